@@ -172,7 +172,9 @@ def test_a_missing_file_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -> Non
         tuned.active(CAPS)
 
 
-@pytest.mark.parametrize(("change", "said"), [("caps", "other limits"), ("code", "tune` again")])
+@pytest.mark.parametrize(
+    ("change", "said"), [("caps", "other limits"), ("code", "again: weft tune --device")]
+)
 def test_tables_for_something_else_are_ignored_with_a_notice(
     change: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -190,11 +190,15 @@ def _edited(here: Here, file: str) -> None:
 
 
 @hint("models/adapters.py", "weft pull {}")
+def _(here: Here) -> str:
+    _adapted(here, "org/elsewhere")
+    _fetches(here)
+    return here.said("run", "an adapter", "x", status=1)
+
+
 @hint("models/adapters.py", "weft merge BASE {} -o MERGED")
 def _(here: Here) -> str:
-    base = _adapted(here, "org/elsewhere")
-    here.fill |= {"BASE": base, "MERGED": "merged"}
-    _fetches(here)
+    here.fill |= {"BASE": _adapted(here, "./nowhere"), "MERGED": "merged"}
     return here.said("run", "an adapter", "x", status=1)
 
 

@@ -426,7 +426,7 @@ def test_an_adapter_finds_its_model_in_the_cache_and_fetches_none(hub: Hub, tmp_
     hub.add("loom/a", MODEL)
     hub.add("loom/tuned", {CONFIG: json.dumps(said).encode(), ADAPTER: b"w"})
     folder = resolve("loom/tuned")
-    with pytest.raises(ModelError, match="fetch it: weft pull loom/a"):
+    with pytest.raises(ModelError, match="fetch that: weft pull loom/a"):
         base_of(folder)
     assert "model.safetensors" not in hub.sent()
     there = resolve("loom/a")

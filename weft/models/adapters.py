@@ -156,10 +156,11 @@ def base_of(folder: Path) -> Path:
     found = None if name is None else cached(name) or offline(name)
     if found is not None:
         return found
-    fetch = "" if name is None else f"\nfetch it: {command('pull', name)}"
+    then = f"merge it with its model: {command('merge', 'BASE', folder, '-o', 'MERGED')}"
+    if name is not None:
+        then = f"fetch that: {command('pull', name)}"
     raise ModelError(
-        f"{folder} holds a LoRA adapter; its model {named or '(unnamed)'} is not here{fetch}\n"
-        f"with the model in BASE: {command('merge', 'BASE', folder, '-o', 'MERGED')}"
+        f"{folder} holds a LoRA adapter; its model {named or '(unnamed)'} is not here\n{then}"
     )
 
 
