@@ -21,7 +21,7 @@ from weft.core.text import visible
 COMMANDS = {
     "devices": ("devices", "List the devices of this machine, and what each missing one needs."),
     "run": ("run", "Generate text from a prompt, or call a function in a file."),
-    "chat": ("run", "Talk with a model, turn by turn."),
+    "chat": ("chat", "Talk with a model, turn by turn."),
     "eval": ("eval", "Perplexity of a text, and how far a model is from another."),
     "pull": ("hub", "Fetch a model from the hub, by its name."),
     "list": ("hub", "List the models that were fetched."),

@@ -1,10 +1,11 @@
-"""`weft run` and `weft chat`."""
+"""`weft run`, and what it shares with `weft chat`."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import secrets
 import shlex
 import sys
 import time
@@ -20,8 +21,10 @@ from weft.core.errors import FileFormatError, UsageError
 from weft.core.hints import command
 
 
-def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that every generating command takes."""
+def generation_options(tokens: int | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options that every generating command takes. tokens: new ones at most, unless told
+    otherwise (None: until the model ends its answer)."""
+    until = {} if tokens else {"help": "(default: until the model ends, or the context)"}
     options = [
         click.option("--device", default="auto", show_default=True,
                      help="cpu, vulkan, metal, dx12, webgpu, gpu[:index] or auto."),
@@ -34,23 +37,36 @@ def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--context", type=click.IntRange(1), help="Positions of the KV cache."),
         click.option("--cache", help="What keys and values are kept in: f32, f16, bf16 or int8 "
                      "(default: as the weights)."),
-        click.option("--max-new-tokens", default=64, show_default=True, type=click.IntRange(1)),
+        click.option("--max-new-tokens", default=tokens, show_default=True, type=click.IntRange(1),
+                     **until),
         click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0),
                      help="0 picks the likeliest token."),
         click.option("--top-k", default=0, show_default=True, type=click.IntRange(0)),
         click.option("--top-p", default=1.0, show_default=True, type=click.FloatRange(0, 1)),
         click.option("--repetition-penalty", default=1.0, show_default=True,
                      type=click.FloatRange(0, min_open=True)),
-        click.option("--seed", default=0, show_default=True, type=int),
+        click.option("--seed", type=int, help="Of what a temperature above 0 draws (default: a "
+                     "new one, which is printed)."),
         click.option("--stop", multiple=True, help="Stop before this text; repeat for several."),
         click.option("--drafts", is_flag=True, help="Propose tokens from what was written before: "
                      "quicker where a text repeats itself, and the same text."),
         click.option("--draft-model", metavar="MODEL", help="A smaller model with the same "
                      "tokenizer, which proposes tokens; the text stays the same."),
     ]  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return takes_model(command)
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return takes_model(command)
+
+    return add
+
+
+def drawn(options: dict[str, Any]) -> int:
+    """The seed of an answer: the one that was given, or a new one where something is drawn."""
+    if options["seed"] is not None:
+        return int(options["seed"])
+    return secrets.randbits(32) if options["temperature"] > 0 else 0
 
 
 def load_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -102,14 +118,6 @@ def read_prompt(prompt: str) -> str:
     return prompt
 
 
-def _read_turn() -> str:
-    """The next line of standard input, "" at its end."""
-    try:
-        return sys.stdin.buffer.readline().decode("utf-8").strip()
-    except UnicodeDecodeError:
-        raise FileFormatError("a line is not UTF-8 text; check the terminal") from None
-
-
 def _boxed(only: str) -> tuple[str, str]:
     """(model, prompt) where one argument was given: the model in the box, and that argument."""
     from weft.models.box import CODE, NAMES
@@ -144,7 +152,7 @@ def _note_on_prompt(prompt: str, alone: bool) -> None:
     print(f"weft: {note}", file=sys.stderr)
 
 
-def _stream(pieces: Any) -> str:
+def stream(pieces: Any) -> str:
     """Prints pieces as they come; returns the whole text."""
     text = []
     for piece in pieces:
@@ -164,7 +172,7 @@ Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
 )
 @click.argument("path", metavar="[MODEL]", required=False)
 @click.argument("prompt", metavar="PROMPT", required=False)
-@generation_options
+@generation_options(64)
 @click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy",
               help="Of a function's file: an input; others get random numbers.")  # fmt: skip
 @click.option("--size", "sizes", multiple=True, metavar="NAME=N",
@@ -215,16 +223,18 @@ def _run(
     path: str, text: str, as_json: bool, options: dict[str, Any], load: Callable[..., Any] | None
 ) -> None:  # fmt: skip
     start = time.perf_counter()
+    options["seed"] = drawn(options)
     model = load_decoder(path, options, load)
     loaded = time.perf_counter()
     where = model.device.info.id if model.device else "oracle"
+    seed = {"seed": options["seed"]} if options["temperature"] > 0 else {}
     if as_json:
         watch = Watch()
         result = model.generate(text, **options)
         click.echo(json.dumps({
             "text": result.text, "ids": list(result.ids), "finish_reason": result.finish_reason,
             "device": where, "precision": model.precision, "load_s": round(loaded - start, 3),
-            **watch.as_json(len(result.ids)),
+            **seed, **watch.as_json(len(result.ids)),
         }))  # fmt: skip
         return
     first: list[tuple[float, Watch]] = []
@@ -238,13 +248,14 @@ def _run(
             count += len(piece.ids)
             yield piece
 
-    if not _stream(timed()).endswith("\n"):
+    if not stream(timed()).endswith("\n"):
         click.echo()
     begun = first[0][0] if first else time.perf_counter()
     rate = f", {first[0][1].rate(count - 1)}" if count > 1 else ""
     print(
         f"{where}, {model.precision}: loaded in {loaded - start:.2f} s, "
-        f"first text after {begun - loaded:.2f} s{rate}",
+        f"first text after {begun - loaded:.2f} s{rate}"
+        + "".join(f", seed {n}" for n in seed.values()),
         file=sys.stderr,
     )
 
@@ -280,68 +291,3 @@ class Watch:
             "generate_s": round(passed, 3), "compile_s": round(compiled, 3),
             "tok_s": round(speed, 1),
         }  # fmt: skip
-
-
-@click.command(
-    epilog="""\b
-Example:  weft chat
-          weft chat MODEL --temperature 0.7 --system 'Answer in one line.'
-"""
-)
-@click.argument("path", metavar="[MODEL]", type=click.Path(), required=False)
-@generation_options
-@click.option("--system", help="The system message, for models that have one.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per turn.")
-def chat(path: str | None, system: str | None, as_json: bool, **options: Any) -> None:
-    """Talk with MODEL, a folder, a GGUF file or ORG/NAME; it needs a chat template. By default it
-    is box-chat, which comes with weft and answers questions about Python's library. A turn reads
-    only what is new in the conversation. An empty line or the end of input leaves."""
-    from weft.models.box import CHAT
-
-    path = path or CHAT
-    model = load_decoder(path, options)
-    if model.tokenizer is None or not model.tokenizer.has_chat:
-        raise UsageError(
-            f"{path} has no chat template; prompt it: {command('run', path, 'PROMPT')}"
-        )
-    answer = _answer_json if as_json else _answer
-    messages: list[dict[str, str]] = []
-    if system:
-        messages.append({"role": "system", "content": system})
-    interactive = sys.stdin.isatty()
-    while True:
-        if interactive:
-            print("> ", end="", file=sys.stderr, flush=True)
-        line = _read_turn()
-        if not line:
-            return
-        messages.append({"role": "user", "content": line})
-        ids = model.chat_ids(messages)
-        try:
-            text = answer(model, ids, options)
-        except KeyboardInterrupt:
-            print("\n(interrupted)", file=sys.stderr)
-            messages.pop()
-            continue
-        messages.append({"role": "assistant", "content": text})
-
-
-def _answer(model: Any, ids: list[int], options: dict[str, Any]) -> str:
-    """Prints a turn's text as it comes, and returns it."""
-    text = _stream(model.generate(ids, stream=True, **options))
-    click.echo()
-    return text
-
-
-def _answer_json(model: Any, ids: list[int], options: dict[str, Any]) -> str:
-    """Prints a turn as one line of JSON; returns its text."""
-    watch = Watch()
-    result = model.generate(ids, **options)
-    text: str = result.text
-    click.echo(json.dumps({
-        "text": text, "ids": list(result.ids), "finish_reason": result.finish_reason,
-        "device": model.device.info.id if model.device else "oracle",
-        "prompt_tokens": len(ids), "reused_tokens": result.reused,
-        **watch.as_json(len(result.ids)),
-    }))  # fmt: skip
-    return text

@@ -1,0 +1,157 @@
+"""`weft chat`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from typing import Any
+
+import click
+
+from weft.cli.run import Watch, drawn, generation_options, load_decoder, stream
+from weft.core.errors import FileFormatError, LimitError, UsageError, WeftError
+from weft.core.hints import command
+from weft.models.talk import Talk
+
+HELP = "/clear begins anew, /save [FILE] writes the conversation, an empty line leaves"
+
+
+@click.command(
+    epilog="""\b
+Example:  weft chat
+          weft chat MODEL --temperature 0.7 --system 'Answer in one line.'
+"""
+)
+@click.argument("path", metavar="[MODEL]", type=click.Path(), required=False)
+@generation_options(None)
+@click.option("--system", help="The system message, for models that have one.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per turn.")
+def chat(path: str | None, system: str | None, as_json: bool, **options: Any) -> None:
+    """Talk with MODEL, a folder, a GGUF file or ORG/NAME; it needs a chat template. By default it
+    is box-chat, which comes with weft and answers questions about Python's library. A turn reads
+    only what is new in the conversation. Where the context is full, the oldest turns leave it.
+
+    /clear begins a new conversation; /save [FILE] writes this one as a line of JSON, which `weft
+    train` reads. An empty line or the end of input leaves."""
+    from weft.models.box import CHAT
+
+    path = path or CHAT
+    model = load_decoder(path, options)
+    if model.tokenizer is None or not model.tokenizer.has_chat:
+        raise UsageError(
+            f"{path} has no chat template; prompt it: {command('run', path, 'PROMPT')}"
+        )
+    talk = Talk(model, system)
+    interactive = sys.stdin.isatty()
+    if interactive:
+        _say(HELP)
+    while True:
+        if interactive:
+            print("> ", end="", file=sys.stderr, flush=True)
+        line = _read_turn()
+        if not line:
+            return
+        if not _done(line, talk):
+            _turn(talk, line, as_json, dict(options))
+
+
+def _done(line: str, talk: Talk) -> bool:
+    """True if a line is a command, which is done."""
+    name, _, rest = line.partition(" ")
+    if line == "/clear":
+        talk.clear()
+        _say("a new conversation")
+    elif name == "/save":
+        _save(talk, rest.strip())
+    elif re.fullmatch(r"/[a-z?]+", line):
+        _say(f"there is no {line}: {HELP}")
+    else:
+        return False
+    return True
+
+
+def _save(talk: Talk, path: str) -> None:
+    """Writes the conversation to a file that is not there yet, and says where."""
+    path = os.path.expanduser(path) or time.strftime("chat-%Y%m%d-%H%M%S.jsonl")
+    if not talk.messages:
+        return _say("nothing was said yet")
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(json.dumps({"messages": talk.whole}, ensure_ascii=False) + "\n")
+    except FileExistsError:
+        return _say(f"{path} is there already; give another name: /save FILE")
+    except (OSError, ValueError) as e:
+        return _say(f"{path}: {getattr(e, 'strerror', None) or e}; give another name: /save FILE")
+    _say(f"saved in {path}")
+
+
+def _turn(talk: Talk, line: str, as_json: bool, options: dict[str, Any]) -> None:
+    """What the user says, and the model's answer; where it fails or is stopped, both are taken
+    back."""
+    limit, before = options.pop("max_new_tokens"), talk.start
+    try:
+        ids = talk.ask(line, limit)
+    except WeftError as e:
+        return _fail(e)
+    if talk.start and not before:
+        _say(f"the context of {talk.model.context} tokens is full: the oldest turns are no longer "
+             "read")  # fmt: skip
+    options |= {"seed": drawn(options), "max_new_tokens": talk.room(ids, limit)}
+    try:
+        text, finish = (_answer_json if as_json else _answer)(talk.model, ids, options)
+    except KeyboardInterrupt:
+        talk.take_back()
+        return print("\n(interrupted)", file=sys.stderr)
+    except WeftError as e:
+        talk.take_back()
+        return _fail(e)
+    if finish == "length" and options["max_new_tokens"] != limit:
+        _say("the answer was cut off: the context is full")
+    talk.answer(text)
+
+
+def _fail(error: WeftError) -> None:
+    """Says what was wrong with a turn; but for a message that is too long, it ends what no person
+    goes on with."""
+    if not (isinstance(error, LimitError) or sys.stdin.isatty()):
+        raise error
+    _say(str(error))
+
+
+def _read_turn() -> str:
+    """The next line of standard input, "" at its end."""
+    try:
+        return sys.stdin.buffer.readline().decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise FileFormatError("a line is not UTF-8 text; check the terminal") from None
+
+
+def _answer(model: Any, ids: list[int], options: dict[str, Any]) -> tuple[str, str]:
+    """Prints a turn's text as it comes; returns it, and how it ended."""
+    pieces = model.generate(ids, stream=True, **options)
+    text = stream(pieces)
+    click.echo()
+    if options["temperature"] > 0:
+        _say(f"seed {options['seed']}")
+    return text, pieces.results[0].finish_reason
+
+
+def _answer_json(model: Any, ids: list[int], options: dict[str, Any]) -> tuple[str, str]:
+    """Prints a turn as one line of JSON; returns its text, and how it ended."""
+    watch = Watch()
+    result = model.generate(ids, **options)
+    seed = {"seed": options["seed"]} if options["temperature"] > 0 else {}
+    click.echo(json.dumps({
+        "text": result.text, "ids": list(result.ids), "finish_reason": result.finish_reason,
+        "device": model.device.info.id if model.device else "oracle", **seed,
+        "prompt_tokens": len(ids), "reused_tokens": result.reused,
+        **watch.as_json(len(result.ids)),
+    }))  # fmt: skip
+    return result.text, result.finish_reason
+
+
+def _say(text: str) -> None:
+    print(f"weft: {text}", file=sys.stderr)
