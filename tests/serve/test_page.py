@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from held import answers, holding
-from serve_kit import Running, serving, until
+from serve_kit import Running, chatty_box, serving, until
 
 from weft.models.box import box_folder
 from weft.models.model import Decoder
@@ -185,6 +185,42 @@ def test_an_error_is_said(browser: Browser, server: Running) -> None:
     browser.run("wrong", ASK + "await page.waitForSelector('#error:not([hidden])');", wrong)
     assert "context" in browser.run("wrong", "return await page.textContent('#error')")
 
+
+SAY = """
+await page.fill("#text", given);
+await page.press("#text", "Enter");
+"""
+
+
+@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize("most", ["", "40"])
+def test_a_full_context_ends_no_conversation(
+    browser: Browser, tmp_path: Path, chat: bool, most: str
+) -> None:
+    """The oldest turns leave it, which is said once; also those that were too long."""
+    folder = chatty_box(tmp_path / "box", context=128)
+    if not chat:
+        (folder / "chat_template.jinja").unlink()
+    who = f"full {chat} {most}"
+    with serving({"box": str(folder)}) as running:
+        asked = {**given(running, max_tokens=most, temperature="0"), "text": "def f(x):"}
+        browser.run(who, ASK + DONE, asked)
+        for n in range(2, 9):
+            code = SAY + f"await page.waitForFunction(() => {ANSWERED} === {n});" + READY
+            browser.run(who, code, f"\nWrite a loop over {n}.")
+        talk = browser.run(who, "return await page.innerText('#talk')")
+        assert talk.count("the oldest turns are not read") == 1
+        assert browser.run(who, "return await page.isVisible('#error')") is False
+        browser.run(who, SAY + "await page.waitForSelector('#error:not([hidden])');", "a b " * 99)
+        assert "context holds 128" in browser.run(who, "return await page.textContent('#error')")
+        code = SAY + f"await page.waitForFunction(() => {ANSWERED} === 9);" + READY
+        browser.run(who, code, "\nWrite.")
+        assert browser.run(who, "return await page.isVisible('#error')") is False
+    assert browser.run(who, "return it.errors") == [ERROR_400]
+
+
+ANSWERED = "document.querySelectorAll('article.assistant').length"
+ERROR_400 = "Failed to load resource: the server responded with a status of 400 (Bad Request)"
 
 MARKS = {
     "a **b** *c* `d` [e](https://f.example/)": "<p>a <strong>b</strong> <em>c</em> <code>d</code> "

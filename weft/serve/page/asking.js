@@ -37,19 +37,55 @@ export async function chatting(id) {
   return (await found.json()).chat_template !== null;
 }
 
+const SHARE = 4; // a quarter of the context is kept free for the answer, where nobody says how much
+const NEW_TOKENS = 256; // of what goes on from a text, which may never end
+
+/**
+ * Where a conversation begins that the context holds: the oldest turns leave it. The last message
+ * stays, and `system` before all.
+ * @param {Message[]} messages @param {number} start where it began before
+ * @param {{ model: string, max_tokens?: number, system?: string, chat: boolean }} how
+ * @param {AbortSignal} signal
+ * @returns {Promise<{ start: number, room: number }>} `room`: how many new tokens may follow
+ */
+export async function beginning(messages, start, { model, max_tokens, system, chat }, signal) {
+  const turns = messages.flatMap(({ role }, i) => (role === "user" && i > start ? [i] : []));
+  if (!turns.length && chat) return { start, room: Infinity };
+  for (let at = start; ; at = /** @type {number} */ (turns.shift())) {
+    const asked = promptOf(messages.slice(at), system, chat);
+    const response = await reach("/tokenize", {
+      method: "POST", headers: JSON_BODY, body: JSON.stringify({ model, ...asked }), signal,
+    });
+    const { count, max_model_len: most } = await response.json();
+    const room = most - count + 1;
+    const free = max_tokens ?? Math.floor(most / SHARE);
+    if (free > most) return { start, room }; // which is refused, and says why
+    if (room > free || !turns.length) return { start: at, room };
+  }
+}
+
+const JSON_BODY = { "content-type": "application/json" };
+
+/** @param {Message[]} messages @param {string | undefined} system @param {boolean} chat */
+function promptOf(messages, system, chat) {
+  if (!chat) return { prompt: messages.map((m) => m.content).join("") };
+  const before = system ? [{ role: "system", content: system }] : [];
+  return { messages: [...before, ...messages.map(({ role, content }) => ({ role, content }))] };
+}
+
 /**
  * The parts of an answer as they come. Models without a chat template go on from the text instead.
- * @param {Message[]} messages @param {Record<string, any>} options @param {boolean} chat
+ * @param {Message[]} messages @param {string | undefined} system
+ * @param {Record<string, any>} options @param {number} room for new tokens @param {boolean} chat
  * @param {AbortSignal} signal
  * @returns {AsyncGenerator<{ content?: string, reasoning?: string, finish?: string, usage?: any }>}
  */
-export async function* answer(messages, options, chat, signal) {
-  const asked = chat
-    ? { messages: messages.map(({ role, content }) => ({ role, content })) }
-    : { prompt: messages.map((m) => m.content).join(""), max_tokens: 256 };
+export async function* answer(messages, system, options, room, chat, signal) {
+  const most = chat ? {} : { max_tokens: Math.max(1, Math.min(NEW_TOKENS, room)) };
+  const asked = { ...promptOf(messages, system, chat), ...most };
   const response = await reach(chat ? "/v1/chat/completions" : "/v1/completions", {
     method: "POST",
-    headers: { "content-type": "application/json" },
+    headers: JSON_BODY,
     body: JSON.stringify({
       ...asked, ...options, stream: true, stream_options: { include_usage: true },
     }),

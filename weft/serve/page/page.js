@@ -1,6 +1,6 @@
 // The page: conversations on the left, the one that is open, and what is being written.
 
-import { Refusal, answer, chatting, models } from "./asking.js";
+import { Refusal, answer, beginning, chatting, models } from "./asking.js";
 import { copier, element } from "./elements.js";
 import { blocks } from "./markdown.js";
 import { fresh, keep, kept, titled } from "./talks.js";
@@ -180,6 +180,7 @@ async function write() {
   /** @type {Message} */
   const message = { role: "assistant", content: "", reasoning: "" };
   const messages = [...mine.messages];
+  if ((mine.start ?? 0) >= messages.length) mine.start = 0; // what was said since was taken back
   mine.messages.push(message);
   complain();
   save();
@@ -201,13 +202,19 @@ async function write() {
     const chat = chats.get(model) ?? await chatting(model);
     chats.set(model, chat);
     hint();
-    if (system && chat) messages.unshift({ role: "system", content: system });
-    for await (const part of answer(messages, options(), chat, stop.signal)) {
+    const asked = options();
+    const how = { model, max_tokens: asked.max_tokens, system, chat };
+    const { start, room } = await beginning(messages, mine.start ?? 0, how, stop.signal);
+    if (start && !mine.start) note(message, "the context is full: the oldest turns are not read");
+    mine.start = start;
+    const told = messages.slice(start);
+    for await (const part of answer(told, system, asked, room, chat, stop.signal)) {
       if (part.usage) usage = part.usage;
       if (part.content || part.reasoning) first ||= performance.now();
       message.content += part.content ?? "";
       message.reasoning += part.reasoning ?? "";
-      if (part.finish === "length") message.note = "cut off at the most new tokens";
+      if (part.finish === "length") note(message, asked.max_tokens
+        ? "cut off at the most new tokens" : "cut off: the context is full");
       if (!due) {
         due = true;
         requestAnimationFrame(draw);
@@ -215,7 +222,7 @@ async function write() {
     }
     if (usage) tell(usage, begun, first);
   } catch (error) {
-    if (stop.signal.aborted) message.note = "stopped";
+    if (stop.signal.aborted) note(message, "stopped");
     else complain(error instanceof Refusal ? error.message : `the answer broke off: ${error}`);
     if (!message.content && !message.reasoning) mine.messages.pop();
   }
@@ -223,6 +230,11 @@ async function write() {
   if (talks.includes(mine)) keep(talks);
   if (mine === talk) showTalk();
   busy();
+}
+
+/** @param {Message} message @param {string} text */
+function note(message, text) {
+  message.note = message.note ? `${message.note}; ${text}` : text;
 }
 
 /** @param {any} usage @param {number} begun @param {number} first */

@@ -2,7 +2,8 @@
 
 /**
  * @typedef {{ role: string, content: string, reasoning?: string, note?: string }} Message
- * @typedef {{ id: string, title: string, messages: Message[] }} Talk
+ * @typedef {{ id: string, title: string, messages: Message[], start?: number }} Talk
+ * `start`: the first message that the model is still told
  */
 
 const KEY = "weft.talks";
