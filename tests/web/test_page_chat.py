@@ -23,6 +23,7 @@ from weft.core.errors import ModelError
 from weft.models.box import box_folder
 from weft.models.chat_worker import handle, make_environment
 from weft.models.random_weights import random_folder
+from weft.models.talk import Talk
 from weft.web import chat
 from weft.web.export import export_web
 
@@ -211,7 +212,7 @@ def talking(tmp_path_factory: pytest.TempPathFactory) -> Any:
         made = model.generate(ids, max_new_tokens=12)
         messages.append({"role": "assistant", "content": made.text})
         turns.append((list(made.ids), made.text, len(ids) - made.reused))
-    return site, turns
+    return site, turns, model
 
 
 LINES = """
@@ -226,7 +227,7 @@ LINES = """
 
 def test_turns_in_node_are_pythons_and_read_only_what_is_new(talking: Any, tmp_path: Path) -> None:
     need()
-    site, turns = talking
+    site, turns, _ = talking
     script = tmp_path / "talk.mjs"
     code = NODE.replace("PLAYER", json.dumps(str(PLAYER / "node.js")))
     script.write_text(
@@ -266,7 +267,7 @@ return { ...shown, left, errors: it.errors };
 
 @pytest.mark.parametrize("target", ["wasm", "webgpu"])
 def test_the_page_talks_as_python_does(talking: Any, browser: Browser, target: str) -> None:
-    site, turns = talking
+    site, turns, _ = talking
     served = Site(site)
     try:
         given = {"url": served.url, "target": target, "said": [s.strip() for s in SAID]}
@@ -276,6 +277,75 @@ def test_the_page_talks_as_python_does(talking: Any, browser: Browser, target: s
     assert seen["answers"] == [text for _, text, _ in turns]
     assert seen["names"] == ["You", "Model"] * 3 and seen["selected"] == "Chat"
     assert seen["left"] == 0 and seen["errors"] == [] and seen["noted"]["violations"] == []
+
+
+LONG_TALK = """
+await page.goto(`${given.url}?target=wasm`);
+await page.waitForFunction(() => document.body.dataset.state === "ready");
+const notes = [];
+for (const said of given.said) {
+  await page.fill("#say", said);
+  await page.press("#say", "Enter");
+  await page.waitForFunction(() => document.querySelector("#chat-note").textContent
+    !== "The model reads …" && !document.querySelector("#chat-form [type=submit]").disabled);
+  notes.push(await page.textContent("#chat-note"));
+}
+return { notes, answers: await page.locator(".assistant .said").count(), errors: it.errors };
+"""
+
+
+def test_a_full_context_ends_no_conversation(talking: Any, browser: Browser) -> None:
+    """The oldest turns leave it, which is said once; also after a text that was too long."""
+    served = Site(talking[0])
+    said = [f"def f{n}(x):" for n in range(4)]
+    try:
+        given = {"url": served.url, "said": [*said, "a b " * 600, *said]}
+        seen = browser.run("chat-full", LONG_TALK, given)
+    finally:
+        served.close()
+    notes = seen["notes"]
+    assert seen["answers"] == 8 and seen["errors"] == []
+    assert "512: shorten it" in notes[4] and sum("shorten" in note for note in notes) == 1
+    assert sum("the oldest turns are no longer read" in note for note in notes) == 1
+
+
+SLIDES = """
+import { load } from PLAYER;
+const model = await load(FOLDER, { target: "wasm", threads: 1 });
+const [made, messages] = [[], [{ role: "system", content: "Be brief." }]];
+for (let n = 0; n < 14; n++) {
+  messages.push({ role: "user", content: `def f${n}(x): return ${"x, ".repeat(9)}` });
+  const turn = { ids: [], text: "", left: 0 };
+  const how = { maxNewTokens: 40, slide: true };
+  for await (const { text, ids, left = 0 } of model.chat(messages, how)) {
+    turn.text += text;
+    turn.ids.push(...ids);
+    turn.left += left;
+  }
+  messages.splice(1, turn.left);
+  messages.push({ role: "assistant", content: turn.text });
+  made.push(turn);
+}
+console.log(JSON.stringify(made));
+"""
+
+
+def test_what_leaves_is_what_leaves_in_python(talking: Any, tmp_path: Path) -> None:
+    site, _, model = talking
+    script = tmp_path / "slides.mjs"
+    code = SLIDES.replace("PLAYER", json.dumps(str(PLAYER / "node.js")))
+    script.write_text(code.replace("FOLDER", json.dumps(str(site))))
+    done = subprocess.run(["node", str(script)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    turns = json.loads(done.stdout)
+    talk, starts = Talk(model, "Be brief."), [0]
+    for n, turn in enumerate(turns):
+        ids = talk.ask(f"def f{n}(x): return {'x, ' * 9}", 40)
+        starts.append(talk.start)
+        assert turn["left"] == starts[-1] - starts[-2]
+        assert turn["ids"] == list(model.generate(ids, max_new_tokens=40).ids)
+        talk.answer(turn["text"])
+    assert starts[-1] > 0
 
 
 def test_a_page_that_cannot_chat_says_why(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ class Chat {
       element("details", {}, element("summary", {}, "Instructions to the model"),
         element("label", { htmlFor: "system" }, "System message, for models that have one"),
         this.system));
+    this.free = this.forgot = this.full = false;
     this.note = element("p", { id: "chat-note", role: "status" });
     this.bind();
     this.begin();
@@ -77,6 +78,7 @@ class Chat {
   begin() {
     this.running?.abort();
     this.messages = [];
+    this.forgot = this.full = false; // whether the oldest turns have left, and nobody was told yet
     this.log.replaceChildren();
     this.note.textContent = "";
   }
@@ -98,7 +100,6 @@ class Chat {
     const { messages } = this;
     const system = this.system.value.trim();
     if (!messages.length && system) messages.push({ role: "system", content: system });
-    const before = messages.length;
     messages.push({ role: "user", content: text });
     const asked = this.bubble("user", text);
     const answer = this.bubble("assistant");
@@ -106,11 +107,9 @@ class Chat {
     try {
       const finish = await this.answer(messages, answer, stop.signal);
       messages.push({ role: "assistant", content: answer.textContent });
-      if (finish === "length" && messages === this.messages) {
-        this.note.textContent = "Stopped at the number of tokens that Options allow.";
-      }
+      if (messages === this.messages) this.tell(finish);
     } catch (error) {
-      messages.length = before;
+      messages.splice(messages.length - 1);
       asked.parentNode.remove();
       answer.parentNode.remove();
       if (messages === this.messages) {
@@ -122,6 +121,29 @@ class Chat {
       this.busy(false);
       document.body.dataset.turns = String(this.messages.length);
     }
+  }
+
+  /**
+   * Leaves the oldest out of what the model is told.
+   * @param {Message[]} messages @param {number} left
+   */
+  forget(messages, left) {
+    if (!left) return;
+    messages.splice(messages[0].role === "system" ? 1 : 0, left);
+    this.full = messages === this.messages && !this.forgot;
+    this.forgot ||= this.full;
+  }
+
+  /** What is said once an answer has ended. @param {import("./model.js").Piece["finish"]} finish */
+  tell(finish) {
+    const said = [];
+    if (finish === "length") {
+      said.push(this.free ? "Cut off: the context is full."
+        : "Stopped at the number of tokens that Options allow.");
+    }
+    if (this.full) said.push("To make room, the oldest turns are no longer read.");
+    if (said.length) this.note.textContent = said.join(" ");
+    this.full = false;
   }
 
   /** @param {boolean} on */
@@ -144,7 +166,12 @@ class Chat {
     let [count, first] = [0, 0];
     /** @type {import("./model.js").Piece["finish"]} */
     let ended = null;
-    for await (const { text, ids, finish } of this.model.chat(messages, this.asked(signal))) {
+    const how = { ...this.asked(signal), slide: true };
+    // an answer ends by itself, unless somebody has said how long it may be
+    this.free = $("tokens").value === $("tokens").defaultValue;
+    if (this.free) how.maxNewTokens = this.model.about.model.context;
+    for await (const { text, ids, finish, left = 0 } of this.model.chat(messages, how)) {
+      this.forget(messages, left);
       const { scrollHeight, scrollTop, clientHeight } = this.log;
       place.append(text);
       const near = scrollHeight - scrollTop - clientHeight < NEAR;
@@ -154,7 +181,8 @@ class Chat {
       first ||= performance.now();
       const seconds = (performance.now() - first) / 1000;
       const rate = seconds ? `${((count - 1) / seconds).toFixed(1)} tokens/s, ` : "";
-      this.note.textContent = `${rate}first after ${((first - begun) / 1000).toFixed(2)} s`;
+      const drawn = how.temperature ? `, seed ${how.seed}` : "";
+      this.note.textContent = `${rate}first after ${((first - begun) / 1000).toFixed(2)} s${drawn}`;
     }
     return ended;
   }

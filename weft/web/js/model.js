@@ -269,13 +269,35 @@ export class Model {
   /**
    * The answer to a conversation, through the model's chat template, as `generate` gives it.
    * @param {Message[]} messages
-   * @param {GenerateOptions & {variables?: Record<string, any>}} [options] `variables` of the
-   *   template, such as `enable_thinking`
-   * @returns {AsyncGenerator<Piece, void>}
+   * @param {GenerateOptions & {variables?: Record<string, any>, slide?: boolean}} [options]
+   *   `variables` of the template, such as `enable_thinking`; with `slide` the oldest turns leave
+   *   where the context is full, and the first piece says in `left` how many messages did
+   * @returns {AsyncGenerator<Piece & {left?: number}, void>}
    */
-  async *chat(messages, { variables, ...options } = {}) {
-    const prompt = await this.chatPrompt(messages, variables);
-    yield* this.generate(this.encode(prompt, false), options);
+  async *chat(messages, { variables, slide, ...options } = {}) {
+    const most = options.maxNewTokens ?? Infinity;
+    const { ids, left } = await this.fitted(messages, slide ? most : 0, variables);
+    if (left) yield { text: "", ids: [], finish: null, left };
+    yield* this.generate(ids, options);
+  }
+
+  /**
+   * The prompt for messages of which the oldest turns have left until a quarter of the context, or
+   * `free` tokens, are free; a system message stays, and the last turn (weft/models/talk.py).
+   * @param {Message[]} messages @param {number} free @param {Record<string, any>} [variables]
+   * @returns {Promise<{ids: number[], left: number}>}
+   */
+  async fitted(messages, free, variables) {
+    const { context } = this.manifest.model;
+    const room = Math.min(free, Math.floor(context / 4));
+    const first = messages[0]?.role === "system" ? 1 : 0;
+    const turns = messages.flatMap(({ role }, i) => (role === "user" && i > first ? [i] : []));
+    for (let start = first; ; start = /** @type {number} */ (turns.shift())) {
+      const told = [...messages.slice(0, first), ...messages.slice(start)];
+      const ids = this.encode(await this.chatPrompt(told, variables), false);
+      const fits = ids.length + room <= context;
+      if (!free || fits || !turns.length) return { ids, left: start - first };
+    }
   }
 
   /**

@@ -107,12 +107,16 @@ async function write(event) {
   let first = 0;
   let count = 0;
   try {
-    const pieces = model.generate(prompt, options(running.signal));
+    const how = options(running.signal);
+    const pieces = model.generate(prompt, how);
     for await (const { text, ids, finish } of pieces) {
       fresh.append(text);
       count += ids.length;
       first ||= performance.now();
-      if (count > 1) $("speed").textContent = speed(count - 1, begun, first);
+      if (count > 1) {
+        const drawn = how.temperature ? `, seed ${how.seed}` : "";
+        $("speed").textContent = speed(count - 1, begun, first) + drawn;
+      }
       if (finish === "aborted") $("note").textContent = "Stopped.";
       if (finish === "length") {
         $("note").textContent = "Stopped at the number of tokens that Options allow.";
@@ -134,7 +138,9 @@ function options(signal) {
   const number = (/** @type {string} */ id) => $(id).valueAsNumber;
   return {
     maxNewTokens: number("tokens"), temperature: number("temperature"), topP: number("top-p"),
-    topK: number("top-k"), seed: number("seed"), signal,
+    topK: number("top-k"), signal,
+    seed: Number.isNaN(number("seed")) ? crypto.getRandomValues(new Uint32Array(1))[0]
+      : number("seed"),
   };
 }
 

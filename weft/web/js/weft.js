@@ -146,8 +146,9 @@ export class PageModel {
   /**
    * The answer to a conversation, of a model with a chat template; otherwise as `generate`.
    * @param {import("./model.js").Message[]} messages
-   * @param {import("./model.js").GenerateOptions & {variables?: Record<string, any>}} [options]
-   * @returns {AsyncGenerator<import("./model.js").Piece, void>}
+   * @param {import("./model.js").GenerateOptions & {variables?: Record<string, any>,
+   *   slide?: boolean}} [options] with `slide` the oldest turns leave where the context is full
+   * @returns {AsyncGenerator<import("./model.js").Piece & {left?: number}, void>}
    */
   chat(messages, options = {}) {
     return this.pieces("chat", { messages }, options);
