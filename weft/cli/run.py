@@ -24,7 +24,9 @@ from weft.core.hints import command
 def generation_options(tokens: int | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options that every generating command takes. tokens: new ones at most, unless told
     otherwise (None: until the model ends its answer)."""
-    until: dict[str, Any] = {} if tokens else {"help": "(default: until the model ends, or the context)"}
+    until: dict[str, Any] = (
+        {} if tokens else {"help": "(default: until the model ends, or the context)"}
+    )
     options = [
         click.option("--device", default="auto", show_default=True,
                      help="cpu, vulkan, metal, dx12, webgpu, gpu[:index] or auto."),
