@@ -37,6 +37,8 @@ def read_lines(path: str) -> list[str]:
 @click.option("--file", "path", help="Embed each non-empty line of this file ('-': stdin).")
 @click.option("--query", help="Rank the texts by cosine similarity to this one.")
 @click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Hits to print.")
+@click.option("--prompt", help="Put this before each text (default: what the model's files say).")
+@click.option("--prompt-name", help="Put the model's prompt of this name before each text.")
 @click.option(
     "--device", default="auto", show_default=True, help="Any line of weft devices, or gpu."
 )
@@ -48,6 +50,8 @@ def embed(
     path: str | None,
     query: str | None,
     top: int,
+    prompt: str | None,
+    prompt_name: str | None,
     device: str,
     yes: bool,
     as_json: bool,
@@ -64,11 +68,12 @@ def embed(
         raise UsageError(
             f"{model} writes text; it does not embed: {command('run', model, 'PROMPT')}"
         )
-    vectors = loaded.embed(corpus)
+    named = prompt_name or (None if query is None else "document")
+    vectors = loaded.embed(corpus, prompt, named)
     if query is None:
         _print_vectors(corpus, vectors, as_json)
         return
-    target = loaded.embed([query])[0]
+    target = loaded.embed([query], prompt_name="query")[0]
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(target)
     scores = vectors @ target / np.maximum(norms, 1e-12)
     order = np.argsort(-scores, kind="stable")[:top]

@@ -220,14 +220,23 @@ class EncoderConfig:
         return self.hidden // self.heads
 
 
+COMMON_PROMPTS = ("query", "document")  # which every model has; empty where its files say nothing
+
+
 @dataclass(frozen=True)
 class Pooling:
-    """How token vectors become a text's vector (sentence-transformers' modules)."""
+    """How a text becomes a vector (sentence-transformers' modules): `prompts` by name stand before
+    it, that called `default` where none is asked for; without `include_prompt` the prompt's tokens
+    are not pooled. The first `dim` numbers are the vector; None: all."""
 
     modes: tuple[Literal["cls", "mean", "max"], ...] = ("mean",)  # several are concatenated
     normalize: bool = False
     max_length: int | None = None
     lower_case: bool = False
+    prompts: tuple[tuple[str, str], ...] = ()
+    default: str | None = None
+    include_prompt: bool = True
+    dim: int | None = None
 
 
 @dataclass(frozen=True)

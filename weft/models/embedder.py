@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from weft.core.boundary import guard_methods
 from weft.core.errors import LimitError, UsageError
 from weft.core.forks import lock_of
 from weft.models.base import Model
-from weft.models.config import EncoderConfig, Pooling
+from weft.models.config import COMMON_PROMPTS, EncoderConfig, Pooling
 from weft.models.pooling import pool
 from weft.models.runner import weight_avals
 
@@ -60,18 +60,47 @@ class Encoder(Model):
 
     @property
     def dim(self) -> int:
-        return self.config.hidden * len(self.pooling.modes)
+        whole = self.config.hidden * len(self.pooling.modes)
+        return min(whole, self.pooling.dim or whole)
 
-    def embed(self, texts: str | Sequence[str]) -> np.ndarray:
-        """float32 [N, dim], one row per text; longer texts are cut at `max_length` tokens."""
+    def embed(
+        self, texts: str | Sequence[str], prompt: str | None = None, prompt_name: str | None = None
+    ) -> np.ndarray:
+        """float32 [N, dim], one row per text; longer texts are cut at `max_length` tokens.
+
+        `prompt` stands before each text; without one, that of the model's which is called
+        `prompt_name`, or else the model's default, if it has one ("": none)."""
         if isinstance(texts, str):
             texts = [texts]
         tokenizer = self.need_tokenizer("embedding text needs one")
-        return self.embed_ids(tokenizer.encode_batch(list(texts)))
+        prompt = self.prompt(prompt, prompt_name)
+        rows = tokenizer.encode_batch([prompted(prompt, text) for text in texts])
+        return self.embed_ids(rows, self.skipped(prompt))
 
-    def embed_ids(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        """Like `embed`, from token ids with [CLS] and [SEP] already in place."""
+    def prompt(self, prompt: str | None = None, name: str | None = None) -> str:
+        """What stands before a text; see `embed`. Raises UsageError for a name it has not."""
+        known = dict.fromkeys(COMMON_PROMPTS, "") | dict(self.pooling.prompts)
+        name = self.pooling.default if name is None else name
+        if prompt is not None or name is None:
+            return prompt or ""
+        if name not in known:
+            raise UsageError(
+                f"{self.folder} has no prompt called {name}; it has {', '.join(known)}"
+            )
+        return known[name]
+
+    def skipped(self, prompt: str) -> int:
+        """How many tokens of a text after `prompt` are not pooled."""
+        if not prompt or self.pooling.include_prompt:
+            return 0
+        tokenizer = self.need_tokenizer("a prompt needs one")
+        return len(tokenizer.encode(prompt)) - bool(tokenizer.around()[1])
+
+    def embed_ids(self, rows: Sequence[Sequence[int]], skip: int | Sequence[int] = 0) -> np.ndarray:
+        """Like `embed`, from token ids with [CLS] and [SEP] already in place. The first `skip` ids
+        of each row are read and not pooled."""
         self._check_files()
+        skips = np.broadcast_to(np.asarray(skip, np.int32), (len(rows),))
         out = np.empty((len(rows), self.dim), np.float32)
         for group in batches([len(r) for r in rows]):
             width = bucket(max(len(rows[i]) for i in group), NARROW, self.max_length)
@@ -88,13 +117,19 @@ class Encoder(Model):
             n = len(group)
             with self._lock:
                 hidden = self._hidden(ids, lengths)[:n]
-                out[group] = pool(self.pooling, hidden, lengths[:n])
+                out[group] = pool(self.pooling, hidden, lengths[:n], skips[group])
         if not np.isfinite(out).all():
             raise self.explain_bad("the embeddings are")
         return out
 
 
 guard_methods(Encoder)
+
+
+def prompted(prompt: str, text: Any) -> Any:
+    """A text with a prompt before it; what is no text, as it is, for the tokenizer to refuse."""
+    return prompt + text if prompt and isinstance(text, str) else text
+
 
 NARROW = 16  # tokens of the narrowest step
 ROWS = 16  # texts in one step

@@ -33,15 +33,25 @@ def forward(c: EncoderConfig, w: Weights, ids: Value, lengths: Value) -> Value:
 def _embed(c: EncoderConfig, w: Weights, ids: Value, batch: int, length: int) -> Value:
     """Token + position + type embeddings, normalised: [B * T, hidden]. Every text is type 0."""
     x = ops.cast(ops.gather(w["embed"], ops.reshape(ids, (batch * length,))), float32)
-    first = c.position_offset
-    table = ops.slice_(w["pos"], (first, 0), (first + length, c.hidden))
-    table = ops.cast(table, float32)
+    table = _positions(c, w, ids, batch, length)
     if c.token_types:
         kind = ops.cast(ops.slice_(w["type"], (0, 0), (1, c.hidden)), float32)
-        table = ops.add(table, ops.broadcast(kind, (length, c.hidden)))
-    repeated = ops.broadcast(table, (batch, length, c.hidden))
-    x = ops.add(x, ops.reshape(repeated, (batch * length, c.hidden)))
+        table = ops.add(table, ops.broadcast(kind, ops.aval(table).shape))
+    if not c.position_offset:
+        table = ops.broadcast(table, (batch, length, c.hidden))
+    x = ops.add(x, ops.reshape(table, (batch * length, c.hidden)))
     return _norm(c, w, "norm", x)
+
+
+def _positions(c: EncoderConfig, w: Weights, ids: Value, batch: int, length: int) -> Value:
+    """Rows of the position table, float32 [T, hidden] for all texts. In RoBERTa [B * T, hidden]:
+    padding tokens, wherever they stand, are not counted, and have the row of their own id."""
+    if not c.position_offset:
+        return ops.cast(ops.slice_(w["pos"], (0, 0), (length, c.hidden)), float32)
+    pad = ops.equal(ids, c.pad_id)
+    real = ops.sub(1, ops.cast(pad, int32))
+    rows = ops.add(ops.mul(ops.scan(real, "sum", 1), real), c.pad_id)
+    return ops.cast(ops.gather(w["pos"], ops.reshape(rows, (batch * length,))), float32)
 
 
 def _linear(c: EncoderConfig, x: Value, w: Weights, role: str) -> Value:

@@ -1,15 +1,14 @@
-"""Encoder families (BERT, RoBERTa, DistilBERT) and sentence-transformers folders."""
+"""Encoder families: BERT, RoBERTa, DistilBERT."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from weft.core.errors import ModelError
-from weft.importers.hf_config import Fields, parse_json, read_bounded, read_object
-from weft.models.config import EncoderConfig, Pooling
+from weft.importers.hf_config import Fields
+from weft.models.config import EncoderConfig
 from weft.models.family_fields import ENCODER_FIELDS
 from weft.models.family_parts import (
     MAX_FFN,
@@ -96,83 +95,3 @@ def _read(kind: str, raw: Fields) -> EncoderConfig:
 ENCODERS: dict[str, Callable[[Fields], EncoderConfig]] = {
     kind: partial(_read, kind) for kind in _READERS
 }
-
-
-# -- sentence-transformers ------------------------------------------------------------------------
-
-_OTHER_MODES = (
-    "pooling_mode_mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens",
-    "pooling_mode_lasttoken",
-)
-_MODES = {
-    "cls": "pooling_mode_cls_token",
-    "max": "pooling_mode_max_tokens",
-    "mean": "pooling_mode_mean_tokens",
-}  # concatenated in this order
-
-
-def read_pooling(folder: Path) -> Pooling:
-    """Pooling of a sentence-transformers folder; mean pooling where it has no modules.json.
-
-    Raises ModelError for a module or pooling mode that weft does not compute.
-    """
-    path = folder / "modules.json"
-    if not path.exists():
-        return Pooling()
-    modules = parse_json(read_bounded(path), str(path))
-    if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
-        raise ModelError(f"{path}: expected a list of modules")
-    modes: tuple = ("mean",)
-    normalize = False
-    limits: Fields | None = None
-    for i, module in enumerate(modules):
-        m = Fields(module, f"{path}: module {i}")
-        kind = m.text("type").rpartition(".")[2]
-        home = _inside(folder, m.text("path", ""), m.where)
-        if kind == "Transformer":
-            if home != folder:
-                raise ModelError(f"{m.where}: a Transformer in a subfolder is not supported")
-            found = home / "sentence_bert_config.json"
-            limits = Fields(read_object(found), str(found)) if found.exists() else None
-        elif kind == "Pooling":
-            config = home / "config.json"
-            modes = _modes(Fields(read_object(config), str(config)))
-        elif kind == "Normalize":
-            normalize = True
-        else:
-            raise ModelError(
-                f"{m.where}: {kind[:60]!r} is not supported; "
-                "supported: Transformer, Pooling, Normalize"
-            )
-    longest = limits.integer("max_seq_length", 1, MAX_TOKENS, None) if limits else None
-    lower = limits.flag("do_lower_case", False) if limits else False
-    return Pooling(modes, normalize, longest, lower)
-
-
-def _inside(folder: Path, relative: str, where: str) -> Path:
-    """`folder/relative`, refusing a path that leads out of the folder."""
-    parts = Path(relative).parts
-    odd = len(relative) > 200 or any(c in relative for c in "\\:\0")
-    if odd or Path(relative).is_absolute() or ".." in parts:
-        raise ModelError(f"{where}: path {relative[:80]!r} leads out of the model folder")
-    return folder / relative
-
-
-def _modes(c: Fields) -> tuple:
-    value = c.data.get("pooling_mode")  # 5.x spelling: one name, or a list of them
-    if value is not None:
-        named = c.texts("pooling_mode") if isinstance(value, list) else (c.text("pooling_mode"),)
-        wrong = [n for n in named if n not in _MODES]
-        if wrong or not named:
-            raise ModelError(
-                f"{c.where}: pooling_mode {str(value)[:60]!r} is not supported; "
-                f"supported: {', '.join(_MODES)}"
-            )
-        return named
-    for name in _OTHER_MODES:
-        refuse(c, name, False, "this pooling")
-    modes = tuple(mode for mode, name in _MODES.items() if c.flag(name, False))
-    if not modes:
-        raise ModelError(f"{c.where}: no supported pooling mode is on: {', '.join(_MODES)}")
-    return modes

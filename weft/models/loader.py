@@ -22,7 +22,7 @@ from weft.models.config import DecoderConfig, EncoderConfig, Made, TokenIds
 from weft.models.decoder_names import decoder_layout
 from weft.models.embedder import Encoder
 from weft.models.encoder_runner import compiled_encoder, eager_encoder
-from weft.models.encoders import ENCODERS, read_pooling
+from weft.models.encoders import ENCODERS
 from weft.models.families import DECODERS
 from weft.models.family_parts import MAX_VOCAB
 from weft.models.hub.names import name_of
@@ -36,6 +36,7 @@ from weft.models.paged import CompiledPaged, EagerPaged
 from weft.models.progress import progress
 from weft.models.reading import as_stored, read_weights, says_packed
 from weft.models.runner import CompiledRunner, EagerRunner, MakeRunner, Runner, weight_avals
+from weft.models.sentence_folder import read_pooling
 from weft.models.weight_dtypes import Numbers, check_dtypes, main_dtype, ready, wanted, wanted_cache
 
 if TYPE_CHECKING:

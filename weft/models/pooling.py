@@ -7,23 +7,28 @@ import numpy as np
 from weft.models.config import Pooling
 
 
-def pool(how: Pooling, hidden: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """One vector per row, float32 [B, dim], of token vectors [B, T, hidden].
+def pool(
+    how: Pooling, hidden: np.ndarray, lengths: np.ndarray, skip: np.ndarray | None = None
+) -> np.ndarray:
+    """One vector per row, float32 [B, dim], of token vectors [B, T, hidden], but for the first
+    `skip` tokens of each row.
 
     The modes' results stand side by side; with `normalize` each row has length 1.
     """
-    inside = np.arange(hidden.shape[1])[None, :, None] < lengths[:, None, None]
+    skip = np.zeros_like(lengths) if skip is None else np.minimum(skip, lengths - 1)
+    at = np.arange(hidden.shape[1])[None, :, None]
+    inside = (at < lengths[:, None, None]) & (at >= skip[:, None, None])
     parts = []
     for mode in how.modes:
         if mode == "cls":
-            parts.append(hidden[:, 0])
+            parts.append(hidden[np.arange(len(hidden)), skip])
         elif mode == "max":
             parts.append(np.where(inside, hidden, -np.inf).max(axis=1))
         else:
             total = np.where(inside, hidden, 0).sum(axis=1, dtype=np.float32)
-            parts.append(total / np.maximum(lengths, 1)[:, None].astype(np.float32))
+            parts.append(total / np.maximum(lengths - skip, 1)[:, None].astype(np.float32))
     out = np.concatenate(parts, axis=1).astype(np.float32)
     if how.normalize:
         norm = np.linalg.norm(out, axis=1, keepdims=True)
         out = out / np.maximum(norm, np.float32(1e-12))
-    return out
+    return out[:, : how.dim]

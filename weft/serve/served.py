@@ -163,13 +163,20 @@ class ServedEncoder(Served):
 
     model: Encoder
 
+    @functools.cached_property
+    def skip(self) -> int:
+        """How many tokens of the prompt before a text are not pooled."""
+        return self.model.skipped(self.model.prompt())
+
     async def vectors(
         self, texts: Sequence[str | list[int]], cut: bool = False
     ) -> tuple[np.ndarray, int]:
         """float32 [n, dim] of texts or their token ids, and how many tokens they have; a step of
         the model at a time, in turns with other requests. Raises LimitError for a text that is too
         long, unless it is to be `cut`."""
-        plain = [text for text in texts if isinstance(text, str)]
+        prompt = self.model.prompt()
+        plain = [prompt + text for text in texts if isinstance(text, str)]
+        skips = [self.skip if isinstance(text, str) else 0 for text in texts]
         coded = iter(await self.encoded(plain, unlimited=not cut))
         rows = [next(coded) if isinstance(text, str) else text for text in texts]
         most = self.model.max_length
@@ -179,7 +186,9 @@ class ServedEncoder(Served):
         out = np.empty((len(rows), self.model.dim), np.float32)
         groups = list(batches([len(row) for row in rows]))
         embed = self.model.embed_ids
-        made = await self.pools.vectors.each(lambda group: embed([rows[i] for i in group]), groups)
+        made = await self.pools.vectors.each(
+            lambda group: embed([rows[i] for i in group], [skips[i] for i in group]), groups
+        )
         for group, vectors in zip(groups, made):
             out[group] = vectors
         return out, sum(map(len, rows))

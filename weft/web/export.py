@@ -124,6 +124,9 @@ def export_encoder(model: Model, folder: Path) -> dict[str, Any]:
     if not isinstance(model, Encoder):
         raise UsageError(f"{model.folder}: a page runs decoders and encoders")
     c, how, weights = model.config, model.pooling, model.weights
+    if model.prompt() or how.dim is not None:
+        what = "a default prompt" if model.prompt() else "vectors that are cut"
+        raise UsageError(f"{model.folder}: a page does not play encoders with {what}")
     made = {
         caps.name: {str(n): encoder_program(c, weights, (1, n), caps) for n in model.widths}
         for caps in TARGETS

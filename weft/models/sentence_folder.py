@@ -1,0 +1,173 @@
+"""sentence-transformers folders: how token vectors become the vector of a text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import ModelError
+from weft.importers.hf_config import Fields, parse_json, read_bounded, read_object
+from weft.models.config import COMMON_PROMPTS, Pooling
+from weft.models.encoders import MAX_TOKENS
+from weft.models.family_parts import MAX_HIDDEN, refuse
+from weft.models.notices import say_unknown
+
+_OTHER_MODES = (
+    "pooling_mode_mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens",
+    "pooling_mode_lasttoken",
+)
+_MODES = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+}  # concatenated in this order
+_POOLING = ("pooling_mode", *_MODES.values(), *_OTHER_MODES, "include_prompt")
+_LIMITS = ("max_seq_length", "do_lower_case")
+_SETTINGS = ("prompts", "default_prompt_name", "truncate_dim", "model_type")
+# Fields that change no vector: sizes that the weights say, how vectors are compared, versions, how
+# the library computes.
+_INERT = ("word_embedding_dimension", "embedding_dimension", "similarity_fn_name", "__version__",
+          "requirements", "unpad_inputs")  # fmt: skip
+_PLAIN: dict[str, tuple[Any, ...]] = {  # what weft does not do, and the values that ask for nothing
+    "transformer_task": ("feature-extraction",), "query_length": (), "document_length": (),
+    "query_expansion": (), "module_output_name": ("token_embeddings",),
+    "module_input_name": ("sentence_embedding",),
+}  # fmt: skip
+_EMPTY = ("model_args", "tokenizer_args", "config_args", "model_kwargs", "processor_kwargs",
+          "config_kwargs", "processing_kwargs")  # fmt: skip
+_LIMIT_FILES = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+
+
+def read_pooling(folder: Path) -> Pooling:
+    """Pooling of a sentence-transformers folder; mean pooling where it has no modules.json.
+
+    Raises ModelError for a module, a pooling mode or a setting that weft does not compute.
+    """
+    longest = _tokenizer_limit(folder)
+    path = folder / "modules.json"
+    if not path.exists():
+        return Pooling(max_length=longest, **_settings(folder))
+    modules = parse_json(read_bounded(path), str(path))
+    if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
+        raise ModelError(f"{path}: expected a list of modules")
+    kinds: list[str] = []
+    made: dict[str, Any] = {"max_length": longest}
+    for i, module in enumerate(modules):
+        m = Fields(module, f"{path}: module {i}")
+        kind = m.text("type").rpartition(".")[2]
+        home = _inside(folder, m.text("path", ""), m.where)
+        if kind == "Transformer" and home != folder:
+            raise ModelError(f"{m.where}: a Transformer in a subfolder is not supported")
+        if kind not in _READERS:
+            raise ModelError(
+                f"{m.where}: {kind[:60]!r} is not supported; supported: {', '.join(_READERS)}"
+            )
+        made |= _READERS[kind](home)
+        kinds += [kind] if kind != "Dropout" else []
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise ModelError(
+            f"{path}: the modules are {', '.join(kinds)[:80] or 'none'}; expected Transformer, "
+            "Pooling and perhaps Normalize"
+        )
+    return Pooling(**{**made, **_settings(folder)})
+
+
+def _transformer(home: Path) -> dict[str, Any]:
+    path = next((home / n for n in _LIMIT_FILES if (home / n).exists()), None)
+    if path is None:
+        return {}
+    c = _known(path, _LIMITS, ("modality_config",))
+    longest = c.integer("max_seq_length", 1, MAX_TOKENS, None)
+    limit = {} if longest is None else {"max_length": longest}
+    return {"lower_case": c.flag("do_lower_case", False), **limit}
+
+
+def _pooling(home: Path) -> dict[str, Any]:
+    c = _known(home / "config.json", _POOLING)
+    return {"modes": _modes(c), "include_prompt": c.flag("include_prompt", True)}
+
+
+def _normalize(home: Path) -> dict[str, Any]:
+    path = home / "config.json"
+    if path.exists():
+        _known(path, ())
+    return {"normalize": True}
+
+
+_READERS: dict[str, Any] = {
+    "Transformer": _transformer, "Pooling": _pooling, "Normalize": _normalize,
+    "Dropout": lambda home: {},  # of training
+}  # fmt: skip
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """Of config_sentence_transformers.json."""
+    path = folder / "config_sentence_transformers.json"
+    if not path.exists():
+        return {}
+    c = _known(path, _SETTINGS)
+    kind = c.text("model_type", "SentenceTransformer")
+    if kind != "SentenceTransformer":
+        raise ModelError(
+            f"{path}: the model is a {kind[:40]}; weft embeds with SentenceTransformer"
+        )
+    prompts = c.section("prompts") or Fields({}, path.name)
+    found = tuple((name, prompts.text(name, "")) for name in prompts.data)
+    default = c.text("default_prompt_name", None)
+    if default is not None and default not in (*COMMON_PROMPTS, *prompts.data):
+        known = ", ".join(prompts.data) or "none"
+        raise ModelError(
+            f"{path}: default_prompt_name is {default[:40]!r}; the prompts are {known}"
+        )
+    dim = c.integer("truncate_dim", 1, MAX_HIDDEN, None)
+    return {"prompts": found, "default": default, "dim": dim}
+
+
+def _known(path: Path, names: tuple[str, ...], more: tuple[str, ...] = ()) -> Fields:
+    """A file's fields, once those are refused that ask for what weft does not do."""
+    c = Fields(read_object(path), str(path))
+    for name, plain in _PLAIN.items():
+        if c.data.get(name) is not None and c.data[name] not in plain:
+            raise ModelError(f"{path}: {name} = {str(c.data[name])[:60]} is not supported")
+    filled = {name: value for name, value in c.data.items() if name not in _EMPTY or value}
+    say_unknown(str(path), filled, names, _INERT, _PLAIN, more)
+    return c
+
+
+def _tokenizer_limit(folder: Path) -> int | None:
+    """How long texts are by tokenizer_config.json, which sentence-transformers goes by where its
+    own files do not say."""
+    path = folder / "tokenizer_config.json"
+    found = read_object(path).get("model_max_length") if path.exists() else None
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return None
+    return int(found) if 1 <= found <= MAX_TOKENS else None
+
+
+def _inside(folder: Path, relative: str, where: str) -> Path:
+    """`folder/relative`, refusing a path that leads out of the folder."""
+    parts = Path(relative).parts
+    odd = len(relative) > 200 or any(c in relative for c in "\\:\0")
+    if odd or Path(relative).is_absolute() or ".." in parts:
+        raise ModelError(f"{where}: path {relative[:80]!r} leads out of the model folder")
+    return folder / relative
+
+
+def _modes(c: Fields) -> tuple[Any, ...]:
+    value = c.data.get("pooling_mode")  # 5.x spelling: one name, or a list of them
+    if value is not None:
+        named = c.texts("pooling_mode") if isinstance(value, list) else (c.text("pooling_mode"),)
+        wrong = [n for n in named if n not in _MODES]
+        if wrong or not named:
+            raise ModelError(
+                f"{c.where}: pooling_mode {str(value)[:60]!r} is not supported; "
+                f"supported: {', '.join(_MODES)}"
+            )
+        return named
+    for name in _OTHER_MODES:
+        refuse(c, name, False, "this pooling")
+    return tuple(mode for mode, name in _MODES.items() if c.flag(name, False)) or ("mean",)
