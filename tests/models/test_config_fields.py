@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from model_zoo import DECODERS as ZOO, ENCODERS as ENCODER_ZOO, FAMILIES
 
+from weft.core import notices
 from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields
-from weft.models import notices
 from weft.models.encoders import ENCODERS
 from weft.models.families import DECODERS
 from weft.models.family_fields import DECODER_FIELDS, ENCODER_FIELDS

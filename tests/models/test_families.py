@@ -15,12 +15,12 @@ from model_zoo import FAMILIES, reference_greedy, reference_logits, write_model
 import weft
 from weft.conform.models import CONFIGS
 from weft.core.errors import ModelError, UsageError
+from weft.core.notices import say
 from weft.importers.hf_config import Fields
 from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import feed_forward
 from weft.models.families import DECODERS
 from weft.models.feed_forward import blocks
-from weft.models.notices import say
 from weft.models.quantize.gguf import check_said
 from weft.models.quantize.job import Options, check
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from model_zoo import write_model, write_tokenizer
 
+from weft.core import notices
 from weft.core.errors import ModelError, UsageError
-from weft.models import load, notices
+from weft.models import load
 from weft.models.embedder import Encoder
 
 TEXTS = [

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from weft.core.errors import ModelError
+from weft.core.notices import say_unknown
 from weft.importers.hf_config import Fields
 from weft.models.config import Rope
 from weft.models.family_parts import MAX_POSITIONS, refuse
-from weft.models.notices import say_unknown
 
 _ORIGINAL = "original_max_position_embeddings"
 _BESIDE = ("rope_theta", "partial_rotary_factor")

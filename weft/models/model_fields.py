@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from weft.core.errors import ModelError
+from weft.core.notices import say_unknown
 from weft.importers.hf_config import Fields
 from weft.models.family_fields import ALIASES, Table
 from weft.models.inert_fields import CONFIG, FAMILY, REFUSED, SENSES
-from weft.models.notices import say_unknown
 
 Task = Literal["text", "vectors"]
 # How the names of the classes end that a checkpoint of each kind was saved from.

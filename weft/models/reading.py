@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.core.notices import say
 from weft.importers.hf_config import Fields
 from weft.importers.safetensors import Checkpoint, open_checkpoint
 from weft.models.config import DecoderConfig, Layout
@@ -14,7 +15,6 @@ from weft.models.decoder_names import decoder_layout
 from weft.models.hub.names import name_of
 from weft.models.matrices import Chosen
 from weft.models.names import bind_weights, untied
-from weft.models.notices import say
 from weft.models.tensor_names import SENSES
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import ModelError
+from weft.core.notices import say_unknown
 from weft.importers.hf_config import Fields, parse_json, read_bounded, read_object
 from weft.models.config import COMMON_PROMPTS, Pooling
 from weft.models.encoders import MAX_TOKENS
 from weft.models.family_parts import MAX_HIDDEN, refuse
-from weft.models.notices import say_unknown
 
 _OTHER_MODES = (
     "pooling_mode_mean_sqrt_len_tokens",

@@ -18,6 +18,7 @@ from weft.core.mapped import mapped_files, release
 from weft.importers.hf_config import MAX_CONFIG, Fields, read_object
 from weft.importers.packed import compressed, gptq, others
 from weft.importers.packed.layer import Layer, Read
+from weft.importers.packed.said import check_keys
 from weft.importers.safetensors import Checkpoint, TensorInfo
 
 Reader = Callable[[Layer, str], Read]  # (its tensors, its name)
@@ -41,7 +42,8 @@ class Method:
 def method_of(config: Fields, folder: Path) -> Method:
     """How the weights of the model in `folder` are packed, whose config has a word on it.
     Raises ModelError for a way that is not read, naming those that are."""
-    found = config.section("quantization_config") or config.section("quantization")
+    sections = map(config.section, ("quantization_config", "quantization", "compression_config"))
+    found = next((section for section in sections if section is not None), None)
     if found is None:
         path = folder / _OLD
         found = Fields({"quant_method": "gptq", **read_object(path, MAX_CONFIG)}, str(path))
@@ -49,6 +51,7 @@ def method_of(config: Fields, folder: Path) -> Method:
     name = found.text("quant_method", default)
     if name not in _METHODS:
         raise refused(found, f"quant_method {name[:40]!r}")
+    check_keys(found, name)
     return _METHODS[name](found)
 
 
@@ -71,8 +74,11 @@ def _gptq(c: Fields) -> Method:
         raise refused(c, f"GPTQ's pack_dtype {c.data['pack_dtype']!r:.40}")
     bits, group = c.integer("bits", 2, 8), c.integer("group_size", -1, 1 << 20, 128)
     free = bool(c.data.get("dynamic"))  # some layers differ
+    ordered = c.flag("desc_act", False) and group > 0
 
     def read(layer: Layer, name: str) -> Read:
+        if ordered and not free and "g_idx" not in layer:
+            layer.fail("the config says desc_act, but there is no g_idx, which says the order")
         found = gptq.gptq(layer, version == "gptq")
         return found if free else _as_said(layer, found, bits, group)
 
@@ -102,6 +108,7 @@ def _as_said(layer: Layer, read: Read, bits: int, group: int) -> Read:
     return read
 
 
+_ORDERS = ("group", "dynamic", "weight", "static")
 _FORMATS = (
     "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision",
     "mxfp4-pack-quantized", "nvfp4-pack-quantized", "dense",
@@ -119,6 +126,10 @@ def _compressed(c: Fields) -> Method:
         if name not in _FORMATS:
             raise refused(part, f"compressed-tensors' format {name[:40]!r}")
     schemes = [w for s in sections if (w := s.section("weights"))]
+    for section in sections:
+        check_keys(section, "scheme")
+    for weights in schemes:
+        check_keys(weights, "weights")
     preset = any(isinstance(v, list) for v in data.values())  # {"W4A16": [targets]}
     known = set() if preset else {_scheme(w) for w in schemes}
     blocks = {b for w in schemes if (b := _block(w, "block_structure"))}
@@ -143,6 +154,9 @@ def _compressed(c: Fields) -> Method:
                     f"the tensors are {form.bits} bits, {kind}, group_size {form.group}; the "
                     f"config says {said}"
                 )
+            like = [w for w in schemes if _scheme(w) in ((form.bits, kind, group),
+                    (form.bits, kind, form.group))]  # fmt: skip
+            _check_zeros(layer, like)
         return found
 
     names = (
@@ -157,6 +171,28 @@ def _scheme(weights: Fields) -> tuple[int, str, int]:
     """(bits, type, group) of layers; group 0 where a scale is a row's, a matrix's or a block's."""
     bits, kind = weights.integer("num_bits", 1, 64), weights.text("type", "int")
     return bits, kind, max(0, weights.integer("group_size", -1, 1 << 20, 0))
+
+
+def _check_zeros(layer: Layer, schemes: list[Fields]) -> None:
+    """Raises ModelError where all schemes that a layer may have ask for tensors that it lacks, or
+    leave out one that it has."""
+    kept = {w.flag("symmetric", None) for w in schemes}
+    zeros = layer.tensors.get("weight_zero_point")
+    if kept == {False} and zeros is None:
+        layer.fail("the config says symmetric: false, but there are no zero points")
+    if kept == {True} and zeros is not None and zeros.astype(bool).any():
+        layer.fail("the config says symmetric: true, but there are zero points")
+    index = layer.tensors.get("weight_g_idx")
+    if {_ordered(w) for w in schemes} == {True} and (index is None or (index == -1).all()):
+        layer.fail('the config says actorder: "group", but there is no weight_g_idx')
+
+
+def _ordered(weights: Fields) -> bool:
+    """Whether columns are in groups by another order than their own, which a tensor must say."""
+    value = weights.data.get("actorder")
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    return bool(weights.text("actorder", choices=_ORDERS) in ("group", "dynamic"))
 
 
 def _block(config: Fields, name: str) -> tuple[int, int] | None:
@@ -202,7 +238,10 @@ def _mlx(c: Fields) -> Method:
 
     def read(layer: Layer, name: str) -> Read:
         own = c.data.get(name)
-        at = Fields({**c.data, **own}, f"{c.where}: {name}") if isinstance(own, dict) else c
+        at = c
+        if isinstance(own, dict):
+            check_keys(Fields(own, f"{c.where}: {name}"), "mlx")
+            at = Fields({**c.data, **own}, f"{c.where}: {name}")
         mode = at.text("mode", "affine")
         if mode not in ("affine", "mxfp4") or (mode == "affine") != ("biases" in layer):
             raise refused(at, f"MLX's mode {mode[:40]!r} of layer {name}")
