@@ -95,14 +95,13 @@ def rope_of(c: Source, head_dim: int, partial: bool = False) -> Rope:
     theta = c.number("rope.freq_base", 1.0, 1e12, 10000.0)
     divisors = divisors_of(c, ROPE_DIVISORS, turned // 2)
     rope = Rope(theta, divisors=divisors, rotary=0 if turned == head_dim else turned)
-    kind = c.value("rope.scaling.type") or "none"
-    # Before there was a type, scale_linear alone said how much slower.
-    old = c.number("rope.scale_linear", 1e-6, 1e6, 1.0)
-    factor = c.number("rope.scaling.factor", 1e-6, 1e6, old)
-    if kind == "none" and old == 1.0:
-        return rope
+    kind = c.value("rope.scaling.type") or "linear"  # as llama.cpp takes it where none is given
+    # Before there was a factor, scale_linear said how much slower; 0 is as if it said nothing.
+    old = c.number("rope.scale_linear", 0.0, 1e6, 0.0) or 1.0
+    factor = c.number("rope.scaling.factor", 0.0, 1e6, old) or 1.0
     if kind in ("linear", "none"):
-        return rope if factor == 1.0 else replace(rope, scaling="linear", factor=factor)
+        scaled = kind == "linear" and factor != 1.0
+        return replace(rope, scaling="linear", factor=factor) if scaled else rope
     if kind != "yarn":
         raise c.refuse("rope.scaling.type", "supported are none, linear, yarn")
     if theta <= 1:
