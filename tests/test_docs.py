@@ -18,7 +18,7 @@ from weft.models.training.settings import read_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PROSE = "81b747f5410c493788c9cbb403ff4b2cd3636ed52fd059c8c181de182a646715"  # of examples/prose.txt
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
 def test_numerics_shows_the_tolerance_table() -> None:

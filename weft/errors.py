@@ -17,6 +17,7 @@ from weft.core.errors import (
     ShapeError,
     StorageError,
     TraceError,
+    UnknownDeviceError,
     UsageError,
     WeftError,
 )
@@ -24,5 +25,6 @@ from weft.core.errors import (
 __all__ = [
     "BusyError", "CallError", "CompileError", "DTypeError", "DeviceError", "FileFormatError",
     "GradientError", "HubError", "KernelError", "LimitError", "ModelError", "OutOfMemoryError",
-    "RankError", "ShapeError", "StorageError", "TraceError", "UsageError", "WeftError",
+    "RankError", "ShapeError", "StorageError", "TraceError", "UnknownDeviceError", "UsageError",
+    "WeftError",
 ]  # fmt: skip

@@ -53,6 +53,6 @@ def test_one_name() -> None:
         assert not {"urls", "homepage", "repository", "bugs"} & {*each}, "no address exists yet"
 
 
-@pytest.mark.parametrize("page", ["CHANGELOG.md", "CITATION.cff"])
+@pytest.mark.parametrize("page", ["CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"])
 def test_the_page_is_there(page: str) -> None:
     assert (ROOT / page).stat().st_size > 200

@@ -14,7 +14,7 @@ from weft.backends.cpu.host import memory_available
 from weft.core import caps as caps_module
 from weft.core.caps import PRESETS, Caps
 from weft.core.dtypes import DType
-from weft.core.errors import DeviceError, OutOfMemoryError
+from weft.core.errors import OutOfMemoryError, UnknownDeviceError
 from weft.kernel import interp
 from weft.kernel.batch import Watch
 from weft.kernel.ir import Kernel
@@ -60,7 +60,7 @@ class InterpDevice(Device):
     def __init__(self, caps: Caps | str | None = None) -> None:
         if isinstance(caps, str):
             if caps not in PRESETS:
-                raise DeviceError(f'no preset "{caps}"; use one of {", ".join(PRESETS)}')
+                raise UnknownDeviceError(f'no preset "{caps}"; use one of {", ".join(PRESETS)}')
             caps = PRESETS[caps]
         self.caps = caps or PRESETS["webgpu"]
         names = tuple(d.name for d in sorted(caps_module.ALL_DTYPES, key=lambda d: d.name))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from weft.backends import registry
 from weft.backends.llvm import gpu_target
 from weft.core.caps import PRESETS, Caps
-from weft.core.errors import DeviceError
+from weft.core.errors import DeviceError, UnknownDeviceError
 from weft.program.program import Program
 
 
@@ -22,7 +22,8 @@ def caps_of(device: str) -> Caps:
         return registry.get(device).caps
     except DeviceError as error:
         known = ", ".join(PRESETS)
-        raise DeviceError(f"{error}; what need not be here: {known}, sm_90, gfx942, ...") from None
+        kind = UnknownDeviceError if isinstance(error, UnknownDeviceError) else DeviceError
+        raise kind(f"{error}; what need not be here: {known}, sm_90, gfx942, ...") from None
 
 
 def prepare(device: str, programs: Iterable[Program]) -> None:

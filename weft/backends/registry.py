@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from weft.backends import drivers
-from weft.core.errors import DeviceError, WeftError
+from weft.core.errors import DeviceError, UnknownDeviceError, WeftError
 from weft.core.forks import lock_of
 from weft.program.device import HOST, Device, DeviceInfo
 
@@ -43,14 +43,18 @@ class Backend:
 
 def _index(kind: str, text: str) -> int:
     if not text.isdecimal():
-        raise DeviceError(f'device index in "{kind}:{text}" is not a number; write "{kind}:0"')
+        raise UnknownDeviceError(
+            f'device index in "{kind}:{text}" is not a number; write "{kind}:0"'
+        )
     return int(text)
 
 
 def _cpu() -> Backend:
     def open_(text: str) -> Device:
         if _index("cpu", text):
-            raise DeviceError(f'there is one CPU device, "cpu:0"; "cpu:{text}" does not exist')
+            raise UnknownDeviceError(
+                f'there is one CPU device, "cpu:0"; "cpu:{text}" does not exist'
+            )
         from weft.backends.cpu import CpuDevice
 
         return CpuDevice()
@@ -116,7 +120,7 @@ def _emulated() -> Backend:
 
     def open_(text: str) -> Device:
         names = ", ".join(_machines())
-        raise DeviceError(f"emulated machines are opened by their names: {names}")
+        raise UnknownDeviceError(f"emulated machines are opened by their names: {names}")
 
     return Backend("emulated", drivers.probe_emulated, open_)
 
@@ -140,7 +144,7 @@ def _machine(name: str) -> Backend | None:
 
     def open_(text: str) -> Device:
         if _index(name, text):
-            raise DeviceError(f'there is one "{name}:0"; "{name}:{text}" does not exist')
+            raise UnknownDeviceError(f'there is one "{name}:0"; "{name}:{text}" does not exist')
         from weft.backends.emulated import EmulatedDevice
 
         return EmulatedDevice(machine)
@@ -226,7 +230,7 @@ def find(kind: str) -> Backend:
     backend = _builtin().get(kind) or _machine(kind) or _third_party().get(kind)
     if backend is None:
         known = ", ".join(backends())
-        raise DeviceError(f'unknown device "{kind[:60]}"; use one of {known}, gpu, auto')
+        raise UnknownDeviceError(f'unknown device "{kind[:60]}"; use one of {known}, gpu, auto')
     return backend
 
 
@@ -277,7 +281,9 @@ def get(spec: str | Device | None = None, fallback: str | None = None) -> Device
     if isinstance(spec, Device):
         return spec
     if fallback not in (None, "cpu"):
-        raise DeviceError(f'fallback={fallback!r} is not supported; use fallback="cpu" or none')
+        raise UnknownDeviceError(
+            f'fallback={fallback!r} is not supported; use fallback="cpu" or none'
+        )
     with _lock:
         return _choose(spec, fallback, _named)
 
@@ -300,7 +306,8 @@ def _choose(spec: str | None, fallback: str | None, use: Callable[[str, str | No
         try:
             return use(wanted, fallback)
         except DeviceError as error:
-            raise DeviceError(f"WEFT_DEVICE={wanted[:60]}: {error}") from None
+            kind = UnknownDeviceError if isinstance(error, UnknownDeviceError) else DeviceError
+            raise kind(f"WEFT_DEVICE={wanted[:60]}: {error}") from None
     return use("cpu" if spec is None else spec, fallback)
 
 
@@ -327,7 +334,7 @@ def _named(spec: str, fallback: str | None) -> Device:
     try:
         return _open(kind, index or "0")
     except DeviceError as error:
-        if fallback is None:
+        if fallback is None or isinstance(error, UnknownDeviceError):
             raise
         notice(f"warning: {error}; using cpu instead")
         return _open("cpu", "0")

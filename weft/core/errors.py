@@ -71,5 +71,9 @@ class CallError(UsageError, TypeError):
     """A call with arguments of the wrong kind or number."""
 
 
+class UnknownDeviceError(UsageError, DeviceError):
+    """The name of a device that no machine has: a kind or an index that does not exist."""
+
+
 class RankError(WeftError, RuntimeError):
     """Another process of the same work that is lost, silent, or not what it has to be."""
