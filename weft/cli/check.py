@@ -51,8 +51,9 @@ class _Progress:
 @click.command(epilog="Example:  weft check --device vulkan --level kernels")
 @click.option("--device", "names", multiple=True, default=("cpu",), show_default=True,
               help="Device to prove; repeat for several.")  # fmt: skip
-@click.option("--level", "levels", multiple=True, type=click.Choice(LEVELS),
-              help="Only this level; repeat for several (default: all).")  # fmt: skip
+@click.option("--level", "levels", multiple=True, type=click.Choice(LEVELS), metavar="LEVEL",
+              help=f"Only this level; repeat for several (default: all): {', '.join(LEVELS)}."
+              )  # fmt: skip
 @click.option(
     "--write",
     multiple=True,

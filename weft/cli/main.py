@@ -14,6 +14,7 @@ import sys
 import click
 
 import weft
+from weft.cli.help import Context, with_help
 from weft.core.errors import UsageError, WeftError
 from weft.core.text import visible
 
@@ -55,6 +56,8 @@ FUNCTIONS = {
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is used."""
 
+    context_class = Context
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -63,7 +66,7 @@ class LazyGroup(click.Group):
             return None
         module = importlib.import_module(f"weft.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, FUNCTIONS.get(cmd_name, cmd_name))
-        return command
+        return with_help(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
