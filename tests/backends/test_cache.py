@@ -173,3 +173,85 @@ def test_default_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.delenv("WEFT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert "weft" in str(cache.default_directory())
+
+
+def test_a_read_asks_for_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit is no size: no read asks for more memory than the file has, and a little."""
+    import io
+
+    from weft.core import private
+
+    asked: list[int] = []
+
+    class Counting(io.BufferedReader):
+        def read(self, size: int | None = -1, /) -> bytes:
+            asked.append(-1 if size is None else size)
+            return super().read(size)
+
+    real = private.open_regular
+    monkeypatch.setattr(private, "open_regular", lambda *a: Counting(real(*a).detach()))
+    c = DiskCache(tmp_path)
+    for size in (0, 10, 100_000, 5_000_000):
+        asked.clear()
+        c.put("key", bytes(size))
+        assert c.get("key") == bytes(size)
+        assert asked and min(asked) > 0 and max(asked) <= size + (1 << 17)
+
+
+@pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 200_000])
+def test_what_has_no_size_or_grows_is_read_whole(tmp_path: Path, size: int) -> None:
+    from weft.core.private import read_regular
+
+    path = tmp_path / "f"
+    path.write_bytes(bytes(size))
+    assert read_regular(path, size) == bytes(size)
+    if size:
+        with pytest.raises(OSError, match="at most"):
+            read_regular(path, size - 1)
+    if Path("/proc/self/status").exists():  # a regular file of 0 bytes, as the system says
+        assert read_regular("/proc/self/status", 1 << 20).startswith(b"Name:")
+        with pytest.raises(OSError, match="at most"):
+            read_regular("/proc/self/status", 10)
+
+
+@pytest.mark.parametrize("fails", [MemoryError, OSError, ValueError, RuntimeError])
+def test_any_failure_of_a_cache_is_a_miss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: type[Exception]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise fails("no")
+
+    for name in ("read_regular", "replacing", "make_private", "distrust", "check_inside"):
+        c = DiskCache(tmp_path / name)
+        with monkeypatch.context() as patch:
+            patch.setattr(cache, name, broken)
+            c.put("key", b"data")
+            assert c.get("key") is None
+        fresh = DiskCache(tmp_path / name)
+        fresh.put("key", b"data")
+        assert fresh.get("key") == b"data"
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="address space is Linux's")
+def test_a_warm_cache_needs_no_room_for_the_largest_entry(tmp_path: Path) -> None:
+    """With as much address space as a cold start takes, and 100 MB."""
+    import subprocess
+    import sys
+
+    code = (
+        "import os, resource, sys, weft\n"
+        "x = weft.tensor([1.0, 2.0]).to('cpu')\n"
+        "f = lambda x: (x @ x) * 2\n"
+        "import weft.backends.cpu.device, weft.compile.passes, weft.tensor.compiled\n"
+        "if len(sys.argv) > 1:\n"
+        "    pages = int(open('/proc/self/statm').read().split()[0])\n"
+        "    most = pages * os.sysconf('SC_PAGE_SIZE') + (400 << 20)\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
+        "print(weft.compile(f, device='cpu')(weft.tensor([1.0, 2.0])).item())\n"
+    )
+    env = {**os.environ, "WEFT_CACHE": str(tmp_path), "WEFT_NUM_THREADS": "2"}
+    for more in ([], ["limited"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *more], env=env, capture_output=True, text=True
+        )
+        assert done.stdout == "10.0\n", done.stderr

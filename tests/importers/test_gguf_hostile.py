@@ -100,6 +100,7 @@ HOSTILE = {
     "empty": (b"", "24 bytes"),
     "short": (b"GGUF" + b"\0" * 19, "24 bytes"),
     "magic": (b"ggjt" + b"\3\0\0\0" + b"\0" * 16, "not a GGUF file"),
+    "version 0": (file(version=0), "GGUF version 0; versions 2 and 3"),
     "version 1": (file(version=1), "versions 2 and 3"),
     "version 4": (file(version=4), "versions 2 and 3"),
     "big endian": (file(version=3 << 24), "big-endian"),

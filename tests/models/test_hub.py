@@ -61,8 +61,8 @@ def test_a_name_is_fetched_once_and_runs(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("WEFT_CACHE")  # which holds the model's kernels
-    files = {f.name: f.read_bytes() for f in box_folder().iterdir() if f.is_file()}
-    commit = hub.add("loom/box", files | OTHERS)
+    files = {f.name: f.read_bytes() for f in box_folder().glob("*.*")}
+    commit = hub.add("loom/box", files | OTHERS | {"LICENSE": b"words"})
     asked = ["run", "loom/box", "def f(", "--max-new-tokens", "4", "--device", "cpu", "--json"]
     assert invoke(asked) == 0
     answer = json.loads(capsys.readouterr().out)

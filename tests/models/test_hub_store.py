@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hub_server import Hub
 from test_hub import MODEL, hub, refused  # noqa: F401
 
+from weft.backends import cache as disk
 from weft.cli.main import invoke
 from weft.core.errors import HubError
 from weft.models.hub.names import Name, cache
 from weft.models.hub.resolve import resolve
+from weft.models.quantize.kept import KEPT
 
 FILES = sorted(MODEL)
 STORE = Name("loom/a").store.name
@@ -252,3 +256,58 @@ def test_marks_are_not_written_behind_a_link(
     was: dict[str, Any] = content(outside)
     assert json.loads((resolve("loom/a") / "config.json").read_bytes())
     assert content(outside) == was
+
+
+def test_a_dead_redirect_is_said_to_be_one(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large files lie elsewhere: what fails there says nothing of the name or of the hub."""
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    hub.add("loom/a", MODEL)
+    own = hub.large
+    for large, there in (
+        ("http://127.0.0.1:9", "127.0.0.1"), (f"{hub.url}/gone", "127.0.0.1"),
+        (f"{own}/gone", "localhost"), ("ftp://localhost/x", "localhost"),
+    ):  # fmt: skip
+        hub.large = large
+        said = refused("loom/a")
+        assert f"model.safetensors: {hub.url} sent us on to {there}, which" in said, said
+        assert "no such model" not in said and "cannot be reached" not in said
+    hub.large = own
+    assert resolve("loom/a").is_dir()
+
+
+# -- weft list -------------------------------------------------------------------------------------
+
+
+def test_list_shows_and_prunes_what_is_kept(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept() -> dict[str, Any]:
+        capsys.readouterr()
+        assert invoke(["list", "--json"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)["kept"]
+        return found
+
+    weights = {"a": np.ones(1000, np.float32)}
+    (tmp_path / "here").mkdir()
+    for name in ("here", "gone"):
+        KEPT.save(name, weights, {"source": str(tmp_path / name), "scheme": "int4"})
+    disk.kernels().put("k", bytes(100))
+    disk.programs().put("p", bytes(100))
+    old = tmp_path / "weft" / "quantised" / f"{'0' * 32}.safetensors"  # an earlier weft's
+    old.write_bytes(bytes(500))
+    found = kept()
+    assert {k["kind"]: k["files"] for k in found["kinds"]} == {
+        "kernels": 1, "programs": 1, "quantised weights": 3,
+    }  # fmt: skip
+    assert {w["source"] for w in found["quantised"]} == {
+        "", str(tmp_path / "here"), str(tmp_path / "gone"),
+    }  # fmt: skip
+    assert invoke(["list"]) == 0
+    said = capsys.readouterr().out
+    assert "quantised weights" in said and str(tmp_path / "gone") in said and "32.0 GiB" in said
+    assert invoke(["list", "--prune"]) == 0 and "weft: freed 4.8 KiB" in capsys.readouterr().err
+    found = kept()
+    assert [w["source"] for w in found["quantised"]] == [str(tmp_path / "here")]
+    assert sum(k["files"] for k in found["kinds"]) == 3 and not old.exists()
+    monkeypatch.setenv("WEFT_CACHE", "off")
+    assert kept()["kinds"] == [] and invoke(["list", "--prune"]) == 0

@@ -11,7 +11,6 @@ import click
 
 from weft.core import text
 from weft.core.errors import UsageError, WeftError
-from weft.core.hints import command
 
 if TYPE_CHECKING:
     from weft.models.hub.fetch import Agree, Offer
@@ -78,21 +77,39 @@ def pull(name: str, revision: str | None, yes: bool, as_json: bool) -> None:
         click.echo(str(path))
 
 
-@click.command("list", epilog="Example:  weft list --json")
+@click.command("list", epilog="Example:  weft list --prune")
+@click.option("--prune", is_flag=True, help="First remove what weft's own cache need not keep.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with paths.")
-def list_models(as_json: bool) -> None:
+def list_models(prune: bool, as_json: bool) -> None:
     """List the models in huggingface_hub's cache that weft can load, by the names that every
-    command takes."""
+    command takes, and what weft's own cache holds. With --prune, quantised weights go whose model
+    is not there any more; then, of each kind that takes more than it may, what was used least
+    recently. Models stay."""
+    from weft.core.files import default_directory
+    from weft.models.hub import kept
     from weft.models.hub.held import held_models
     from weft.models.hub.names import cache
 
-    models = held_models()
+    freed = kept.prune() if prune else 0
+    models, kinds, weights = held_models(), kept.kinds(), kept.weights()
     if as_json:
-        click.echo(json.dumps({"cache": str(cache()), "models": [m.as_dict() for m in models]}))
+        own: dict[str, Any] = {"folder": str(default_directory() or ""), "freed": freed}
+        own |= {"kinds": [k.as_dict() for k in kinds], "quantised": [w.as_dict() for w in weights]}
+        found = {"cache": str(cache()), "models": [m.as_dict() for m in models], "kept": own}
+        click.echo(json.dumps(found))
         return
     if not models:
-        then = f"fetch a model: {command('pull', 'ORG/NAME')}"
-        print(f"weft: nothing in {cache()}; {then}", file=sys.stderr)
-        return
-    rows = [[m.name, m.revision, text.size(m.nbytes), m.kind] for m in models]
-    click.echo(text.table(["name", "revision", "size", "kind"], rows, right="c"))
+        print(f"weft: nothing in {cache()}; fetch a model: weft pull ORG/NAME", file=sys.stderr)
+    else:
+        rows = [[m.name, m.revision, text.size(m.nbytes), m.kind] for m in models]
+        click.echo(text.table(["name", "revision", "size", "kind"], rows, right="c"))
+    if any(k.files for k in kinds) or prune:
+        click.echo(f"\nkept in {default_directory()}:")
+        sizes = [[k.kind, str(k.files), text.size(k.nbytes), text.size(k.limit)] for k in kinds]
+        click.echo(text.table(["kind", "files", "size", "at most"], sizes, right="bcd"))
+        if weights:
+            rows = [[w.source or "(not usable)", w.scheme, text.size(w.nbytes)] for w in weights]
+            head = ["quantised weights of", "scheme", "size"]
+            click.echo("\n" + text.table(head, rows, right="c"))
+    if prune:
+        print(f"weft: freed {text.size(freed)}", file=sys.stderr)

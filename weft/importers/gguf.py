@@ -156,7 +156,7 @@ def _version(cursor: Cursor) -> int:
         cursor.fail(f"starts with {magic!r}; expected {MAGIC!r} (not a GGUF file)")
     cursor.at = 4
     version = cursor.number(what="the version")
-    if version & 0xFFFF == 0:
+    if version and version & 0xFFFF == 0:
         cursor.fail("the numbers are big-endian; only little-endian files are read")
     if version not in (2, 3):
         cursor.fail(f"GGUF version {version}; versions 2 and 3 are read")

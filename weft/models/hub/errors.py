@@ -7,8 +7,10 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from weft.core.errors import HubError, WeftError
+from weft.core.text import visible
 from weft.models.hub.names import Name
 
 _LOGIN = "hf auth login, or HF_TOKEN"
@@ -46,6 +48,11 @@ def _line(name: Name, file: str, error: Exception) -> str:
     what = f"{name}: {file}" if file else str(name)
     hub = os.environ.get("HF_ENDPOINT") or "huggingface.co"
     response = getattr(error, "response", None)
+    if (there := _sent_on(name, error)) and isinstance(error, errors.HTTPError):
+        how = f"failed ({_short(error)})"
+        if response is not None:
+            how = f"answered {response.status_code}"
+        return f"{what}: {hub} sent us on to {there}, which {how}; try again later"
     if isinstance(error, errors.HfHubHTTPError) and response is not None:
         return _refused(name, what, hub, response.status_code, response.headers.get(_SAYS, ""))
     if isinstance(error, errors.OfflineModeIsEnabled):
@@ -60,6 +67,21 @@ def _line(name: Name, file: str, error: Exception) -> str:
     if isinstance(error, (KeyError, TypeError, AttributeError)):
         return f"{what}: {hub} gave an answer that is none of a model hub's ({_short(error)})"
     return f"{what}: cannot be fetched: {_short(error)}"
+
+
+def _sent_on(name: Name, error: Exception) -> str:
+    """The place that a redirect of the hub's led to, where that is what failed; else ""."""
+    try:
+        response = getattr(error, "response", None)
+        asked: Any = error if response is None else response
+        url = asked.request.url
+        place, path = str(url), str(url.path)
+        host = str(url.host)
+    except (AttributeError, RuntimeError):  # no request was made
+        return ""
+    hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    own = place.startswith(hub.rstrip("/") + "/") and f"/{name.repo}/" in f"{path}/"
+    return "" if own else visible(host[:100])
 
 
 def _refused(name: Name, what: str, hub: str, status: int, code: str) -> str:

@@ -1,0 +1,85 @@
+"""What weft's own cache holds: kernels, Programs, quantised weights; how much of each it may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.backends import cache as disk
+from weft.core.budget import Shelf
+from weft.models.quantize.kept import KEPT
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The files of a kind, their bytes, and the bytes that they may take."""
+
+    kind: str
+    files: int
+    nbytes: int
+    limit: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return _with_bytes(asdict(self))
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Quantised weights: the folder they were made of, the scheme, when they were last used
+    (seconds since 1970). `source` is "" where they would not be used again: of another weft, or
+    damaged."""
+
+    source: str
+    scheme: str
+    nbytes: int
+    used: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return _with_bytes(asdict(self))
+
+
+def kinds() -> list[Kind]:
+    """Each kind of thing that is kept; [] where nothing is."""
+    found = []
+    for name, shelf in _shelves():
+        entries = shelf.entries()
+        found.append(Kind(name, len(entries), sum(e.size for e in entries), shelf.limit))
+    return found
+
+
+def weights() -> list[Weights]:
+    """The quantised weights, what was used last first."""
+    found = [
+        Weights(note.get("source", ""), note.get("scheme", ""), entry.size, entry.used)
+        for entry, note in KEPT.kept()
+    ]
+    return sorted(found, key=lambda w: -w.used)
+
+
+def prune() -> int:
+    """Removes quantised weights whose model is gone or that would not be used again, then of each
+    kind what was used least recently where it takes more than it may. Returns the bytes freed."""
+    freed = 0
+    if (shelf := KEPT.shelf) is not None:
+        for entry, note in KEPT.kept():
+            there = bool(note) and Path(note.get("source", "")).exists()
+            if not there and shelf.remove(entry.path):
+                freed += entry.size
+    return freed + sum(shelf.prune() for _, shelf in _shelves())
+
+
+def _shelves() -> Iterator[tuple[str, Shelf]]:
+    made: dict[str, Callable[[], Shelf | None]] = {
+        "kernels": lambda: disk.kernels().shelf,
+        "programs": lambda: disk.programs().shelf,
+        "quantised weights": lambda: KEPT.shelf,
+    }
+    for name, make in made.items():
+        if (shelf := make()) is not None:
+            yield name, shelf
+
+
+def _with_bytes(out: dict[str, Any]) -> dict[str, Any]:
+    return out | {"bytes": out.pop("nbytes")}
