@@ -41,7 +41,7 @@ def _(here: Here) -> str:
     return here.said("run", here.encoder(), "x", status=2)
 
 
-@hint("cli/run.py", "weft run {} PROMPT")
+@hint("cli/chat.py", "weft run {} PROMPT")
 def _(here: Here) -> str:
     return here.said("chat", here.decoder(), "--device", "cpu", status=2)
 
