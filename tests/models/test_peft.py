@@ -12,6 +12,8 @@ import torch
 from model_zoo import VOCAB, write_model
 
 import weft
+from weft.core.errors import ModelError
+from weft.importers.safetensors import SafetensorsFile, save_file
 from weft.models import adapters
 from weft.models.training.model import folder_weights
 
@@ -116,3 +118,77 @@ def test_several_at_once_are_what_peft_gives(
         agree(model.runner().verify(0, IDS.tolist(), 0, adapter), logits_of(theirs))
     with theirs.disable_adapter():
         agree(model.logits(IDS), logits_of(theirs))
+
+
+@pytest.mark.parametrize("stabilized", [False, True])
+def test_ranks_and_alphas_of_their_own(stabilized: bool, tmp_path: Path, peft: Any) -> None:
+    """rank_pattern, alpha_pattern and layers_to_transform, alone and beside another adapter."""
+    base, low, other = (tmp_path / n for n in ("base", "low", "other"))
+    reference = write_model("llama2", base).eval()
+    torch.manual_seed(0)
+    more: dict[str, Any] = {} if stabilized else {
+        "rank_pattern": {"q_proj": 5, "1.self_attn.v_proj": 3},
+        "alpha_pattern": {"layers.1.self_attn.q_proj": 11},
+    }  # fmt: skip
+    config = peft.LoraConfig(
+        r=2, lora_alpha=5, init_lora_weights=False, task_type="CAUSAL_LM", use_rslora=stabilized,
+        target_modules=["q_proj", "v_proj", "down_proj"], layers_to_transform=[1, 2], **more,
+    )  # fmt: skip
+    theirs = peft.get_peft_model(reference, config).eval()
+    theirs.save_pretrained(str(low))
+    path = low / "adapter_config.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": str(base)})
+    )
+    want = logits_of(theirs)
+    agree(weft.load(low, device="cpu", context=16).logits(IDS), want)
+    made, _ = folder_weights(base)
+    weights = adapters.fresh(made, adapters.target_roles(made, ()), rank=4, seed=0)
+    other.mkdir()
+    adapters.write(other, made, adapters.Adapter(4, 8.0, 0.0, str(base), weights))
+    stack = adapters.stacked(made, {"a": adapters.read(low, made), "b": adapters.read(other, made)})
+    assert stack.arrays["1.q.loras_a"].shape[0] % 16 == 0
+    adapters.merge_folders(base, low, tmp_path / "out")
+    agree(weft.load(tmp_path / "out", device="cpu", context=16).logits(IDS), want)
+
+
+@pytest.mark.parametrize(("change", "what"), [
+    ({"rank_pattern": {"q.*": 3}}, "rank_pattern"),
+    ({"rank_pattern": {"q_proj": 3}}, "expected"),
+    ({"layers_to_transform": [0]}, "layers_to_transform"),
+    ({"kasa_config": {"x": 1}}, "kasa_config"),
+])  # fmt: skip
+def test_what_an_adapter_asks_for_and_does_not_hold(
+    change: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    base, low = tmp_path / "base", tmp_path / "low"
+    write_model("llama2", base)
+    config, _ = folder_weights(base)
+    low.mkdir()
+    weights = adapters.fresh(config, adapters.target_roles(config, ()), rank=2, seed=0)
+    adapters.write(low, config, adapters.Adapter(2, 8.0, 0.0, str(base), weights))
+    path = low / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ModelError, match=what):
+        adapters.read(low, config)
+
+
+@pytest.mark.parametrize(("name", "what"), [
+    ("lm_head.lora_A.weight", "output layer"),
+    ("model.embed_tokens.lora_embedding_A", "embedding"),
+    ("lm_head.modules_to_save.weight", "output layer"),
+    ("model.layers.0.self_attn.q_proj.lora_magnitude_vector.weight", "DoRA"),
+    ("model.layers.9.self_attn.q_proj.lora_A.weight", "no layer"),
+])  # fmt: skip
+def test_tensors_of_an_adapter_beyond_linear_layers(name: str, what: str, tmp_path: Path) -> None:
+    base, low = tmp_path / "base", tmp_path / "low"
+    write_model("llama2", base)
+    config, _ = folder_weights(base)
+    low.mkdir()
+    weights = adapters.fresh(config, adapters.target_roles(config, ()), rank=2, seed=0)
+    adapters.write(low, config, adapters.Adapter(2, 8.0, 0.0, str(base), weights))
+    file = low / "adapter_model.safetensors"
+    tensors = {n: np.array(v) for n, v in SafetensorsFile(file).items()}
+    save_file(file, tensors | {f"base_model.model.{name}": np.ones((2, 3), np.float32)})
+    with pytest.raises(ModelError, match=what):
+        adapters.read(low, config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +17,9 @@ from weft.core.arrays import all_finite
 from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
 from weft.core.errors import ModelError, UsageError
 from weft.core.hints import command
+from weft.core.notices import say_unknown
 from weft.core.packed import Packed
-from weft.importers.hf_config import read_config
+from weft.importers.hf_config import Fields, read_config
 from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
 from weft.models.config import DecoderConfig
 from weft.models.decoder_names import decoder_layout
@@ -40,12 +42,30 @@ _DEFAULT = {
 # What this file does not read, and the values that mean "not used".
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",), "bias": ("none", None), "use_dora": (False, None),
-    "rank_pattern": ({}, None), "alpha_pattern": ({}, None), "modules_to_save": (None, []),
+    "modules_to_save": (None, []),
     "lora_bias": (False, None), "use_qalora": (False, None), "use_bdlora": (False, None),
     "alora_invocation_tokens": (None,), "layer_replication": (None,), "arrow_config": (None,),
     "trainable_token_indices": (None,), "target_parameters": (None, []),
+    "megatron_config": (None,), "monteclora_config": (None,), "kasa_config": (None,),
     # others change the model's own weights before they train
     "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
+}  # fmt: skip
+_READ = (
+    "r", "lora_alpha", "lora_dropout", "use_rslora", "base_model_name_or_path", "rank_pattern",
+    "alpha_pattern", "layers_to_transform",
+)  # fmt: skip
+# Which layers are adapted the tensors say; the rest is about training.
+_INERT = (
+    "task_type", "auto_mapping", "peft_version", "revision", "inference_mode", "target_modules",
+    "exclude_modules", "fan_in_fan_out", "layers_pattern", "megatron_core", "loftq_config",
+    "qalora_group_size", "runtime_config", "ensure_weight_tying", "eva_config", "corda_config",
+    "lora_ga_config", "velora_config",
+)  # fmt: skip
+# What a tensor's name holds that is about something else than a linear layer.
+_OTHERS = {
+    "lm_head": "adapts the output layer", "embed": "adapts the embedding",
+    ".wte.": "adapts the embedding", "modules_to_save": "replaces a part of the model",
+    "magnitude": "is DoRA's", "lora_bias": "is an adapter's bias",
 }  # fmt: skip
 _FLOATS = (float16, bfloat16, float32, float64)
 _RANKS = 16  # of a stack are a multiple of it: whole vectors
@@ -68,7 +88,7 @@ class Adapter:
 
     @property
     def scale(self) -> float:
-        return self.alpha / (math.sqrt(self.rank) if self.stabilized else self.rank)
+        return _scale(self.alpha, self.rank, self.stabilized)
 
 
 def modules(config: DecoderConfig) -> dict[str, str]:
@@ -170,17 +190,27 @@ def read(folder: Path, config: DecoderConfig) -> Adapter:
     for name, plain in _PLAIN.items():
         if name in given.data and given.data[name] not in plain:
             raise ModelError(f"{given.where}: {name} = {given.data[name]!r} is not supported")
+    say_unknown(given.where, given.data, _READ, _INERT, _PLAIN)
     rank = given.integer("r", 1, 1 << 14)
     alpha = given.number("lora_alpha", 0.0, 1e9)
+    stabilized = given.flag("use_rslora", False)
+    only = given.integers("layers_to_transform", 0, 1 << 20)
     file = SafetensorsFile(folder / WEIGHTS)
     roles = {name: role for role, name in modules(config).items()}
+    usual = _scale(alpha, rank, stabilized) or 1.0
     weights: dict[str, np.ndarray] = {}
     for name, value in file.items():
         layer, _, which = name.removeprefix(_PREFIX).rpartition(".lora_")
         role = roles.get(layer.replace("language_model.", ""))  # of a model that also sees
         if role is None or which not in ("A.weight", "B.weight"):
-            raise ModelError(f"{file.path}: tensor {name!r} belongs to no layer of the model")
+            what = next((said for part, said in _OTHERS.items() if part in name), "")
+            what = f"{what}, which weft does not support" if what else "belongs to no layer"
+            raise ModelError(f"{file.path}: tensor {name!r} {what} of the model")
+        if only and role.split(".")[0] not in map(str, only):
+            said = f"which layers_to_transform {list(only)[:8]} leaves out"
+            raise ModelError(f"{file.path}: tensor {name!r} is of a layer {said}")
         inputs, outputs = _sizes(config, role)
+        rank, alpha = _of_layer(given, layer)
         shape = (rank, inputs) if which[0] == "A" else (outputs, rank)
         if value.shape != shape:
             raise ModelError(
@@ -190,6 +220,8 @@ def read(folder: Path, config: DecoderConfig) -> Adapter:
         if key in weights:
             raise ModelError(f"{file.path}: {name!r} is there under another name too")
         weights[key] = _floats(value, f"{file.path}: {name!r}")
+        if key.endswith("_b"):  # one scale for all layers: the rest goes into B
+            weights[key] = weights[key] * np.float32(_scale(alpha, rank, stabilized) / usual)
     for key in weights:
         if key[:-1] + ("b" if key.endswith("a") else "a") not in weights:
             raise ModelError(f"{file.path}: half of the adapter of layer {key[:-7]!r} is missing")
@@ -197,8 +229,31 @@ def read(folder: Path, config: DecoderConfig) -> Adapter:
         raise ModelError(f"{file.path}: it holds no tensor, so it adapts nothing")
     dropout = given.number("lora_dropout", 0.0, 1.0, 0.0)
     base, digest = given.text("base_model_name_or_path", ""), file.metadata.get(BASE, "")
-    stabilized = given.flag("use_rslora", False)
+    rank, alpha = given.data["r"], float(given.data["lora_alpha"])
     return Adapter(rank, alpha, dropout, base, weights, digest, stabilized)
+
+
+def _scale(alpha: float, rank: int, stabilized: bool) -> float:
+    return alpha / (math.sqrt(rank) if stabilized else rank)
+
+
+def _of_layer(given: Fields, layer: str) -> tuple[int, float]:
+    """Rank and alpha of a layer, where a pattern gives it others than the rest: the first that is
+    the layer's name, or its end behind a dot. Raises ModelError for a regular expression."""
+    out: list[Any] = []
+    for name, usual in (("rank_pattern", "r"), ("alpha_pattern", "lora_alpha")):
+        at, key = given.section(name), None
+        for pattern in () if at is None else at.data:
+            if not re.fullmatch(r"[\w.]+", pattern):
+                raise ModelError(
+                    f"{given.where}: {name} holds {pattern[:60]!r}; expected names of layers"
+                )
+            if key is None and f".{layer}".endswith(f".{pattern}"):
+                key = pattern
+        source, key = (given, usual) if at is None or key is None else (at, key)
+        lo, hi = (1, 1 << 14) if usual == "r" else (0, 10**9)
+        out.append(source.integer(key, lo, hi) if usual == "r" else source.number(key, lo, hi))
+    return out[0], out[1]
 
 
 def _floats(value: np.ndarray, what: str) -> np.ndarray:
@@ -223,13 +278,14 @@ def stacked(config: DecoderConfig, adapters: Mapping[str, Adapter]) -> Stacked:
     for role in (key.removesuffix(".lora_a") for key in keys if key.endswith("_a")):
         inputs, outputs = _sizes(config, role)
         has = {n: one for n, one in enumerate(adapters.values()) if f"{role}.lora_a" in one.weights}
-        rank = -(-max(one.rank for one in has.values()) // _RANKS) * _RANKS
+        ranks = {n: len(one.weights[f"{role}.lora_a"]) for n, one in has.items()}
+        rank = -(-max(ranks.values()) // _RANKS) * _RANKS
         a = np.zeros((len(adapters), rank, inputs), np.float32)
         b = np.zeros((len(adapters), outputs, rank), np.float32)
         for n, one in has.items():
-            a[n, : one.rank] = one.weights[f"{role}.lora_a"]
+            a[n, : ranks[n]] = one.weights[f"{role}.lora_a"]
             with np.errstate(over="ignore"):
-                b[n, :, : one.rank] = one.weights[f"{role}.lora_b"] * np.float32(one.scale)
+                b[n, :, : ranks[n]] = one.weights[f"{role}.lora_b"] * np.float32(one.scale)
             if not all_finite(b[n]):
                 raise ModelError(f"adapter {[*adapters][n]}: {role} overflows by lora_alpha")
         arrays[f"{role}.loras_a"] = a.reshape(-1, inputs)

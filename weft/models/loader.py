@@ -16,7 +16,7 @@ from weft.core.errors import (
     UsageError,
 )
 from weft.core.hints import command
-from weft.importers.hf_config import Fields, read_config, read_object
+from weft.importers.hf_config import Fields, read_config
 from weft.models.base import Model
 from weft.models.config import DecoderConfig, EncoderConfig, Made, TokenIds
 from weft.models.decoder_names import decoder_layout
@@ -24,7 +24,6 @@ from weft.models.embedder import Encoder
 from weft.models.encoder_runner import compiled_encoder, eager_encoder
 from weft.models.encoders import ENCODERS
 from weft.models.families import DECODERS
-from weft.models.family_parts import MAX_VOCAB
 from weft.models.hub.names import name_of
 from weft.models.inputs import NO_ADAPTERS, Stacked, with_tables
 from weft.models.machines.shares import own_columns
@@ -37,6 +36,7 @@ from weft.models.progress import progress
 from weft.models.reading import as_stored, read_weights, says_packed
 from weft.models.runner import CompiledRunner, EagerRunner, MakeRunner, Runner, weight_avals
 from weft.models.sentence_folder import read_pooling
+from weft.models.token_ids import read_token_ids
 from weft.models.weight_dtypes import Numbers, check_dtypes, main_dtype, ready, wanted, wanted_cache
 
 if TYPE_CHECKING:
@@ -286,17 +286,6 @@ def _runner_maker(
         return kind(of, weights, read, context, slots, device, arena, placed, pages, adapters)
 
     return make
-
-
-def read_token_ids(folder: Path, config: Fields) -> TokenIds:
-    """End, begin and padding ids; generation_config.json goes before config.json."""
-    path = folder / "generation_config.json"
-    first = Fields(read_object(path), str(path)) if path.exists() else config
-    eos = first.integers("eos_token_id", 0, MAX_VOCAB)
-    eos = eos or config.integers("eos_token_id", 0, MAX_VOCAB)
-    bos = config.integers("bos_token_id", 0, MAX_VOCAB)
-    pad = config.integers("pad_token_id", -1, MAX_VOCAB)
-    return TokenIds(eos, bos[0] if bos else None, pad[0] if pad else None)
 
 
 def _tokenizer_maker(

@@ -1,0 +1,62 @@
+"""The ids that end, begin and pad a text, from the places where a folder may say them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from weft.core.notices import listed, say, say_unknown
+from weft.importers.hf_config import Fields, read_object
+from weft.models.config import TokenIds
+from weft.models.family_parts import MAX_VOCAB
+from weft.models.inert_fields import GENERATION, STEERING
+
+_IDS = ("eos_token_id", "bos_token_id", "pad_token_id")
+
+
+def read_token_ids(folder: Path, config: Fields) -> TokenIds:
+    """End, begin and padding ids: generation_config.json goes before config.json, that before its
+    text_config, and this before the end token that tokenizer_config.json names."""
+    path = folder / "generation_config.json"
+    places = [config]
+    if path.exists():
+        places.insert(0, Fields(read_object(path), str(path)))
+        _say_steering(places[0])
+    text = config.section("text_config")
+    places += [] if text is None else [text]
+    eos = _first(places, "eos_token_id", 0) or _named_end(folder)
+    bos, pad = _first(places[::-1], "bos_token_id", 0), _first(places[::-1], "pad_token_id", -1)
+    return TokenIds(eos, bos[0] if bos else None, pad[0] if pad else None)
+
+
+def _first(places: Sequence[Fields], name: str, lo: int) -> tuple[int, ...]:
+    return next((ids for c in places if (ids := c.integers(name, lo, MAX_VOCAB))), ())
+
+
+def _say_steering(c: Fields) -> None:
+    """Names what generation_config.json asks for beyond how to sample."""
+    asked = {k: v for k, v in c.data.items() if v is not None and v not in STEERING.get(k, (None,))}
+    steering = [f"{name}={asked[name]!r}"[:80] for name in asked if name in STEERING]
+    if steering:
+        say(f"{c.where}: asks for {listed(steering)}, which weft leaves to who calls")
+    say_unknown(c.where, asked, STEERING, GENERATION, _IDS)
+
+
+def _named_end(folder: Path) -> tuple[int, ...]:
+    """The id of the end token that tokenizer_config.json names."""
+    path, tokens = folder / "tokenizer_config.json", folder / "tokenizer.json"
+    found = read_object(path) if path.exists() else {}
+    end = found.get("eos_token")
+    end = end.get("content") if isinstance(end, dict) else end
+    if not isinstance(end, str):
+        return ()
+    added = found.get("added_tokens_decoder")
+    added = added if isinstance(added, dict) else {}
+    known = {v.get("content"): k for k, v in added.items() if isinstance(v, dict)}
+    if end not in known and tokens.exists():
+        listing = read_object(tokens).get("added_tokens")
+        for token in listing if isinstance(listing, list) else ():
+            if isinstance(token, dict) and token.get("content") == end:
+                known[end] = token.get("id")
+    number = str(known.get(end, ""))
+    return (int(number),) if number.isdecimal() and int(number) <= MAX_VOCAB else ()
