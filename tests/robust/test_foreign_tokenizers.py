@@ -80,6 +80,7 @@ NO_TOKEN = {
 FAIL = {
     "panic at load": content({"continuing_subword_prefix": "##"}),
     "panic at load, spelt otherwise": content({"continuing_subword_prefix": "<abc>"}),
+    "panic in a plain file": content({"vocab": {"a": 0, "ab": 1}, "merges": [["ab", "ab"]]}),
     "broken charsmap": content(
         normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}
     ),

@@ -25,7 +25,8 @@ def read_token_ids(folder: Path, config: Fields) -> TokenIds:
     text = config.section("text_config")
     places += [] if text is None else [text]
     eos = _first(places, "eos_token_id", 0) or _named_end(folder)
-    bos, pad = _first(places[::-1], "bos_token_id", 0), _first(places[::-1], "pad_token_id", -1)
+    own = [config, *places]  # config.json first, as before there was another file
+    bos, pad = _first(own, "bos_token_id", 0), _first(own, "pad_token_id", -1)
     return TokenIds(eos, bos[0] if bos else None, pad[0] if pad else None)
 
 

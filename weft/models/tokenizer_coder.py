@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,7 +23,31 @@ MAX_SECONDS = 20.0  # of loading; and of a call, beyond what the size of its tex
 MAX_MEMORY = 1 << 30  # bytes, likewise
 CHARACTERS = 100_000  # of text per second, at the least; a tenth of what plain ones do
 BYTES = 1000  # of memory per character
+_PANIC = re.compile(rb"\n?thread '[^\n]*' .*panicked at ")  # and all that follows
+_one_at_a_time = threading.Lock()
 _WORKER = Path(__file__).with_name("tokenizer_worker.py")
+
+
+@contextmanager
+def _without_panics() -> Iterator[None]:
+    """Keeps from stderr what Rust prints of a panic, which is raised as well. All else that is
+    written there meanwhile comes out afterwards."""
+    with _one_at_a_time, tempfile.TemporaryFile() as held:
+        try:
+            stderr = os.dup(2)
+        except OSError:  # there is none
+            yield
+            return
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            held.seek(0)
+            said = held.read()
+            panic = _PANIC.search(said)
+            os.write(stderr, said[: panic.start()] if panic else said)
+            os.close(stderr)
 
 
 class Coder:
@@ -76,7 +104,8 @@ class Coder:
         """The tokenizer, if all it does is plain."""
         from weft.models.tokenizer_worker import load
 
-        raw = self._guarded("cannot be read", lambda: load(data, limit))
+        with _without_panics():
+            raw = self._guarded("cannot be read", lambda: load(data, limit))
         return raw if plain.safe_to_use(raw) else None
 
     def _limits(self, characters: int) -> Limits:
