@@ -17,6 +17,7 @@ from weft import ops
 from weft.core.errors import DTypeError, GradientError, ShapeError
 from weft.ops import tape
 from weft.ops.tape import Tracked
+from weft.tensor import views
 from weft.tensor.base import TensorBase, check_devices
 from weft.tensor.guards import changed
 
@@ -42,8 +43,13 @@ class Autograd(TensorBase):
         return self
 
     def detach(self) -> Self:
-        """The same content, without its history: gradients stop here."""
-        return self._wrap(tape.plain(self.value))
+        """The same content, without its history: gradients stop here. A view, as PyTorch's: what is
+        written to it, unrecorded, this tensor holds too."""
+        out = self._wrap(tape.plain(self.value))
+        made: Self = views.link(
+            out, self, tape.plain, lambda _, v: v, views.strides(self), detached=True
+        )
+        return made
 
     def backward(self, gradient: Any = None, create_graph: bool = False) -> None:
         """Adds the derivative of this tensor to the .grad of every leaf it was computed from.

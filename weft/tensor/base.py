@@ -8,9 +8,8 @@ it is assigned to.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
@@ -20,40 +19,19 @@ from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError, UsageError
 from weft.graph.ir import Node, Shape
 from weft.ops.graph_listener import user_line
-from weft.ops.tape import Tracked, recording
+from weft.ops.tape import Tracked, plain, recording
 from weft.program.array import DeviceArray
 from weft.program.device import HOST
+from weft.tensor import views
+from weft.tensor.current import CURRENT as CURRENT
 
 if TYPE_CHECKING:
     from weft.program.device import Device
     from weft.tensor.device import StateArray
-    from weft.tensor.guards import Facts
+    from weft.tensor.views import View
 
 Value = Any  # np.ndarray, DeviceArray, Node, or Tracked around one of them
 Number = bool | int | float
-
-
-class Capturing(Protocol):
-    """The trace in progress, as this module needs it."""
-
-    facts: Facts
-
-    def capture(self, tensor: TensorBase) -> Node: ...
-
-    def assign(self, tensor: TensorBase, value: Node) -> None: ...
-
-    def reads_grad(self, tensor: TensorBase) -> None: ...
-
-    def writes_grad(self, tensor: TensorBase) -> None: ...
-
-    def guard(self, check: Callable[[], bool]) -> None: ...
-
-
-class _Current(threading.local):
-    trace: Capturing | None = None
-
-
-CURRENT = _Current()  # the trace that this thread is building, if any
 
 
 class TensorBase:
@@ -67,6 +45,8 @@ class TensorBase:
         "_store",
         "_tape",
         "_value",
+        "_view",
+        "_views",
         "_weak",
         "name",
     )
@@ -89,6 +69,8 @@ class TensorBase:
                 f"Tensor() wraps a NumPy array, not {type(value).__name__}; use weft.tensor(...)"
             )
         self._value = value
+        self._view: View | None = None  # how the content follows from another tensor's
+        self._views: dict[int, Any] | None = None  # weak references to this tensor's views
         self._home: StateArray | None = None  # a Program's state buffer that `_value` shows
         self._leaf = False  # whether a tape starts here
         self._grad: TensorBase | None = None
@@ -165,6 +147,8 @@ class TensorBase:
     def value(self) -> Value:
         """The operand for ops: while tracing, a Node (an outside tensor is captured); with a tape
         around it where gradients are recorded."""
+        if self._view is not None and self._is_outside():
+            return views.derived(self)
         if (self._leaf or self._tape is not None) and recording():
             if self._leaf:
                 return Tracked(self._plain(), owner=self)
@@ -178,8 +162,14 @@ class TensorBase:
             return self._tape
         return self._plain()
 
+    def _is_outside(self) -> bool:
+        """True while a trace runs that this tensor does not belong to."""
+        return CURRENT.trace is not None and not isinstance(self._value, Node)
+
     def _plain(self) -> Value:
         trace = CURRENT.trace
+        if self._view is not None and self._is_outside():
+            return plain(views.derived(self))
         if isinstance(self._value, Node):
             if trace is None:
                 self._escaped()
@@ -228,7 +218,7 @@ def tensor_of(cls: type[TensorBase], array: np.ndarray) -> Any:
     """What `cls(array)` makes of an array of one of weft's dtypes outside of traces, sooner."""
     made = cls.__new__(cls)
     made._value = array
-    made._tape = made._home = made._grad = made._store = None
+    made._tape = made._home = made._grad = made._store = made._view = made._views = None
     made._leaf = made._weak = False
     made.name = ""
     return made

@@ -35,7 +35,7 @@ from weft.program.device import Device
 from weft.program.parted import Part, PartedProgram, PartedSession
 from weft.program.program import Program
 from weft.program.session import Session
-from weft.tensor import recheck
+from weft.tensor import recheck, views
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
 from weft.tensor.device import StateArray, check_dtype
@@ -347,6 +347,9 @@ class Compiled:
         for home in entry.written:
             home.version += 1
         arrays = session.run_device(inputs)
+        for name in entry.states:
+            if name in entry.captured and entry.captured[name]._views:
+                views.push(entry.captured[name])
         results = [result(a, role) for a, role in zip(arrays, entry.roles)]
         for tensor, gradient in entry.grads:
             tensor._grad = gradient

@@ -15,8 +15,10 @@ from weft.core.boundary import guard_methods
 from weft.core.errors import DeviceError, DTypeError, GradientError, ShapeError, TraceError
 from weft.core.foreign import is_foreign, shared_array
 from weft.core.trees import flatten, unflatten
+from weft.ops.tape import plain
 from weft.program.array import DeviceArray
 from weft.program.device import HOST
+from weft.tensor import views
 from weft.tensor.autograd import Autograd
 from weft.tensor.base import CURRENT, TensorBase, place
 from weft.tensor.guards import changed
@@ -26,7 +28,9 @@ from weft.tensor.indexing import Indexing
 class Tensor(Indexing, Autograd):
     """An n-dimensional array on the CPU, on a device, or (while tracing) yet to be computed.
 
-    Tensors are values: no method changes one in place, except `assign` and `x[...] = v`.
+    No method changes a tensor in place, except `assign` and `x[...] = v`. What indexing with
+    integers and slices, reshape, transpose, permute, expand, narrow, split and detach give are
+    views, as in PyTorch: a write to one is a write to the other. `v += 1` gives v a new tensor.
     """
 
     __slots__ = ()
@@ -34,12 +38,20 @@ class Tensor(Indexing, Autograd):
     # -- content
 
     def numpy(self) -> np.ndarray:
-        """The content as a NumPy array: the tensor's own memory (read-only use) on the CPU, a copy
-        from a device. Raises TraceError while tracing."""
-        return self._host("numpy()")
+        """The content as a NumPy array that cannot be written: the tensor's own memory on the CPU,
+        a copy from a device. `np.array(t)` gives a copy to write to. Raises TraceError while
+        tracing."""
+        return self._fixed("numpy()")
+
+    def _fixed(self, use: str) -> np.ndarray:
+        """The content on the host, read-only; a copy of a state, which Programs change."""
+        array = self._host(use)
+        shown = array.copy() if self._home is not None else array.view()
+        shown.flags.writeable = False
+        return shown
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        array = self._host("conversion to NumPy")
+        array = self._fixed("conversion to NumPy")
         out = array if dtype is None else array.astype(dtype, copy=False)
         return out.copy() if copy and out is array else out
 
@@ -117,8 +129,9 @@ class Tensor(Indexing, Autograd):
 
     def to_(self, target: Any) -> Self:
         """As `to`, but this tensor itself moves (or is cast), and stays a leaf; returns it."""
-        moved = self.detach().to(target)
+        moved = self._wrap(plain(self.value)).to(target)
         if moved.dtype != self.dtype or place(moved) is not place(self):
+            views.unlink(self)
             self._value, self._home = moved._value, None
             changed()
         return self
@@ -163,7 +176,10 @@ class Tensor(Indexing, Autograd):
             )
         if self.dtype == dt.bfloat16:
             raise DTypeError("NumPy cannot export bfloat16 through DLPack; cast to float32 first")
-        return array.__dlpack__(**options)
+        if options.get("copy") is False:
+            raise DeviceError("DLPack exports a copy of a weft tensor; leave out copy=False")
+        options.pop("copy", None)
+        return np.array(array).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # kDLCPU
@@ -193,7 +209,7 @@ def tensor(
     DTypeError for other types, UsageError for what cannot be shared, ShapeError for ragged
     lists. With `requires_grad`, what is computed from it can be differentiated."""
     out = _tensor(data, dtype, device, name)
-    return _named(out.detach(), out.name).requires_grad_() if requires_grad else out
+    return _named(Tensor(plain(out.value)), out.name).requires_grad_() if requires_grad else out
 
 
 def _tensor(data: Any, dtype: Any, device: Any, name: str) -> Tensor:

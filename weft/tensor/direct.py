@@ -26,7 +26,7 @@ def direct_call(
     nothing was done. `guards` must hold, and the tensors in `bound` have the content beside them.
     None for a Program that cannot be called so."""
     found = session.direct(names, Tensor)
-    if found is None:
+    if found is None or not found[0]:
         return None
     makers, play = found
     if not makers:  # nothing comes of it: None would say that nothing was done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from weft.core.errors import DTypeError, GradientError, ShapeError
 from weft.graph.ir import Node
 from weft.ops.rules import axis_of, countable
 from weft.ops.tape import Tracked, plain, recording
+from weft.tensor import views
 from weft.tensor.base import CURRENT, TensorBase, broadcast_shapes, check_devices, run, values
 from weft.tensor.keys import (
     axes_taken,
@@ -43,7 +44,37 @@ class Indexing(Reductions):
             return self.unsqueeze(0)[[0] if self._held(key) else []]
         keys = self._expand_key(key)
         x, arrays = self._basic(keys)
-        return x if not arrays else x._advanced(arrays)
+        return x._advanced(arrays) if arrays else self._linked(x, keys)
+
+    def _linked(self, x: Self, keys: list[Any]) -> Self:
+        """What basic keys cut out, as a view."""
+        old, own, axis = views.strides(self), self.shape, 0
+        starts, stops, steps = [], [], []
+        strides: list[int] = []
+        for k in keys:
+            if k is None:
+                strides.append(0)
+                continue
+            if isinstance(k, slice):
+                a, z, s = canonical(k, own[axis])
+                strides.append(old[axis] * s)
+            else:
+                a, s = integer(int(k), own[axis], axis, own), 1
+                z = a + 1
+            starts.append(a)
+            stops.append(z)
+            steps.append(s)
+            axis += 1
+        shape, key = x.shape, tuple(keys)
+
+        def take(value: Any) -> Any:
+            cut = ops.slice_(value, starts, stops, steps) if starts else value
+            return ops.reshape(cut, shape)
+
+        made: Self = views.link(
+            x, self, take, lambda base, v: base._replaced(key, v), tuple(strides)
+        )
+        return made
 
     def _held(self, mask: Any) -> bool:
         """The value of a 0-d mask."""
@@ -204,50 +235,68 @@ class Indexing(Reductions):
             raise GradientError(
                 f"assign: {self._known()} requires gradients; assign to it under weft.no_grad()"
             )
+        if not new._weak and CURRENT.trace is None:
+            check_devices("assign", (self, new))
+        if self._view is not None:
+            if new._weak and CURRENT.trace is None:
+                new = self._wrap(place_like(self, np.array(new._value)))
+            views.write(self, new)
+            return self
+        if self._tape is not None and not recording():
+            raise GradientError(
+                f"assign: {self._known()} was computed from tensors that require gradients, and "
+                "under no_grad its history would not know of the write; detach() it, or assign "
+                "outside of no_grad"
+            )
+        self._take_on(new)
+        if self._views:
+            views.push(self)
+        return self
+
+    def _take_on(self, new: Any) -> None:
+        """The content of `new` becomes that of this tensor, which is not a view."""
         if CURRENT.trace is not None:
             value = new.value
-            if isinstance(self._value, Node) and isinstance(value, Tracked):
-                self._tape = value  # a local tensor: its history goes on
+            if isinstance(self._value, Node):  # a local tensor: its history goes on
+                self._tape = value if isinstance(value, Tracked) else None
             CURRENT.trace.assign(self, plain(value))
-            return self
-        if not new._weak:
-            check_devices("assign", (self, new))
+            return
         if self._home is not None:  # Programs hold this buffer: write into it
             self._home.version += 1
             self._home.device.write(self._home.buffer, np.ascontiguousarray(new._host("assign")))
         elif new._weak:
-            self._value = place_like(self, np.array(new._value))
+            self._value, self._tape = place_like(self, np.array(new._value)), None
         else:
             value = new.value
             self._value = plain(value)
             self._tape = value if isinstance(value, Tracked) else None
-        return self
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        y = self._coerce("assignment", value)
-        taped = self.requires_grad or (isinstance(y, TensorBase) and y.requires_grad)
         if is_switch(key):
             if not self._held(key):
                 return
             key = ...
+        self.assign(self._replaced(key, value))
+
+    def _replaced(self, key: Any, value: Any) -> Self:
+        """This tensor's content with `value` at a key."""
+        y = self._coerce("assignment", value)
+        taped = self.requires_grad or (isinstance(y, TensorBase) and y.requires_grad)
         parts = key if isinstance(key, tuple) else (key,)
         data = any(isinstance(k, TensorBase) and k.dtype != dt.bool_ for k in parts)
         if isinstance(self._value, np.ndarray) and CURRENT.trace is None and not (taped or data):
-            self._set_on_host(key, y)
-            return
+            return self._set_on_host(key, y)
         keys = self._expand_key(key)
         if all(isinstance(k, slice) and k == _FULL for k in keys):
-            self.assign(self._filled_with(y, self.shape))
-            return
+            return self._filled_with(y, self.shape)
         rows = self._rows(keys)
         if rows is not None:  # whole rows of axis 0: one update, no flattening
             new = self._filled_with(y, (rows.size, *self.shape[1:]))
-            self.assign(run(self, "update", self, rows, new))
-            return
+            return cast(Self, run(self, "update", self, rows, new))
         index = self._places(keys)
         new = self._filled_with(y, index.shape, (index.size,))
         flat = run(self, "update", self.reshape(self.size), index.reshape(index.size), new)
-        self.assign(flat.reshape(self.shape))
+        return cast(Self, flat.reshape(self.shape))
 
     def _filled_with(
         self, value: Any, shape: tuple[int, ...], final: tuple[int, ...] | None = None
@@ -255,10 +304,13 @@ class Indexing(Reductions):
         """A tensor or number as this tensor's dtype, broadcast to a shape and given a final one."""
         if not isinstance(value, TensorBase):
             return self._full(value, self.dtype, final or shape)
-        new: Self = value._as(self.dtype)._to_shape(shape)  # type: ignore[attr-defined]
+        extra = value.ndim - len(shape)
+        if extra > 0 and value.shape[:extra] == (1,) * extra:  # as NumPy assigns [1] to a number
+            value = value.reshape(value.shape[extra:])  # type: ignore[attr-defined]
+        new: Self = value._as(self.dtype)._to_shape(shape)
         return new if final is None else new.reshape(final)
 
-    def _set_on_host(self, key: Any, value: Any) -> None:
+    def _set_on_host(self, key: Any, value: Any) -> Self:
         if not isinstance(value, TensorBase):
             value = self._full(value, self.dtype, ())
         check_devices("assignment", (self, value))
@@ -270,7 +322,7 @@ class Indexing(Reductions):
             raise ShapeError(
                 f"assignment to {self._known()} at {key!r} of {value._known()}: {error}"
             ) from None
-        self.assign(array)
+        return self._wrap(array)
 
     def _places(self, keys: list[Any]) -> Self:
         """The flat position (int32) of every element that the keys name; -1 for one outside."""

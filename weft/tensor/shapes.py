@@ -12,6 +12,7 @@ from weft import ops
 from weft.core.dtypes import promote
 from weft.core.errors import ShapeError
 from weft.ops.rules import axes_of, axis_of, integers
+from weft.tensor import views
 from weft.tensor.arith import Arithmetic
 from weft.tensor.base import broadcast_shapes, check_devices, values
 
@@ -27,8 +28,17 @@ class Movement(Arithmetic):
     __slots__ = ()
 
     def reshape(self, *shape: int | Sequence[int]) -> Self:
-        """The same elements in row-major order; one size may be -1."""
-        return self._wrap(ops.reshape(self.value, _shape_args(shape)))
+        """The same elements in row-major order; one size may be -1. A view, or a copy where
+        PyTorch copies: of a transposed tensor whose axes are merged."""
+        out, old = self._wrap(ops.reshape(self.value, _shape_args(shape))), self.shape
+        strides = views.restrided(old, views.strides(self), out.shape)
+        if strides is None:
+            return out
+        new = out.shape
+        made: Self = views.link(
+            out, self, lambda v: ops.reshape(v, new), lambda _, v: v.reshape(old), strides
+        )
+        return made
 
     view = reshape
 
@@ -41,8 +51,21 @@ class Movement(Arithmetic):
         return self.reshape((*self.shape[:a], merged, *self.shape[z + 1 :]))
 
     def permute(self, *axes: int | Sequence[int]) -> Self:
-        """Axis i of the result is axis axes[i]."""
-        return self._wrap(ops.transpose(self.value, _shape_args(axes)))
+        """Axis i of the result is axis axes[i]; a view."""
+        return self._permuted(axes_of("permute", _shape_args(axes), self.ndim))
+
+    def _permuted(self, order: Sequence[int]) -> Self:
+        out = self._wrap(ops.transpose(self.value, order))
+        back = [list(order).index(a) for a in range(self.ndim)]
+        old = views.strides(self)
+        made: Self = views.link(
+            out,
+            self,
+            lambda v: ops.transpose(v, order),
+            lambda _, v: v._permuted(back),
+            tuple(old[a] for a in order),
+        )
+        return made
 
     def transpose(self, a: int, b: int) -> Self:
         """Two axes exchanged."""
@@ -54,7 +77,7 @@ class Movement(Arithmetic):
     @property
     def T(self) -> Self:
         """All axes reversed: a matrix transposed."""
-        return self._wrap(ops.transpose(self.value))
+        return self._permuted(range(self.ndim)[::-1])
 
     @property
     def mT(self) -> Self:
@@ -85,7 +108,13 @@ class Movement(Arithmetic):
         for i, d in enumerate(wanted):
             if d == -1 and i >= lead:
                 wanted[i] = self.shape[i - lead]
-        return self._wrap(ops.broadcast(self.value, wanted))
+        out = self._wrap(ops.broadcast(self.value, wanted))
+        old, own = views.strides(self), self.shape
+        kept = (s if d == e else 0 for s, d, e in zip(old, own, out.shape[lead:]))
+        made: Self = views.link(
+            out, self, lambda v: ops.broadcast(v, wanted), _shrunk, (*(0,) * lead, *kept)
+        )
+        return made
 
     broadcast_to = expand
 
@@ -141,7 +170,16 @@ class Movement(Arithmetic):
             )
         starts, stops = [0] * self.ndim, list(self.shape)
         starts[a], stops[a] = start, start + length
-        return self._wrap(ops.slice_(self.value, starts, stops))
+        out = self._wrap(ops.slice_(self.value, starts, stops))
+        key = tuple(map(slice, starts, stops))
+        made: Self = views.link(
+            out,
+            self,
+            lambda v: ops.slice_(v, starts, stops),
+            lambda base, v: base._replaced(key, v),
+            views.strides(self),
+        )
+        return made
 
     def repeat_interleave(self, repeats: int, axis: int) -> Self:
         """Each slice along an axis repeated this many times, side by side."""
@@ -155,6 +193,16 @@ class Movement(Arithmetic):
     def contiguous(self) -> Self:
         """This tensor: layout is never observable in weft."""
         return self
+
+
+def _shrunk(base: Any, new: Any) -> Any:
+    """What a write to an expanded view gives its base, if each element stands there once."""
+    if math.prod(base.shape) != math.prod(new.shape):
+        raise ShapeError(
+            f"assign: an expanded view {list(new.shape)} shows elements of {list(base.shape)} "
+            "several times; write to the tensor itself, or to a copy: x + 0"
+        )
+    return new.reshape(base.shape)
 
 
 def cat(tensors: Sequence[Any], axis: int = 0) -> Any:

@@ -1,0 +1,36 @@
+"""The trace that a thread is building, if any."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from weft.graph.ir import Node
+
+if TYPE_CHECKING:
+    from weft.tensor.base import TensorBase
+    from weft.tensor.guards import Facts
+
+
+class Capturing(Protocol):
+    """The trace in progress, as this module needs it."""
+
+    facts: Facts
+
+    def capture(self, tensor: TensorBase) -> Node: ...
+
+    def assign(self, tensor: TensorBase, value: Node) -> None: ...
+
+    def reads_grad(self, tensor: TensorBase) -> None: ...
+
+    def writes_grad(self, tensor: TensorBase) -> None: ...
+
+    def guard(self, check: Callable[[], bool]) -> None: ...
+
+
+class _Current(threading.local):
+    trace: Capturing | None = None
+
+
+CURRENT = _Current()  # the trace that this thread is building, if any
