@@ -88,8 +88,10 @@ def _is_top(x: Value, top: Value) -> Value:
 
 def _max_vjp(g: Value, out: Value, x: Value, *, axes: tuple[int, ...]) -> Sequence[Any]:
     top = _is_top(x, _along(out, x, axes))
-    count = f.sum_(f.cast(top, aval(g).dtype), axes)
-    return (f.where(top, _along(f.div(g, count), x, axes), 0),)
+    d = aval(g).dtype
+    count = f.sum_(f.cast(top, dt.compute_dtype(d)), axes)  # float16 ends at 65,504
+    share = f.cast(f.div(f.cast(g, dt.compute_dtype(d)), count), d)
+    return (f.where(top, _along(share, x, axes), 0),)
 
 
 register(Primitive("sum", "reduce", _sum_abstract, in_f32(_sum_numpy), vjp=_sum_vjp))

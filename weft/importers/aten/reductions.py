@@ -127,10 +127,11 @@ def var_mean(
 
 @aten("logsumexp")
 def logsumexp(self: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
-    top = self.max(axes(dim), keepdims=True).detach()
+    x = self.cast(dt.compute_dtype(self.dtype))  # the sum may be beyond float16's range
+    top = x.max(axes(dim), keepdims=True).detach()
     top = (top.abs() == float("inf")).where(0.0, top)
-    total = (self - top).exp().sum(axes(dim), keepdims=True).log() + top
-    return total if keepdim else total.sum(axes(dim))
+    total = (x - top).exp().sum(axes(dim), keepdims=True).log() + top
+    return (total if keepdim else total.sum(axes(dim))).cast(self.dtype)
 
 
 @aten("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar", "norm.ScalarOpt_dim_dtype")
@@ -140,6 +141,9 @@ def norm(
 ) -> Tensor:  # fmt: skip
     order = p if p is not None else 2 if ord is None else ord
     x = self.cast(dtype)
+    wide = dt.compute_dtype(x.dtype)
+    if wide is not x.dtype:
+        return norm(x.cast(wide), order, dim, keepdim).cast(x.dtype)
     if order == 2:
         return (x * x).sum(axes(dim), keepdim)._length()
     size = x.abs()
