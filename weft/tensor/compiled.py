@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ from weft.tensor.operands import (
     readable,
     result,
     settle,
+    shared_arguments,
 )  # fmt: skip
 from weft.tensor.programs import program_of
 from weft.tensor.tracing import Spec, Traced, trace_call
@@ -124,15 +125,15 @@ class Compiled:
             values = [operand(x, device) for x in leaves]
             found = self._found(shape, values)
             for entry in found.entries:
-                if all(holds() for holds in entry.guards):
+                if entry.serves(leaves):
                     if self._rechecks:
-                        again, _ = self._trace((args, kwargs), found.operands)
+                        again, _ = self._trace((args, kwargs), found.operands, entry.shared)
                         recheck.check_same(self.__name__, entry, again)
                     break
             else:
                 self._say_often(found.entries)
                 with compiling.running():
-                    entry = self._compile(device, (args, kwargs), found.operands)
+                    entry = self._compile(device, (args, kwargs), found.operands, leaves)
                 self._make_room()
                 found.entries.append(entry)
             entry.used = next(self._calls)
@@ -273,7 +274,10 @@ class Compiled:
                 stacklevel=3,
             )
 
-    def _trace(self, call: Any, operands: Any) -> tuple[Traced, list[Spec]]:
+    def _trace(
+        self, call: Any, operands: Any, shared: Sequence[tuple[int, Tensor]]
+    ) -> tuple[Traced, list[Spec]]:
+        """The trace of a call, with the tensors in `shared` in the place of those arguments."""
         given, known = call
         _, tree = arguments(given, known, self.__name__)
         specs = [Spec(s, d, name) for (s, d), name in zip(operands, argument_names(tree, self.fn))]
@@ -282,6 +286,8 @@ class Compiled:
         def rebuilt(tensors: list[Tensor]) -> Any:
             nonlocal constant
             constant = constant or getattr(self.fn, "evaluates", False) is True
+            for i, tensor in shared:
+                tensors[i] = tensor
             args, kwargs = unflatten(tree, tensors)
             return self.fn(*args, **kwargs)
 
@@ -291,8 +297,17 @@ class Compiled:
             traced = replace(traced, graph=frozen)
         return traced, specs
 
-    def _compile(self, device: Device, call: Any, operands: Any) -> Entry:
-        traced, specs = self._trace(call, operands)
+    def _compile(self, device: Device, call: Any, operands: Any, leaves: list[Any]) -> Entry:
+        shared: list[tuple[int, Tensor]] = []
+        while True:
+            traced, specs = self._trace(call, operands, shared)
+            kept = (*traced.captured.values(), *(t for _, t in shared))
+            leaves_behind = traced.graph.assigns or traced.grads
+            roots = frozenset(id(views.root(t)) for t in kept) if leaves_behind else frozenset()
+            met = shared_arguments(leaves, roots, bool(traced.grads))
+            if len(met) <= len(shared):
+                break
+            shared = met  # trace again, with these as the tensors that they are
         states = frozenset(n.attrs["name"] for n, _ in traced.graph.assigns)
         for n in traced.graph.inputs:
             if n.dtype not in dt.DEVICE:
@@ -304,7 +319,7 @@ class Compiled:
         roles = parted.roles()
         return Entry(
             traced.graph, parted, traced.tree, wanted, roles, traced.captured, states, {},
-            fed, traced.grads, traced.guards, traced.facts,
+            fed, traced.grads, traced.guards, traced.facts, shared, roots,
         )  # fmt: skip
 
     def _programs_for(

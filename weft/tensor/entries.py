@@ -16,6 +16,7 @@ from weft.tensor.core import Tensor
 from weft.tensor.device import StateArray
 from weft.tensor.direct import Direct
 from weft.tensor.guards import Facts
+from weft.tensor.operands import shared_arguments
 
 TRIALS = 4  # first calls of a Program, after each of which it may be known to be small
 
@@ -36,12 +37,25 @@ class Entry:
     grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
     guards: tuple[Callable[[], bool], ...] = ()  # it serves while these hold
     facts: Facts | None = None  # the guards on modules, which can say what changed
+    shared: Sequence[tuple[int, Tensor]] = ()  # arguments that were met as these tensors
+    roots: frozenset[int] = frozenset()  # ids of what the trace read, if it leaves anything behind
     session: Session | PartedSession | None = None
     written: Sequence[StateArray] = ()  # the homes of `states`
     derived: Sequence[tuple[StateArray, int]] = ()  # states of others that it reads, as of when
     used: int = 0  # when it last ran: the number of that call
     trials: int = TRIALS  # calls after which a shorter way is looked for
     direct: Direct | None = None  # the shorter way
+
+    def serves(self, leaves: Sequence[Any]) -> bool:
+        """True if the trace is valid now, for these arguments."""
+        if not all(holds() for holds in self.guards):
+            return False
+        if not self.roots:
+            return True
+        met = shared_arguments(leaves, self.roots, bool(self.grads))
+        return len(met) == len(self.shared) and all(
+            i == j and a is b for (i, a), (j, b) in zip(met, self.shared)
+        )
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from weft.core.foreign import is_foreign, shared_array
 from weft.core.trees import Tree, flatten, paths
 from weft.program.array import DeviceArray
 from weft.program.device import Device
+from weft.tensor import views
 from weft.tensor.base import TensorBase
 from weft.tensor.core import Tensor
 from weft.tensor.device import StateArray, upload
@@ -123,6 +124,19 @@ def operand(x: Any, device: Device) -> Any:
             f'{device.info.id}; move it with .to("{device.info.id}")'
         )
     return value
+
+
+def shared_arguments(
+    leaves: Sequence[Any], roots: Collection[int], graded: bool
+) -> list[tuple[int, Tensor]]:
+    """The arguments (number, tensor) that are a tensor, or show one, whose root's id is in `roots`;
+    where gradients are left behind also those that require one. A trace must meet them as the
+    tensors they are, so that they change with what they share."""
+    found: list[tuple[int, Tensor]] = []
+    for i, x in enumerate(leaves):
+        if isinstance(x, Tensor) and (id(views.root(x)) in roots or (graded and x._leaf)):
+            found.append((i, x))
+    return found
 
 
 def apart(value: Any, written: Iterable[Tensor]) -> Any:
