@@ -42,6 +42,12 @@ class Model:
         self._tokenizer: Tokenizer | None = None
         self._tokenizer_read = False
 
+    def __repr__(self) -> str:
+        c = self.config
+        place = "the NumPy oracle" if self.device is None else self.device.info.id
+        size = f"{c.layers} layers of {c.hidden}, vocab {c.vocab}"
+        return f"{type(self).__name__}({self.folder.name!r}, {size}, {self.precision}, {place})"
+
     @property
     def tokenizer(self) -> Tokenizer | None:
         """The model's own, read on first use; None where it has none."""

@@ -27,6 +27,9 @@ class Tokenizer:
     put around them included); what the file says of truncation, padding and random segmentation
     (BPE dropout) does not count."""
 
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.vocab} tokens)"
+
     def __init__(
         self,
         folder: Path,

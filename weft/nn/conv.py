@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from weft.core.errors import ShapeError
-from weft.nn import init
+from weft.nn import init, tree
 from weft.nn.layers import empty
 from weft.nn.module import Module, lacks
 from weft.tensor import functional as F
@@ -32,7 +32,8 @@ class _Conv(Module):
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         kernel = self._kernel(in_channels, out_channels, kernel_size)
         self._parameters(out_channels, in_channels // groups, out_channels, kernel, bias)
-        self._shown = f"{in_channels}, {out_channels}, kernel_size={kernel}"
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size = kernel
 
     def _kernel(self, inputs: int, outputs: int, k: Sizes) -> tuple[int, ...]:
         groups = self.groups
@@ -62,7 +63,9 @@ class _Conv(Module):
         return type(self)._apply(x, self.weight, self.bias, *rest)
 
     def extra_repr(self) -> str:
-        return self._shown
+        size = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
+        rest = tree.options(self, ("in_channels", "out_channels", "kernel_size"))
+        return f"{size}, {rest}" if rest else size
 
 
 class Conv1d(_Conv):
@@ -96,7 +99,8 @@ class _ConvTranspose(_Conv):
         self.output_padding = output_padding
         kernel = self._kernel(in_channels, out_channels, kernel_size)
         self._parameters(in_channels, out_channels // groups, out_channels, kernel, bias)
-        self._shown = f"{in_channels}, {out_channels}, kernel_size={kernel}"
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size = kernel
 
     def forward(self, x: Tensor) -> Tensor:
         rest = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)

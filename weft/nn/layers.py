@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import UsageError
-from weft.nn import init
+from weft.nn import init, tree
 from weft.nn.module import Module, Parameter, lacks
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
@@ -72,7 +72,7 @@ class Embedding(Module):
         return F.embedding(ids, self.weight, self.padding_idx)
 
     def extra_repr(self) -> str:
-        return f"{self.num_embeddings}, {self.embedding_dim}"
+        return tree.options(self)
 
 
 class Identity(Module):

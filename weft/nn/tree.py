@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from weft.core.errors import UsageError
+from weft.tensor.guards import attributes
 
 if TYPE_CHECKING:
     from weft.nn.module import Module
@@ -49,6 +51,24 @@ def copied(root: Module, memo: dict[int, Any], base: type[Module]) -> Any:
         for name, value in vars(module).items():
             inside[name] = copy.deepcopy(value, memo)
     return memo[id(root)]
+
+
+def options(module: Any, beside: tuple[str, ...] = ()) -> str:
+    """The constructor's arguments that a module keeps under their names, but for those in `beside`:
+    the ones without a default, then the ones that are not at it."""
+    inside, found = attributes(module), []
+    for p in inspect.signature(type(module).__init__).parameters.values():
+        value = inside.get(p.name, p.default)
+        if p.default is True and value is None:  # a bias that there is none of
+            value = False
+        simple = isinstance(value, bool | int | float | str | tuple | list | None)
+        if not simple or p.name in beside or p.name not in inside:
+            continue
+        if p.default is p.empty:
+            found.append(repr(value))
+        elif value != p.default:
+            found.append(f"{p.name}={value!r}")
+    return ", ".join(found)
 
 
 def shown(root: Module, base: type[Module]) -> str:

@@ -59,6 +59,13 @@ class Group(Watched):
         self._schedule = None
         self._rate.assign(Tensor(np.array(value, np.float32)).to(self._rate.device))
 
+    def __repr__(self) -> str:
+        rate = self._schedule or ("traced" if CURRENT.trace is not None else self._rate.item())
+        lr = getattr(rate, "__qualname__", f"{rate:.6g}" if isinstance(rate, float) else rate)
+        shown = "".join(f", {name}={value!r}" for name, value in self._options.items())
+        count = len(self.params)
+        return f"Group({count} parameter{'s' if count != 1 else ''}, lr={lr}{shown})"
+
     def rate(self, count: Tensor) -> Tensor:
         """The learning rate of the next step, float32 []."""
         return self._rate if self._schedule is None else self._schedule(count).cast(dt.float32)
@@ -102,6 +109,12 @@ class Optimizer(Watched):
             raise UsageError(f"{type(self).__name__}: no parameters; give at least one tensor")
         for t in (self.count, *(g._rate for g in self.groups)):
             t.to_(self.parameters()[0].device)
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if len(self.groups) == 1:
+            return name + repr(self.groups[0]).removeprefix("Group")
+        return "\n".join((f"{name}(", *(f"  {group!r}" for group in self.groups), ")"))
 
     def _slots(self, group: Group) -> tuple[str, ...]:
         return self.SLOTS

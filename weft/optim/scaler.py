@@ -12,6 +12,7 @@ from weft.core.errors import ModelError, UsageError
 from weft.optim.finite import LARGEST, all_finite
 from weft.optim.optimizer import Optimizer
 from weft.tensor.autograd import no_grad
+from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor
 from weft.tensor.guards import Watched
 
@@ -37,6 +38,14 @@ class LossScaler(Watched):
         self._scale = Tensor(np.array(init_scale, np.float32), "scaler.scale")
         self._good = Tensor(np.zeros((), np.int32), "scaler.good_steps")
         self._finite: Tensor | None = None  # of the gradients of this step, once unscaled
+
+    def __repr__(self) -> str:
+        growth, backoff, interval = self._factors
+        scale = "traced" if CURRENT.trace is not None else f"{self.value():g}"
+        return (
+            f"LossScaler({scale}, growth_factor={growth:g}, backoff_factor={backoff:g}, "
+            f"growth_interval={interval})"
+        )
 
     def scale(self, loss: Tensor) -> Tensor:
         """The loss times the scale, in float32 at least."""

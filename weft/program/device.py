@@ -101,6 +101,9 @@ class Device(abc.ABC):
     synchronous: bool = False  # True: `submit` returns only when its work is done
     is_host: bool = False  # True: its memory is this process's; tensors there are NumPy arrays
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.info.id!r}, {self.info.name!r})"
+
     @abc.abstractmethod
     def alloc(self, nbytes: int) -> Buffer:
         """A buffer of at least max(nbytes, 1) bytes, 64-byte aligned; content undefined."""

@@ -91,6 +91,12 @@ class Program:
     outputs: tuple[int, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        counts = (
+            f"{len(self.kernels)} kernels, {len(self.steps)} steps, {len(self.buffers)} buffers"
+        )
+        return f"Program({self.name!r}, {counts})"
+
     @property
     def scalar_ranges(self) -> dict[str, tuple[int, int]]:
         """Runtime scalars that count rows of inputs -> (0, the most rows that such an input has).

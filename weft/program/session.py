@@ -128,6 +128,9 @@ class Session:
         small = ((i, s) for i, s in specs if 0 < s.nbytes < _WRAP_BYTES)
         return {i: DeviceArray(self._own[i], s.shape, s.dtype).view() for i, s in small}
 
+    def __repr__(self) -> str:
+        return f"Session({self.program.name!r} on {self.device.info.id})"
+
     def _weight(self, spec: BufferSpec, weights: Mapping[str, Value]) -> Buffer:
         """The buffer that holds a weight, or what its recipe makes of one."""
         if spec.name in weights:

@@ -35,6 +35,9 @@ class autocast(ContextDecorator):
         if self.dtype not in (None, dt.float16, dt.bfloat16):
             raise DTypeError(f"autocast: {as_dtype(dtype).name}; use bfloat16 or float16")
 
+    def __repr__(self) -> str:
+        return f"autocast({self.dtype.name if self.dtype else 'off'})"
+
     def __enter__(self) -> autocast:
         _STATE.entered.append((self.dtype, CURRENT.trace))
         return self

@@ -147,6 +147,11 @@ class Compiled:
                 self._shorten(entry, shape)
             return made
 
+    def __repr__(self) -> str:
+        place = "not run yet" if self._device is None else self._device.info.id
+        count = len(self.programs())
+        return f"Compiled({self.__name__}, {place}, {count} Program{'s' if count != 1 else ''})"
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise CallError(
             f"{self.__name__}: a compiled function holds a device and its buffers, which neither "
