@@ -108,6 +108,11 @@ def least(dtype: dt.DType) -> float | int:
     return -math.inf if dtype.is_float else int(np.iinfo(dtype.numpy).min)
 
 
+def greatest(dtype: dt.DType) -> float | int:
+    """The same of minima."""
+    return math.inf if dtype.is_float else int(np.iinfo(dtype.numpy).max)
+
+
 def _max_abstract(x: Aval, *, axis: int, low: int, high: int, **params: int) -> Aval:
     wide = (*x.shape[:axis], x.shape[axis] + low + high, *x.shape[axis + 1 :])
     return Aval(_max_shape(wide, axis, **params), x.dtype)

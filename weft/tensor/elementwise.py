@@ -19,6 +19,7 @@ from weft.core.dtypes import promote
 from weft.core.errors import DTypeError
 from weft.ops.tape import plain, remember
 from weft.tensor.core import Tensor, tensor
+from weft.tensor.create import zeros_like
 
 Operand = Any  # a Tensor, a NumPy array or a Python number
 _NUMBERS = (bool, int, float)
@@ -235,7 +236,7 @@ def signbit(x: Operand, /) -> Tensor:
     return (t < 0) | ((t == 0) & (1.0 / t < 0)) if t.dtype.is_float else t < 0
 
 
-@derivative(lambda g, out, x, y: g * (x.sign() * out.sign()), lambda g, out, x, y: g * 0.0)
+@derivative(lambda g, out, x, y: g * (x.sign() * out.sign()), lambda g, out, x, y: zeros_like(g))
 def copysign(x1: Operand, x2: Operand, /) -> Tensor:
     """The magnitude of x1 with the sign of x2."""
     a, b = float_pair(x1, x2)
@@ -246,6 +247,30 @@ def trunc(x: Operand, /) -> Tensor:
     """Rounded toward zero."""
     t = as_tensor(x)
     return (t < 0).where(t.ceil(), t.floor()) if t.dtype.is_float else t
+
+
+def divide_toward_zero(x1: Operand, x2: Operand, /) -> Tensor:
+    """x1 / x2 rounded toward zero, as C does, in the promoted dtype; integers by 0 give 0."""
+    a, b = _two(x1, x2)
+    if isinstance(a, Tensor):
+        return trunc(a / b) if _any_float(a, b) else a._binary("div", b)
+    return trunc(a / b) if _any_float(a, b) else b._binary("div", a, True)
+
+
+def _any_float(*operands: Operand) -> bool:
+    tensors = [x for x in operands if isinstance(x, Tensor)]
+    return any(isinstance(x, float) for x in operands) or any(t.dtype.is_float for t in tensors)
+
+
+def fmod(x1: Operand, x2: Operand, /) -> Tensor:
+    """The remainder of division toward zero: with the sign of x1, as C has it."""
+    a, b = _two(x1, x2)
+    if not _any_float(a, b):
+        whole: Tensor = a - divide_toward_zero(a, b) * b
+        return whole
+    left, right = float_pair(a, b)
+    rest = left.abs() % right.abs()
+    return signbit(left).where(-rest, rest)
 
 
 # -- exponentials and logarithms

@@ -15,7 +15,6 @@ from weft.ops.conv import Sides, window_counts
 from weft.ops.primitive import aval
 from weft.ops.rules import want
 from weft.ops.windows import least
-from weft.tensor.autocast import autocast
 from weft.tensor.convolution import Padding, Sizes, image_axes, sides, sizes, want_image
 from weft.tensor.core import Tensor
 from weft.tensor.keys import place_like
@@ -236,11 +235,8 @@ def _adaptive_avg_pool(rank: int) -> Callable[..., Tensor]:
             split = [d for n, m in zip(x.shape[2:], target) for d in (m, n // m)]
             return x.reshape(*x.shape[:2], *split).mean(tuple(range(3, 3 + 2 * rank, 2)))
         wide = x.cast(dt.compute_dtype(x.dtype))
-        with autocast(enabled=False):  # an average, not a layer's product
-            for axis, m in enumerate(target, 2):
-                shares = wide._wrap(place_like(wide, _shares(wide.shape[axis], m, wide)))
-                last = wide.transpose(axis, -1)
-                wide = (last @ shares.T).transpose(axis, -1)
+        for axis, m in enumerate(target, 2):
+            wide = _averaged(wide, axis, m)
         return wide.cast(x.dtype)
 
     pool.__name__ = pool.__qualname__ = name
@@ -252,12 +248,21 @@ def _adaptive_avg_pool(rank: int) -> Callable[..., Tensor]:
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = map(_adaptive_avg_pool, (1, 2, 3))
 
 
-def _shares(n: int, windows: int, like: Tensor) -> np.ndarray:
-    """[windows, n]: what each element counts for in each window's average."""
-    out = np.zeros((windows, n), like.dtype.numpy)
-    for i, (start, stop) in enumerate(_spans(n, windows)):
-        out[i, start:stop] = 1.0 / (stop - start)
-    return out
+def _averaged(x: Tensor, axis: int, windows: int) -> Tensor:
+    """The averages of windows along an axis. An element counts in its windows alone: a product
+    with zeros elsewhere would carry an infinity into all of them."""
+    n = x.shape[axis]
+    counts = np.array([stop - start for start, stop in _spans(n, windows)])
+    index = _covered(n, windows)
+    seen = x.take(index.reshape(-1), axis)
+    seen = seen.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+    behind = (1,) * (x.ndim - axis - 1)
+    inside = np.arange(index.shape[1]) < counts[:, None]
+    if not inside.all():
+        real = x._wrap(place_like(x, inside.reshape(*index.shape, *behind)))
+        seen = real.expand(seen.shape).where(seen, 0.0)
+    shares = (1.0 / counts).astype(x.dtype.numpy).reshape(-1, *behind)
+    return seen.sum(axis + 1) * x._wrap(place_like(x, shares))
 
 
 def _adaptive_max_pool(rank: int) -> Callable[..., Any]:

@@ -20,10 +20,14 @@ _LINEAR = {"linear": 1, "bilinear": 2, "trilinear": 3}
 _MODES = ("nearest", "nearest-exact", "bicubic", "area", *_LINEAR)
 
 
-def resample(x: Tensor, axis: int, index: np.ndarray, weights: np.ndarray | None = None) -> Tensor:
+def resample(
+    x: Tensor, axis: int, index: np.ndarray, weights: np.ndarray | None = None,
+    inside: np.ndarray | None = None,
+) -> Tensor:  # fmt: skip
     """out[..., i, ...] = sum over t of weights[t, i] x[..., index[t, i], ...] along an axis, in
     float32 for narrow floats; index and weights are [taps, n], indices in 0..size-1. Without
-    weights (and one tap) elements are taken as they are. The form of every resize."""
+    weights (and one tap) elements are taken as they are; taps that are not `inside` [taps, n] are
+    not read. The form of every resize."""
     a = axis_of("resample", axis, x.ndim)
     if index.ndim != 2 or (weights is None and len(index) != 1):
         raise ShapeError(f"resample: index {list(index.shape)}; expected [taps, n] and weights")
@@ -34,9 +38,12 @@ def resample(x: Tensor, axis: int, index: np.ndarray, weights: np.ndarray | None
     wide = x.cast(dt.compute_dtype(x.dtype))
     shape = [-1 if i == a else 1 for i in range(x.ndim)]
     total = None
-    for at, share in zip(index, weights):
+    for number, (at, share) in enumerate(zip(index, weights)):
         factor = wide._wrap(place_like(wide, share.astype(wide.dtype.numpy).reshape(shape)))
         part = wide.take(at.astype(np.int32), a) * factor
+        if inside is not None and not inside[number].all():
+            real = wide._wrap(place_like(wide, inside[number].reshape(shape)))
+            part = real.where(part, 0.0)
         total = part if total is None else total + part
     assert total is not None
     return total.cast(x.dtype)
@@ -64,9 +71,9 @@ def cubic_taps(at: np.ndarray, n: int, a: float = CUBIC) -> tuple[np.ndarray, np
 
 def filtered_taps(
     n: int, m: int, step: float, corners: bool, cubic: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """(index, weights) [taps, m] where the kernel, a triangle or Keys' with -0.5, is as wide as
-    `step` of n elements says, so that no element is passed over (PyTorch's antialias)."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(index, weights, inside) [taps, m] where the kernel, a triangle or Keys' with -0.5, is as
+    wide as `step` of n elements says, so that no element is passed over (PyTorch's antialias)."""
     if corners:
         step = (n - 1) / (m - 1) if m > 1 else 0.0
     wide = max(step, 1.0)
@@ -81,8 +88,9 @@ def filtered_taps(
         share = np.where(d < 1, near, np.where(d < 2, far, 0.0))
     else:
         share = np.maximum(1.0 - d, 0.0)
-    share = np.where(index < last, share, 0.0)
-    return np.minimum(index, n - 1), share / share.sum(0)
+    inside = index < last
+    share = np.where(inside, share, 0.0)
+    return np.minimum(index, n - 1), share / share.sum(0), inside
 
 
 def interpolate(

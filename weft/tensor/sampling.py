@@ -16,6 +16,7 @@ from weft.core.errors import ShapeError, UsageError
 from weft.tensor.base import values
 from weft.tensor.convolution import Sizes, sizes, want_image
 from weft.tensor.core import Tensor
+from weft.tensor.create import zeros_like
 from weft.tensor.keys import place_like
 from weft.tensor.resize import CUBIC
 
@@ -67,7 +68,8 @@ def weighted(
     for offsets in itertools.product(taps, repeat=len(at)):
         places = [b + float(o) for b, o in zip(base, offsets)]
         weight = reduce(lambda a, b: a * b, (_share(p - a, mode) for p, a in zip(places, at)))
-        picked = _picked(x, places, padding, corners)
+        # A corner outside has no weight, and what is there must not be multiplied.
+        picked = _picked(x, places, "zeros" if mode == "bilinear" else padding, corners)
         parts.append(picked * weight.unsqueeze(1).cast(x.dtype))
     return parts
 
@@ -88,7 +90,7 @@ def _inside(at: Tensor, n: int, padding: str, corners: bool) -> Tensor:
     if padding == "reflection":
         low, span = (0.0, float(n - 1)) if corners else (-0.5, float(n))
         if not span:
-            return at * 0.0
+            return zeros_like(at)
         off = (at - low).abs()
         turns = (off / span).floor()
         rest = off - turns * span

@@ -69,6 +69,8 @@ _two(operator.rshift, "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_
 _two(ew.maximum, "maximum", "max.other")
 _two(ew.minimum, "minimum", "min.other")
 _two(angles.atan2, "atan2")
+_two(ew.hypot, "hypot")
+_two(ew.copysign, "copysign.Tensor")
 
 
 def _scaled(other: Operand, alpha: float) -> Operand:
@@ -110,11 +112,8 @@ def div(self: Operand, other: Operand, rounding_mode: str | None = None) -> Tens
     dtype = common(self, other)
     if rounding_mode == "floor":
         out = x // y
-    elif dtype.is_float:
-        out = ew.trunc(x / y)
     else:
-        whole = ew.abs(x) // abs(y)
-        out = ((x < 0) ^ (y < 0)).where(-whole, whole)
+        out = ew.divide_toward_zero(x, y)
     return out.cast(dtype)
 
 
@@ -132,10 +131,7 @@ def remainder(self: Operand, other: Operand) -> Tensor:
 
 @aten(*_overloads("fmod"))
 def fmod(self: Operand, other: Operand) -> Tensor:
-    """The remainder with the sign of the dividend."""
-    x, y = together(self, other)
-    rest: Tensor = abs(x) % abs(y)
-    return (x < 0).where(-rest, rest)
+    return ew.fmod(*together(self, other))
 
 
 @aten("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
@@ -147,7 +143,9 @@ def power(self: Operand, exponent: Operand) -> Tensor:
 
 @aten("round.decimals")
 def round_decimals(self: Tensor, decimals: int = 0) -> Tensor:
-    scale = 10.0**decimals
+    scale = 10.0 ** abs(decimals)
+    if decimals < 0:
+        return (self / scale).round() * scale
     return (self * scale).round() / scale
 
 
@@ -211,7 +209,12 @@ def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, value: float = 1) ->
 
 @aten("lerp.Scalar", "lerp.Tensor")
 def lerp(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
-    return self + (end - self) * weight
+    """From whichever end is nearer, which a weight of 1 gives exactly."""
+    near = weight < 0.5
+    low, high = self + (end - self) * weight, end - (end - self) * (1.0 - weight)
+    if isinstance(near, Tensor):
+        return near.where(low, high)
+    return low if near else high
 
 
 @aten("erfc")
@@ -249,21 +252,6 @@ def nan_to_num(
     out = self.isnan().where(0.0 if nan is None else nan, self)
     out = (out == math.inf).where(high, out)
     return (out == -math.inf).where(low, out)
-
-
-@aten("hypot")
-def hypot(self: Tensor, other: Tensor) -> Tensor:
-    """The root of the sum of squares, without overflow between."""
-    a, b = self.abs(), other.abs()
-    most, least = a.maximum(b), a.minimum(b)
-    ratio = least / (most == 0).where(1.0, most)
-    return ((ratio * ratio + 1.0).sqrt() * most).cast(most.dtype)
-
-
-@aten("copysign.Tensor")
-def copysign(self: Tensor, other: Tensor) -> Tensor:
-    size = self.abs()
-    return ew.signbit(other).where(-size, size)
 
 
 @aten("ldexp.Tensor")

@@ -23,7 +23,7 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
         least, most = x.min(), x.max()
         around = (least == most).where(1.0, 0.0)  # of equal elements a range around them
         low, high = least - around, most + around
-    at = ((x - low) * (bins / (high - low))).floor()
+    at = ((x - low) * float(bins) / (high - low)).floor()
     inside = (x >= low) & (x <= high)
     place = inside.where(at.minimum(float(bins - 1)), -1.0).cast(dt.int32)
     return F.one_hot(place, bins, self.dtype).sum(0)

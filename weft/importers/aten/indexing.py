@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from weft.core import dtypes as dt
+from weft.importers.aten import creation
 from weft.importers.aten.table import aten, named
 from weft.importers.imported import here
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 from weft.tensor.create import arange
 from weft.tensor.keys import index_array
+from weft.tensor.scattering import scatter_join
 
 Indices = Sequence[Tensor | None]
 
@@ -109,7 +111,7 @@ def index_fill(self: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
     d = dim % self.ndim
     at = index.reshape(-1)
     shape = (*self.shape[:d], at.size, *self.shape[d + 1 :])
-    return index_copy(self, d, at, (self.sum().cast(self.dtype) * 0 + value).expand(shape))
+    return index_copy(self, d, at, creation.full(shape, value, self.dtype))
 
 
 @aten("index_put", "_unsafe_index_put")
@@ -164,8 +166,8 @@ def scatter(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 @aten("scatter.value")
 def scatter_value(self: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
-    values = (index.cast(self.dtype) * 0) + value
-    return _scattered(self, _places(self, dim, index), values.cast(self.dtype), add=False)
+    values = creation.full(index.shape, value, self.dtype)
+    return _scattered(self, _places(self, dim, index), values, add=False)
 
 
 @aten("scatter_add")
@@ -175,24 +177,20 @@ def scatter_add(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return _scattered(self, _places(self, dim, index), src.cast(self.dtype), add=True)
 
 
-def _product(
-    self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *rest: bool, **named: bool
-) -> str:
-    return "of products" if reduce == "prod" else ""
-
-
-@aten("scatter_reduce.two", refuses=_product)
+@aten("scatter_reduce.two")
 def scatter_reduce(
     self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True
 ) -> Tensor:
-    """What falls on one place is joined there: by "sum", "mean", "amax" or "amin"."""
+    """What falls on one place is joined there: by "sum", "prod", "mean", "amax" or "amin"."""
     for axis, size in enumerate(index.shape):
         src = src.narrow(axis, 0, size)
     places, rows = _places(self, dim, index).reshape(-1), src.reshape(-1).cast(self.dtype)
     flat = self.reshape(-1)
-    if reduce in ("amax", "amin"):
-        return _ends(flat, places, rows, reduce == "amax", include_self).reshape(self.shape)
-    some = F.scatter_add(flat.cast(dt.int32) * 0, places, rows.cast(dt.int32) * 0 + 1)
+    how = {"amax": "max", "amin": "min", "prod": "mul"}.get(reduce)
+    if how is not None:
+        return scatter_join(flat, places, rows, how, include_self).reshape(self.shape)
+    none, each = creation.zeros(flat.shape, dt.int32), creation.ones(rows.shape, dt.int32)
+    some = F.scatter_add(none, places, each)
     total = F.scatter_add(flat if include_self else (some > 0).where(0, flat), places, rows)
     if reduce == "mean":
         count = (some + 1 if include_self else some).maximum(1)
@@ -200,23 +198,7 @@ def scatter_reduce(
     return total.cast(self.dtype).reshape(self.shape)
 
 
-def _ends(flat: Tensor, places: Tensor, rows: Tensor, most: bool, include: bool) -> Tensor:
-    """The largest (or smallest) of the rows of each place: sorted by place, then by value, it is
-    the last (or first) of its run, and the only one that is written."""
-    order = rows.argsort(0)
-    order = order.take(places.take(order, 0).argsort(0), 0)
-    at, best = places.take(order, 0), rows.take(order, 0)
-    line, step, last = arange(at.size, device=here()), 1 if most else -1, at.size - 1
-    beside = at.take((line + step).maximum(0).minimum(last), 0)
-    edge = line == (last if most else 0)
-    at = ((at != beside) | edge).where(at, -1)
-    if include:
-        own = flat.take(at.maximum(0), 0)
-        best = own.maximum(best) if most else own.minimum(best)
-    return F.update(flat, at, best)
-
-
-@aten("index_reduce", refuses=_product)
+@aten("index_reduce")
 def index_reduce(
     self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool = True
 ) -> Tensor:
@@ -240,10 +222,12 @@ def embedding_bag(
     counted = (indices >= 0) if padding_idx < 0 else (indices != padding_idx)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(1)
-    held = F.one_hot(bag, starts.size, weight.dtype) * counted.cast(weight.dtype).unsqueeze(1)
-    total = held.permute((1, 0)) @ rows
+    bag = counted.where(bag, -1)  # dropped
+    total = F.scatter_add(creation.zeros((starts.size, rows.shape[1]), rows.dtype), bag, rows)
     if mode == 1:
-        total = total / held.sum(0).maximum(1.0).unsqueeze(1)
+        ones = creation.ones(bag.shape, dt.int32)
+        count = F.scatter_add(creation.zeros(starts.shape, dt.int32), bag, ones)
+        total = total / count.maximum(1).cast(total.dtype).unsqueeze(1)
     return total, None, None, None
 
 

@@ -64,7 +64,7 @@ for _name in KINDS.keys() - {"Tanh", "Affine", "ScaledTanh"}:
 
 @op("PRelu")
 def prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
-    return act.prelu(x, slope.expand(x.shape))
+    return act.prelu(x, slope.reshape((*[1] * (x.ndim - slope.ndim), *slope.shape)))
 
 
 @op("Celu")

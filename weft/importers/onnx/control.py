@@ -13,7 +13,8 @@ from weft.importers.onnx.graph import Graph
 from weft.importers.onnx.movement import cut
 from weft.importers.onnx.table import Call, Value, is_host, op, scalar
 
-MOST_TURNS = 1 << 20  # of one loop
+MOST_TURNS = 1 << 16  # of one loop
+TURN = 8  # nodes that a turn counts for, besides its own
 
 
 @op("If", host=(0,))
@@ -29,11 +30,14 @@ def loop(call: Call, most: Any, condition: Any, *state: Value) -> tuple[Value, .
     body: Graph = call.need("body")
     turns = MOST_TURNS if most is None else int(scalar(most))
     going = True if condition is None else bool(scalar(condition))
+    if going and turns > MOST_TURNS and most is not None and _unending(body):
+        raise LimitError(f"a loop of {turns} turns; at most {MOST_TURNS}")
     values, kept = list(state), [[] for _ in body.outputs[len(state) + 1 :]]  # type: list[Value], list[list[Value]]
     number = 0
     while going and number < turns:
         if number >= MOST_TURNS:
             raise LimitError(f"a loop of more than {MOST_TURNS} turns")
+        call.run.spend(TURN)
         made = call.run.subgraph(
             body, call.frame, [np.array(number, np.int64), np.array(going), *values]
         )
@@ -47,6 +51,18 @@ def loop(call: Call, most: Any, condition: Any, *state: Value) -> tuple[Value, .
         *values,
         *(_stacked(call, rows, p) for rows, p in zip(kept, body.outputs[len(state) + 1 :])),
     )
+
+
+def _unending(body: Graph) -> bool:
+    """True if the condition that a body gives is the one it takes, or a constant that holds."""
+    made_by = {o: n for n in body.nodes for o in n.outputs}
+    name = body.outputs[0].name
+    while name in made_by and made_by[name].op == "Identity" and not made_by[name].domain:
+        name = made_by[name].inputs[0]
+    constant = body.constants.get(name)
+    if constant is not None and constant.size == 1:
+        return bool(constant.reshape(()))
+    return name == body.inputs[1].name
 
 
 def _stacked(call: Call, rows: list[Value], port: Any) -> Value:
@@ -96,6 +112,8 @@ def _scan_one(call: Call, values: list[Value], attrs: Any) -> tuple[Value, ...]:
     ways = attrs.get("scan_input_directions") or [0] * count
     out_ways = attrs.get("scan_output_directions") or [0] * gives
     length = inputs[0].shape[axes[0]]
+    if length > MOST_TURNS:
+        raise LimitError(f"a Scan of {length} steps; at most {MOST_TURNS}")
     rows: list[list[Value]] = [[] for _ in range(gives)]
     for i in range(length):
         at = [length - 1 - i if way else i for way in ways]

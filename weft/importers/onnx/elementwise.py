@@ -14,6 +14,7 @@ from weft.core.errors import DTypeError
 from weft.importers.onnx.table import Call, Value, is_host, lib, op, scalar
 from weft.importers.onnx.values import cast, is_float, is_int, numpy_dtype, numpy_type
 from weft.tensor.core import Tensor
+from weft.tensor.elementwise import divide_toward_zero, fmod
 
 # -- arithmetic
 
@@ -38,17 +39,13 @@ def divide(call: Call, a: Value, b: Value) -> Value:
     """Of integers rounded toward zero."""
     if not is_int(a):
         return a / b
-    xp = lib(a, b)
+    if not is_host(a):
+        return divide_toward_zero(a, b)
     quotient = a // b
-    if numpy_dtype(a).kind == "u":
+    if a.dtype.kind == "u":
         return quotient
     inexact = (quotient * b != a) & ((a < 0) != (b < 0))
-    return _like(a, xp.where(inexact, quotient + 1, quotient))
-
-
-def _like(x: Value, made: Value) -> Value:
-    """A result in the element type of an operand (NumPy widens small integers)."""
-    return made.astype(x.dtype)
+    return np.where(inexact, quotient + 1, quotient).astype(a.dtype)  # NumPy widens small ones
 
 
 @op("Mod", either=True)
@@ -56,12 +53,7 @@ def mod(call: Call, a: Value, b: Value) -> Value:
     """The remainder with the divisor's sign, or (fmod) the dividend's."""
     if not call.get("fmod", 0):
         return a % b
-    if is_int(a):
-        return a - divide(call, a, b) * b
-    if is_host(a):
-        return np.fmod(a, b)
-    low = a.abs() % b.abs()
-    return (a < 0).where(-low, low)
+    return np.fmod(a, b) if is_host(a) else fmod(a, b)
 
 
 @op("Pow", either=True)
@@ -236,4 +228,4 @@ def dropout(call: Call, x: Tensor, ratio: Any = None, training: Any = None) -> A
     if call.get("seed") is None:
         call.run.alone("random numbers")
     kept = weft.rand(x.shape, key=call.get("seed")) >= share
-    return kept.where(x * (1 / (1 - share)) if share < 1 else x * 0.0, 0.0), kept
+    return kept.where(x * (1 / (1 - share)) if share < 1 else x, 0.0), kept

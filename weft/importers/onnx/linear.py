@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 
 import weft
-from weft.core import dtypes as dt
+from weft.core.errors import ShapeError, UsageError
 from weft.core.packed import Form
 from weft.importers.foreign import Linear, dequantized
 from weft.importers.onnx.graph import Graph, Node
-from weft.importers.onnx.table import Call, Rule, Value, op
+from weft.importers.onnx.table import MICROSOFT, Call, Rule, Value, op
 from weft.tensor.core import Tensor
 
 
@@ -36,11 +37,15 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 @op("Gemm")
 def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     """alpha A B + beta C, A and B transposed where told."""
+    if a.ndim != 2 or b.ndim != 2:
+        raise ShapeError(f"{list(a.shape)} by {list(b.shape)}; expected two matrices")
     a = a.T if call.get("transA", 0) else a
     b = b.T if call.get("transB", 0) else b
     alpha, beta = call.get("alpha", 1.0), call.get("beta", 1.0)
     out = product(a, b)
     out = out if alpha == 1.0 else out * alpha
+    if c is not None and np.broadcast_shapes(out.shape, c.shape) != out.shape:
+        raise ShapeError(f"C {list(c.shape)} does not broadcast to {list(out.shape)}")
     if c is None or beta == 0.0:
         return out
     return out + (c if beta == 1.0 else c * beta).cast(out.dtype)
@@ -49,10 +54,37 @@ def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
 @op("Einsum")
 def einsum(call: Call, *operands: Tensor) -> Tensor:
     equation = call.need("equation").replace(" ", "")
-    dtype = operands[0].dtype
-    if dtype.is_int:  # exact below 2^24
-        operands = tuple(x.cast(dt.float32) for x in operands)
-    return weft.einsum(equation, *operands).cast(dtype)
+    if operands[0].dtype.is_int:
+        return _einsum_of_integers(equation, operands)
+    return weft.einsum(equation, *operands).cast(operands[0].dtype)
+
+
+def _einsum_of_integers(equation: str, operands: tuple[Tensor, ...]) -> Tensor:
+    """The sum of products over all labels at once: devices multiply no matrices of 32-bit
+    integers, and floats would be inexact beyond 2^24."""
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(operands):
+        raise ShapeError(f"{len(terms)} terms for {len(operands)} operands")
+    extra = {t: x.ndim - len(t) + 3 for t, x in zip(terms, operands) if "..." in t}
+    dots = "".join(map(chr, range(0x100, 0x100 + max(extra.values(), default=0))))
+    terms = [t.replace("...", dots[len(dots) - extra.get(t, 0) :]) for t in terms]
+    if any(len(set(t)) < len(t) or len(t) != x.ndim for t, x in zip(terms, operands)):
+        raise UsageError(f"an Einsum of integers with the equation {equation!r:.80}")
+    labels = "".join(sorted(set("".join(terms))))
+    once = [c for c in labels if sum(c in t for t in terms) == 1 and c not in dots]
+    out = right.replace("...", dots) if arrow else dots + "".join(once)
+    total = None
+    for term, x in zip(terms, operands):
+        x = x.permute([term.index(c) for c in labels if c in term])
+        sizes = iter(x.shape)
+        x = x.reshape([next(sizes) if c in term else 1 for c in labels])
+        total = x if total is None else total * x
+    assert total is not None
+    gone = tuple(i for i, c in enumerate(labels) if c not in out)
+    made = total.sum(gone) if gone else total
+    rest = [c for c in labels if c in out]
+    return made.permute([rest.index(c) for c in out]).cast(operands[0].dtype)
 
 
 @op("Det")
@@ -61,6 +93,21 @@ def det(call: Call, x: Tensor) -> np.ndarray:
     host = call.host(x, "the matrix")
     made: np.ndarray = np.asarray(np.linalg.det(host)).astype(host.dtype)
     return made
+
+
+@op("Inverse", domain=MICROSOFT)
+def inverse(call: Call, x: Tensor) -> np.ndarray:
+    """The inverses of matrices; those of singular ones are of NaN. On the host, as of Det."""
+    host = call.host(x, "the matrix")
+    if host.ndim < 2 or host.shape[-1] != host.shape[-2]:
+        raise ShapeError(f"the inverse of {list(host.shape)}; expected square matrices")
+    flat = host.reshape(-1, *host.shape[-2:]).astype(np.float64)
+    made = np.full(flat.shape, np.nan)
+    for i, matrix in enumerate(flat):
+        with contextlib.suppress(np.linalg.LinAlgError):
+            made[i] = np.linalg.inv(matrix)
+    out: np.ndarray = made.reshape(host.shape).astype(host.dtype)
+    return out
 
 
 # -- weights of products, and packed ones in their place -------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import weft
 from weft.core.errors import FileFormatError, LimitError, ShapeError
 from weft.importers.onnx.run import SMALL
-from weft.importers.onnx.table import Call, Value, ints, is_host, lib, op, scalar
+from weft.importers.onnx.table import MICROSOFT, Call, Value, ints, is_host, lib, op, scalar
 from weft.importers.onnx.values import MOST_PLACES, numpy_dtype, numpy_type, places
 from weft.tensor.core import Tensor
 
@@ -83,6 +83,15 @@ def unsqueeze(call: Call, x: Value, axes: Any = None) -> Value:
     return x.reshape([1 if i in places else next(sizes) for i in range(rank)])
 
 
+@op("ExpandDims", domain=MICROSOFT, host=(1,), either=True)
+def expand_dims(call: Call, x: Value, axis: np.ndarray) -> Value:
+    at, rank = int(scalar(axis)), x.ndim + 1
+    if not -rank <= at < rank:
+        raise ShapeError(f"axis {at} for {rank} axes")
+    at %= rank
+    return x.reshape([*x.shape[:at], 1, *x.shape[at:]])
+
+
 @op("Transpose", either=True)
 def transpose(call: Call, x: Value) -> Value:
     order = call.get("perm") or list(range(x.ndim))[::-1]
@@ -106,7 +115,7 @@ def split(call: Call, x: Value, sizes: Any = None) -> tuple[Value, ...]:
         if given is not None
         else [min(each, max(n - i * each, 0)) for i in range(count)]
     )
-    if sum(lengths) != n or min(lengths, default=0) < 0:
+    if sum(lengths) != n or min(lengths, default=0) < 0 or len(lengths) != len(call.outputs):
         raise ShapeError(f"sizes {list(lengths)} of an axis of {n}")
     return tuple(cut(x, axis, sum(lengths[:i]), size) for i, size in enumerate(lengths))
 
@@ -178,6 +187,7 @@ def eye_like(call: Call, x: Value) -> Value:
     return np.eye(x.shape[0], x.shape[1], call.get("k", 0), dtype)
 
 
+@op("Trilu", domain=MICROSOFT, host=(1,), either=True)
 @op("Trilu", host=(1,), either=True)
 def trilu(call: Call, x: Value, k: Any = None) -> Value:
     offset = 0 if k is None else scalar(k)

@@ -13,6 +13,7 @@ import weft
 from weft.core.errors import LimitError, ShapeError, UsageError
 from weft.importers.onnx.table import Call, ints, op
 from weft.tensor.core import Tensor
+from weft.tensor.keys import place_like
 
 Sides = list[tuple[int, int]]
 MOST_NEIGHBOURS = 1024
@@ -37,11 +38,33 @@ def sides_of(
     return found
 
 
+def steps_of(call: Call, x: Tensor, weight: Tensor) -> tuple[list[int], list[int]]:
+    """The strides and dilations of a convolution. Raises ShapeError for attributes that contradict
+    one another, the image or the weights."""
+    rank, kernel = x.ndim - 2, list(weight.shape[2:])
+    if weight.ndim != x.ndim:
+        raise ShapeError(f"weights {list(weight.shape)} for {list(x.shape)}; expected equal ranks")
+    told = call.get("kernel_shape")
+    if told is not None and list(told) != kernel:
+        raise ShapeError(f"kernel_shape {list(told)} contradicts weights {list(weight.shape)}")
+    if call.get("auto_pad", "NOTSET") not in ("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise UsageError(f"auto_pad {call.get('auto_pad')!r:.40}; ONNX has NOTSET, VALID, "
+                         "SAME_UPPER and SAME_LOWER")  # fmt: skip
+    found = [list(call.get(name) or [1] * rank) for name in ("strides", "dilations")]
+    padding = list(call.get("output_padding") or [0] * rank)
+    sizes = {"strides": found[0], "dilations": found[1], "output_padding": padding}
+    for name, values in sizes.items():
+        if len(values) != rank or min(values, default=1) < (name != "output_padding"):
+            raise ShapeError(f"{name} {values} for {rank} axes")
+    pads = call.get("pads")
+    if pads and len(pads) != 2 * rank:
+        raise ShapeError(f"{len(pads)} pads for {rank} axes; expected {2 * rank}")
+    return found[0], found[1]
+
+
 @op("Conv")
 def conv(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    rank = x.ndim - 2
-    strides = call.get("strides") or [1] * rank
-    dilations = call.get("dilations") or [1] * rank
+    strides, dilations = steps_of(call, x, weight)
     sides = sides_of(call, x.shape[2:], weight.shape[2:], strides, dilations)
     return convolution(x, weight, bias, strides, sides, dilations, call.get("group", 1))
 
@@ -80,12 +103,36 @@ def _cropped(x: Tensor, sides: Sides) -> tuple[Tensor, Sides]:
     return x, [(max(a, 0), max(b, 0)) for a, b in sides]
 
 
+def windows_of(
+    x: Tensor, around: Tensor, kernel: Sequence[int], strides: Sequence[int], sides: Sides,
+    dilations: Sequence[int],
+) -> Tensor:  # fmt: skip
+    """What each window of x[N, C, ...] sees, [N, C, places, windows...]; `around` is what lies
+    around the image."""
+    x, sides = _cropped(x, sides)
+    if any(map(any, sides)):
+        inside = np.pad(np.ones(x.shape[2:], bool), sides)
+        wide = x.pad([(0, 0), (0, 0), *sides])
+        x = wide._wrap(place_like(wide, inside)).where(wide, around.cast(x.dtype))
+    facts = list(zip(x.shape[2:], kernel, strides, dilations))
+    counts = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in facts]
+    if min(counts, default=1) < 1:
+        raise ShapeError(f"windows of {list(kernel)}, {dilations} apart, in {list(x.shape)}")
+    parts = []
+    for place in itertools.product(*map(range, kernel)):
+        spans = (slice(i * d, i * d + (m - 1) * s + 1, s)
+                 for i, m, (_, _, s, d) in zip(place, counts, facts))  # fmt: skip
+        parts.append(x[(slice(None), slice(None), *spans)])
+    return weft.stack(parts, 2)
+
+
 @op("ConvTranspose")
 def conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The gradient of a convolution; what lies beyond the reach of the kernel is zeros."""
     fn, rank, groups = _of_rank(_BACK, x), x.ndim - 2, call.get("group", 1)
-    strides = call.get("strides") or [1] * rank
-    dilations = call.get("dilations") or [1] * rank
+    strides, dilations = steps_of(call, x, weight)
+    if bias is not None and bias.shape != (weight.shape[1] * groups,):
+        raise ShapeError(f"bias {list(bias.shape)} for weights {list(weight.shape)}")
     more = call.get("output_padding") or [0] * rank
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, weight.shape[2:])]
     whole = [(n - 1) * s + r + m for n, s, r, m in zip(x.shape[2:], strides, reach, more)]
@@ -167,6 +214,9 @@ def batch_normalization(
     call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor
 ) -> Any:
     eps = call.get("epsilon", 1e-5)
+    if x.ndim == 1:  # of one channel
+        out, *rest = batch_normalization(call, x.reshape(-1, 1), scale, bias, mean, var)
+        return out.reshape(-1), *rest
     if not call.get("training_mode", 0):
         out = weft.functional.batch_norm(x, mean, var, scale, bias, eps=eps)
         return (out, mean, var, mean, var)[: max(len(call.outputs), 1)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import weft
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
 from weft.importers.onnx.linear import product
-from weft.importers.onnx.nets import convolution, sides_of
+from weft.importers.onnx.nets import convolution, sides_of, steps_of, windows_of
 from weft.importers.onnx.table import MICROSOFT, Call, Value, is_host, op
 from weft.importers.onnx.values import INT4, NUMPY, UINT4, numpy_dtype
 from weft.ops.codes import DEQUANTIZE, QUANTIZE
@@ -126,9 +126,9 @@ def dynamic_quantize(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """x as uint8 with the scale and zero point of its own range, which has 0 in it."""
     low, high = x.min().minimum(0.0), x.max().maximum(0.0)
     scale = (high - low) / 255.0
-    safe = (scale == 0.0).where(1.0, scale)
-    zero = (-low / safe).round().maximum(0.0).minimum(255.0)
-    made = ((x / safe).round() + zero).maximum(0.0).minimum(255.0)
+    scale = (low == high).where(1.0, scale)  # as ONNX Runtime has it
+    zero = (-low / scale).round().maximum(0.0).minimum(255.0)
+    made = ((x / scale).round() + zero).maximum(0.0).minimum(255.0)
     return made.cast(dt.uint8), scale, zero.cast(dt.uint8)
 
 
@@ -220,25 +220,43 @@ def _quantized(call: Call, x: Tensor, scale: Value, zero: Value) -> Tensor:
     return x._call(QUANTIZE, *parts)
 
 
-_ONE = np.ones((), np.float32)
-
-
 def _convolved(call: Call, x: Tensor, w: Tensor) -> Tensor:
     """The convolution of reals, as the node has it."""
-    rank = x.ndim - 2
-    strides: Sequence[int] = call.get("strides") or [1] * rank
-    dilations: Sequence[int] = call.get("dilations") or [1] * rank
+    strides, dilations = steps_of(call, x, w)
     sides = sides_of(call, x.shape[2:], w.shape[2:], strides, dilations)
     return convolution(x, w, None, strides, sides, dilations, call.get("group", 1))
+
+
+def _signed(x: Tensor, zero: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Bytes and their zero point (int32) as signed ones."""
+    shift = weft.full((), 0, dt.int32) if zero is None else zero.cast(dt.int32)
+    if x.dtype == dt.int8:
+        return x, shift
+    return (x.cast(dt.int32) - 128).cast(dt.int8), shift - 128
 
 
 @op("ConvInteger")
 def conv_integer(
     call: Call, x: Tensor, w: Tensor, zx: Tensor | None = None, zw: Tensor | None = None
 ) -> Tensor:
-    """As reals, which hold such sums exactly below 2^24."""
-    wide = (_dequantized(call, v, _ONE, zero, 0) for v, zero in ((x, zx), (w, zw)))
-    return _convolved(call, *wide).round().cast(dt.int32)
+    """A product of the weights with the windows as columns, both bytes, summed in int32."""
+    strides, dilations = steps_of(call, x, w)
+    groups, kernel = call.get("group", 1), w.shape[2:]
+    sides = sides_of(call, x.shape[2:], kernel, strides, dilations)
+    n, c, o = x.shape[0], x.shape[1], w.shape[0]
+    if groups < 1 or c != w.shape[1] * groups or o % groups:
+        raise ShapeError(f"{list(x.shape)} by {list(w.shape)} in {groups} groups")
+    x, zx = _signed(x, zx)
+    w, zw = _signed(w, zw)
+    seen = windows_of(x, zx.reshape(()), kernel, strides, sides, dilations)
+    count = seen.shape[3:]
+    columns = seen.reshape(n, groups, c // groups * math.prod(kernel), math.prod(count))
+    rows = w.reshape(groups, o // groups, -1)
+    shift = (zw.expand(o) if zw.size == 1 else zw).reshape(groups, o // groups, 1)
+    out = rows @ columns
+    out = out - shift * columns.cast(dt.int32).sum(-2, keepdims=True)
+    out = out - (rows.cast(dt.int32).sum(-1, keepdims=True) - shift * rows.shape[-1]) * zx
+    return out.reshape(n, o, *count)
 
 
 @op("QLinearConv")
@@ -267,4 +285,4 @@ def zero_of(call: Call, zero: Any, like: Tensor) -> Tensor:
 
 def codes(x: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
     """Reals as codes with one scale and the zero point's type."""
-    return _requantized(x, (scale * 0.0 + 1.0).cast(dt.float32), scale, zero)
+    return _requantized(x, weft.full((), 1.0, dt.float32), scale, zero)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import weft
-from weft.core.errors import ShapeError
+from weft.core.errors import ShapeError, UsageError
 from weft.importers.onnx.activations import Act, activations
 from weft.importers.onnx.table import Call, op
 from weft.tensor.core import Tensor
@@ -92,8 +92,11 @@ def _layer(
             x = x.transpose(0, 1)
             firsts = [None if v is None else v.transpose(0, 1) for v in firsts]
         way = call.get("direction", "forward")
+        if way not in ("forward", "reverse", "bidirectional"):
+            raise UsageError(f"direction {way!r:.40}; ONNX has forward, reverse and bidirectional")
         count = 2 if way == "bidirectional" else 1
-        hidden = r.shape[-1]
+        hidden = call.get("hidden_size", r.shape[-1])
+        _check(x, count, hidden, gates, {"W": w, "R": r, "B": b, "P": peep}, firsts, lengths)
         acts = _activations(call, default, count)
         results = []
         for d in range(count):
@@ -119,6 +122,27 @@ def _layer(
     return op(name)(run)
 
 
+def _check(
+    x: Tensor, count: int, hidden: int, gates: int, weights: Mapping[str, Tensor | None],
+    firsts: Sequence[Tensor | None], lengths: Tensor | None,
+) -> None:  # fmt: skip
+    """Raises ShapeError for weights and states that contradict one another or the attributes."""
+    if x.ndim != 3:
+        raise ShapeError(f"X {list(x.shape)}; expected three axes")
+    rows = gates * hidden
+    expected = {"W": (count, rows, x.shape[2]), "R": (count, rows, hidden), "B": (count, 2 * rows),
+                "P": (count, 3 * hidden)}  # fmt: skip
+    found = [(name, value, expected[name]) for name, value in weights.items()]
+    found += [("a first state", v, (count, x.shape[1], hidden)) for v in firsts]
+    found.append(("sequence_lens", lengths, (x.shape[1],)))
+    for name, value, shape in found:
+        if value is not None and value.shape != shape:
+            raise ShapeError(
+                f"{name} {list(value.shape)}; hidden_size {hidden}, X {list(x.shape)} and "
+                f"{count} directions need {list(shape)}"
+            )
+
+
 def _seen(x: Tensor, w: Tensor, b: Tensor | None, size: int, apart: int) -> Tensor:
     """The input's share in all gates at all steps, with both biases; of the last `apart` gates the
     recurrent bias is left to the cell."""
@@ -127,9 +151,7 @@ def _seen(x: Tensor, w: Tensor, b: Tensor | None, size: int, apart: int) -> Tens
         return made
     own = b.narrow(0, size, size)
     if apart:
-        own = weft.concat(
-            [own.narrow(0, 0, size - apart), own.narrow(0, size - apart, apart) * 0.0]
-        )
+        own = own.narrow(0, 0, size - apart).pad([(0, apart)])
     return made + (b.narrow(0, 0, size) + own)
 
 
@@ -148,6 +170,8 @@ def _steps(
             state = [inside.where(new, old) for new, old in zip(made, state)]
         else:
             rows[t], state = made[0], list(made)
+    if not rows:
+        return weft.zeros((0, *state[0].shape), x.dtype), state
     return weft.stack(rows, 0), state
 
 

@@ -101,8 +101,8 @@ def _running(name: str) -> None:
         turned = x.flip(a) if call.get("reverse", 0) else x
         made = getattr(turned, name)(a)
         if call.get("exclusive", 0):
-            first = turned.narrow(a, 0, 1) * 0 + (1 if name == "cumprod" else 0)
-            made = weft.concat([first.cast(made.dtype), made.narrow(a, 0, x.shape[a] - 1)], axis=a)
+            first = weft.full_like(made.narrow(a, 0, 1), int(name == "cumprod"))
+            made = weft.concat([first, made.narrow(a, 0, x.shape[a] - 1)], axis=a)
         return (made.flip(a) if call.get("reverse", 0) else made).cast(x.dtype)
 
     op("CumSum" if name == "cumsum" else "CumProd", host=(1,))(run)

@@ -10,12 +10,14 @@ import numpy as np
 
 import weft
 from weft.core import dtypes as dt
-from weft.importers.onnx.table import Call, op
+from weft.importers.onnx.nets import steps_of
+from weft.importers.onnx.table import MICROSOFT, Call, op
 from weft.importers.onnx.values import places
 from weft.tensor.core import Tensor
 from weft.tensor.sampling import weighted
 
 
+@op("GridSample", domain=MICROSOFT)
 @op("GridSample")
 def grid_sample(call: Call, x: Tensor, grid: Tensor) -> Tensor:
     """x[N, C, ...] at the places grid[N, ..., rank] holds, -1 to 1, the last axis of x first."""
@@ -48,9 +50,12 @@ def roi_align(call: Call, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
     ]
     rows = []
     for i, (rows_, columns) in enumerate(zip(*counts)):
+        if min(rows_, columns) <= 0:  # a region without extent has no samples
+            rows.append(weft.zeros((1, x.shape[1], h, w), x.dtype))
+            continue
         one = slice(i, i + 1)
         start, extent = (y0[one], x0[one]), (high[one], wide[one])
-        samples = (max(int(rows_), 1), max(int(columns), 1))
+        samples = (int(rows_), int(columns))
         rows.append(_roi_cells(call, x, batch[one], start, extent, (h, w), samples))
     return weft.concat(rows, axis=0)
 
@@ -79,14 +84,22 @@ def _roi_cells(
     return grouped.max((3, 5)) if mode == "max" else grouped.mean((3, 5))
 
 
+def _away(x: np.ndarray) -> np.ndarray:
+    """The nearest whole numbers, halves away from zero, as C's round has it."""
+    whole = np.trunc(x)
+    made: np.ndarray = whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(1.0, x), 0.0)
+    return made
+
+
 @op("MaxRoiPool", host=(1,))
 def max_roi_pool(call: Call, x: Tensor, rois: np.ndarray) -> Tensor:
     """The largest in each cell of each region [image, x0, y0, x1, y1]."""
     h, w = call.need("pooled_shape")
     scale = call.get("spatial_scale", 1.0)
     made = []
+    nothing = call.tensor(np.zeros(x.shape[1], x.dtype.numpy))
     for row in rois:
-        x0, y0, x1, y1 = (round(float(v) * scale) for v in row[1:])
+        x0, y0, x1, y1 = map(int, _away(row[1:].astype(np.float32) * np.float32(scale)))
         high, wide = max(y1 - y0 + 1, 1), max(x1 - x0 + 1, 1)
         cells = []
         for i, j in itertools.product(range(h), range(w)):
@@ -97,7 +110,7 @@ def max_roi_pool(call: Call, x: Tensor, rois: np.ndarray) -> Tensor:
                 min(max(x0 + v, 0), x.shape[3]) for v in (j * wide // w, -(-(j + 1) * wide // w))
             )
             cell = x[int(row[0]), :, top:bottom, left:right]
-            cells.append(cell.max((1, 2)) if 0 not in cell.shape else x[0, :, 0, 0] * 0.0)
+            cells.append(cell.max((1, 2)) if 0 not in cell.shape else nothing)
         made.append(weft.stack(cells, 1).reshape(x.shape[1], h, w))
     return weft.stack(made, 0)
 
@@ -109,7 +122,7 @@ def deform_conv(
 ) -> Tensor:  # fmt: skip
     """A convolution over two axes whose window is taken at places moved by `offset`."""
     kernel = weight.shape[2:]
-    strides, dilations = call.get("strides") or [1, 1], call.get("dilations") or [1, 1]
+    strides, dilations = steps_of(call, x, weight)
     pads, groups = call.get("pads") or [0, 0, 0, 0], call.get("group", 1)
     parts = call.get("offset_group", 1)
     n, c = x.shape[:2]

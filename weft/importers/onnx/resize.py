@@ -128,8 +128,8 @@ def _nearest(call: Call, at: np.ndarray, n: int) -> np.ndarray:
 
 def _taps(
     call: Call, at: np.ndarray, n: int, scale: float, mode: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """(index, weights) [taps, places] of the neighbours that count."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """(index, weights, inside) [taps, places] of the neighbours that count."""
     stretch = min(scale, 1.0) if call.get("antialias", 0) else 1.0
     reach = (1.0 if mode == "linear" else 2.0) / stretch
     base = np.floor(at).astype(np.int64)
@@ -142,7 +142,8 @@ def _taps(
     weight = weight / weight.sum(0)
     used = weight.any(1)
     used[0] |= not used.any()  # of an empty result one stays
-    return index[used].clip(0, n - 1), weight[used]
+    some = call.get("antialias", 0) or call.get("exclude_outside", 0)
+    return index[used].clip(0, n - 1), weight[used], weight[used] != 0 if some else None
 
 
 def _kernel(call: Call, distance: np.ndarray, mode: str) -> np.ndarray:

@@ -96,9 +96,7 @@ class Run:
         for i, node in enumerate(nodes):
             if start is not None:
                 self.at = start + i
-            self.count += 1
-            if self.count > MOST_NODES:
-                raise LimitError(f"more than {MOST_NODES} nodes in one run, loops written out")
+            self.spend(1)
             values = [frame.find(n) if n else None for n in node.inputs]
             try:
                 made = self._node(node, frame, values)
@@ -229,6 +227,12 @@ class Run:
             return made
         names = frozenset(self.traced[id(n)] for n in inputs if id(n) in self.traced)
         raise NeedsValue(names, self.at, why)
+
+    def spend(self, nodes: int) -> None:
+        """Counts nodes run. Raises LimitError for more than MOST_NODES."""
+        self.count += nodes
+        if self.count > MOST_NODES:
+            raise LimitError(f"more than {MOST_NODES} nodes in one run, loops written out")
 
     def alone(self, why: str) -> None:
         """Says that the node in progress cannot be part of a trace. Raises NeedsValue there."""

@@ -9,9 +9,10 @@ import numpy as np
 
 import weft
 from weft.core.errors import ShapeError, UsageError
-from weft.importers.onnx.table import Call, Value, is_host, op, scalar
+from weft.importers.onnx.table import MICROSOFT, Call, Value, is_host, op, scalar
 from weft.importers.onnx.values import places
 from weft.tensor.core import Tensor
+from weft.tensor.scattering import scatter_join
 
 
 @op("TopK", host=(1,))
@@ -32,6 +33,7 @@ def gather_elements(call: Call, x: Value, indices: Value) -> Value:
     return x.take_along_axis(indices, axis)
 
 
+@op("GatherND", domain=MICROSOFT, either=True)
 @op("GatherND", either=True)
 def gather_nd(call: Call, x: Value, indices: Value) -> Value:
     """Slices of x at the vectors that the last axis of indices holds, batch by batch."""
@@ -94,13 +96,9 @@ def _put(table: Tensor, index: Tensor, rows: Tensor, how: str) -> Tensor:
         return weft.functional.update(table, index, rows)
     if how == "add":
         return weft.functional.scatter_add(table, index, rows)
-    joins = {"mul": lambda a, b: a * b, "max": Tensor.maximum, "min": Tensor.minimum}
-    if how not in joins:
+    if how not in ("mul", "max", "min"):
         raise UsageError(f"reduction {how!r:.40}; ONNX has none, add, mul, max and min")
-    for i in range(index.shape[0]):  # several of one place meet in their order
-        at, row = index.narrow(0, i, 1), rows.narrow(0, i, 1)
-        table = weft.functional.update(table, at, joins[how](table.take(at, 0), row))
-    return table
+    return scatter_join(table, index, rows, how)
 
 
 @op("TensorScatter")
@@ -151,6 +149,16 @@ def unique(call: Call, x: np.ndarray) -> tuple[np.ndarray, ...]:
         made = made[order] if axis is None else np.take(made, order, axis)
         first, counts, inverse = first[order], counts[order], rank[inverse]
     return made, *(a.astype(np.int64) for a in (first, inverse, counts))
+
+
+@op("Unique", domain=MICROSOFT, host=(0,))
+def unique_ms(call: Call, x: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The distinct elements of x[N] in their order, where each element is among them, and how many
+    there are of each."""
+    made, first, inverse, counts = np.unique(x.reshape(-1), True, True, True)
+    order = np.argsort(first, kind="stable")
+    rank = np.argsort(order, kind="stable")
+    return made[order], *(a.astype(np.int64) for a in (rank[inverse.reshape(-1)], counts[order]))
 
 
 @op("NonMaxSuppression", host=(-1,))

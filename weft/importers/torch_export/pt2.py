@@ -127,7 +127,7 @@ class _File:
                 raise FileFormatError(f"{self.path}: results of kind {kind} are not supported")
         (whole,) = [m["signature"] for m in module["module_call_graph"] if m["fqn"] == ""]
         bounds = {
-            _name(name): bounds_of(r["min_val"], r["max_val"])
+            _name(name): bounds_of(*(self._bound(name, r[end]) for end in ("min_val", "max_val")))
             for name, r in model["range_constraints"].items()
         }
         arrays, ties, frozen = self._tensors(held)
@@ -137,6 +137,15 @@ class _File:
             frozen,
             [_name(n) for n in whole.get("forward_arg_names") or ()],
         )  # fmt: skip
+
+    def _bound(self, name: str, value: Any) -> int | None:
+        """One end of a size's range; None where there is none."""
+        if value is not None and type(value) is not int:
+            raise FileFormatError(
+                f"{self.path}: range_constraints of {name!r:.80} hold {value!r:.40}; expected "
+                "whole numbers; save it again with torch.export.save"
+            )
+        return value
 
     def _tree(self, text: str) -> dict[str, Any]:
         found = parse_json(text.encode(), f"{self.path}: a tree")
