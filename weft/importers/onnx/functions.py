@@ -19,6 +19,7 @@ class Functions:
 
     def __init__(self, local: dict[tuple[str, str], Function], tensor: Callable[[str], Tensor]):
         self.local, self.tensor = local, tensor
+        self.longs: set[str] = set()  # tensors of the module that stand for int64
         self._bodies: dict[Any, Function] = {}
 
     def constants(self, graph: Graph) -> dict[str, Value]:

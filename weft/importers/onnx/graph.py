@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +48,8 @@ class Node:
 class Graph:
     """Nodes in an order in which they can run. `free` are names of the graphs around this one,
     `initial` those of the constants that are initializers: what a net has learnt. `held` says which
-    constants are tensors of the module, and their dotted names there."""
+    constants are tensors of the module, and their dotted names there. `optional` are inputs that
+    have an initializer."""
 
     name: str
     inputs: tuple[Port, ...]
@@ -58,6 +59,7 @@ class Graph:
     free: tuple[str, ...] = ()
     initial: frozenset[str] = frozenset()
     held: dict[str, str] = field(default_factory=dict)
+    optional: tuple[Port, ...] = ()
 
     def mark_dead(self) -> None:
         """Says of each node which values are used there for the last time."""
@@ -114,8 +116,10 @@ class Reader:
                 raise FileFormatError(f"{name}: two inputs are called {port.name!r:.80}")
             known.add(port.name)
         plain = tuple(p for p in inputs if p.name not in constants)  # the rest have their value
+        optional = tuple(p for p in inputs if p.name in constants)
         outputs = tuple(_port(v) for v in proto.output)
-        return self._graph(name, plain, outputs, proto.node, constants, known, outer)
+        made = self._graph(name, plain, outputs, proto.node, constants, known, outer)
+        return replace(made, optional=optional)
 
     def function(self, proto: Any) -> Function:
         """A FunctionProto. Raises FileFormatError."""

@@ -17,6 +17,7 @@ from weft.importers.onnx.functions import Functions
 from weft.importers.onnx.graph import Function, Graph
 from weft.importers.onnx.inputs import as_array, host_types, sizes_of
 from weft.importers.onnx.linear import linear_weights, with_packed
+from weft.importers.onnx.longs import Beyond32, fits
 from weft.importers.onnx.run import Frame, NeedsValue, Run
 from weft.importers.onnx.stretch import Stretch, traced_names
 from weft.importers.onnx.table import Value
@@ -36,14 +37,15 @@ BOUND = 64  # elements up to which an input that decides shapes becomes part of 
 class _Kept(Kept):
     def __init__(self) -> None:
         super().__init__()
-        self.stretches: dict[tuple[int, int, Device | None], Stretch] = {}
+        self.stretches: dict[tuple[int, int, Any], Stretch] = {}
 
 
 class OnnxModel(Foreign):
     """A model of `from_onnx`. `inputs` and `outputs` are its Ports: name, shape, dtype.
 
     Called with arrays in the order of the inputs, or by their names, it gives the output, or a
-    tuple of them, as Tensors on the device. Between nodes that need values (NonZero, a loop whose
+    tuple of them, as Tensors on the device. An initializer that the file has among its inputs may
+    be given by its name as well. Between nodes that need values (NonZero, a loop whose
     end depends on data) whole stretches are compiled once per signature; `weft run-onnx` shows
     where. Raises CallError for other inputs, ShapeError and DTypeError where they do not fit.
     """
@@ -60,12 +62,15 @@ class OnnxModel(Foreign):
         self._bound: dict[str, str] = {}  # inputs that are part of the signature, and why
         self._alone: dict[int, str] = {}  # nodes that run by themselves, and why
         self._node_by_node = host_types(graph)
-        hold_constants(self, [graph, *(f.graph for f in local.values())], device)
+        self._held_longs = hold_constants(self, [graph, *(f.graph for f in local.values())], device)
+        ports = (*graph.inputs, *graph.optional)
+        self.longs = {p.name for p in ports if p.dtype == np.int64}  # values of int64
         self.regraph(graph, local)
 
     def regraph(self, graph: Graph, local: Mapping[tuple[str, str], Function]) -> None:
         """Another graph for the same module; what it reads is there already."""
         self.graph, self.functions = graph, Functions(dict(local), self.tensor)
+        self.functions.longs = self._held_longs
         self._kept = _Kept()
 
     @property
@@ -119,8 +124,34 @@ class OnnxModel(Foreign):
     # -- one call
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        given = named(self._name, self.inputs, {}, args, kwargs)
-        taken = {p.name: self._taken(p, given[p.name]) for p in self.inputs}
+        optional = {p.name: p for p in self.graph.optional}
+        instead = {n: kwargs.pop(n) for n in optional.keys() & kwargs.keys()}
+        for name in instead.keys() - set(self.constants):
+            raise UsageError(f"{self._name}: {name!r:.80} is packed; it cannot be given")
+        given = {**named(self._name, self.inputs, {}, args, kwargs), **instead}
+        try:
+            return self._run(given)
+        except Beyond32:
+            if self.device is not None or CURRENT.trace is not None:
+                raise
+        return self._exact(given)
+
+    def _ports(self, given: Mapping[str, Any]) -> list[Port]:
+        """The inputs of a call, with the initializers that it gives another value."""
+        return [*self.inputs, *(p for p in self.graph.optional if p.name in given)]
+
+    def _exact(self, given: Mapping[str, Any]) -> Any:
+        """Node by node on the host, with 64-bit integers."""
+        run = Run(self.functions, None, None, True, True)
+        taken = {p.name: self._taken(p, given[p.name], run) for p in self._ports(given)}
+        for name in self.longs & taken.keys():
+            run.longs.mark(taken[name])
+        frame = self.frame(taken)
+        run.nodes(self.graph.nodes, frame, 0)
+        return self._results(frame)
+
+    def _run(self, given: Mapping[str, Any]) -> Any:
+        taken = {p.name: self._taken(p, given[p.name]) for p in self._ports(given)}
         if CURRENT.trace is not None:
             return self._part(taken)
         if self._node_by_node or self.records(taken.values()):
@@ -129,19 +160,20 @@ class OnnxModel(Foreign):
             made = self._compiled(taken)
         return self.evaluated(made, lambda: self._recorded(taken))
 
-    def _taken(self, port: Port, x: Any) -> Value:
+    def _taken(self, port: Port, x: Any, run: Run | None = None) -> Value:
         if port.kind in ("sequence", "optional"):
             if isinstance(x, list | tuple):
                 return [self._placed("", np.asarray(item)) for item in x]
             return None if x is None else self._placed("", np.asarray(x))
         array = as_array(port, x)
         if isinstance(array, np.ndarray):
-            return self._placed(port.name, array)
+            return self._placed(port.name, array) if run is None else run.lift(array)
         device = self.device
         return array if device is None or array.is_traced else array.to(device)
 
     def _placed(self, name: str, array: np.ndarray) -> Value:
-        if name in self._bound or array.dtype in HOST_ONLY:
+        few = array.size <= BOUND  # a number beyond 32 bits, such as a slice's end, stays here
+        if name in self._bound or array.dtype in HOST_ONLY or (few and not fits(array)):
             return array
         return Run(self.functions, self.device, None, bool(self._node_by_node)).lift(array)
 
@@ -163,7 +195,10 @@ class OnnxModel(Foreign):
         """Node by node."""
         frame = self.frame(given)
         run = Run(self.functions, self.device, None, bool(self._node_by_node))
+        for name in self.longs & given.keys():
+            run.longs.mark(given[name])
         run.nodes(self.graph.nodes, frame, 0)
+        run.longs.settle()
         return self._results(frame)
 
     def _compiled(self, given: dict[str, Value]) -> Any:
@@ -178,19 +213,28 @@ class OnnxModel(Foreign):
 
     def _stretches(self, frame: Frame) -> None:
         nodes, device = self.graph.nodes, self.device
+        given = frozenset(p.name for p in self.graph.optional if p.name in frame.values)
         start = 0
         for stop in [*sorted(self._alone), len(nodes)]:
             if stop > start:
-                self._stretch(start, stop, device)(frame)
+                self._stretch(start, stop, device, given)(frame)
             if stop < len(nodes):
                 run = Run(self.functions, device, None, device is None)
+                for name in self.longs.intersection(nodes[stop].reads) & frame.values.keys():
+                    run.longs.mark(frame.values[name])
                 run.nodes(nodes[stop : stop + 1], frame, stop)
+                run.longs.settle()
+                found = {n: frame.values.get(n) for n in nodes[stop].outputs}
+                self.longs.update(n for n, v in found.items() if run.longs.holds(v))
             start = stop + 1
 
-    def _stretch(self, start: int, stop: int, device: Device | None) -> Stretch:
-        found = self._kept.stretches.get((start, stop, device))
+    def _stretch(
+        self, start: int, stop: int, device: Device | None, given: frozenset[str]
+    ) -> Stretch:
+        key = start, stop, (device, given)
+        found = self._kept.stretches.get(key)
         if found is None:
-            found = self._kept.stretches[start, stop, device] = Stretch(self, start, stop)
+            found = self._kept.stretches[key] = Stretch(self, start, stop, given)
         return found
 
     def _rearrange(self, need: NeedsValue, given: dict[str, Value]) -> None:
@@ -201,7 +245,8 @@ class OnnxModel(Foreign):
         if need.names and len(small) == len(need.names):
             for name in small:
                 self._bound[name] = need.why
-                given[name] = given[name].numpy()
+                host = given[name].numpy()
+                given[name] = host.astype(np.int64) if name in self.longs else host
         else:
             self._alone[need.at] = need.why
             self._kept.stretches.clear()

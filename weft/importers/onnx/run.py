@@ -21,6 +21,7 @@ from weft.core.errors import (
 from weft.graph.ir import Graph as WeftGraph, Node as WeftNode, toposort
 from weft.importers.onnx.functions import Functions
 from weft.importers.onnx.graph import MOST_NODES, Function, Graph, Node, attributes
+from weft.importers.onnx.longs import Beyond32, Longs, fits
 from weft.importers.onnx.table import TABLE, Call, Rule, Value
 from weft.importers.onnx.values import HOST_ONLY
 from weft.ops.tape import plain
@@ -83,9 +84,13 @@ class Run:
 
     def __init__(
         self, functions: Functions, device: Any, traced: dict[int, str] | None = None,
-        wide: bool = False,
+        wide: bool = False, exact: bool = False,
     ):  # fmt: skip
         self.functions, self.device, self.traced, self.wide = functions, device, traced, wide
+        self.exact = exact  # what stands for int64 becomes int64
+        self.longs = Longs()
+        for dotted in functions.longs:
+            self.longs.mark(functions.tensor(dotted))
         self.at = 0  # the number of the outermost graph's node in progress
         self.count = 0  # nodes run so far
 
@@ -98,6 +103,8 @@ class Run:
                 self.at = start + i
             self.spend(1)
             values = [frame.find(n) if n else None for n in node.inputs]
+            if self.exact:
+                values = [self._long(v) for v in values]
             try:
                 made = self._node(node, frame, values)
             except WeftError as error:
@@ -123,14 +130,21 @@ class Run:
             version = frame.versions.get(node.domain, 1)
             if version < 7 and not node.domain and len(values) == 2:
                 values[1] = _aligned(node.op, attrs, *values)
-            call = Call(node.op, attrs, version, node.outputs, self, frame)
+            call = Call(node.op, attrs, version, node.outputs, self, frame, node.domain)
             with np.errstate(all="ignore"):
                 made = self.apply(rule, call, values)
+                if rule is not node.rule:
+                    made = self.longs.after(node.place, call, rule, values, made)
             return made if isinstance(made, tuple) else (made,)
         if function is None:
             version = frame.versions.get(node.domain, 1)
             function = self.functions.body(node, attrs, version, values)
         return self.call(function, attrs, values)
+
+    def _long(self, x: Value) -> Value:
+        """What stands for int64 as int64."""
+        long = isinstance(x, Tensor) and x.dtype is dt.int32 and self.longs.holds(x)
+        return x.cast(dt.int64) if long else x
 
     def apply(self, rule: Rule, call: Call, values: list[Value]) -> Any:
         """What a rule's function makes of operands, each of the kind that it wants."""
@@ -196,19 +210,23 @@ class Run:
         if any(many) and x.size:  # one element stands for many
             base = x[tuple(slice(0, 1) if m else slice(None) for m in many)]
             return self.lift(np.ascontiguousarray(base)).expand(x.shape)
-        if dtype is dt.int32 and x.dtype == np.int64 and x.size:
+        if dtype is dt.int32 and not fits(x):
             low, high = int(x.min()), int(x.max())
-            if low < -(1 << 31) or high >= 1 << 31:
-                raise DTypeError(
-                    f"a tensor holds {high if high >= 1 << 31 else low}: weft's devices have "
-                    "int32 for ONNX's int64, which cannot hold it"
-                )
+            raise Beyond32(
+                f"a tensor holds {high if high >= 1 << 31 else low}: weft's devices have "
+                "int32 for ONNX's int64, which cannot hold it"
+            )
         made = Tensor(np.ascontiguousarray(x.astype(dtype.numpy, copy=False)).reshape(x.shape))
         eager = self.traced is None and CURRENT.trace is None
         return made.to(self.device) if self.device is not None and eager else made
 
     def demand(self, x: Value, why: str) -> np.ndarray:
         """A value on the host. Raises NeedsValue where the nodes before have to run first."""
+        found = self._demand(x, why)
+        narrow = isinstance(x, Tensor) and found.dtype == np.int32 and self.longs.holds(x)
+        return found.astype(np.int64) if narrow else found
+
+    def _demand(self, x: Value, why: str) -> np.ndarray:
         if isinstance(x, np.ndarray):
             return x
         if not isinstance(x, Tensor):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core import dtypes as dt
+from weft.importers.onnx.longs import refuse
 from weft.importers.onnx.run import Frame, Run
 from weft.importers.onnx.table import Value
 from weft.tensor.compiled import Compiled
@@ -17,14 +18,16 @@ from weft.tensor.core import Tensor
 if TYPE_CHECKING:
     from weft.importers.onnx.model import OnnxModel
 
+FLAGS = ""  # among results: which nodes made an int64 that 32 bits do not hold
 KEPT = 64  # sets of host values for which compiled functions are kept
 
 
 class Stretch:
     """Nodes start..stop of a model, compiled: once for each set of host values among their operands
-    (a Compiled each), which has a Program for each signature."""
+    (a Compiled each), which has a Program for each signature. `instead` are initializers that a
+    call gives."""
 
-    def __init__(self, model: OnnxModel, start: int, stop: int):
+    def __init__(self, model: OnnxModel, start: int, stop: int, instead: frozenset[str]):
         graph = model.graph
         self.model, self.start = model, start
         self.device = model.device
@@ -36,10 +39,12 @@ class Stretch:
             n for n in dict.fromkeys(o for x in self.nodes for o in x.outputs) if n in later
         ]
         reads = dict.fromkeys(r for n in self.nodes for r in n.reads)
-        self.reads = [r for r in reads if r not in made and r not in model.constants]
+        outside = instead.union(reads.keys() - set(model.constants))
+        self.reads = [r for r in reads if r not in made and r in outside]
         self.compiled: OrderedDict[Any, Any] = OrderedDict()
         self.static: dict[Any, dict[str, Value]] = {}  # what is known without running
         self.hollow: set[Any] = set()  # where that is all
+        self.checked: dict[Any, list[str]] = {}  # the nodes that FLAGS are of
 
     def programs(self) -> int:
         """How many Programs there are by now."""
@@ -62,7 +67,11 @@ class Stretch:
         signature = key, tuple((x.shape, _narrow(x.dtype)) for x in operands)
         if signature not in self.hollow:
             try:
-                frame.values.update(self.compiled[key](*operands))
+                made = dict(self.compiled[key](*operands))
+                flags = made.pop(FLAGS, None)
+                if flags is not None:
+                    refuse(self.checked[signature], flags)
+                frame.values.update(made)
             except _NothingToRun:
                 self.hollow.add(signature)
         frame.values.update(self.static[signature])
@@ -74,13 +83,20 @@ class Stretch:
             given = {**fixed, **dict(zip(names, tensors))}
             frame = model.frame(given)
             run = Run(model.functions, self.device, traced_names(given))
+            for name in model.longs & given.keys():
+                run.longs.mark(given[name])
             run.nodes(self.nodes, frame, self.start)
             made = {n: frame.find(n) for n in self.gives}
+            model.longs.update(n for n, v in made.items() if run.longs.holds(v))
             shapes = tuple((t.shape, _narrow(t.dtype)) for t in tensors)
             self.static[key, shapes] = {n: v for n, v in made.items() if not _on_device(v)}
             given = {n: v for n, v in made.items() if _on_device(v)}
             if not given:
                 raise _NothingToRun
+            flags = run.longs.verdict()
+            if flags is not None:
+                given[FLAGS] = flags
+                self.checked[key, shapes] = [place for place, _ in run.longs.checks]
             return given
 
         return stretch

@@ -79,6 +79,7 @@ class Call:
     outputs: tuple[str, ...]
     run: Looks
     frame: Any
+    domain: str = ""
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute, or what stands for it where the node leaves it out."""

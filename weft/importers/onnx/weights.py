@@ -21,10 +21,12 @@ INT32 = np.iinfo(np.int32)
 _MEASURED = {"BatchNormalization": (3, 4), "QuantizeLinear": (1,), "DequantizeLinear": (1,)}
 
 
-def hold_constants(module: Foreign, graphs: Sequence[Graph], device: Device | None) -> None:
+def hold_constants(module: Foreign, graphs: Sequence[Graph], device: Device | None) -> set[str]:
     """Makes tensors of the module of what these graphs and those inside them hold: parameters of
     initializers of floats, buffers of other arrays. Single numbers and few integers, of which
-    shapes are computed, stay arrays. Raises DTypeError for integers beyond 32 bits."""
+    shapes are computed, stay arrays. Gives the names of those of int64, which are int32 now. Raises
+    DTypeError for integers beyond 32 bits."""
+    longs: set[str] = set()
     for graph in (inner for g in graphs for inner in (g, *g.subgraphs())):
         measured = {
             node.inputs[i]
@@ -44,7 +46,10 @@ def hold_constants(module: Foreign, graphs: Sequence[Graph], device: Device | No
                 dotted, value if device is None else value.to_(device), name in graph.initial
             )
             graph.held[name] = dotted
+            if graph.constants[name].dtype == np.int64:
+                longs.add(dotted)
             del graph.constants[name]
+    return longs
 
 
 def _tensor(name: str, array: np.ndarray) -> Tensor | None:
