@@ -122,7 +122,8 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
     for name in gguf.tensors:
         if name.startswith(beyond) and beyond:
             continue
-        if name not in known and name not in (ROPE_DIVISORS, *ROPE_FACTORS):
+        ropes = (ROPE_DIVISORS, *(ROPE_FACTORS if arch == "phi3" else ())) if config.ropes else ()
+        if name not in known and name not in ropes:
             raise ModelError(
                 f"{gguf.path}: tensor {name[:80]!r} has no place in a model of this architecture, "
                 f"{arch}, with {config.layers} layers"

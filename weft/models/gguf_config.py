@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from weft.core.errors import ModelError
+from weft.core.notices import say_unknown
 from weft.importers.gguf import Gguf
 from weft.models.config import DecoderConfig, Delta, Layer, Rope
 from weft.models.family_parts import (
@@ -46,6 +47,14 @@ _PLAIN: dict[str, Any] = {
     "rope.scaling.attn_factor": 1.0, "rope.scaling.yarn_attn_factor": 1.0,
     "rope.scaling.yarn_ext_factor": 1.0, "rope.scaling.yarn_log_multiplier": 0.0,
 }  # fmt: skip
+# What llama.cpp's graph of these architectures does not use, and sizes that tensors say.
+_INERT = (
+    "rope.scaling.finetuned", "rope.scaling.original_context_length", "rope.dimension_sections",
+    "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon", "rope.dimension_count",
+    "attention.key_length", "attention.value_length", "vocab_size", "tensor_data_layout",
+    "feed_forward_length", "expert_used_count", "expert_feed_forward_length",
+    "attention.sliding_window", "interleave_moe_layer_step", "rope.freq_base",
+)  # fmt: skip
 # Of these, what a family reads.
 _READ = {
     "granite": ("logit_scale", "residual_scale", "embedding_scale"),
@@ -72,7 +81,9 @@ def read_config(gguf: Gguf) -> DecoderConfig:
     for key, plain in _PLAIN.items():
         if c.value(key) not in (None, plain) and key not in _READ.get(arch, ()):
             raise c.refuse(key, f"other than {plain!r} is not supported")
-    return FAMILIES[arch](c)
+    made = FAMILIES[arch](c)
+    say_unknown(f"{gguf.path}: {arch}", c.unread(), _INERT)
+    return made
 
 
 # -- families -------------------------------------------------------------------------------------

@@ -36,23 +36,33 @@ class Source:
         self.gguf = gguf
         self.where = str(gguf.path)
         self._arch = arch
+        self.asked: set[str] = set()  # keys that a reader looked at
         own = {k: v for k, v in gguf.metadata.items() if k.startswith(f"{arch}.")}
         listed = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in own.items()}
         self._fields = Fields(listed, self.where)
 
+    def unread(self) -> dict[str, Any]:
+        """The metadata under the architecture's name that no reader looked at."""
+        found = {k.removeprefix(f"{self._arch}."): v for k, v in self._fields.data.items()}
+        return {k: v for k, v in found.items() if k not in self.asked}
+
     def value(self, key: str) -> Any:
+        self.asked.add(key)
         return self._fields.data.get(f"{self._arch}.{key}")
 
     def integer(self, key: str, lo: int, hi: int, *default: Any) -> Any:
+        self.asked.add(key)
         return self._fields.integer(f"{self._arch}.{key}", lo, hi, *default)
 
     def number(self, key: str, lo: float, hi: float, *default: Any) -> Any:
         """A float32, as the shortest decimal that it was rounded from: 1e-05, not 9.9999997e-06."""
+        self.asked.add(key)
         found = self._fields.number(f"{self._arch}.{key}", lo, hi, *default)
         return found if found is None else float(str(np.float32(found)))
 
     def each(self, key: str, hi: int, layers: int) -> tuple[int, ...]:
         """A positive integer for every layer, given once or one by one."""
+        self.asked.add(key)
         given = self._fields.integers(f"{self._arch}.{key}", 1, hi)
         if len(given) not in (1, layers):
             raise self.refuse(key, f"expected {layers} numbers, or one")
@@ -61,6 +71,7 @@ class Source:
     def uniform(self, key: str, hi: int, *default: int, none: bool = False) -> int:
         """A positive integer, given once or for every layer; it must be the same for all, but for
         layers that have `none`."""
+        self.asked.add(key)
         given = self._fields.integers(f"{self._arch}.{key}", 0 if none else 1, hi)
         found = {n for n in given if n} or set(default)
         if not found:
