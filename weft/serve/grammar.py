@@ -21,6 +21,7 @@ from weft.core.confined import Confined, Failed, Limits, Stopped
 from weft.core.errors import LimitError, UsageError
 from weft.engine.job import Constraint
 from weft.models.tokenizer import Tokenizer
+from weft.serve.schemas import kept
 from weft.serve.vocabulary import special_ids, token_bytes
 
 MAX_GRAMMAR = 256 << 10  # bytes of a grammar, as llguidance gets it
@@ -52,7 +53,8 @@ def json_schema(schema: object) -> Part:
     if "x-guidance" in schema:
         raise UsageError("x-guidance is not taken in a JSON schema: its options are the server's")
     _check_depth(schema)
-    return {"json_schema": {**schema, "x-guidance": _JSON}}
+    made, escapes = kept(dict(schema))
+    return {"json_schema": {**made, "x-guidance": {**_JSON, "json_allowed_escapes": escapes}}}
 
 
 def json_object() -> Part:
