@@ -62,6 +62,34 @@ def chatty_box(folder: Path, context: int = 512) -> Path:
     return folder
 
 
+def marked_box(folder: Path, marks: Mapping[str, bool], eos: str = "") -> dict[str, int]:
+    """The model in the box with a chat template, whose last tokens are these marks: by their text,
+    whether they are special. eos: one that ends answers too. Their ids by their text."""
+    chatty_box(folder)
+    path = folder / "tokenizer.json"
+    data = json.loads(path.read_text())
+    vocab = data["model"]["vocab"]
+    last = sorted(vocab, key=vocab.__getitem__)[-len(marks) :]
+    ids = {mark: vocab.pop(old) for mark, old in zip(marks, last)}
+    vocab |= ids
+    data["model"]["merges"] = [
+        m for m in data["model"]["merges"]
+        if "".join(m if isinstance(m, list) else m.split(" ")) not in last
+    ]  # fmt: skip
+    data["added_tokens"] += [
+        {"id": ids[mark], "content": mark, "single_word": False, "lstrip": False, "rstrip": False,
+         "normalized": False, "special": special} for mark, special in marks.items()
+    ]  # fmt: skip
+    path.write_text(json.dumps(data))
+    if eos:
+        for name in ("config.json", "generation_config.json"):
+            if (folder / name).exists():
+                config = json.loads((folder / name).read_text())
+                config["eos_token_id"] = [0, ids[eos]]
+                (folder / name).write_text(json.dumps(config))
+    return ids
+
+
 @dataclass
 class Listening:
     """What listens on a port of this machine."""

@@ -207,7 +207,7 @@ def combined(rng: random.Random, depth: int) -> Schema:
     kind = rng.choice(["anyOf", "anyOf", "allOf", "oneOf", "$ref"])
     parts = [random_schema(rng, depth) for _ in range(rng.randint(1, 3))]
     if kind == "$ref":
-        made = {"$ref": "#/$defs/one"}
+        made: Schema = {"$ref": "#/$defs/one"}
     else:
         made = {kind: parts}
     return made | (numbers(rng, 0) if some(rng, 0.2) else {})

@@ -39,7 +39,8 @@ class Constraint(Protocol):
 
 
 class TextStream(Protocol):
-    """Turns tokens into text one by one."""
+    """Turns tokens into text one by one. Where it has `start`, that is where the text of the last
+    token begins, in characters of all text so far; else tokens begin where the text before ends."""
 
     def push(self, token: int) -> str:
         """The text that `token` completes; "" while a character is incomplete."""
@@ -84,11 +85,14 @@ class Job:
 @dataclass(frozen=True)
 class Chosen:
     """A token and, where asked for, its natural logarithm of probability under the model (after
-    temperature 1 and before any penalty or constraint), and the most probable tokens."""
+    temperature 1 and before any penalty or constraint), and the most probable tokens. at: where its
+    text begins in the answer's, in characters; what holds a part of a character stands where that
+    one does."""
 
     id: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+    at: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.engine.job import Chosen, Texts, TextStream
 
 
@@ -14,6 +16,7 @@ class TextEnd:
         self._stream: TextStream | None = None
         self._begun = False
         self._held = ""
+        self._told = 0  # characters that are final
         self._unsent: list[Chosen] = []
         self.stopped: str | None = None  # the stop string that was found
 
@@ -21,10 +24,14 @@ class TextEnd:
         """Adds a token; the text that is now final, and the tokens behind it."""
         if not self._begun:  # only now: what makes no text need not wait for a tokenizer
             self._stream, self._begun = self._texts(), True
-        self._unsent.append(chosen)
         if self._stream is None:
-            return self._send("")
-        return self._grow(self._stream.push(chosen.id), False)
+            self._unsent.append(chosen)
+            return self._send("", True)
+        at = self._told + len(self._held)
+        new = self._stream.push(chosen.id)
+        at = getattr(self._stream, "start", at)
+        self._unsent.append(replace(chosen, at=at))
+        return self._grow(new, False)
 
     def finish(self) -> tuple[str, tuple[Chosen, ...]]:
         """The rest, when no token follows."""
@@ -37,13 +44,19 @@ class TextEnd:
         if found and self.stopped is None:
             at, self.stopped = min(found)
             self._held = ""
-            return self._send(whole[:at])
-        keep = 0 if last else self._overlap(whole)
-        self._held = whole[len(whole) - keep :]
-        final = whole[: len(whole) - keep]
+            return self._send(whole[:at], True)
+        size = len(whole) if last else self._whole_tokens(len(whole) - self._overlap(whole), whole)
+        final, self._held = whole[:size], whole[size:]
         if not final and not last:
             return "", ()
-        return self._send(final)
+        return self._send(final, last)
+
+    def _whole_tokens(self, size: int, whole: str) -> int:
+        """At most `size` characters that no token reaches beyond."""
+        if size == len(whole):
+            return size
+        starts = [chosen.at - self._told for chosen in self._unsent]
+        return max((at for at in starts if 0 <= at <= size), default=0)
 
     def _overlap(self, text: str) -> int:
         """Characters at the end of `text` that a stop string could begin with."""
@@ -53,6 +66,13 @@ class TextEnd:
                 return n
         return 0
 
-    def _send(self, text: str) -> tuple[str, tuple[Chosen, ...]]:
-        sent, self._unsent = tuple(self._unsent), []
-        return text, sent
+    def _send(self, text: str, last: bool) -> tuple[str, tuple[Chosen, ...]]:
+        """Final text with its tokens: those that begin in it, of the last text all."""
+        self._told += len(text)
+        count = next((i for i, t in enumerate(self._unsent) if t.at >= self._told), None)
+        if last or count is None:
+            count = len(self._unsent)
+        sent, self._unsent = self._unsent[:count], self._unsent[count:]
+        if last:
+            sent = [replace(t, at=min(t.at, self._told)) for t in sent]
+        return text, tuple(sent)

@@ -5,6 +5,7 @@ Everything here is imported on first use: running on ids needs neither library n
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from operator import index
@@ -140,6 +141,16 @@ class Tokenizer:
         found = {name: _token_text(self._config.get(name)) for name in _SPECIAL}
         return {name: text for name, text in found.items() if text is not None}
 
+    @functools.cached_property
+    def added(self) -> dict[int, str]:
+        """The tokens that were added to the vocabulary, special or not: a text of theirs in a
+        prompt is that token, whatever stands around it."""
+        try:
+            found = json.loads(self.file()).get("added_tokens") or ()
+            return {int(token["id"]): str(token["content"]) for token in found}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return {}
+
     @property
     def config(self) -> Mapping[str, Any]:
         """What tokenizer_config.json and special_tokens_map.json say."""
@@ -172,6 +183,14 @@ class Tokenizer:
             self._template = ChatTemplate(source)
         return self._template
 
+    def starts(self, ids: Sequence[int]) -> list[int]:
+        """Where the text of each of `ids` begins in what they decode to together."""
+        stream, found = self.stream(), []
+        for token in ids:
+            stream.push(token)
+            found.append(stream.start)
+        return found
+
     def stream(self, special: bool = False) -> StreamDecoder:
         """A decoder that turns ids into text one by one; with the text of special tokens or not."""
         return StreamDecoder(self, special)
@@ -194,17 +213,24 @@ class StreamDecoder:
         self._context = 0  # ids from here are decoded together
         self._done = 0  # ids before here end in whole characters, all sent
         self._sent = 0  # characters of the decoded part that have been sent
+        self._before = 0  # characters that went out before the decoded part
+        self._pending = ""  # what the part decoded to before the last token, incomplete at its end
+        self.start = 0  # where the last token's text begins, in characters of the whole
 
     def push(self, token: int) -> str:
         """The text that `token` completes; "" while a character is incomplete."""
         self._ids.append(token)
         now = self._text(self._context)
         whole = len(now.rstrip("\ufffd"))
+        self.start = self._before + self._start(now, whole)
+        self._pending = now if whole < len(now) else ""
         if whole == len(now):
             new = self._take(now, whole)
             if new:  # nothing is pending: later texts need only this much context
+                total = self._before + self._sent
                 self._context, self._done = self._done, len(self._ids)
                 self._sent = len(self._text(self._context))
+                self._before = total - self._sent
             return new
         # The signs that the tokens since the last whole character give by themselves: tokenizers
         # with byte fallback mark a whole run of bytes, good ones before it included.
@@ -216,6 +242,14 @@ class StreamDecoder:
         """What is still held back; incomplete bytes come out as U+FFFD."""
         now = self._text(self._context)
         return self._take(now, len(now))
+
+    def _start(self, now: str, whole: int) -> int:
+        """Where the last token's text begins in the decoded part: after the incomplete characters
+        that it shows to be broken."""
+        if whole < len(now) or not self._pending:
+            return self._sent
+        same = next((i for i, (a, b) in enumerate(zip(self._pending, now)) if a != b), None)
+        return max(min(len(self._pending), len(now)) if same is None else same, self._sent)
 
     def _text(self, start: int) -> str:
         return self._tokenizer.decode(self._ids[start:], self._skip)

@@ -7,20 +7,22 @@ choice into its own words.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weft.core.errors import UsageError, WeftError
-from weft.engine.job import Chosen, Constraint, Finish, Job, Usage
+from weft.engine.job import Chosen, Constraint, Finish, Job, Output, Usage
 from weft.engine.sampler import Sampling
-from weft.serve.forcing import forced, formed
+from weft.serve.forcing import Shape, forced, shaped
 from weft.serve.player import Answer
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.asked import Calls
 from weft.serve.toolcalls.events import CallStarted, Content, Event, Parser
 from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.marks import NONE, Marks
 from weft.serve.tooling import Follow, parameters_of
 from weft.serve.wire import Refused, TooLong, refusal
 
@@ -114,12 +116,21 @@ def continued(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str
     return messages[:-1], last["content"]
 
 
-async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int]]:
-    """The conversation through the model's own chat template: text and ids. Raises Refused."""
+async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int], str | None]:
+    """The conversation through the model's own chat template: text, ids, and what it begins the
+    answer with (None: that is not to be told from the messages). Raises Refused."""
+
+    def made() -> tuple[str, str | None]:
+        chat, begun = model.chat(turn.messages, turn.values), None
+        with contextlib.suppress(WeftError):  # a template may refuse to begin nothing
+            asked = model.chat(turn.messages, turn.values, False)
+            if chat.startswith(asked):
+                begun = chat[len(asked) :] + turn.prefix
+        return chat + turn.prefix, begun
+
     try:
-        text = await model.pools.templates.run(model.chat, turn.messages, turn.values)
-        text += turn.prefix
-        return text, (await model.encoded([text], special=False))[0]
+        text, begun = await model.pools.templates.run(made)
+        return text, (await model.encoded([text], special=False))[0], begun
     except UsageError as e:
         raise Refused(400, str(e), "messages") from None
     except WeftError as e:
@@ -133,25 +144,34 @@ async def tokens_of(model: ServedDecoder, text: str) -> int:
 
 async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
     """The choices of a turn, being made. Raises Refused."""
-    text, ids = await prompt_of(model, turn)
-    make = model.parser
-    context = Context(text, turn.parameters)
+    text, ids, begun = await prompt_of(model, turn)
+    context = Context(text, turn.parameters, begun=begun)
     options = replace(turn.options, special=True)
     calls = None if turn.parallel else 1
-    constraint = _constraint(turn, text)
-    return await begin_ids(model, [ids], options, lambda: make(context), calls, constraint)
+    make, parser = _constraint(turn, context), model.parser
+    shape: list[Shape] = []
+
+    def compiled(model: ServedDecoder) -> Callable[[], Constraint]:
+        assert make is not None
+        shape.append(make(model))
+        return shape[-1].start
+
+    def read() -> Parser:
+        return parser(context) if not shape else shape[-1].parser(context)
+
+    return await begin_ids(model, [ids], options, read, calls, compiled if make else None)
 
 
-def _constraint(turn: Turn, prompt: str) -> Make | None:
+def _constraint(turn: Turn, context: Context) -> Callable[[ServedDecoder], Shape] | None:
     """What an answer has to be: where tools are offered, text or calls."""
     content, tools = turn.options.constraint, turn.parameters
     if content is not None and not tools:
-        return lambda model: formed(model, prompt, turn.values, content)
+        return lambda model: shaped(model, context, turn.values, content)
     if not tools or not (turn.needed or turn.strict or content):
         return None
     tools = {name: tools[name] for name in turn.needed or tools}
     calls = Calls(tools, bool(turn.needed), turn.parallel)
-    return lambda model: forced(model, prompt, turn.values, calls, content)
+    return lambda model: forced(model, context, turn.values, calls, content)
 
 
 async def begin_ids(
@@ -169,8 +189,8 @@ async def begin_ids(
     try:
         if make is not None:
             made = await model.constraint(make)
-        jobs = [
-            replace(job, constraint=made)
+        jobs = [  # what has to be a form ends where that does, whoever ignores its ends
+            job if made is None else replace(job, constraint=made, eos=model.eos)
             for ids in prompts
             for job in _jobs(model, tuple(ids), options)
         ]
@@ -178,7 +198,10 @@ async def begin_ids(
         answers = model.player.submit(jobs)
     except WeftError as e:
         raise refusal(e) from None
-    return [Choice(answer, made, job, calls) for answer, made, job in zip(answers, parsers, jobs)]
+    return [
+        Choice(answer, made, job, calls, model.marks)
+        for answer, made, job in zip(answers, parsers, jobs)
+    ]
 
 
 def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: Options) -> list[Job]:
@@ -205,9 +228,11 @@ class Choice:
     and `limit` are how many tokens its prompt has and it may get."""
 
     def __init__(
-        self, answer: Answer, parser: Parser | None, job: Job, calls: int | None = None
-    ) -> None:
-        self._answer, self._parser = answer, parser
+        self, answer: Answer, parser: Parser | None, job: Job, calls: int | None = None,
+        marks: Marks = NONE,
+    ) -> None:  # fmt: skip
+        self._answer, self._parser, self._marks = answer, parser, marks
+        self._read = 0  # characters
         self.prompt, self.limit = len(job.prompt), job.max_new_tokens
         self._calls = calls
         self._over = False  # whether what follows is left out
@@ -217,7 +242,7 @@ class Choice:
             async for output in self._answer:
                 ended = output.finish is not None
                 tokens = () if self._over else output.tokens
-                events = tuple(self._kept(self._events(output.text, ended)))
+                events = tuple(self._kept(self._events(output, ended)))
                 finish = "stop" if ended and self._over else output.finish
                 if finish == "cancelled":  # not by who reads this
                     raise Refused(503, "the server had to end this answer; ask again", retry=5)
@@ -235,9 +260,12 @@ class Choice:
             if not self._over:
                 yield found
 
-    def _events(self, text: str, ended: bool) -> list[Event]:
+    def _events(self, output: Output, ended: bool) -> list[Event]:
+        text = output.text
         if self._parser is None:
             return [Content(text)] if text else []
+        text = self._marks.read(text, self._read, output.tokens)
+        self._read += len(output.text)
         return [*self._parser.feed(text), *(self._parser.finish() if ended else ())]
 
     def close(self) -> None:

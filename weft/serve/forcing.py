@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.core.errors import UsageError
 from weft.engine.job import Constraint
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.asked import Calls, Grammar
-from weft.serve.toolcalls.events import Reasoning, message
+from weft.serve.toolcalls.events import Parser, Reasoning, message
 from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.given import Given, Verbatim
 from weft.serve.toolcalls.written import ARGUMENTS, NAME, CallForm, Render, call_form, closing_of
 from weft.serve.tooling import Follow, object_of
 
@@ -19,14 +20,22 @@ if TYPE_CHECKING:
     from weft.serve.grammar import Part
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What an answer has to be, `start`, and what reads it."""
+
+    start: Callable[[], Constraint]
+    parser: Callable[[Context], Parser]
+
+
 def forced(
     model: ServedDecoder,
-    prompt: str,
+    context: Context,
     variables: Mapping[str, Any],
     calls: Calls,
     content: Follow | None,
-) -> Callable[[], Constraint]:
-    """What an answer to `prompt`, made with the template's `variables`, has to be: `calls`, or a
+) -> Shape:
+    """What an answer to a prompt, made with the template's `variables`, has to be: `calls`, or a
     text as `content` says. Takes what compiling a grammar takes, off the event loop. Raises
     UsageError where the model's template writes no calls that could be asked for, or its parser
     does not read them."""
@@ -36,31 +45,51 @@ def forced(
     if content is not None and not calls.needed:
         more = [{"name": "content", **content.part()}]
         calls = replace(calls, content="@content")
-    text = Grammar(form, grammars.special, _opened(model, prompt)).text(calls)
-    return grammars.compile({"lark_grammar": text}, *more)
+    opened = _opened(model, context)
+    text = Grammar(form, grammars.special, opened).text(calls)
+    start = grammars.compile({"lark_grammar": text}, *more)
+    if not more:
+        return Shape(start, model.parser)
+    opening = form.opening if form.closing else ""
+    gap = form.gap if opened or opening else ""
+    read = Given(model.marks, "" if opened else opening, form.closing, gap, form.before)
+    return Shape(
+        start, lambda context: read.parser(replace(context, begun=""), opened, model.parser)
+    )
+
+
+def shaped(
+    model: ServedDecoder, context: Context, variables: Mapping[str, Any], content: Follow
+) -> Shape:
+    """What an answer to a prompt has to be that is as `content` says: where the prompt has begun
+    reasoning, after that. Raises UsageError where nothing is known to end it."""
+    if not _opened(model, context):
+        return Shape(content(model), lambda context: Verbatim(model.marks))
+    grammars = model.grammars()
+    closing, gap = closing_of(_render(model, variables))
+    closing, gap = (closing, gap) if closing else ("</think>", "\n\n")
+    parser = model.parser(context)
+    said = model.marks.hide(f"x{closing}y")
+    if message([*parser.feed(said), *parser.finish()]).content != "y":
+        raise UsageError("a form cannot be asked for: the prompt begins reasoning, and nothing in "
+                         "the model's chat template ends it")  # fmt: skip
+    form = CallForm("", "", "", closing=closing, gap=gap)
+    text = Grammar(form, grammars.special, True).thought("@content")
+    start = grammars.compile({"lark_grammar": text}, {"name": "content", **content.part()})
+    read = Given(model.marks, "", closing, gap, "")
+    return Shape(start, lambda context: read.parser(context, True, model.parser))
 
 
 def formed(
     model: ServedDecoder, prompt: str, variables: Mapping[str, Any], content: Follow
 ) -> Callable[[], Constraint]:
-    """What an answer to `prompt` has to be that is as `content` says: where the prompt has begun
-    reasoning, after that. Raises UsageError where nothing is known to end it."""
-    if not _opened(model, prompt):
-        return content(model)
-    grammars = model.grammars()
-    closing = closing_of(_render(model, variables)) or "</think>"
-    parser = model.parser(Context(prompt))
-    if message([*parser.feed(f"x{closing}y"), *parser.finish()]).content != "y":
-        raise UsageError("a form cannot be asked for: the prompt begins reasoning, and nothing in "
-                         "the model's chat template ends it")  # fmt: skip
-    form = CallForm("", "", "", closing=closing)
-    text = Grammar(form, grammars.special, True).thought("@content")
-    return grammars.compile({"lark_grammar": text}, {"name": "content", **content.part()})
+    """`shaped`, for a prompt of which nothing else is known: the constraint alone."""
+    return shaped(model, Context(prompt), variables, content).start
 
 
-def _opened(model: ServedDecoder, prompt: str) -> bool:
+def _opened(model: ServedDecoder, context: Context) -> bool:
     """Whether what follows the prompt is reasoning."""
-    events = model.parser(Context(prompt)).feed("x")
+    events = model.parser(context).feed("x")
     return any(isinstance(e, Reasoning) for e in events)
 
 
@@ -74,7 +103,8 @@ def _form(model: ServedDecoder, variables: Mapping[str, Any]) -> CallForm:
     ends = [model.tokenizer.decode([i], skip_special=False) for i in model.eos]
     form = call_form(_render(model, variables), [end for end in ends if end])
     parser = model.parser(Context("", {NAME: {}}))
-    read = message([*parser.feed(form.example), *parser.finish()]).calls
+    example = model.marks.hide(form.example)
+    read = message([*parser.feed(example), *parser.finish()]).calls
     if [(c.name, object_of(c.arguments)) for c in read] != [(NAME, ARGUMENTS)]:
         raise UsageError(
             f"calls cannot be asked for: the parser {model.parser_name!r} does not read what the "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -102,18 +103,23 @@ def quoted(text: str) -> str:
 
 class Grammars:
     """The grammars of one tokenizer, whose answers end by one of `eos`; a mask has `vocab` entries.
+    `marks` are tokens that stand for no text, as special ones: what calls of tools begin with.
 
     Any thread may call. Making one imports llguidance and reads the vocabulary: tenths of a second.
     Raises UsageError for tokenizers whose tokens have no bytes (vocabulary.py).
     """
 
-    def __init__(self, tokenizer: Tokenizer, vocab: int, eos: Iterable[int]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, vocab: int, eos: Iterable[int], marks: Mapping[int, str] = {}
+    ) -> None:
         import llguidance
 
         self.vocab = vocab
         tokens, special = token_bytes(tokenizer, vocab)
-        self.special = special_ids(tokenizer)
+        self.special = special_ids(tokenizer) | {text: i for i, text in marks.items()}
+        special |= {i for i in marks if i < vocab}
         ends = sorted(i for i in set(eos) if 0 <= i < vocab)
+        self._ends = ends
         if not ends:  # llguidance needs one: an id that no mask shows
             ends, tokens = [vocab], [*tokens, b""]
         wrapped = llguidance.TokenizerWrapper(_Tokens(tokenizer, tokens, special, ends))
@@ -150,7 +156,7 @@ class Grammars:
                 self._child.interrupt()
 
     def _start(self, matcher: Any) -> Callable[[], Constraint]:
-        return lambda: Matching(matcher.deep_copy(), self.vocab)
+        return lambda: Matching(matcher.deep_copy(), self.vocab, self._ends)
 
     def _compiled(self, text: str) -> Any:
         import llguidance
@@ -218,16 +224,21 @@ def written(*parts: Part) -> str:
 class Matching:
     """A grammar at one of its states: a Constraint of weft.engine.job."""
 
-    def __init__(self, matcher: Any, vocab: int) -> None:
-        self._matcher, self._vocab = matcher, vocab
+    def __init__(self, matcher: Any, vocab: int, ends: Sequence[int] = ()) -> None:
+        self._matcher, self._vocab, self._ends = matcher, vocab, list(ends)
 
     def allowed(self) -> np.ndarray:
         """Which tokens may come next, bool [vocab]; where the text is whole, those that end it
         among them. Raises LimitError where going on takes more than LIMITS."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
-        found = np.unpackbits(bits, count=self._vocab, bitorder="little")
-        return found.view(np.bool_)
+        found = np.unpackbits(bits, count=self._vocab, bitorder="little").view(np.bool_)
+        if found[self._ends].any() and not self.whole:
+            found[self._ends] = False  # as where a grammar itself asks for such a token
+            if not found.any():
+                raise UsageError("the grammar has no text to go on by: it asks for a token that "
+                                 "ends answers, or for text that no token spells")  # fmt: skip
+        return found
 
     def accept(self, token: int) -> None:
         """Goes on by a token that was allowed. Raises UsageError for another."""
@@ -277,9 +288,39 @@ class _Tokens:
         self.tokens = tokens
         self.special_token_ids = sorted({*special, *ends})
         self._tokenizer = tokenizer
+        self._never = frozenset(self.special_token_ids)
+        added = [tokens[i].decode(errors="replace") for i in self._never if i < len(tokens)]
+        texts = sorted(filter(None, added), key=len, reverse=True)
+        self._cut = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
+        self._longest: dict[bytes, int] = {}
 
     def __call__(self, text: bytes) -> list[int]:
-        return self._tokenizer.encode(text.decode(errors="replace"), special=False)
+        """Tokens that spell `text`, none of them special: as the tokenizer has it, cut within what
+        it would take for a special token; [] where none do."""
+        with contextlib.suppress(UnicodeDecodeError):
+            whole = text.decode()
+            cuts = [found.start() + 1 for found in self._cut.finditer(whole)]
+            parts = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)])]
+            ids = [i for part in parts for i in self._tokenizer.encode(part, special=False)]
+            if not self._never & set(ids) and b"".join(self.tokens[i] for i in ids) == text:
+                return ids
+        return self._by_length(text)
+
+    def _by_length(self, text: bytes) -> list[int]:
+        """The longest token that fits, again and again: for tokenizers that put a space before."""
+        if not self._longest:
+            listed = enumerate(self.tokens)
+            self._longest = {t: i for i, t in listed if t and i not in self._never}
+        most = max(map(len, self._longest), default=0)
+        ids, at = [], 0
+        while at < len(text):
+            sizes = range(min(most, len(text) - at), 0, -1)
+            size = next((n for n in sizes if text[at : at + n] in self._longest), 0)
+            if not size:
+                return []
+            ids.append(self._longest[text[at : at + size]])
+            at += size
+        return ids
 
 
 def _cost(text: str) -> int:

@@ -137,7 +137,7 @@ class _Translation:
         # In a class that is negated, more inside is less outside.
         inside = self._outside if negated else self._inside
         outside = self._inside if negated else self._outside
-        made = []
+        made: list[str] = []
         quotes = False  # whether what JSON escapes by itself, " and \\, is among the members
         while (c := self._next()) != "]" or not made:
             if c == "]":

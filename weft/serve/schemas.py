@@ -218,7 +218,7 @@ def _check_step(step: object, where: str) -> None:
     exact = _number(step, "multipleOf", where)
     if exact <= 0:
         raise UsageError(f"{where}/multipleOf of the JSON schema is {step}; expected more than 0")
-    if Fraction(step) != exact:  # type: ignore[arg-type]
+    if Fraction(step) != exact:  # type: ignore[call-overload]
         raise _unsupported(f"multipleOf {step} (readers that compute in binary disagree on its "
                            "multiples)", where, "an integer of that unit")  # fmt: skip
 
@@ -287,7 +287,7 @@ def _count(made: Schema, name: str, where: str) -> None:
 
 def _typed(made: Schema, name: str, kind: type, where: str) -> Any:
     if not isinstance(made[name], kind):
-        expected = {list: "a list", dict: "an object", str: "text"}[kind]
+        expected = "a list" if kind is list else "an object" if kind is dict else "text"
         raise UsageError(f"{where}/{name} of the JSON schema is {str(made[name])[:40]!r}; expected "
                          f"{expected}")  # fmt: skip
     return made[name]

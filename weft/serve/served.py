@@ -82,14 +82,19 @@ class Served:
     def tokenizer(self) -> Tokenizer:
         return self.model.need_tokenizer("serving text needs one")
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
-        """A conversation through the model's chat template, as text. Raises UsageError where the
-        model has none, or the template refuses."""
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+        begin: bool = True,
+    ) -> str:
+        """A conversation through the model's chat template, as text, with what begins the answer or
+        not. Raises UsageError where the model has none, or the template refuses."""
         tokenizer = self.tokenizer
         if not self.has_chat:
             raise UsageError(f"{self.name} has no chat template; prompt it with plain text")
         template = tokenizer.chat_template()
-        return template.render(messages, True, tokenizer.special_tokens, variables)
+        return template.render(messages, begin, tokenizer.special_tokens, variables)
 
     async def encoded(
         self, texts: Sequence[str], special: bool = True, unlimited: bool = False
@@ -216,6 +221,7 @@ class ServedDecoder(Served):
         )  # fmt: skip
         self.player = Player(self.engine, name, metrics)
         self.parser_name, self.parser = choose(self.tokenizer, settings.parser)
+        self.marks = self.parser.marks
         self._made = Made()
         self._others = {one: self._with(one, settings.adapters[one]) for one in model.adapters}
 
@@ -281,7 +287,7 @@ class ServedDecoder(Served):
                         f"structured output needs llguidance: {how('serve')}"
                     ) from None
                 vocab = self.model.config.vocab
-                made.grammars = Grammars(self.tokenizer, vocab, self.eos)
+                made.grammars = Grammars(self.tokenizer, vocab, self.eos, self.marks.ids)
             return made.grammars
 
     async def constraint(

@@ -46,8 +46,11 @@ async def completions(request: Request) -> Response:
 
     async def start(model: ServedDecoder) -> Writer:
         ids = await _ids(model, prompts)
+        starts: list[list[int]] = []
+        if options.prompt_logprobs is not None:
+            starts = [await model.pools.texts.run(model.tokenizer.starts, one) for one in ids]
         choices = await begin_ids(model, ids, options)
-        return _Writer(model, body, choices, ids, options.n)
+        return _Writer(model, body, choices, starts, options.n)
 
     return await reply(request, body.model, start, bool(body.stream))
 
@@ -66,11 +69,11 @@ class _Writer(Writer):
 
     def __init__(
         self, model: ServedDecoder, body: Completion, choices: Sequence[Choice],
-        prompts: Sequence[list[int]], n: int,
+        starts: Sequence[list[int]], n: int,
     ) -> None:  # fmt: skip
         self.choices = choices
-        self._model, self._body, self._prompts, self._n = model, body, prompts, n
-        self._offsets = [0] * len(choices)  # characters that the tokens told so far have
+        self._model, self._body, self._n = model, body, n
+        self._starts = starts  # of the prompts' tokens
         self._head = {
             "id": "cmpl-" + secrets.token_hex(16), "object": "text_completion",
             "created": int(time.time()), "model": model.name, "system_fingerprint": model.print,
@@ -81,10 +84,11 @@ class _Writer(Writer):
         for index, pieces in enumerate(await gathered(self.choices)):
             echoed = self._echo(index) if self._body.echo else ""
             text = echoed + "".join(piece.content for piece in pieces)
-            tokens = [t for piece in pieces for t in (*piece.prompt, *piece.tokens)]
+            tokens = [t for piece in pieces for t in piece.tokens]
+            scored = [t for piece in pieces for t in piece.prompt]
             finish = FINISH[pieces[-1].finish or "stop"]
             made.append({"index": index, "text": text, "finish_reason": finish,
-                         "logprobs": self._logprobs(index, tokens)})  # fmt: skip
+                         "logprobs": self._logprobs(index, scored, tokens)})  # fmt: skip
             usages.append([piece.usage for piece in pieces if piece.usage is not None][-1])
         return {**self._head, "choices": made, "usage": self._usage(usages)}
 
@@ -108,10 +112,10 @@ class _Writer(Writer):
         yield event("[DONE]")
 
     def _chunk(self, index: int, text: str, piece: Piece, count: bool) -> bytes:
-        tokens = [*piece.prompt, *piece.tokens]
+        told = self._logprobs(index, piece.prompt, piece.tokens)
         finish = None if piece.finish is None else FINISH[piece.finish]
         choice = {"index": index, "text": text, "finish_reason": finish,
-                  "logprobs": self._logprobs(index, tokens) if tokens else None}  # fmt: skip
+                  "logprobs": told if piece.prompt or piece.tokens else None}  # fmt: skip
         made = {**self._head, "choices": [choice]}
         return event({**made, "usage": None} if count else made)
 
@@ -127,16 +131,19 @@ class _Writer(Writer):
         made["total_tokens"] = made["prompt_tokens"] + made["completion_tokens"]
         return made
 
-    def _logprobs(self, index: int, tokens: Sequence[Chosen]) -> dict[str, Any] | None:
+    def _logprobs(
+        self, index: int, prompt: Sequence[Chosen], new: Sequence[Chosen]
+    ) -> dict[str, Any] | None:
+        """Of tokens of the prompt, and of new ones; text_offset counts characters of the choice's
+        text, which begins with the prompt where that is echoed."""
         if self._body.logprobs is None:
             return None
-        texts, offsets = [], []
-        for token in tokens:
-            texts.append(self._model.token(token.id)[0])
-            offsets.append(self._offsets[index])
-            self._offsets[index] += len(texts[-1])
+        size = len(self._echo(index)) if self._body.echo else 0
+        starts = self._starts[index // self._n] if prompt else []
+        offsets = [min(at, size) for at in starts] + [size + token.at for token in new]
+        tokens = [*prompt, *new]
         return {
-            "tokens": texts,
+            "tokens": [self._model.token(t.id)[0] for t in tokens],
             "token_logprobs": [t.logprob for t in tokens],
             "top_logprobs": [self._tops(t) for t in tokens],
             "text_offset": offsets,

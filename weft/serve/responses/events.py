@@ -88,6 +88,8 @@ class Response:
 
     def end(self, incomplete: str | None, **fields: Any) -> Iterator[Made]:
         """The last events. incomplete: why it is not whole; fields: what is known only now."""
+        if self._kind is MESSAGE:  # tokens that ended it, without a text of their own
+            self._item[MESSAGE.list][0]["logprobs"] += self._logprobs
         yield from self._close("completed" if incomplete is None else "incomplete")
         self.made |= fields
         self.made["status"] = "completed" if incomplete is None else "incomplete"

@@ -43,7 +43,7 @@ class Grammar:
         and calls cannot be told apart."""
         if calls.several and self._form.joint is None and calls.needed:
             calls = Calls(calls.tools, True, False, calls.content)  # one is all it can write
-        start = self._thinking()
+        start = self._thinking(bool(calls.content))
         if calls.needed:
             start += f" {self._literal(self._form.before)} calls"
         else:
@@ -53,24 +53,30 @@ class Grammar:
 
     def thought(self, content: str) -> str:
         """The grammar of reasoning, and then of what `content` says in Lark's syntax."""
-        return self._whole(f"{self._thinking()} {content}")
+        return self._whole(f"{self._thinking(True)} {content}")
 
     def _whole(self, start: str) -> str:
         return "\n".join([f"start:{start}", *(f"{n}: {r}" for n, r in self._rules.items())])
 
-    def _thinking(self) -> str:
-        """Reasoning at the beginning, where the prompt has opened it or the model may."""
+    def _thinking(self, exact: bool) -> str:
+        """Reasoning at the beginning, where the prompt has opened it or the model may. exact: the
+        space after it is the template's, so that what follows keeps its own."""
         form = self._form
         if not form.closing or not (self._opened or form.opening):
             return ""
-        thought = f"{self._until('thought', form.closing)} SPACE"
-        self._rules["SPACE"] = r"/\s{0,4}/"
+        thought = self._until("thought", form.closing)
+        if exact:
+            thought = f"{thought} {self._literal(form.gap)}"
+        else:
+            thought += " SPACE"
+            self._rules["SPACE"] = r"/\s{0,4}/"
         return f" {thought}" if self._opened else f" ({self._literal(form.opening)} {thought})?"
 
     def _until(self, name: str, mark: str) -> str:
         """Text up to a mark, which is taken."""
-        if mark in self._special:
-            return f"{_ANY} <[{self._special[mark]}]>"
+        first = self._split.match(mark)
+        if first is not None:
+            return f"{_ANY} {self._literal(mark)}"
         self._rules[f"{name}[suffix={json.dumps(mark, ensure_ascii=False)}]"] = _ANY
         return name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.core.errors import ModelError, UsageError
@@ -11,11 +12,23 @@ from weft.models.tokenizer import Tokenizer
 from weft.serve.toolcalls import formats
 from weft.serve.toolcalls.events import Parser, Sink
 from weft.serve.toolcalls.formats import Context, Format, tagged, tagged_gemma
+from weft.serve.toolcalls.marks import Marks
 from weft.serve.toolcalls.reading import Incremental, Reader
-from weft.serve.toolcalls.template import ResponseTemplate
+from weft.serve.toolcalls.template import ResponseTemplate, mark_texts
 
 Read = Callable[[Sink, Context], Reader]
-Make = Callable[[Context], Parser]
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes a parser for each answer; `marks` are those that it knows as tokens."""
+
+    make: Callable[[Context], Parser]
+    marks: Marks
+
+    def __call__(self, context: Context) -> Parser:
+        return self.make(context)
+
 
 _THINK = ("<think>", "</think>")
 _ENDS = ("<|im_end|>", "<|endoftext|>")
@@ -55,9 +68,22 @@ FORMATS: dict[str, tuple[Read, tuple[str, ...]]] = {
     "text": (Format().read, ()),
 }  # fmt: skip
 NAMES = ("auto", "template", *FORMATS)
+MARKS: dict[str, tuple[str, ...]] = {
+    "harmony": tuple(f"<|{m}|>" for m in (*formats.HARMONY, "constrain")),
+    "gemma4": ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<turn|>",
+               "<|tool_response>"),
+    "functiongemma": ("<start_function_call>", "<end_function_call>", "<start_function_response>",
+                      "<end_of_turn>"),
+    "mistral": ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
+    "qwen-xml": (*_THINK, "<tool_call>", "</tool_call>", *_ENDS),
+    "hermes": (*_THINK, "<tool_call>", "</tool_call>", *_ENDS),
+    "llama": ("<|python_tag|>",), "llama-json": ("<|python_tag|>",),
+    "think": _THINK, "text": (),
+}  # fmt: skip
+"""What each format is written with."""
 
 
-def choose(tokenizer: Tokenizer, name: str = "auto") -> tuple[str, Make]:
+def choose(tokenizer: Tokenizer, name: str = "auto") -> tuple[str, Maker]:
     """The name of the parser that the model of `tokenizer` has, or that was asked for by `name`,
     and what makes one for each answer. Raises UsageError for a name that is none of NAMES, or a
     "template" that the model lacks; ModelError for a response_template that weft does not take."""
@@ -74,15 +100,22 @@ def choose(tokenizer: Tokenizer, name: str = "auto") -> tuple[str, Make]:
         source = read_template(tokenizer.path.parent, config) or ""
         name = next(n for n, (_, signs) in FORMATS.items() if all(s in source for s in signs))
     read = FORMATS[name][0]
-    return name, lambda context: Incremental(lambda sink: read(sink, context))
+    marks = Marks(tokenizer.added, MARKS[name])
+
+    def make(context: Context) -> Parser:
+        known = replace(context, marks=marks)
+        return Incremental(lambda sink: read(sink, known), marks.show)
+
+    return name, Maker(make, marks)
 
 
-def _template(tokenizer: Tokenizer, spec: Mapping[str, Any]) -> Make:
+def _template(tokenizer: Tokenizer, spec: Mapping[str, Any]) -> Maker:
     try:
-        template = ResponseTemplate(spec)
+        marks = Marks(tokenizer.added, mark_texts(spec))
+        template = ResponseTemplate(spec, marks)
     except UsageError as e:
         raise ModelError(
             f"{tokenizer.path.parent}: {e}\nname a parser instead: --tool-parser "
             f"{'|'.join(FORMATS)}"
         ) from None
-    return template.parser
+    return Maker(template.parser, marks)

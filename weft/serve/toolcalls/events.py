@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -92,11 +92,12 @@ class Sink:
     """Takes what a parser finds, character by character, and gives events of longer pieces.
 
     Space goes where nothing is lost by it: before and after reasoning, and between a call and what
-    surrounds it.
+    surrounds it. show: what each text goes through.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, show: Callable[[str], str] = str) -> None:
         self.calls = 0
+        self._show = show
         self._events: list[Event] = []
         self._parts: list[str] = []  # of the event that is growing
         self._kind: type[Content] | type[Reasoning] | type[CallArguments] = Content
@@ -123,7 +124,7 @@ class Sink:
     def start(self, name: str) -> None:
         self.border()
         self._close()
-        self._events.append(CallStarted(self.calls, name))
+        self._events.append(CallStarted(self.calls, self._show(name)))
         self.calls += 1
 
     def arguments(self, text: str) -> None:
@@ -164,7 +165,7 @@ class Sink:
     def _close(self) -> None:
         if not self._parts:
             return
-        text, self._parts = "".join(self._parts), []
+        text, self._parts = self._show("".join(self._parts)), []
         if self._kind is CallArguments:
             self._events.append(CallArguments(self.calls - 1, text))
         else:

@@ -8,7 +8,8 @@ from typing import Any
 
 from weft.serve.toolcalls.events import Sink
 from weft.serve.toolcalls.json_call import CallObject
-from weft.serve.toolcalls.reading import END, Reader, skip_space, until
+from weft.serve.toolcalls.marks import Marks
+from weft.serve.toolcalls.reading import END, Reader, beginning, skip_space, until
 from weft.serve.toolcalls.values import gemma_arguments, xml_arguments
 
 Body = Callable[[Sink, "Context"], Generator[None, str, None]]
@@ -17,11 +18,29 @@ Body = Callable[[Sink, "Context"], Generator[None, str, None]]
 
 @dataclass(frozen=True)
 class Context:
-    """What a parser may know besides the text: the prompt that it goes on from, and the schemas
-    of the tools' parameters by name (empty: none are offered)."""
+    """What a parser may know besides the text: the prompt that it goes on from, the schemas
+    of the tools' parameters by name (empty: none are offered), and which marks are tokens (None:
+    nothing is known of tokens). begun: the part of the prompt that belongs to the answer, where
+    that is known: a user's text is none of it."""
 
     prompt: str = ""
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    marks: Marks | None = None
+    begun: str | None = None
+
+    def hide(self, text: str) -> str:
+        """A mark as it is found in the text."""
+        return text if self.marks is None else self.marks.hide(text)
+
+    def show(self, text: str) -> str:
+        return text if self.marks is None else self.marks.show(text)
+
+    def opened(self, opening: str, closing: str) -> bool:
+        """Whether the answer goes on from what this mark opened."""
+        if self.begun is None:
+            return self.prompt.rstrip().endswith(opening)
+        _, found, after = self.begun.rpartition(opening)
+        return bool(found) and closing not in after
 
 
 @dataclass(frozen=True)
@@ -36,17 +55,25 @@ class Format:
     def read(self, sink: Sink, context: Context) -> Reader:
         calls = self.calls if context.tools else {}
         opening, closing = self.thinking or ("", "")
-        marks = [m for m in (opening, *calls, *self.ends) if m]
-        if opening and context.prompt.rstrip().endswith(opening):
-            yield from self._think(sink, closing)
+        readers = {context.hide(mark): read for mark, read in calls.items()}
+        ends = [context.hide(mark) for mark in self.ends]
+        if context.marks is not None:  # text that spells one is text
+            ends = [end for end, mark in zip(ends, self.ends) if end != mark]
+        read = ""
+        if opening and context.opened(opening, closing):
+            yield from self._think(sink, context.hide(closing))
+        elif opening:
+            read, thinks = yield from beginning(context.hide(opening))
+            if thinks:
+                read = ""
+                yield from self._think(sink, context.hide(closing))
         while True:
-            found = yield from until(marks, sink.content)
+            found = yield from until([*readers, *ends], sink.content, begun=read)
+            read = ""
             if found == END:
                 return
-            if found == opening:
-                yield from self._think(sink, closing)
-            elif found in calls:
-                yield from calls[found](sink, context)
+            if found in readers:
+                yield from readers[found](sink, context)
 
     @staticmethod
     def _think(sink: Sink, closing: str) -> Generator[None, str, None]:
@@ -60,7 +87,8 @@ def tagged(opening: str, closing: str) -> dict[str, Body]:
 
     def body(sink: Sink, context: Context) -> Generator[None, str, None]:
         call = CallObject(sink)
-        found = yield from until([closing], call.push, lambda: not call.in_string)
+        mark = context.hide(closing)
+        found = yield from until([mark], call.push, lambda: not call.in_string)
         if call.finish(bare=True):
             sink.border()
         else:
@@ -73,7 +101,7 @@ def functions_of_xml(sink: Sink, context: Context) -> Generator[None, str, None]
     """<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>, as
     Qwen3-Coder writes it. A value is text unless the tool's schema says otherwise."""
     parts: list[str] = []
-    found = yield from until(["</tool_call>"], parts.append)
+    found = yield from until([context.hide("</tool_call>")], parts.append)
     _whole(sink, "<tool_call>", "".join(parts), found, xml_arguments, context)
 
 
@@ -82,7 +110,7 @@ def tagged_gemma(opening: str, closing: str, quote: str) -> dict[str, Body]:
 
     def body(sink: Sink, context: Context) -> Generator[None, str, None]:
         parts: list[str] = []
-        found = yield from until([closing], parts.append)
+        found = yield from until([context.hide(closing)], parts.append)
         text = "".join(parts)
         _whole(sink, opening, text, found, lambda t, _: gemma_arguments(t, quote), context)
 
@@ -98,7 +126,7 @@ def _whole(
     context: Context,
 ) -> None:
     """A call that is understood only when it is whole."""
-    call = parse(text, context.tools) if closing else None
+    call = parse(context.show(text), context.tools) if closing else None
     if call is None:
         sink.content(opening + text + closing)
         return
@@ -110,17 +138,20 @@ def _whole(
 def mistral(sink: Sink, context: Context) -> Generator[None, str, None]:
     """After [TOOL_CALLS]: a list of JSON objects, or a name, perhaps [CALL_ID] and an id, [ARGS],
     and the arguments' object."""
-    c = yield from skip_space()
-    if c == "[":
-        yield from _list(sink, "[TOOL_CALLS][")
-        return
     header: list[str] = []
-    while c not in (END, "{"):
+    blank = True
+    c = yield
+    while c != END and c != "{" and not (c == "[" and blank):
         header.append(c)
+        blank = blank and c.isspace()
         c = yield
-    name = "".join(header).split("[CALL_ID]")[0].split("[ARGS]")[0].strip()
-    if c == END or not name:
-        sink.content("[TOOL_CALLS]" + "".join(header) + c)
+    text = "".join(header)
+    if c == "[":
+        yield from _list(sink, f"[TOOL_CALLS]{text}[")
+        return
+    name = text.split(context.hide("[CALL_ID]"))[0].split(context.hide("[ARGS]"))[0].strip()
+    if c == END or not name or any(letter.isspace() for letter in name):
+        sink.content(f"[TOOL_CALLS]{text}{c}")
         return
     sink.start(name)
     yield from _object(c, sink.arguments)
@@ -142,28 +173,29 @@ def _object(first: str, take: Callable[[str], None]) -> Generator[None, str, Non
 
 def _list(sink: Sink, opening: str) -> Generator[None, str, None]:
     """JSON objects up to a closing bracket; what is no object ends the list and is text."""
-    calls = 0
+    calls, before = 0, [opening]  # what was read since the last call
     while True:
-        c = yield from skip_space()
-        if c == ",":
+        c = yield
+        if c != END and (c == "," or c.isspace()):
+            before.append(c)
             continue
         if c != "{":
             sink.border() if calls else None
             if c != "]" or not calls:
-                sink.content((opening if not calls else "") + c)
+                sink.content("".join(before) + c)
             return
         call = CallObject(sink)
         yield from _object(c, call.push)
         if not call.finish(bare=True):
-            sink.content((opening if not calls else "") + "".join(call.text))
+            sink.content("".join([*before, *call.text]))
             return
-        calls += 1
+        calls, before = calls + 1, []
 
 
 def llama(sink: Sink, context: Context) -> Reader:
     """A whole answer that is {"name": ..., "parameters": {...}}, after <|python_tag|> or not; more
     of them after semicolons. Anything else is text."""
-    tag, spaces = "<|python_tag|>", list[str]()
+    tag, spaces = context.hide("<|python_tag|>"), list[str]()
     c = yield
     while c != END and c.isspace():
         spaces.append(c)
@@ -175,7 +207,7 @@ def llama(sink: Sink, context: Context) -> Reader:
             break
     tagged_by = held if held == tag else ""
     while tagged_by and c != END and c.isspace():
-        c = yield
+        held, c = held + c, (yield)
     if c != "{" or (held and not tagged_by) or not context.tools:
         sink.content(space + held)
         yield from _rest(sink, c)
@@ -207,24 +239,28 @@ def _rest(sink: Sink, first: str) -> Reader:
 def harmony(sink: Sink, context: Context) -> Reader:
     """gpt-oss: messages of a channel each. analysis is reasoning, commentary to=functions.NAME a
     call, everything else is said to the user. A header that ends nowhere is text."""
-    stops = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
-    if context.prompt.endswith("<|message|>"):  # the prompt has written a header
-        at = context.prompt.rfind("<|channel|>")
-        header, found = context.prompt[at + len("<|channel|>") : -len("<|message|>")], "<|message|>"
+    message, *stops = (context.hide(f"<|{m}|>") for m in HARMONY)
+    prompt = context.prompt if context.begun is None else context.begun
+    if prompt.endswith("<|message|>"):  # the prompt has written a header
+        at = prompt.rfind("<|channel|>")
+        header, found = prompt[at + len("<|channel|>") : -len("<|message|>")], message
     else:
-        header, found = "", "<|start|>"
+        header, found = "", stops[3]
+    marked = False  # whether the answer has had a mark
     while True:
-        if found != "<|message|>":
+        if found != message:
             parts = [header]
-            found = yield from until(("<|message|>", *stops[:3]), parts.append)
-            header = "".join(parts)
-            if found != "<|message|>":
-                shown = header if not _is_header(header) else ""
+            found = yield from until((message, *stops[:3]), parts.append)
+            header = context.show("".join(parts))
+            marked |= found != END or "<|" in header
+            if found != message:
+                shown = header if not (marked and _is_header(header)) else ""
                 sink.content(shown)
                 if found == END:
                     return
                 header = ""
                 continue
+        marked = True
         take, call = _channel(sink, header)
         found = yield from until(stops, take)
         if call or take is sink.reasoning:
@@ -232,6 +268,9 @@ def harmony(sink: Sink, context: Context) -> Reader:
         if found == END:
             return
         header = ""
+
+
+HARMONY = ("message", "end", "call", "return", "start", "channel")
 
 
 def _is_header(text: str) -> bool:

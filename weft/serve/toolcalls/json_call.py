@@ -71,10 +71,10 @@ class CallObject:
         return self._value is not None and self._value.in_string
 
     def push(self, c: str) -> None:
-        if self.over:
-            return
         if not self.started:
             self.text.append(c)
+        if self.over:
+            return
         if self._value is None:
             self._between(c)
         elif self._value.push(c):

@@ -16,8 +16,8 @@ END = ""
 class Incremental:
     """A Parser that runs a generator which fills a Sink."""
 
-    def __init__(self, make: Callable[[Sink], Reader]) -> None:
-        self._sink = Sink()
+    def __init__(self, make: Callable[[Sink], Reader], show: Callable[[str], str] = str) -> None:
+        self._sink = Sink(show)
         self._run = make(self._sink)
         self._over = False
         next(self._run)
@@ -40,14 +40,19 @@ class Incremental:
 
 
 def until(
-    markers: Sequence[str], take: Callable[[str], None], outside: Callable[[], bool] | None = None
+    markers: Sequence[str],
+    take: Callable[[str], None],
+    outside: Callable[[], bool] | None = None,
+    begun: str = "",
 ) -> Generator[None, str, str]:
     """Gives `take` the text up to the first of `markers`, and returns that one, or END. While
-    `outside` is false nothing is a marker. No marker begins another one."""
+    `outside` is false nothing is a marker. No marker begins another one. begun: what was read of
+    the text before; it ends in no whole marker."""
     firsts = {m[0] for m in markers}
     held = ""
+    waiting = iter(begun)
     while True:
-        c = yield
+        c = next(waiting, None) or (yield)
         if c == END:
             if held:
                 take(held)
@@ -64,6 +69,23 @@ def until(
                 held = ""
         if held in markers:
             return held
+
+
+def beginning(text: str) -> Generator[None, str, tuple[str, bool]]:
+    """What was read until it was `text`, or could no longer be, and whether it is; space before it
+    belongs to it."""
+    spaces: list[str] = []
+    found = ""
+    while True:
+        c = yield
+        if c == END:
+            return "".join(spaces) + found, False
+        if not found and c.isspace():
+            spaces.append(c)
+            continue
+        found += c
+        if found == text or not text.startswith(found):
+            return "".join(spaces) + found, found == text
 
 
 def skip_space() -> Generator[None, str, str]:

@@ -9,6 +9,7 @@ understood is text for the user.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from weft.core.errors import UsageError
 from weft.serve.toolcalls.contents import Parse, parser, transformed
 from weft.serve.toolcalls.events import Event, Sink
 from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.marks import NONE, Marks
 from weft.serve.toolcalls.pattern import END, Match, Pattern, Search, find_all
 from weft.serve.toolcalls.values import kinds, typed
 
@@ -42,15 +44,16 @@ class _Region:
 
 
 class ResponseTemplate:
-    """A template that was checked. Raises UsageError for keys, patterns and parsers that weft does
-    not know, by name."""
+    """A template that was checked, whose `marks` are tokens. Raises UsageError for keys, patterns
+    and parsers that weft does not know, by name."""
 
-    def __init__(self, spec: object) -> None:
+    def __init__(self, spec: object, marks: Marks = NONE) -> None:
+        self.marks = marks
         top = _object("response_template", spec, _TOP)
         if top.get("version", 1) != 1:
             raise UsageError(f"response_template has version {top['version']!r}; expected 1")
         fields = _object("response_template.fields", top.get("fields"), None)
-        self.regions = [_region(name, field) for name, field in fields.items()]
+        self.regions = [_region(name, field, marks) for name, field in fields.items()]
         open_ended = [r for r in self.regions if r.opening is None]
         if len(open_ended) > 1 or not self.regions:
             raise UsageError("response_template: expected fields, at most one without an opening")
@@ -65,7 +68,7 @@ class ResponseTemplate:
     def parser(self, context: Context) -> Run:
         """A parser for one answer, which goes on where the prompt ends."""
         run = Run(self, context)
-        run.feed(self._since_anchor(context.prompt))
+        run.feed(self.marks.hide(self._since_anchor(context.prompt)))
         return run
 
     def _since_anchor(self, prompt: str) -> str:
@@ -83,7 +86,7 @@ class Run:
 
     def __init__(self, template: ResponseTemplate, context: Context) -> None:
         self._template, self._tools = template, context.tools
-        self._sink = Sink()
+        self._sink = Sink(template.marks.show)
         self._text = ""  # from position `_base` on
         self._base = self._seen = self._taken = 0
         self._ended = self._lost = self._any = False
@@ -201,8 +204,10 @@ class Run:
     def _calls(self, region: _Region, body: str, shown: str) -> None:
         if not (body or self._opened):
             return
+        show = self._template.marks.show
         try:
-            calls = _flat(_shaped(region, body, self._groups))
+            groups = {name: show(text) for name, text in self._groups.items()}
+            calls = _flat(_shaped(region, show(body), groups))
         except (ValueError, RecursionError):  # UsageError is a ValueError
             self._sink.content(self._opened + body + shown)
             return
@@ -249,15 +254,27 @@ def _written(arguments: Any, schema: Mapping[str, Any] | None) -> str:
     return json.dumps({} if arguments is None else arguments, ensure_ascii=False)
 
 
-def _region(name: str, field: object) -> _Region:
+def mark_texts(spec: object) -> list[str]:
+    """What a response template may name as a mark: its literals and patterns, without escapes."""
+    found: list[str] = []
+    fields = spec.get("fields") if isinstance(spec, Mapping) else None
+    for field in fields.values() if isinstance(fields, Mapping) else ():
+        for key in ("open", "close", "open_pattern", "close_pattern"):
+            value = field.get(key) if isinstance(field, Mapping) else None
+            texts = value if isinstance(value, list) else [value]
+            found += [re.sub(r"\\(\W)", r"\1", text) for text in texts if isinstance(text, str)]
+    return found
+
+
+def _region(name: str, field: object, marks: Marks) -> _Region:
     scope = f"response_template field {name[:40]!r}"
     spec = _object(scope, field, _FIELD)
     shape, each = spec.get("transform"), spec.get("transform_each", False)
     args = _object(f"{scope}.content_args", spec.get("content_args", {}), None)
     return _Region(
         name,
-        _mark(scope, spec, "open"),
-        _mark(scope, spec, "close"),
+        _mark(scope, spec, "open", marks),
+        _mark(scope, spec, "close", marks),
         parser(spec.get("content", "text"), args),
         bool(args.get("strip", True)),
         shape,
@@ -273,16 +290,16 @@ def _object(scope: str, value: object, known: set[str] | None) -> Mapping[str, A
     return value
 
 
-def _mark(scope: str, spec: Mapping[str, Any], key: str) -> Pattern | None:
+def _mark(scope: str, spec: Mapping[str, Any], key: str, marks: Marks = NONE) -> Pattern | None:
     """A literal, one of several, or a pattern."""
     literal, pattern = spec.get(key), spec.get(f"{key}_pattern")
     if literal is not None and pattern is not None:
         raise UsageError(f"{scope} has both {key} and {key}_pattern")
     if pattern is not None and isinstance(pattern, str):
-        return Pattern(pattern)
+        return Pattern(marks.hide_pattern(pattern))
     texts = [literal] if isinstance(literal, str) else literal
     if texts is None and pattern is None:
         return None
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t for t in texts):
         raise UsageError(f"{scope}: {key} is no text, nor a list of texts")
-    return Pattern.literals(texts)
+    return Pattern.literals([marks.hide(text) for text in texts])

@@ -25,7 +25,8 @@ _ASK = [{"role": "user", "content": "?"}]
 class CallForm:
     """`before` NAME `between` ARGUMENTS `after`: a call. Further ones: `joint` NAME `between`
     ARGUMENTS, before `after` (None: the template takes one call only). Ids of calls in these texts
-    are those of IDS. `closing` ends reasoning, which `opening` begins ("": none is known)."""
+    are those of IDS. `closing` ends reasoning, which `opening` begins ("": none is known); `gap` is
+    the space after it."""
 
     before: str
     between: str
@@ -33,6 +34,7 @@ class CallForm:
     joint: str | None = None
     opening: str = ""
     closing: str = ""
+    gap: str = ""
 
     @property
     def example(self) -> str:
@@ -44,7 +46,7 @@ def call_form(render: Render, ends: Iterable[str]) -> CallForm:
     """The form of a template; `ends` are texts of tokens that end an answer. Raises UsageError
     where the template writes no JSON after a name, or refuses a call."""
     prompt = render(_ASK, True)
-    closing = closing_of(render)
+    closing, gap = closing_of(render)
     body = _body(render, prompt, 1)
     names, found = body.count(NAME), _JSON.search(body)
     if names != 1 or found is None or found.start() < body.index(NAME):
@@ -57,8 +59,9 @@ def call_form(render: Render, ends: Iterable[str]) -> CallForm:
     for end in ends:
         after = after.split(end)[0]
     return CallForm(
-        before.lstrip(), between, after.rstrip(), _joint(render, prompt), opening.strip(), closing
-    )
+        before.lstrip(), between, after.rstrip(), _joint(render, prompt), opening.strip(), closing,
+        gap,
+    )  # fmt: skip
 
 
 def _body(render: Render, prompt: str, count: int) -> str:
@@ -88,9 +91,11 @@ def _joint(render: Render, prompt: str) -> str | None:
     return None if found is None or second < 0 else body[found.end() : second]
 
 
-def closing_of(render: Render) -> str:
-    """What ends reasoning: it stands between a thought and what is said then."""
+def closing_of(render: Render) -> tuple[str, str]:
+    """What ends reasoning, and the space after it: they stand between a thought and what is said
+    then."""
     message = {"role": "assistant", "content": TEXT, "reasoning_content": THOUGHT}
     text = render([*_ASK, message], False)
     begin, end = text.find(THOUGHT), text.find(TEXT)
-    return text[begin + len(THOUGHT) : end].strip() if 0 <= begin < end else ""
+    between = text[begin + len(THOUGHT) : end].lstrip() if 0 <= begin < end else ""
+    return between.rstrip(), between[len(between.rstrip()) :]
