@@ -319,6 +319,26 @@ def test_a_constant_may_hold_any_mark(marked: Running, protocol: str) -> None:
         assert not any("reasoning" in d for d in deltas)
 
 
+def test_reasoning_that_the_prompt_opened_ends_before_a_form(tmp_path: Path) -> None:
+    """With tools and without: the mark's token ends it, and no letters in the form do anything."""
+    ids = marked_box(tmp_path / "box", {"<think>": False, "</think>": False, "<tool_call>": True})
+    template = tmp_path / "box" / "chat_template.jinja"
+    opened = template.read_text().replace("<|assistant|>{% endif", "<|assistant|><think>\n{% endif")
+    template.write_text(opened)
+    schema = {"const": " <think> </think> <tool_call>"}
+    tool = {"type": "function", "function": {"name": "now", "parameters": {"const": schema}}}
+    asked = {
+        "messages": [{"role": "user", "content": "of <think>"}], "max_tokens": 40, "seed": 1,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
+        "logit_bias": {ids["</think>"]: 30, ids["<tool_call>"]: -100},
+    }  # fmt: skip
+    with serving({"box": str(tmp_path / "box")}) as running:
+        for more in ({}, {"tools": [tool]}):
+            status, made, _ = running.ask("POST", "/v1/chat/completions", {**asked, **more})
+            assert status == 200, made
+            assert json.loads(made["choices"][0]["message"]["content"]) == schema["const"]
+
+
 @pytest.mark.parametrize("literal", ["a <|im_end|> b", "<think>", "<|python_tag|>x"])
 def test_expressions_and_grammars_hold_marks_as_letters(marked: Running, literal: str) -> None:
     pattern = literal.replace("|", r"\|")

@@ -46,6 +46,9 @@ def forced(
         more = [{"name": "content", **content.part()}]
         calls = replace(calls, content="@content")
     opened = _opened(model, context)
+    if opened:
+        closing, gap = _closing(model, context, variables)
+        form = replace(form, closing=closing, gap=gap)
     text = Grammar(form, grammars.special, opened).text(calls)
     start = grammars.compile({"lark_grammar": text}, *more)
     if not more:
@@ -66,6 +69,18 @@ def shaped(
     if not _opened(model, context):
         return Shape(content(model), lambda context: Verbatim(model.marks))
     grammars = model.grammars()
+    closing, gap = _closing(model, context, variables)
+    form = CallForm("", "", "", closing=closing, gap=gap)
+    text = Grammar(form, grammars.special, True).thought("@content")
+    start = grammars.compile({"lark_grammar": text}, {"name": "content", **content.part()})
+    read = Given(model.marks, "", closing, gap, "")
+    return Shape(start, lambda context: read.parser(context, True, model.parser))
+
+
+def _closing(
+    model: ServedDecoder, context: Context, variables: Mapping[str, Any]
+) -> tuple[str, str]:
+    """What ends the reasoning that the prompt has begun, and the space after it."""
     closing, gap = closing_of(_render(model, variables))
     closing, gap = (closing, gap) if closing else ("</think>", "\n\n")
     parser = model.parser(context)
@@ -73,11 +88,7 @@ def shaped(
     if message([*parser.feed(said), *parser.finish()]).content != "y":
         raise UsageError("a form cannot be asked for: the prompt begins reasoning, and nothing in "
                          "the model's chat template ends it")  # fmt: skip
-    form = CallForm("", "", "", closing=closing, gap=gap)
-    text = Grammar(form, grammars.special, True).thought("@content")
-    start = grammars.compile({"lark_grammar": text}, {"name": "content", **content.part()})
-    read = Given(model.marks, "", closing, gap, "")
-    return Shape(start, lambda context: read.parser(context, True, model.parser))
+    return closing, gap
 
 
 def formed(
