@@ -76,6 +76,10 @@ class Model:
 
     name, print, tokenizer = "box", "fp_0", Letters()
 
+    @staticmethod
+    async def encoded(texts: Sequence[str], special: bool) -> list[list[int]]:
+        return [Letters().encode(text, special) for text in texts]
+
 
 def choice(pieces: Sequence[str]) -> Choice:
     read = FORMATS["hermes"][0]
