@@ -170,3 +170,20 @@ def test_names_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_two_of_one_name(chatty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["serve", str(chatty), str(chatty)]) == 2
     assert "NAME=" in capsys.readouterr().err
+
+
+def test_a_cache_that_is_larger_than_was_asked_for_says_so() -> None:
+    import asyncio
+
+    import weft
+    from weft.serve.metrics import Metrics
+    from weft.serve.served import ServedDecoder, Settings
+
+    model = weft.load("box", device="cpu", context=64)
+
+    async def summary(memory: int | None) -> str:
+        served = ServedDecoder("box", model, Settings(1, 1, memory), Metrics())
+        return " ".join(served.summary())
+
+    for memory, said in ((1024, True), (1 << 30, False), (None, False)):
+        assert ("more than --cache-memory" in asyncio.run(summary(memory))) == said

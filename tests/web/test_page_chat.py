@@ -24,6 +24,7 @@ from weft.models.box import box_folder
 from weft.models.chat_worker import handle, make_environment
 from weft.models.random_weights import random_folder
 from weft.models.talk import Talk
+from weft.models.tokenizer import Tokenizer
 from weft.web import chat
 from weft.web.export import export_web
 
@@ -75,6 +76,19 @@ def test_prompts_equal_transformers(tmp_path: Path) -> None:
         texts.add((name, want))
     for name in TEMPLATES:
         assert len([t for t in texts if t[0] == name]) > 8
+
+
+def test_the_page_writes_box_chat_s_prompts() -> None:
+    tokenizer = Tokenizer(box_folder("box-chat"), 1 << 20)
+    turns = [
+        ("system", " Be brief. "),
+        ("user", "what is len?"),
+        ("assistant", "len(obj)"),
+        ("user", "é"),
+    ]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    (got,) = play([json.loads(chat.chat_file(tokenizer))], [[0, messages, {}]])["results"]
+    assert got["text"] == tokenizer.chat(messages)
 
 
 @pytest.mark.parametrize("template", REFUSED)

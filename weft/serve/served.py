@@ -20,6 +20,7 @@ from weft.core.errors import LimitError, UsageError, WeftError
 from weft.core.install import how
 from weft.core.records import to_data
 from weft.core.samples import files_digest
+from weft.core.text import size
 from weft.engine.engine import Engine
 from weft.engine.job import Chosen, Constraint, Job
 from weft.models.base import Model
@@ -222,6 +223,7 @@ class ServedDecoder(Served):
         self.player = Player(self.engine, name, metrics)
         self.parser_name, self.parser = choose(self.tokenizer, settings.parser)
         self.marks = self.parser.marks
+        self._asked = settings.memory  # bytes that the cache may have; None: what is free
         self._made = Made()
         self._others = {one: self._with(one, settings.adapters[one]) for one in model.adapters}
 
@@ -264,9 +266,15 @@ class ServedDecoder(Served):
         tokens = runner.pages * runner.page
         whole = max(tokens // model.context, 1)
         adapted = f"adapters: {', '.join(model.adapters)}"
+        taken = runner.pages * (model.page_bytes + draft_page(self.draft))
+        more = (
+            f"the cache takes {size(taken)}, more than --cache-memory: one sequence of the whole "
+            "context needs that; a smaller --context needs less"
+        )
         return [
             *super().summary(),
             *([adapted] if model.adapters else []),
+            *([more] if self._asked is not None and taken > self._asked else []),
             f"up to {runner.slots} answers at once; the cache holds {tokens} tokens: {whole} "
             f"sequences of the whole context of {model.context}, more of shorter ones",
         ]
