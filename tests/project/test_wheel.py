@@ -27,6 +27,7 @@ BUILD = (
 )
 INSIDE = (
     "__init__.pyi", "py.typed", "box/model.safetensors", "box/tokenizer.json", "box/LICENSE",
+    "box-chat/model.safetensors", "box-chat/chat_template.jinja", "box-chat/LICENSE",
     "cli/explain.html", "serve/page/index.html", "web/js/index.html", "web/js/weft.js",
     "web/js/package.json", "web/js/LICENSE", "web/js/NOTICE",
 )  # fmt: skip
