@@ -41,7 +41,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_training_shows_its_examples() -> None:
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     shown = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    files = [ROOT / "examples" / f"{name}.toml" for name in ("first", "lora")]
+    files = [ROOT / "examples" / f"{name}.toml" for name in ("first", "lora", "talks")]
     assert shown == [f.read_text(encoding="utf-8") for f in files]
 
 
