@@ -85,11 +85,13 @@ def need(*packages: str) -> None:
 
 
 class Site:
-    """A folder on localhost. `files` counts the bytes of each that were sent; `worker` goes before
+    """A folder on localhost. `files` counts the bytes of each that was asked for, `sent` those that
+    went out (not where the browser's copy is still right); `worker` goes before
     the code of worker.js. The policy that index.html names is every file's."""
 
     def __init__(self, folder: Path, worker: str = COUNTED) -> None:
         site, self.folder, self.files = self, folder, dict[str, int]()
+        self.sent: dict[str, int] = {}
 
         class Handler(server.Handler):
             def end_headers(self) -> None:
@@ -106,6 +108,11 @@ class Site:
                 if name == "worker.js":
                     return self.answer(worker.encode() + path.read_bytes(), "text/javascript")
                 super().do_GET()
+
+            def copyfile(self, source: Any, outputfile: Any) -> None:
+                name = self.path.split("?")[0].removeprefix("/") or "index.html"
+                super().copyfile(source, outputfile)
+                site.sent[name] = site.sent.get(name, 0) + source.tell()
 
             def answer(self, data: bytes, kind: str) -> None:
                 self.send_response(200)

@@ -20,6 +20,12 @@ import weft
 from weft.models import random_folder
 from weft.web.export import export_web
 
+# The software adapter passes for a GPU, so that it is what "auto" takes.
+REAL = """
+if (self.GPUAdapterInfo) {
+  Object.defineProperty(GPUAdapterInfo.prototype, "isFallbackAdapter", { value: false });
+}
+"""
 # Put before the worker's code: as many devices as `doomed` says are lost while they are being
 # filled; with `gone` there is no adapter any more.
 FRAIL = """
@@ -61,7 +67,7 @@ LONG = "def fibonacci(n):\n    return n\n\n\n" * 20
 
 @pytest.fixture(scope="module")
 def frail(pages: Pages) -> Iterator[Site]:
-    served = Site(pages().folder, FRAIL)
+    served = Site(pages().folder, REAL + FRAIL)
     yield served
     served.close()
 
@@ -86,7 +92,7 @@ def test_a_device_that_never_comes_back(browser: Browser, frail: Site, pages: Pa
 def test_devices_lost_again_and_again(browser: Browser, pages: Pages) -> None:
     """While it is filled, twice more in a row in mid-sentence, and in a long prompt."""
     model = pages().model
-    site = Site(pages().folder, FRAIL.replace("doomed: 0", "doomed: 1"))
+    site = Site(pages().folder, REAL + FRAIL.replace("doomed: 0", "doomed: 1"))
     try:
         browser.run("frail", OPEN, {"url": site.url, "target": "auto"})
         seen = "return await page.workers()[0].evaluate(() => devices.length);"
@@ -111,7 +117,7 @@ GPUDevice.prototype.createBuffer = function (about) {
 
 
 def test_a_gpu_without_room_leaves_the_model_to_webassembly(browser: Browser, pages: Pages) -> None:
-    site = Site(pages().folder, REFUSING)
+    site = Site(pages().folder, REAL + REFUSING)
     try:
         about = browser.run("full", OPEN, {"url": site.url, "target": "auto"})
         assert about["target"] == "wasm" and "MB of memory" in about["why"]
@@ -174,7 +180,7 @@ def test_a_search_goes_on_where_the_device_was_lost(browser: Browser, tmp_path: 
     encoder = random_folder(tmp_path / "bert", BERT, scale=0.5)
     shutil.copy(minilm_folder() / "tokenizer.json", encoder)
     export_web(weft.load(encoder, device="cpu"), tmp_path / "page")
-    site = Site(tmp_path / "page", FRAIL)
+    site = Site(tmp_path / "page", REAL + FRAIL)
     try:
         browser.run("notes", OPEN, {"url": site.url, "target": "webgpu"})
         whole, broken = browser.run("notes", FORGET, SENTENCES[:3])

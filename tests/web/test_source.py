@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from page_device import PLAYER
@@ -42,6 +44,7 @@ def test_lint(source: Path) -> None:
 
 # -- as a package ---------------------------------------------------------------------------------
 
+HERE = Path(__file__).parent
 USE = """
 import { load } from "weft-ml";
 const model = await load("./folder/", { target: "wasm" });
@@ -50,19 +53,6 @@ for await (const piece of model.generate("def fibonacci(n):", { maxNewTokens: 16
   globalThis.ids.push(...piece.ids);
 }
 document.title = "done";
-"""
-TYPED = """
-import { load, WeftError } from "weft-ml";
-const stop = new AbortController();
-const model = await load("./folder/", {
-  target: "wasm", signal: stop.signal, progress: ({ loaded, total }) => loaded / total,
-});
-for await (const { text, ids, finish } of model.generate("x", { temperature: 0.5, seed: 1n })) {
-  const all: [string, number[], string | null] = [text, ids, finish];
-}
-// @ts-expect-error: no such option
-model.generate("x", { heat: 1 });
-if (new Error() instanceof WeftError) throw new Error();
 """
 BUILDS = {
     "esbuild": [
@@ -102,12 +92,38 @@ def app(source: Path, tmp_path: Path) -> Path:
     return tmp_path / "app"
 
 
-@pytest.mark.slow
-def test_types_of_the_package(app: Path) -> None:
-    (app / "app.ts").write_text(TYPED)
-    options = ["--strict", "--target", "es2022", "--module", "esnext", "--noEmit"]
-    options += ["--moduleResolution", "bundler", "--types", "@webgpu/types", "--skipLibCheck"]
-    tool("tsc", *options, "app.ts", at=app)
+CONSUMERS: dict[str, dict[str, Any]] = {
+    "tsc's defaults": {},
+    "Node": {"strict": True, "target": "es2022", "module": "nodenext"},
+    "an old target": {"strict": True, "target": "es5", "lib": ["es5"], "types": []},
+    "as strict as can be": {
+        "strict": True, "target": "es2022", "module": "esnext", "moduleResolution": "bundler",
+        "exactOptionalPropertyTypes": True, "noUncheckedIndexedAccess": True,
+        "verbatimModuleSyntax": True, "types": [],
+    },
+}  # fmt: skip
+
+
+def test_types_of_the_package(source: Path, tmp_path: Path) -> None:
+    """The folder is what npm installs from a clone; nothing but itself is needed to compile."""
+    need("typescript")
+    (tmp_path / "app" / "node_modules").mkdir(parents=True)
+    shutil.copytree(source, tmp_path / "app" / "node_modules" / "weft-ml")
+    shutil.copy(HERE / "consumer.ts", tmp_path / "app")
+    (tmp_path / "app" / "package.json").write_text('{"type": "module"}')
+    for options in CONSUMERS.values():
+        about = {"noEmit": True, "skipLibCheck": False, **options}
+        config = {"compilerOptions": about, "include": ["consumer.ts"]}
+        (tmp_path / "app" / "tsconfig.json").write_text(json.dumps(config))
+        tool("tsc", "-p", ".", at=tmp_path / "app")
+
+
+def test_declarations_are_those_of_the_source(source: Path) -> None:
+    need("typescript", "@webgpu/types", "@types/node")
+    shutil.copy(HERE / "declared.ts", source)
+    config = {"extends": "./jsconfig.json", "include": ["*.js", "declared.ts"]}
+    (source / "declared.json").write_text(json.dumps(config))
+    tool("tsc", "-p", "declared.json", at=source)
 
 
 @pytest.mark.slow

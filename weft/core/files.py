@@ -46,10 +46,14 @@ def replacing(
     """
     target = Path(path)
     temporary = _hidden(target, _NEW)  # named before it is there: an interrupt leaves nothing
+    held = None
     try:
         with naming(target):
+            if durable:
+                _reclaim(target)
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
             os.close(os.open(temporary, flags, 0o600 if private else 0o666))
+            held = _lock(temporary) if durable else None
             yield temporary
             if durable:
                 _sync(temporary)
@@ -58,6 +62,8 @@ def replacing(
                 _sync(target.parent)
     finally:
         _discard(temporary)
+        if held is not None:
+            os.close(held)
 
 
 @contextmanager
@@ -67,10 +73,13 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises StorageError as `replacing`."""
     target = Path(path)
     new, old = _hidden(target, _NEW), _hidden(target, _OLD)
+    held = None
     try:
         with naming(target):
             target.parent.mkdir(parents=True, exist_ok=True)
+            _reclaim(target)
             new.mkdir()
+            held = _lock(new)
             yield new
             _sync(new)
             if target.exists():
@@ -80,6 +89,37 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         _discard(new)
         _settle(old, target)
+        if held is not None:
+            os.close(held)
+
+
+def _reclaim(target: Path) -> None:
+    """Removes what killed processes left of a file or folder that they wrote in place of `target`,
+    and puts back what one had put aside. A process that lives holds a lock on what it writes."""
+    left: dict[str, list[Path]] = {_NEW: [], _OLD: []}
+    with suppress(OSError):
+        for path in target.parent.iterdir():
+            found = _HIDDEN.fullmatch(path.name)
+            name = target.name if found and found[2] == _OLD else target.name[:50]
+            if found and found[1] == name and not path.is_symlink():
+                left[found[2]].append(path)
+    dead = [path for path in left[_NEW] if _is_dead(path)]
+    for path in dead:
+        _discard(path)
+    if len(dead) == len(left[_NEW]):  # nobody is between putting aside and putting in place
+        for path in left[_OLD]:
+            _settle(path, target)
+
+
+def _is_dead(path: Path) -> bool:
+    """True if no process holds a lock on what it was writing at `path`."""
+    try:
+        held = _lock(path)
+    except (OSError, UsageError):  # it is gone meanwhile, or somebody is writing it
+        return False
+    if held is not None:
+        os.close(held)
+    return held is not None
 
 
 def remove_folder(path: Path, root: Path | None = None) -> None:
@@ -211,8 +251,8 @@ def sweep(folder: Path) -> None:
 
 
 def _lock(folder: Path) -> int | None:
-    """An open descriptor that holds a lock on the folder, which goes with the process however that
-    ends; None where the system or the file system has no such locks."""
+    """An open descriptor that holds a lock on the folder or file, which goes with the process
+    however that ends; None where the system or the file system has no such locks."""
     try:
         import fcntl
     except ImportError:

@@ -317,12 +317,17 @@ def _player(folder: Path) -> None:
     )
     kept = [n for n in names if not large.fullmatch(n) and not is_licence(n)]
     digest = hashlib.sha256()
+    begins = {}  # of each file's own digest, by which the worker knows it
     for name in kept:
-        digest.update((folder / name).read_bytes())
+        data = (folder / name).read_bytes()
+        digest.update(data)
+        begins[name] = hashlib.sha256(data).hexdigest()[:12]
+    begins["./"] = begins["index.html"]
     worker = folder / "sw.js"
     text = worker.read_text(encoding="utf-8")
     text = text.replace("%VERSION%", digest.hexdigest()[:16])
-    write_text(worker, text.replace("%FILES%", " ".join(["./", *kept])))
+    entries = " ".join(f"{name}={begin}" for name, begin in begins.items())
+    write_text(worker, text.replace("%FILES%", entries))
 
 
 def _write(folder: Path, name: str, data: bytes, files: dict[str, list[Any]]) -> None:

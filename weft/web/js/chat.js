@@ -1,6 +1,6 @@
 // The Chat tab: a conversation as turns. The model's template makes the prompt (template.js).
 
-import { $, element, sentence } from "./fetching.js";
+import { $, element, onEscape, sentence, swap } from "./fetching.js";
 
 /** @typedef {import("./model.js").Message} Message */
 
@@ -68,6 +68,7 @@ class Chat {
       this.form.requestSubmit();
     });
     this.stop.addEventListener("click", () => this.running?.abort());
+    onEscape($("chat"), () => this.running?.abort());
     this.anew.addEventListener("click", () => {
       this.begin();
       this.said.focus();
@@ -148,8 +149,8 @@ class Chat {
 
   /** @param {boolean} on */
   busy(on) {
-    this.send.disabled = on;
-    this.stop.disabled = !on;
+    if (on) swap([this.send], [this.stop]);
+    else swap([this.stop], [this.send]);
     this.log.ariaBusy = String(on);
     if (on) {
       this.said.value = "";

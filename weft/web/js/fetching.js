@@ -15,6 +15,24 @@ export function element(name, about = {}, ...children) {
   return made;
 }
 
+/**
+ * Controls that can be used in place of others; the first has the focus that one of those had.
+ * @param {any[]} off @param {any[]} on
+ */
+export function swap(off, on) {
+  const held = off.includes(document.activeElement);
+  for (const each of on) each.disabled = false;
+  if (held) on[0].focus();
+  for (const each of off) each.disabled = true;
+}
+
+/** Calls `stop` where Escape is pressed in a panel. @param {any} panel @param {() => void} stop */
+export function onEscape(panel, stop) {
+  panel.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    if (event.key === "Escape" && !event.isComposing) stop();
+  });
+}
+
 /** @param {unknown} error @returns {string} a sentence */
 export function sentence(error) {
   const { name, message } = /** @type {Error} */ (error);

@@ -2,6 +2,7 @@
 
 import { Decoder } from "./decoder.js";
 import { bytesOf, readManifest } from "./manifest.js";
+import { CHAT, EMBED, GENERATE, LOAD, allowed, idsOf, texts as given } from "./options.js";
 import { WeftError, readProgram, soundly } from "./program.js";
 import { choose, sampling } from "./sampler.js";
 import { Sessions } from "./session.js";
@@ -22,7 +23,7 @@ const ANSWER = 20_000; // ms in which a GPU is found, or never will be
  * }} GenerateOptions
  * @typedef {{role: string, content: string} & Record<string, any>} Message
  * @typedef {{text: string, ids: number[],
- *   finish: null | "eos" | "stop" | "length" | "aborted"}} Piece
+ *   finish: null | "eos" | "stop" | "length" | "aborted", left?: number}} Piece
  */
 
 export class Model {
@@ -33,6 +34,7 @@ export class Model {
    * @param {LoadOptions} [options] @returns {Promise<Model>}
    */
   static async load(store, options = {}) {
+    allowed(options, LOAD, "load");
     const manifest = readManifest(await store.json("manifest.json"));
     const model = new Model(store, manifest, options);
     await model.start();
@@ -90,8 +92,20 @@ export class Model {
   /** What plays, and the Programs for it. @param {number} [room] bytes for WebAssembly */
   async choose(room) {
     const adapter = await this.adapter();
-    const played = adapter && await this.onGpu(adapter);
-    return played ?? await this.onWasm(room);
+    // software that plays WebGPU is many times slower than WebAssembly
+    const software = adapter && this.options.target !== "webgpu" && imitates(adapter);
+    const played = adapter && !software && await this.onGpu(adapter);
+    if (played) return played;
+    if (!software) return this.onWasm(room);
+    this.why = "this browser's WebGPU is software, and WebAssembly is faster";
+    try {
+      return await this.onWasm(room);
+    } catch (error) {
+      const gpu = await this.onGpu(adapter);
+      this.why = "WebAssembly does not play it here";
+      if (!gpu) throw error;
+      return gpu;
+    }
   }
 
   /** Runs every kernel against reference values; needs no weights. */
@@ -106,11 +120,10 @@ export class Model {
     this.why = this.unfit || "as asked";
     if (target === "wasm" || this.unfit) return null;
     const found = gpu && await inTime(gpu.requestAdapter().catch(() => null), undefined);
-    this.why = found ? "WebGPU is there" : !gpu ? "this browser has no WebGPU"
-      : found === null ? "this browser has WebGPU, but no GPU that it would use" : SILENT;
-    if (!found && target === "webgpu") {
-      throw new WeftError(`${this.why}: try without asking for it`);
-    }
+    this.why = found ? "WebGPU is there" : !gpu ? `${HERE} has no WebGPU`
+      : found === null ? `${HERE} has WebGPU, but no GPU that it would use` : SILENT;
+    if (!found && target === "webgpu") throw new WeftError(`${this.why}: ${!gpu && IN_NODE
+      ? "give it by the option gpu (npm's webgpu makes one)" : "try without asking for it"}`);
     return found ?? null;
   }
 
@@ -215,7 +228,7 @@ export class Model {
 
   /** @param {string} text @param {boolean} [special] @returns {number[]} */
   encode(text, special) {
-    return /** @type {Tokenizer} */ (this.tokenizer).encode(text, special);
+    return /** @type {Tokenizer} */ (this.tokenizer).encode(given(text, "encode"), special);
   }
 
   /** @param {number[]} ids @returns {string} */
@@ -230,8 +243,9 @@ export class Model {
    */
   async *generate(prompt, options = {}) {
     if (this.encoder) throw new WeftError(`${this.manifest.name} is an encoder: it writes no text`);
-    const { context, eos } = this.manifest.model;
-    const ids = typeof prompt === "string" ? this.encode(prompt) : [...prompt];
+    allowed(options, GENERATE, "generate");
+    const { context, eos, vocab } = this.manifest.model;
+    const ids = typeof prompt === "string" ? this.encode(prompt) : idsOf(prompt, vocab);
     if (!ids.length) throw new WeftError("the prompt is empty: give at least one character");
     if (ids.length > context) {
       throw new WeftError(`the prompt has ${ids.length} tokens; this page holds ${context}: `
@@ -272,13 +286,14 @@ export class Model {
    * @param {GenerateOptions & {variables?: Record<string, any>, slide?: boolean}} [options]
    *   `variables` of the template, such as `enable_thinking`; with `slide` the oldest turns leave
    *   where the context is full, and the first piece says in `left` how many messages did
-   * @returns {AsyncGenerator<Piece & {left?: number}, void>}
+   * @returns {AsyncGenerator<Piece, void>}
    */
-  async *chat(messages, { variables, slide, ...options } = {}) {
-    const most = options.maxNewTokens ?? Infinity;
+  async *chat(messages, options = {}) {
+    const { variables, slide, ...how } = allowed(options, CHAT, "chat");
+    const most = how.maxNewTokens ?? Infinity;
     const { ids, left } = await this.fitted(messages, slide ? most : 0, variables);
     if (left) yield { text: "", ids: [], finish: null, left };
-    yield* this.generate(ids, options);
+    yield* this.generate(ids, how);
   }
 
   /**
@@ -288,6 +303,7 @@ export class Model {
    * @returns {Promise<{ids: number[], left: number}>}
    */
   async fitted(messages, free, variables) {
+    if (!Array.isArray(messages)) throw new WeftError("a conversation is a list of messages");
     const { context } = this.manifest.model;
     const room = Math.min(free, Math.floor(context / 4));
     const first = messages[0]?.role === "system" ? 1 : 0;
@@ -318,11 +334,12 @@ export class Model {
    * @param {{signal?: AbortSignal, onVector?: (row: Float32Array) => void}} [options]
    * @returns {Promise<Float32Array[]>}
    */
-  async embed(texts, { signal, onVector } = {}) {
+  async embed(texts, options = {}) {
+    const { signal, onVector } = allowed(options, EMBED, "embed");
     const { name } = this.manifest;
     if (!this.encoder) throw new WeftError(`${name} writes text: embed with an encoder`);
     const rows = [];
-    for (const text of texts) {
+    for (const text of given(texts, "embed")) {
       signal?.throwIfAborted();
       const ids = this.encode(text);
       // a device that was lost has brought another encoder
@@ -408,6 +425,12 @@ export class Model {
 }
 
 const SILENT = "the GPU does not answer";
+const IN_NODE = Boolean(/** @type {any} */ (globalThis).process?.versions?.node);
+const HERE = IN_NODE ? "Node" : "this browser";
+
+/** @param {any} adapter @returns {boolean} whether it is software */
+const imitates = ({ info, isFallbackAdapter }) =>
+  Boolean(info?.isFallbackAdapter ?? isFallbackAdapter);
 
 /** @template T, E @param {Promise<T>} news @param {E} otherwise @returns {Promise<T | E>} */
 function inTime(news, otherwise) {

@@ -23,7 +23,10 @@ const THREADS = { threads: availableParallelism(), Worker: Thread };
  */
 export function load(folder, options = {}) {
   const far = /^https?:/.test(folder);
-  const store = far ? new Store(folder.replace(/\/?$/, "/"), options) : new Disk(folder);
+  if (!far) return Model.load(new Disk(folder), { ...THREADS, ...options });
+  const url = new URL(folder);
+  url.pathname = url.pathname.replace(/\/?$/, "/");
+  const store = new Store(url.href, options);
   return Model.load(store, { ...THREADS, ...options });
 }
 

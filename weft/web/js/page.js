@@ -1,6 +1,6 @@
 // The page: it shows what the worker does, and never computes anything itself.
 
-import { $, FETCH_UNASKED, counter, mb, sentence, target } from "./fetching.js";
+import { $, FETCH_UNASKED, counter, mb, onEscape, sentence, swap, target } from "./fetching.js";
 import { bindTabs } from "./tabs.js";
 import { describe, load } from "./weft.js";
 
@@ -94,8 +94,7 @@ async function write(event) {
   event.preventDefault();
   if (running || !model) return;
   running = new AbortController();
-  $("run").disabled = true;
-  $("stop").disabled = false;
+  swap([$("run")], [$("stop")]);
   $("note").textContent = "";
   $("output").ariaBusy = "true"; // read out when it is done, not word by word
   const prompt = $("prompt").value;
@@ -126,8 +125,7 @@ async function write(event) {
     $("note").textContent = sentence(error);
   } finally {
     running = null;
-    $("run").disabled = false;
-    $("stop").disabled = true;
+    swap([$("stop")], [$("run")]);
     $("output").ariaBusy = "false";
     document.body.dataset.written = String(count);
   }
@@ -177,6 +175,7 @@ $("prompt").addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => 
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("form").requestSubmit();
 });
 $("stop").addEventListener("click", () => running?.abort());
+onEscape($("write"), () => running?.abort());
 $("load").addEventListener("click", () => again().catch(fail));
 again().catch(fail);
 try {

@@ -1,5 +1,7 @@
 // The page's side of a training: fetched when one begins.
 
+import { GENERATE, TRAIN, allowed } from "./options.js";
+
 /** A training in a model's worker; another one of the same model takes its place. */
 export class PageTrainer {
   /** @param {import("./weft.js").PageModel} model @param {any} about */
@@ -14,7 +16,7 @@ export class PageTrainer {
    * @returns {AsyncGenerator<import("./trainer.js").Step, void>}
    */
   train(text, options = {}) {
-    return this.model.pieces("train", { text }, options);
+    return this.model.pieces("train", { text }, allowed(options, TRAIN, "train"));
   }
 
   /**
@@ -23,7 +25,7 @@ export class PageTrainer {
    * @returns {AsyncGenerator<import("./model.js").Piece, void>}
    */
   generate(prompt, options = {}) {
-    return this.model.pieces("write", { prompt }, options);
+    return this.model.pieces("write", { prompt }, allowed(options, GENERATE, "generate"));
   }
 
   /** @returns {Promise<{name: string, bytes: Uint8Array}[]>} the files of what was trained */

@@ -16,11 +16,13 @@ const CACHE = "weft-files-1";
 /** Reads the files that a manifest lists. */
 export class Store {
   /**
-   * @param {string} base the folder's address, with a slash at its end
+   * @param {string} base the folder's address, with a slash at its end (before a "?", if any)
    * @param {{signal?: AbortSignal, note?: (text: string) => void}} [options]
    */
   constructor(base, { signal, note } = {}) {
-    this.base = base;
+    const signed = base.indexOf("?");
+    this.base = signed < 0 ? base : base.slice(0, signed);
+    this.query = signed < 0 ? "" : base.slice(signed); // goes with each file
     this.signal = signal;
     this.note = note ?? (() => {});
     this.fetched = 0; // bytes over the network
@@ -46,7 +48,7 @@ export class Store {
    * @param {{signal?: AbortSignal, note?: any}} [options]
    */
   inside(name, options = {}) {
-    return new Store(`${this.base}${name}/`, options);
+    return new Store(`${this.base}${name}/${this.query}`, options);
   }
 
   /** @param {File} file @returns {Promise<boolean>} whether it need not be fetched */
@@ -163,7 +165,8 @@ export class Store {
       return await news.finally(() => clearTimeout(timer));
     };
     // what is kept is kept here; what the browser's own cache has may be of an older export
-    const response = await inTime(fetch(this.base + name, { headers, signal, cache: "no-store" }));
+    const address = this.base + name + this.query;
+    const response = await inTime(fetch(address, { headers, signal, cache: "no-store" }));
     if (response.status === 404 || response.status === 403) {
       throw new WeftError(`${name} is not there (${response.status}): the folder was not uploaded `
         + "whole");

@@ -5,9 +5,32 @@ const PAGE = `weft-page ${/** @type {any} */ (self).registration.scope}`;
 const VERSION = `${PAGE} %VERSION%`;
 const FILES = "%FILES%".split(" ");
 
+/**
+ * The page has just fetched these files: what the browser still has of them is taken, if it is
+ * what this version holds.
+ * @param {string} name @param {string} begins the SHA-256 of the file
+ */
+async function taken(name, begins) {
+  const found = await fetch(new Request(name, { cache: "force-cache" })).catch(() => null);
+  const bytes = await found?.clone().arrayBuffer().catch(() => null);
+  if (found?.ok && bytes) {
+    const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+    const text = Array.from(digest, (b) => b.toString(16).padStart(2, "0")).join("");
+    if (text.startsWith(begins)) return found;
+  }
+  return fetch(new Request(name, { cache: "reload" }));
+}
+
+/** @param {string} entry of FILES */
+async function kept(entry) {
+  const [name, begins] = entry.split("=");
+  const response = await taken(name, begins);
+  if (!response.ok) throw new TypeError(`${name}: ${response.status}`);
+  await (await caches.open(VERSION)).put(name, response);
+}
+
 self.addEventListener("install", (/** @type {any} */ event) => {
-  event.waitUntil(caches.open(VERSION)
-    .then((cache) => cache.addAll(FILES.map((name) => new Request(name, { cache: "reload" }))))
+  event.waitUntil(Promise.all(FILES.map(kept))
     .then(() => /** @type {any} */ (self).skipWaiting()));
 });
 

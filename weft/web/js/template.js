@@ -19,6 +19,7 @@ const MOST_STEPS = 5_000_000;
  * @returns {string} throws a WeftError where the template refuses them
  */
 export function render(chat, messages, variables = {}) {
+  if (!Array.isArray(messages)) throw new WeftError("a conversation is a list of messages");
   for (const message of messages) {
     if (typeof message?.role !== "string") throw new WeftError("a chat message needs a role");
   }

@@ -1,6 +1,6 @@
 // The Train tab: text in, a falling curve, files out. The worker makes the steps (trainer.js).
 
-import { $, sentence } from "./fetching.js";
+import { $, onEscape, sentence, swap } from "./fetching.js";
 
 /** @type {Record<string, string>} */
 const NAMES = { scratch: "A new model", lora: "An adapter (LoRA)" };
@@ -18,6 +18,7 @@ export function bindTraining(model, options) {
   const tab = new Training(model, options);
   $("train-form").addEventListener("submit", (/** @type {Event} */ event) => tab.start(event));
   $("train-stop").addEventListener("click", () => tab.running?.abort());
+  onEscape($("train"), () => tab.running?.abort());
   $("train-anew").addEventListener("click", () => tab.forget());
   $("train-kind").addEventListener("change", () => tab.forget());
   $("train-write").addEventListener("click", () => tab.write());
@@ -51,8 +52,7 @@ class Training {
   async while(what) {
     if (this.running) return;
     this.running = new AbortController();
-    for (const id of IDLE) $(id).disabled = true;
-    $("train-stop").disabled = false;
+    swap(IDLE.map($), [$("train-stop")]);
     $("train-note").ariaBusy = $("train-output").ariaBusy = "true"; // read out when it is done
     try {
       await what();
@@ -60,8 +60,7 @@ class Training {
       $("train-note").textContent = sentence(error);
     } finally {
       this.running = null;
-      for (const id of IDLE) $(id).disabled = false;
-      $("train-stop").disabled = true;
+      swap([$("train-stop")], IDLE.map($));
       $("train-note").ariaBusy = $("train-output").ariaBusy = "false";
     }
   }

@@ -3,6 +3,7 @@
 import { readManifest } from "./manifest.js";
 import { Model } from "./model.js";
 import { Philox } from "./philox.js";
+import { LOAD, TRAIN, allowed, texts } from "./options.js";
 import { WeftError, isText, soundly, whole } from "./program.js";
 
 /**
@@ -19,6 +20,7 @@ export class Trainer extends Model {
    * @param {import("./model.js").LoadOptions} [options] @returns {Promise<Trainer>}
    */
   static async beside(model, store, options = {}) {
+    allowed(options, LOAD, "trainer");
     const manifest = readManifest(await store.json("manifest.json"));
     const trainer = new Trainer(store, readTraining(manifest), options);
     trainer.tokenizer = model.tokenizer;
@@ -38,10 +40,10 @@ export class Trainer extends Model {
    */
   async *train(text, options = {}) {
     const { batch, length, end, warmup } = this.manifest.train;
-    const { steps = 200, lr = this.manifest.train.lr, seed = 0, signal } = options;
-    if (!(lr >= 0 && lr <= 10)) throw new WeftError(`the learning rate is ${lr}; expected 0 to 10`);
+    const asked = allowed(options, TRAIN, "train");
+    const { steps = 200, lr = this.manifest.train.lr, seed = 0, signal } = asked;
     const tokenizer = /** @type {any} */ (this.tokenizer);
-    const ids = [...tokenizer.encode(text, false), ...end];
+    const ids = [...tokenizer.encode(texts(text, "train"), false), ...end];
     const batches = new Batches(ids, batch, length, seed);
     if (!this.sessions) await this.start(); // it was lost: from the beginning
     for (let n = 0; n < steps && !signal?.aborted; n++) {

@@ -1,6 +1,7 @@
 // weft in a page: import { load } from "./weft.js". The model lives in a worker.
 
 import { bytesOf, readManifest } from "./manifest.js";
+import { CHAT, EMBED, GENERATE, PAGE, allowed } from "./options.js";
 import { WeftError } from "./program.js";
 import { ranked } from "./ranked.js";
 import { Store } from "./store.js";
@@ -20,10 +21,12 @@ export async function describe(folder) {
   return { name, kind, bytes: bytesOf(shards), kept: kept.every(Boolean), search };
 }
 
-/** @param {string | URL} folder */
+/** @param {string | URL} folder @returns {string} with a slash before what signs it (?…) */
 function address(folder) {
-  const base = new URL(folder, globalThis.document?.baseURI ?? import.meta.url).href;
-  return base.replace(/\/?$/, "/");
+  const url = new URL(folder, globalThis.document?.baseURI ?? import.meta.url);
+  url.hash = "";
+  url.pathname = url.pathname.replace(/\/?$/, "/");
+  return url.href;
 }
 
 /**
@@ -37,6 +40,7 @@ function address(folder) {
  * @returns {Promise<PageModel>} rejects with a WeftError that says what to do
  */
 export async function load(folder, options = {}) {
+  allowed(options, PAGE, "load");
   const model = inWorker();
   try {
     model.about = await begun(model, "load", folder, options);
@@ -53,6 +57,7 @@ export async function load(folder, options = {}) {
  * @param {import("./model.js").LoadOptions} [options] @returns {Promise<any>} the report
  */
 export async function selftest(folder, options = {}) {
+  allowed(options, PAGE, "selftest");
   const model = inWorker();
   try {
     return await begun(model, "selftest", folder, options);
@@ -62,7 +67,14 @@ export async function selftest(folder, options = {}) {
 }
 
 function inWorker() {
-  return new PageModel(new Worker(new URL("./worker.js", import.meta.url), { type: "module" }));
+  const worker = new URL("./worker.js", import.meta.url);
+  try {
+    return new PageModel(new Worker(worker, { type: "module" }));
+  } catch (error) {
+    throw new WeftError(`the browser does not let this page start ${worker.pathname} `
+      + `(${/** @type {Error} */ (error).message}): it must come from the page's own server`,
+    { cause: error });
+  }
 }
 
 /**
@@ -96,9 +108,18 @@ export class PageModel {
     worker.onmessage = ({ data }) => this.take(data);
     /** @type {Error | null} why the worker is no more */
     this.ended = null;
-    worker.onerror = (event) => this.end(new WeftError(event.message
-      ? `the worker failed (${event.message}): reload the page`
-      : "a file of the player could not be loaded: reload, or upload the folder again"));
+    /** @type {string} what the page's policy refused, which the worker's own error does not say */
+    this.refused = "";
+    this.policy = (/** @type {SecurityPolicyViolationEvent} */ event) => {
+      this.refused = `${event.effectiveDirective} refuses ${event.blockedURI}`;
+    };
+    globalThis.document?.addEventListener("securitypolicyviolation", this.policy);
+    // the policy's event may come after the worker's
+    worker.onerror = ({ message }) => setTimeout(() => this.end(new WeftError(message
+      ? `the worker failed (${message}): reload the page` : this.refused
+        ? `the page's Content-Security-Policy is too strict (${this.refused}): docs/browser.md `
+          + "has what it must allow"
+        : "a file of the player could not be loaded: reload, or upload the folder again")));
   }
 
   /** @param {any} message */
@@ -126,12 +147,12 @@ export class PageModel {
   call(call, args, on = {}) {
     if (this.ended) return Promise.reject(this.ended);
     const id = ++this.last;
+    const abort = () => this.worker.postMessage({ abort: id });
+    on.signal?.addEventListener("abort", abort, { once: true });
     return new Promise((done, fail) => {
       this.calls.set(id, { ...on, done, fail });
-      const abort = () => this.worker.postMessage({ abort: id });
-      on.signal?.addEventListener("abort", abort, { once: true });
       this.worker.postMessage({ id, call, args, stopped: on.signal?.aborted });
-    });
+    }).finally(() => on.signal?.removeEventListener("abort", abort));
   }
 
   /**
@@ -140,7 +161,7 @@ export class PageModel {
    * @returns {AsyncGenerator<import("./model.js").Piece, void>}
    */
   generate(prompt, options = {}) {
-    return this.pieces("generate", { prompt }, options);
+    return this.pieces("generate", { prompt }, allowed(options, GENERATE, "generate"));
   }
 
   /**
@@ -148,10 +169,10 @@ export class PageModel {
    * @param {import("./model.js").Message[]} messages
    * @param {import("./model.js").GenerateOptions & {variables?: Record<string, any>,
    *   slide?: boolean}} [options] with `slide` the oldest turns leave where the context is full
-   * @returns {AsyncGenerator<import("./model.js").Piece & {left?: number}, void>}
+   * @returns {AsyncGenerator<import("./model.js").Piece, void>}
    */
   chat(messages, options = {}) {
-    return this.pieces("chat", { messages }, options);
+    return this.pieces("chat", { messages }, allowed(options, CHAT, "chat"));
   }
 
   /**
@@ -159,10 +180,11 @@ export class PageModel {
    * @param {string} kind @param {import("./model.js").LoadOptions} [options]
    * @returns {Promise<import("./page_trainer.js").PageTrainer>}
    */
-  async trainer(kind, { signal, progress, note, ...options } = {}) {
+  async trainer(kind, options = {}) {
+    const { signal, progress, note, ...rest } = allowed(options, PAGE, "trainer");
     const handlers = { signal, progress, note };
     const { PageTrainer } = await import("./page_trainer.js");
-    return new PageTrainer(this, await this.call("openTrainer", { kind, options }, handlers));
+    return new PageTrainer(this, await this.call("openTrainer", { kind, options: rest }, handlers));
   }
 
   /**
@@ -172,8 +194,9 @@ export class PageModel {
    */
   async *pieces(name, args, { signal, ...options }) {
     const stop = new AbortController();
-    signal?.addEventListener("abort", () => stop.abort(), { once: true });
-    if (signal?.aborted) stop.abort();
+    const abort = () => stop.abort();
+    signal?.addEventListener("abort", abort, { once: true });
+    if (signal?.aborted) abort();
     /** @type {any[]} */
     const queue = [];
     let wake = () => {};
@@ -190,7 +213,8 @@ export class PageModel {
         yield piece;
       }
     } finally {
-      stop.abort();
+      signal?.removeEventListener("abort", abort);
+      abort();
     }
   }
 
@@ -200,7 +224,8 @@ export class PageModel {
    * @param {{signal?: AbortSignal, progress?: (done: number) => void}} [options] how many are done
    * @returns {Promise<Float32Array[]>}
    */
-  async embed(texts, { signal, progress } = {}) {
+  async embed(texts, options = {}) {
+    const { signal, progress } = allowed(options, EMBED, "embed");
     /** @type {Float32Array[]} */
     const rows = [];
     const piece = (/** @type {Float32Array} */ row) => {
@@ -224,6 +249,7 @@ export class PageModel {
   /** @param {Error} error what calls get, those under way and later ones */
   end(error) {
     this.worker.terminate();
+    globalThis.document?.removeEventListener("securitypolicyviolation", this.policy);
     this.ended ??= error;
     for (const call of this.calls.values()) call.fail(this.ended);
     this.calls.clear();

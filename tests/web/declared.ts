@@ -1,0 +1,19 @@
+// The declarations say what the sources do: each export of the sources fits what is declared.
+import type * as declaredNode from "./types/node.js";
+import type * as declared from "./types/weft.js";
+import * as node from "./node.js";
+import * as page from "./weft.js";
+
+type Same<A, B> = keyof A extends keyof B ? (keyof B extends keyof A ? true : false) : false;
+
+export const load: typeof declared.load = page.load;
+export const describe: typeof declared.describe = page.describe;
+export const selftest: typeof declared.selftest = page.selftest;
+export const ranked: typeof declared.ranked = page.ranked as typeof declared.ranked;
+export const loadInNode: typeof declaredNode.load = node.load as typeof declaredNode.load;
+export const error: declared.WeftError = new page.WeftError("no");
+export const names: Same<typeof declared, Omit<typeof page, "PageModel">> = true;
+export const generate: Same<declared.GenerateOptions, import("./model.js").GenerateOptions> = true;
+export const train: Same<declared.TrainOptions, import("./trainer.js").TrainOptions> = true;
+export const piece: Same<declared.Piece, import("./model.js").Piece> = true;
+export const step: Same<declared.Step, import("./trainer.js").Step> = true;

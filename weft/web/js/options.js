@@ -1,0 +1,106 @@
+// What may be asked for: each option of each call, checked before anything is done.
+
+import { WeftError } from "./program.js";
+
+/** @typedef {[fits: (value: any) => boolean, expected: string]} Rule */
+
+const [LEAST, MOST] = [2 ** -126, 2 ** 126]; // of float32's normal numbers
+/** @param {number} low @returns {Rule} */
+const count = (low) =>
+  [(v) => Number.isSafeInteger(v) && v >= low, `a whole number from ${low} on`];
+/** @type {Rule} */
+const FUNCTION = [(v) => typeof v === "function", "a function"];
+/** @type {Rule} */
+const OBJECT = [(v) => v !== null && typeof v === "object", "an object"];
+/** @type {Rule} */
+const SIGNAL = [(v) => v instanceof AbortSignal, "an AbortSignal"];
+/** @type {Rule} */
+const SEED = [
+  (v) => (typeof v === "bigint" || Number.isSafeInteger(v)) && v >= 0 && v < 2n ** 64n,
+  "a whole number from 0 to 2^64 - 1, a BigInt from 2^53 on",
+];
+
+/** @type {Record<string, Rule>} */
+export const GENERATE = {
+  maxNewTokens: count(0),
+  temperature: [(v) => typeof v === "number" && v >= 0 && v < Infinity, "a number from 0 on"],
+  topK: count(0),
+  topP: [(v) => typeof v === "number" && v > 0 && v <= 1, "a number above 0, at most 1"],
+  repetitionPenalty: [
+    (v) => typeof v === "number" && v >= LEAST && v <= MOST, "a number from 2^-126 to 2^126"],
+  seed: SEED,
+  stop: [(v) => Array.isArray(v) && v.every((s) => typeof s === "string" && s),
+    "a list of texts that are not empty"],
+  signal: SIGNAL,
+};
+/** @type {Record<string, Rule>} */
+export const CHAT = {
+  ...GENERATE, variables: OBJECT, slide: [(v) => typeof v === "boolean", "true or false"],
+};
+/** @type {Record<string, Rule>} of a page, whose model lives in a worker */
+export const PAGE = {
+  target: [(v) => ["auto", "webgpu", "wasm"].includes(v), '"auto", "webgpu" or "wasm"'],
+  threads: count(1), signal: SIGNAL, progress: FUNCTION, note: FUNCTION,
+};
+/** @type {Record<string, Rule>} */
+export const LOAD = { ...PAGE, gpu: OBJECT, Worker: FUNCTION };
+/** @type {Record<string, Rule>} */
+export const EMBED = { signal: SIGNAL, progress: FUNCTION, onVector: FUNCTION };
+/** @type {Record<string, Rule>} */
+export const TRAIN = {
+  steps: count(1),
+  lr: [(v) => typeof v === "number" && v >= 0 && v <= 10, "a number from 0 to 10"],
+  seed: SEED, signal: SIGNAL,
+};
+
+/** @param {any} value as a message shows it */
+const shown = (value) => (typeof value === "string" ? JSON.stringify(value)
+  : typeof value === "bigint" ? `${value}n` : Array.isArray(value) ? `[${value}]` : String(value));
+
+/**
+ * The options of a call; a WeftError for one that is unknown or has another value than it may.
+ * @template T @param {T} options @param {Record<string, Rule>} rules @param {string} call its name
+ * @returns {T}
+ */
+export function allowed(options, rules, call) {
+  if (!OBJECT[0](options)) throw new WeftError(`the options of ${call} are ${shown(options)}; `
+    + "expected an object");
+  for (const [name, value] of Object.entries(/** @type {any} */ (options))) {
+    if (!Object.hasOwn(rules, name)) {
+      throw new WeftError(`${call} has no option ${name}; it has ${Object.keys(rules).join(", ")}`);
+    }
+    const [fits, expected] = rules[name];
+    if (value !== undefined && !fits(value)) {
+      throw new WeftError(`${name} is ${shown(value)}; expected ${expected}`);
+    }
+  }
+  return options;
+}
+
+/**
+ * The texts, or the one text, that a call is given.
+ * @template T @param {T} given @param {string} what its name @returns {T}
+ */
+export function texts(given, what) {
+  const all = Array.isArray(given) ? given : [given];
+  const odd = all.find((text) => typeof text !== "string");
+  if (all.includes(odd)) throw new WeftError(`${what} has ${shown(odd)}; expected a text`);
+  return given;
+}
+
+/**
+ * Token ids that a call is given in place of a text.
+ * @param {any} given @param {number} vocab how many there are @returns {number[]}
+ */
+export function idsOf(given, vocab) {
+  if (!Array.isArray(given) && !ArrayBuffer.isView(given)) {
+    throw new WeftError(`the prompt is ${shown(given)}; expected a text or a list of token ids`);
+  }
+  const ids = [.../** @type {any} */ (given)];
+  const at = ids.findIndex((id) => !Number.isInteger(id) || id < 0 || id >= vocab);
+  if (at >= 0) {
+    throw new WeftError(`id ${at} of the prompt is ${shown(ids[at])}; expected whole numbers from `
+      + `0 to ${vocab - 1}`);
+  }
+  return ids;
+}

@@ -1,0 +1,52 @@
+// weft in Node: what `import { load } from "weft-ml"` gives there.
+/// <reference lib="es2020" />
+
+import type {
+  ChatOptions, GenerateOptions, LoadOptions as PageOptions, Message, Piece, Step, TrainOptions,
+} from "./weft.js";
+
+export { WeftError, ranked } from "./weft.js";
+export type {
+  ChatOptions, GenerateOptions, Message, Piece, Progress, Step, TrainOptions,
+} from "./weft.js";
+
+export interface LoadOptions extends PageOptions {
+  /** A WebGPU for Node: npm's `webgpu` makes one with `create([])`. */
+  gpu?: object | undefined;
+  /** What makes threads; Node's own by default. */
+  Worker?: (new (...args: any[]) => object) | undefined;
+}
+
+/** A model in this thread. */
+export interface Model {
+  /** The text that follows, piece by piece; leaving the loop stops the model. */
+  generate(prompt: string | number[], options?: GenerateOptions): AsyncGenerator<Piece, void>;
+  /** The answer to a conversation, of a model with a chat template. */
+  chat(messages: Message[], options?: ChatOptions): AsyncGenerator<Piece, void>;
+  /** A vector for each text, of a model that is an encoder. */
+  embed(
+    texts: string[],
+    options?: {
+      signal?: AbortSignal | undefined;
+      onVector?: ((row: Float32Array) => void) | undefined;
+    },
+  ): Promise<Float32Array[]>;
+  /** Token ids of a text. */
+  encode(text: string): number[];
+  decode(ids: number[]): string;
+  /** Frees what the device holds. */
+  close(): void;
+}
+
+/** What is trained beside a model. */
+export interface Trainer {
+  train(text: string, options?: TrainOptions): AsyncGenerator<Step, void>;
+  generate(prompt: string, options?: GenerateOptions): AsyncGenerator<Piece, void>;
+  files(): Promise<{ name: string; bytes: Uint8Array }[]>;
+  close(): void;
+}
+
+/** Loads a folder that `weft export web` wrote: a path, or the address of one. */
+export function load(folder: string, options?: LoadOptions): Promise<Model>;
+/** What the folder of a loaded model trains: "scratch" or "lora", as it was exported. */
+export function trainer(model: Model, kind: string, options?: LoadOptions): Promise<Trainer>;

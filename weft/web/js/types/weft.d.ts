@@ -1,0 +1,146 @@
+// weft in a page: what `import { load } from "weft-ml"` gives.
+/// <reference lib="dom" />
+/// <reference lib="es2020" />
+
+/** An error that says what was found and what to do. */
+export class WeftError extends Error {
+  constructor(message?: string, options?: { cause?: unknown });
+}
+
+export interface Progress {
+  loaded: number;
+  total: number;
+  phase: string;
+}
+
+export interface LoadOptions {
+  /** What plays: "auto" takes WebGPU where the browser has a GPU for it, else WebAssembly. */
+  target?: "auto" | "webgpu" | "wasm" | undefined;
+  /** Threads of WebAssembly, at most eight; as many as the machine has cores by default. */
+  threads?: number | undefined;
+  signal?: AbortSignal | undefined;
+  progress?: ((progress: Progress) => void) | undefined;
+  /** Hears what happens by the way: a lost GPU, a full disk. */
+  note?: ((text: string) => void) | undefined;
+}
+
+export interface GenerateOptions {
+  /** How many tokens to write at most: 64 by default. */
+  maxNewTokens?: number | undefined;
+  /** 0, the default, takes the likeliest token. */
+  temperature?: number | undefined;
+  /** Of how many tokens to choose: 0, the default, of all. */
+  topK?: number | undefined;
+  topP?: number | undefined;
+  repetitionPenalty?: number | undefined;
+  /** From 0 to 2^64 - 1. */
+  seed?: number | bigint | undefined;
+  /** Texts that end the answer. */
+  stop?: string[] | undefined;
+  signal?: AbortSignal | undefined;
+}
+
+export interface ChatOptions extends GenerateOptions {
+  /** What the chat template may read, such as `enable_thinking`. */
+  variables?: Record<string, unknown> | undefined;
+  /** The oldest turns leave where the context is full; the first piece then says how many. */
+  slide?: boolean | undefined;
+}
+
+export interface Message {
+  role: string;
+  content: string;
+  [field: string]: unknown;
+}
+
+export interface Piece {
+  text: string;
+  ids: number[];
+  /** Why the answer ended, in its last piece. */
+  finish: null | "eos" | "stop" | "length" | "aborted";
+  /** How many of the oldest messages left, of a conversation that slides. */
+  left?: number | undefined;
+}
+
+export interface TrainOptions {
+  steps?: number | undefined;
+  lr?: number | undefined;
+  seed?: number | bigint | undefined;
+  signal?: AbortSignal | undefined;
+}
+
+export interface Step {
+  step: number;
+  loss: number;
+  norm: number;
+  rate: number;
+  seconds: number;
+  tokens: number;
+}
+
+/** What was loaded, and where it runs. */
+export interface About {
+  name: string;
+  target: "webgpu" | "wasm";
+  /** Why that target. */
+  why: string;
+  /** Of memory. */
+  bytes: number;
+  /** Bytes over the network. */
+  fetched: number;
+  [fact: string]: unknown;
+}
+
+/** What a page trains; another training of the same model takes its place. */
+export interface PageTrainer {
+  readonly about: About;
+  /** Trains on a text, step by step; leaving the loop stops. */
+  train(text: string, options?: TrainOptions): AsyncGenerator<Step, void>;
+  /** Writes with what was trained so far. */
+  generate(prompt: string, options?: GenerateOptions): AsyncGenerator<Piece, void>;
+  /** The files of what was trained. */
+  files(): Promise<{ name: string; bytes: Uint8Array }[]>;
+}
+
+/** A model in a worker. */
+export interface PageModel {
+  readonly about: About;
+  /** The text that follows, piece by piece; leaving the loop stops the model. */
+  generate(prompt: string | number[], options?: GenerateOptions): AsyncGenerator<Piece, void>;
+  /** The answer to a conversation, of a model with a chat template. */
+  chat(messages: Message[], options?: ChatOptions): AsyncGenerator<Piece, void>;
+  /** A vector for each text, of a model that is an encoder. */
+  embed(
+    texts: string[],
+    options?: { signal?: AbortSignal | undefined; progress?: ((done: number) => void) | undefined },
+  ): Promise<Float32Array[]>;
+  /** Token ids of a text. */
+  encode(text: string): Promise<number[]>;
+  /** A training, where the folder was exported with --train: "scratch" or "lora". */
+  trainer(kind: string, options?: LoadOptions): Promise<PageTrainer>;
+  /** Ends the worker and frees what it held. */
+  close(): void;
+}
+
+export interface Folder {
+  name: string;
+  kind: "decoder" | "encoder";
+  /** Bytes of weights. */
+  bytes: number;
+  /** True if they are here already. */
+  kept: boolean;
+  /** Where an encoder is, within the folder. */
+  search?: string | undefined;
+}
+
+/** What a folder holds, before anything large is fetched. */
+export function describe(folder: string | URL): Promise<Folder>;
+/** Loads a folder that `weft export web` wrote; rejects with a WeftError that says what to do. */
+export function load(folder: string | URL, options?: LoadOptions): Promise<PageModel>;
+/** Runs every kernel of a folder's Programs against reference values; fetches no weights. */
+export function selftest(folder: string | URL, options?: LoadOptions): Promise<unknown>;
+/** Indices of `rows`, the most similar to `query` first, with their cosines. */
+export function ranked(
+  query: ArrayLike<number>,
+  rows: ArrayLike<number>[],
+): { index: number; score: number }[];
