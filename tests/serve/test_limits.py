@@ -294,7 +294,7 @@ def test_a_reader_that_stops_is_cut_off(server: Running, monkeypatch: pytest.Mon
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         s.connect((server.host, server.port))
         s.sendall(head.encode() + body)
-        until(lambda: server.shelf.decoders()[0].users == 1)
+        until(lambda: any(m.users for m in server.shelf.loaded()))
         wait_idle(server, 60)
     assert server.ask("GET", "/health")[0] == 200
 
