@@ -11,6 +11,7 @@ import click
 
 from weft.core import text
 from weft.core.errors import UsageError, WeftError
+from weft.core.hints import command
 
 if TYPE_CHECKING:
     from weft.models.hub.fetch import Agree, Offer
@@ -99,7 +100,8 @@ def list_models(prune: bool, as_json: bool) -> None:
         click.echo(json.dumps(found))
         return
     if not models:
-        print(f"weft: nothing in {cache()}; fetch a model: weft pull ORG/NAME", file=sys.stderr)
+        how = command("pull", "ORG/NAME")
+        print(f"weft: nothing in {cache()}; fetch a model: {how}", file=sys.stderr)
     else:
         rows = [[m.name, m.revision, text.size(m.nbytes), m.kind] for m in models]
         click.echo(text.table(["name", "revision", "size", "kind"], rows, right="c"))
