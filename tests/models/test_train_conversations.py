@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from rows import few
-from train_kit import LINE
+from train_kit import LINE, tiny
 
 from weft.core.errors import FileFormatError, ModelError, UsageError, WeftError
 from weft.models.names import checkpoint_names
@@ -463,6 +463,14 @@ def test_keys_that_nothing_reads_are_named(
     loop.train(given_settings(base, tmp_path / "run", file))
     said = capfd.readouterr().err
     assert "not used: score" in said
+
+
+def test_conversations_given_as_text_are_noticed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    talks = lines(tmp_path / "t.jsonl", *TALKS)
+    loop.train(tiny(talks, tmp_path / "run"))
+    assert "t.jsonl holds conversations; [data] conversations" in capfd.readouterr().err
 
 
 def test_decoded_rows_mask_what_is_not_said() -> None:

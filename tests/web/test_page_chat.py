@@ -256,6 +256,30 @@ def test_turns_in_node_are_pythons_and_read_only_what_is_new(talking: Any, tmp_p
     assert seen["brief"] == ""
 
 
+BOX_CHAT = """
+import { load } from PLAYER;
+const model = await load(FOLDER, { target: "wasm", threads: 1 });
+let text = "";
+const messages = [{ role: "user", content: "what does os.path.join do?" }];
+for await (const piece of model.chat(messages, { maxNewTokens: 64 })) text += piece.text;
+console.log(text);
+"""
+
+
+def test_box_chat_answers_in_a_page(tmp_path: Path) -> None:
+    """Its packed weights and its template work there as they are shipped."""
+    need()
+    assert export_web(weft.load("box-chat", device="cpu"), tmp_path / "page")["chat"] is True
+    script = tmp_path / "talk.mjs"
+    code = BOX_CHAT.replace("PLAYER", json.dumps(str(PLAYER / "node.js")))
+    script.write_text(code.replace("FOLDER", json.dumps(str(tmp_path / "page"))))
+    done = subprocess.run(["node", str(script)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == (
+        "os.path.join(a, *p): Join two or more pathname components, inserting '/' as needed."
+    )
+
+
 TALK = """
 await page.goto(`${given.url}?target=${given.target}`);
 await page.waitForFunction(() => document.body.dataset.state === "ready");

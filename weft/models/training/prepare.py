@@ -24,6 +24,7 @@ from weft.models.progress import progress
 from weft.models.tokenizer import Tokenizer
 from weft.models.training import checkpoints as ck
 from weft.models.training.conversations import (
+    SUFFIX,
     Conversation,
     Conversations,
     read_conversations,
@@ -110,6 +111,9 @@ def _say_unread(corpus: Corpus | Conversations) -> None:
     if isinstance(corpus, Corpus):
         if corpus.skipped:
             _say(skipped_line(corpus.skipped))
+        talks = [n for n, text in corpus.train if n.endswith(SUFFIX) and '"messages"' in text[:4096]]
+        if talks:
+            _say(f"{talks[0]} holds conversations; [data] conversations trains on them as such")
         return
     if corpus.unused:
         _say(f"keys of conversations that are not used: {', '.join(corpus.unused)[:200]}")
