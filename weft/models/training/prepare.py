@@ -111,7 +111,9 @@ def _say_unread(corpus: Corpus | Conversations) -> None:
     if isinstance(corpus, Corpus):
         if corpus.skipped:
             _say(skipped_line(corpus.skipped))
-        talks = [n for n, text in corpus.train if n.endswith(SUFFIX) and '"messages"' in text[:4096]]
+        talks = [
+            n for n, text in corpus.train if n.endswith(SUFFIX) and '"messages"' in text[:4096]
+        ]
         if talks:
             _say(f"{talks[0]} holds conversations; [data] conversations trains on them as such")
         return
