@@ -89,8 +89,8 @@ def _save(talk: Talk, path: str) -> None:
 
 
 def _turn(talk: Talk, line: str, as_json: bool, options: dict[str, Any]) -> None:
-    """What the user says, and the model's answer; where it fails or is stopped, both are taken
-    back."""
+    """One turn: the user's message and the model's answer; where it fails or is stopped, both are
+    taken back."""
     limit, before = options.pop("max_new_tokens"), talk.start
     try:
         ids = talk.ask(line, limit)

@@ -53,7 +53,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Whether an import is under way in this frame or those that called it."""
+    """True if an import is under way in this frame or those that called it."""
     while frame is not None:
         if frame.f_code.co_filename.startswith(_IMPORT):
             return True

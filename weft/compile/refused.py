@@ -1,4 +1,4 @@
-"""What templates refused to write, so that grouping makes smaller kernels of it."""
+"""Groups that templates refused to write, so that grouping makes smaller kernels of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from weft.transform.rebuild import kind_of
 
 @dataclass
 class Refused:
-    """What templates could not write: values whose groups stay `alone`, and values that are
-    `stored` so that groups become smaller (ids; id -> reason)."""
+    """Notes of what templates could not write: values whose groups stay `alone`, and values that
+    are `stored` so that groups become smaller (ids; id -> reason)."""
 
     alone: set[int] = field(default_factory=set)
     stored: dict[int, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How much a folder of weft's cache may hold: what was used least recently goes first."""
+"""The limit of a folder of weft's cache: the least recently used entries go first."""
 
 from __future__ import annotations
 

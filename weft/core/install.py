@@ -1,4 +1,4 @@
-"""How this weft was installed, and what to type to add to it.
+"""The installed distribution, and what to type to add to it.
 
 Nothing is published yet, so everything is installed from a clone. The distribution's name comes
 from the pyproject.toml of the clone, or from the metadata of the installed distribution.

@@ -84,7 +84,7 @@ def check_inside(path: Path, root: Path) -> None:
 
 @contextmanager
 def _spot(path: Path, root: Path) -> Iterator[_Spot]:
-    """Where a path leads, in a folder that stays the one it is while it is held."""
+    """The place that a path leads to, in a folder that stays the one it is while it is held."""
     *folders, name = _parts(path, root)
     if not (folders and _BY_FOLDER):
         check_inside(path, root)

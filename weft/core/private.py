@@ -40,8 +40,8 @@ def open_regular(path: str | os.PathLike[str], own: bool = False) -> BufferedRea
 
 
 def _read(file: BufferedReader, size: int, limit: int) -> bytes:
-    """What is there, asking for no more memory than that: `size` bytes, and a little more to see
-    whether it has grown or was a file of the kernel's, which has no size."""
+    """Reads what is there, asking for no more memory than that: `size` bytes, and a little more to
+    see whether it has grown or was a file of the kernel's, which has no size."""
     parts: list[bytes] = []
     room = limit + 1  # one more tells that there is too much
     while room and size <= limit and (part := file.read(min(room, max(size, _MORE)))):

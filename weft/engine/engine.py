@@ -164,7 +164,8 @@ class Engine:
             self._enter()
 
     def limit_of(self, job: Job) -> int:
-        """How many new tokens a job may have. Raises UsageError and LimitError as `submit` does."""
+        """The number of new tokens a job may have. Raises UsageError and LimitError as `submit`
+        does."""
         runner, prompt = self.runner, job.prompt
         if not prompt:
             raise UsageError("the prompt is empty; give at least one token id")

@@ -1,4 +1,4 @@
-"""What differs between two Graphs of one function, in words."""
+"""Describes the difference between two Graphs of one function."""
 
 from __future__ import annotations
 

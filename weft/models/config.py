@@ -225,9 +225,9 @@ COMMON_PROMPTS = ("query", "document")  # which every model has; empty where its
 
 @dataclass(frozen=True)
 class Pooling:
-    """How a text becomes a vector (sentence-transformers' modules): `prompts` by name stand before
-    it, that called `default` where none is asked for; without `include_prompt` the prompt's tokens
-    are not pooled. The first `dim` numbers are the vector; None: all."""
+    """The steps from a text to a vector (sentence-transformers' modules): `prompts` by name stand
+    before it, that called `default` where none is asked for; without `include_prompt` the prompt's
+    tokens are not pooled. The first `dim` numbers are the vector; None: all."""
 
     modes: tuple[Literal["cls", "mean", "max"], ...] = ("mean",)  # several are concatenated
     normalize: bool = False

@@ -19,7 +19,7 @@ _SETTLED = 2_000_000_000  # nanoseconds: clocks of file systems tick that coarse
 
 
 class Identity(tuple[int, ...]):
-    """What the system says of a file: equal for an unchanged one, another for any other."""
+    """The system's marks of a file: equal for an unchanged one, another for any other."""
 
     @classmethod
     def of(cls, status: os.stat_result) -> Identity:
@@ -29,7 +29,7 @@ class Identity(tuple[int, ...]):
 
     @property
     def settled(self) -> bool:
-        """Whether a change from now on would show: it has been the same for a while. On Windows
+        """True if a change from now on would show: it has been the same for a while. On Windows
         the time is another one, which tells nothing."""
         return os.name == "posix" and time.time_ns() - max(self[3], self[4]) > _SETTLED
 

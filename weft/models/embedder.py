@@ -78,7 +78,7 @@ class Encoder(Model):
         return self.embed_ids(rows, self.skipped(prompt))
 
     def prompt(self, prompt: str | None = None, name: str | None = None) -> str:
-        """What stands before a text; see `embed`. Raises UsageError for a name it has not."""
+        """The prompt before a text; see `embed`. Raises UsageError for a name it has not."""
         known = dict.fromkeys(COMMON_PROMPTS, "") | dict(self.pooling.prompts)
         name = self.pooling.default if name is None else name
         if prompt is not None or name is None:
@@ -90,7 +90,7 @@ class Encoder(Model):
         return known[name]
 
     def skipped(self, prompt: str) -> int:
-        """How many tokens of a text after `prompt` are not pooled."""
+        """The number of tokens that are not pooled of a text after `prompt`."""
         if not prompt or self.pooling.include_prompt:
             return 0
         tokenizer = self.need_tokenizer("a prompt needs one")

@@ -86,8 +86,8 @@ def naming(folder: Path) -> Iterator[None]:
 
 
 def located(path: str | os.PathLike[str]) -> Path:
-    """What is there under the path, else the model of that name, fetched where it has to be; "box"
-    and "box-chat" are names."""
+    """The path if something is there, else the model of that name, fetched where it has to be;
+    "box" and "box-chat" are names."""
     found = Path(path)
     if path in NAMES or not os.path.exists(found):
         from weft.models.hub.resolve import resolve

@@ -1,4 +1,4 @@
-"""What the decoder families' readers of config.json share: limits, windows, sizes.
+"""Parts that the decoder families' readers of config.json share: limits, windows, sizes.
 
 Field names follow transformers (`configuration_*.py`).
 """

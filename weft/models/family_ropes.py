@@ -42,7 +42,7 @@ def single_rope(
 
 
 def said_of(c: Fields) -> Fields:
-    """What a config says of its one rope, gathered from the places where that may stand."""
+    """The fields of a config's one rope, gathered from the places where that may stand."""
     both = c.section("rope_scaling"), c.section("rope_parameters")
     given = next((section for section in both if section is not None and section.data), None)
     beside = {k: c.data[k] for k in _BESIDE if c.data.get(k) is not None}

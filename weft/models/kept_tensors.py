@@ -47,7 +47,7 @@ class Tensors:
         return Shelf(home / self.kind, disk.FILE, None, self.limit, home / "used")
 
     def load(self, key: str) -> dict[str, np.ndarray] | None:
-        """What was kept under `key`, mapped; None where it is not there or not as it was."""
+        """Maps what was kept under `key`; None where it is not there or not as it was."""
         with _whatever_fails():
             if (shelf := self.shelf) is None or distrust(shelf.folder):
                 return None
@@ -94,7 +94,7 @@ class Tensors:
         return disk.kernels().mark(f"{self.kind} {name}", text).hex()
 
     def _is_whole(self, file: SafetensorsFile, name: str) -> bool:
-        """Whether a file holds what was kept under its name."""
+        """True if a file holds what was kept under its name."""
         if file.metadata["mark"] != self._mark(name, file.metadata):
             return False
         cache, known = disk.kernels(), Identity.of(file.status)

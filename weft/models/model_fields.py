@@ -1,5 +1,5 @@
-"""What a reader sees of config.json: the fields of its family, and whether the model is one of the
-kind that weft computes. Fields that nobody knows are named on stderr."""
+"""The fields of config.json that a reader sees: those of its family, and whether the model is one
+of the kind that weft computes. Fields that nobody knows are named on stderr."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check_architecture(raw: Fields, task: Task) -> None:
 
 
 def _plain(name: str, task: Task) -> bool:
-    """Whether an encoder's class is no writer or scorer, though its name ends as it should."""
+    """True if an encoder's class is no writer or scorer, though its name ends as it should."""
     return task == "text" or not re.search(r"(?:LMHead|Reward|DoubleHeads)Model$", name)
 
 

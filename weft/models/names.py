@@ -133,7 +133,7 @@ def _beside(prefix: str, head: str, checkpoint: Checkpoint | PackedCheckpoint) -
 
 
 def untied(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> bool:
-    """Whether the checkpoint holds a head other than the embedding, though the config ties them:
+    """True if the checkpoint holds a head other than the embedding, though the config ties them:
     then both count, as in transformers 5."""
     prefix = _prefix(layout, checkpoint)
     embed, head = prefix + layout.probe, _beside(prefix, layout.twin, checkpoint)
@@ -246,7 +246,7 @@ def _check_rest(
 
 
 def _zero_bias(name: str, used: set[str], checkpoint: Checkpoint | PackedCheckpoint) -> bool:
-    """Whether this is a bias that some packers write for layers that have none."""
+    """True if this is a bias that some packers write for layers that have none."""
     layer = name.removesuffix(".bias")
     if layer == name or f"{layer}.weight" not in used or name in checkpoint.packed:
         return False

@@ -105,7 +105,7 @@ _READERS: dict[str, Any] = {
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Of config_sentence_transformers.json."""
+    """The fields of config_sentence_transformers.json."""
     path = folder / "config_sentence_transformers.json"
     if not path.exists():
         return {}
@@ -139,7 +139,7 @@ def _known(path: Path, names: tuple[str, ...], more: tuple[str, ...] = ()) -> Fi
 
 
 def _tokenizer_limit(folder: Path) -> int | None:
-    """How long texts are by tokenizer_config.json, which sentence-transformers goes by where its
+    """The longest text by tokenizer_config.json, which sentence-transformers goes by where its
     own files do not say."""
     path = folder / "tokenizer_config.json"
     found = read_object(path).get("model_max_length") if path.exists() else None

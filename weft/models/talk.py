@@ -39,7 +39,7 @@ class Talk:
             raise
 
     def room(self, ids: list[int], limit: int | None = None) -> int:
-        """How many new tokens may follow a prompt."""
+        """The number of new tokens that may follow a prompt."""
         room = self.model.context - len(ids) + 1
         return room if limit is None else min(limit, room)
 

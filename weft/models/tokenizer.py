@@ -184,7 +184,7 @@ class Tokenizer:
         return self._template
 
     def starts(self, ids: Sequence[int]) -> list[int]:
-        """Where the text of each of `ids` begins in what they decode to together."""
+        """The place where the text of each of `ids` begins in what they decode to together."""
         stream, found = self.stream(), []
         for token in ids:
             stream.push(token)
@@ -244,8 +244,8 @@ class StreamDecoder:
         return self._take(now, len(now))
 
     def _start(self, now: str, whole: int) -> int:
-        """Where the last token's text begins in the decoded part: after the incomplete characters
-        that it shows to be broken."""
+        """The place where the last token's text begins in the decoded part: after the incomplete
+        characters that it shows to be broken."""
         if whole < len(now) or not self._pending:
             return self._sent
         same = next((i for i, (a, b) in enumerate(zip(self._pending, now)) if a != b), None)

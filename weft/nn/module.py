@@ -231,8 +231,8 @@ class Module(Watched):
     # -- text
 
     def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses, besides the modules below: the constructor's
-        arguments that are attributes too, where they are not the defaults."""
+        """The text that `repr` shows between the parentheses, besides the modules below: the
+        constructor's arguments that are attributes too, where they are not the defaults."""
         return tree.options(self)
 
     def __repr__(self) -> str:

@@ -104,7 +104,7 @@ def _flipped(x: Value, axis: int) -> Value:
 
 
 def least(dtype: dt.DType) -> float | int:
-    """What lies around an image of which maxima are taken: minus infinity, or the least integer."""
+    """The value around an image whose maxima are taken: minus infinity, or the least integer."""
     return -math.inf if dtype.is_float else int(np.iinfo(dtype.numpy).min)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """What an answer has to be, `start`, and what reads it."""
+    """The form that an answer must have, `start`, and its reader."""
 
     start: Callable[[], Constraint]
     parser: Callable[[Context], Parser]
@@ -35,7 +35,7 @@ def forced(
     calls: Calls,
     content: Follow | None,
 ) -> Shape:
-    """What an answer to a prompt, made with the template's `variables`, has to be: `calls`, or a
+    """The form of an answer to a prompt made with the template's `variables`: `calls`, or a
     text as `content` says. Takes what compiling a grammar takes, off the event loop. Raises
     UsageError where the model's template writes no calls that could be asked for, or its parser
     does not read them."""
@@ -64,7 +64,7 @@ def forced(
 def shaped(
     model: ServedDecoder, context: Context, variables: Mapping[str, Any], content: Follow
 ) -> Shape:
-    """What an answer to a prompt has to be that is as `content` says: where the prompt has begun
+    """The form of an answer that is as `content` says: where the prompt has begun
     reasoning, after that. Raises UsageError where nothing is known to end it."""
     if not _opened(model, context):
         return Shape(content(model), lambda context: Verbatim(model.marks))
@@ -80,7 +80,7 @@ def shaped(
 def _closing(
     model: ServedDecoder, context: Context, variables: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """What ends the reasoning that the prompt has begun, and the space after it."""
+    """The text that ends the reasoning that the prompt has begun, and the space after it."""
     closing, gap = closing_of(_render(model, variables))
     closing, gap = (closing, gap) if closing else ("</think>", "\n\n")
     parser = model.parser(context)

@@ -141,7 +141,7 @@ class Grammars:
         return self.kept(text) or self._start(self._compiled(text))
 
     def kept(self, text: str) -> Callable[[], Constraint] | None:
-        """What is kept of a grammar, as llguidance gets it."""
+        """The kept form of a grammar, as llguidance gets it."""
         with self._lock:
             matcher = self._kept.get(text)
             if matcher is None:
@@ -209,7 +209,7 @@ class Kept:
         self._grammars, self.special = grammars, grammars.special
 
     def compile(self, part: Part, *more: Part) -> Callable[[], Constraint]:
-        """As of Grammars. Raises NotKept where it is not there."""
+        """The grammar, as Grammars gives it. Raises NotKept where it is not there."""
         found = self._grammars.kept(written(part, *more))
         if found is None:
             raise NotKept

@@ -35,9 +35,9 @@ class Pool:
     async def each(
         self, function: Callable[[A], B], items: Sequence[A], stop: Stop | None = None
     ) -> list[B]:
-        """What `function` makes of each item. Raises the first error of one, whose further items
-        are left out, and BusyError where too many requests are here. stop: what ends the item that
-        a thread is at, where the client leaves meanwhile."""
+        """Yields the result of `function` for each item. Raises the first error of one, whose
+        further items are left out, and BusyError where too many requests are here. stop: what ends
+        the item that a thread is at, where the client leaves meanwhile."""
         if not items:
             return []
         if self._open >= self.waiting:
@@ -57,7 +57,7 @@ class Pool:
                     stop(thread)
 
     async def run(self, function: Callable[..., B], *args: Any, stop: Stop | None = None) -> B:
-        """What `function` gives: work of one item."""
+        """The result of `function`: work of one item."""
         (made,) = await self.each(lambda given: function(*given), [args], stop)
         return made
 
@@ -121,7 +121,7 @@ class _Work:
 
 
 class Pools:
-    """Where the work of a model's requests is done that is none of its engine's."""
+    """The pools for the work of a model's requests outside its engine."""
 
     def __init__(self) -> None:
         self.texts = Pool("tokens of texts", 2)

@@ -148,7 +148,7 @@ class _Rewriting:
             self._close(made, where)
 
     def _close(self, made: Schema, where: str) -> None:
-        """Where names may be spelt by \\u, llguidance does not know known ones among the others: a
+        """Guards names that may be spelt by \\u, which llguidance does not know among the others: a
         pattern of all others does."""
         if "patternProperties" in made:
             raise _unsupported("control characters in const or enum beside patternProperties",
@@ -203,7 +203,7 @@ def _range(low: Fraction | None, high: Fraction | None) -> Schema:
 
 
 def _beginnings(bound: Fraction | None) -> Iterator[Fraction]:
-    """What llguidance forgets below a positive bound: 0.2 and 0.24 below 0.245."""
+    """The numbers that llguidance forgets below a positive bound: 0.2 and 0.24 below 0.245."""
     if bound is None or bound <= 0:
         return
     for digits in range(1, DIGITS):
@@ -300,7 +300,7 @@ def _may_be(made: Schema, kind: str) -> bool:
 
 
 def _leaves(*values: object) -> Iterator[object]:
-    """What is neither an object nor a list in some values, names included."""
+    """The parts of some values that are neither an object nor a list, names included."""
     level = list(values)
     while level:
         one = level.pop()

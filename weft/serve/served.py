@@ -69,8 +69,8 @@ class Made:
 
 
 class Served:
-    """What decoders and encoders share. `name` is what requests call the model. Made on the event
-    loop that serves it."""
+    """The part that decoders and encoders share. `name` is what requests call the model. Made on
+    the event loop that serves it."""
 
     def __init__(self, name: str, model: Model) -> None:
         self.name, self.model, self.created = name, model, int(time.time())
@@ -171,7 +171,7 @@ class ServedEncoder(Served):
 
     @functools.cached_property
     def skip(self) -> int:
-        """How many tokens of the prompt before a text are not pooled."""
+        """The number of the prompt's tokens that are not pooled."""
         return self.model.skipped(self.model.prompt())
 
     async def vectors(
@@ -301,8 +301,8 @@ class ServedDecoder(Served):
     async def constraint(
         self, make: Callable[[ServedDecoder], Callable[[], Constraint]]
     ) -> Callable[[], Constraint]:
-        """What `make` compiles. Grammars that are kept do not wait for those that are new. Raises
-        WeftError."""
+        """The grammar that `make` compiles. Grammars that are kept do not wait for those that are
+        new. Raises WeftError."""
         from weft.serve.grammar import Kept, NotKept
 
         quick = copy.copy(self)

@@ -106,7 +106,7 @@ def members(owner: Watched, select: Members) -> Any:
 
 
 class Facts:
-    """What one trace read of watched objects and of tensors from outside."""
+    """The values that one trace read of watched objects and of tensors from outside."""
 
     def __init__(self) -> None:
         self._met: set[tuple[int, Any]] = set()  # read, or written before it was read
@@ -243,14 +243,14 @@ def _copied(value: Any, depth: int = DEPTH) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Fields:
-    """What the fields of a record were."""
+    """The fields of a record as they were."""
 
     owner: Any
     fields: dict[str, Any]
 
 
 def _same(now: Any, then: Any) -> bool:
-    """Whether a value is what it was: numbers and text by value, containers by their parts, all
+    """True if a value is what it was: numbers and text by value, containers by their parts, all
     else by identity."""
     if now is then:
         return True

@@ -47,7 +47,7 @@ class Indexing(Reductions):
         return x._advanced(arrays) if arrays else self._linked(x, keys)
 
     def _linked(self, x: Self, keys: list[Any]) -> Self:
-        """What basic keys cut out, as a view."""
+        """The view that basic keys cut out."""
         old, own, axis = views.strides(self), self.shape, 0
         starts, stops, steps = [], [], []
         strides: list[int] = []

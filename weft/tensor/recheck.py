@@ -31,7 +31,8 @@ def check_same(name: str, entry: Entry, again: Traced) -> None:
 
 
 def _others(entry: Entry, again: Traced) -> str | None:
-    """What differs besides the Graph: the tensors that it reads, and the numbers it returns."""
+    """Describes what differs besides the Graph: the tensors that it reads, and the numbers it
+    returns."""
     new = [again.captured.get(n.attrs["name"]) for n in again.graph.inputs]
     old = [entry.captured.get(n.attrs["name"]) for n in entry.graph.inputs]
     for node, a, b in zip(entry.graph.inputs, new, old):

@@ -196,7 +196,8 @@ class Movement(Arithmetic):
 
 
 def _shrunk(base: Any, new: Any) -> Any:
-    """What a write to an expanded view gives its base, if each element stands there once."""
+    """The value that a write to an expanded view gives its base, if each element stands there
+    once."""
     if math.prod(base.shape) != math.prod(new.shape):
         raise ShapeError(
             f"assign: an expanded view {list(new.shape)} shows elements of {list(base.shape)} "

@@ -28,8 +28,8 @@ Strides = tuple[int, ...]
 
 
 class View:
-    """How one tensor follows from another. `strides` are those of PyTorch's storage: they decide
-    where reshape copies. Writes to a `detached` one are not recorded."""
+    """The rule by which one tensor follows from another. `strides` are those of PyTorch's storage:
+    they decide where reshape copies. Writes to a `detached` one are not recorded."""
 
     __slots__ = ("base", "detached", "put", "recorded", "strides", "take")
 
@@ -133,7 +133,7 @@ def derived(t: TensorBase) -> Any:
 
 
 def strides(t: TensorBase) -> Strides:
-    """How far apart neighbours along each axis are in the root's memory, in elements."""
+    """The distances between neighbours along each axis in the root's memory, in elements."""
     return t._view.strides if t._view is not None else contiguous(t.shape)
 
 

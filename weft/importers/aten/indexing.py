@@ -181,7 +181,7 @@ def scatter_add(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 def scatter_reduce(
     self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True
 ) -> Tensor:
-    """What falls on one place is joined there: by "sum", "prod", "mean", "amax" or "amin"."""
+    """Joins the values that fall on one place: by "sum", "prod", "mean", "amax" or "amin"."""
     for axis, size in enumerate(index.shape):
         src = src.narrow(axis, 0, size)
     places, rows = _places(self, dim, index).reshape(-1), src.reshape(-1).cast(self.dtype)

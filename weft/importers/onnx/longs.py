@@ -60,7 +60,7 @@ class Longs:
         return isinstance(x, np.ndarray) and x.dtype == np.int64
 
     def after(self, place: str, call: Call, rule: Rule, values: list[Value], made: Any) -> Any:
-        """What a node made, its 64-bit results marked and checked."""
+        """The results of a node, the 64-bit ones marked and checked."""
         results = made if isinstance(made, tuple) else (made,)
         if not any(isinstance(r, Tensor) and r.dtype is dt.int32 for r in results):
             return made
@@ -112,7 +112,7 @@ def refuse(places: list[str], flags: Tensor) -> None:
 
 
 def _shadow(call: Call, rule: Rule, values: list[Value]) -> Tensor:
-    """What the node makes of its operands as float32."""
+    """The node's results for its operands as float32."""
     floats = [
         v if v is None or i in rule.host
         else v.detach().cast(dt.float32) if isinstance(v, Tensor)

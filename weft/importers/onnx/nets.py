@@ -107,8 +107,8 @@ def windows_of(
     x: Tensor, around: Tensor, kernel: Sequence[int], strides: Sequence[int], sides: Sides,
     dilations: Sequence[int],
 ) -> Tensor:  # fmt: skip
-    """What each window of x[N, C, ...] sees, [N, C, places, windows...]; `around` is what lies
-    around the image."""
+    """The elements that each window of x[N, C, ...] sees, [N, C, places, windows...]; `around` is
+    what lies around the image."""
     x, sides = _cropped(x, sides)
     if any(map(any, sides)):
         inside = np.pad(np.ones(x.shape[2:], bool), sides)

@@ -142,7 +142,7 @@ class Run:
         return self.call(function, attrs, values)
 
     def _long(self, x: Value) -> Value:
-        """What stands for int64 as int64."""
+        """Results that stand for int64, as int64."""
         long = isinstance(x, Tensor) and x.dtype is dt.int32 and self.longs.holds(x)
         return x.cast(dt.int64) if long else x
 

@@ -188,7 +188,7 @@ def _check_zeros(layer: Layer, schemes: list[Fields]) -> None:
 
 
 def _ordered(weights: Fields) -> bool:
-    """Whether columns are in groups by another order than their own, which a tensor must say."""
+    """True if columns are in groups by another order than their own, which a tensor must say."""
     value = weights.data.get("actorder")
     if value is None or isinstance(value, bool):
         return bool(value)

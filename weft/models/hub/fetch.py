@@ -187,7 +187,7 @@ def _check(listing: Listing, file: str, bar: Bar, new: bool) -> None:
         return
 
     def intact(blob: Path) -> bool:
-        """Whether a blob is another file's, undamaged: its name is a digest."""
+        """True if a blob is another file's, undamaged: its name is a digest."""
         status = blob.lstat()
         if not stat.S_ISREG(status.st_mode) or not _DIGEST.fullmatch(blob.name):
             return False

@@ -1,4 +1,4 @@
-"""What weft's own cache holds: kernels, Programs, quantised weights; how much of each it may."""
+"""The contents of weft's own cache: kernels, Programs, quantised weights; the limit of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What weft may change in huggingface_hub's cache: a repository's own blobs, and the links to them.
+"""The parts of huggingface_hub's cache that weft may change: a repository's own blobs, and the
+links to them.
 
 A snapshot holds links into `blobs/` beside it. A link that leads elsewhere is somebody's own
 arrangement or a trap; weft reads through it, and never removes or writes what it leads to.

@@ -66,7 +66,7 @@ def quantised(
 
 
 def _as_mapped(weights: Iterable[np.ndarray]) -> bool:
-    """Whether the files that the weights lie in are still at their paths: else the key tells of
+    """True if the files that the weights lie in are still at their paths: else the key tells of
     others."""
     try:
         return all(
@@ -80,7 +80,7 @@ def _as_mapped(weights: Iterable[np.ndarray]) -> bool:
 
 
 def _key(folder: Path, scheme: str) -> str | None:
-    """What the parts follow from: the content of the model's files. None where they cannot be
+    """The source of the parts: the content of the model's files. None where they cannot be
     read any more."""
     try:
         return json.dumps([VERSION, scheme, model_digests(folder)])
@@ -91,7 +91,7 @@ def _key(folder: Path, scheme: str) -> str | None:
 def _read(
     key: str, forms: Mapping[str, Form], weights: Mapping[str, np.ndarray]
 ) -> dict[str, Packed] | None:
-    """What is kept under a key, where all of it fits."""
+    """Reads what is kept under a key, if all of it fits."""
     kept = KEPT.load(key)
     if kept is None:
         return None

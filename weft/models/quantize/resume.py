@@ -1,4 +1,4 @@
-"""What an interrupted `weft quantize` left, and how much of it the next one may take."""
+"""The remains of an interrupted `weft quantize`, and how much of them the next one may take."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Unfinished:
         self.note()
 
     def has(self, name: str) -> bool:
-        """Whether a piece is there as this user's run wrote it."""
+        """True if a piece is there as this user's run wrote it."""
         was = self._done.get(name)
         try:
             return was is not None and _digest(self.folder / name, own=True) == was

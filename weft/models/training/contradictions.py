@@ -1,4 +1,4 @@
-"""What settings say against one another: each is possible alone."""
+"""Settings that contradict one another, though each is possible alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def contradictions(s: Settings) -> Iterator[str]:
-    """What each setting alone does not show to be wrong."""
+    """Checks what no setting alone shows to be wrong."""
     yield from _data_contradictions(s)
     yield from _loop_contradictions(s)
     if s.lora.rank and not s.model.base:
@@ -79,8 +79,8 @@ def _loop_contradictions(s: Settings) -> Iterator[str]:
 
 
 def warmup_trouble(s: Settings, steps: int) -> str | None:
-    """What is wrong with a warm-up that was given for a run of so many steps; None for nothing. The
-    default is shortened (`warmup_of`)."""
+    """Says what is wrong with a warm-up that was given for a run of so many steps; None for
+    nothing. The default is shortened (`warmup_of`)."""
     warmup = s.optimizer.warmup
     if warmup <= steps or "warmup" not in changed(s.optimizer):
         return None

@@ -179,5 +179,5 @@ def _split(
 
 
 def texts_of(found: Sequence[Conversation]) -> list[str]:
-    """What is said in them, for a new tokenizer."""
+    """The texts of the messages, for a new tokenizer."""
     return [m["content"] for one in found for m in one.messages if m.get("content")]

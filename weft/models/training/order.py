@@ -39,7 +39,7 @@ def batches_of(settings: Settings, data: Data) -> Batches | RowBatches:
 
 
 def held_batches(settings: Settings, data: Data) -> list[Batch]:
-    """What is evaluated on."""
+    """The batches for evaluation."""
     t, most = settings.train, settings.output.eval_batches
     if isinstance(data.held_out, Rows):
         return row_evaluation(data.held_out, t.batch, t.context, most)

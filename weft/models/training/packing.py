@@ -100,14 +100,14 @@ class RowBatches:
         return decoded(np.stack([self._row(i) for i in range(first, first + self.batch)]))
 
     def epoch(self, number: int) -> float:
-        """How often the data has been seen before batch `number`."""
+        """The number of times the data has been seen before batch `number`."""
         index = number * self.batch
         epoch = self._epoch_of(index)
         first = self._first(epoch)
         return epoch + (index - first) / (self._ends[epoch] - first)
 
     def batches(self, epochs: float) -> int:
-        """How many batches see the data that often; the last may begin another time."""
+        """The number of batches that see the data that often; the last may begin another time."""
         whole = int(epochs)
         self._reach(whole)
         rows = self._first(whole) + (epochs - whole) * (self._ends[whole] - self._first(whole))

@@ -1,4 +1,4 @@
-"""Which chat template a run writes its conversations with."""
+"""Chooses the chat template that a run writes its conversations with."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class Batches:
         return number * self.batch / self.windows
 
     def batches(self, epochs: float) -> int:
-        """How many batches see the data that often; the last may begin another time."""
+        """The number of batches that see the data that often; the last may begin another time."""
         return max(math.ceil(epochs * self.windows / self.batch), 1)
 
     def _window(self, index: int) -> np.ndarray:

@@ -144,8 +144,9 @@ class EmbeddingsAnswer(Answer):
 
 
 class ModelAnswer(Answer):
-    """Of an adapter also: parent, the model that takes it. Of a model that is loaded also: chat,
-    whether it has a chat template; fingerprint, as its answers have it in system_fingerprint."""
+    """A model; an adapter also has: parent, the model that takes it. Of a model that is loaded
+    also: chat, whether it has a chat template; fingerprint, as its answers have it in
+    system_fingerprint."""
 
     id: str
     object: Literal["model"]

@@ -134,8 +134,8 @@ class _Writer(Writer):
     def _logprobs(
         self, index: int, prompt: Sequence[Chosen], new: Sequence[Chosen]
     ) -> dict[str, Any] | None:
-        """Of tokens of the prompt, and of new ones; text_offset counts characters of the choice's
-        text, which begins with the prompt where that is echoed."""
+        """Logprobs of the prompt's tokens and of new ones; text_offset counts characters of the
+        choice's text, which begins with the prompt where that is echoed."""
         if self._body.logprobs is None:
             return None
         size = len(self._echo(index)) if self._body.echo else 0

@@ -80,7 +80,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "llama": ("<|python_tag|>",), "llama-json": ("<|python_tag|>",),
     "think": _THINK, "text": (),
 }  # fmt: skip
-"""What each format is written with."""
+"""The marks that each format is written with."""
 
 
 def choose(tokenizer: Tokenizer, name: str = "auto") -> tuple[str, Maker]:

@@ -18,7 +18,7 @@ Body = Callable[[Sink, "Context"], Generator[None, str, None]]
 
 @dataclass(frozen=True)
 class Context:
-    """What a parser may know besides the text: the prompt that it goes on from, the schemas
+    """The facts a parser may know besides the text: the prompt that it goes on from, the schemas
     of the tools' parameters by name (empty: none are offered), and which marks are tokens (None:
     nothing is known of tokens). begun: the part of the prompt that belongs to the answer, where
     that is known: a user's text is none of it."""
@@ -36,7 +36,7 @@ class Context:
         return text if self.marks is None else self.marks.show(text)
 
     def opened(self, opening: str, closing: str) -> bool:
-        """Whether the answer goes on from what this mark opened."""
+        """True if the answer goes on from what this mark opened."""
         if self.begun is None:
             return self.prompt.rstrip().endswith(opening)
         _, found, after = self.begun.rpartition(opening)

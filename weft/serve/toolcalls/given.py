@@ -37,7 +37,7 @@ class Given:
     before: str
 
     def parser(self, context: Context, opened: bool, others: Callable[[Context], Parser]) -> Parser:
-        """What reads one answer; opened: the prompt has begun the reasoning; others: what reads
+        """The reader of one answer; opened: the prompt has begun the reasoning; others: what reads
         calls."""
         return _Reading(
             self.marks, lambda sink, calls: self._read(sink, opened, calls), lambda: others(context)

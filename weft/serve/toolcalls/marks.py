@@ -33,7 +33,7 @@ class Marks:
         self._found = re.compile(f"[{chr(_FIRST)}-{last}]")
 
     def hide(self, text: str) -> str:
-        """What is written by a template or a format: each mark becomes its sign."""
+        """A text of a template or a format in which each mark becomes its sign."""
         return self._find.sub(lambda found: self._signs[found[0]], text)
 
     def show(self, text: str) -> str:
@@ -48,7 +48,8 @@ class Marks:
         return source
 
     def read(self, text: str, at: int, tokens: Sequence[Chosen]) -> str:
-        """What `tokens` made, `text` from character `at` of the answer on, its marks as signs."""
+        """The text that `tokens` made, `text` from character `at` of the answer on, its marks as
+        signs."""
         made, done = [], 0
         for token in tokens:
             mark, begin = self.ids.get(token.id), token.at - at

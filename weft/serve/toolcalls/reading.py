@@ -72,8 +72,8 @@ def until(
 
 
 def beginning(text: str) -> Generator[None, str, tuple[str, bool]]:
-    """What was read until it was `text`, or could no longer be, and whether it is; space before it
-    belongs to it."""
+    """The part that was read until it was `text`, or could no longer be, and whether it is; space
+    before it belongs to it."""
     spaces: list[str] = []
     found = ""
     while True:

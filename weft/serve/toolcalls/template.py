@@ -255,7 +255,8 @@ def _written(arguments: Any, schema: Mapping[str, Any] | None) -> str:
 
 
 def mark_texts(spec: object) -> list[str]:
-    """What a response template may name as a mark: its literals and patterns, without escapes."""
+    """The texts that a response template may name as marks: its literals and patterns, without
+    escapes."""
     found: list[str] = []
     fields = spec.get("fields") if isinstance(spec, Mapping) else None
     for field in fields.values() if isinstance(fields, Mapping) else ():
