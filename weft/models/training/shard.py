@@ -275,8 +275,8 @@ class Shard:
 
 
 def _added(one: Arrays, two: Arrays) -> Arrays:
-    """The sums, in the memory of the first: results of a Program, which nobody else holds."""
-    return [np.add(a, b, out=a) for a, b in zip(one, two)]
+    """The sums of two lists of gradients."""
+    return [np.add(a, b) for a, b in zip(one, two)]
 
 
 def _flat(arrays: Sequence[np.ndarray]) -> np.ndarray:
