@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx_cases import ort_session
 
 from weft.importers import from_onnx
 
@@ -20,9 +21,8 @@ def run(model: Any, *operands: np.ndarray, device: Any = None) -> list[np.ndarra
 
 
 def peer(model: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    ort = pytest.importorskip("onnxruntime")
-    ort.set_default_logger_severity(4)
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    pytest.importorskip("onnxruntime")
+    session = ort_session(model.SerializeToString())
     names = [i.name for i in session.get_inputs()]
     made: list[np.ndarray] = session.run(None, dict(zip(names, operands)))
     return made
