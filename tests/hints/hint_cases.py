@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import shutil
 import sys
 import threading
 import types
@@ -16,7 +17,7 @@ from adapter_kit import adapter
 from hint_kit import Here, hint
 
 from weft.backends import drivers, registry
-from weft.core import tuned
+from weft.core import notices, tuned
 from weft.core.errors import WeftError
 
 EMPTY: Any = types.SimpleNamespace()
@@ -229,6 +230,16 @@ def _divided(here: Here, **more: Any) -> str:
 def _(here: Here) -> str:
     here.fill["OUT"] = "out"
     return _divided(here, path=here.decoder(), quant="int8")
+
+
+@hint("importers/hf_config.py", "weft merge {} {} -o MERGED")
+def _(here: Here) -> str:
+    notices.say.cache_clear()
+    base = _adapted(here)
+    for file in (here.folder / "an adapter").iterdir():
+        shutil.copy(file, here.folder / base)
+    here.fill["MERGED"] = "merged"
+    return here.said("run", base, "x", status=0)
 
 
 @hint("models/loader.py", "weft merge {} {} -o MERGED")

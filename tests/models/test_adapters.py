@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rows import few
 
 import weft
 from weft.conform.models import CONFIGS
+from weft.core import notices
 from weft.core.errors import FileFormatError, ModelError, UsageError
 from weft.core.files import write_json
 from weft.importers.safetensors import SafetensorsFile, save_file
@@ -236,3 +238,26 @@ def test_files_that_are_cut(tmp_path: Path, size: int) -> None:
     path.unlink()
     with pytest.raises(FileFormatError):
         weft.load(base, device="cpu", adapters={"a": folder})
+
+
+def test_a_model_and_an_adapter_in_one_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model is read without the adapter, which is said. Without a model's weights the folder
+    is an adapter's, whatever config.json stands there too, as some trainers leave it."""
+    notices.say.cache_clear()
+    base = random_folder(tmp_path / "base", LLAMA, 0)
+    made = adapter(tmp_path / "a", base, ["q_proj"], 3, 1)
+    plain = weft.load(base, device="oracle").logits(IDS)
+    want = weft.load(made, device="oracle").logits(IDS)
+    assert (plain != want).any() and not capsys.readouterr().err
+    shutil.copy(base / "config.json", made)
+    np.testing.assert_array_equal(weft.load(made, device="oracle").logits(IDS), want)
+    assert not capsys.readouterr().err
+    shutil.copy(base / "model.safetensors", made)
+    for _ in range(2):
+        np.testing.assert_array_equal(weft.load(made, device="oracle").logits(IDS), plain)
+    assert capsys.readouterr().err.count("weft reads the model without it") == 1
+    (made / "adapter_model.safetensors").unlink()
+    np.testing.assert_array_equal(weft.load(made, device="oracle").logits(IDS), plain)
+    assert "does not read its adapter_config.json" in capsys.readouterr().err

@@ -146,6 +146,10 @@ CHOICES = [
      ["adapter_config.json", "adapter_model.safetensors"]),
     ("", MODEL | {"modules.json": b"", "1_Pooling/config.json": b"", "onnx/config.json": b""},
      ["1_Pooling/config.json", "config.json", "modules.json", "model.safetensors"]),
+    ("", MODEL | {"config_sentence_transformers.json": b"", "sentence_xlm-roberta_config.json": b"",
+                  "sentence_bert_config.json": b"", "x/sentence_bert_config.json": b""},
+     ["config.json", "config_sentence_transformers.json", "sentence_bert_config.json",
+      "sentence_xlm-roberta_config.json", "model.safetensors"]),
 ]  # fmt: skip
 REFUSED = [
     ("", {"a-Q8_0.gguf": b"", "a-Q4_0.gguf": b""}, "2 GGUF models: a-Q4_0.gguf, a-Q8_0.gguf"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from model_zoo import write_model, write_tokenizer
 
+from weft.cli.main import invoke
 from weft.core import notices
 from weft.core.errors import ModelError, UsageError
 from weft.models import load
@@ -169,6 +170,33 @@ def test_unknown_settings_are_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert all(name in err for name in ("quantise_to", "temperature", "warp"))
     with pytest.raises(UsageError, match="no prompt called q"):
         ours(tmp_path).embed(TEXTS, prompt_name="q")
+
+
+DENSE = "sentence_transformers.models.Dense"
+
+
+def test_modules_that_weft_lacks_are_named(tmp_path: Path) -> None:
+    written(tmp_path, None, {"pooling_mode": "mean"})
+    path = tmp_path / "modules.json"
+    more = {"idx": 2, "name": "2", "path": "2_Dense", "type": DENSE}
+    path.write_text(json.dumps([*json.loads(path.read_text()), more]))
+    with pytest.raises(ModelError, match=r"module 2: 'Dense' is not supported; supported: Trans"):
+        ours(tmp_path)
+
+
+def test_a_decoder_that_gives_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As Qwen3-Embedding: it is loaded to write text, which is said, and does not embed."""
+    notices.say.cache_clear()
+    write_model("qwen3", tmp_path)
+    kinds = ["Transformer", "Pooling", "Normalize"]
+    modules = [{"path": "", "type": f"sentence_transformers.models.{kind}"} for kind in kinds]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    load(tmp_path, device="oracle")
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'modules.json'} makes vectors of a decoder (Transformer, Pooling," in said
+    assert invoke(["embed", str(tmp_path), "a text", "--device", "cpu"]) == 2
+    said = capsys.readouterr().err
+    assert "makes vectors of a decoder" in said and "embeds with encoders alone: bert," in said
 
 
 @pytest.mark.parametrize("name", ["roberta", "xlm-roberta"])

@@ -59,12 +59,21 @@ def embed(
     """Embed TEXTS with the encoder MODEL, a folder or ORG/NAME; with --query, search them."""
     import weft
     from weft.models.embedder import Encoder
+    from weft.models.encoders import ENCODERS
+    from weft.models.sentence_folder import vector_modules
 
     corpus = [*texts, *(read_lines(path) if path else [])]
     if not corpus:
         raise click.UsageError("give at least one text, or --file")
-    loaded = weft.load(model_path(model, yes), device=device)
+    home = model_path(model, yes)
+    loaded = weft.load(home, device=device)
     if not isinstance(loaded, Encoder):
+        kinds = vector_modules(Path(home))
+        if kinds:
+            raise UsageError(
+                f"{model} makes vectors of a decoder ({', '.join(kinds)[:80]}); weft embeds with "
+                f"encoders alone: {', '.join(ENCODERS)}"
+            )
         raise UsageError(
             f"{model} writes text; it does not embed: {command('run', model, 'PROMPT')}"
         )

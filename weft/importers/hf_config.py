@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import FileFormatError, ModelError
+from weft.core.hints import command
+from weft.core.notices import say
 from weft.core.private import read_regular
 
 MAX_JSON = 64 << 20  # bytes; the index of a very large model has a few
@@ -186,4 +188,22 @@ def read_config(
         inner = [p for p in made if any((p / n).exists() for n in (name, "adapter_config.json"))]
         hint = f"did you mean {inner[0]}?" if inner else f"expected {expected}"
         raise ModelError(f"{folder} has no {name}; {hint}")
+    if name == "config.json" and has_weights(folder):
+        _say_adapter(folder)
     return Fields(read_object(path, MAX_CONFIG), str(path))
+
+
+def has_weights(folder: Path) -> bool:
+    """True if a folder holds a model's weights, and not only those of an adapter."""
+    return any((folder / f"model.safetensors{end}").exists() for end in ("", ".index.json"))
+
+
+def _say_adapter(folder: Path) -> None:
+    """Says that a model is read without the LoRA adapter that its folder holds too."""
+    if (folder / "adapter_model.safetensors").exists():
+        merged = command("merge", folder, folder, "-o", "MERGED")
+        say(f"{folder} holds a model and a LoRA adapter; weft reads the model without it\n"
+            f"for a model with the adapter in it: {merged}")  # fmt: skip
+    elif (folder / "adapter_config.json").exists():
+        say(f"{folder} holds a model; weft does not read its adapter_config.json, which has no "
+            "adapter_model.safetensors")  # fmt: skip

@@ -88,6 +88,29 @@ CONFIG: Mapping[str, str] = {
 }  # fmt: skip
 
 _TIED = _table(("ties a head that fills gaps, which weft does not compute", "tie_word_embeddings"))
+_WAYS = "is about slow tokenizers; tokenizer.json has what was made of it"
+_CUT = "says how transformers cuts and pads batches; weft does so by the model's own limit"
+# tokenizer_config.json; names of tokens end in `_token` and are read.
+TOKENIZER: Mapping[str, str] = _table(
+    (_BOOKS, """
+        tokenizer_class name_or_path special_tokens_map_file tokenizer_file transformers_version
+        processor_class auto_map backend is_local local_files_only _commit_hash files_loaded
+        added_tokens_file vocab_file merges_file unsloth_version model_input_names
+        image_processor_type feature_extractor_type init_inputs _from_auto repo_type"""),
+    (_WAYS, """
+        legacy from_slow use_fast sp_model_kwargs spaces_between_special_tokens errors
+        do_basic_tokenize never_split keep_accents remove_space trim_offsets unk_id vocab_size
+        additional_special_tokens_ids tokenize_numbers add_dummy_prefix
+        clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"""),
+    (_CUT, """
+        padding_side padding max_length max_len stride truncation truncation_strategy
+        pad_to_multiple_of pad_token_type_id model_max_len"""),
+    ("is what tokenizer.json says, which goes first in transformers too", "add_bos_token "
+     "add_eos_token"),
+    ("is about chats, of which the template says how", "use_default_system_prompt "
+     "chat_control_tokens response_schema"),
+)  # fmt: skip
+
 # What the files of a family hold besides.
 FAMILY: Mapping[str, Mapping[str, str]] = {
     "gpt2": _table((_OTHER, "n_ctx use_weight_tying")),

@@ -16,7 +16,7 @@ from weft.core.errors import (
     UsageError,
 )
 from weft.core.hints import command
-from weft.importers.hf_config import Fields, read_config
+from weft.importers.hf_config import Fields, has_weights, read_config
 from weft.models.base import Model
 from weft.models.config import DecoderConfig, EncoderConfig, Made, TokenIds
 from weft.models.decoder_names import decoder_layout
@@ -35,7 +35,7 @@ from weft.models.paged import CompiledPaged, EagerPaged
 from weft.models.progress import progress
 from weft.models.reading import as_stored, read_weights, says_packed
 from weft.models.runner import CompiledRunner, EagerRunner, MakeRunner, Runner, weight_avals
-from weft.models.sentence_folder import read_pooling
+from weft.models.sentence_folder import read_pooling, say_vectors
 from weft.models.token_ids import read_token_ids
 from weft.models.weight_dtypes import Numbers, check_dtypes, main_dtype, ready, wanted, wanted_cache
 
@@ -102,14 +102,18 @@ def load_uncompiled(
             return _encoder(folder, config, ENCODERS[kind](config), target, numbers)
         made = as_stored(folder, config, DECODERS[kind](config))
         made = made if part is None else part(made)
+        say_vectors(folder)
         change = None if adapter is None else adapter[1](made)
         return _decoder(folder, config, made, target, numbers, room, change, adapters)
 
 
 def _adapter(folder: Path) -> tuple[Path, Callable[[DecoderConfig], Adapter]] | None:
-    """Of a folder that holds a LoRA adapter: its model's folder, and what reads the adapter."""
-    if (folder / "config.json").exists() or not (folder / "adapter_config.json").exists():
+    """For a folder that holds a LoRA adapter and no other weights: its model's folder, and what
+    reads the adapter."""
+    if not (folder / "adapter_config.json").exists():
         return None
+    if (folder / "config.json").exists() and has_weights(folder):
+        return None  # which read_config says
     from weft.models import adapters
 
     return adapters.base_of(folder), lambda config: adapters.read(folder, config)

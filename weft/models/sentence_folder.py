@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import ModelError
-from weft.core.notices import say_unknown
+from weft.core.notices import listed, say, say_unknown
 from weft.importers.hf_config import Fields, parse_json, read_bounded, read_object
 from weft.models.config import COMMON_PROMPTS, Pooling
 from weft.models.encoders import MAX_TOKENS
@@ -42,6 +42,20 @@ _LIMIT_FILES = tuple(
 )
 
 
+def vector_modules(folder: Path) -> tuple[str, ...]:
+    """The kinds of the modules that make a vector of a text; () without modules.json."""
+    path = folder / "modules.json"
+    return tuple(_kind(m)[:60] for m in _modules(path)) if path.exists() else ()
+
+
+def say_vectors(folder: Path) -> None:
+    """Says that a decoder which was trained to give vectors is loaded to write text."""
+    kinds = vector_modules(folder)
+    if kinds:
+        say(f"{folder / 'modules.json'} makes vectors of a decoder ({listed(kinds)}); weft loads "
+            "the model to write text, and embeds with encoders alone")  # fmt: skip
+
+
 def read_pooling(folder: Path) -> Pooling:
     """Pooling of a sentence-transformers folder; mean pooling where it has no modules.json.
 
@@ -51,14 +65,10 @@ def read_pooling(folder: Path) -> Pooling:
     path = folder / "modules.json"
     if not path.exists():
         return Pooling(max_length=longest, **_settings(folder))
-    modules = parse_json(read_bounded(path), str(path))
-    if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
-        raise ModelError(f"{path}: expected a list of modules")
     kinds: list[str] = []
     made: dict[str, Any] = {"max_length": longest}
-    for i, module in enumerate(modules):
-        m = Fields(module, f"{path}: module {i}")
-        kind = m.text("type").rpartition(".")[2]
+    for m in _modules(path):
+        kind = _kind(m)
         home = _inside(folder, m.text("path", ""), m.where)
         if kind == "Transformer" and home != folder:
             raise ModelError(f"{m.where}: a Transformer in a subfolder is not supported")
@@ -74,6 +84,17 @@ def read_pooling(folder: Path) -> Pooling:
             "Pooling and perhaps Normalize"
         )
     return Pooling(**{**made, **_settings(folder)})
+
+
+def _modules(path: Path) -> list[Fields]:
+    modules = parse_json(read_bounded(path), str(path))
+    if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
+        raise ModelError(f"{path}: expected a list of modules")
+    return [Fields(m, f"{path}: module {i}") for i, m in enumerate(modules)]
+
+
+def _kind(module: Fields) -> str:
+    return module.text("type").rpartition(".")[2]
 
 
 def _transformer(home: Path) -> dict[str, Any]:

@@ -13,18 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import ModelError, UsageError
-from weft.importers.hf_config import read_object
+from weft.core.notices import say
+from weft.importers.hf_config import read_bounded, read_object
 from weft.models.chat import ChatTemplate, read_template
 from weft.models.config import Made
-from weft.models.tokenizer_coder import Coder
-
-_SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+from weft.models.tokenizer_coder import MAX_FILE, Coder
+from weft.models.tokenizer_fields import (
+    NAMED,
+    applied,
+    content_of,
+    flag_of,
+    say_fields,
+    side_of,
+)
 
 
 class Tokenizer:
     """The tokenizer of a model folder, or the one that was `made` of the file `folder`. Raises
     ModelError for one that the library refuses or whose vocabulary exceeds the model's `vocab`, and
-    in every method where the library fails. With `limit`, texts are cut at that many tokens (those
+    in every method where the library fails. What tokenizer_config.json changes is applied
+    (`tokenizer_fields`). With `limit`, texts are cut at that many tokens (those
     put around them included); what the file says of truncation, padding and random segmentation
     (BPE dropout) does not count."""
 
@@ -42,15 +50,23 @@ class Tokenizer:
         self.path = folder / "tokenizer.json" if made is None else folder
         self.vocab = vocab
         self.lower = lower_case
-        self._coder = Coder(self.path, limit, None if made is None else made.data)
         self.limit = limit
         self._made = made
+        self._config = _read_tokenizer_config(folder) if made is None else made.config
+        where = str(folder / "tokenizer_config.json")
+        say_fields(where, self._config)
+        data = read_bounded(self.path, MAX_FILE) if made is None else made.data
+        changed = applied(where, data, self._config, vocab)
+        self._data = changed or (None if made is None else made.data)
+        self.splits = bool(flag_of(where, self._config, "split_special_tokens"))
+        self._spaces = bool(flag_of(where, self._config, "clean_up_tokenization_spaces"))
+        side = side_of(where, self._config)
+        self._coder = Coder(self.path, limit, self._data, side, self.splits)
         if self.size > vocab:
             raise ModelError(
                 f"{self.path} has {self.size} tokens; the model's vocab_size is {vocab}: "
                 "the tokenizer belongs to another model"
             )
-        self._config = _read_tokenizer_config(folder) if made is None else made.config
         self._folder = folder
         self._template: ChatTemplate | None = None
 
@@ -61,7 +77,7 @@ class Tokenizer:
 
     def file(self) -> bytes:
         """What a tokenizer.json of it holds."""
-        return self.path.read_bytes() if self._made is None else self._made.data
+        return self.path.read_bytes() if self._data is None else self._data
 
     def same_tokens(self, other: Tokenizer) -> bool:
         """Whether each id stands for the same text in both."""
@@ -133,12 +149,21 @@ class Tokenizer:
             raise UsageError(f"token ids must be whole numbers: {e}") from None
         if plain and not 0 <= min(plain) <= max(plain) < 1 << 32:
             raise UsageError(f"token ids go from 0 to 2^32 - 1, got {min(plain)} to {max(plain)}")
+        self._say_spaces()
         return self._coder.decode(plain, skip_special)
+
+    def _say_spaces(self) -> None:
+        """Says once that transformers would change the text, which it does unless there are
+        merges."""
+        asked, self._spaces = self._spaces, False
+        if asked and b'"merges"' not in self.file():
+            say(f"{self.path}: transformers removes spaces before punctuation from decoded text "
+                "(clean_up_tokenization_spaces); weft shows them")  # fmt: skip
 
     @property
     def special_tokens(self) -> dict[str, str]:
         """Names like "bos_token" to their text, as tokenizer_config.json gives them."""
-        found = {name: _token_text(self._config.get(name)) for name in _SPECIAL}
+        found = {name: content_of(self._config.get(name)) for name in NAMED}
         return {name: text for name, text in found.items() if text is not None}
 
     @functools.cached_property
@@ -274,10 +299,3 @@ def _read_tokenizer_config(folder: Path) -> dict[str, Any]:
         if path.exists():
             out |= read_object(path)
     return out
-
-
-def _token_text(value: object) -> str | None:
-    """A special token as a string, however the file spells it."""
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else None

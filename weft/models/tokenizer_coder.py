@@ -53,18 +53,26 @@ def _without_panics() -> Iterator[None]:
 class Coder:
     """A tokenizer.json, or `data` that would be one: encodes and decodes. Every failure of the
     library, panics included, is a ModelError of two lines. `limit` cuts texts at that many
-    tokens."""
+    tokens; `side` and `split`: see `tokenizer_worker.load`."""
 
-    def __init__(self, path: Path, limit: int | None, data: bytes | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        limit: int | None,
+        data: bytes | None = None,
+        side: str | None = None,
+        split: bool = False,
+    ) -> None:
         self.path = path
         setup = {"path": os.path.abspath(path)} if data is None else {"text": data.decode()}
         data = read_bounded(path, MAX_FILE) if data is None else data
         # 60 times what is read: a vocabulary of short tokens is kept in three tables.
         memory = MAX_MEMORY + 60 * len(data)
         self._loading = Limits(MAX_SECONDS, memory, 1 << 10)
-        self._child = Confined(_WORKER, ("tokenizers",), setup | {"limit": limit}, self._loading)
+        asked: dict[str, Any] = {"limit": limit, "side": side, "split": split}
+        self._child = Confined(_WORKER, ("tokenizers",), setup | asked, self._loading)
         self._checked = False
-        self._near = self._load(data, limit) if plain.safe_to_load(data) else None
+        self._near = self._load(data, asked) if plain.safe_to_load(data) else None
         self.size = int(
             self._near.get_vocab_size()
             if self._near
@@ -100,12 +108,12 @@ class Coder:
         text: str = self._guarded("failed", lambda: self._child.call(request, limits))
         return text
 
-    def _load(self, data: bytes, limit: int | None) -> Any:
+    def _load(self, data: bytes, asked: dict[str, Any]) -> Any:
         """The tokenizer, if all it does is plain."""
         from weft.models.tokenizer_worker import load
 
         with _without_panics():
-            raw = self._guarded("cannot be read", lambda: load(data, limit))
+            raw = self._guarded("cannot be read", lambda: load(data, **asked))
         return raw if plain.safe_to_use(raw) else None
 
     def _limits(self, characters: int) -> Limits:

@@ -13,11 +13,11 @@ _tokenizer: Any = None
 
 
 def handle(request: dict[str, Any]) -> Any:
-    """{"path" or "text", "limit"} loads and gives the number of tokens; {"texts", "special"} gives
-    ids of each; {"ids", "skip"} a text."""
+    """{"path" or "text", "limit", "side", "split"} loads and gives the number of tokens;
+    {"texts", "special"} gives ids of each; {"ids", "skip"} a text."""
     global _tokenizer
     if "limit" in request:
-        _tokenizer = load(_content(request), request["limit"])
+        _tokenizer = load(_content(request), request["limit"], request["side"], request["split"])
         check_ids(_tokenizer)
         return _tokenizer.get_vocab_size()
     if "texts" in request:
@@ -32,17 +32,20 @@ def _content(request: dict[str, Any]) -> bytes:
         return f.read()
 
 
-def load(data: bytes, limit: int | None) -> Any:
+def load(data: bytes, limit: int | None, side: str | None = None, split: bool = False) -> Any:
     """The tokenizer of a tokenizer.json, as it is for inference: what a file says of lengths is
     replaced by `limit` (None: as long as the text is), and segmentation is not random. BPE-dropout
-    (Provilkov et al. 2020) and sampled unigrams (Kudo 2018) are ways of training.
+    (Provilkov et al. 2020) and sampled unigrams (Kudo 2018) are ways of training. `side` is where
+    texts are cut (None: as the file says); with `split` the text of a special token is plain text.
     """
     raw = Tokenizer.from_buffer(data)
+    side = side or (raw.truncation or {}).get("direction", "right")
+    raw.encode_special_tokens = split
     raw.no_padding()
     if limit is None:
         raw.no_truncation()
     else:
-        raw.enable_truncation(limit)
+        raw.enable_truncation(limit, direction=side)
     for name in ("dropout", "alpha", "nbest_size"):
         if getattr(raw.model, name, None) is not None:
             setattr(raw.model, name, None)

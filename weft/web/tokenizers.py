@@ -32,6 +32,11 @@ _STEPS = {
 
 def for_page(tokenizer: Tokenizer) -> bytes:
     """The tokenizer's file for a page. Raises ModelError where that would read a text otherwise."""
+    if tokenizer.splits:
+        raise ModelError(
+            f"{tokenizer.path}: a page's tokenizer knows special tokens; split_special_tokens is "
+            "not supported there"
+        )
     data = tokenizer.file()
     parsed = parse_json(data, str(tokenizer.path))
     for name, known in _STEPS.items():

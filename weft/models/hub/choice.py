@@ -13,10 +13,10 @@ from weft.models.hub.names import is_gguf
 CONFIG, ADAPTER_CONFIG, ADAPTER = "config.json", "adapter_config.json", "adapter_model.safetensors"
 _BESIDE = {
     CONFIG, ADAPTER_CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "chat_template.jinja", "modules.json", "sentence_bert_config.json",
-    "quantize_config.json",
+    "special_tokens_map.json", "chat_template.jinja", "modules.json", "quantize_config.json",
+    "config_sentence_transformers.json",
 }  # fmt: skip
-_POOLING = re.compile(r"\d{1,2}_\w{1,40}/config\.json", re.ASCII)
+_MODULES = re.compile(r"\d{1,2}_\w{1,40}/config\.json|sentence_[a-z-]{2,20}_config\.json", re.ASCII)
 _NO_MODEL = ("mmproj", "imatrix")  # GGUF files of another purpose
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
@@ -35,7 +35,7 @@ def choose(
         missing = [shard for shard in weights if shard not in names]
         if missing:
             raise ModelError(f"{repo}: {shown(missing[:1])} is missing ({INDEX} names it)")
-        return [*sorted(n for n in names if n in _BESIDE or _POOLING.fullmatch(n)), *weights]
+        return [*sorted(n for n in names if n in _BESIDE or _MODULES.fullmatch(n)), *weights]
     models = gguf_models(names)
     if len(models) == 1:
         return whole(repo, next(iter(models.values())))

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import UsageError
-from weft.importers.hf_config import read_object
+from weft.importers.hf_config import parse_json, read_bounded, read_object
 from weft.models.chat import read_template
 from weft.models.config import TokenIds
 from weft.models.gguf_tokenizer import PRE
+from weft.models.tokenizer_fields import applied
 from weft.models.tokenizer_plain import GPT2
 
 _AT = "tokenizer.ggml."
@@ -24,7 +25,10 @@ def tokenizer_metadata(folder: Path, vocab: int, ids: TokenIds) -> dict[str, Any
     path = folder / "tokenizer.json"
     if not path.exists():
         return {}
-    raw = read_object(path)
+    settings = folder / "tokenizer_config.json"
+    config = read_object(settings) if settings.exists() else {}
+    changed = applied(str(settings), read_bounded(path), config, vocab)
+    raw = read_object(path) if changed is None else parse_json(changed, str(path))
     model = raw.get("model")
     if not isinstance(model, dict) or model.get("type") != "BPE":
         raise UsageError(f"{path}: weft writes BPE tokenizers into GGUF, no other kind")
@@ -49,8 +53,7 @@ def tokenizer_metadata(folder: Path, vocab: int, ids: TokenIds) -> dict[str, Any
         for k, v in named.items()
         if v is not None and 0 <= v < vocab
     }
-    settings = folder / "tokenizer_config.json"
-    template = read_template(folder, read_object(settings) if settings.exists() else {})
+    template = read_template(folder, config)
     return found | ({} if template is None else {"tokenizer.chat_template": template})
 
 

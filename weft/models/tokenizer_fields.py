@@ -1,0 +1,232 @@
+"""What tokenizer_config.json changes of a tokenizer.json, as transformers 5 applies it.
+
+A tokenizer.json is the base, whatever class a folder names. Tokens that only the config lists and
+its settings of BertNormalizer and ByteLevel change the file itself, so that its later readers (a
+page, a compiled model) have them too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from weft.core.errors import ModelError
+from weft.core.notices import listed, say, say_unknown
+from weft.models.inert_fields import TOKENIZER
+
+NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+_SIDES = ("left", "right")
+_READ = (
+    "model_max_length", "chat_template", "response_template", "truncation_side",
+    "split_special_tokens", "added_tokens_decoder", "additional_special_tokens",
+    "extra_special_tokens", "clean_up_tokenization_spaces",
+)  # fmt: skip
+# Classes whose code sets these fields, whatever tokenizer.json says; others only keep them.
+_BERT = {"do_lower_case": "lowercase", "tokenize_chinese_chars": "handle_chinese_chars",
+         "strip_accents": "strip_accents"}  # fmt: skip
+_BERT_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
+_BYTE_CLASSES = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "Qwen2Tokenizer",
+                 "CodeGenTokenizer", "LongformerTokenizer")  # fmt: skip
+_STEPS = {"normalizer": ("normalizers", "Prepend"), "pre_tokenizer": ("pretokenizers", ""),
+          "decoder": ("decoders", "Strip")}  # fmt: skip
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+Token = dict[str, Any]
+
+
+def say_fields(where: str, config: Mapping[str, Any]) -> None:
+    """Names the fields that nobody knows. Names of tokens end in `_token`."""
+    data = {k: v for k, v in config.items() if not (k.endswith("_token") and content_of(v))}
+    say_unknown(where, data, _READ, TOKENIZER, NAMED, _BERT, ("add_prefix_space",))
+
+
+def content_of(value: object) -> str | None:
+    """A token's text, however the file spells it."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def flag_of(where: str, config: Mapping[str, Any], name: str) -> bool | None:
+    """A field that is true, false or not there. Raises ModelError for another value."""
+    value = config.get(name)
+    if value is None or isinstance(value, bool):
+        return value
+    raise ModelError(f"{where}: {name} is {str(value)[:40]!r}; expected true or false")
+
+
+def side_of(where: str, config: Mapping[str, Any]) -> str | None:
+    """The side on which long texts are cut, if the file says it."""
+    side = config.get("truncation_side")
+    if side is None or side in _SIDES:
+        return side
+    raise ModelError(f"{where}: truncation_side is {str(side)[:40]!r}; expected left or right")
+
+
+def applied(where: str, data: bytes, config: Mapping[str, Any], vocab: int) -> bytes | None:
+    """The tokenizer.json `data` with what `config` changes, for a model of `vocab` tokens; None
+    where it changes nothing. Raises ModelError for values that the file cannot have."""
+    try:
+        head = _head(data)
+        if not _change(where, head, config, None):
+            return None
+        whole = json.loads(data)
+        if not _change(where, whole, config, vocab):
+            return None
+        return json.dumps(whole, ensure_ascii=False).encode()
+    except ModelError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, StopIteration, RecursionError):
+        return None  # the library says what is wrong with the file
+
+
+def _head(data: bytes) -> dict[str, Any]:
+    """A tokenizer.json without its model, which is last and nearly all of it."""
+    at = data.find(b'"model":')
+    try:
+        head = json.loads(data[:at].rstrip().removesuffix(b",") + b"}")
+        if {"added_tokens", "normalizer", "pre_tokenizer", "post_processor"} <= head.keys():
+            return dict(head)
+    except ValueError:
+        pass
+    return dict(json.loads(data))
+
+
+def _change(where: str, file: dict[str, Any], config: Mapping[str, Any], vocab: int | None) -> bool:
+    """Changes `file`; True if anything changed. Without `vocab` only says whether it would."""
+    kind = str(config.get("tokenizer_class") or "").removesuffix("Fast")
+    changed = _add(where, file, config, vocab)
+    changed |= _normalize(where, file.get("normalizer"), config, kind)
+    changed |= kind == "LlamaTokenizer" and _no_prefix(where, file, config)
+    changed |= kind in _BYTE_CLASSES and _prefix(where, file.get("pre_tokenizer"), config)
+    return changed
+
+
+# -- tokens ---------------------------------------------------------------------------------------
+
+
+def _add(where: str, file: dict[str, Any], config: Mapping[str, Any], vocab: int | None) -> bool:
+    have = {token["content"]: token for token in file.get("added_tokens") or ()}
+    wanted = [t for t in _wanted(where, config, have) if t["content"]]
+    if vocab is None or not wanted:
+        return bool(wanted)
+    words, tokens = _words(file["model"]), file.setdefault("added_tokens", [])
+    outside, before = [], len(tokens)
+    for token in wanted:
+        old = have.get(token["content"])
+        if old is not None:
+            old |= token
+            continue
+        highest = max((t["id"] for t in tokens), default=-1)
+        number = words.get(token["content"], max(highest + 1, len(words)))
+        if number >= vocab:
+            outside.append(token["content"])
+            continue
+        tokens.append({"id": number} | token)
+        have[token["content"]] = tokens[-1]
+    if outside:
+        say(f"{where}: the model has no place for the tokens {listed(outside)}; to weft they are "
+            "plain text")  # fmt: skip
+    return len(tokens) > before or any(t["content"] not in outside for t in wanted)
+
+
+def _wanted(where: str, config: Mapping[str, Any], have: Mapping[str, Token]) -> list[Token]:
+    """The tokens that the config adds, or has other settings for."""
+    listed_there = config.get("added_tokens_decoder") or {}
+    if not isinstance(listed_there, dict) or not all(str(k).isdecimal() for k in listed_there):
+        raise ModelError(f"{where}: added_tokens_decoder is not a table of tokens by their ids")
+    order = sorted(listed_there.items(), key=lambda item: int(item[0]))
+    known = {t["content"]: t for _, value in order for t in [_token(where, value, False)]}
+    found = [t for t in known.values() if not _same(t, have.get(t["content"]))]
+    names = {content_of(value) for value in _special(config)} - {None}
+    for token in found:
+        token["special"] |= token["content"] in names
+    there = have.keys() | {t["content"] for t in found}
+    for value in _special(config):
+        token = _token(where, value, True)
+        if token["content"] not in there:
+            there |= {str(token["content"])}
+            found.append(known.get(token["content"], token))
+    return found
+
+
+def _special(config: Mapping[str, Any]) -> Iterator[Any]:
+    """The tokens that have names, and the list of further ones."""
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or ()
+    yield from (config[name] for name in NAMED if content_of(config.get(name)))
+    yield from (
+        v for k, v in config.items() if k.endswith("_token") and k not in NAMED and content_of(v)
+    )
+    if isinstance(extra, dict | list):
+        yield from extra.values() if isinstance(extra, dict) else extra
+
+
+def _token(where: str, value: Any, special: bool) -> Token:
+    fields = value if isinstance(value, dict) else {"content": value}
+    content = content_of(fields)
+    if content is None:
+        raise ModelError(f"{where}: {str(value)[:60]!r} is not a token")
+    flags = {name: flag_of(where, fields, name) for name in _FLAGS}
+    flags["special"] = bool(flags["special"]) or special
+    if flags["normalized"] is None:
+        flags["normalized"] = not flags["special"]
+    return {"content": content} | {name: bool(value) for name, value in flags.items()}
+
+
+def _same(token: Token, other: Mapping[str, Any] | None) -> bool:
+    return other is not None and all(token[k] == other.get(k, False) for k in ("content", *_FLAGS))
+
+
+def _words(model: Mapping[str, Any]) -> dict[str, int]:
+    vocab = model["vocab"]
+    return vocab if isinstance(vocab, dict) else {piece[0]: i for i, piece in enumerate(vocab)}
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+
+def _normalize(where: str, step: Any, config: Mapping[str, Any], kind: str) -> bool:
+    """Sets what BertNormalizer does, as BertTokenizer's arguments ask, defaults included."""
+    if not isinstance(step, dict) or step.get("type") != "BertNormalizer":
+        return False
+    if kind not in _BERT_CLASSES and kind:
+        return False
+    given: dict[str, bool | None] = {
+        ours: flag_of(where, config, name) for name, ours in _BERT.items() if name in config
+    }
+    if kind:
+        given = {"lowercase": True, "handle_chinese_chars": True, "strip_accents": None} | given
+    changed = any(step.get(name) != value for name, value in given.items())
+    step |= given
+    return changed
+
+
+def _prefix(where: str, step: Any, config: Mapping[str, Any]) -> bool:
+    """Sets whether ByteLevel puts a space before a text."""
+    space = flag_of(where, config, "add_prefix_space")
+    if space is None or not isinstance(step, dict):
+        return False
+    steps = [s for s in step.get("pretokenizers", [step]) if s.get("type") == "ByteLevel"]
+    changed = any(s.get("add_prefix_space") != space for s in steps)
+    for s in steps:
+        s["add_prefix_space"] = space
+    return changed
+
+
+def _no_prefix(where: str, file: dict[str, Any], config: Mapping[str, Any]) -> bool:
+    """Takes away the space before a text, where LlamaTokenizer is told that there is none."""
+    if flag_of(where, config, "add_prefix_space") is not False:
+        return False
+    before = json.dumps([file.get(name) for name in _STEPS])
+    for name, (inner, kind) in _STEPS.items():
+        step = file.get(name) or {}
+        rest = [s for s in step.get(inner, [step]) if s.get("type") != kind]
+        for s in rest:
+            if "prepend_scheme" in s:
+                s["prepend_scheme"] = "never"
+        if inner in step:
+            step[inner] = rest
+        elif step and not rest:
+            file[name] = None
+    return json.dumps([file.get(name) for name in _STEPS]) != before
