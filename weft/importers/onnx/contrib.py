@@ -8,7 +8,7 @@ from typing import Any
 import weft
 from weft.core import dtypes as dt
 from weft.importers.onnx.activations import fused
-from weft.importers.onnx.linear import gemm, product
+from weft.importers.onnx.linear import gemm, scaled_product
 from weft.importers.onnx.nets import conv
 from weft.importers.onnx.quantised import integer_product, reals
 from weft.importers.onnx.recurrent import lstm
@@ -67,7 +67,7 @@ def fused_matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
         b = weft.moveaxis(b, 0, -2)
     a = a.mT if call.get("transA", 0) else a
     b = b.mT if call.get("transB", 0) else b
-    return product(a, b) * call.get("alpha", 1.0)
+    return scaled_product(a, b, call.get("alpha", 1.0))
 
 
 @op("FusedConv", domain=MICROSOFT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import weft
 from weft.core.errors import DTypeError
 from weft.importers.onnx.table import Call, Value, is_host, lib, op, scalar
-from weft.importers.onnx.values import cast, is_float, is_int, numpy_dtype, numpy_type
+from weft.importers.onnx.values import cast, is_float, is_int, numpy_dtype, numpy_type, widened
 from weft.tensor.core import Tensor
 from weft.tensor.elementwise import divide_toward_zero, fmod
 
@@ -90,12 +91,18 @@ def _fold(name: str, join: Callable[[Any, Value, Value], Value]) -> None:
 
 _fold("Max", lambda xp, a, b: xp.maximum(a, b))
 _fold("Min", lambda xp, a, b: xp.minimum(a, b))
-_fold("Sum", lambda xp, a, b: a + b)
+
+
+@op("Sum", either=True)
+def total(call: Call, *values: Value) -> Value:
+    """The sum of all operands, narrow floats in float32 and rounded once."""
+    return functools.reduce(operator.add, map(widened, values)).astype(values[0].dtype)
 
 
 @op("Mean", either=True)
 def mean(call: Call, *values: Value) -> Value:
-    return functools.reduce(lambda a, b: a + b, values) * _number(values[0], 1 / len(values))
+    whole = functools.reduce(operator.add, map(widened, values))
+    return (whole * _number(whole, 1 / len(values))).astype(values[0].dtype)
 
 
 def _number(like: Value, number: float) -> Any:

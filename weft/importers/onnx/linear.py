@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 import weft
+from weft.core import dtypes as dt
 from weft.core.errors import ShapeError, UsageError
 from weft.core.packed import Form
 from weft.importers.foreign import Linear, dequantized
@@ -34,6 +35,15 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return a @ b
 
 
+def scaled_product(a: Tensor, b: Tensor, alpha: float) -> Tensor:
+    """alpha a b, of which a b may be beyond the range of narrow floats."""
+    if alpha == 1.0:
+        return product(a, b)
+    if dt.compute_dtype(a.dtype) is a.dtype:
+        return product(a, b) * alpha
+    return (a.matmul(b, out_dtype=dt.float32) * alpha).cast(a.dtype)
+
+
 @op("Gemm")
 def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     """alpha A B + beta C, A and B transposed where told."""
@@ -42,8 +52,7 @@ def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     a = a.T if call.get("transA", 0) else a
     b = b.T if call.get("transB", 0) else b
     alpha, beta = call.get("alpha", 1.0), call.get("beta", 1.0)
-    out = product(a, b)
-    out = out if alpha == 1.0 else out * alpha
+    out = scaled_product(a, b, alpha)
     if c is not None and np.broadcast_shapes(out.shape, c.shape) != out.shape:
         raise ShapeError(f"C {list(c.shape)} does not broadcast to {list(out.shape)}")
     if c is None or beta == 0.0:

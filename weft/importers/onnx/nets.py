@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import weft
+from weft.core import dtypes as dt
 from weft.core.errors import LimitError, ShapeError, UsageError
 from weft.importers.onnx.table import Call, ints, op
 from weft.tensor.core import Tensor
@@ -251,8 +252,10 @@ def group_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> T
 @op("MeanVarianceNormalization")
 def mean_variance_normalization(call: Call, x: Tensor) -> Tensor:
     axes = tuple(call.get("axes") or (0, 2, 3))
-    centred = x - x.mean(axes, keepdims=True)
-    return centred / ((centred * centred).mean(axes, keepdims=True).sqrt() + 1e-9)
+    wide = x.cast(dt.compute_dtype(x.dtype))
+    centred = wide - wide.mean(axes, keepdims=True)
+    spread = (centred * centred).mean(axes, keepdims=True)._length()
+    return (centred / (spread + 1e-9)).cast(x.dtype)
 
 
 @op("LRN")
@@ -262,12 +265,13 @@ def lrn(call: Call, x: Tensor) -> Tensor:
     low = (size - 1) // 2
     if not 0 < size <= MOST_NEIGHBOURS:
         raise LimitError(f"LRN over {size} channels; at most {MOST_NEIGHBOURS}")
-    squares = (x * x).pad([(0, 0), (low, size - 1 - low), *([(0, 0)] * (x.ndim - 2))])
+    wide = x.cast(dt.compute_dtype(x.dtype))
+    squares = (wide * wide).pad([(0, 0), (low, size - 1 - low), *([(0, 0)] * (x.ndim - 2))])
     total = squares.narrow(1, 0, x.shape[1])
     for i in range(1, size):
         total = total + squares.narrow(1, i, x.shape[1])
     base = total * (call.get("alpha", 1e-4) / size) + call.get("bias", 1.0)
-    return x / base ** call.get("beta", 0.75)
+    return (wide / base ** call.get("beta", 0.75)).cast(x.dtype)
 
 
 @op("CausalConvWithState")

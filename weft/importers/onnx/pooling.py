@@ -144,8 +144,19 @@ def max_pool(call: Call, x: Tensor) -> Any:
 
 @op("LpPool")
 def lp_pool(call: Call, x: Tensor) -> Tensor:
-    p = call.get("p", 2)
-    return summed(x.abs() ** float(p), window_of(call, x.shape[2:])) ** (1.0 / p)
+    total = summed(_power(call, x), window_of(call, x.shape[2:]))
+    return _root(call, total).cast(x.dtype)
+
+
+def _power(call: Call, x: Tensor) -> Tensor:
+    """|x|^p, narrow floats in float32."""
+    wide, p = x.cast(dt.compute_dtype(x.dtype)), float(call.get("p", 2))
+    return wide.square() if p == 2 else wide.abs() if p == 1 else wide.abs() ** p
+
+
+def _root(call: Call, total: Tensor) -> Tensor:
+    p = float(call.get("p", 2))
+    return total._length() if p == 2 else total if p == 1 else total ** (1 / p)
 
 
 def _everywhere(name: str, fn: Callable[[Call, Tensor, tuple[int, ...]], Tensor]) -> None:
@@ -153,8 +164,7 @@ def _everywhere(name: str, fn: Callable[[Call, Tensor, tuple[int, ...]], Tensor]
 
 
 def _norm(call: Call, x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    p = float(call.get("p", 2))
-    return (x.abs() ** p).sum(axes, keepdims=True) ** (1 / p)
+    return _root(call, _power(call, x).sum(axes, keepdims=True)).cast(x.dtype)
 
 
 _everywhere("GlobalAveragePool", lambda call, x, axes: x.mean(axes, keepdims=True))

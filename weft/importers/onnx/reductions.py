@@ -11,7 +11,7 @@ import numpy as np
 import weft
 from weft.core import dtypes as dt
 from weft.importers.onnx.table import Call, Value, ints, is_host, lib, op, scalar
-from weft.importers.onnx.values import numpy_dtype
+from weft.importers.onnx.values import numpy_dtype, widened
 from weft.tensor.core import Tensor
 
 _AXES_AN_OPERAND = {"ReduceSum": 13}  # since this opset; 18 for the others
@@ -22,17 +22,21 @@ def _reduction(name: str, fn: Callable[[Any, Value, tuple[int, ...], bool], Valu
         if call.version < _AXES_AN_OPERAND.get(call.op, 18):
             axes = call.get("axes")
         chosen = () if axes is None else ints(axes)
+        places = tuple(a % max(x.ndim, 1) for a in chosen) if chosen else tuple(range(x.ndim))
+        keep = bool(call.get("keepdims", 1))
         if not chosen and call.get("noop_with_empty_axes", 0):
-            return fn(lib(x), x, (), True) if name not in _SAME else x
-        every = tuple(range(x.ndim))
-        places = tuple(a % max(x.ndim, 1) for a in chosen) if chosen else every
-        made = fn(lib(x), x, places, bool(call.get("keepdims", 1)))
+            if name in _SAME:
+                return x
+            places, keep = (), True
+        wide = x if name in _EXACT else widened(x)
+        made = fn(lib(wide), wide, places, keep)
         return made if is_host(made) and not is_host(x) else made.astype(x.dtype)
 
     op(name, host=(1,), either=True)(run)
 
 
-_SAME = {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"}
+_EXACT = {"ReduceMax", "ReduceMin"}
+_SAME = {"ReduceSum", "ReduceMean", "ReduceProd", *_EXACT}
 
 
 def _max(xp: Any, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
@@ -59,6 +63,11 @@ def _empty(x: Value, axes: tuple[int, ...], keep: bool, lowest: bool) -> np.ndar
     return np.full(shape, bound, dtype)
 
 
+def _length(xp: Any, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
+    total = xp.sum(x * x, axis=axes, keepdims=keep)
+    return total._length() if isinstance(total, Tensor) and total.dtype.is_float else xp.sqrt(total)
+
+
 def _log_sum_exp(xp: Any, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
     if any(x.shape[a] == 0 for a in axes) or not axes:
         return xp.log(xp.sum(xp.exp(x), axis=axes, keepdims=keep))
@@ -75,7 +84,7 @@ _reduction("ReduceMax", _max)
 _reduction("ReduceMin", _min)
 _reduction("ReduceL1", lambda xp, x, axes, keep: xp.sum(abs(x), axis=axes, keepdims=keep))
 _reduction("ReduceSumSquare", lambda xp, x, axes, keep: xp.sum(x * x, axis=axes, keepdims=keep))
-_reduction("ReduceL2", lambda xp, x, axes, keep: xp.sqrt(xp.sum(x * x, axis=axes, keepdims=keep)))
+_reduction("ReduceL2", _length)
 _reduction("ReduceLogSum", lambda xp, x, axes, keep: xp.log(xp.sum(x, axis=axes, keepdims=keep)))
 _reduction("ReduceLogSumExp", _log_sum_exp)
 
@@ -144,11 +153,11 @@ _over_axis("Hardmax", _hardmax)
 @op("LpNormalization")
 def lp_normalization(call: Call, x: Tensor) -> Tensor:
     """Divided by the norm along an axis; where that is 0, zero."""
-    axis = call.get("axis", -1)
-    size = x.abs().sum(axis, keepdims=True) if call.get("p", 2) == 1 else (
-        (x * x).sum(axis, keepdims=True).sqrt()
+    axis, wide = call.get("axis", -1), widened(x)
+    size = wide.abs().sum(axis, keepdims=True) if call.get("p", 2) == 1 else (
+        (wide * wide).sum(axis, keepdims=True)._length()
     )  # fmt: skip
-    return (size == 0).where(0.0, x / (size == 0).where(1.0, size))
+    return (size == 0).where(0.0, wide / (size == 0).where(1.0, size)).cast(x.dtype)
 
 
 def from_axis(x: Tensor, axis: int) -> tuple[int, tuple[int, ...]]:

@@ -11,6 +11,7 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, FileFormatError, LimitError
 from weft.importers.onnx.table import Call, Value, is_host
+from weft.tensor.core import Tensor
 
 INT4, UINT4 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)
 # TensorProto.DataType -> NumPy. Those that weft's dtypes lack live on the host alone.
@@ -60,6 +61,15 @@ def is_float(x: Value) -> bool:
 def is_int(x: Value) -> bool:
     """Whether the elements are integers."""
     return numpy_dtype(x).kind in "iu" or numpy_dtype(x) in (INT4, UINT4)
+
+
+def widened(x: Value) -> Value:
+    """float16 and bfloat16 as float32, in which they are added up; others as they are."""
+    if isinstance(x, Tensor):
+        return x.cast(dt.compute_dtype(x.dtype))
+    if is_host(x) and x.dtype in (dt.float16.numpy, dt.bfloat16.numpy):
+        return x.astype(np.float32)
+    return x
 
 
 def cast(call: Call, x: Value, dtype: np.dtype) -> Value:
