@@ -23,6 +23,13 @@ def say_unknown(where: str, data: Mapping[str, Any], *known: Collection[str]) ->
         say(f"{where}: weft does not know {listed(names)}, which changes nothing here")
 
 
+def say_unread(where: str, names: Iterable[str]) -> None:
+    """Names the tensors of a graph that none of its operations reads."""
+    shown = listed(names)
+    if shown:
+        say(f"{where}: no operation reads {shown}, which changes nothing here")
+
+
 def listed(names: Iterable[str]) -> str:
     """Names for a message: a few of them, and how many more there are."""
     found = [name[:60] for name in names]

@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.install import how
+from weft.core.notices import say, say_unread
 from weft.importers.onnx import (  # noqa: F401  (each fills its part of the table)
     activations,
     attention,
@@ -35,6 +36,7 @@ from weft.importers.onnx.external import External
 from weft.importers.onnx.functions import check_supported
 from weft.importers.onnx.graph import Function, Graph, Reader, versions
 from weft.importers.onnx.model import OnnxModel
+from weft.importers.onnx.weights import unread
 from weft.importers.ports import label
 from weft.tensor.device import open_device
 
@@ -61,6 +63,9 @@ def from_onnx(path: str | os.PathLike[str] | Any, device: Any = None) -> OnnxMod
         proto, name, external = _parsed(Path(path), onnx), Path(path).stem, External(Path(path))
     graph, local, opsets = _read(proto, external, onnx)
     check_supported(graph, local, opsets)
+    say_unread(label(name), map(label, unread(graph)))
+    if proto.training_info:
+        say(f"{label(name)}: weft does not read training_info, which changes nothing here")
     home = None if device is None else open_device(device)
     return OnnxModel(label(name), graph, local, opsets, home)
 

@@ -16,9 +16,21 @@ from weft.program.device import Device
 from weft.tensor.core import Tensor
 
 ON_HOST = 4096  # elements up to which a constant of integers stays on the host
+LARGE = 64  # elements from which on a Constant node is taken for a weight
 INT32 = np.iinfo(np.int32)
 # Operands that are measured, not learnt.
 _MEASURED = {"BatchNormalization": (3, 4), "QuantizeLinear": (1,), "DequantizeLinear": (1,)}
+
+
+def unread(graph: Graph) -> Iterator[str]:
+    """The initializers of a graph and of those inside it that neither a node nor an output reads.
+    Among Constant nodes, large ones: a small one is a left-over of whoever wrote the file."""
+    for inner in (graph, *graph.subgraphs()):
+        read = {name for node in inner.nodes for name in node.reads}
+        read.update(port.name for port in inner.outputs)
+        for name, array in inner.constants.items():
+            if name not in read and (name in inner.initial or array.size > LARGE):
+                yield name
 
 
 def hold_constants(module: Foreign, graphs: Sequence[Graph], device: Device | None) -> set[str]:

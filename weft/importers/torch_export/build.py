@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.core.errors import FileFormatError, ModelError
+from weft.core.notices import say_unread
 from weft.importers import aten
 from weft.importers.imported import Imported, Plan, Step, refs
-from weft.importers.ports import Ref, as_int32
+from weft.importers.ports import Ref, as_int32, label
 from weft.importers.torch_export.graph import Body, Call, Program
 from weft.importers.torch_export.memory import functional, writes_in_place
 from weft.nn.module import Parameter
@@ -44,6 +45,7 @@ def built(program: Program, decomposed: bool = False) -> Imported:
         program.bounds,
         _arguments(program),
     )
+    say_unread(label(program.name), _unread(program, steps, results, writes))
     return Imported(program.name, plan, _tensors(program), _persistent(program))
 
 
@@ -53,6 +55,21 @@ def _check_held(program: Program) -> None:
     for dotted, value in program.writes:
         if dotted not in known or not isinstance(value, Ref):
             raise FileFormatError(f"{program.name}: a write to {dotted!r}, which is no buffer")
+
+
+def _unread(
+    program: Program, steps: Sequence[Step], results: list[Any], writes: list[tuple[str, Any]]
+) -> list[str]:
+    """Tensors that no call, result or write reads or replaces, under any of their names. Numbers
+    of batches are left out: none but batch norms in training read them."""
+    read = set(refs([[(s.args, s.kwargs) for s in steps], results, [v for _, v in writes]]))
+    first = program.ties
+    used = {d for d, _ in writes} | {h.dotted for h in program.held if h.value in read}
+    seen = {first.get(dotted, dotted) for dotted in used}
+    return [
+        label(dotted) for dotted in (*program.arrays, *program.beside)
+        if first.get(dotted, dotted) not in seen and not dotted.endswith("num_batches_tracked")
+    ]  # fmt: skip
 
 
 def _persistent(program: Program) -> list[str]:

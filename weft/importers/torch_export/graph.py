@@ -80,6 +80,7 @@ class Program:
     ties: dict[str, str] = field(default_factory=dict)  # dotted name -> the first of its storage
     frozen: set[str] = field(default_factory=set)  # parameters that are not trained
     argument_names: list[str] = field(default_factory=list)
+    beside: list[str] = field(default_factory=list)  # tensors of the file that it does not name
 
 
 def dtype_of(name: str) -> DType:

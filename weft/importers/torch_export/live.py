@@ -50,12 +50,14 @@ def read(program: Any, name: str) -> Program:
         else:
             raise FileFormatError(f"{name}: results of kind {kind} are not supported")
     arrays, ties, frozen = _tensors(program, held)
+    tensors = {**program.state_dict, **program.constants}
+    beside = [n for n, v in tensors.items() if n not in arrays and hasattr(v, "data_ptr")]
     return Program(
         name, body, inputs, held, results, writes,
         _tree(program.call_spec.in_spec), _tree(program.call_spec.out_spec),
         {str(s): bounds_of(_int(r.lower), _int(r.upper))
          for s, r in program.range_constraints.items()},
-        arrays, ties, frozen, _argument_names(program),
+        arrays, ties, frozen, _argument_names(program), beside,
     )  # fmt: skip
 
 

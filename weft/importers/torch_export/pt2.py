@@ -130,12 +130,12 @@ class _File:
             _name(name): bounds_of(*(self._bound(name, r[end]) for end in ("min_val", "max_val")))
             for name, r in model["range_constraints"].items()
         }
-        arrays, ties, frozen = self._tensors(held)
+        arrays, ties, frozen, beside = self._tensors(held)
         return Program(
             self.path.stem, _body(graph), inputs, held, results, writes,
             self._tree(whole["in_spec"]), self._tree(whole["out_spec"]), bounds, arrays, ties,
             frozen,
-            [_name(n) for n in whole.get("forward_arg_names") or ()],
+            [_name(n) for n in whole.get("forward_arg_names") or ()], beside,
         )  # fmt: skip
 
     def _bound(self, name: str, value: Any) -> int | None:
@@ -172,23 +172,29 @@ class _File:
                 raise FileFormatError(f"{self.path}: inputs of kind {kind} are not supported")
         return inputs, held
 
-    def _tensors(self, held: list[Held]) -> tuple[dict[str, np.ndarray], dict[str, str], set[str]]:
-        """Arrays by dotted name, which of them share storage with which, and what is frozen."""
+    def _tensors(
+        self, held: list[Held]
+    ) -> tuple[dict[str, np.ndarray], dict[str, str], set[str], list[str]]:
+        """Arrays by dotted name, which of them share storage with which, what is frozen, and what
+        is not read."""
         arrays: dict[str, np.ndarray] = {}
         ties: dict[str, str] = {}
         frozen: set[str] = set()
+        beside: list[str] = []
         first: dict[str, str] = {}
         used = {h.dotted for h in held}
         for kind in ("weights", "constants"):
             base = f"{self.folder}/data/{kind}"
             name = f"{base}/model_{kind}_config.json"
             config = self.json(name)["config"] if name in self.members else {}
+            files = {f"{base}/{entry['path_name']}" for entry in config.values()}
             stored: dict[str, bytes] = {}
             for dotted, entry in config.items():
                 if entry["use_pickle"] and dotted in used:
                     raise FileFormatError(f"{self.path}: tensor {dotted!r} is pickled; not read")
                 meta = entry["tensor_meta"]
                 if entry["use_pickle"] or meta is None:
+                    beside.append(_name(dotted))
                     continue
                 file = f"{base}/{entry['path_name']}"
                 if file not in stored:
@@ -198,7 +204,12 @@ class _File:
                     ties[dotted] = first.setdefault(f"{file} {meta}", dotted)
                 if not meta["requires_grad"]:
                     frozen.add(dotted)
-        return arrays, ties, frozen
+            beside += [
+                _name(member.removeprefix(f"{self.folder}/")) for member in self.members
+                if member.startswith(f"{base}/") and member not in (name, *files)
+                and member[-1] != "/"
+            ]  # fmt: skip
+        return arrays, ties, frozen, beside
 
     def _array(self, dotted: str, meta: Any, data: bytes) -> np.ndarray:
         name = _scalar_name(meta["dtype"])
