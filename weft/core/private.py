@@ -26,17 +26,17 @@ def open_regular(path: str | os.PathLike[str], own: bool = False) -> BufferedRea
     """A regular file, open for reading; `own` as for `read_regular`. Raises OSError."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     flags |= getattr(os, "O_CLOEXEC", 0) | (getattr(os, "O_NOFOLLOW", 0) if own else 0)
-    file = open(os.open(path, flags), "rb")  # noqa: SIM115 (the caller closes it)
+    number = os.open(path, flags)
     try:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
+        status = os.fstat(number)
+        if not stat.S_ISREG(status.st_mode):  # a folder, too: open() would name it otherwise
             raise OSError("not a regular file")
         if own and not _is_own(status):
             raise PermissionError("somebody else may have written it")
+        return open(number, "rb")
     except BaseException:
-        file.close()
+        os.close(number)
         raise
-    return file
 
 
 def _read(file: BufferedReader, size: int, limit: int) -> bytes:
