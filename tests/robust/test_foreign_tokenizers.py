@@ -181,6 +181,7 @@ def test_dropout_is_for_training(tmp_path: Path) -> None:
 
 
 def test_settings_of_length_do_not_count(tmp_path: Path) -> None:
+    """The side that is cut does, as for transformers (tests/models/test_tokenizer_fields.py)."""
     padding = {
         "strategy": {"Fixed": 64}, "direction": "Left", "pad_to_multiple_of": 8, "pad_id": 3,
         "pad_type_id": 0, "pad_token": "h",
@@ -190,7 +191,7 @@ def test_settings_of_length_do_not_count(tmp_path: Path) -> None:
     for pre in (content()["pre_tokenizer"], split(r" ?\w+")):
         write(tmp_path, content(truncation=cut, padding=padding, pre_tokenizer=pre))
         assert Tokenizer(tmp_path, VOCAB).encode("hello hello") == want
-        assert Tokenizer(tmp_path, VOCAB, limit=4).encode("hello hello") == want[:4]
+        assert Tokenizer(tmp_path, VOCAB, limit=4).encode("hello hello") == want[-4:]
 
 
 def test_more_tokens_around_a_text_than_it_may_have(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Tokenizer:
     ModelError for one that the library refuses or whose vocabulary exceeds the model's `vocab`, and
     in every method where the library fails. What tokenizer_config.json changes is applied
     (`tokenizer_fields`). With `limit`, texts are cut at that many tokens (those
-    put around them included); what the file says of truncation, padding and random segmentation
+    put around them included); what the file says of lengths, padding and random segmentation
     (BPE dropout) does not count."""
 
     def __repr__(self) -> str:
