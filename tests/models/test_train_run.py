@@ -284,3 +284,37 @@ def test_an_ignored_interrupt_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("name", ["model", "adapter", "best"])
+def test_a_run_takes_the_place_of_nothing_else(corpus: Path, tmp_path: Path, name: str) -> None:
+    """Those folders go as a whole when a run has its own."""
+    theirs = tmp_path / name
+    theirs.mkdir()
+    (theirs / "thesis.txt").write_text("mine")
+    with pytest.raises(UsageError, match=f"{name} is there and no run has made it"):
+        loop.train(config(corpus, tmp_path))
+    assert (theirs / "thesis.txt").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_run_does_not_remove_what_it_reads(corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    loop.train(config(corpus, run))
+    for old in run.glob("step-*"):  # else the folder is refused for them
+        checkpoints.remove_folder(old, run)
+    for sections in ({"model": {"from": str(run / "model")}},
+                     {"tokenizer": {"from": str(run / "data")}}):  # fmt: skip
+        before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
+        with pytest.raises(UsageError, match=r"from is .*, which the run writes over"):
+            loop.train(config(corpus, run, **sections))
+        assert before == {p: p.stat().st_mtime_ns for p in run.rglob("*")}
+
+
+def test_a_tokenizer_beside_other_data_stays(corpus: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("tokenizer.json", "notes.txt"):
+        (data / name).write_text("mine")
+    with pytest.raises(UsageError, match="data is there and no run has made it"):
+        loop.train(config(corpus, tmp_path))
+    assert (data / "tokenizer.json").read_text() == "mine"

@@ -93,3 +93,29 @@ def test_an_encoder_has_no_int8_inputs(
     given = ["export", "web", folders[1], "-o", str(tmp_path / "page"), "--quant", "int8"]
     assert invoke([*given, "--act-dtype", "int8"]) == 2
     assert "bert is an encoder, whose inputs are not quantised" in capsys.readouterr().err
+
+
+def test_a_page_takes_the_place_of_a_page_alone(
+    folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not of somebody's own web page, which has a manifest.json too, nor of what was added."""
+    out = tmp_path / "site"
+    out.mkdir()
+    given = ["export", "web", folders[0], "-o", str(out)]
+    for said in ('{"name": "My app", "icons": [], "format": 1}', "[]", "x"):
+        (out / "manifest.json").write_text(said)
+        (out / "app.js").write_text("mine")
+        assert invoke(given) == 2
+        assert "is no page of weft's" in capsys.readouterr().err
+        assert (out / "app.js").read_text() == "mine"
+    shutil.rmtree(out)
+    assert invoke(given) == 0 and invoke(given) == 0
+    for name in (".git", "CNAME", "photos"):
+        (out / name).mkdir()
+        (out / name / "mine").write_text("mine")
+        capsys.readouterr()
+        assert invoke(given) == 2
+        assert repr(name) in capsys.readouterr().err
+        assert (out / name / "mine").read_text() == "mine"
+        shutil.rmtree(out / name)
+    assert invoke(given) == 0

@@ -39,6 +39,7 @@ from weft.program.formula import Formula
 from weft.program.program import Copy, Dispatch, Fill, Program
 from weft.web import programs, selftest, targets
 from weft.web.chat import chat_file
+from weft.web.existing import check_page
 from weft.web.licences import is_licence, write_model_licences
 from weft.web.shards import Shards
 from weft.web.tokenizers import for_page
@@ -70,18 +71,13 @@ def export_web(
         raise UsageError("--search takes an encoder, beside a model that writes text")
     if train and not isinstance(model, Decoder):
         raise UsageError(f"{model.folder} is an encoder; a page trains decoders")
-    if out.exists() and not (out.is_dir() and ((out / "manifest.json").is_file() or _empty(out))):
-        raise UsageError(f"{out} is there and is no page: name another folder")
+    check_page(out)
     with replacing_folder(out) as folder:
         if isinstance(model, Decoder):
             return export_decoder(model, folder, [training(model, kind) for kind in train], search)
         manifest = export_encoder(model, folder)
         _player(folder)
         return manifest
-
-
-def _empty(folder: Path) -> bool:
-    return next(folder.iterdir(), None) is None
 
 
 def export_decoder(

@@ -23,6 +23,7 @@ from weft.models.training.checks import check_settings, unused
 from weft.models.training.order import batches_of, counted, held_batches
 from weft.models.training.prepare import DATA, Data, prepare_data, prompt_ids
 from weft.models.training.report import Best, Display, Log, draw_curve, interruptible, read_log
+from weft.models.training.room import ADAPTER, BEST, LOG, MODEL, check_room
 from weft.models.training.settings import Settings, differences
 from weft.models.training.shard import check_ranks
 from weft.models.training.shared import ALONE, lead
@@ -30,9 +31,6 @@ from weft.models.training.step import LEFT_OUT, find_fault
 from weft.models.training.weights import Trained
 from weft.program.device import Device
 from weft.ranks import Ranks
-
-MODEL, ADAPTER = "model", "adapter"  # the folder of a run that holds what was trained
-BEST = "best"  # the folder that holds the weights of the lowest held-out loss
 
 
 @dataclass
@@ -66,6 +64,8 @@ def train(
             f"{run} holds checkpoints of an earlier run; go on with --resume, or name another "
             "[output] folder"
         )
+    else:
+        check_room(settings, run)
     check_ranks(settings, ranks.size)
     check_settings(settings)
     if (said := unused(settings)) is not None:
@@ -161,8 +161,8 @@ class _Run:
         last = until or s.train.steps
         if last > s.train.steps:
             raise UsageError(f"--until {last}: the run has {s.train.steps} steps")
-        self.log = Log(self.run / "log.jsonl", self.start)
-        self.best = Best(read_log(self.run / "log.jsonl"), s.train.patience)
+        self.log = Log(self.run / LOG, self.start)
+        self.best = Best(read_log(self.run / LOG), s.train.patience)
         show = Display(s.train.steps, self.start)
         with closing(self.log), show as self.display, interruptible() as asked:
             self._greet()
@@ -345,6 +345,6 @@ class _Run:
                 with replacing_folder(path) as folder:
                     self.trained.write(folder, dtype)
         try:
-            draw_curve(read_log(self.run / "log.jsonl"), self.run / "loss.png", self.run.name)
+            draw_curve(read_log(self.run / LOG), self.run / "loss.png", self.run.name)
         except UsageError as error:
             self.display.say(f"no picture: {error}")

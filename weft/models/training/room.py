@@ -1,0 +1,49 @@
+"""The folder of a run: what weft writes in it, and what it must not take the place of."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from weft.core.errors import UsageError
+from weft.models.training import checkpoints as ck
+from weft.models.training.prepare import DATA, FILES, MARK
+from weft.models.training.settings import Settings
+
+MODEL, ADAPTER = "model", "adapter"  # the folder of a run that holds what was trained
+BEST = "best"  # the folder that holds the weights of the lowest held-out loss
+LOG = "log.jsonl"
+
+
+def check_room(settings: Settings, run: Path) -> None:
+    """Raises UsageError where a new run would write over what it reads, or over what no run has
+    made: those folders go as a whole when the run has its own."""
+    sources = {"[model] from": settings.model.base, "[tokenizer] from": settings.tokenizer.base}
+    for name in (MODEL, ADAPTER, BEST, DATA):
+        path = run / name
+        if not os.path.lexists(path):
+            continue
+        for field, source in sources.items():
+            if source and _is_same(source, path):
+                raise UsageError(f"{field} is {path}, which the run writes over; name another "
+                                 "[output] folder")  # fmt: skip
+        if _is_anothers(path, run):
+            raise UsageError(f"{path} is there and no run has made it, but this one would write "
+                             "over it; name another [output] folder")  # fmt: skip
+
+
+def _is_anothers(path: Path, run: Path) -> bool:
+    """Whether what is at a run's path is not a run's: it has no log, or no mark of its data."""
+    if path.name != DATA:
+        return not (run / LOG).exists()
+    if not path.is_dir() or (path / MARK).exists():
+        return False  # a file is refused when data is made
+    names = {name for name in os.listdir(path) if not name.startswith(".")}
+    return bool(names & {*ck.TOKENIZER_FILES}) and not names <= {*FILES, MARK}
+
+
+def _is_same(source: str, path: Path) -> bool:
+    try:
+        return os.path.samefile(source, path)
+    except OSError:
+        return False
