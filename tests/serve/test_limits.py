@@ -228,6 +228,15 @@ def test_chunks_are_not_for_http_1_0(server: Running) -> None:
     assert status(whole(server, head + CHUNKED + SMUGGLED)) == 400
 
 
+def test_what_follows_the_last_chunk_is_a_head_too(server: Running) -> None:
+    frame = POST + b"Transfer-Encoding: chunked\r\n\r\n" + CHUNKED[:-2]
+    last = GET + b"Connection: close\r\n\r\n"
+    assert whole(server, frame + b"X: y\r\n\r\n" + last).count(b"HTTP/1.1 200") == 2
+    for more in (b"X: y\r\n" * (PAST // 6 + 1), b"X: " + b"y" * PAST + b"\r\n"):
+        got = whole(server, frame + more + b"\r\n" + last)
+        assert got.count(b"HTTP/1.1 ") == 1 and status(got) == 431
+
+
 @pytest.mark.parametrize("frame", [
     b"Content-Length: 15\r\nContent-Length: 15\r\n\r\n" + SENT,  # as RFC 9110, 8.6 allows
     b"Transfer-Encoding: Chunked\r\n\r\n" + CHUNKED,

@@ -463,3 +463,20 @@ def test_the_schema_given_is_left_alone() -> None:
     given = {"properties": {"a": {"exclusiveMinimum": 0, "maximum": 0.25}}, "items": [{}]}
     before = json.dumps(given)
     assert kept(given)[0] != given and json.dumps(given) == before
+
+
+def test_what_is_too_large_is_refused_before_it_is_rewritten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rewriting takes seconds where reading takes a moment; schemas of tools count together."""
+    from weft.serve.toolcalls.asked import Calls, Grammar
+    from weft.serve.toolcalls.written import CallForm
+
+    monkeypatch.setattr(grammar, "kept", lambda schema: pytest.fail("it is rewritten"))
+    part = {"properties": {f"p{n}": {"maximum": 0.245} for n in range(2000)}}
+    large = {"anyOf": [part] * 5}
+    with pytest.raises(UsageError, match="at most 262144 are read"):
+        grammar.json_schema(large)
+    calls = Calls({f"f{n}": part for n in range(8)}, True)
+    with pytest.raises(UsageError, match="at most 262144 are read"):
+        Grammar(CallForm("", "", ""), {}, False).text(calls)

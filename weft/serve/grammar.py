@@ -54,6 +54,7 @@ def json_schema(schema: object) -> Part:
     if "x-guidance" in schema:
         raise UsageError("x-guidance is not taken in a JSON schema: its options are the server's")
     _check_depth(schema)
+    check_size(json.dumps(schema, ensure_ascii=False))  # rewriting takes longer than reading
     made, escapes = kept(dict(schema))
     return {"json_schema": {**made, "x-guidance": {**_JSON, "json_allowed_escapes": escapes}}}
 
@@ -161,9 +162,7 @@ class Grammars:
     def _compiled(self, text: str) -> Any:
         import llguidance
 
-        size = len(text.encode(errors="replace"))
-        if size > MAX_GRAMMAR:
-            raise UsageError(f"the grammar has {size} bytes; at most {MAX_GRAMMAR} are read")
+        check_size(text)
         self._try(text)
         matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
         if matcher.is_error():
@@ -321,6 +320,13 @@ class _Tokens:
             ids.append(self._longest[text[at : at + size]])
             at += size
         return ids
+
+
+def check_size(text: str) -> None:
+    """Raises UsageError for a schema or grammar of more than MAX_GRAMMAR bytes."""
+    size = len(text.encode(errors="replace"))
+    if size > MAX_GRAMMAR:
+        raise UsageError(f"the schema or grammar has {size} bytes; at most {MAX_GRAMMAR} are read")
 
 
 def _cost(text: str) -> int:

@@ -56,6 +56,10 @@ class Heads(h11.Connection):
             else:
                 return event
             raise h11.RemoteProtocolError(self.why[1], self.why[0])
+        trailers = event.headers if isinstance(event, h11.EndOfMessage) else ()
+        if sum(len(name) + len(value) + 4 for name, value in trailers) > HEADER_BYTES:
+            self.why = _TOO_LONG
+            raise h11.RemoteProtocolError(self.why[1], self.why[0])
         return event
 
 
@@ -72,6 +76,9 @@ class Patient(H11Protocol):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.conn = Heads(h11.SERVER, HEADER_BYTES)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Says nothing: uvicorn would name packages that weft has no use for."""
 
     def send_400_response(self, msg: str) -> None:
         """Refuses what is no request, in a form that clients read, and closes."""

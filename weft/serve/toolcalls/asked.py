@@ -101,6 +101,9 @@ class Grammar:
         return f"WORDS? | {self._until('words', mark[0])} {rest} calls"
 
     def _calls(self, calls: Calls) -> str:
+        from weft.serve.grammar import check_size
+
+        check_size(json.dumps(list(calls.tools.values()), ensure_ascii=False))
         form = self._form
         between = self._literal(form.between)
         names = []
