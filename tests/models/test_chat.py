@@ -130,7 +130,7 @@ def test_an_answer_goes_on_until_it_ends(folder: Path, command: Command) -> None
 def test_clear_and_save(folder: Path, tmp_path: Path, command: Command) -> None:
     file = tmp_path / "talk one.jsonl"
     said = f"/save {file}\nthe fox\n/save {file}\n/clear\nthe fox\n/save {file}\n/nothing\n"
-    said += f"/save {tmp_path}/none/x\n"
+    said += f"/save {tmp_path}/none/x\n/Clear all of it\n/Save\n"
     words = ("--json", "--max-new-tokens", "5", "--system", "Be brief.")
     done = command("chat", folder, *words, said=said)
     assert done.returncode == 0, done.stderr
@@ -144,6 +144,7 @@ def test_clear_and_save(folder: Path, tmp_path: Path, command: Command) -> None:
     told = done.stderr
     parts = ("nothing was said yet", f"saved in {file}", "a new conversation", "is there already",
              "there is no /nothing", "No such file")  # fmt: skip
+    assert told.count("a new conversation") == 2 and told.count("nothing was said yet") == 2
     assert sorted(parts, key=told.index) == list(parts)
 
 

@@ -61,12 +61,13 @@ def chat(path: str | None, system: str | None, as_json: bool, **options: Any) ->
 def _done(line: str, talk: Talk) -> bool:
     """True if a line is a command, which is done."""
     name, _, rest = line.partition(" ")
-    if line == "/clear":
+    name = name.lower()
+    if name == "/clear":
         talk.clear()
         _say("a new conversation")
     elif name == "/save":
         _save(talk, rest.strip())
-    elif re.fullmatch(r"/[a-z?]+", line):
+    elif re.fullmatch(r"/[a-z?]+", line.lower()):
         _say(f"there is no {line}: {HELP}")
     else:
         return False
