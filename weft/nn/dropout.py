@@ -32,7 +32,8 @@ class Dropout(Module):
         self.register_buffer("key", Tensor(np.array([word, 0], np.uint32)), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.p, key=once(self._next)) if self.training and self.p else x
+        key = once(self._next) if self.training and self.p else None
+        return F.dropout(x, self.p, self.training, key)
 
     def _next(self) -> Tensor:
         with no_grad():

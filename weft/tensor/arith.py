@@ -198,7 +198,7 @@ class Arithmetic(TensorBase):
 
     def ceil(self) -> Self:
         """Rounded up."""
-        return -((-self).floor()) if self.dtype.is_float else self
+        return -((-self).floor()) if self.dtype.is_float else self._fresh()
 
     def round(self) -> Self:
         """Rounded to the nearest integer, halves to even."""
@@ -324,10 +324,13 @@ class Arithmetic(TensorBase):
 
     def cast(self, dtype: DType | str | None) -> Self:
         """The values as another dtype (None leaves theirs): floats truncate and saturate to
-        integers (NaN gives 0), integers wrap, to bool is != 0."""
+        integers (NaN gives 0), integers wrap, to bool is != 0. This tensor where it has that dtype.
+        """
         return self if dtype is None else self._as(as_dtype(dtype))
 
-    astype = cast
+    def astype(self, dtype: DType | str | None) -> Self:
+        """As `cast`, but always a tensor of its own, as NumPy's."""
+        return self.cast(dtype)._fresh()
 
 
 def _comparable(other: object) -> bool:

@@ -50,8 +50,8 @@ def meshgrid(*arrays: Operand, indexing: str = "xy") -> list[Tensor]:
 
 
 def astype(x: Operand, dtype: Any, /) -> Tensor:
-    """The values as another dtype (see Tensor.cast); None leaves theirs."""
-    return as_tensor(x).cast(dtype)
+    """A copy with the values as another dtype (see Tensor.cast); None leaves theirs."""
+    return as_tensor(x).astype(dtype)
 
 
 def finfo(dtype: Any, /) -> Any:
@@ -170,7 +170,7 @@ def roll(x: Operand, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor
         if cut:
             parts = [t.narrow(a, cut, t.shape[a] - cut), t.narrow(a, 0, cut)]
             t = shapes.cat(parts, a)
-    return t
+    return t._fresh()
 
 
 def tile(x: Operand, repetitions: Sequence[int], /) -> Tensor:
@@ -181,7 +181,8 @@ def tile(x: Operand, repetitions: Sequence[int], /) -> Tensor:
     t = t.reshape([1] * (len(times) - t.ndim) + list(t.shape))
     pairs = [n for axis in zip(times, t.shape) for n in axis]
     ones = [n for size in t.shape for n in (1, size)]
-    return t.reshape(ones).expand(pairs).reshape([n * size for n, size in zip(times, t.shape)])
+    out = t.reshape(ones).expand(pairs).reshape([n * size for n, size in zip(times, t.shape)])
+    return out._fresh()
 
 
 def repeat(x: Operand, repeats: int, /, axis: int | None = None) -> Tensor:

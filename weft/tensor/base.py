@@ -213,6 +213,13 @@ class TensorBase:
     def _wrap(self, value: Value) -> Self:
         return type(self)(value)
 
+    def _fresh(self) -> Self:
+        """The same content, and history, in a tensor that shares no writes with this one: the
+        result of an operation that has nothing to do."""
+        out = self._wrap(self.value)
+        out._weak = self._weak
+        return out
+
 
 def tensor_of(cls: type[TensorBase], array: np.ndarray) -> Any:
     """What `cls(array)` makes of an array of one of weft's dtypes outside of traces, sooner."""

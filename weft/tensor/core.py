@@ -146,6 +146,22 @@ class Tensor(Indexing, Autograd):
             self._value.device.sync()
         return self
 
+    def __copy__(self) -> Self:
+        """Another tensor that shares this one's content; a leaf of its own where this is one."""
+        made = object.__new__(type(self))
+        TensorBase.__init__(made, plain(self.value) if self._leaf else self.value, self.name)
+        made._leaf, made._weak = self._leaf, self._weak
+        take: views.Take = plain if self._leaf else lambda v: v
+        views.link(made, self, take, lambda _, v: v, views.strides(self), self._leaf)
+        return made
+
+    def __reduce__(self) -> Any:
+        """Pickles for processes of one's own: the content, and what else a deep copy has."""
+        made: Any = copy.deepcopy(self)
+        return _restored, (
+            type(self), made._host("pickle"), self.device, self.name, self._leaf, made._grad,
+        )  # fmt: skip
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A leaf of its own, with a copy of the content where this one is, and of the gradient.
         Raises GradientError for a tensor that was computed, TraceError while tracing."""
@@ -183,6 +199,16 @@ class Tensor(Indexing, Autograd):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # kDLCPU
+
+
+def _restored(
+    cls: type[Tensor], array: np.ndarray, device: str, name: str, leaf: bool, grad: Tensor | None
+) -> Tensor:
+    """What was pickled, on its device."""
+    made = object.__new__(cls)
+    TensorBase.__init__(made, Tensor(array).to(device).value, name)
+    made._leaf, made._grad = leaf, grad
+    return made
 
 
 guard_methods(Tensor, but=("__init__",))  # made by the thousand, and never by users

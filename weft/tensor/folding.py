@@ -99,7 +99,7 @@ def diff(x: Operand, /, axis: int = -1, n: int = 1) -> Tensor:
     for _ in range(n):
         length = t.shape[a] - 1 if t.shape[a] else 0
         t = t.narrow(a, 1, length) - t.narrow(a, 0, length) if length else t.narrow(a, 0, 0)
-    return t
+    return t if n else t._fresh()
 
 
 # -- order, choice, products

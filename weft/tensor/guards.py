@@ -1,7 +1,7 @@
 """Guards on Python objects: what a trace read of modules and optimisers, and if it still holds.
 
 A trace is valid for the attributes it read. Reading them again at every call would cost more than
-the call, so every write to a watched object moves one counter, and only after a move are the
+the call, so every write to a watched object leaves one mark, and only after a new one are the
 attributes compared. Attributes that hold lists, dicts and the like change without a write; these
 few are compared at every call.
 """
@@ -29,12 +29,12 @@ Members = Callable[[dict[str, Any]], Any]  # a part of an object's attributes, t
 
 
 class _Changes:
-    count = 0
+    latest = object()  # a mark, not a count: what two threads add to may stand where it stood
 
 
 def changed() -> None:
     """Notes that something changed which a guard may have read."""
-    _Changes.count += 1
+    _Changes.latest = object()
 
 
 class Watched:
@@ -116,7 +116,8 @@ class Facts:
         self._selected: list[tuple[dict[str, Any], Members, Any]] = []
         self._tensors: list[tuple[TensorBase, bool, Any, Any]] = []
         self._written: list[tuple[Watched, str]] = []  # after they were read
-        self._stamp, self._held = -1, True  # the count at the last comparison, and what it gave
+        self._held = True  # what the last comparison gave
+        self._stamp: object = None  # the change before it
 
     # -- while tracing
 
@@ -171,8 +172,8 @@ class Facts:
 
     def holds(self) -> bool:
         """True if everything that was read is as it was."""
-        if self._stamp != _Changes.count:
-            self._stamp = _Changes.count  # first: a change meanwhile is seen next time
+        if self._stamp is not _Changes.latest:
+            self._stamp = _Changes.latest  # first: a change meanwhile is seen next time
             self._held = self._difference() is None
         return self._held and (not self._loose or self._changed_in(self._loose) is None)
 

@@ -221,7 +221,9 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, key: Any = None) -
     every device drops the same; without a key each call takes the next one of the global stream."""
     if not 0.0 <= p <= 1.0:
         raise UsageError(f"dropout: {p} is not a probability")
-    if not training or p == 0.0:
+    if not training:
         return x
+    if p == 0.0:
+        return x._fresh()
     drawn = rand(x.shape, key=key, device=place(x))
     return (drawn < p).where(0.0, x * (1.0 / (1.0 - p) if p < 1.0 else 0.0))

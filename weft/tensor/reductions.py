@@ -34,7 +34,7 @@ class Reductions(Movement):
     def _reduce(self, op: str, axis: Axes, keepdims: bool) -> Self:
         axes = self._axes(op, axis)
         if not axes:
-            return self
+            return self._fresh()
         out: Self = self._kept(run(self, op, self, axes=axes), axes, keepdims)
         return out
 
@@ -103,7 +103,7 @@ class Reductions(Movement):
         x = self._as(self._summed(dtype))
         axes = x._axes("prod", axis)
         if not axes:
-            return x
+            return x._fresh()
         out: Self = x._kept(x._wrap(ops.prod(x.value, axes)), axes, keepdims)
         return out
 
@@ -244,7 +244,7 @@ class Reductions(Movement):
 
     def _sort(self, axis: int, descending: bool, indices: bool) -> Self:
         if not self.ndim:
-            return self._as(dt.int32) * 0 if indices else self
+            return self._as(dt.int32) * 0 if indices else self._fresh()
         x = self._as_number()
         out = self._wrap(ops.sort(x.value, axis, descending, indices))
         return out if indices else out._as(self.dtype)

@@ -139,7 +139,7 @@ def _along(x: Tensor, axis: int, m: int, step: float, mode: str, corners: bool) 
     else:
         at = (i + 0.5) * step - 0.5
     if n == m and np.array_equal(at, i):
-        return x
+        return x._fresh()
     return resample(x, axis, *(cubic_taps(at, n) if mode == "bicubic" else linear_taps(at, n)))
 
 

@@ -37,7 +37,7 @@ def scatter_join(
         raise UsageError(f"reduction {how!r:.40}; expected one of {', '.join(_JOINS)}")
     join, count = _JOINS[how], index.shape[0]
     if not count or not x.size:
-        return x
+        return x._fresh()
     if x.size * count <= DENSE:
         return _dense(x, index, rows, how, include_self)
     order = index.argsort(0)

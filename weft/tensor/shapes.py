@@ -126,7 +126,7 @@ class Movement(Arithmetic):
         for a in turned:
             starts[a], stops[a], steps[a] = self.shape[a] - 1, -1, -1
         if 0 in self.shape:
-            return self
+            return self._fresh()
         return self._wrap(ops.slice_(self.value, starts, stops, steps))
 
     def pad(self, widths: Sequence[tuple[int, int]], value: float = 0) -> Self:
@@ -188,11 +188,12 @@ class Movement(Arithmetic):
         split = (*self.shape[: a + 1], 1, *self.shape[a + 1 :])
         wide = (*self.shape[: a + 1], repeats, *self.shape[a + 1 :])
         out = (*self.shape[:a], self.shape[a] * repeats, *self.shape[a + 1 :])
-        return self.reshape(split).expand(wide).reshape(out)
+        return self.reshape(split).expand(wide).reshape(out)._fresh()
 
     def contiguous(self) -> Self:
-        """This tensor: layout is never observable in weft."""
-        return self
+        """This tensor, or a copy where PyTorch copies: of a transposed or cut one."""
+        plain = views.is_contiguous(self.shape, views.strides(self))
+        return self if plain else self._fresh()
 
 
 def _shrunk(base: Any, new: Any) -> Any:

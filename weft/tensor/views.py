@@ -146,6 +146,14 @@ def contiguous(shape: Sequence[int]) -> Strides:
     return tuple(reversed(out))
 
 
+def is_contiguous(shape: Sequence[int], given: Strides) -> bool:
+    """True if elements with these strides stand in row-major order, without gaps."""
+    if not math.prod(shape):
+        return True
+    wanted = contiguous(shape)
+    return all(d == 1 or a == b for d, a, b in zip(shape, given, wanted))
+
+
 def restrided(shape: Sequence[int], old: Strides, new: Sequence[int]) -> Strides | None:
     """The strides of a reshaped tensor; None where the elements do not lie so that they could be
     named in this way without a copy."""
