@@ -17,6 +17,7 @@ from weft.tensor.resize import interpolate
 
 START = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
 
+NOTHING_DROPPED = nn.Dropout(0.0)
 FRESH: dict[str, Callable[[Any], Any]] = {
     "roll": lambda x: weft.roll(x, 0),
     "roll along an axis": lambda x: weft.roll(x, 4, 1),
@@ -34,10 +35,8 @@ FRESH: dict[str, Callable[[Any], Any]] = {
     "sum of one": lambda x: x[:1].sum(0),
     "sort": lambda x: x[0, 0].sort(),
     "diff": lambda x: weft.diff(x, n=0),
-    "dropout": lambda x: nn.Dropout(0.0)(x),
-    "interpolate": lambda x: interpolate(
-        x[None], size=4, mode="linear", align_corners=True
-    ),
+    "dropout": NOTHING_DROPPED,
+    "interpolate": lambda x: interpolate(x[None], size=4, mode="linear", align_corners=True),
     "concat": lambda x: weft.concat([x]),
     "cumulative_sum": lambda x: weft.cumulative_sum(x[:1], axis=0),
     "pad": lambda x: x.pad([(0, 0), (0, 0)]),

@@ -363,3 +363,28 @@ def test_verify_lets_pass_what_is_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     for _ in range(3):
         fast(weft.randn(8, 4))
     assert len(fast.programs()) == 2
+
+
+@pytest.mark.parametrize("way", ["vars", "__dict__", "update", "replaced", "deleted"])
+def test_attributes_written_past_the_module(way: str) -> None:
+    """A module's own dict is watched as its attributes are."""
+    net = nn.Linear(2, 2)
+    net.k = 1.0
+
+    def double(x: Any) -> Any:
+        return net(x) * (net.k if hasattr(net, "k") else 5.0)
+
+    fast, x = weft.compile(double, device="cpu"), np.ones((1, 2), np.float32)
+    before = [fast(x) for _ in range(7)][-1].numpy()  # the shorter way, by now
+    if way == "vars":
+        vars(net)["k"] = 2.0
+    elif way == "__dict__":
+        net.__dict__["k"] = 2.0
+    elif way == "update":
+        net.__dict__.update(k=2.0)
+    elif way == "replaced":
+        net.__dict__ = {**net.__dict__, "k": 2.0}
+    else:
+        del net.__dict__["k"]
+    factor = 5 if way == "deleted" else 2
+    assert np.allclose(fast(x).numpy(), factor * before, rtol=1e-6)

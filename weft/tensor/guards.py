@@ -44,6 +44,8 @@ class Watched:
     def __getattribute__(self, name: str) -> Any:
         if CURRENT.trace is not None:
             CURRENT.trace.facts.read(self, name)
+        elif name == "__dict__":
+            changed()  # who asks for it may write to it
         return object.__getattribute__(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -110,7 +112,8 @@ class Facts:
 
     def __init__(self) -> None:
         self._met: set[tuple[int, Any]] = set()  # read, or written before it was read
-        self._owners: dict[int, tuple[Watched, type]] = {}  # alive, so that an id stays theirs
+        # alive, so that an id stays theirs: owners, their classes, where their attributes are
+        self._owners: dict[int, tuple[Watched, type, dict[str, Any]]] = {}
         self._read: list[tuple[Watched, dict[str, Any], str, Any]] = []
         self._loose: list[tuple[Watched, dict[str, Any], str, Any]] = []  # changed without a note
         self._selected: list[tuple[dict[str, Any], Members, Any]] = []
@@ -127,8 +130,7 @@ class Facts:
         if key in self._met or (name[:2] == "__" and name != "__dict__"):
             return
         self._met.add(key)
-        self._owners.setdefault(id(owner), (owner, type(owner)))
-        inside = attributes(owner)
+        inside = self._owner(owner)
         value = inside if name == "__dict__" else inside.get(name, MISSING)
         loose = name != "__dict__" and _changes_unseen(value)
         facts = self._loose if loose else self._read
@@ -138,8 +140,7 @@ class Facts:
         """Notes what a part of an object's attributes was."""
         if (key := (id(owner), select)) not in self._met:
             self._met.add(key)
-            self._owners.setdefault(id(owner), (owner, type(owner)))
-            self._selected.append((attributes(owner), select, found))
+            self._selected.append((self._owner(owner), select, found))
 
     def wrote(self, owner: Watched, name: str) -> None:
         """Notes that the traced function itself sets an attribute."""
@@ -148,7 +149,12 @@ class Facts:
             self._written.append((owner, name))
         else:
             self._met.add(key)
-            self._owners.setdefault(id(owner), (owner, type(owner)))
+            self._owner(owner)
+
+    def _owner(self, owner: Watched) -> dict[str, Any]:
+        """Notes an owner; its attributes."""
+        known = (owner, type(owner), attributes(owner))
+        return self._owners.setdefault(id(owner), known)[2]
 
     def tensor(self, tensor: TensorBase) -> None:
         """Notes of a tensor from outside whether it requires gradients, and its dtype."""
@@ -187,9 +193,11 @@ class Facts:
                 return f"requires_grad of {tensor.name or tensor._known()}"
             if tensor._value.dtype is not given and tensor.dtype is not dtype:
                 return f"the dtype of {tensor.name or tensor._known()}"
-        for owner, kind in self._owners.values():
+        for owner, kind, inside in self._owners.values():
             if type(owner) is not kind:
                 return f"the class of a {kind.__name__}"
+            if attributes(owner) is not inside:
+                return f"the __dict__ of a {kind.__name__}"
         for inside, select, then in self._selected:
             if not _same(select(inside), then):
                 return "the members of a module"
