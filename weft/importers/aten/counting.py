@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from weft.core import dtypes as dt
+from weft.importers.aten.reductions import norm
 from weft.importers.aten.table import aten
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
@@ -74,22 +73,17 @@ def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tupl
 @aten("_cdist_forward", "cdist", results=1)
 def cdist(x1: Tensor, x2: Tensor, p: float = 2, compute_mode: int | None = None) -> Tensor:
     """Distances of rows [..., N, D] and [..., M, D] by the p-norm: [..., N, M]."""
-    return _norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
+    return _apart(x1.unsqueeze(-2), x2.unsqueeze(-3), p)
 
 
 @aten("_pdist_forward", "pdist")
 def pdist(self: Tensor, p: float = 2) -> Tensor:
     """Distances of the rows [N, D] in pairs i < j: [N (N - 1) / 2]."""
     low, high = np.triu_indices(self.shape[0], 1)
-    return _norm(self.take(low.astype(np.int32), 0) - self.take(high.astype(np.int32), 0), p)
+    first, second = (self.take(at.astype(np.int32), 0) for at in (low, high))
+    return _apart(first, second, p)
 
 
-def _norm(d: Tensor, p: float) -> Tensor:
-    if p == 2:
-        return (d * d).sum(-1).sqrt()
-    size = d.abs()
-    if p == math.inf:
-        return size.max(-1)
-    if p == 0:
-        return (size != 0).cast(d.dtype).sum(-1)
-    return size.sum(-1) if p == 1 else (size**p).sum(-1) ** (1 / p)
+def _apart(a: Tensor, b: Tensor, p: float) -> Tensor:
+    wide = dt.compute_dtype(a.dtype)
+    return norm(a.cast(wide) - b.cast(wide), p, -1).cast(a.dtype)
