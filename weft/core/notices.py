@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 _SHOWN = 8  # names in a line
@@ -13,7 +14,8 @@ _SHOWN = 8  # names in a line
 @functools.cache
 def say(line: str) -> None:
     """One line on stderr, once per process."""
-    print(f"weft: {line}", file=sys.stderr)
+    with suppress(OSError):  # a full disk for logs ends no work
+        print(f"weft: {line}", file=sys.stderr)
 
 
 def say_unknown(where: str, data: Mapping[str, Any], *known: Collection[str]) -> None:

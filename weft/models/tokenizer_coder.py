@@ -7,7 +7,7 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -46,7 +46,9 @@ def _without_panics() -> Iterator[None]:
             held.seek(0)
             said = held.read()
             panic = _PANIC.search(said)
-            os.write(stderr, said[: panic.start()] if panic else said)
+            said = said[: panic.start()] if panic else said
+            with suppress(OSError):  # a full disk for logs ends no work
+                os.write(stderr, said)
             os.close(stderr)
 
 

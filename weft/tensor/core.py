@@ -131,7 +131,7 @@ class Tensor(Indexing, Autograd):
         """As `to`, but this tensor itself moves (or is cast), and stays a leaf; returns it."""
         moved = self._wrap(plain(self.value)).to(target)
         if moved.dtype != self.dtype or place(moved) is not place(self):
-            views.unlink(self)
+            views.part_from(self)
             self._value, self._home = moved._value, None
             changed()
         return self

@@ -50,7 +50,7 @@ def link(
     return out
 
 
-def unlink(t: TensorBase) -> None:
+def part_from(t: TensorBase) -> None:
     """Ends what a tensor shares with its base and with its own views."""
     if t._view is not None:
         (t._view.base._views or {}).pop(id(t), None)
