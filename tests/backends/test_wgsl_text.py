@@ -45,11 +45,12 @@ def test_parts_cover_the_buffer(nbytes):
 
 
 def test_fold_grid():
-    assert wgsl.fold_grid((65535, 3, 2), CAPS, "k") == (65535, 3, 2)
-    x, y, z = wgsl.fold_grid((70_001, 3, 1), CAPS, "k")
-    assert y == 6 and x * 2 >= 70_001 and x <= 65535 and z == 1
-    with pytest.raises(LimitError, match="kernel k: a grid of"):
-        wgsl.fold_grid((1 << 31, 65535, 1), CAPS, "k")
+    assert wgsl.fold_grid((65535, 3, 2), False, CAPS, "k") == (65535, 3, 2)
+    x, y, z = wgsl.fold_grid((70_001, 3, 1), True, CAPS, "k")
+    assert x * y >= 70_001 * 3 and x <= 65535 and y <= 65535 and z == 1
+    for grid, fold in (((1 << 31, 65535, 1), True), ((65536, 1, 1), False)):
+        with pytest.raises(LimitError, match="kernel k: a grid of"):
+            wgsl.fold_grid(grid, fold, CAPS, "k")
 
 
 def test_vector_accesses_become_vector_units():

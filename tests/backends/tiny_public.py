@@ -62,7 +62,7 @@ _HOST = (
     "is_grad_enabled value_and_grad from_dlpack autocast_dtype narrowed widened values "
     "item numpy tolist to to_ cpu sync backward requires_grad_ assign detach "
     "__array__ __array_function__ __bool__ __dlpack__ __dlpack_device__ __float__ __index__ "
-    "__init__ __int__ __len__ __repr__ __deepcopy__"
+    "__init__ __int__ __len__ __repr__ __copy__ __deepcopy__ __reduce__"
 )
 HOST = set(_HOST.split())
 

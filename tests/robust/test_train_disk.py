@@ -120,7 +120,7 @@ def test_a_run_cut_off_at_any_call_of_its_end_is_whole(
         shutil.rmtree(run)
 
 
-@pytest.mark.parametrize("at", [3, 25, 60])
+@pytest.mark.parametrize("at", [2, 3, 12, 25, 40, 60])
 def test_a_full_disk_while_text_is_prepared(
     text: Path, tmp_path: Path, at: int, capfd: pytest.CaptureFixture[str]
 ) -> None:

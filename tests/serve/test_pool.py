@@ -153,9 +153,9 @@ def test_clients_that_leave_their_embeddings(tmp_path: Path) -> None:
         model = to.shelf.loaded()[0].model
         desk, embed = Desk(), model.embed_ids  # type: ignore[attr-defined]
 
-        def held(rows: Any) -> Any:
+        def held(*rows: Any) -> Any:
             desk(1)
-            return embed(rows)
+            return embed(*rows)
 
         model.embed_ids = held  # type: ignore[attr-defined]
         texts = b'{"input": [' + b", ".join([b'"a text"'] * 200) + b"]}"

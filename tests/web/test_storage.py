@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,9 +62,14 @@ def renewed(folder: Path) -> None:
     (folder / shard[0]).write_bytes(data)
     shard[2] = hashlib.sha256(data).hexdigest()
     manifest["name"] = "newer"
+    old = hashlib.sha256(path.read_bytes()).hexdigest()
     path.write_text(json.dumps(manifest))
+    new = hashlib.sha256(path.read_bytes()).hexdigest()
     worker = folder / "sw.js"
-    rewritten(worker, worker.read_text().replace("`${PAGE} ", "`${PAGE} newer "))
+    begins = re.search(r"\bmanifest\.json=(\w+)", worker.read_text())
+    assert begins and old.startswith(begins[1])
+    text = worker.read_text().replace("`${PAGE} ", "`${PAGE} newer ")
+    rewritten(worker, text.replace(begins[1], new[: len(begins[1])]))
 
 
 def rewritten(path: Path, text: str) -> None:

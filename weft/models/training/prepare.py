@@ -42,6 +42,7 @@ DATA = "data"  # the folder of a run that holds tokenizer and tokens
 MARK = "train.json"  # in it, written last: says of which files it is whole
 TRAIN, HELD_OUT = "train.npy", "eval.npy"
 FILES = (TRAIN, HELD_OUT, *ck.TOKENIZER_FILES)
+WRITTEN = {*FILES, MARK, "eval.json"}  # all that DATA may hold, whole or not
 
 
 @dataclass(frozen=True)

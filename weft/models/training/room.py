@@ -7,7 +7,7 @@ from pathlib import Path
 
 from weft.core.errors import UsageError
 from weft.models.training import checkpoints as ck
-from weft.models.training.prepare import DATA, FILES, MARK
+from weft.models.training.prepare import DATA, MARK, WRITTEN
 from weft.models.training.settings import Settings
 
 MODEL, ADAPTER = "model", "adapter"  # the folder of a run that holds what was trained
@@ -39,7 +39,7 @@ def _is_anothers(path: Path, run: Path) -> bool:
     if not path.is_dir() or (path / MARK).exists():
         return False  # a file is refused when data is made
     names = {name for name in os.listdir(path) if not name.startswith(".")}
-    return bool(names & {*ck.TOKENIZER_FILES}) and not names <= {*FILES, MARK}
+    return bool(names & {*ck.TOKENIZER_FILES}) and not names <= WRITTEN
 
 
 def _is_same(source: str, path: Path) -> bool:

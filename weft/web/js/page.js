@@ -177,9 +177,12 @@ $("prompt").addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => 
 $("stop").addEventListener("click", () => running?.abort());
 onEscape($("write"), () => running?.abort());
 $("load").addEventListener("click", () => again().catch(fail));
-again().catch(fail);
-try {
-  navigator.serviceWorker?.register("sw.js").catch(() => {});
-} catch {
-  // denied to a page in a sandbox: it runs all the same, online
+/** The worker keeps what the page has fetched: it starts when the page is done with that. */
+function keep() {
+  try {
+    navigator.serviceWorker?.register("sw.js").catch(() => {});
+  } catch {
+    // denied to a page in a sandbox: it runs all the same, online
+  }
 }
+again().catch(fail).finally(keep);
