@@ -29,7 +29,7 @@ def compiled(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 def taken(fn: Any, *args: Any) -> bool:
     """Whether a call like this takes a shorter way."""
-    return any(play(args) is not None for _, play in fn._direct)
+    return any(play(args) is not None for _, play in fn._kept.direct)
 
 
 SMALL = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -252,7 +252,7 @@ def test_inside_of_another_trace() -> None:
 
 def test_results_outlive_the_function() -> None:
     fn = compiled(combine, SMALL, SMALL)
-    out, play = fn(SMALL, SMALL), fn._direct[0][1]
+    out, play = fn(SMALL, SMALL), fn._kept.direct[0][1]
     del fn
     gc.collect()
     np.testing.assert_array_equal(out.numpy(), SMALL * 3)

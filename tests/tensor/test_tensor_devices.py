@@ -139,7 +139,7 @@ def test_signatures_share_weights_on_the_device(device: str) -> None:
     compiled = weft.compile(lambda x: x @ w, device)
     for rows in (1, 2, 4):
         same(compiled(X[:rows]), weft.tensor(X[:rows] @ W))
-    held = [e.session.weights["w"] for e in compiled._all() if e.session]
+    held = [e.session.weights["w"] for e in compiled._kept.entries() if e.session]
     assert len(held) == 3 and all(b is held[0] for b in held)
 
 

@@ -20,7 +20,6 @@ from weft.core import dtypes as dt
 from weft.core.clock import compiling
 from weft.core.errors import (
     CallError,
-    DeviceError,
     DTypeError,
     LimitError,
     OutOfMemoryError,
@@ -29,29 +28,23 @@ from weft.core.errors import (
 from weft.core.forks import lock_of
 from weft.core.trees import unflatten
 from weft.graph.ir import Graph
-from weft.program.arena import Arena
 from weft.program.array import DeviceArray
-from weft.program.device import Device
 from weft.program.parted import Part, PartedProgram, PartedSession
 from weft.program.program import Program
 from weft.program.session import Session
 from weft.tensor import recheck, views
 from weft.tensor.base import CURRENT, TensorBase
+from weft.tensor.binding import Binder
 from weft.tensor.core import Tensor
-from weft.tensor.device import StateArray, check_dtype
-from weft.tensor.direct import Direct, direct_call
-from weft.tensor.entries import TRIALS, Entry, Signature
+from weft.tensor.device import check_dtype
+from weft.tensor.entries import Entry, Kept
 from weft.tensor.operands import (
     apart,
     argument_names,
     arguments,
-    content,
     is_array,
     operand,
-    program_dtype,
-    readable,
     result,
-    settle,
     shared_arguments,
 )  # fmt: skip
 from weft.tensor.programs import program_of
@@ -60,7 +53,6 @@ from weft.tensor.tracing import Spec, Traced, trace_call
 CACHE_SIZE = 128  # Programs that a compiled function keeps
 SMALLER = "; a smaller batch or packed weights need less"
 ELSEWHERE = ", and weft.compile(..., partition=True) runs on the CPU what does not fit"
-DIRECT = 4  # shorter ways that a compiled function tries
 OFTEN = 8  # Programs for the same arguments, from which on a warning says what keeps changing
 
 
@@ -79,19 +71,13 @@ class Compiled:
         if isinstance(cache_size, bool) or not isinstance(cache_size, int) or cache_size < 1:
             raise UsageError(f"cache_size is {cache_size!r}; expected a positive integer")
         self.fn = fn
-        self._most = cache_size
         self._calls = itertools.count(1)
         self._wanted = device
         self._partition = partition
         self._frozen = bool(frozen)
-        self._device: Device | None = None
-        self._signatures: dict[Any, Signature] = {}
-        self._seen: dict[Any, Signature] = {}  # the same, by the dtypes as they were given
-        self._arena: Arena | None = None
-        # buffer -> (what it was made of and when that was last written, the buffer)
-        self._shared: dict[str, tuple[dict[str, tuple[Any, int]], Any]] = {}
+        self._binder: Binder | None = None
         self.__name__ = getattr(fn, "__name__", "compiled").strip("<>") or "compiled"
-        self._direct: list[tuple[Entry, Direct]] = []  # shorter ways, the latest first
+        self._kept = Kept(cache_size)
         self._rechecks = recheck.wanted()
         self._lock = lock_of(
             self,
@@ -107,9 +93,9 @@ class Compiled:
         """
         if CURRENT.trace is not None:
             return self.fn(*args, **kwargs)  # inside another trace: just more of its graph
-        if not kwargs and self._direct and not self._rechecks:
+        if not kwargs and self._kept.direct and not self._rechecks:
             with self._lock:
-                for entry, play in self._direct:
+                for entry, play in self._kept.direct:
                     if (made := play(args)) is not None:
                         entry.used = next(self._calls)
                         return made
@@ -121,9 +107,10 @@ class Compiled:
             leaves, tree = arguments(args, kwargs, self.__name__)
             shape = tree.marks
         with self._lock:
-            device = self._place(leaves)
+            binder = self._place(leaves)
+            device = binder.device
             values = [operand(x, device) for x in leaves]
-            found = self._found(shape, values)
+            found = self._kept.find(self.__name__, shape, values)
             for entry in found.entries:
                 if entry.serves(leaves):
                     if self._rechecks:
@@ -133,22 +120,22 @@ class Compiled:
             else:
                 self._say_often(found.entries)
                 with compiling.running():
-                    entry = self._compile(device, (args, kwargs), found.operands, leaves)
-                self._make_room()
+                    entry = self._compile(binder, (args, kwargs), found.operands, leaves)
+                self._kept.make_room()
                 found.entries.append(entry)
             entry.used = next(self._calls)
             try:
-                made = self._run(device, entry, values)
+                made = self._run(binder, entry, values)
             except OutOfMemoryError as error:
                 known = device.free_memory() and not (self._partition or device.is_host)
                 offer = ELSEWHERE if known else ""
                 raise OutOfMemoryError(f"{error}{SMALLER}{offer}") from None
             if isinstance(shape, int):
-                self._shorten(entry, shape)
+                self._kept.shorten(entry, shape)
             return made
 
     def __repr__(self) -> str:
-        place = "not run yet" if self._device is None else self._device.info.id
+        place = "not run yet" if self._binder is None else self._binder.device.info.id
         count = len(self.programs())
         return f"Compiled({self.__name__}, {place}, {count} Program{'s' if count != 1 else ''})"
 
@@ -168,31 +155,31 @@ class Compiled:
         from weft.backends.presets import caps_of
         from weft.tensor.storing import save_graph
 
-        entry = max(self._all(), key=lambda e: e.used, default=None)
-        if entry is None or self._device is None:
+        entry = max(self._kept.entries(), key=lambda e: e.used, default=None)
+        if entry is None or self._binder is None:
             raise UsageError(f"{self.__name__} was not called yet: call it, then save it")
-        name = self._device.info.id if device is None else device
-        caps = self._device.caps if device is None else caps_of(device)
+        here = self._binder.device
+        name, caps = (here.info.id, here.caps) if device is None else (device, caps_of(device))
         save_graph(entry.graph, entry.captured, Path(path), name, caps, beside=beside)
 
     def sync(self) -> None:
         """Waits until every run so far is finished."""
-        if self._device is not None:
-            self._device.sync()
+        if self._binder is not None:
+            self._binder.device.sync()
 
     def programs(self) -> list[Program]:
         """The Programs compiled so far, one per signature (of a partitioned one, each part)."""
-        return [p.program for e in self._all() for p in e.parted.parts]
+        return [p.program for e in self._kept.entries() for p in e.parted.parts]
 
     def graphs(self) -> list[Graph]:
         """The traced Graphs, in the order of `programs`."""
-        return [e.graph for e in self._all()]
+        return [e.graph for e in self._kept.entries()]
 
     def report(self) -> str:
         """How each signature compiled: passes, memory and launches; of a partitioned one its
         parts, what moves between them, and why values are on the host."""
-        shown = [e.parted.meta.get("report") for e in self._all()]
-        for entry in self._all():
+        shown = [e.parted.meta.get("report") for e in self._kept.entries()]
+        for entry in self._kept.entries():
             for part in entry.parted.parts:
                 shown.append(part.program.meta.get("report") or self._explained(entry))
         return "\n\n".join(r.text() for r in shown if r is not None)
@@ -201,72 +188,26 @@ class Compiled:
         """The report of a Program that came from the disk: its graph compiled once more."""
         from weft.compile import compile_graph
 
-        assert self._device is not None
-        return compile_graph(entry.graph, self._device.caps, self.__name__).meta["report"]
+        assert self._binder is not None
+        return compile_graph(entry.graph, self._binder.device.caps, self.__name__).meta["report"]
 
     def sessions(self) -> list[Session | PartedSession]:
         """The sessions that play the Programs, in the order of `programs`; of those run so far."""
-        return [e.session for e in self._all() if e.session is not None]
-
-    def _all(self) -> list[Entry]:
-        return [entry for s in self._signatures.values() for entry in s.entries]
+        return [e.session for e in self._kept.entries() if e.session is not None]
 
     # -- one call
 
-    def _found(self, shape: Any, values: list[Any]) -> Signature:
-        """What was compiled for arguments like these."""
-        seen = (shape, tuple([(v.shape, v.dtype) for v in values]))
-        try:
-            known = self._seen.get(seen)
-        except (TypeError, RecursionError):
-            raise UsageError(
-                f"{self.__name__}: an argument is neither a tensor nor hashable; pass tensors, "
-                "arrays, numbers, strings, or tuples, lists, dicts and dataclasses of them"
-            ) from None
-        if known is None:
-            if len(self._seen) >= 2 * self._most:  # some have lost their entries
-                self._seen.clear()
-                self._signatures = {k: s for k, s in self._signatures.items() if s.entries}
-            # dtypes have several names: NumPy's, weft's, 64 bits for 32
-            operands = tuple((v.shape, program_dtype(v)) for v in values)
-            made = Signature(operands, [])
-            known = self._seen[seen] = self._signatures.setdefault((shape, operands), made)
-        return known
-
-    def _make_room(self) -> None:
-        """Forgets what was used least recently, Program and memory, so that one more fits."""
-        while len(kept := self._all()) >= self._most:
-            oldest = min(kept, key=lambda entry: entry.used)
-            for signature in self._signatures.values():
-                signature.entries = [e for e in signature.entries if e is not oldest]
-            self._direct = [pair for pair in self._direct if pair[0] is not oldest]
-
-    def _shorten(self, entry: Entry, count: int) -> None:
-        """Looks for a shorter way to make calls with `count` arrays like the one just made."""
-        if entry.trials:
-            entry.trials -= 1
-            plain = not (entry.states or entry.fed or entry.grads or entry.derived)
-            plain = plain and len(entry.wanted) == count
-            if plain and isinstance(entry.session, Session):
-                bound = [(entry.captured[name], value) for name, value in entry.bound.items()]
-                names = [name for _, name in entry.wanted]
-                play = direct_call(entry.session, names, entry.tree, entry.guards, bound)
-                entry.direct, entry.trials = play, 0 if play else entry.trials
-        if entry.direct is not None and all(e is not entry for e, _ in self._direct):
-            self._direct = [(entry, entry.direct), *self._direct[: DIRECT - 1]]
-
-    def _place(self, leaves: list[Any]) -> Device:
+    def _place(self, leaves: list[Any]) -> Binder:
         """The device: the one asked for, else that of the first device tensor, else the default."""
-        if self._device is None:
+        if self._binder is None:
             on = [
                 x._value.device
                 for x in leaves
                 if isinstance(x, TensorBase) and isinstance(x._value, DeviceArray)
             ]
             chosen = on[0] if on and self._wanted is None else self._wanted
-            self._device = registry.get(chosen)
-            self._arena = Arena(self._device)
-        return self._device
+            self._binder = Binder(registry.get(chosen), self.__name__)
+        return self._binder
 
     def _say_often(self, entries: list[Entry]) -> None:
         """Warns, once, where one attribute makes each call compile again."""
@@ -302,7 +243,7 @@ class Compiled:
             traced = replace(traced, graph=frozen)
         return traced, specs
 
-    def _compile(self, device: Device, call: Any, operands: Any, leaves: list[Any]) -> Entry:
+    def _compile(self, binder: Binder, call: Any, operands: Any, leaves: list[Any]) -> Entry:
         shared: list[tuple[int, Tensor]] = []
         while True:
             traced, specs = self._trace(call, operands, shared)
@@ -316,8 +257,8 @@ class Compiled:
         states = frozenset(n.attrs["name"] for n, _ in traced.graph.assigns)
         for n in traced.graph.inputs:
             if n.dtype not in dt.DEVICE:
-                check_dtype(n.dtype, device)
-        parted = self._programs_for(traced.graph, device, traced.captured)
+                check_dtype(n.dtype, binder.device)
+        parted = self._programs_for(traced.graph, binder, traced.captured)
         taken = set(parted.inputs())
         wanted = [(i, s.name) for i, s in enumerate(specs) if s.name in taken]
         fed = [(name, t) for name, t in traced.fed if name in taken]
@@ -328,13 +269,14 @@ class Compiled:
         )  # fmt: skip
 
     def _programs_for(
-        self, graph: Graph, device: Device, captured: Mapping[str, Tensor]
+        self, graph: Graph, binder: Binder, captured: Mapping[str, Tensor]
     ) -> PartedProgram:
+        device = binder.device
         if self._partition and not device.is_host:
             from weft.compile.parts import compile_parts
 
             free = device.free_memory()  # 0 where the device does not say
-            memory = free and free + self._held(device, captured)
+            memory = free and free + binder.held(captured)
             return compile_parts(graph, device.caps, registry.host().caps, self.__name__, memory)
         try:
             program = program_of(graph, device.caps)
@@ -348,19 +290,15 @@ class Compiled:
         outputs = tuple(f"out{i}" for i in range(len(program.outputs)))
         return PartedProgram(self.__name__, (Part("device", program, outputs),), outputs)
 
-    def _held(self, device: Device, captured: Mapping[str, Tensor]) -> int:
-        """Bytes of the device that a Program over `captured` would find taken for it already."""
-        values = [content(t) for t in captured.values()]
-        there = [v.buffer for v in values if isinstance(v, DeviceArray) and v.device is device]
-        there += [made for _, made in self._shared.values() if made.device is device]
-        arena = 0 if self._arena is None else self._arena.nbytes
-        return arena + sum({id(b): b.nbytes for b in there}.values())
-
-    def _run(self, device: Device, entry: Entry, values: list[Any]) -> Any:
-        session = self._session(device, entry)
+    def _run(self, binder: Binder, entry: Entry, values: list[Any]) -> Any:
+        if not entry.current:
+            self._kept.lengthen(entry)
+            binder.bind(entry)
+        session = entry.session
+        assert session is not None
         inputs = {name: values[i] for i, name in entry.wanted}
         for name, tensor in entry.fed:
-            inputs[name] = operand(tensor._grad, device)
+            inputs[name] = operand(tensor._grad, binder.device)
         if entry.states:
             written = [entry.captured[n] for n in entry.states if n in entry.captured]
             inputs = {n: apart(v, written) for n, v in inputs.items()}
@@ -374,56 +312,6 @@ class Compiled:
         for tensor, gradient in entry.grads:
             tensor._grad = gradient
         return unflatten(entry.tree, results)
-
-    def _session(self, device: Device, entry: Entry) -> Session | PartedSession:
-        tensors = entry.captured
-        bound = entry.bound.items()
-        same = all(content(tensors[n]) is v for n, v in bound)
-        same = same and all(home.version == version for home, version in entry.derived)
-        if entry.session is not None and same:
-            return entry.session
-        self._direct = [pair for pair in self._direct if pair[0] is not entry]
-        entry.direct, entry.trials = None, TRIALS
-        parts = entry.parted.parts
-        host = device if all(p.side == "device" for p in parts) else registry.host()
-        weights: dict[str, Any] = {}
-        state: dict[str, Any] = {}
-        for name, role, side in entry.parted.bound():
-            home = host if side == "host" else device
-            if name in entry.states:
-                settle(tensors[name], home, name)
-            value = entry.bound[name] = content(tensors[name])
-            if not readable(value, home, device):
-                raise DeviceError(
-                    f"{self.__name__} runs on {home.info.id}, but tensor {name!r} that it reads "
-                    f'is on {value.device.info.id}; move it with .to("{home.info.id}")'
-                )
-            if role == "state":
-                state[name] = value
-            else:
-                weights[name] = value
-        for buffer, (values, held) in self._shared.items():
-            now = ((entry.bound.get(name), stamp) for name, stamp in values.items())
-            if all(value is was and _version(value) == version for value, (was, version) in now):
-                weights[buffer] = held
-        if host is device and len(parts) == 1:
-            entry.session = Session(parts[0].program, device, weights, state, self._arena)
-        else:
-            entry.session = PartedSession(entry.parted, device, host, weights, state, self._arena)
-        homes = (tensors[name]._home for name in entry.states if name in tensors)
-        entry.written = [home for home in homes if home is not None]
-        for name, made in entry.session.weights.items():
-            sources = {n: entry.bound[n] for n in entry.parted.sources(name)}
-            self._shared[name] = {n: (v, _version(v)) for n, v in sources.items()}, made
-        if entry.graph.meta.get("frozen"):
-            read = [v for n, v in entry.bound.items() if n not in entry.states]
-            entry.derived = [(v, v.version) for v in read if isinstance(v, StateArray)]
-        return entry.session
-
-
-def _version(value: Any) -> int:
-    """Of a state that other functions write too: how often that was."""
-    return getattr(value, "version", 0)
 
 
 def compile(
