@@ -134,6 +134,18 @@ def test_weights_are_read_anew_when_replaced(device: str) -> None:
     same(compiled(X), weft.tensor(X @ (W * 2)))
 
 
+def test_a_weight_that_moved_away_is_named_at_each_call() -> None:
+    w = weft.tensor(W, name="w")
+    compiled = weft.compile(lambda x: x @ w, "cpu")
+    same(compiled(X), weft.tensor(X @ W))
+    w.to_("interp").assign(w * 2)
+    for _ in range(3):
+        with pytest.raises(DeviceError, match=r"tensor 'w' .* is on interp:0"):
+            compiled(X)
+    w.to_("cpu")
+    same(compiled(X), weft.tensor(X @ (W * 2)))
+
+
 def test_signatures_share_weights_on_the_device(device: str) -> None:
     w = weft.tensor(W, name="w")
     compiled = weft.compile(lambda x: x @ w, device)
