@@ -1,18 +1,17 @@
 // A model of a folder on one device: chosen, filled while it compiles, begun again if it is lost.
 
 import { Decoder } from "./decoder.js";
-import { bytesOf, readManifest } from "./manifest.js";
+import { Devices } from "./devices.js";
+import { Folder } from "./folder.js";
+import { readManifest } from "./manifest.js";
 import { CHAT, EMBED, GENERATE, LOAD, allowed, idsOf, texts as given } from "./options.js";
-import { WeftError, readProgram, soundly } from "./program.js";
+import { WeftError, soundly } from "./program.js";
 import { choose, sampling } from "./sampler.js";
 import { Sessions } from "./session.js";
 import { Stops, StreamDecoder } from "./text.js";
 import { Tokenizer } from "./tokenizer.js";
 
-/** @type {GPUFeatureName[]} of which the exporter writes shaders of their own */
-const VARIANTS = ["shader-f16"];
 const RECOVERIES = 3; // of a device that is lost again and again, within one text
-const ANSWER = 20_000; // ms in which a GPU is found, or never will be
 
 /**
  * @typedef {{target?: "auto" | "webgpu" | "wasm", threads?: number, signal?: AbortSignal,
@@ -46,8 +45,8 @@ export class Model {
     this.store = store;
     this.manifest = manifest;
     this.options = options;
-    this.why = "";
-    this.unfit = ""; // why the GPU that is there cannot play this model
+    this.folder = new Folder(store, manifest);
+    this.devices = new Devices(this.folder, options);
     this.closed = false;
     /** @type {any} */
     this.device = null;
@@ -74,11 +73,12 @@ export class Model {
   async begin() {
     this.device?.close();
     this.device = null;
-    const { device, programs } = await this.choose(this.manifest.memory?.wasm);
+    const { device, programs } = await this.devices.choose(this.manifest.memory?.wasm);
     this.device = device;
     const sessions = new Sessions(this.device, programs);
     const first = this.manifest.model.widths?.slice(0, 1).map(String); // encoder.js compiles others
-    await Promise.all([sessions.prepare(first), this.pour(sessions), this.readTokenizer()]);
+    const poured = this.folder.pour(sessions, this.options.progress);
+    await Promise.all([sessions.prepare(first), poured, this.readTokenizer()]);
     await this.device.settled?.();
     this.sessions = sessions;
     const { kind, model } = this.manifest;
@@ -89,127 +89,10 @@ export class Model {
     this.fed = [];
   }
 
-  /** What plays, and the Programs for it. @param {number} [room] bytes for WebAssembly */
-  async choose(room) {
-    const adapter = await this.adapter();
-    // software that plays WebGPU is many times slower than WebAssembly
-    const software = adapter && this.options.target !== "webgpu" && imitates(adapter);
-    const played = adapter && !software && await this.onGpu(adapter);
-    if (played) return played;
-    if (!software) return this.onWasm(room);
-    this.why = "this browser's WebGPU is software, and WebAssembly is faster";
-    try {
-      return await this.onWasm(room);
-    } catch (error) {
-      const gpu = await this.onGpu(adapter);
-      this.why = "WebAssembly does not play it here";
-      if (!gpu) throw error;
-      return gpu;
-    }
-  }
-
   /** Runs every kernel against reference values; needs no weights. */
   async selftest() {
     const { selftest } = await import("./selftest.js");
     return selftest(this);
-  }
-
-  /** @returns {Promise<GPUAdapter | null>} null where WebAssembly plays, `why` says why */
-  async adapter() {
-    const { target = "auto", gpu = globalThis.navigator?.gpu } = this.options;
-    this.why = this.unfit || "as asked";
-    if (target === "wasm" || this.unfit) return null;
-    const found = gpu && await inTime(gpu.requestAdapter().catch(() => null), undefined);
-    this.why = found ? "WebGPU is there" : !gpu ? `${HERE} has no WebGPU`
-      : found === null ? `${HERE} has WebGPU, but no GPU that it would use` : SILENT;
-    if (!found && target === "webgpu") throw new WeftError(`${this.why}: ${!gpu && IN_NODE
-      ? "give it by the option gpu (npm's webgpu makes one)" : "try without asking for it"}`);
-    return found ?? null;
-  }
-
-  /**
-   * The Programs and their device; null where it is too small for them.
-   * @param {GPUAdapter} adapter
-   */
-  async onGpu(adapter) {
-    const feature = VARIANTS.find((name) =>
-      adapter.features.has(name) && this.manifest.files[`webgpu-${name}.json`]);
-    const [{ programs, about }, { GpuDevice, tooLarge }] = await Promise.all([
-      this.programs(feature ? `webgpu-${feature}` : "webgpu"), import("./webgpu.js")]);
-    const sizes = Object.values(programs).flatMap((p) => p.buffers.map((b) => b.nbytes));
-    const [most, needed] = [adapter.limits.maxBufferSize, Math.max(0, ...sizes)];
-    try {
-      if (needed > most) throw new WeftError(tooLarge(needed, most));
-      const device = await inTime(GpuDevice.make(adapter, about.shaders, feature), null);
-      if (!device) throw new WeftError(SILENT);
-      return { programs, device };
-    } catch (error) {
-      if (this.options.target === "webgpu") throw error;
-      this.why = /** @type {Error} */ (error).message;
-      return null;
-    }
-  }
-
-  /** @param {number} [room] */
-  async onWasm(room) {
-    const [{ programs, about }, { WasmDevice, moduleName }] = await Promise.all([
-      this.programs("wasm"), import("./wasm.js")]);
-    const code = await this.part(moduleName());
-    return { programs, device: await WasmDevice.make(code, about, { ...this.options, room }) };
-  }
-
-  /** @param {string} target the Programs of one, and what is beside them */
-  async programs(target) {
-    const bytes = await this.part(`${target}.json`);
-    return soundly(`${target}.json`, () => {
-      const about = JSON.parse(new TextDecoder().decode(bytes));
-      const programs = Object.fromEntries(Object.entries(about.programs).map(([name, raw]) =>
-        [name, readProgram(raw)]));
-      return { programs, about };
-    });
-  }
-
-  /** @param {string} name @returns {Promise<Uint8Array>} a file that the manifest lists */
-  part(name) {
-    const [nbytes, sha256] = this.manifest.files[name] ?? [];
-    if (sha256 === undefined) {
-      throw new WeftError(`the manifest lists no ${name}: export the folder again`);
-    }
-    return this.store.file([name, nbytes, sha256]);
-  }
-
-  /**
-   * Fetches the shards, two at a time, and hands over the tensors in them.
-   * @param {Sessions} sessions
-   */
-  async pour(sessions) {
-    const { shards, tensors } = this.manifest;
-    const total = bytesOf(shards);
-    /** @type {number[]} */
-    const done = shards.map(() => 0);
-    // used in turn: what is left to the garbage collector it leaves lying
-    const size = Math.max(0, ...shards.map((/** @type {any} */ shard) => shard[1]));
-    const rooms = [new ArrayBuffer(size), new ArrayBuffer(size)];
-    const begin = (/** @type {number} */ n) =>
-      this.store.file(shards[n], (/** @type {number} */ bytes) => {
-        done[n] = bytes;
-        const loaded = done.reduce((a, b) => a + b, 0);
-        this.options.progress?.({ loaded, total, phase: "weights" });
-      }, rooms[n % 2]);
-    const wanted = Object.entries(tensors).map(([name, [, , start, nbytes]]) =>
-      ({ name, start, end: start + nbytes })).sort((a, b) => a.start - b.start);
-    let next = shards.length ? begin(0) : null;
-    for (let n = 0, at = 0; n < shards.length; n++) {
-      const bytes = await /** @type {Promise<Uint8Array>} */ (next);
-      next = n + 1 < shards.length ? begin(n + 1) : null;
-      next?.catch(() => {}); // it is awaited in its turn
-      for (const { name, start, end } of wanted) {
-        const [from, to] = [Math.max(start, at), Math.min(end, at + bytes.length)];
-        const part = bytes.subarray(from - at, Math.max(from, to) - at);
-        if (from < to) sessions.put(name, from - start, part, end - start);
-      }
-      at += bytes.length;
-    }
   }
 
   /** Frees what the device holds; nothing can be asked of the model after it. */
@@ -220,10 +103,8 @@ export class Model {
   }
 
   async readTokenizer() {
-    if (this.tokenizer) return;
-    const json = await this.part("tokenizer.json");
-    this.tokenizer = soundly("the tokenizer", () =>
-      new Tokenizer(JSON.parse(new TextDecoder().decode(json)), this.manifest.text));
+    this.tokenizer ??= await this.folder.parsed("tokenizer.json", (data) =>
+      new Tokenizer(data, this.manifest.text));
   }
 
   /** @param {string} text @param {boolean} [special] @returns {number[]} */
@@ -324,7 +205,7 @@ export class Model {
     const { chat, name } = this.manifest;
     if (chat !== true) throw new WeftError(chat ?? `${name} has no chat template: use generate`);
     const { render } = await import("./template.js");
-    this.template ??= JSON.parse(new TextDecoder().decode(await this.part("chat.json")));
+    this.template ??= await this.folder.parsed("chat.json", (data) => data);
     return soundly("chat.json", () => render(this.template, messages, variables));
   }
 
@@ -420,22 +301,6 @@ export class Model {
     if (name === "AbortError") return "";
     const lost = await this.device?.gone?.();
     if (lost || this.options.target === "webgpu") return lost ?? "";
-    return (this.unfit = this.device?.wrong?.message ?? "");
+    return (this.devices.unfit = this.device?.wrong?.message ?? "");
   }
-}
-
-const SILENT = "the GPU does not answer";
-const IN_NODE = Boolean(/** @type {any} */ (globalThis).process?.versions?.node);
-const HERE = IN_NODE ? "Node" : "this browser";
-
-/** @param {any} adapter @returns {boolean} whether it is software */
-const imitates = ({ info, isFallbackAdapter }) =>
-  Boolean(info?.isFallbackAdapter ?? isFallbackAdapter);
-
-/** @template T, E @param {Promise<T>} news @param {E} otherwise @returns {Promise<T | E>} */
-function inTime(news, otherwise) {
-  /** @type {any} */
-  let timer;
-  const late = new Promise((done) => (timer = setTimeout(done, ANSWER, otherwise)));
-  return Promise.race([news, late]).finally(() => clearTimeout(timer));
 }

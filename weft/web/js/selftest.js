@@ -9,10 +9,9 @@ import { ITEM, WeftError, soundly } from "./program.js";
 
 /** @param {import("./model.js").Model} model that need not be started @returns {Promise<any>} */
 export async function selftest(model) {
-  const { device, programs } = await model.choose();
-  const text = new TextDecoder().decode(await model.part("selftest.json"));
-  const tests = JSON.parse(text)[device.kind];
-  const { why, manifest: { name }, options: { progress } } = model;
+  const { device, programs } = await model.devices.choose();
+  const tests = await model.folder.parsed("selftest.json", (all) => all[device.kind]);
+  const { devices: { why }, manifest: { name }, options: { progress } } = model;
   /** @type {Tested[]} */
   const kernels = [];
   for (const [kind, number, grid, results, least] of tests.kernels) {

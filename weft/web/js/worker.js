@@ -77,7 +77,7 @@ const CALLS = {
 };
 
 /** @param {Model} model */
-function about({ manifest, device, why, store }) {
+function about({ manifest, device, devices: { why }, store }) {
   const { name, model, train: kinds, chat } = manifest;
   const hardware = device.about?.() ?? {};
   return {
