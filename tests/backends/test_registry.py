@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from weft.backends import registry
+from weft.backends import plugins, registry
 from weft.backends.interp import InterpDevice
+from weft.core import notices
 from weft.core.errors import DeviceError
 from weft.program.device import DeviceInfo
 
@@ -27,7 +28,7 @@ class Fake(InterpDevice):
 def world(monkeypatch):
     """A registry with a CPU, one "fake" GPU kind and settable adapters."""
     monkeypatch.setattr(registry, "_open_devices", {})
-    monkeypatch.setattr(registry, "_said", set())
+    notices.say.cache_clear()
     monkeypatch.delenv("WEFT_DEVICE", raising=False)
     monkeypatch.setattr(registry.drivers, "may_have_gpu", lambda: True)
     state = {"adapters": [HARDWARE], "opened": [], "broken": None}
@@ -55,6 +56,15 @@ def test_auto_takes_the_hardware_gpu_and_says_so(world, capsys):
     assert "device fake:0 (Fast GPU): the fastest real device" in capsys.readouterr().err
     registry.get("auto")
     assert capsys.readouterr().err == ""  # once
+
+
+def test_auto_needs_no_stderr(world, monkeypatch):
+    class Full:
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("sys.stderr", Full())
+    assert registry.get("auto").kind == "fake"
 
 
 def test_auto_never_takes_a_software_rasteriser(world, capsys):
@@ -213,7 +223,7 @@ def test_a_plug_in_that_misbehaves_is_a_line(monkeypatch, probe, said):
     from importlib import metadata
 
     monkeypatch.setattr(metadata, "entry_points", lambda group: [entry])
-    monkeypatch.setattr(registry, "PATIENCE", 0.1)
+    monkeypatch.setattr(plugins, "PATIENCE", 0.1)
     (line,) = (x for x in registry.devices() if x.kind == "mine")
     assert not line.available and said in line.reason
 

@@ -20,7 +20,7 @@ from weft.compile import compile_graph, tuning
 from weft.compile.passes import groups_of
 from weft.conform import roofline, tune, tune_cases
 from weft.conform.roofline import Roofline
-from weft.core import dtypes as dt, tuned
+from weft.core import dtypes as dt, notices, tuned
 from weft.core.caps import PRESETS, Caps
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.tuned import Row
@@ -43,7 +43,7 @@ def own_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("WEFT_TUNING", raising=False)
     monkeypatch.setattr(roofline, "measure", lambda device: ROOF)
-    tuned._say.cache_clear()
+    notices.say.cache_clear()
     yield
 
 

@@ -309,7 +309,7 @@ def _tuning(here: Here) -> None:
 
     here.patch.setenv("WEFT_CACHE", str(here.folder / "cache"))
     here.patch.setattr(roofline, "measure", lambda device: Roofline(100.0, 10.0, 1000.0))
-    tuned._say.cache_clear()
+    notices.say.cache_clear()
     said = here.said
 
     def quickly(*words: str, **more: Any) -> str:

@@ -18,6 +18,7 @@ import weft
 from weft.backends import registry
 from weft.backends.interp import InterpDevice
 from weft.cli.main import invoke
+from weft.core import notices
 from weft.core.caps import Caps
 from weft.core.dtypes import float16
 from weft.core.errors import (
@@ -317,7 +318,7 @@ def _args(name: str) -> Callable[[Path, Path], list[str]]:
 def test_json_is_one_object(
     name: str, llama: Path, bert: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_said", set())  # notices are printed again
+    notices.say.cache_clear()  # they are printed again
     monkeypatch.setenv("WEFT_CACHE", os.environ.get("WEFT_CACHE", ""))
     assert invoke([*_args(name)(llama, bert), "--json"]) == 0
     out = capfd.readouterr().out

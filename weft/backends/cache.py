@@ -18,12 +18,12 @@ import functools
 import hashlib
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from weft.core.budget import Shelf, note_use
 from weft.core.files import default_directory, replacing
+from weft.core.notices import say
 from weft.core.places import check_inside
 from weft.core.private import distrust, make_private, read_regular
 from weft.kernel.ir import Kernel
@@ -63,7 +63,7 @@ class DiskCache:
         try:
             make_private(self.directory)
             if why := distrust(self.directory):
-                _say(f"nothing is cached: {why}; choose another folder with WEFT_CACHE")
+                say(f"nothing is cached: {why}; choose another folder with WEFT_CACHE")
                 return None
             path = self.directory / _KEY
             try:
@@ -143,12 +143,6 @@ def _place() -> str:
     import platform
 
     return f"{user}@{platform.node()}"
-
-
-@functools.cache
-def _say(line: str) -> None:
-    """One line on stderr, once per process."""
-    print(f"weft: {line}", file=sys.stderr)
 
 
 def digest(kernel: Kernel) -> str:

@@ -1,8 +1,6 @@
 """Finding and opening devices: `devices()` lists them, `get(spec)` opens one, never another.
 
-Placement policy: docs of `get`. A backend from elsewhere joins through the entry-point group
-"weft.backends": the entry's name is the kind, its object is called as `open(index)` and returns a
-Device; if it has a `probe()` method, that gives its DeviceInfo lines.
+Placement policy: docs of `get`. Backends from elsewhere: plugins.py.
 """
 
 from __future__ import annotations
@@ -10,25 +8,22 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from weft.backends import drivers
+from weft.backends.plugins import Plugin, plugins, raised
 from weft.core.errors import DeviceError, UnknownDeviceError, WeftError
 from weft.core.forks import lock_of
+from weft.core.notices import say
 from weft.program.device import HOST, Device, DeviceInfo
 
 if TYPE_CHECKING:
-    from importlib import metadata
-
     from weft.backends.emulated.machines import Machine
 
 T = TypeVar("T")
-GROUP = "weft.backends"
 WGPU_KINDS = ("vulkan", "metal", "dx12", "webgpu")
-PATIENCE = 10  # seconds that a plug-in has to say which devices there are
 VENDORS = ("cuda", "hip")  # preferred to wgpu for the same GPU
 
 
@@ -49,12 +44,14 @@ def _index(kind: str, text: str) -> int:
     return int(text)
 
 
+def _check_first(kind: str, text: str) -> None:
+    if _index(kind, text):
+        raise UnknownDeviceError(f'there is one "{kind}:0"; "{kind}:{text}" does not exist')
+
+
 def _cpu() -> Backend:
     def open_(text: str) -> Device:
-        if _index("cpu", text):
-            raise UnknownDeviceError(
-                f'there is one CPU device, "cpu:0"; "cpu:{text}" does not exist'
-            )
+        _check_first("cpu", text)
         from weft.backends.cpu import CpuDevice
 
         return CpuDevice()
@@ -143,8 +140,7 @@ def _machine(name: str) -> Backend | None:
         return [info(machine)]
 
     def open_(text: str) -> Device:
-        if _index(name, text):
-            raise UnknownDeviceError(f'there is one "{name}:0"; "{name}:{text}" does not exist')
+        _check_first(name, text)
         from weft.backends.emulated import EmulatedDevice
 
         return EmulatedDevice(machine)
@@ -152,59 +148,15 @@ def _machine(name: str) -> Backend | None:
     return Backend(name, probe, open_)
 
 
-def _third_party() -> dict[str, Backend]:
-    from importlib import metadata  # slow to import, and only plug-ins need it
-
-    found = {}
-    for entry in metadata.entry_points(group=GROUP):
-        found[entry.name] = Backend(entry.name, _entry_probe(entry), _entry_open(entry))
-    return found
-
-
-def _entry_open(entry: metadata.EntryPoint) -> Callable[[str], Device]:
+def _plugged(plugin: Plugin) -> Backend:
     def open_(text: str) -> Device:
-        device = entry.load()(_index(entry.name, text))
-        if not isinstance(device, Device):
-            raise DeviceError(f"its plug-in {entry.value} gave {type(device).__name__}, no Device")
-        return device
+        return plugin.open(_index(plugin.kind, text))
 
-    return open_
+    return Backend(plugin.kind, plugin.probe, open_)
 
 
-def _entry_probe(entry: metadata.EntryPoint) -> Callable[[], list[DeviceInfo]]:
-    def ask() -> list[DeviceInfo]:
-        probe = getattr(entry.load(), "probe", None)
-        if probe is None:
-            return [DeviceInfo(entry.name, 0, f"{entry.name} (plug-in {entry.value})", True)]
-        lines = list(probe())
-        wrong = [type(line).__name__ for line in lines if not isinstance(line, DeviceInfo)]
-        if wrong:
-            raise DeviceError(f"its plug-in {entry.value} gave {wrong[0]}, no DeviceInfo")
-        return lines
-
-    def probe() -> list[DeviceInfo]:
-        """What the plug-in says, if it says something in time: one that hangs holds up no list."""
-        found: list[list[DeviceInfo]] = []
-        wrong: list[BaseException] = []
-
-        def asking() -> None:
-            try:
-                found.append(ask())
-            except BaseException as error:  # whatever a stranger's code raises
-                wrong.append(error)
-
-        thread = threading.Thread(target=asking, name=f"weft-probe-{entry.name}", daemon=True)
-        thread.start()
-        thread.join(PATIENCE)
-        if wrong and isinstance(wrong[0], Exception):
-            raise wrong[0]
-        if wrong:
-            raise DeviceError(_first_line(wrong[0])) from wrong[0]
-        if not found:
-            raise DeviceError(f"its plug-in {entry.value} gave no answer in {PATIENCE} s")
-        return found[0]
-
-    return probe
+def _third_party() -> dict[str, Backend]:
+    return {plugin.kind: _plugged(plugin) for plugin in plugins()}
 
 
 def _builtin() -> dict[str, Backend]:
@@ -220,7 +172,7 @@ def backends() -> dict[str, Backend]:
 
 
 def is_own(kind: str) -> bool:
-    """Whether weft itself has this kind, or means something else by the name."""
+    """True if weft itself has this kind, or means something else by the name."""
     return kind in ("auto", "gpu") or kind in _builtin() or kind in _machines()
 
 
@@ -234,18 +186,12 @@ def find(kind: str) -> Backend:
     return backend
 
 
-def _first_line(error: BaseException) -> str:
-    """What an error is, and the first line of what it says."""
-    said = str(error).strip().splitlines() or ["no more is known"]
-    return f"{type(error).__name__}: {said[0][:200]}"
-
-
 def probe(kind: str) -> list[DeviceInfo]:
     """The lines of one kind, at least one; a probe that fails becomes a line saying why."""
     try:
         lines = find(kind).probe()
     except (Exception, SystemExit) as error:
-        reason = f"probing failed: {_first_line(error)}"
+        reason = f"probing failed: {raised(error)}"
         return [DeviceInfo(kind, 0, kind, False, reason)]
     return lines or [DeviceInfo(kind, 0, kind, False, "no device found")]
 
@@ -336,7 +282,7 @@ def _named(spec: str, fallback: str | None) -> Device:
     except DeviceError as error:
         if fallback is None or isinstance(error, UnknownDeviceError):
             raise
-        notice(f"warning: {error}; using cpu instead")
+        say(f"warning: {error}; using cpu instead")
         return _open("cpu", "0")
 
 
@@ -351,7 +297,7 @@ def _open(kind: str, index: str) -> Device:
     except WeftError:
         raise
     except (Exception, SystemExit) as error:
-        raise DeviceError(f"device {key} failed to open: {_first_line(error)}") from error
+        raise DeviceError(f"device {key} failed to open: {raised(error)}") from error
     _open_devices[key] = device
     return device
 
@@ -386,11 +332,11 @@ def _auto() -> Device:
     for line in real:
         device, why = _try(line)
         if device is not None:
-            notice(f"device {device.info.id} ({line.name}): the fastest real device here")
+            say(f"device {device.info.id} ({line.name}): the fastest real device here")
             return device
         reason = why
     device = _open("cpu", "0")
-    notice(f"device cpu ({device.info.name}): no usable GPU ({reason})")
+    say(f"device cpu ({device.info.name}): no usable GPU ({reason})")
     return device
 
 
@@ -408,22 +354,5 @@ def _gpu(index: str) -> Device:
         if device is not None:
             return device
         reason = why
-    notice(f"warning: no GPU could be used ({reason}); using cpu instead")
+    say(f"warning: no GPU could be used ({reason}); using cpu instead")
     return _open("cpu", "0")
-
-
-_said: set[str] = set()
-_hushed = False
-
-
-def hush() -> None:
-    """No notices from here on: another process of the same work gives them."""
-    global _hushed
-    _hushed = True
-
-
-def notice(text: str) -> None:
-    """One line on stderr, once per process for the same text."""
-    if text not in _said and not _hushed:
-        _said.add(text)
-        print(f"weft: {text}", file=sys.stderr)

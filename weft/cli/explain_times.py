@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.errors import WeftError
-from weft.core.text import size
+from weft.core.text import first_line, size
 from weft.program.program import BufferSpec, Program
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def measured(program: Program, device: Device | None, name: str, roof: Roofline 
         scalars = {s: most[s][1] if s in most else 0 for s in program.scalars}
         steps = profile.profile(session, session.prepare(inputs, scalars), REPEATS)
     except WeftError as error:
-        return Times(missing=f"not measured: {str(error).splitlines()[0][:200]}")
+        return Times(missing=f"not measured: {first_line(error)}")
     totals = tuple(profile.totals(steps, roof))
     return Times(tuple(step.seconds for step in steps), totals)
 

@@ -1,4 +1,5 @@
-"""Lines on stderr about what a model's files say and weft does not take into account."""
+"""Notices: lines on stderr that a process gives once, such as which device was chosen, or which
+fields of a model's files weft does not take into account."""
 
 from __future__ import annotations
 
@@ -11,11 +12,21 @@ from typing import Any
 _SHOWN = 8  # names in a line
 
 
+_hushed = False
+
+
 @functools.cache
 def say(line: str) -> None:
     """One line on stderr, once per process."""
-    with suppress(OSError):  # a full disk for logs ends no work
-        print(f"weft: {line}", file=sys.stderr)
+    if not _hushed:
+        with suppress(OSError):  # a full disk for logs ends no work
+            print(f"weft: {line}", file=sys.stderr)
+
+
+def hush() -> None:
+    """Gives no notices from here on: another process of the same work gives them."""
+    global _hushed
+    _hushed = True
 
 
 def say_unknown(where: str, data: Mapping[str, Any], *known: Collection[str]) -> None:

@@ -38,6 +38,15 @@ def visible(said: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in said)
 
 
+def first_line(said: object) -> str:
+    """The first line of an error or a message, cut to 200 characters; its type where it is empty.
+
+    >>> first_line(ValueError("no such file\\nmore")), first_line(ValueError())
+    ('no such file', 'ValueError')
+    """
+    return (str(said).strip() or type(said).__name__).splitlines()[0][:200]
+
+
 def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """The same as a Markdown table."""
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]

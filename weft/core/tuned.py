@@ -12,7 +12,6 @@ import functools
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from weft.core.caps import Caps
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.files import default_directory, write_text
 from weft.core.hints import command
+from weft.core.notices import say
 from weft.core.private import make_private, read_regular
 
 FORMAT = 1
@@ -95,7 +95,7 @@ def active(caps: Caps) -> Table | None:
     except OSError:
         return None  # there is none
     except FileFormatError as error:
-        _say(f"{error}; it is not used; to replace it: {_again(caps)}")
+        say(f"{error}; it is not used; to replace it: {_again(caps)}")
         return None
 
 
@@ -124,18 +124,12 @@ def _again(caps: Caps, out: str | None = None) -> str:
 def _fitting(table: Table, caps: Caps, where: str, out: str | None = None) -> Table | None:
     target = caps.model or caps.name
     if table.caps != caps_digest(caps):
-        _say(f"{where}: measured on {table.device} with other limits, not used for {target} here")
+        say(f"{where}: measured on {table.device} with other limits, not used for {target} here")
     elif table.code != versions.digest("tuning"):
-        _say(f"{where}: measured with other templates, not used; again: {_again(caps, out)}")
+        say(f"{where}: measured with other templates, not used; again: {_again(caps, out)}")
     else:
         return table
     return None
-
-
-@functools.cache
-def _say(line: str) -> None:
-    """One line on stderr, once per process."""
-    print(f"weft: {line}", file=sys.stderr)
 
 
 def read(path: str | os.PathLike[str]) -> Table:

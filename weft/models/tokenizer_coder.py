@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from weft.core.confined import Confined, Limits, Stopped
 from weft.core.errors import ModelError
+from weft.core.text import first_line
 from weft.importers.hf_config import read_bounded
 from weft.models import tokenizer_plain as plain
 
@@ -134,9 +135,8 @@ class Coder:
             self._fail(f"{said}: ", e)
 
     def _fail(self, said: str, e: BaseException) -> NoReturn:
-        reason = (str(e).strip() or type(e).__name__).splitlines()[0][:200]
         raise ModelError(
-            f"{self.path}: the tokenizer {said}{reason}\n"
+            f"{self.path}: the tokenizer {said}{first_line(e)}\n"
             "expected a tokenizer.json that the tokenizers library can use; take the model's own, "
             "or pass ids; cut a text of millions of characters into parts"
         ) from None

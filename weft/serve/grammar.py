@@ -20,6 +20,7 @@ import numpy as np
 
 from weft.core.confined import Confined, Failed, Limits, Stopped
 from weft.core.errors import LimitError, UsageError
+from weft.core.text import first_line
 from weft.engine.job import Constraint
 from weft.models.tokenizer import Tokenizer
 from weft.serve.schemas import kept
@@ -91,8 +92,7 @@ def grammar(text: object) -> Part:
     try:
         return {"lark_grammar": any_to_lark(text)}
     except Exception as e:  # it raises plain Exceptions, and IndexError for what ends too early
-        reason = (str(e).strip() or type(e).__name__).splitlines()[0][:200]
-        raise UsageError(f"the grammar is neither Lark nor GBNF: {reason}") from None
+        raise UsageError(f"the grammar is neither Lark nor GBNF: {first_line(e)}") from None
     except RecursionError:
         raise UsageError("the grammar is nested too deeply") from None
 
@@ -269,7 +269,7 @@ class Matching:
     def _check(self) -> None:
         if not self._matcher.is_error():
             return
-        said = _first_line(self._matcher.get_error())
+        said = first_line(self._matcher.get_error())
         if "doesn't satisfy the grammar" in said:
             raise UsageError("a token that the grammar does not allow here")
         raise LimitError(f"the grammar became too complex for this answer: {said}; simplify it")
@@ -334,11 +334,7 @@ def _cost(text: str) -> int:
 
 
 def _refusal(said: str) -> str:
-    return f"the schema or grammar cannot be used: {_first_line(said)}"
-
-
-def _first_line(said: str) -> str:
-    return (said.strip() or "no reason given").splitlines()[0][:200]
+    return f"the schema or grammar cannot be used: {first_line(said)}"
 
 
 def _check_depth(schema: object) -> None:

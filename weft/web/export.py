@@ -29,6 +29,7 @@ import numpy as np
 
 from weft.core.errors import CompileError, ModelError, UsageError
 from weft.core.files import replacing_folder, write_bytes, write_text
+from weft.core.text import first_line
 from weft.models.base import Model
 from weft.models.embedder import Encoder
 from weft.models.encoder_runner import encoder_program
@@ -141,7 +142,7 @@ def _chat(model: Decoder, folder: Path, files: dict[str, Any]) -> bool | str | N
     try:
         _write(folder, "chat.json", chat_file(tokenizer), files)
     except ModelError as e:
-        return str(e).splitlines()[0]
+        return first_line(e)
     return True
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from weft.core.errors import HubError, WeftError
 from weft.core.files import default_directory, write_json
 from weft.core.places import check_inside
+from weft.core.text import first_line
 from weft.importers.hf_config import read_object
 from weft.importers.safetensors import shard_names
 from weft.models.box import NAMES, box_folder
@@ -53,7 +54,7 @@ def resolve(model: str | os.PathLike[str], agree: Agree | None = None) -> Path:
         found = offline(name)
         if found is None:
             raise
-        _say(f"{str(error).splitlines()[0]}; the cache has it")
+        _say(f"{first_line(error)}; the cache has it")
         return found
     return fetch.fetch(listing, agree)
 

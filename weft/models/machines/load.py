@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.backends import registry
+from weft.core import notices
 from weft.core.dtypes import int8
 from weft.core.errors import OutOfMemoryError, RankError, UsageError, WeftError
 from weft.core.hints import command
@@ -178,7 +179,7 @@ def follow(ranks: Ranks, path: Callable[[], str], device: Any = "auto") -> int:
     """The life of every rank but 0, on which the model lies at path(); the exit status. Raises
     RankError, and what keeps this rank from computing its share."""
     ranks.watch()
-    registry.hush()
+    notices.hush()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 gets it too, and tells the others
     models: dict[int, Decoder] = {}
     runners: dict[int, CompiledRunner] = {}

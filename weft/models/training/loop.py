@@ -16,6 +16,7 @@ from weft.backends import registry
 from weft.core.clock import compiling
 from weft.core.errors import ModelError, StorageError, UsageError
 from weft.core.files import owned, remove_folder, replacing_folder
+from weft.core.notices import say
 from weft.importers.hf_config import Fields
 from weft.models.config import DecoderConfig
 from weft.models.training import checkpoints as ck
@@ -69,7 +70,7 @@ def train(
     check_ranks(settings, ranks.size)
     check_settings(settings)
     if (said := unused(settings)) is not None:
-        registry.notice(said)
+        say(said)
     try:
         with owned(run, DATA):
             state = _resumed(settings, run) if resume else None

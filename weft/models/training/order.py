@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.backends import registry
 from weft.core.errors import UsageError
+from weft.core.notices import say
 from weft.models.training.contradictions import warmup_of, warmup_trouble
 from weft.models.training.packing import RowBatches, Rows, row_evaluation
 from weft.models.training.prepare import Data
@@ -23,7 +23,7 @@ def counted(settings: Settings, data: Data) -> Settings:
         if trouble := warmup_trouble(settings, steps):
             raise UsageError(trouble)
     if warmup_of(settings.optimizer, settings.train.steps) < settings.optimizer.warmup:
-        registry.notice(
+        say(
             f"[optimizer] warmup, by default {settings.optimizer.warmup}, is longer than the run: "
             f"the rate rises through all {settings.train.steps} steps; set it, to have less"
         )

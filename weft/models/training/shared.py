@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.backends import registry
+from weft.core import notices
 from weft.core.errors import RankError, UsageError, WeftError
 from weft.importers.hf_config import Fields
 from weft.models.training.meeting import differs, facts, hear
@@ -68,7 +69,7 @@ def follow(read: Callable[[], Settings], ranks: Ranks) -> int:
     """The life of every rank but 0, whose settings `read` gives; the exit status. Raises RankError,
     and what keeps this rank from computing its share."""
     ranks.watch()
-    registry.hush()
+    notices.hush()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 gets it too, saves and tells the others
     shard: Shard | None = None
     while True:
