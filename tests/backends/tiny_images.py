@@ -128,6 +128,8 @@ def _(d, f):
     training = d.pick(False, True)
     stats = [d.array(c, F32), d.array(c, F32, 1, 2)]
     return (
-        lambda x, m, v, w, b: f(x, m.detach() + 0, v.detach() + 0, w, b, training=training, eps=0.125),
+        lambda x, m, v, w, b: f(
+            x, m.detach() + 0, v.detach() + 0, w, b, training=training, eps=0.125
+        ),
         [d.array((n, c, d.extent(), 2), F32), *stats, d.array(c, F32), d.array(c, F32)],
     )
