@@ -4,6 +4,7 @@ schema as the jsonschema package reads it, at the borders too; the others are re
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections.abc import Iterator
@@ -75,6 +76,11 @@ def drawn(matcher: Any, stream: np.random.Generator, limit: int = 150) -> str | 
         out.append(int(stream.choice(pick)))
         own.consume_token(out[-1])
     return None
+
+
+def finite(text: str) -> Any:
+    assert math.isfinite(float(text)), text
+    return json.loads(text)
 
 
 def valid(schema: Schema, value: Any) -> bool:
@@ -294,7 +300,7 @@ def check(number: int) -> int:
     found = [text for text in (drawn(matcher, stream) for _ in range(4)) if text is not None]
     found += [text for text in borders(schema, rng, defs) if takes(matcher, text)]
     for text in found:
-        value = json.loads(text, parse_constant=lambda name: pytest.fail(name))
+        value = json.loads(text, parse_constant=pytest.fail, parse_int=finite, parse_float=finite)
         try:
             right = valid(schema, value)
         except RecursionError:
@@ -480,3 +486,56 @@ def test_what_is_too_large_is_refused_before_it_is_rewritten(
     calls = Calls({f"f{n}": part for n in range(8)}, True)
     with pytest.raises(UsageError, match="at most 262144 are read"):
         Grammar(CallForm("", "", ""), {}, False).text(calls)
+
+
+NODE = {"$ref": "#/$defs/node"}
+KIDS = {"properties": {"kids": {"type": "array", "items": NODE}}}
+
+
+def in_defs(node: Schema) -> Schema:
+    return {**NODE, "$defs": {"node": node, "named": {"properties": {"name": {"type": "string"}}}}}
+
+
+@pytest.mark.parametrize(
+    "schema, around",
+    [
+        ({}, "{}"), ({"title": "any"}, '{{"a":[{}]}}'), ({"type": "number"}, "{}"),
+        ({"type": "integer"}, "{}"), ({"type": ["number", "null"]}, "{}"),
+        ({"type": "number", "minimum": 0}, "{}"), ({"type": "integer", "maximum": 0}, "{}"),
+        ({"type": "integer", "multipleOf": 3}, "{}"), ({"type": "number", "multipleOf": 3}, "{}"),
+        ({"minimum": -5}, "{}"), ({"minimum": -5}, "[{}]"), ({"type": "array"}, "[{}]"),
+        ({"type": "array", "prefixItems": [True]}, "[{}]"),
+        ({"type": "array", "prefixItems": [True]}, "[0,{}]"),
+        ({"type": "array", "items": [{}]}, "[0,[{}]]"), ({"type": "object"}, '{{"a":{}}}'),
+        ({"type": "object", "additionalProperties": True}, '{{"a":{{"a":{}}}}}'),
+        ({"type": "object", "properties": {"a": {}}}, '{{"a":{}}}'),
+        ({"type": "object", "properties": {"a": True}}, '{{"b":{}}}'),
+        ({"type": "object", "patternProperties": {"^a": {}}}, '{{"a":{}}}'),
+        ({"type": "object", "patternProperties": {"^a": {}}}, '{{"b":{}}}'),
+        ({"type": "object", "properties": {"a": {"const": "\x1f"}}}, '{{"b":{}}}'),
+        ({"anyOf": [{"type": "string"}, {"type": "number"}]}, "{}"),
+        ({"oneOf": [{"type": "object"}, {"type": "null"}]}, '{{"a":{}}}'),
+        ({"allOf": [{"type": "number"}, {"minimum": -5}]}, "{}"),
+        ({"type": "number", "allOf": [{"minimum": -5}]}, "{}"),
+        ({"type": "object", "properties": {"a": {}}, "anyOf": [{"required": ["a"]},
+         {"required": ["b"]}]}, '{{"a":1,"b":{}}}'),
+        (in_defs({"type": "object", "anyOf": [{"required": ["kids"]}, {"required": ["b"]}],
+                  **KIDS}),
+         '{{"kids":[],"b":{}}}'),
+        (in_defs({"type": "object", "allOf": [{"$ref": "#/$defs/named"}]}), '{{"b":{}}}'),
+        (in_defs({"type": "object", "allOf": [{"properties": {"b": {}}}, KIDS]}),
+         '{{"kids":[{{"b":[{}]}}]}}'),
+        (in_defs({"anyOf": [{"type": "string"}, {"type": "array", "items": NODE},
+                            {"type": "number"}]}),
+         "[{}]"),
+        (in_defs({"type": "object", "properties": {"v": {"type": "number"}, **KIDS["properties"]}}),
+         '{{"kids":[{{"v":{}}}]}}'),
+    ],
+    ids=lambda value: json.dumps(value)[:60] if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_every_number_is_one_of_float64(schema: Schema, around: str) -> None:
+    """Python would read 1e400 as inf, and so would JavaScript."""
+    matcher = compiled(schema)
+    assert any(takes(matcher, around.format(number)) for number in ("0", "3", "-3", '"a"'))
+    for number in ("1e400", "-1e400", "1E+309", "1.5e0400", "9" * 400, "-" + "9" * 309 + ".5"):
+        assert not takes(matcher, around.format(number)), number

@@ -2,30 +2,26 @@
 
 llguidance 1.9.1 reads numbers as float64, takes some keywords without keeping them, and drops
 others without a word. `kept` rewrites a schema so that every answer which llguidance lets through
-satisfies the original (draft 2020-12, as the jsonschema package reads it). It may let through less:
-numbers within a rounding of an exclusive bound, control characters that need \\u00XX. It refuses by
+satisfies the original (draft 2020-12, as the jsonschema package reads it), and every number in it
+is one of float64's. It may let through less: no number beyond 2^63 or with an exponent, none
+within a rounding of an exclusive bound, no control characters that need \\u00XX. It refuses by
 name what it cannot rewrite so.
 """
 
 from __future__ import annotations
 
-import math
 import re
-import sys
-from collections.abc import Iterator, Mapping
-from fractions import Fraction
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 from weft.core.errors import UsageError
+from weft.serve.schema_numbers import EXACT, NUMBERS, Schema, bound, may_be, unsupported
 from weft.serve.schema_patterns import FORMATS, others, translated
-
-Schema = dict[str, Any]
 
 SCHEMAS = ("additionalProperties", "items")  # keywords whose value is a schema
 LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")  # a list of schemas
 MAPS = ("properties", "patternProperties", "$defs", "definitions")  # schemas by name
-NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 PLAIN = {
     "type", "enum", "const", "$ref", "required", "minProperties", "maxProperties", "minItems",
     "maxItems", "uniqueItems", "minLength", "maxLength", "pattern", "format",
@@ -37,9 +33,9 @@ INERT = {
     "xml", "discriminator", "errorMessage", "enumNames", "enumDescriptions", "strict", "name",
 }  # fmt: skip
 KNOWN = {"additionalItems", *SCHEMAS, *LISTS, *MAPS, *NUMBERS, *PLAIN, *INERT}
-DIGITS = 15  # that float64 always tells apart, and llguidance keeps
-LARGEST = Fraction(2**63 - 1024)  # the largest float64 that its expressions hold
-EXACT = 2**53  # integers up to here are float64
+TOGETHER = ("allOf", "anyOf", "oneOf")  # schemas of the same value
+FIXED = {"$ref", "const", "enum"}  # one that has these bounds its numbers
+INSIDE = {"properties", "patternProperties", "items", "prefixItems"}  # schemas of a value's parts
 ESCAPES = 'nrbtf\\"'
 _HIDDEN = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # what JSON writes with \u alone
 _LONE = re.compile(r"[\ud800-\udfff]")
@@ -50,21 +46,36 @@ def kept(schema: Schema) -> tuple[Schema, str]:
     UsageError, naming what llguidance would not keep."""
     parts = dict(_schemas(schema, "#"))
     hidden = any(_holds(part.get("const"), part.get("enum")) for part in parts.values())
-    made = _Rewriting(hidden).schema(schema, "#")
+    made = _Rewriting(parts, hidden).whole(schema)
     _check_refs(parts)
-    return dict(made), ESCAPES + "u" * hidden
+    return made, ESCAPES + "u" * hidden
 
 
 class _Rewriting:
-    """Goes through a schema and those in it; `where` is a JSON pointer to what it is at. hidden:
-    whether \\u may stand in texts, and so in names."""
+    """Goes through a schema and those in it, `parts` by their JSON pointers; `where` is the pointer
+    to what it is at. hidden: whether \\u may stand in texts, and so in names."""
 
-    def __init__(self, hidden: bool) -> None:
-        self._hidden = hidden
+    def __init__(self, parts: Mapping[str, Mapping[str, Any]], hidden: bool) -> None:
+        self._parts, self._hidden = parts, hidden
+        self._name = "any"  # of the definition of any JSON whose numbers are float64's
+        while f"#/$defs/{self._name}" in parts:
+            self._name += "-"
 
-    def schema(self, given: object, where: str) -> Any:
+    def whole(self, given: Schema) -> Schema:
+        """The schema that is not in another."""
+        made = self.schema(given, "#")
+        kinds = ["null", "boolean", "number", "string", "array", "object"]
+        more = {self._name: self.schema({"type": kinds}, "#")}
+        return {**made, "$defs": {**made.get("$defs", {}), **more}}
+
+    @property
+    def _any(self) -> Schema:
+        return {"$ref": f"#/$defs/{self._name}"}
+
+    def schema(self, given: object, where: str, within: bool = False) -> Any:
+        """A schema rewritten. within: another one bounds the numbers of the same value."""
         if isinstance(given, bool):
-            return given
+            return self._any if given and not within else given
         if not isinstance(given, Mapping):
             raise UsageError(f"{where} of the JSON schema is {str(given)[:40]!r}; expected an "
                              "object, true or false")  # fmt: skip
@@ -78,10 +89,16 @@ class _Rewriting:
             if "additionalItems" in made:
                 made["items"] = made["additionalItems"]
         made.pop("additionalItems", None)
+        if not within and all(k in INERT or str(k).startswith("x-") for k in made):
+            return made | self._any
+        together = [one for name in TOGETHER for one in _listed(made, name)]
+        fixed = any(FIXED & one.keys() for one in [made, *_listed(made, "allOf")])
+        here = not (within or fixed) and (not together or "allOf" in made or INSIDE & made.keys())
+        within = within or fixed or bool(here)
         for name in LISTS:
             if name in made:
                 made[name] = [
-                    self.schema(one, f"{where}/{name}/{i}")
+                    self.schema(one, f"{where}/{name}/{i}", within and name in TOGETHER)
                     for i, one in enumerate(_typed(made, name, list, where))
                 ]
         for name in SCHEMAS:
@@ -93,20 +110,47 @@ class _Rewriting:
                     key: self.schema(one, f"{where}/{name}/{_pointer(key)}")
                     for key, one in _typed(made, name, dict, where).items()
                 }
+        if here:
+            self._bound(made, together)
         self._texts(made, where)
         self._arrays(made, where)
         self._objects(made, where)
-        if any(name in made for name in NUMBERS):
-            _numbers(made, where)
+        numeric = may_be(made, "number") or may_be(made, "integer")
+        if any(name in made for name in NUMBERS) or (here and numeric):
+            bound(made, where)
         _check_literals(made, where)
         return made
+
+    def _bound(self, made: Schema, together: Sequence[Mapping[str, Any]]) -> None:
+        """Has the parts that a schema does not name hold no number that float64 does not. Those
+        that the schemas `together` with it name are left to these."""
+        if may_be(made, "array") and not any("items" in one for one in together):
+            made.setdefault("items", self._any)
+        if may_be(made, "object") and "additionalProperties" not in made:
+            made["additionalProperties"] = self._any
+            names = () if "patternProperties" in made else self._names(together)
+            if known := dict.fromkeys(names, True) | made.get("properties", {}):
+                made["properties"] = known
+
+    def _names(self, schemas: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+        """The names of the parts of values that some schemas know."""
+        level, seen = [*schemas], set[str]()
+        while level:
+            one = level.pop()
+            names = one.get("properties")
+            yield from names if isinstance(names, Mapping) else ()
+            level += [inner for name in TOGETHER for inner in _listed(one, name)]
+            ref = unquote(str(one.get("$ref")))
+            if ref in self._parts and ref not in seen:
+                seen.add(ref)
+                level.append(self._parts[ref])
 
     def _texts(self, made: Schema, where: str) -> None:
         patterns = []
         if "pattern" in made:
             patterns.append(translated(_typed(made, "pattern", str, where)))
         form = made.get("format")
-        if "format" in made and not _may_be(made, "string"):
+        if "format" in made and not may_be(made, "string"):
             del made["format"]  # it says nothing of other types
         elif isinstance(form, str) and form in FORMATS:
             del made["format"]
@@ -123,7 +167,7 @@ class _Rewriting:
         for name in ("minItems", "maxItems"):
             _count(made, name, where)
         if made.pop("uniqueItems", False) and made.get("maxItems", 2) > 1:
-            raise _unsupported("uniqueItems", where, "maxItems, or an object of booleans")
+            raise unsupported("uniqueItems", where, "maxItems, or an object of booleans")
 
     def _objects(self, made: Schema, where: str) -> None:
         for name in ("minProperties", "maxProperties"):
@@ -135,14 +179,14 @@ class _Rewriting:
         if least <= len(set(required)):
             made.pop("minProperties", None)
         elif least > 1:  # llguidance counts a name that comes twice twice
-            raise _unsupported("minProperties", where, "required")
+            raise unsupported("minProperties", where, "required")
         if "patternProperties" in made:
             # Names that a pattern leaves out are held to additionalProperties.
             exact = made.get("additionalProperties") is not False
             found = made["patternProperties"]
             changed = {translated(pattern, exact): one for pattern, one in found.items()}
             if len(changed) < len(found):
-                raise _unsupported("patternProperties", where, "patterns that differ")
+                raise unsupported("patternProperties", where, "patterns that differ")
             made["patternProperties"] = changed
         if self._hidden and made.get("additionalProperties") is not False:
             self._close(made, where)
@@ -151,129 +195,15 @@ class _Rewriting:
         """Guards names that may be spelt by \\u, which llguidance does not know among the others: a
         pattern of all others does."""
         if "patternProperties" in made:
-            raise _unsupported("control characters in const or enum beside patternProperties",
+            raise unsupported("control characters in const or enum beside patternProperties",
                                where, "additionalProperties false")  # fmt: skip
         if any(quote in name for name in made.get("properties", ()) for quote in '"\\'):
-            raise _unsupported("control characters in const or enum beside a name with quotes",
+            raise unsupported("control characters in const or enum beside a name with quotes",
                                where, "additionalProperties false")  # fmt: skip
         if made.get("properties"):
             pattern = f"^{others([*made['properties']])}$"
             made["patternProperties"] = {pattern: made.get("additionalProperties", {})}
             made["additionalProperties"] = False
-
-
-def _numbers(made: Schema, where: str) -> None:
-    """Inclusive bounds of at most DIGITS digits, inside the ones that are asked for."""
-    whole = made.get("type") != "number" and not _may_be(made, "number")
-    low, high = _bounds(made, whole, where)
-    step = made.get("multipleOf")
-    if step is not None:
-        _check_step(step, where)
-        if not whole or isinstance(step, float):
-            low = max(Fraction(-EXACT), -Fraction(EXACT) if low is None else low)
-            high = min(Fraction(EXACT), Fraction(EXACT) if high is None else high)
-    if low is not None and high is not None and low > high:
-        raise UsageError(f"no number satisfies {where} of the JSON schema: its bounds leave none "
-                         "that llguidance tells apart")  # fmt: skip
-    for name in NUMBERS[:4]:
-        made.pop(name, None)
-    if whole:
-        made |= _range(low, high)
-        return
-    left_out = [
-        float(n)
-        for n in [*_beginnings(high), *(-n for n in _beginnings(low and -low))]
-        if (low is None or low <= n) and (high is None or n <= high)
-        and (step is None or n % Fraction(step) == 0)
-    ]  # fmt: skip
-    if left_out:
-        either = {"anyOf": [_range(low, high), {"enum": left_out}]}
-        made["allOf"] = [*made.get("allOf", ()), either]
-    else:
-        made |= _range(low, high)
-
-
-def _range(low: Fraction | None, high: Fraction | None) -> Schema:
-    bounds = {"minimum": low, "maximum": high}
-    return {
-        name: int(b) if b.denominator == 1 else float(b)
-        for name, b in bounds.items()
-        if b is not None
-    }
-
-
-def _beginnings(bound: Fraction | None) -> Iterator[Fraction]:
-    """The numbers that llguidance forgets below a positive bound: 0.2 and 0.24 below 0.245."""
-    if bound is None or bound <= 0:
-        return
-    for digits in range(1, DIGITS):
-        found = Fraction(math.floor(bound * 10**digits), 10**digits)
-        if found == bound:
-            return
-        if (found * 10 ** (digits - 1)).denominator > 1:
-            yield found
-
-
-def _check_step(step: object, where: str) -> None:
-    exact = _number(step, "multipleOf", where)
-    if exact <= 0:
-        raise UsageError(f"{where}/multipleOf of the JSON schema is {step}; expected more than 0")
-    if Fraction(step) != exact:  # type: ignore[call-overload]
-        raise _unsupported(f"multipleOf {step} (readers that compute in binary disagree on its "
-                           "multiples)", where, "an integer of that unit")  # fmt: skip
-
-
-def _bounds(made: Schema, whole: bool, where: str) -> tuple[Fraction | None, Fraction | None]:
-    """The least and the greatest number that may come (None: there is none)."""
-    ends: list[Fraction | None] = []
-    pairs = ((1, "minimum", "exclusiveMinimum"), (-1, "maximum", "exclusiveMaximum"))
-    for sign, plain, other in pairs:
-        found = []
-        for name in (plain, other):
-            if name not in made:
-                continue
-            if isinstance(made[name], bool):  # draft 4: whether the other bound is exclusive
-                raise _unsupported(f"{name} {str(made[name]).lower()}", where, "a number")
-            _number(made[name], name, where)
-            found.append(_least(sign * made[name], name == other, whole))
-        end = max(found, default=None)
-        if end is not None and end > LARGEST:
-            raise _unsupported(f"{plain} or {other} beyond 2^63", where, "a smaller one")
-        ends.append(None if end is None else sign * max(end, -LARGEST))
-    return ends[0], ends[1]
-
-
-def _least(bound: int | float, exclusive: bool, whole: bool) -> Fraction:
-    """The least number that those above the bound (or, unless exclusive, it) may begin at: of
-    integers a float64, of others one of at most DIGITS digits."""
-    exact = Fraction(str(bound))
-    if whole:
-        unit = Fraction(1)
-    else:
-        unit = Fraction(10) ** (len(str(abs(math.floor(exact)))) - DIGITS)
-    found = unit * (math.floor(exact / unit) + 1 if exclusive else math.ceil(exact / unit))
-    if abs(found) > LARGEST:
-        return found
-    if whole:
-        return Fraction(_above(int(found)))
-    while float(found) < bound or (exclusive and float(found) == bound):
-        found += max(unit, Fraction(math.ulp(float(found))))
-    return found
-
-
-def _above(number: int) -> int:
-    """The least integer from `number` on that float64 holds."""
-    found = float(number)
-    return int(found if found >= number else math.nextafter(found, math.inf))
-
-
-def _number(value: object, name: str, where: str) -> Fraction:
-    """The number as it is written in decimals."""
-    fits = isinstance(value, int | float) and not isinstance(value, bool)
-    if not fits or not abs(value) <= sys.float_info.max:  # type: ignore[arg-type]
-        raise UsageError(f"{where}/{name} of the JSON schema is {str(value)[:40]}; expected a "
-                         "number that float64 holds")  # fmt: skip
-    return Fraction(str(value))
 
 
 def _count(made: Schema, name: str, where: str) -> None:
@@ -291,12 +221,6 @@ def _typed(made: Schema, name: str, kind: type, where: str) -> Any:
         raise UsageError(f"{where}/{name} of the JSON schema is {str(made[name])[:40]!r}; expected "
                          f"{expected}")  # fmt: skip
     return made[name]
-
-
-def _may_be(made: Schema, kind: str) -> bool:
-    """True if a value of this type may satisfy the schema's own type."""
-    given = made.get("type")
-    return given is None or given == kind or (isinstance(given, list) and kind in given)
 
 
 def _leaves(*values: object) -> Iterator[object]:
@@ -320,16 +244,16 @@ def _check_literals(made: Schema, where: str) -> None:
     """Raises UsageError for what llguidance would write as something else."""
     for one in _leaves(made.get("const"), made.get("enum")):
         if isinstance(one, int | float) and not abs(one) <= EXACT:
-            raise _unsupported(f"the number {str(one)[:30]} in const or enum", where,
+            raise unsupported(f"the number {str(one)[:30]} in const or enum", where,
                                "one that float64 holds exactly (up to 2^53), or text")  # fmt: skip
         if isinstance(one, str) and (found := _LONE.search(one)):
-            raise _unsupported(f"U+{ord(found[0]):04X}, half a character, in const or enum", where,
+            raise unsupported(f"U+{ord(found[0]):04X}, half a character, in const or enum", where,
                                "whole ones")  # fmt: skip
 
 
-def _unsupported(what: str, where: str, instead: str) -> UsageError:
-    return UsageError(f"{where} of the JSON schema has {what}, which is not supported; use "
-                      f"{instead}")  # fmt: skip
+def _listed(made: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    found = made.get(name)
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
 
 
 def _pointer(key: object) -> str:
