@@ -19,7 +19,7 @@ from serve_kit import Running, serving, until
 from weft.models.box import box_folder
 from weft.models.model import Decoder
 from weft.serve import running as server_running, wire
-from weft.serve.wire import deeper
+from weft.serve.wire import measured
 
 KEY = b"0123456789abcdef"
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n"
@@ -122,21 +122,74 @@ def test_a_body_that_is_wrong(server: Running, body: bytes, status: int) -> None
     assert server.ask("GET", "/health")[0] == 200
 
 
-@given(st.binary(max_size=200) | st.text('[]{}"\\a', max_size=60).map(str.encode))
+JSON = st.recursive(
+    st.none() | st.integers(-9, 9) | st.text('[]{}"\\\\,a', max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text('[{"\\,', max_size=3), inner, max_size=4)
+    ),
+)
+
+
+@given(JSON, st.sampled_from([None, 2]))
 @settings(max_examples=300, deadline=None)
-def test_depth_is_what_a_parser_finds(body: bytes) -> None:
-    try:
-        value = json.loads(body)
-    except ValueError:
-        deeper(body, 3)
-        return
+def test_measures_are_what_a_parser_finds(value: Any, indent: int | None) -> None:
+    def found(value: Any) -> tuple[int, int, int]:
+        if not isinstance(value, dict | list):
+            return 0, isinstance(value, str), 0
+        inner = [found(one) for one in (value.values() if isinstance(value, dict) else value)]
+        names = len(value) if isinstance(value, dict) else 0
+        return (
+            1 + max((depth for depth, _, _ in inner), default=0),
+            1 + names + sum(parts for _, parts, _ in inner),
+            max(len(value) - 1, 0) + sum(commas for _, _, commas in inner),
+        )
 
-    def depth(value: Any) -> int:
-        inner = value.values() if isinstance(value, dict) else value
-        return 1 + max(map(depth, inner), default=0) if isinstance(value, dict | list) else 0
+    assert measured(json.dumps(value, indent=indent).encode()) == found(value)
 
-    for most in range(5):
-        assert deeper(body, most) == (depth(value) > most)
+
+@given(st.binary(max_size=200) | st.text('[]{}"\\a', max_size=60).map(str.encode))
+def test_what_is_no_json_is_measured_too(body: bytes) -> None:
+    assert all(count >= 0 for count in measured(body))
+
+
+PART = b'{"type":"text","text":"a"}'
+CALL = b'{"id":"a","function":{"name":"a","arguments":"{}"}}'
+NESTED = b'{"id":"a","function":{"name":"a","arguments":"[%s]"}}' % b",".join([b"{}"] * 50_000)
+USER = b'"messages":[{"role":"user","content":"a"}]'
+MANY = [
+    # path, what stands before, of which there are many, and after
+    ("/tokenize", b'{"messages":[', b'{"role":"user","content":"a"}', b"]}", 10_001),
+    ("/tokenize", b'{"messages":[{"role":"user","content":[', PART, b"]}]}", 40_000),
+    ("/tokenize", b'{"messages":[{"role":"user","tool_calls":[', NESTED, b"]}]}", 3),
+    ("/v1/chat/completions", b'{"messages":[{"role":"user","tool_calls":[', CALL, b"]}]}", 20_000),
+    ("/v1/chat/completions", b'{"messages":[{"role":"user","tool_calls":[', NESTED, b"]}]}", 3),
+    ("/v1/chat/completions", b"{" + USER + b',"metadata":{"a":[', b"[]", b"]}}", 140_000),
+    ("/v1/chat/completions", b"{" + USER + b',"stop":[', b'"a"', b"]}", 140_000),
+    ("/v1/chat/completions", b"{" + USER + b',"tools":[', b"{}", b"]}", 140_000),
+    ("/v1/completions", b'{"prompt":[', b'"a"', b"]}", 140_000),
+    ("/v1/completions", b'{"prompt":[', b"5", b"]}", 1_050_000),
+    ("/v1/embeddings", b'{"input":[', b"[5]", b"]}", 140_000),
+    ("/v1/responses", b'{"input":[', b'{"role":"user","content":"a"}', b"]}", 30_000),
+    ("/v1/responses", b'{"input":[', b'{"type":"function_call","call_id":"a","name":"a",'
+     b'"arguments":"[%s]"}' % b",".join([b"{}"] * 50_000), b"]}", 3),
+    ("/v1/messages", b'{"model":"box","max_tokens":1,"messages":[{"role":"user","content":[', PART,
+     b"]}]}", 40_000),
+    ("/api/chat", b'{"model":"box","messages":[', b'{"role":"user"}', b"]}", 50_000),
+    ("/api/generate", b'{"model":"box","prompt":"a","context":[', b"5", b"]}", 1_050_000),
+    ("/api/embed", b'{"model":"box","input":[', b'"a"', b"]}", 140_000),
+    ("/detokenize", b'{"tokens":[', b"5", b"]}", 1_050_000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path, before, one, after, count", MANY, ids=range(len(MANY)))
+def test_a_body_of_too_many_parts(
+    server: Running, path: str, before: bytes, one: bytes, after: bytes, count: int
+) -> None:
+    """They would hold up everybody while they are decoded and gone through."""
+    body = before + b",".join([one] * count) + after
+    status, answer, _ = server.ask("POST", path, body)
+    assert status == 400 and ("at most" in str(answer) or "length <= " in str(answer)), answer
 
 
 def test_a_head_that_does_not_end_is_cut_off(

@@ -25,11 +25,12 @@ from weft.core.errors import (
 
 MAX_BODY = 8 << 20  # bytes
 MAX_DEPTH = 100  # of JSON's nesting
+MAX_PARTS = 1 << 17  # objects, lists and texts, names included
+MAX_VALUES = 1 << 20  # of these and numbers: ids of 2,048 texts of 512 tokens
 BODY_SECONDS = 30.0  # for a whole body to come
 SEND_SECONDS = 60.0  # for a reader to take what was written
 PING_SECONDS = 15.0  # of silence in a stream
 MAX_SAID = 1000  # characters of a refusal, which may quote what was sent
-_NO_BRACKETS = bytes(b for b in range(256) if b not in b"[]{}")
 
 T = TypeVar("T")
 
@@ -84,8 +85,8 @@ async def read(request: Request, kind: type[T]) -> T:
     """The request's body as `kind`, a msgspec Struct. Raises Refused as `body_of` does, and with
     400 for what is not such JSON (an unknown field is named)."""
     body = await body_of(request)
-    if deeper(body, MAX_DEPTH):
-        raise Refused(400, f"the JSON is nested more than {MAX_DEPTH} deep")
+    if why := too_much(body):
+        raise Refused(400, why)
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as e:
@@ -118,15 +119,38 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-def deeper(body: bytes, most: int) -> bool:
-    """Whether the JSON in `body` is nested more than `most` deep, in linear time."""
-    if body.count(b"[") + body.count(b"{") <= most:
-        return False
-    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    outside = b"".join(unescaped.split(b'"')[::2])  # what is in no string
-    brackets = np.frombuffer(outside.translate(None, _NO_BRACKETS), np.uint8)
-    steps = np.where((brackets == ord("[")) | (brackets == ord("{")), np.int8(1), np.int8(-1))
-    return bool(np.cumsum(steps, dtype=np.int32).max(initial=0) > most)
+def too_much(*texts: bytes) -> str:
+    """The reason why texts of JSON are not read ("": they are), in linear time. To decode them
+    holds up everybody, the longer the more parts they have in all."""
+    opened = sum(text.count(b"[") + text.count(b"{") for text in texts)
+    quotes, commas = (sum(text.count(mark) for text in texts) for mark in (b'"', b","))
+    if opened <= MAX_DEPTH and opened + quotes // 2 <= MAX_PARTS and commas <= MAX_VALUES:
+        return ""
+    found = [measured(text) for text in texts]
+    if max(depth for depth, _, _ in found) > MAX_DEPTH:
+        return f"the JSON is nested more than {MAX_DEPTH} deep"
+    for most, count, what in (
+        (MAX_PARTS, sum(parts for _, parts, _ in found), "objects, lists and texts"),
+        (MAX_VALUES, sum(commas for _, _, commas in found), "values"),
+    ):
+        if count > most:
+            return f"the JSON has {count} {what}; at most {most} are read: send fewer at once"
+    return ""
+
+
+def measured(text: bytes) -> tuple[int, int, int]:
+    """How deep JSON is nested, how many objects, lists and texts it has, and how many commas."""
+    if b"\\" in text:
+        text = text.replace(rb"\\", b"  ").replace(rb"\"", b"  ")
+    letters = np.frombuffer(text, np.uint8)
+    quotes = letters == ord('"')
+    outside = np.bitwise_xor.accumulate(quotes.view(np.uint8)) == 0  # of all texts
+    either = letters | 0x20  # brackets and braces differ by this bit
+    opened, closed = outside & (either == ord("{")), outside & (either == ord("}"))
+    steps = (opened.view(np.int8) - closed.view(np.int8))[opened | closed]
+    depth = int(np.cumsum(steps, dtype=np.int32).max(initial=0))
+    parts = np.count_nonzero(opened) + np.count_nonzero(quotes) // 2
+    return depth, int(parts), int(np.count_nonzero(outside & (letters == ord(","))))
 
 
 def parameter(said: str) -> str | None:
@@ -141,6 +165,12 @@ def parameter(said: str) -> str | None:
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """`value` as JSON."""
     return Response(msgspec.json.encode(value), status, headers, "application/json")
+
+
+async def written(value: Any) -> msgspec.Raw:
+    """A part of a longer answer as JSON; before it, others have their turn on the event loop."""
+    await asyncio.sleep(0)
+    return msgspec.Raw(msgspec.json.encode(value))
 
 
 def event(value: Any, name: str | None = None) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from weft.serve.toolcalls.events import (
     message,
 )
 from weft.serve.tooling import called, function, needed_of, object_of, thinking
-from weft.serve.wire import Refused, event, read
+from weft.serve.wire import Refused, event, read, too_much, written
 
 FINISH = {"stop": "stop", "eos": "stop", "length": "length"}
 
@@ -61,7 +61,7 @@ def turn_of(body: Chat, key: bytes) -> Turn:
                       "chat_template_kwargs")  # fmt: skip
     variables |= thinking(body.reasoning_effort)
     options = replace(options, constraint=constraint_of(body))
-    messages = [message_of(m) for m in body.messages]
+    messages = messages_of(body.messages)
     wish = body.tool_choice
     choice = (wish.function.name,) if isinstance(wish, NamedTool) else wish
     return Turn(
@@ -69,6 +69,20 @@ def turn_of(body: Chat, key: bytes) -> Turn:
         needed=needed_of(choice, [tool.name for tool in given]),
         strict=any(tool.strict for tool in given),
     )  # fmt: skip
+
+
+def messages_of(given: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as chat templates take them. Raises Refused for content that is no text, and for
+    calls whose arguments have too many parts."""
+    calls = [call for one in given for call in one.tool_calls or ()]
+    check_arguments((call.function.arguments for call in calls), "messages")
+    return [message_of(one) for one in given]
+
+
+def check_arguments(texts: Iterable[str], field: str) -> None:
+    """Raises Refused, naming `field`, where arguments of calls hold more JSON than a body may."""
+    if why := too_much(*(text.encode(errors="replace") for text in texts)):
+        raise Refused(400, f"the arguments of calls: {why}", field)
 
 
 def message_of(given: Message) -> dict[str, Any]:
@@ -162,7 +176,7 @@ class _Writer(Writer):
             tokens = [t for piece in pieces for t in piece.tokens]
             choice = {"index": index, "message": said, "logprobs": self._logprobs(tokens)}
             choice["finish_reason"] = self._finish(pieces[-1], bool(found.calls))
-            made.append(choice)
+            made.append(await written(choice))
             usages += [piece.usage for piece in pieces if piece.usage is not None]
         head = {"object": "chat.completion", **self._head}
         return {**head, "choices": made, "usage": usage_of(usages, reasoning)}

@@ -21,9 +21,10 @@ from weft.serve.openai.options import choices_of, constraint_of
 from weft.serve.openai.types import Completion, prompts_of
 from weft.serve.replies import Writer, reply
 from weft.serve.served import ServedDecoder
-from weft.serve.wire import Refused, event, read, refusal
+from weft.serve.wire import Refused, event, read, refusal, written
 
 MAX_PROMPTS = 256
+MAX_SCORED = 1 << 22  # logprobs of prompts' tokens in one answer
 NEW_TOKENS = 16  # where a request does not say; as OpenAI has it
 
 
@@ -48,9 +49,14 @@ async def completions(request: Request) -> Response:
         ids = await _ids(model, prompts)
         starts: list[list[int]] = []
         if options.prompt_logprobs is not None:
+            scored = options.n * sum(map(len, ids)) * (options.prompt_logprobs + 1)
+            if scored > MAX_SCORED:
+                raise Refused(400, f"{scored} logprobs of prompts; at most {MAX_SCORED} are told: "
+                              "ask with fewer prompts", "logprobs")  # fmt: skip
             starts = [await model.pools.texts.run(model.tokenizer.starts, one) for one in ids]
+        echoes = await _echoes(model, prompts) if body.echo else [""] * len(prompts)
         choices = await begin_ids(model, ids, options)
-        return _Writer(model, body, choices, starts, options.n)
+        return _Writer(model, body, choices, starts, echoes, options.n)
 
     return await reply(request, body.model, start, bool(body.stream))
 
@@ -64,16 +70,22 @@ async def _ids(model: ServedDecoder, prompts: Sequence[str | list[int]]) -> list
         raise refusal(e) from None
 
 
+async def _echoes(model: ServedDecoder, prompts: Sequence[str | list[int]]) -> list[str]:
+    """The texts of prompts."""
+    decode = model.tokenizer.decode
+    return await model.pools.texts.each(lambda p: p if isinstance(p, str) else decode(p), prompts)
+
+
 class _Writer(Writer):
     """A text completion, whole or as chunks."""
 
     def __init__(
         self, model: ServedDecoder, body: Completion, choices: Sequence[Choice],
-        starts: Sequence[list[int]], n: int,
+        starts: Sequence[list[int]], echoes: Sequence[str], n: int,
     ) -> None:  # fmt: skip
         self.choices = choices
         self._model, self._body, self._n = model, body, n
-        self._starts = starts  # of the prompts' tokens
+        self._starts, self._echoes = starts, echoes  # of the prompts
         self._head = {
             "id": "cmpl-" + secrets.token_hex(16), "object": "text_completion",
             "created": int(time.time()), "model": model.name, "system_fingerprint": model.print,
@@ -82,13 +94,13 @@ class _Writer(Writer):
     async def whole(self) -> Mapping[str, Any]:
         made, usages = [], []
         for index, pieces in enumerate(await gathered(self.choices)):
-            echoed = self._echo(index) if self._body.echo else ""
-            text = echoed + "".join(piece.content for piece in pieces)
+            text = self._echo(index) + "".join(piece.content for piece in pieces)
             tokens = [t for piece in pieces for t in piece.tokens]
             scored = [t for piece in pieces for t in piece.prompt]
             finish = FINISH[pieces[-1].finish or "stop"]
-            made.append({"index": index, "text": text, "finish_reason": finish,
-                         "logprobs": self._logprobs(index, scored, tokens)})  # fmt: skip
+            choice = {"index": index, "text": text, "finish_reason": finish,
+                      "logprobs": self._logprobs(index, scored, tokens)}  # fmt: skip
+            made.append(await written(choice))
             usages.append([piece.usage for piece in pieces if piece.usage is not None][-1])
         return {**self._head, "choices": made, "usage": self._usage(usages)}
 
@@ -99,7 +111,7 @@ class _Writer(Writer):
         fresh = set(range(len(self.choices)))
         async for index, piece in merged(self.choices):
             text = piece.content
-            if index in fresh and self._body.echo:
+            if index in fresh:
                 text = self._echo(index) + text
             fresh.discard(index)
             if piece.usage is not None:
@@ -120,8 +132,8 @@ class _Writer(Writer):
         return event({**made, "usage": None} if count else made)
 
     def _echo(self, index: int) -> str:
-        given = prompts_of(self._body.prompt, "prompt")[index // self._n]
-        return given if isinstance(given, str) else self._model.tokenizer.decode(given)
+        """What stands before the new text: the prompt's, where it is echoed."""
+        return self._echoes[index // self._n]
 
     def _usage(self, usages: Sequence[Usage]) -> dict[str, Any]:
         made = usage_of(usages)
@@ -138,7 +150,7 @@ class _Writer(Writer):
         choice's text, which begins with the prompt where that is echoed."""
         if self._body.logprobs is None:
             return None
-        size = len(self._echo(index)) if self._body.echo else 0
+        size = len(self._echo(index))
         starts = self._starts[index // self._n] if prompt else []
         offsets = [min(at, size) for at in starts] + [size + token.at for token in new]
         tokens = [*prompt, *new]

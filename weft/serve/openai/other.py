@@ -12,7 +12,7 @@ from starlette.responses import Response
 from weft.core.errors import WeftError
 from weft.models.chat import read_template
 from weft.serve.embedding import embedded
-from weft.serve.openai.chat import message_of
+from weft.serve.openai.chat import messages_of
 from weft.serve.openai.types import Detokenize, Embeddings, Tokenize, prompts_of
 from weft.serve.served import Served
 from weft.serve.shelf import Shelf
@@ -77,7 +77,7 @@ async def tokenize(request: Request) -> Response:
         if body.prompt is not None:
             text, special = body.prompt, body.add_special_tokens
         else:
-            messages, special = [message_of(m) for m in body.messages or ()], False
+            messages, special = messages_of(body.messages or ()), False
             text = await model.pools.templates.run(model.chat, messages, {})
         return (await model.encoded([text], special))[0]
 

@@ -214,7 +214,7 @@ class Tokenize(Struct, forbid_unknown_fields=True, kw_only=True):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: Annotated[list[Message], Meta(max_length=10_000)] | None = None
     add_special_tokens: bool = True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.serve.openai.chat import arguments, text_of
+from weft.serve.openai.chat import arguments, check_arguments, text_of
 from weft.serve.responses.tools import INPUT, told_name
 from weft.serve.responses.types import (
     ITEMS,
@@ -44,6 +44,8 @@ def messages_of(instructions: str | None, items: Sequence[Item]) -> list[dict[st
     """Instructions and items as messages. Many templates want one system message at the front and
     turns that alternate, so neighbours of the system's or the user's are one message, with an
     empty line between; what an assistant thought, said and called is one. Raises Refused."""
+    calls = (item.arguments for item in items if isinstance(item, CallItem))
+    check_arguments(calls, "input")
     talk = _Talk()
     if instructions:
         talk.say("system", instructions)

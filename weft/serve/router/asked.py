@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from weft.serve.anthropic.input import BILLING
-from weft.serve.wire import MAX_DEPTH, deeper
+from weft.serve.wire import too_much
 
 BLOCK = 256  # characters or token ids: a prompt that is shorter shares no page worth keeping
 _GIVEN = ("model", "cache_salt", "system", "instructions", "tools")  # what prompts begin with
@@ -47,8 +47,8 @@ class Asked:
 def asked_of(path: str, body: bytes, key: bytes) -> Asked:
     """Of a request by whoever has this digest of a key (guard.key_of). Where answers are drawn and
     no seed is given one is put in, so that asking again gives the same answer. What is no JSON
-    object goes on as it is: the replica says what is wrong with it."""
-    if body.lstrip()[:1] != b"{" or deeper(body, MAX_DEPTH):
+    object, or too much, goes on as it is: the replica says what is wrong with it."""
+    if body.lstrip()[:1] != b"{" or too_much(body):
         return Asked(body)
     try:
         value: dict[str, Any] = msgspec.json.decode(body)
