@@ -190,14 +190,14 @@ def _edited(here: Here, file: str) -> None:
     Path(file).write_text(CONFIG.format(model=here.decoder("llama")))
 
 
-@hint("models/adapters.py", "weft pull {}")
+@hint("models/adapter_base.py", "weft pull {}")
 def _(here: Here) -> str:
     _adapted(here, "org/elsewhere")
     _fetches(here)
     return here.said("run", "an adapter", "x", status=1)
 
 
-@hint("models/adapters.py", "weft merge BASE {} -o MERGED")
+@hint("models/adapter_base.py", "weft merge BASE {} -o MERGED")
 def _(here: Here) -> str:
     here.fill |= {"BASE": _adapted(here, "./nowhere"), "MERGED": "merged"}
     return here.said("run", "an adapter", "x", status=1)

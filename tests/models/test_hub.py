@@ -19,7 +19,8 @@ from hub_server import Hub, serving
 from weft.cli.main import invoke
 from weft.core.errors import HubError, ModelError, StorageError, WeftError
 from weft.importers.safetensors import INDEX
-from weft.models.adapters import CONFIG, WEIGHTS as ADAPTER, base_of
+from weft.models.adapter_base import base_of
+from weft.models.adapters import CONFIG, WEIGHTS as ADAPTER
 from weft.models.box import box_folder
 from weft.models.hub import fetch
 from weft.models.hub.names import Name, cache, name_of, named, parse

@@ -145,7 +145,7 @@ def _check(name: str, path: Path) -> None:
 def _adapters(options: dict[str, Any], model: Path) -> dict[str, str]:
     """The adapters by their names; says where one seems to be another model's. Raises
     UsageError."""
-    from weft.models.adapters import other_base
+    from weft.models.adapter_base import other_base
 
     found: dict[str, str] = {}
     for given in options["adapters"]:
@@ -168,7 +168,7 @@ async def _serve(
     from weft.serve.logs import quiet_logs
     from weft.serve.metrics import Metrics
     from weft.serve.running import listen
-    from weft.serve.served import Settings
+    from weft.serve.settings import Settings
     from weft.serve.shelf import Shelf
 
     quiet_logs(options["log_level"])

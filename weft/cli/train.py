@@ -130,7 +130,8 @@ def merge(base: str, adapter: str, output: Path, dtype: str | None, yes: bool) -
     """Add the LoRA ADAPTER (PEFT layout) to the weights of BASE: a model folder of its own. Either
     is a folder or ORG/NAME. Packed weights become floats."""
     from weft.core.dtypes import as_dtype
-    from weft.models.adapters import merge_folders, other_base
+    from weft.models.adapter_base import other_base
+    from weft.models.adapters import merge_folders
 
     model, added = (Path(model_path(path, yes)) for path in (base, adapter))
     wide = merge_folders(model, added, output, None if dtype is None else as_dtype(dtype))

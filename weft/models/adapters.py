@@ -3,7 +3,6 @@ adapter_config.json, and adapter_model.safetensors with "base_model.model.<layer
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,15 +15,12 @@ import numpy as np
 from weft.core.arrays import all_finite
 from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
 from weft.core.errors import ModelError, UsageError
-from weft.core.hints import command
 from weft.core.notices import say_unknown
 from weft.core.packed import Packed
 from weft.importers.hf_config import Fields, read_config
-from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
+from weft.importers.safetensors import SafetensorsFile, save_file
 from weft.models.config import DecoderConfig
 from weft.models.decoder_names import decoder_layout
-from weft.models.hub.names import name_of, parse
-from weft.models.hub.resolve import cached, offline
 from weft.models.inputs import Stacked
 from weft.models.matrices import joined
 from weft.models.names import checkpoint_names
@@ -33,7 +29,7 @@ from weft.models.reading import PACKED_KEYS, is_packed, read_weights
 LAYOUT = "a LoRA adapter in PEFT's layout"
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
-BASE = "weft.base"  # in the metadata of WEIGHTS: the base model's `fingerprint`
+BASE = "weft.base"  # in the metadata of WEIGHTS: the base model's adapter_base.fingerprint
 _PREFIX = "base_model.model."
 _DEFAULT = {
     "gpt2": ("c_attn",),
@@ -75,8 +71,8 @@ _RANKS = 16  # of a stack are a multiple of it: whole vectors
 class Adapter:
     """An adapter: out += alpha / rank (x A^T) B^T, or alpha / sqrt(rank) where its rank is
     `stabilized` (Kalajdzievski, arXiv:2312.03732). `weights` holds "<role>.lora_a" [rank, in] and
-    "<role>.lora_b" [out, rank], float32; `base` names the folder of its model, whose `fingerprint`
-    is `base_digest` ("": unknown)."""
+    "<role>.lora_b" [out, rank], float32; `base` names the folder of its model, whose
+    `adapter_base.fingerprint` is `base_digest` ("": unknown)."""
 
     rank: int
     alpha: float
@@ -162,26 +158,6 @@ def write(folder: Path, config: DecoderConfig, adapter: Adapter) -> None:
         "fan_in_fan_out": config.transposed, "inference_mode": True,
         "use_rslora": adapter.stabilized,
     })  # fmt: skip
-
-
-def base_of(folder: Path) -> Path:
-    """The folder of the model that an adapter belongs to: as adapter_config.json names it, from
-    here, from the adapter's folder or from the hub's cache. Nothing is fetched: no user named it.
-    Raises ModelError when it is not there."""
-    named = read_config(folder, CONFIG).text("base_model_name_or_path", "")
-    for place in (Path(named), folder / named):
-        if named and (place / "config.json").exists():
-            return place
-    name = parse(named)
-    found = None if name is None else cached(name) or offline(name)
-    if found is not None:
-        return found
-    then = f"merge it with its model: {command('merge', 'BASE', folder, '-o', 'MERGED')}"
-    if name is not None:
-        then = f"fetch that: {command('pull', name)}"
-    raise ModelError(
-        f"{folder} holds a LoRA adapter; its model {named or '(unnamed)'} is not here\n{then}"
-    )
 
 
 def read(folder: Path, config: DecoderConfig) -> Adapter:
@@ -291,35 +267,6 @@ def stacked(config: DecoderConfig, adapters: Mapping[str, Adapter]) -> Stacked:
         arrays[f"{role}.loras_a"] = a.reshape(-1, inputs)
         arrays[f"{role}.loras_b"] = b.reshape(-1, rank)
     return Stacked(tuple(adapters), arrays)
-
-
-def fingerprint(folder: Path) -> str:
-    """A digest of a model's weights: names, dtypes, shapes and both ends of each tensor, which tell
-    trained models apart and are read at once however large these are."""
-    digest = hashlib.sha256()
-    weights = open_checkpoint(folder)
-    for name in sorted(weights):
-        value = weights[name]
-        digest.update(f"{name} {value.dtype} {value.shape} ".encode())
-        flat = value.reshape(-1)
-        for part in (flat[:1024], flat[-1024:]):
-            digest.update(part.tobytes())
-    return digest.hexdigest()
-
-
-def other_base(base: Path, adapter: Path) -> str | None:
-    """Why `base` is probably not the model that the adapter was trained on, or None. An adapter
-    without a fingerprint (PEFT's) goes by the last part of the name that it gives its model."""
-    named = read_config(adapter, CONFIG, LAYOUT).text("base_model_name_or_path", "")
-    file = SafetensorsFile(adapter / WEIGHTS)
-    known = file.metadata.get(BASE)
-    if known is not None:
-        if known == fingerprint(base):
-            return None
-        return f"{base} does not hold the weights that {adapter} was trained on ({named})"
-    if not named or Path(named).name in (base.resolve().name, Path(name_of(base)).name):
-        return None
-    return f"{adapter} was trained on {named}, and {base} has another name"
 
 
 def added(

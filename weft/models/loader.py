@@ -115,8 +115,9 @@ def _adapter(folder: Path) -> tuple[Path, Callable[[DecoderConfig], Adapter]] | 
     if (folder / "config.json").exists() and has_weights(folder):
         return None  # which read_config says
     from weft.models import adapters
+    from weft.models.adapter_base import base_of
 
-    return adapters.base_of(folder), lambda config: adapters.read(folder, config)
+    return base_of(folder), lambda config: adapters.read(folder, config)
 
 
 def check_supported(folder: Path) -> str:

@@ -15,6 +15,7 @@ from weft.core.errors import ModelError, UsageError
 from weft.core.packed import Packed
 from weft.importers.hf_config import read_object
 from weft.models import adapters
+from weft.models.adapter_base import fingerprint
 from weft.models.config import DecoderConfig
 from weft.models.hub.names import named
 from weft.models.matrices import parted
@@ -51,7 +52,7 @@ class Trained:
             weights |= adapters.fresh(config, roles, s.lora.rank, s.train.seed)
             config = replace(config, adapter_scale=s.lora.alpha / s.lora.rank)
             trainable = adapters.is_adapter
-            self._base_digest = adapters.fingerprint(Path(s.model.base))
+            self._base_digest = fingerprint(Path(s.model.base))
         self.model = TrainableDecoder(
             config, weights, s.train.context, trainable, compute=as_dtype(s.train.precision),
             dropout=s.model.dropout, adapter_dropout=s.lora.dropout,
