@@ -31,7 +31,7 @@ from weft.serve.router.front import make_router
 from weft.serve.router.replica import Replica
 from weft.serve.routing import App
 from weft.serve.running import Server, listen
-from weft.serve.served import Settings
+from weft.serve.settings import Settings
 from weft.serve.shelf import Shelf
 
 T = TypeVar("T")

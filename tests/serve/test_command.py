@@ -177,7 +177,8 @@ def test_a_cache_that_is_larger_than_was_asked_for_says_so() -> None:
 
     import weft
     from weft.serve.metrics import Metrics
-    from weft.serve.served import ServedDecoder, Settings
+    from weft.serve.served import ServedDecoder
+    from weft.serve.settings import Settings
 
     model = weft.load("box", device="cpu", context=64)
 

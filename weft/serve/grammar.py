@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from weft.core.text import first_line
 from weft.engine.job import Constraint
 from weft.models.tokenizer import Tokenizer
 from weft.serve.schemas import kept
-from weft.serve.vocabulary import special_ids, token_bytes
+from weft.serve.vocabulary import Tokens, special_ids, token_bytes
 
 MAX_GRAMMAR = 256 << 10  # bytes of a grammar, as llguidance gets it
 MAX_DEPTH = 64  # of a schema's nesting
@@ -123,7 +122,7 @@ class Grammars:
         self._ends = ends
         if not ends:  # llguidance needs one: an id that no mask shows
             ends, tokens = [vocab], [*tokens, b""]
-        wrapped = llguidance.TokenizerWrapper(_Tokens(tokenizer, tokens, special, ends))
+        wrapped = llguidance.TokenizerWrapper(Tokens(tokenizer, tokens, special, ends))
         self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=ends)
         self._limits = llguidance.LLParserLimits(**LIMITS)
         setup = {"limits": LIMITS, "vocab": len(tokens)}
@@ -273,53 +272,6 @@ class Matching:
         if "doesn't satisfy the grammar" in said:
             raise UsageError("a token that the grammar does not allow here")
         raise LimitError(f"the grammar became too complex for this answer: {said}; simplify it")
-
-
-class _Tokens:
-    """A tokenizer as llguidance asks for it."""
-
-    bos_token_id = None
-
-    def __init__(
-        self, tokenizer: Tokenizer, tokens: list[bytes], special: Iterable[int], ends: list[int]
-    ) -> None:
-        self.eos_token_id = ends[0]
-        self.tokens = tokens
-        self.special_token_ids = sorted({*special, *ends})
-        self._tokenizer = tokenizer
-        self._never = frozenset(self.special_token_ids)
-        added = [tokens[i].decode(errors="replace") for i in self._never if i < len(tokens)]
-        texts = sorted(filter(None, added), key=len, reverse=True)
-        self._cut = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
-        self._longest: dict[bytes, int] = {}
-
-    def __call__(self, text: bytes) -> list[int]:
-        """Tokens that spell `text`, none of them special: as the tokenizer has it, cut within what
-        it would take for a special token; [] where none do."""
-        with contextlib.suppress(UnicodeDecodeError):
-            whole = text.decode()
-            cuts = [found.start() + 1 for found in self._cut.finditer(whole)]
-            parts = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)])]
-            ids = [i for part in parts for i in self._tokenizer.encode(part, special=False)]
-            if not self._never & set(ids) and b"".join(self.tokens[i] for i in ids) == text:
-                return ids
-        return self._by_length(text)
-
-    def _by_length(self, text: bytes) -> list[int]:
-        """The longest token that fits, again and again: for tokenizers that put a space before."""
-        if not self._longest:
-            listed = enumerate(self.tokens)
-            self._longest = {t: i for i, t in listed if t and i not in self._never}
-        most = max(map(len, self._longest), default=0)
-        ids, at = [], 0
-        while at < len(text):
-            sizes = range(min(most, len(text) - at), 0, -1)
-            size = next((n for n in sizes if text[at : at + n] in self._longest), 0)
-            if not size:
-                return []
-            ids.append(self._longest[text[at : at + size]])
-            at += size
-        return ids
 
 
 def check_size(text: str) -> None:

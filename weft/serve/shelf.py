@@ -19,7 +19,8 @@ from weft.models.embedder import Encoder
 from weft.models.entry import load
 from weft.models.model import Decoder
 from weft.serve.metrics import Metrics
-from weft.serve.served import Served, ServedDecoder, ServedEncoder, Settings, bytes_of
+from weft.serve.served import Served, ServedDecoder, ServedEncoder
+from weft.serve.settings import Settings, bytes_of
 from weft.serve.wire import Refused
 
 _log = logging.getLogger(__name__)

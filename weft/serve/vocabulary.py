@@ -1,4 +1,4 @@
-"""The bytes that each token of a tokenizer stands for.
+"""The bytes that each token of a tokenizer stands for, and the tokens that spell a text.
 
 A text's bytes are those of its tokens, one after the other, wherever a grammar can steer an answer:
 in BPE on bytes, and in pieces of SentencePiece with or without byte fallback. Tokenizers that put
@@ -7,9 +7,10 @@ spaces between their tokens, as WordPiece does, have no bytes of their own and a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from weft.core.errors import ModelError, UsageError
@@ -123,3 +124,50 @@ def _replacement(step: dict[str, Any]) -> tuple[str, str] | None:
                              "decoder replaces a pattern")  # fmt: skip
         return pattern, step["content"]
     return None
+
+
+class Tokens:
+    """A tokenizer as llguidance asks for it."""
+
+    bos_token_id = None
+
+    def __init__(
+        self, tokenizer: Tokenizer, tokens: list[bytes], special: Iterable[int], ends: list[int]
+    ) -> None:
+        self.eos_token_id = ends[0]
+        self.tokens = tokens
+        self.special_token_ids = sorted({*special, *ends})
+        self._tokenizer = tokenizer
+        self._never = frozenset(self.special_token_ids)
+        added = [tokens[i].decode(errors="replace") for i in self._never if i < len(tokens)]
+        texts = sorted(filter(None, added), key=len, reverse=True)
+        self._cut = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
+        self._longest: dict[bytes, int] = {}
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Tokens that spell `text`, none of them special: as the tokenizer has it, cut within what
+        it would take for a special token; [] where none do."""
+        with contextlib.suppress(UnicodeDecodeError):
+            whole = text.decode()
+            cuts = [found.start() + 1 for found in self._cut.finditer(whole)]
+            parts = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)])]
+            ids = [i for part in parts for i in self._tokenizer.encode(part, special=False)]
+            if not self._never & set(ids) and b"".join(self.tokens[i] for i in ids) == text:
+                return ids
+        return self._by_length(text)
+
+    def _by_length(self, text: bytes) -> list[int]:
+        """The longest token that fits, again and again: for tokenizers that put a space before."""
+        if not self._longest:
+            listed = enumerate(self.tokens)
+            self._longest = {t: i for i, t in listed if t and i not in self._never}
+        most = max(map(len, self._longest), default=0)
+        ids, at = [], 0
+        while at < len(text):
+            sizes = range(min(most, len(text) - at), 0, -1)
+            size = next((n for n in sizes if text[at : at + n] in self._longest), 0)
+            if not size:
+                return []
+            ids.append(self._longest[text[at : at + size]])
+            at += size
+        return ids

@@ -325,15 +325,7 @@ def _argument(arg: Any) -> Any:
         return Ref(_name(given["name"]))
     if kind == "as_tensors":
         return [Ref(_name(t["name"])) for t in given]
-    if kind in (
-        "as_int",
-        "as_bool",
-        "as_string",
-        "as_ints",
-        "as_bools",
-        "as_strings",
-        "as_int_lists",
-    ):
+    if kind in _PLAIN:
         return given
     if kind == "as_float":
         return float(given)  # infinities are strings
