@@ -211,15 +211,27 @@ return await page.evaluate(async () => {
 def test_escape_stops_and_the_focus_stays(browser: Browser, site: Site) -> None:
     """The button that starts hands the focus to the one that stops, and gets it back."""
     go = """
+await page.addInitScript(() => {
+  const Real = globalThis.Worker;
+  globalThis.Worker = class extends Real {
+    constructor(...args) { super(...args); globalThis.player = this; }
+  };
+});
 await page.goto(given);
 await page.waitForSelector("body[data-state=ready]");
-await page.evaluate(() => { document.getElementById("tokens").value = 400; });
+await page.evaluate(() => {
+  document.getElementById("tokens").value = 400;
+  globalThis.waits = new Promise((done) => player.addEventListener("message",
+    ({ data }) => data.held !== undefined && done()));
+  player.postMessage({ steps: 3 });
+});
 await page.fill("#prompt", "x");
 await page.focus("#run");
 await page.keyboard.press("Enter");
-await page.waitForFunction(() => document.querySelector("#output").textContent.length > 1);
+await page.evaluate(() => waits);
 const during = await page.evaluate(() => document.activeElement.id);
 await page.keyboard.press("Escape");
+await page.evaluate(() => player.postMessage({ steps: Infinity }));
 await page.waitForSelector("body[data-written]");
 return [during, await page.evaluate(() => document.activeElement.id),
   Number(await page.evaluate(() => document.body.dataset.written))];

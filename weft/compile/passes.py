@@ -55,7 +55,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("cse", lambda g, caps: cse(g)),
     ("join pads", lambda g, caps: join_pads(g)),
     ("select rows early", lambda g, caps: select_rows_early(g)),
-    ("split reductions", lambda g, caps: split_reductions(g)),
+    ("split reductions", lambda g, caps: split_reductions(g, caps.max_turns)),
     ("split scans", split_scans),
     ("split decoding", lambda g, c: split_decoding(g, lambda n: claimed_by(n, c) is not None)),
     ("sink reshapes", lambda g, caps: sink_reshapes(g)),

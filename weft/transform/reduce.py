@@ -23,32 +23,35 @@ MIN_ELEMENTS = 1 << 18  # shorter reductions are over before a second kernel has
 MAX_OUTPUTS = 1 << 10  # more outputs than this occupy the cores by themselves
 
 
-def split_reductions(graph: Graph) -> Graph:
-    """The graph with each long sum, max or argmax to few values done in parts."""
-    return rewrite(graph, lambda node, inputs: _split(remake(node, inputs)))
+def split_reductions(graph: Graph, turns: int = 0) -> Graph:
+    """The graph with each long sum, max or argmax to few values done in parts. `turns`: after how
+    many a target ends a thread's loops (0: it does not); longer rows are cut there, too."""
+    long = min(LONG, turns or LONG)
+    return rewrite(graph, lambda node, inputs: _split(remake(node, inputs), long))
 
 
-def _split(node: Node) -> Node:
+def _split(node: Node, long: int) -> Node:
     if node.op not in ("sum", "max", "argmax"):
         return node
     (x,) = node.inputs
-    if x.size < MIN_ELEMENTS or node.size > MAX_OUTPUTS:
+    if x.size < MIN_ELEMENTS or (node.size > MAX_OUTPUTS and x.size < node.size * long):
         return node
     if node.op == "argmax":
-        return _argmax(node, x, node.attrs["axis"])
+        return _argmax(node, x, node.attrs["axis"], long)
     axes = tuple(sorted(node.attrs["axes"]))
     lead = next((i for i, a in enumerate(axes) if a != i), len(axes))  # axes 0..lead-1 go
     if node.op == "sum" and node.dtype.is_float:
         if lead and (lead == len(axes) or node.size == 1):
-            return _sum(node, x, lead)
-        return _row_sums(node, x) if axes == tuple(range(len(node.shape), len(x.shape))) else node
+            return _sum(node, x, lead, long)
+        last = axes == tuple(range(len(node.shape), len(x.shape)))
+        return _row_sums(node, x, long) if last else node
     if lead:
         x = make("reshape", x, shape=(math.prod(x.shape[:lead]), *x.shape[lead:]))
         axes = (0, *(a - lead + 1 for a in axes[lead:]))
     cut = max(axes, key=lambda a: x.shape[a], default=0)
     if lead and x.shape[0] > BLOCKS:
         cut = 0
-    elif not axes or x.shape[cut] < LONG:
+    elif not axes or x.shape[cut] < long:
         return node
     rest = tuple(a + (a > cut) for a in axes if a != cut)
     parts = [make(node.op, p, axes=(cut + 1, *rest), where=node.where) for p in _pieces(x, cut)]
@@ -78,9 +81,9 @@ def _pieces(x: Node, axis: int) -> list[Node]:
     return found
 
 
-def _argmax(node: Node, x: Node, axis: int) -> Node:
+def _argmax(node: Node, x: Node, axis: int, long: int) -> Node:
     """The first piece with the largest value, and the first place of that value in it."""
-    if x.shape[axis] < LONG:
+    if x.shape[axis] < long:
         return node
     each = x.shape[axis] // BLOCKS
     values, places = [], []
@@ -103,10 +106,10 @@ def _like(x: Node, number: int) -> Node:
     return make("broadcast", const(np.asarray(number, x.dtype.numpy)), shape=x.shape)
 
 
-def _row_sums(node: Node, x: Node) -> Node:
+def _row_sums(node: Node, x: Node, long: int) -> Node:
     """Sums of floats over the last axes, cut at a row's segments."""
     length = math.prod(x.shape[len(node.shape) :])
-    if length < LONG:
+    if length < long:
         return node
     if x.dtype != dt.float32:
         x = make("cast", x, dtype=dt.float32)
@@ -119,13 +122,13 @@ def _row_sums(node: Node, x: Node) -> Node:
             part = make("slice", rows, starts=(0, start), stops=stops, steps=(1, 1))
             part = make("reshape", part, shape=(node.size, (stop - start) // each, each))
             parts.append(make("sum", part, axes=(2,), where=node.where))
-    total = _split(make("sum", _joined(parts, 1), axes=(1,), where=node.where))
+    total = _split(make("sum", _joined(parts, 1), axes=(1,), where=node.where), long)
     if total.dtype != node.dtype:
         total = make("cast", total, dtype=node.dtype)
     return make("reshape", total, shape=node.shape)
 
 
-def _sum(node: Node, x: Node, lead: int) -> Node:
+def _sum(node: Node, x: Node, lead: int, long: int) -> Node:
     """A sum of floats over all axes, or over the first `lead`, in f32."""
     kept = () if node.size == 1 else x.shape[lead:]
     length = x.size // math.prod(kept)
@@ -144,7 +147,7 @@ def _sum(node: Node, x: Node, lead: int) -> Node:
     if whole < length:
         rest = _partial(flat, whole, length, length - whole, node.where)
         partial = make("concat", partial, rest, axis=0)
-    total = _split(make("sum", partial, axes=(0,), where=node.where))
+    total = _split(make("sum", partial, axes=(0,), where=node.where), long)
     if total.dtype != node.dtype:
         total = make("cast", total, dtype=node.dtype)
     return total if total.shape == node.shape else make("reshape", total, shape=node.shape)

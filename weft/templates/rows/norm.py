@@ -26,7 +26,7 @@ from weft.templates.rows.rows import FORMULAS, Rows
 from weft.templates.rows.walk import CpuWalk
 
 PASSES = 4  # over a row, by one thread at worst
-TURNS = 16  # steps that a turn of a loop may be made to take (kernel/turns.py)
+TURNS = 8  # steps that a turn of a loop may be made to take (kernel/turns.py)
 
 
 @claims(*FORMULAS, kind="norm")

@@ -6,18 +6,30 @@ const VERSION = `${PAGE} %VERSION%`;
 const FILES = "%FILES%".split(" ");
 
 /**
- * The page has just fetched these files: what the browser still has of them is taken, if it is
- * what this version holds.
+ * @param {Response | undefined} found @param {string} begins its SHA-256, if it is right
+ * @returns {Promise<boolean>}
+ */
+async function holds(found, begins) {
+  const bytes = await found?.clone().arrayBuffer().catch(() => null);
+  if (!found?.ok || !bytes) return false;
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  return Array.from(digest, (b) => b.toString(16).padStart(2, "0")).join("").startsWith(begins);
+}
+
+/**
+ * The page has just fetched these files: what store.js keeps of them, or else the browser, is
+ * taken, if it is what this version holds.
  * @param {string} name @param {string} begins the SHA-256 of the file
+ * @returns {Promise<Response>}
  */
 async function taken(name, begins) {
-  const found = await fetch(new Request(name, { cache: "force-cache" })).catch(() => null);
-  const bytes = await found?.clone().arrayBuffer().catch(() => null);
-  if (found?.ok && bytes) {
-    const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
-    const text = Array.from(digest, (b) => b.toString(16).padStart(2, "0")).join("");
-    if (text.startsWith(begins)) return found;
-  }
+  const own = await caches.open("weft-files-1"); // store.js, which adds the SHA-256 to a name
+  const keys = await own.keys(new Request(name), { ignoreSearch: true });
+  const key = keys.find(({ url }) => new URL(url).search.startsWith(`?${begins}`));
+  const stored = key && await own.match(key);
+  if (await holds(stored, begins)) return /** @type {Response} */ (stored);
+  const found = await fetch(new Request(name, { cache: "force-cache" })).catch(() => undefined);
+  if (await holds(found, begins)) return /** @type {Response} */ (found);
   return fetch(new Request(name, { cache: "reload" }));
 }
 
