@@ -71,6 +71,9 @@ class Played:
                 break
         yield Output(*self.texts.finish(), finish="eos", usage=Usage(1, 0, len(self.ids)))
 
+    def close(self) -> None:
+        pass
+
 
 def read(choice: Choice) -> Message:
     async def gathered() -> Message:

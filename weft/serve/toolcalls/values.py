@@ -34,7 +34,8 @@ def xml_arguments(text: str, tools: Schemas) -> tuple[str, str] | None:
         key = rest[begin + 11 : key_end].strip()
         schema = properties.get(key) if isinstance(properties, Mapping) else None
         schema = _defined(schema, whole)
-        out[key] = typed(rest[key_end + 1 : end].strip("\n"), schema)
+        value = rest[key_end + 1 : end].removeprefix("\n").removesuffix("\n")
+        out[key] = typed(value, schema)
         at = end
     return name, json.dumps(out, ensure_ascii=False)
 
