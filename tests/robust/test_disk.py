@@ -7,15 +7,20 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 from disk_kit import disk
 
+from weft.cli.chat import _save
+from weft.cli.main import invoke
 from weft.core import files
-from weft.core.errors import FileFormatError, StorageError, UsageError
+from weft.core.errors import FileFormatError, StorageError, UsageError, WeftError
 from weft.importers.safetensors import SafetensorsFile, save_file
+from weft.models.talk import Talk
 
 FAILURES = {"full": errno.ENOSPC, "quota": errno.EDQUOT, "failing": errno.EIO, "killed": 0}
 
@@ -191,3 +196,31 @@ def test_digests_see_every_bit(tmp_path: Path) -> None:
     (tmp_path / "a").unlink()
     with pytest.raises(FileFormatError, match=r"No such file.*mend it"):
         files.verify(tmp_path, known, "mend it")
+
+
+class Said:
+    """A conversation."""
+
+    messages = whole = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize("what", ["a conversation", "a package"])
+def test_a_command_writes_all_or_nothing(what: str, tmp_path: Path) -> None:
+    def written(folder: Path) -> None:
+        if what == "a package":
+            invoke(["new-backend", "mychip", "-o", str(folder / "made")])
+        else:
+            _save(cast(Talk, Said()), str(folder / "made"))
+
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    with disk(whole) as counted:
+        written(whole)
+    assert "write" in counted.calls and state(whole)
+    for at in range(1, len(counted.calls) + 1):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        with disk(folder, at, errno.ENOSPC), suppress(WeftError, OSError):
+            written(folder)
+        left = sorted(p.relative_to(folder) for p in folder.rglob("*"))
+        assert left in ([], sorted(p.relative_to(whole) for p in whole.rglob("*"))), at

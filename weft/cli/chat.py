@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from weft.cli.run import Watch, drawn, generation_options, load_decoder, stream
-from weft.core.errors import FileFormatError, LimitError, UsageError, WeftError
+from weft.core.errors import FileFormatError, LimitError, StorageError, UsageError, WeftError
+from weft.core.files import write_text
 from weft.core.hints import command
 from weft.models.talk import Talk
 
@@ -80,10 +81,11 @@ def _save(talk: Talk, path: str) -> None:
     if not talk.messages:
         return _say("nothing was said yet")
     try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(json.dumps({"messages": talk.whole}, ensure_ascii=False) + "\n")
-    except FileExistsError:
-        return _say(f"{path} is there already; give another name: /save FILE")
+        if os.path.lexists(path):
+            return _say(f"{path} is there already; give another name: /save FILE")
+        write_text(path, json.dumps({"messages": talk.whole}, ensure_ascii=False) + "\n")
+    except StorageError as e:
+        return _say(str(e))
     except (OSError, ValueError) as e:
         return _say(f"{path}: {getattr(e, 'strerror', None) or e}; give another name: /save FILE")
     _say(f"saved in {path}")

@@ -10,6 +10,7 @@ import click
 
 from weft.core import install
 from weft.core.errors import UsageError
+from weft.core.files import replacing_folder, write_text
 from weft.core.hints import command
 
 _PYPROJECT = """\
@@ -86,9 +87,10 @@ def new_backend(name: str, out: str | None) -> None:
     files = package(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} exists and is not empty; name another folder with -o")
-    for path, content in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(content, encoding="utf-8")
+    with replacing_folder(folder) as new:
+        for path, content in files.items():
+            (new / path).parent.mkdir(parents=True, exist_ok=True)
+            write_text(new / path, content)
     click.echo(f"wrote {folder}: {', '.join(files)}")
     check = command("check", "--device", name, "--level", "device")
     click.echo(f"next: pip install -e {shlex.quote(str(folder))} && {check}")
