@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from functools import partial
@@ -98,7 +99,7 @@ def test_workers_sleep_between_runs_and_wake_again() -> None:
 
 
 def test_tiny_steps_are_cheap() -> None:
-    """A Program of 300 tiny kernels: microseconds in all, not per-step Python work."""
+    """A Program of 300 tiny kernels is one call out of Python: no work of Python's per step."""
     n = 64
     program = two_buffers(
         n, kernels=(scale_kernel(n, 2.0),),
@@ -108,12 +109,12 @@ def test_tiny_steps_are_cheap() -> None:
     buffers = [d.alloc(4 * n), d.alloc(4 * n)]
     d.write(buffers[0], np.ones(n, np.float32))
     bound = d.bind(program, buffers)
-    best = 1.0
-    for _ in range(50):
-        start = time.perf_counter()
-        d.submit(bound, ())
-        best = min(best, time.perf_counter() - start)
-    assert best / 300 < 5e-6  # measured 0.1 microseconds; the bound allows for a busy machine
+    d.submit(bound, ())
+    events = []
+    sys.setprofile(lambda frame, event, arg: events.append(event))
+    d.submit(bound, ())
+    sys.setprofile(None)
+    assert len(events) < 100
 
 
 def test_thread_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -365,7 +365,7 @@ def test_a_silent_machine_is_503_and_then_the_end(tmp_path: Path) -> None:
         os.kill(followers(box)[0], signal.SIGSTOP)
         began = time.monotonic()
         status, answer, _ = server.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 9})
-        assert status == 503 and time.monotonic() - began < 15, answer
+        assert status == 503 and time.monotonic() - began < 100, answer
         assert "machine of this server was lost" in answer["error"]["message"]
         _, err = process.communicate(timeout=60)
         assert process.returncode == LOST and "said nothing for 3 s" in err

@@ -18,11 +18,9 @@ const visitors = new Map();
 
 /** What a page notes about itself, from its first moment on. */
 function watch() {
-  globalThis.noted = { violations: [], tasks: [] };
+  globalThis.noted = { violations: [] };
   addEventListener("securitypolicyviolation", (event) =>
     noted.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
-  new PerformanceObserver((list) => noted.tasks.push(...list.getEntries().map((e) => e.duration)))
-    .observe({ type: "longtask", buffered: true });
 }
 
 async function visitor(name) {
