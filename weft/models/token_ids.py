@@ -10,6 +10,8 @@ from weft.importers.hf_config import Fields, read_object
 from weft.models.config import TokenIds
 from weft.models.family_parts import MAX_VOCAB
 from weft.models.inert_fields import GENERATION, STEERING
+from weft.models.tokenizer_fields import content_of
+from weft.models.tokenizer_settings import read_settings
 
 _IDS = ("eos_token_id", "bos_token_id", "pad_token_id")
 
@@ -44,12 +46,10 @@ def _say_steering(c: Fields) -> None:
 
 
 def _named_end(folder: Path) -> tuple[int, ...]:
-    """The id of the end token that tokenizer_config.json names."""
-    path, tokens = folder / "tokenizer_config.json", folder / "tokenizer.json"
-    found = read_object(path) if path.exists() else {}
-    end = found.get("eos_token")
-    end = end.get("content") if isinstance(end, dict) else end
-    if not isinstance(end, str):
+    """The id of the end token that the tokenizer's settings name."""
+    found, tokens = read_settings(folder), folder / "tokenizer.json"
+    end = content_of(found.get("eos_token"))
+    if end is None:
         return ()
     added = found.get("added_tokens_decoder")
     added = added if isinstance(added, dict) else {}

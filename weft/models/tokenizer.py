@@ -14,18 +14,20 @@ from typing import Any
 
 from weft.core.errors import ModelError, UsageError
 from weft.core.notices import say
-from weft.importers.hf_config import read_bounded, read_object
+from weft.importers.hf_config import read_bounded
 from weft.models.chat import ChatTemplate, read_template
 from weft.models.config import Made
 from weft.models.tokenizer_coder import MAX_FILE, Coder
 from weft.models.tokenizer_fields import (
     NAMED,
+    OLDER_TOKENS,
     applied,
     content_of,
     flag_of,
     say_fields,
     side_of,
 )
+from weft.models.tokenizer_settings import SETTINGS, read_settings
 
 
 class Tokenizer:
@@ -52,8 +54,8 @@ class Tokenizer:
         self.lower = lower_case
         self.limit = limit
         self._made = made
-        self._config = _read_tokenizer_config(folder) if made is None else made.config
-        where = str(folder / "tokenizer_config.json")
+        self._config = read_settings(folder) if made is None else made.config
+        where = str(folder / SETTINGS)
         say_fields(where, self._config)
         data = read_bounded(self.path, MAX_FILE) if made is None else made.data
         changed = applied(where, data, self._config, vocab)
@@ -86,7 +88,8 @@ class Tokenizer:
     def made(self) -> Made:
         """All that it is, without the folder it was read from."""
         template = read_template(self._folder, self._config)
-        return Made(self.file(), {**self._config, "chat_template": template})
+        config = {k: v for k, v in self._config.items() if k != OLDER_TOKENS}  # the file has them
+        return Made(self.file(), {**config, "chat_template": template})
 
     def unlimited(self) -> Tokenizer:
         """The same, but it cuts no text."""
@@ -290,12 +293,3 @@ def _tokens(file: bytes) -> tuple[object, ...]:
     data = json.loads(file)
     added = {token["id"]: token["content"] for token in data.get("added_tokens") or ()}
     return data["model"].get("vocab"), added, data.get("decoder")
-
-
-def _read_tokenizer_config(folder: Path) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        path = folder / name
-        if path.exists():
-            out |= read_object(path)
-    return out

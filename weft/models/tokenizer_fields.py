@@ -14,14 +14,18 @@ from typing import Any
 from weft.core.errors import ModelError
 from weft.core.notices import listed, say, say_unknown
 from weft.models.inert_fields import TOKENIZER
+from weft.models.tokenizer_plain import TEKKEN
 
+OLDER_TOKENS = "added_tokens.json"  # the key of that file's tokens among the settings
+FIX = "fix_mistral_regex"
 NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _SIDES = ("left", "right")
 _READ = (
     "model_max_length", "chat_template", "response_template", "truncation_side",
     "split_special_tokens", "added_tokens_decoder", "additional_special_tokens",
-    "extra_special_tokens", "clean_up_tokenization_spaces",
+    "extra_special_tokens", "clean_up_tokenization_spaces", OLDER_TOKENS, FIX,
 )  # fmt: skip
+_LARGE = 100_000  # tokens; transformers mends the pattern of tokenizers with more
 # Classes whose code sets these fields, whatever tokenizer.json says; others only keep them.
 _BERT = {"do_lower_case": "lowercase", "tokenize_chinese_chars": "handle_chinese_chars",
          "strip_accents": "strip_accents"}  # fmt: skip
@@ -100,6 +104,8 @@ def _change(where: str, file: dict[str, Any], config: Mapping[str, Any], vocab: 
     changed |= _normalize(where, file.get("normalizer"), config, kind)
     changed |= kind == "LlamaTokenizer" and _no_prefix(where, file, config)
     changed |= kind in _BYTE_CLASSES and _prefix(where, file.get("pre_tokenizer"), config)
+    if flag_of(where, config, FIX):
+        changed |= vocab is None or _mend_pattern(file)
     return changed
 
 
@@ -133,33 +139,40 @@ def _add(where: str, file: dict[str, Any], config: Mapping[str, Any], vocab: int
 
 def _wanted(where: str, config: Mapping[str, Any], have: Mapping[str, Token]) -> list[Token]:
     """The tokens that the config adds, or has other settings for."""
-    listed_there = config.get("added_tokens_decoder") or {}
-    if not isinstance(listed_there, dict) or not all(str(k).isdecimal() for k in listed_there):
-        raise ModelError(f"{where}: added_tokens_decoder is not a table of tokens by their ids")
-    order = sorted(listed_there.items(), key=lambda item: int(item[0]))
+    older = _by_id(where, config, OLDER_TOKENS)
+    by_id = _by_id(where, config, "added_tokens_decoder") or older
+    order = sorted(by_id.items(), key=lambda item: int(item[0]))
     known = {t["content"]: t for _, value in order for t in [_token(where, value, False)]}
-    found = [t for t in known.values() if not _same(t, have.get(t["content"]))]
-    names = {content_of(value) for value in _special(config)} - {None}
+    taken = {str(token["id"]) for token in have.values()} & older.keys()
+    hidden = {content_of(older[i]) for i in taken}  # unless they have a name
+    found = [t for c, t in known.items() if c not in hidden and not _same(t, have.get(c))]
+    special = [(name, _token(where, value, True)) for name, value in _special(config)]
+    names = {token["content"] for _, token in special}
     for token in found:
         token["special"] |= token["content"] in names
     there = have.keys() | {t["content"] for t in found}
-    for value in _special(config):
-        token = _token(where, value, True)
-        if token["content"] not in there:
-            there |= {str(token["content"])}
-            found.append(known.get(token["content"], token))
+    for name, token in special:  # of several of one content the last counts
+        if name in NAMED:
+            token = known.get(token["content"], token)
+        if token["content"] not in there and token not in found:
+            found.append(token)
     return found
 
 
-def _special(config: Mapping[str, Any]) -> Iterator[Any]:
-    """The tokens that have names, and the list of further ones."""
-    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or ()
-    yield from (config[name] for name in NAMED if content_of(config.get(name)))
-    yield from (
-        v for k, v in config.items() if k.endswith("_token") and k not in NAMED and content_of(v)
-    )
+def _by_id(where: str, config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = config.get(name) or {}
+    if isinstance(found, dict) and all(k.isdecimal() and len(k) < 20 for k in found):
+        return found
+    raise ModelError(f"{where}: {name} is not a table of tokens by their ids")
+
+
+def _special(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The tokens that have names, and the list of further ones, without."""
+    extra = config.get("extra_special_tokens", config.get("additional_special_tokens"))
+    others = (k for k in config if k.endswith("_token") and k not in NAMED)
+    yield from ((name, config[name]) for name in (*NAMED, *others) if content_of(config.get(name)))
     if isinstance(extra, dict | list):
-        yield from extra.values() if isinstance(extra, dict) else extra
+        yield from (("", v) for v in (extra.values() if isinstance(extra, dict) else extra))
 
 
 def _token(where: str, value: Any, special: bool) -> Token:
@@ -230,3 +243,27 @@ def _no_prefix(where: str, file: dict[str, Any], config: Mapping[str, Any]) -> b
         elif step and not rest:
             file[name] = None
     return json.dumps([file.get(name) for name in _STEPS]) != before
+
+
+def mended(data: bytes) -> bytes:
+    """The tokenizer.json `data`, as FIX changes it."""
+    file = json.loads(data)
+    return json.dumps(file, ensure_ascii=False).encode() if _mend_pattern(file) else data
+
+
+def _mend_pattern(file: dict[str, Any]) -> bool:
+    """Splits texts by the pattern that Mistral's own tokenizers have, in place of the first step.
+    Its vocabulary tells that a tokenizer is one of those that were converted with another."""
+    tokens = _words(file["model"]).keys() | {t["content"] for t in file.get("added_tokens") or ()}
+    step = file.get("pre_tokenizer")
+    if not step or len(tokens) <= _LARGE:
+        return False
+    split = {"type": "Split", "pattern": {"Regex": TEKKEN}, "behavior": "Isolated", "invert": False}
+    if step["type"] == "Sequence":
+        step["pretokenizers"][:1] = [split]
+        return True
+    if step["type"] == "Metaspace":  # which loses spaces after a split
+        step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+                "use_regex": False}  # fmt: skip
+    file["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, step]}
+    return True

@@ -14,6 +14,7 @@ from weft.models.config import TokenIds
 from weft.models.gguf_tokenizer import PRE
 from weft.models.tokenizer_fields import applied
 from weft.models.tokenizer_plain import GPT2
+from weft.models.tokenizer_settings import SETTINGS, read_settings
 
 _AT = "tokenizer.ggml."
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
@@ -25,9 +26,8 @@ def tokenizer_metadata(folder: Path, vocab: int, ids: TokenIds) -> dict[str, Any
     path = folder / "tokenizer.json"
     if not path.exists():
         return {}
-    settings = folder / "tokenizer_config.json"
-    config = read_object(settings) if settings.exists() else {}
-    changed = applied(str(settings), read_bounded(path), config, vocab)
+    config = read_settings(folder)
+    changed = applied(str(folder / SETTINGS), read_bounded(path), config, vocab)
     raw = read_object(path) if changed is None else parse_json(changed, str(path))
     model = raw.get("model")
     if not isinstance(model, dict) or model.get("type") != "BPE":

@@ -26,6 +26,8 @@ from weft.models.chat import TEMPLATE
 from weft.models.config import DecoderConfig
 from weft.models.families import DECODERS
 from weft.models.names import checkpoint_names
+from weft.models.tokenizer_fields import FIX, OLDER_TOKENS, mended
+from weft.models.tokenizer_settings import SETTINGS, read_settings
 from weft.models.training.settings import MAX_STEPS, stored
 from weft.tensor.casting import cast_array
 
@@ -35,7 +37,7 @@ OPTIMIZER = "optimizer.safetensors"
 _WHOLE, _ADAPTER = (SINGLE, "config.json"), (adapters.WEIGHTS, adapters.CONFIG)
 _NAME = re.compile(r"step-(\d+)")
 TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", TEMPLATE,
+    "tokenizer.json", SETTINGS, "special_tokens_map.json", OLDER_TOKENS, TEMPLATE,
     "generation_config.json",
 )  # fmt: skip
 
@@ -83,10 +85,14 @@ def said_of_head(raw: Mapping[str, Any], config: DecoderConfig) -> dict[str, Any
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """The tokenizer's files and generation_config.json, those of them that are there."""
+    """The tokenizer's files and generation_config.json, those of them that are there. `target` may
+    lack the config.json by which FIX is understood, so its tokenizer.json has that already."""
     for name in TOKENIZER_FILES:
         if (source / name).exists():
-            write_bytes(target / name, read_bounded(source / name))
+            data = read_bounded(source / name)
+            if name == "tokenizer.json" and read_settings(source).get(FIX):
+                data = mended(data)
+            write_bytes(target / name, data)
 
 
 def write_state(folder: Path, state: State) -> None:

@@ -200,10 +200,10 @@ def _tokenizer_key(settings: Settings) -> str:
     """What the tokenizer follows from, besides the text. Raises ModelError."""
     source, t = settings.model.base or settings.tokenizer.base, settings.tokenizer
     if source:
-        found = digests(Path(source), ["tokenizer.json"])
-        if not found:
+        found = digests(Path(source), [n for n in ck.TOKENIZER_FILES if n != TEMPLATE])
+        if "tokenizer.json" not in found:
             raise ModelError(f"{source} has no tokenizer.json; training on text needs one")
-        key = found["tokenizer.json"]
+        key = " ".join(found.values())
     else:
         key = " ".join([f"trained, {t.vocab} tokens", *t.special])
     if not settings.data.conversations:

@@ -14,8 +14,9 @@ import numpy as np
 
 from weft.core.errors import FileFormatError, ModelError, UsageError
 from weft.core.files import replacing, write_json, write_text
-from weft.importers.hf_config import read_object
 from weft.models.tokenizer import Tokenizer
+from weft.models.tokenizer_fields import content_of
+from weft.models.tokenizer_settings import SETTINGS, read_settings
 
 END = "<|endoftext|>"  # stands between documents, and ends a text
 LEAST_VOCAB = 257  # the bytes, and END
@@ -54,16 +55,13 @@ def train_tokenizer(
 
 
 def end_token(folder: Path) -> str | None:
-    """What ends a text of the folder's tokenizer, as its tokenizer_config.json says. Raises
-    FileFormatError."""
-    path = folder / "tokenizer_config.json"
-    if not path.exists():
-        return None
-    token = read_object(path).get("eos_token")
-    token = token.get("content") if isinstance(token, dict) else token
-    if token is not None and not isinstance(token, str):
-        raise FileFormatError(f"{path}: eos_token is {token!r:.60}; expected a string")
-    return token or None
+    """What ends a text of the folder's tokenizer, as its settings say. Raises
+    FileFormatError, ModelError."""
+    token = read_settings(folder).get("eos_token")
+    text = content_of(token)
+    if token is not None and text is None:
+        raise FileFormatError(f"{folder / SETTINGS}: eos_token is {token!r:.60}; expected a string")
+    return text or None
 
 
 def write_tokens(texts: Iterable[str], folder: Path, vocab: int, path: Path) -> int:
