@@ -237,7 +237,7 @@ class Compiled:
             args, kwargs = unflatten(tree, tensors)
             return self.fn(*args, **kwargs)
 
-        traced = trace_call(self.fn, specs, self.__name__, rebuilt)
+        traced = trace_call(self.fn, specs, self.__name__, rebuilt, checked=True)
         if constant:
             frozen = replace(traced.graph, meta={**traced.graph.meta, "frozen": True})
             traced = replace(traced, graph=frozen)
@@ -265,7 +265,7 @@ class Compiled:
         roles = parted.roles()
         return Entry(
             traced.graph, parted, traced.tree, wanted, roles, traced.captured, states, {},
-            fed, traced.grads, traced.guards, traced.facts, shared, roots,
+            fed, traced.grads, traced.guards, traced.facts, traced.checks, shared, roots,
         )  # fmt: skip
 
     def _programs_for(
@@ -311,7 +311,12 @@ class Compiled:
         results = [result(a, role) for a, role in zip(arrays, entry.roles)]
         for tensor, gradient in entry.grads:
             tensor._grad = gradient
-        return unflatten(entry.tree, results)
+        made = unflatten(entry.tree, results)
+        if entry.checks:
+            made, found = made
+            for refuse, flags in zip(entry.checks, found):
+                refuse(flags)
+        return made
 
 
 def compile(

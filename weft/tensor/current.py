@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from weft.graph.ir import Node
 
@@ -27,6 +27,8 @@ class Capturing(Protocol):
     def writes_grad(self, tensor: TensorBase) -> None: ...
 
     def guard(self, check: Callable[[], bool]) -> None: ...
+
+    def check(self, flags: TensorBase, refuse: Callable[[Any], None]) -> None: ...
 
 
 class _Current(threading.local):

@@ -39,6 +39,7 @@ class Entry:
     grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
     guards: tuple[Callable[[], bool], ...] = ()  # it serves while these hold
     facts: Facts | None = None  # the guards on modules, which can say what changed
+    checks: tuple[Callable[[Any], None], ...] = ()  # by which a run may be refused
     shared: Sequence[tuple[int, Tensor]] = ()  # arguments that were met as these tensors
     roots: frozenset[int] = frozenset()  # ids of what the trace read, if it leaves anything behind
     session: Session | PartedSession | None = None
@@ -123,7 +124,7 @@ class Kept:
         """Looks for a shorter way to make calls with `count` arrays like the one just made."""
         if entry.trials:
             entry.trials -= 1
-            plain = not (entry.states or entry.fed or entry.grads or entry.derived)
+            plain = not (entry.states or entry.fed or entry.grads or entry.derived or entry.checks)
             plain = plain and len(entry.wanted) == count
             if plain and isinstance(entry.session, Session):
                 bound = [(entry.captured[name], value) for name, value in entry.bound.items()]

@@ -49,6 +49,7 @@ class Traced:
     grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
     guards: tuple[Callable[[], bool], ...] = ()  # what the trace took for granted besides
     facts: Facts | None = None  # the first of these guards
+    checks: tuple[Callable[[Any], None], ...] = ()  # what looks at the flags that are returned too
 
 
 class Trace:
@@ -67,6 +68,7 @@ class Trace:
         self.grads: dict[int, tuple[TensorBase, Any]] = {}  # tensors whose .grad was met, and it
         self.met: dict[int, Node] = {}  # what stands for those that were there before
         self.fed: list[tuple[str, TensorBase]] = []  # inputs that take the .grad of a tensor
+        self.checks: list[tuple[TensorBase, Callable[[Any], None]]] = []
 
     def unique(self, name: str) -> str:
         candidate, n = name, self.copies.get(name, 0)
@@ -126,6 +128,10 @@ class Trace:
     def guard(self, check: Callable[[], bool]) -> None:
         """Notes a condition under which the trace is valid."""
         self.guards.append(check)
+
+    def check(self, flags: TensorBase, refuse: Callable[[Any], None]) -> None:
+        """Has each run of a compiled function pass what it computes for `flags` to `refuse`."""
+        self.checks.append((flags, refuse))
 
     def reads_grad(self, tensor: TensorBase) -> None:
         """Notes that the trace depends on a .grad: on there being none; on the state that compiled
@@ -213,9 +219,11 @@ def trace_call(
     specs: Sequence[Spec],
     name: str | None = None,
     call: Callable[[list[Tensor]], Any] | None = None,
+    checked: bool = False,
 ) -> Traced:
     """As `trace`, with the output's nesting and the captured tensors. `call`, if given, calls fn
-    with its arguments arranged differently."""
+    with its arguments arranged differently. `checked`: where the trace has checks, the graph
+    returns (what fn does, their flags)."""
     if CURRENT.trace is not None:
         raise TraceError("a function is being traced already; traces do not nest")
     build = Trace()
@@ -226,6 +234,9 @@ def trace_call(
     try:
         with ops.building():
             result = fn(*tensors) if call is None else call(tensors)
+            checks = build.checks if checked else []
+            if checks:
+                result = result, [flags for flags, _ in checks]
             outputs, tree = _nodes(result, name or "a traced function")
             grads = build.settle_grads()
             build.facts.check_written()
@@ -237,8 +248,10 @@ def trace_call(
         CURRENT.trace = None
     graph = build.finish(outputs, name or getattr(fn, "__name__", "graph").strip("<>"))
     captured = {n.attrs["name"]: t for t, n in build.captured.values() if isinstance(t, Tensor)}
-    guards = tuple(build.guards)
-    return Traced(graph, tree, captured, tuple(build.fed), tuple(grads), guards, build.facts)
+    return Traced(
+        graph, tree, captured, tuple(build.fed), tuple(grads), tuple(build.guards), build.facts,
+        tuple(refuse for _, refuse in checks),
+    )  # fmt: skip
 
 
 def _names(fn: Callable[..., Any], specs: Sequence[Spec]) -> list[str]:

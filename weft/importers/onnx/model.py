@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +18,7 @@ from weft.importers.onnx.functions import Functions
 from weft.importers.onnx.graph import Function, Graph
 from weft.importers.onnx.inputs import as_array, host_types, sizes_of
 from weft.importers.onnx.linear import linear_weights, with_packed
-from weft.importers.onnx.longs import Beyond32, fits
+from weft.importers.onnx.longs import Beyond32, fits, refuse
 from weft.importers.onnx.run import Frame, NeedsValue, Run
 from weft.importers.onnx.stretch import Stretch, traced_names
 from weft.importers.onnx.table import Value
@@ -181,14 +182,20 @@ class OnnxModel(Foreign):
         """As part of a larger trace."""
         if self._node_by_node:
             raise TraceError(f"{self._name} runs node by node: {self._node_by_node}")
-        frame = self.frame(given)
+        frame, trace = self.frame(given), CURRENT.trace
+        run = Run(self.functions, self.device, traced_names(given))
+        for name in self.longs & given.keys():
+            run.longs.mark(given[name])
         try:
-            Run(self.functions, self.device, traced_names(given)).nodes(self.graph.nodes, frame, 0)
+            run.nodes(self.graph.nodes, frame, 0)
         except NeedsValue as need:
             raise TraceError(
                 f"{self._name}: {need.why}: what it computes depends on values, which a trace does "
                 "not have"
             ) from need
+        flags = run.longs.verdict()
+        if trace is not None and flags is not None:
+            trace.check(flags, partial(refuse, [place for place, _ in run.longs.checks]))
         return self._results(frame)
 
     def _recorded(self, given: dict[str, Value]) -> Any:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from weft.core.errors import DTypeError
 from weft.importers.foreign import Foreign
 from weft.importers.onnx.graph import Graph
+from weft.importers.onnx.longs import fits
 from weft.importers.onnx.table import Value
 from weft.importers.onnx.values import HOST_ONLY
 from weft.nn.module import Parameter
@@ -17,7 +17,6 @@ from weft.tensor.core import Tensor
 
 ON_HOST = 4096  # elements up to which a constant of integers stays on the host
 LARGE = 64  # elements from which on a Constant node is taken for a weight
-INT32 = np.iinfo(np.int32)
 # Operands that are measured, not learnt.
 _MEASURED = {"BatchNormalization": (3, 4), "QuantizeLinear": (1,), "DequantizeLinear": (1,)}
 
@@ -36,8 +35,8 @@ def unread(graph: Graph) -> Iterator[str]:
 def hold_constants(module: Foreign, graphs: Sequence[Graph], device: Device | None) -> set[str]:
     """Makes tensors of the module of what these graphs and those inside them hold: parameters of
     initializers of floats, buffers of other arrays. Single numbers and few integers, of which
-    shapes are computed, stay arrays. Gives the names of those of int64, which are int32 now. Raises
-    DTypeError for integers beyond 32 bits."""
+    shapes are computed, stay arrays, and so do integers beyond 32 bits. Gives the names of those of
+    int64, which are int32 now."""
     longs: set[str] = set()
     for graph in (inner for g in graphs for inner in (g, *g.subgraphs())):
         measured = {
@@ -47,7 +46,7 @@ def hold_constants(module: Foreign, graphs: Sequence[Graph], device: Device | No
             if i < len(node.inputs)
         }
         for name in list(graph.constants):
-            made = _tensor(name, graph.constants[name])
+            made = _tensor(graph.constants[name])
             if made is None:
                 continue
             learnt = name in graph.initial and name not in measured and made.dtype.is_float
@@ -64,16 +63,13 @@ def hold_constants(module: Foreign, graphs: Sequence[Graph], device: Device | No
     return longs
 
 
-def _tensor(name: str, array: np.ndarray) -> Tensor | None:
+def _tensor(array: np.ndarray) -> Tensor | None:
     few = array.size <= ON_HOST if array.dtype.kind in "biu" else array.ndim == 0
     if few or array.size == 0 or array.dtype in HOST_ONLY or array.dtype == np.float64:
         return None
+    if not fits(array):
+        return None
     if array.dtype == np.int64:
-        if array.min() < INT32.min or array.max() > INT32.max:
-            raise DTypeError(
-                f"constant {name!r:.80} holds {array.min()} to {array.max()}; weft's devices "
-                "have int32 for ONNX's int64"
-            )
         array = array.astype(np.int32)
     return Tensor(array if array.flags.aligned else array.copy())
 
