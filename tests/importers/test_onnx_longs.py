@@ -185,9 +185,7 @@ def random_graph(draw: Any) -> tuple[Any, list[np.ndarray]]:
             nodes.append(helper.make_node(op, ["mask", *operands], [out]))
         elif op == "CumSum":
             nodes.append(helper.make_node(op, [operands[0], "one"], [out]))
-        elif op == "ReduceSum":
-            nodes.append(helper.make_node(op, [operands[0], "axis"], [out], keepdims=1))
-        elif op == "ReduceMax":
+        elif op in ("ReduceSum", "ReduceMax"):
             nodes.append(helper.make_node(op, [operands[0], "axis"], [out], keepdims=1))
         elif op == "Concat":  # and back to three columns
             nodes.append(helper.make_node(op, operands, [out + "w"], **attrs))

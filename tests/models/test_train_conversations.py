@@ -21,7 +21,7 @@ from weft.models.training import loop
 from weft.models.training.checkpoints import write_model
 from weft.models.training.conversations import read_conversations
 from weft.models.training.model import config_of, folder_weights, fresh_weights
-from weft.models.training.packing import RowBatches, Rows, decoded, write_rows
+from weft.models.training.packing import RowBatches, Rows, write_rows
 from weft.models.training.prepare import new_config, prepare_data
 from weft.models.training.report import read_log
 from weft.models.training.settings import ModelSettings, settings_from
@@ -315,7 +315,12 @@ def test_a_run_follows_pytorch(base: Path, tmp_path: Path, pack: bool, accumulat
         made = [batches.at(step * accumulate + i) for i in range(accumulate)]
         ids, targets = (torch.tensor(np.concatenate(part)).long() for part in zip(*made))
         opt.zero_grad()
-        logits = model(ids).logits
+        first = ids < 0  # of a later conversation in its row
+        ids = torch.where(first, ~ids, ids)
+        number, row = first.long().cumsum(1), torch.arange(ids.shape[1])
+        start = torch.where(first, row, 0).cummax(1).values
+        seen = (number[:, :, None] == number[:, None, :]) & (row[:, None] >= row[None, :])
+        logits = model(ids, attention_mask=seen[:, None], position_ids=row - start).logits
         loss = torch.nn.functional.cross_entropy(
             logits.reshape(-1, logits.shape[-1]), targets.reshape(-1), ignore_index=-100
         )
@@ -473,6 +478,8 @@ def test_conversations_given_as_text_are_noticed(
     assert "t.jsonl holds conversations; [data] conversations" in capfd.readouterr().err
 
 
-def test_decoded_rows_mask_what_is_not_said() -> None:
-    ids, targets = decoded(np.array([[~4, 5, ~6, 7]], np.int32))
-    assert ids.tolist() == [[4, 5, 6]] and targets.tolist() == [[5, -100, 7]]
+def test_rows_mask_what_is_not_said(tmp_path: Path) -> None:
+    write_rows([np.array([~4, 5, ~6, 7], np.int32), np.array([8, 9], np.int32)], tmp_path / "r.npy")
+    ids, targets = Rows(tmp_path / "r.npy", 300, 8).row([0, 1], 8)
+    assert ids.tolist() == [4, 5, 6, 7, ~8, 9, 0]
+    assert targets.tolist() == [5, -100, 7, -100, 9, -100, -100]

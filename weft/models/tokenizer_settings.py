@@ -1,4 +1,4 @@
-"""The files beside a tokenizer.json that say how it is used, read together as transformers 5 does."""
+"""The files beside a tokenizer.json that say how it is used, read as transformers 5 does."""
 
 from __future__ import annotations
 

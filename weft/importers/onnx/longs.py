@@ -106,8 +106,8 @@ def refuse(places: list[str], flags: Tensor) -> None:
     wrong = np.flatnonzero(flags.numpy())
     if wrong.size:
         raise Beyond32(
-            f"node {places[wrong[0]]}: an int64 result beyond 32 bits, which compiled functions and "
-            "devices do not have; call the model by itself, on the CPU: from_onnx(path)"
+            f"node {places[wrong[0]]}: an int64 result beyond 32 bits, which compiled functions "
+            "and devices do not have; call the model by itself, on the CPU: from_onnx(path)"
         )
 
 

@@ -13,8 +13,8 @@ from weft.models.hub.names import is_gguf
 CONFIG, ADAPTER_CONFIG, ADAPTER = "config.json", "adapter_config.json", "adapter_model.safetensors"
 _BESIDE = {
     CONFIG, ADAPTER_CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "modules.json", "quantize_config.json",
-    "config_sentence_transformers.json",
+    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "modules.json",
+    "quantize_config.json", "config_sentence_transformers.json",
 }  # fmt: skip
 _MODULES = re.compile(r"\d{1,2}_\w{1,40}/config\.json|sentence_[a-z-]{2,20}_config\.json", re.ASCII)
 _NO_MODEL = ("mmproj", "imatrix")  # GGUF files of another purpose

@@ -44,7 +44,8 @@ class TrainableDecoder:
     masters, the others as they are given, packed ones by their parts ("0.q.w.codes", ...).
     `compute` is the dtype that matrices are multiplied in; packed ones in float32.
     `dropout` is that of embeddings and residual branches, and happens while `key` is set. With
-    `checkpointing` the backward pass computes each layer's inner values again.
+    `checkpointing` the backward pass computes each layer's inner values again. With `packed` ~id
+    begins another document in a row (`decoder.train_forward`).
     """
 
     def __init__(
@@ -57,12 +58,18 @@ class TrainableDecoder:
         dropout: float = 0.0,
         adapter_dropout: float = 0.0,
         checkpointing: bool = False,
+        packed: bool = False,
     ) -> None:
         check_context(config, context)
         if checkpointing and config.shares:
             raise UsageError(
                 f"[train] checkpointing: layers of {config.family} share keys and values, which "
                 "are kept; leave it out"
+            )
+        if packed and config.attn_softcap:
+            raise UsageError(
+                f"[data] pack: {config.family} caps its attention scores, so none can be far below "
+                "the others and hide a conversation; leave it out"
             )
         dtype = as_dtype(compute)
         arrays, forms = parted(weights)
@@ -76,7 +83,7 @@ class TrainableDecoder:
                 self.tensors[role] = Tensor(value, role)
         self._tables = {name: Tensor(t, name) for name, t in tables(config, context).items()}
         self.dropout, self.adapter_dropout = dropout, adapter_dropout
-        self.checkpointing = checkpointing
+        self.checkpointing, self.packed = checkpointing, packed
         self.key: Tensor | None = None  # uint32 [2], of this step's dropout; None: drop nothing
         self.part = 0  # of a step that adds up several batches: each draws its own numbers
         self._draws = 0
@@ -106,7 +113,8 @@ class TrainableDecoder:
         """float32 [B * T, vocab] of ids int32 [B, T]. `watch` is called with "layer i" and the
         layer's result."""
         self._draws = self.part << 20
-        out = train_forward(self.config, self._values(), ids.value, self._training(watch))
+        training = self._training(watch)
+        out = train_forward(self.config, self._values(), ids.value, training, self.packed)
         return Tensor(out)
 
     def loss(self, ids: Tensor, targets: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Conversations as rows of tokens: the file that holds them, and the order of batches.
 
 The file is int32 [N]: of each conversation how many tokens it has, then the tokens, ~id where the
-model does not say it. A row holds one conversation, or as many behind one another as fit.
+model does not say it. A row holds one conversation, or as many behind one another as fit. In such a
+row the ids of a batch mark where each begins (`decoder.train_forward`).
 """
 
 from __future__ import annotations
@@ -65,21 +66,26 @@ class Rows:
         """Conversations."""
         return len(self.lengths)
 
-    def row(self, numbers: Sequence[int], length: int) -> np.ndarray:
-        """int32 [length]: conversations behind one another, then tokens that do not count."""
+    def row(self, numbers: Sequence[int], length: int) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, targets) int32 [length - 1]: conversations behind one another, then tokens that do
+        not count. The first token of each but the first is ~id, and the target of no token."""
         out = np.full(length, ~0, np.int32)
-        at = 0
+        begins, at = [], 0
         for n in numbers:
             start, size = self._starts[n], self.lengths[n]
             out[at : at + size] = self._flat[start : start + size]
+            begins.append(at)
             at += size
-        return out
+        ids, targets = np.where(out < 0, ~out, out), np.where(out < 0, LEFT_OUT, out)
+        later = begins[1:]
+        ids[later], targets[later] = ~ids[later], LEFT_OUT
+        return ids[:-1], targets[1:]
 
 
-def decoded(rows: np.ndarray) -> Batch:
-    """(ids, targets) int32 [B, T] of rows int32 [B, T + 1]."""
-    ids = np.where(rows < 0, ~rows, rows)
-    return ids[:, :-1].copy(), np.where(rows < 0, LEFT_OUT, rows)[:, 1:].copy()
+def stacked(rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> Batch:
+    """A batch of rows."""
+    ids, targets = (np.stack(part) for part in zip(*rows))
+    return ids, targets
 
 
 class RowBatches:
@@ -97,7 +103,7 @@ class RowBatches:
     def at(self, number: int) -> Batch:
         """Batch `number` (0, 1, ...): ids and targets, int32 [batch, length]."""
         first = number * self.batch
-        return decoded(np.stack([self._row(i) for i in range(first, first + self.batch)]))
+        return stacked([self._row(i) for i in range(first, first + self.batch)])
 
     def epoch(self, number: int) -> float:
         """The number of times the data has been seen before batch `number`."""
@@ -113,7 +119,7 @@ class RowBatches:
         rows = self._first(whole) + (epochs - whole) * (self._ends[whole] - self._first(whole))
         return max(int(np.ceil(rows / self.batch)), 1)
 
-    def _row(self, index: int) -> np.ndarray:
+    def _row(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         epoch = self._epoch_of(index)
         if epoch != self._epoch:
             self._epoch, self._made = epoch, self._packed(epoch)
@@ -165,4 +171,4 @@ def row_evaluation(rows: Rows, batch: int, length: int, most: int) -> list[Batch
     picked = np.unique(np.linspace(0, rows.count - 1, count).astype(np.int64)).tolist()
     made = [rows.row([n], length + 1) for n in picked]
     made += [rows.row([], length + 1)] * (-len(made) % batch)
-    return [decoded(np.stack(made[i : i + batch])) for i in range(0, len(made), batch)]
+    return [stacked(made[i : i + batch]) for i in range(0, len(made), batch)]

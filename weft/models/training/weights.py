@@ -56,7 +56,7 @@ class Trained:
         self.model = TrainableDecoder(
             config, weights, s.train.context, trainable, compute=as_dtype(s.train.precision),
             dropout=s.model.dropout, adapter_dropout=s.lora.dropout,
-            checkpointing=s.train.checkpointing,
+            checkpointing=s.train.checkpointing, packed=s.data.pack,
         )  # fmt: skip
 
     def read(self, folder: Path) -> dict[str, np.ndarray]:
