@@ -47,6 +47,20 @@ def first_line(said: object) -> str:
     return (str(said).strip() or type(said).__name__).splitlines()[0][:200]
 
 
+def shown(value: object, most: int = 60) -> str:
+    r"""A value of a stranger's file for a message: in one line, cut, nothing a terminal would obey.
+
+    >>> shown("a\nb\x1b[2J"), shown([1, "a"])
+    ('a\\nb\\x1b[2J', "[1, 'a']")
+    """
+    try:
+        said = value[: most + 1] if isinstance(value, str) else repr(value)[: most + 1]
+    except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
+        return "a value nested deeply, or a very long number"
+    said = visible(said).replace("\n", "\\n")
+    return said if len(said) <= most else f"{said[: most - 3]}..."
+
+
 def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """The same as a Markdown table."""
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]

@@ -12,6 +12,7 @@ from weft.core.errors import FileFormatError, ModelError
 from weft.core.hints import command
 from weft.core.notices import say
 from weft.core.private import read_regular
+from weft.core.text import shown
 
 MAX_JSON = 64 << 20  # bytes; the index of a very large model has a few
 MAX_CONFIG = 4 << 20  # bytes; what people write is below 100 KB
@@ -88,9 +89,8 @@ class Fields:
         return default, False
 
     def _bad(self, name: str, value: object, expected: str) -> ModelError:
-        shown = repr(value)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        return ModelError(f"{self.where}: {name} is {shown}; expected {expected}")
+        said = shown(repr(value) if isinstance(value, str) else value)
+        return ModelError(f"{self.where}: {name} is {said}; expected {expected}")
 
     def integer(self, name: str, lo: int, hi: int, default: Any = _REQUIRED) -> Any:
         """An integer in [lo, hi], or `default`."""

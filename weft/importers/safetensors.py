@@ -22,6 +22,7 @@ import numpy as np
 
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.mapped import map_file
+from weft.core.text import shown
 from weft.importers.hf_config import parse_json, read_object
 
 MAX_HEADER = 100_000_000  # bytes, as the format's own library has it
@@ -130,10 +131,10 @@ def _tensor(name: str, entry: object, base: int, room: int, where: str) -> Tenso
         raise FileFormatError(f"{at}: dtype {str(code)[:40]!r} is not supported; known: {known}")
     if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_is_index, shape)):
         raise FileFormatError(
-            f"{at}: shape {str(shape)[:80]}; expected at most {MAX_RANK} sizes, none negative"
+            f"{at}: shape {shown(shape, 80)}; expected at most {MAX_RANK} sizes, none negative"
         )
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_index, offsets)):
-        raise FileFormatError(f"{at}: data_offsets {str(offsets)[:80]}; expected [start, stop]")
+        raise FileFormatError(f"{at}: data_offsets {shown(offsets, 80)}; expected [start, stop]")
     start, stop = offsets
     if not start <= stop <= room:
         raise FileFormatError(
@@ -146,7 +147,7 @@ def _tensor(name: str, entry: object, base: int, room: int, where: str) -> Tenso
         extent *= max(d, 1)
     if elements * dtype.itemsize != stop - start or extent * dtype.itemsize >= 1 << 62:
         raise FileFormatError(
-            f"{at}: {code}{str(shape)[:80]} needs {elements * dtype.itemsize} bytes; "
+            f"{at}: {code}{shown(shape, 80)} needs {elements * dtype.itemsize} bytes; "
             f"data_offsets give {stop - start}"
         )
     return TensorInfo(name, dtype, tuple(shape), base + start, base + stop)

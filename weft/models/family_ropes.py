@@ -13,6 +13,7 @@ from typing import Any
 
 from weft.core.errors import ModelError
 from weft.core.notices import say_unknown
+from weft.core.text import shown
 from weft.importers.hf_config import Fields
 from weft.models.config import Rope
 from weft.models.family_parts import MAX_POSITIONS, refuse
@@ -35,7 +36,7 @@ def single_rope(
     said = said_of(c)
     if nested := next((k for k, v in said.data.items() if isinstance(v, dict)), None):
         raise ModelError(
-            f"{said.where}: a rope for each kind of layer ({nested[:40]}): unsupported"
+            f"{said.where}: a rope for each kind of layer ({shown(nested, 40)}): unsupported"
         )
     outer = c.integer(_ORIGINAL, 1, MAX_POSITIONS, None)
     return _rope(c, said, head_dim, outer, partial, renamed, more)

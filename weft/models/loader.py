@@ -16,6 +16,7 @@ from weft.core.errors import (
     UsageError,
 )
 from weft.core.hints import command
+from weft.core.text import shown
 from weft.importers.hf_config import Fields, has_weights, read_config
 from weft.models.base import Model
 from weft.models.config import DecoderConfig, EncoderConfig, Made, TokenIds
@@ -144,8 +145,8 @@ def _unsupported(config: Fields, kind: str) -> ModelError:
     known = ", ".join([*DECODERS, *ENCODERS])
     names = config.data.get("architectures")
     name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
-    shown = " / ".join(n for n in (kind[:60], name[:60]) if n) or "unnamed (no model_type)"
-    return ModelError(f"{config.where}: architecture {shown} is not supported; supported: {known}")
+    said = " / ".join(shown(n) for n in (kind, name) if n) or "unnamed (no model_type)"
+    return ModelError(f"{config.where}: architecture {said} is not supported; supported: {known}")
 
 
 def _open_device(device: str | Device | None, fallback: str | None) -> Device:

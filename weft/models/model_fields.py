@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from weft.core.errors import ModelError
 from weft.core.notices import say_unknown
+from weft.core.text import shown
 from weft.importers.hf_config import Fields
 from weft.models.family_fields import ALIASES, Table
 from weft.models.inert_fields import CONFIG, FAMILY, REFUSED, SENSES
@@ -46,7 +47,8 @@ def check_architecture(raw: Fields, task: Task) -> None:
     what = next((said for end, said in _OTHERS.items() if names[0].endswith(end)), "something else")
     kind = raw.text("model_type", "")
     raise ModelError(
-        f"{raw.where}: {names[0][:80]} is {what}; of type {kind[:40]} weft plays {_WANTED[task]}"
+        f"{raw.where}: {shown(names[0], 80)} is {what}; of type {shown(kind, 40)} weft plays "
+        f"{_WANTED[task]}"
     )
 
 
@@ -76,4 +78,4 @@ def refuse_changes(raw: Fields, table: Mapping[str, Any]) -> None:
         value = raw.data.get(name)
         if name in table or value is None or value in plain:
             continue
-        raise ModelError(f"{raw.where}: {name} = {str(value)[:60]} is not supported")
+        raise ModelError(f"{raw.where}: {name} = {shown(value)} is not supported")

@@ -7,7 +7,8 @@ from typing import Any
 
 from weft.core.errors import ModelError
 from weft.core.notices import listed, say, say_unknown
-from weft.importers.hf_config import Fields, parse_json, read_bounded, read_object
+from weft.core.text import shown
+from weft.importers.hf_config import MAX_CONFIG, Fields, parse_json, read_bounded, read_object
 from weft.models.config import COMMON_PROMPTS, Pooling
 from weft.models.encoders import MAX_TOKENS
 from weft.models.family_parts import MAX_HIDDEN, refuse
@@ -87,7 +88,7 @@ def read_pooling(folder: Path) -> Pooling:
 
 
 def _modules(path: Path) -> list[Fields]:
-    modules = parse_json(read_bounded(path), str(path))
+    modules = parse_json(read_bounded(path, MAX_CONFIG), str(path))
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
         raise ModelError(f"{path}: expected a list of modules")
     return [Fields(m, f"{path}: module {i}") for i, m in enumerate(modules)]
@@ -134,7 +135,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     kind = c.text("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
         raise ModelError(
-            f"{path}: the model is a {kind[:40]}; weft embeds with SentenceTransformer"
+            f"{path}: the model is a {shown(kind, 40)}; weft embeds with SentenceTransformer"
         )
     prompts = c.section("prompts") or Fields({}, path.name)
     found = tuple((name, prompts.text(name, "")) for name in prompts.data)
@@ -150,10 +151,10 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 def _known(path: Path, names: tuple[str, ...], more: tuple[str, ...] = ()) -> Fields:
     """A file's fields, once those are refused that ask for what weft does not do."""
-    c = Fields(read_object(path), str(path))
+    c = Fields(read_object(path, MAX_CONFIG), str(path))
     for name, plain in _PLAIN.items():
         if c.data.get(name) is not None and c.data[name] not in plain:
-            raise ModelError(f"{path}: {name} = {str(c.data[name])[:60]} is not supported")
+            raise ModelError(f"{path}: {name} = {shown(c.data[name])} is not supported")
     filled = {name: value for name, value in c.data.items() if name not in _EMPTY or value}
     say_unknown(str(path), filled, names, _INERT, _PLAIN, more)
     return c
@@ -164,18 +165,23 @@ def _tokenizer_limit(folder: Path) -> int | None:
     own files do not say."""
     path = folder / "tokenizer_config.json"
     found = read_object(path).get("model_max_length") if path.exists() else None
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    if found is None:
         return None
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise ModelError(f"{path}: model_max_length is {shown(found)}; expected a number")
     return int(found) if 1 <= found <= MAX_TOKENS else None
 
 
 def _inside(folder: Path, relative: str, where: str) -> Path:
     """`folder/relative`, refusing a path that leads out of the folder."""
     parts = Path(relative).parts
-    odd = len(relative) > 200 or any(c in relative for c in "\\:\0")
+    odd = len(relative) > 200 or any(c in "\\:" or not c.isprintable() for c in relative)
     if odd or Path(relative).is_absolute() or ".." in parts:
         raise ModelError(f"{where}: path {relative[:80]!r} leads out of the model folder")
-    return folder / relative
+    home = folder / relative
+    if not home.resolve().is_relative_to(folder.resolve()):  # by way of a link
+        raise ModelError(f"{where}: path {relative[:80]!r} leads out of the model folder")
+    return home
 
 
 def _modes(c: Fields) -> tuple[Any, ...]:

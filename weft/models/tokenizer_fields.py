@@ -13,6 +13,7 @@ from typing import Any
 
 from weft.core.errors import ModelError
 from weft.core.notices import listed, say, say_unknown
+from weft.core.text import shown
 from weft.models.inert_fields import TOKENIZER
 from weft.models.tokenizer_plain import TEKKEN
 
@@ -57,7 +58,7 @@ def flag_of(where: str, config: Mapping[str, Any], name: str) -> bool | None:
     value = config.get(name)
     if value is None or isinstance(value, bool):
         return value
-    raise ModelError(f"{where}: {name} is {str(value)[:40]!r}; expected true or false")
+    raise ModelError(f"{where}: {name} is {shown(value, 40)}; expected true or false")
 
 
 def side_of(where: str, config: Mapping[str, Any]) -> str | None:
@@ -65,7 +66,7 @@ def side_of(where: str, config: Mapping[str, Any]) -> str | None:
     side = config.get("truncation_side")
     if side is None or side in _SIDES:
         return side
-    raise ModelError(f"{where}: truncation_side is {str(side)[:40]!r}; expected left or right")
+    raise ModelError(f"{where}: truncation_side is {shown(side, 40)}; expected left or right")
 
 
 def applied(where: str, data: bytes, config: Mapping[str, Any], vocab: int) -> bytes | None:
@@ -146,7 +147,7 @@ def _wanted(where: str, config: Mapping[str, Any], have: Mapping[str, Token]) ->
     taken = {str(token["id"]) for token in have.values()} & older.keys()
     hidden = {content_of(older[i]) for i in taken}  # unless they have a name
     found = [t for c, t in known.items() if c not in hidden and not _same(t, have.get(c))]
-    special = [(name, _token(where, value, True)) for name, value in _special(config)]
+    special = [(name, _token(where, value, True)) for name, value in _special(where, config)]
     names = {token["content"] for _, token in special}
     for token in found:
         token["special"] |= token["content"] in names
@@ -166,20 +167,25 @@ def _by_id(where: str, config: Mapping[str, Any], name: str) -> dict[str, Any]:
     raise ModelError(f"{where}: {name} is not a table of tokens by their ids")
 
 
-def _special(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _special(where: str, config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The tokens that have names, and the list of further ones, without."""
+    for name in NAMED:
+        if config.get(name) is not None and content_of(config[name]) is None:
+            raise ModelError(f"{where}: {name} is {shown(config[name])}, which is not a token")
     extra = config.get("extra_special_tokens", config.get("additional_special_tokens"))
+    if extra is not None and not isinstance(extra, dict | list):
+        raise ModelError(f"{where}: further special tokens are {shown(extra)}; expected a list")
     others = (k for k in config if k.endswith("_token") and k not in NAMED)
     yield from ((name, config[name]) for name in (*NAMED, *others) if content_of(config.get(name)))
-    if isinstance(extra, dict | list):
-        yield from (("", v) for v in (extra.values() if isinstance(extra, dict) else extra))
+    for value in extra.values() if isinstance(extra, dict) else extra or ():
+        yield "", value
 
 
 def _token(where: str, value: Any, special: bool) -> Token:
     fields = value if isinstance(value, dict) else {"content": value}
     content = content_of(fields)
     if content is None:
-        raise ModelError(f"{where}: {str(value)[:60]!r} is not a token")
+        raise ModelError(f"{where}: {shown(value)} is not a token")
     flags = {name: flag_of(where, fields, name) for name in _FLAGS}
     flags["special"] = bool(flags["special"]) or special
     if flags["normalized"] is None:

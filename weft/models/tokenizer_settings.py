@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import ModelError
+from weft.core.text import shown
 from weft.importers.hf_config import MAX_CONFIG, read_object
 from weft.models.tokenizer_fields import FIX, NAMED, OLDER_TOKENS, content_of
 
@@ -61,8 +62,8 @@ def _by_id(path: Path, ids: Mapping[str, Any], special: set[str | None]) -> dict
     """The tokens of added_tokens.json in the form of `added_tokens_decoder`."""
     for token, number in ids.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            shown = f"{token[:40]!r} has the id {str(number)[:40]!r}"
-            raise ModelError(f"{path}: the token {shown}; expected a whole number from 0")
+            said = f"{token[:40]!r} has the id {shown(number, 40)}"
+            raise ModelError(f"{path}: the token {said}; expected a whole number from 0")
     return {
         str(number): {"content": token, "special": token in special,
                       "normalized": token not in special}

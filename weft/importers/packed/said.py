@@ -12,6 +12,7 @@ from typing import Any
 
 from weft.core.errors import ModelError
 from weft.core.notices import say_unknown
+from weft.core.text import shown
 from weft.importers.hf_config import Fields
 
 _READ: Mapping[str, str] = {
@@ -75,7 +76,7 @@ def check_keys(config: Fields, method: str) -> None:
         if value is None or value in plain or (name == "sparsity_config" and dense):
             continue
         raise ModelError(
-            f"{config.where}: {name} = {str(value)[:60]} is not supported: without it the weights "
+            f"{config.where}: {name} = {shown(value)} is not supported: without it the weights "
             "give other numbers"
         )
     data = config.data
