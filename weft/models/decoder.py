@@ -44,6 +44,7 @@ from weft.models.layers import (
 )
 from weft.models.matrices import matrices
 from weft.models.mixers import MIXERS
+from weft.models.whole import Whole
 from weft.ops.picks import first_rows
 
 
@@ -127,96 +128,6 @@ class _Cached:
         return out
 
 
-_BITS = 16  # of a document's start: as many columns as kernels take at once
-_FAR = 2.0**15  # how far below others the score of a hidden key is
-
-
-@dataclass(frozen=True)
-class _Whole:
-    """The past of rows in training: `batch` sequences of `length` rows side by side. Where a
-    sequence holds several documents, `start` int32 [B * length] is where each row's begins in it:
-    a row sees its own document alone."""
-
-    c: DecoderConfig
-    batch: int
-    length: int
-    start: Value | None = None
-    kept: dict[int, KeysValues] = field(default_factory=dict)  # by layer
-
-    def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
-        assert sinks is None, "models with sinks are not trained"
-        c, side = self.c, self._marks()
-        if kv is not None:
-            self.kept[i] = self._heads(kv[0], side[1]), self._heads(kv[1], side[2])
-        out = ops.call(
-            "attention",
-            self._heads(q, side[0]),
-            *self.kept[c.kv_of(i)],
-            causal=True,
-            scale=c.scale,
-            window=c.window(i) if c.window(i) < self.length else 0,
-            softcap=c.attn_softcap,
-        )
-        if self.start is not None:
-            shape = ops.aval(out).shape
-            out = ops.slice_(out, (0, 0, 0, 0), (*shape[:3], ops.aval(q).shape[2]))
-        out = ops.transpose(out, (0, 2, 1, 3))
-        return ops.reshape(out, ops.aval(q).shape)
-
-    def _heads(self, x: Value, side: Value | None) -> Value:
-        """x[B * T, H, D], beside columns [B * T, M] of every head, as [B, H, T, D + M]."""
-        x = ops.cast(x, self.c.kv_dtype)
-        if side is not None:
-            rows, heads, _ = ops.aval(x).shape
-            wide = ops.aval(side).shape[1]
-            side = ops.broadcast(ops.reshape(side, (rows, 1, wide)), (rows, heads, wide))
-            x = ops.concat([x, side], 2)
-        shape = (self.batch, self.length, *ops.aval(x).shape[1:])
-        return ops.transpose(ops.reshape(x, shape), (0, 2, 1, 3))
-
-    def _marks(self) -> tuple[Value | None, Value | None, Value | None]:
-        """Columns [B * T, M] of queries, keys and values that hide earlier documents. A query has
-        the bits of its start, a key those that its start lacks, negative: their product is 0 in one
-        document. An earlier start lacks a bit of a later one, and that score is far below any."""
-        if self.start is None:
-            return None, None, None
-        bits = -(-self.length.bit_length() // _BITS) * _BITS
-        shape = (ops.aval(self.start).shape[0], bits)
-        column = ops.broadcast(ops.reshape(self.start, (-1, 1)), shape)
-        powers = ops.const(np.left_shift(1, np.arange(bits, dtype=np.int32)).reshape(1, -1))
-        unset = ops.equal(ops.bitwise_and(column, ops.broadcast(powers, shape)), 0)
-        # a power of two, which every dtype holds, for queries and keys alike
-        by = 2.0 ** np.ceil(np.log2(_FAR / self.c.scale) / 2)
-        none = ops.broadcast(ops.const(np.zeros((), np.float32)), shape)
-        marks = ops.where(unset, 0.0, ops.add(none, by)), ops.where(unset, -by, none), none
-        q, k, v = (ops.cast(x, self.c.kv_dtype) for x in marks)
-        return q, k, v
-
-    def recent(self, i: int, z: Value, count: int) -> list[Value]:
-        wide, length = ops.aval(z).shape[1], self.length
-        x = ops.pad(ops.reshape(z, (self.batch, length, wide)), (0, count - 1, 0), (0, 0, 0))
-        parts = (ops.slice_(x, (0, k, 0), (self.batch, k + length, wide)) for k in range(count))
-        out = [ops.reshape(part, (self.batch * length, wide)) for part in parts]
-        if self.start is None:
-            return out
-        row = ops.const(np.tile(np.arange(length, dtype=np.int32), self.batch))
-        shape, pos = ops.aval(z).shape, ops.sub(row, self.start)
-        for k, back in enumerate(range(count - 1, 0, -1)):
-            inside = ops.broadcast(ops.reshape(ops.less_equal(back, pos), (-1, 1)), shape)
-            out[k] = ops.where(inside, out[k], 0.0)
-        return out
-
-    def delta(self, i: int, *values: Value, **params: Any) -> Value:
-        assert self.start is None, "layers by the delta rule are not trained"
-        number = np.arange(self.batch * self.length, dtype=np.int32)
-        slot, pos = np.divmod(number, np.int32(self.length))
-        slot = ops.const(np.where(pos, slot, -1 - slot))
-        depth, (_, heads, width) = ops.aval(values[0]).shape[2], ops.aval(values[2]).shape
-        memory = ops.const(np.zeros((), np.float32))
-        memory = ops.broadcast(memory, (self.batch, heads, depth, width))
-        return ops.call("delta_rule", *values, slot, memory, **params)[0]
-
-
 def forward(
     c: DecoderConfig, w: Weights, rows: Rows, state: Mapping[str, Value],
     gather: Callable[[Value], Value] | None = None,
@@ -255,7 +166,7 @@ def train_forward(
         place = ops.iota(ops.aval(ids).shape, 1, int32)
         start = ops.reshape(ops.scan(ops.where(first, place, 0), "max", 1), (-1,))
         ids, pos = ops.where(first, ops.sub(-1, ids), ids), ops.sub(pos, start)
-        past = _Whole(c, past.batch, past.length, start)
+        past = Whole(c, past.batch, past.length, start)
     return _body(c, w, ops.reshape(ids, (-1,)), pos, past, training)
 
 
@@ -273,10 +184,10 @@ def layer_forward(
     return _layer(_pass(c, w, pos, past, training), i, x)
 
 
-def _whole(c: DecoderConfig, batch: int, length: int) -> tuple[Value, _Whole]:
+def _whole(c: DecoderConfig, batch: int, length: int) -> tuple[Value, Whole]:
     """The positions of whole sequences side by side, and their past."""
     pos = ops.const(np.tile(np.arange(length, dtype=np.int32), batch))
-    return pos, _Whole(c, batch, length)
+    return pos, Whole(c, batch, length)
 
 
 def _pass(
