@@ -182,6 +182,15 @@ def test_regions_are_those_of_transformers(text: str) -> None:
     assert theirs.get("reasoning_content", "") in found.reasoning
 
 
+def test_reasoning_may_come_after_text_as_in_transformers() -> None:
+    """A response_template has its regions anywhere, unlike a family's own format."""
+    text = "a<think>b</think>c"
+    theirs = parse_response(text, copy.deepcopy(TEMPLATES["chatml"]), prefix="", tools=TOOLS)
+    found = message(ours("chatml", "", [text]))
+    assert (found.reasoning, found.content) == ("b", "ac")
+    assert theirs["reasoning_content"] == "b" and theirs["content"] in ("c", "ac")
+
+
 def test_a_call_that_cannot_be_read_is_text() -> None:
     found = message(ours("chatml", "", ["<tool_call>{no JSON}</tool_call> after"]))
     assert found.content.replace(" ", "") == "<tool_call>{noJSON}</tool_call>after"
