@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import os
 import shutil
 import sys
-import threading
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 from adapter_kit import adapter
-from hint_kit import Here, hint
+from hint_kit import EMPTY, Here, hint, refused
 
-from weft.backends import drivers, registry
+from weft.backends import registry
 from weft.core import notices, tuned
-from weft.core.errors import WeftError
-
-EMPTY: Any = types.SimpleNamespace()
-
-
-def refused(call: Any, *given: Any, **named: Any) -> str:
-    with pytest.raises(WeftError) as caught:
-        call(*given, **named)
-    return str(caught.value)
-
 
 # -- models and files on the command line ---------------------------------------------------------
 
@@ -352,70 +340,7 @@ def _active() -> str:
     return err.getvalue()
 
 
-# -- what is not installed ------------------------------------------------------------------------
-
-
-@hint("cli/netron.py", "pip install .[import]")
-def _(here: Here) -> str:
-    path = here.decoder()
-    here.without("onnx")
-    return here.said("explain", path, "--onnx", "o.onnx", status=2)
-
-
-@hint("importers/onnx/__init__.py", "pip install .[import]")
-def _(here: Here) -> str:
-    from weft.importers import from_onnx
-
-    here.without("onnx")
-    return refused(from_onnx, "x.onnx")
-
-
-@hint("conform/side_by_side.py", "pip install .[bench]")
-def _(here: Here) -> str:
-    here.without("matplotlib.figure")
-    return here.said("bench", "ops", "--sizes", "128", "--plot", "p.png", status=2)
-
-
-@hint("conform/size_picture.py", "pip install .[bench]")
-def _(here: Here) -> str:
-    from weft.conform import size_picture
-
-    here.without("matplotlib.figure")
-    return refused(size_picture.figure)
-
-
-@hint("models/training/report.py", "pip install .[train]")
-def _(here: Here) -> str:
-    from weft.models.training import report
-
-    here.without("matplotlib.figure")
-    return refused(report.draw_curve, [], Path("x.png"))
-
-
-@hint("models/training/report.py", "pip install .[{}]")
-def _(here: Here) -> str:
-    from weft.models.training import report
-
-    here.without("matplotlib.figure")
-    return refused(report.new_figure, "a picture", "bench")
-
-
-@hint("serve/needs.py", "pip install .[serve]")
-def _(here: Here) -> str:
-    from weft.serve import needs
-
-    here.patch.setattr(needs, "PACKAGES", ("nosuch_package",))
-    return here.said("serve", here.decoder(), "--port", "0", status=2)
-
-
-@hint("serve/served.py", "pip install .[serve]")
-def _(here: Here) -> str:
-    from weft.serve import served
-
-    here.without("weft.serve.grammar")
-    made = types.SimpleNamespace(making=threading.Lock(), grammars=None)
-    kinds = [c for c in vars(served).values() if callable(getattr(c, "grammars", None))]
-    return refused(kinds[0].grammars, types.SimpleNamespace(_made=made))
+# -- servers and hubs -----------------------------------------------------------------------------
 
 
 @hint("serve/ollama/models.py", "weft serve MODEL")
@@ -433,101 +358,6 @@ def _(here: Here) -> str:
     with pytest.raises(Refused) as caught:
         asyncio.run(models.managed(EMPTY))
     return str(caught.value)
-
-
-@hint("backends/drivers.py", "pip install llvmlite")
-def _(here: Here) -> str:
-    here.without("llvmlite")
-    return drivers.probe_cpu()[0].reason
-
-
-@hint("backends/cpu/host.py", "pip install llvmlite")
-def _(here: Here) -> str:
-    from weft.backends.cpu import host
-
-    here.patch.setattr(host.importlib.util, "find_spec", lambda name: None)
-    return refused(host._fingerprint)
-
-
-@hint("backends/drivers.py", "pip install .[cuda]")
-def _(here: Here) -> str:
-    driver = types.SimpleNamespace(cuDriverGetVersion=lambda pointer: 1)
-    here.patch.setattr(drivers, "_found", lambda module: False)
-    here.patch.setattr(drivers, "_open_first", lambda names: driver)
-    return drivers.probe_cuda()[0].reason
-
-
-@hint("backends/drivers.py", "pip install .[hip]")
-def _(here: Here) -> str:
-    """With the runtime, with the driver alone, with neither."""
-    here.patch.setattr(drivers, "_found", lambda module: False)
-    said = []
-    for library, kernel in ((EMPTY, True), (None, True), (None, False)):
-        here.patch.setattr(drivers, "_open_first", lambda names, found=library: found)
-        here.patch.setattr(drivers.os.path, "exists", lambda path, found=kernel: found)
-        said.append(drivers.probe_hip()[0].reason)
-    assert len({*said}) == 3 and all(line.endswith("[hip]'") for line in said)
-    here.patch.setattr(drivers.os.path, "exists", os.path.lexists)
-    return said[0]
-
-
-@hint("backends/gpu/api.py", "pip install .[{}]")
-def _(here: Here) -> str:
-    from weft.backends.cuda import CudaApi
-
-    here.without(CudaApi.module_name)
-    return refused(CudaApi)
-
-
-@hint("backends/gpu/blas_api.py", "pip install nvidia-cublas")
-def _(here: Here) -> str:
-    from weft.backends.gpu import blas_api
-
-    made = blas_api.Vendor(**{
-        **{f: getattr(blas_api.CUBLASLT, f) for f in blas_api.CUBLASLT.__dataclass_fields__},
-        "prefix": "noSuchBlas", "files": ("libnosuchblas.so",),
-    })  # fmt: skip
-    return refused(blas_api.find, made)
-
-
-@hint("backends/llvm/ptxas.py", "pip install nvidia-cuda-nvcc-cu12")
-def _(here: Here) -> str:
-    from weft.backends.llvm import ptxas
-
-    here.patch.setattr(ptxas, "find", lambda: None)
-    return refused(ptxas.assemble, "", "sm_80")
-
-
-@hint("backends/wgpu/adapters.py", "pip install wgpu")
-def _(here: Here) -> str:
-    from weft.backends.wgpu import adapters
-
-    here.without("wgpu.backends.wgpu_native")
-    return refused(adapters.library)
-
-
-@hint("backends/wgpu/adapters.py", "apt install libvulkan1 mesa-vulkan-drivers")
-def _(here: Here) -> str:
-    from weft.backends.wgpu import adapters
-
-    return " ".join(adapters._INSTALL.values())
-
-
-@hint("backends/emulated/build.py", "apt install {}")
-def _(here: Here) -> str:
-    from weft.backends.emulated import build
-    from weft.backends.emulated.machines import MACHINES
-
-    here.patch.setattr(build.shutil, "which", lambda tool: None)
-    return build.missing(next(iter(MACHINES.values())))
-
-
-@hint("backends/emulated/build.py", "apt install lld")
-def _(here: Here) -> str:
-    from weft.backends.emulated import build
-
-    here.patch.setattr(build, "LINKER", "/nosuch/linker")
-    return refused(build.linked, [b""], [])
 
 
 @hint("models/hub/errors.py", "hf auth login")

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 from hint_scan import ROOT, Hint
 
 from weft.cli.main import invoke
+from weft.core.errors import WeftError
 from weft.models.box import box_folder
 from weft.models.random_weights import random_folder
 
@@ -32,6 +34,9 @@ BERT = {
     "num_attention_heads": 2, "intermediate_size": 48, "max_position_embeddings": 64,
 }  # fmt: skip
 SHORT = {"run": ["--max-new-tokens", "2", "--device", "cpu"], "embed": ["--device", "cpu"]}
+
+
+EMPTY: Any = types.SimpleNamespace()
 
 
 @dataclass
@@ -159,3 +164,9 @@ def _known(words: list[str]) -> None:
         return
     tool = Path(sys.executable).with_name(words[0])
     subprocess.run([str(tool), *words[1:], "--help"], check=True, capture_output=True, timeout=60)
+
+
+def refused(call: Any, *given: Any, **named: Any) -> str:
+    with pytest.raises(WeftError) as caught:
+        call(*given, **named)
+    return str(caught.value)

@@ -7,6 +7,7 @@ import shlex
 
 import click
 import hint_cases as hint_cases  # which fills CASES
+import install_cases as install_cases  # and so does this
 import pytest
 from hint_kit import CASES, Case, Here, command_in
 from hint_scan import Hint, helps, hints, mentions, options
@@ -31,7 +32,7 @@ PLAYED = [(hint, case) for hint, cases in CASES.items() for case in cases]
 
 def test_every_hint_has_a_case() -> None:
     found = hints()
-    assert not found - CASES.keys(), "write a case in hint_cases.py"
+    assert not found - CASES.keys(), "write a case in hint_cases.py or install_cases.py"
     assert not CASES.keys() - found, "no message suggests these any more"
 
 
