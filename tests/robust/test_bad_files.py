@@ -210,7 +210,7 @@ def test_absurd_sizes(folder: Path, name: str, value: Any) -> None:
     ("name", "text"),
     [("rms_norm_eps", "NaN"), ("rms_norm_eps", "-1"), ("rope_theta", "Infinity"),
      ("rope_theta", '"10000"'), ("hidden_act", '"sin"'), ("hidden_act", "3"),
-     ("tie_word_embeddings", "1"), ("rope_scaling", '{"rope_type": "yarn"}'),
+     ("tie_word_embeddings", "1"), ("rope_scaling", '{"rope_type": "yarn", "factor": "x"}'),
      ("rope_scaling", "[]"), ("model_type", '"mamba"'), ("model_type", "7"),
      ("model_type", "null"), ("quantization_config", '{"bits": 4}'), ("eos_token_id", '"</s>"'),
      ("eos_token_id", "-4"), ("eos_token_id", "[[1]]")],
