@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anthropic
+import msgspec
 import ollama
 import openai
 import pytest
@@ -189,7 +190,7 @@ def test_any_split_gives_the_unstreamed_result(cuts: list[int]) -> None:
     expected = "Where? \u00d8st.", "I look.", CALLS
 
     async def check() -> None:
-        whole: Any = await openai_writer([SAID]).whole()
+        whole: Any = json.loads(msgspec.json.encode(await openai_writer([SAID]).whole()))
         (found,) = whole["choices"]
         told = openai_told(found["message"], found["finish_reason"])
         assert told == (*expected, "tool_calls")
