@@ -41,3 +41,12 @@ class _Full(io.StringIO):
 def test_a_full_disk_ends_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", _Full())
     notices.say("one")
+
+
+def test_no_stderr_at_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a process has none (pythonw), a line does not go to stdout in its place."""
+    monkeypatch.setattr("sys.stderr", None)
+    notices.tell("a line")
+    assert capsys.readouterr().out == ""

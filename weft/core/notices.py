@@ -15,12 +15,18 @@ _SHOWN = 8  # names in a line
 _hushed = False
 
 
+def tell(line: str) -> None:
+    """Writes a line to stderr. A full disk for logs, or no stderr at all, ends no work."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
+
+
 @functools.cache
 def say(line: str) -> None:
-    """One line on stderr, once per process."""
+    """Writes a notice to stderr, once per process."""
     if not _hushed:
-        with suppress(OSError):  # a full disk for logs ends no work
-            print(f"weft: {line}", file=sys.stderr)
+        tell(f"weft: {line}")
 
 
 def hush() -> None:

@@ -11,6 +11,7 @@ from typing import NoReturn, Protocol
 import numpy as np
 
 from weft.core.errors import RankError, UsageError
+from weft.core.notices import tell
 
 LOST = 75  # exit status of a rank that cannot go on without the others (EX_TEMPFAIL): try again
 SILENT = "said nothing for"  # in the message about such a rank, by which weft launch knows it
@@ -105,7 +106,7 @@ class Ranks:
             if self.size == 1 or not (self.rank or self.torn):
                 raise
             what = str(error) or type(error).__name__
-            print(f"weft: {self.name(self.rank)}: {what}", file=sys.stderr)
+            tell(f"weft: {self.name(self.rank)}: {what}")
             stopped = isinstance(error, KeyboardInterrupt)
             self.leave(LOST if isinstance(error, RankError) else 130 if stopped else 1)
 

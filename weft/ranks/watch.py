@@ -7,7 +7,6 @@ power, or a cut link, says nothing: then the beats stop, on both sides.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from mpi4py import MPI
 
 from weft.core.errors import UsageError
 from weft.core.install import how
+from weft.core.notices import tell
 from weft.ranks.base import LOST, SILENT
 
 BEAT = 1.0  # seconds
@@ -98,5 +98,5 @@ class Watch:
         """Whoever waits finds `lost` and says so; who computes for long does not."""
         if self._ended.wait(GRACE):
             return
-        print(f"weft: {self.lost}; stopping", file=sys.stderr, flush=True)
+        tell(f"weft: {self.lost}; stopping")
         os._exit(LOST)

@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 import stat
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 from weft.core import text
 from weft.core.errors import HubError
 from weft.core.files import check_free, default_directory, naming, write_text
+from weft.core.notices import tell
 from weft.core.places import check_inside
 from weft.importers.hf_config import MAX_CONFIG
 from weft.models.hub.bar import Bar
@@ -223,4 +223,4 @@ def _endpoint() -> str | None:
 
 
 def _say(offer: Offer) -> None:
-    print(f"weft: fetching {offer}", file=sys.stderr)
+    tell(f"weft: fetching {offer}")

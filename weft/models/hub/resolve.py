@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.core.errors import HubError, WeftError
 from weft.core.files import default_directory, write_json
+from weft.core.notices import tell
 from weft.core.places import check_inside
 from weft.core.text import first_line
 from weft.importers.hf_config import read_object
@@ -60,7 +60,7 @@ def resolve(model: str | os.PathLike[str], agree: Agree | None = None) -> Path:
 
 
 def _say(text: str) -> None:
-    print(f"weft: {text}", file=sys.stderr)
+    tell(f"weft: {text}")
 
 
 def cached(name: Name) -> Path | None:

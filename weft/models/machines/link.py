@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.core.errors import RankError
+from weft.core.notices import tell
 from weft.models.paged import ROWS
 from weft.models.runner import Runner
 from weft.ranks import Ranks
@@ -130,7 +130,7 @@ class Lead:
             each.wait()
 
     def _leave(self, error: BaseException) -> None:
-        print(f"weft: {error or type(error).__name__}; stopping", file=sys.stderr, flush=True)
+        tell(f"weft: {error or type(error).__name__}; stopping")
         self.ranks.leave(LOST)
 
 

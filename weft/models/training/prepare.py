@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 
 from weft.core.errors import FileFormatError, ModelError, UsageError
 from weft.core.files import digests, naming, verify, write_json, write_text
+from weft.core.notices import tell
 from weft.core.places import check_inside, remove
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.models.chat import TEMPLATE
@@ -92,7 +92,7 @@ def _open(settings: Settings, path: Path, vocab: int) -> np.ndarray | Rows:
     room = settings.train.context + 1
     rows = Rows(path, vocab, room)
     if rows.left_out:
-        _say(
+        tell(
             f"{rows.left_out} of {rows.count + rows.left_out} conversations in {path} have more "
             f"than {room} tokens (the longest has {rows.longest}) and are left out; a larger "
             "[train] context takes them"
@@ -111,18 +111,18 @@ def _say_unread(corpus: Corpus | Conversations) -> None:
     """Says what of the data is not trained on."""
     if isinstance(corpus, Corpus):
         if corpus.skipped:
-            _say(skipped_line(corpus.skipped))
+            tell(skipped_line(corpus.skipped))
         talks = [
             n for n, text in corpus.train if n.endswith(SUFFIX) and '"messages"' in text[:4096]
         ]
         if talks:
-            _say(f"{talks[0]} holds conversations; [data] conversations trains on them as such")
+            tell(f"{talks[0]} holds conversations; [data] conversations trains on them as such")
         return
     if corpus.unused:
-        _say(f"keys of conversations that are not used: {', '.join(corpus.unused)[:200]}")
+        tell(f"keys of conversations that are not used: {', '.join(corpus.unused)[:200]}")
     trained = {one.digest() for one in corpus.train}
     if both := sum(one.digest() in trained for one in corpus.held_out):
-        _say(f"{both} of {len(corpus.held_out)} held-out conversations are trained on, too")
+        tell(f"{both} of {len(corpus.held_out)} held-out conversations are trained on, too")
 
 
 def _new_text(settings: Settings, run: Path) -> Corpus | Conversations | None:
@@ -135,25 +135,25 @@ def _new_text(settings: Settings, run: Path) -> Corpus | Conversations | None:
     except FileFormatError as error:
         if trained:
             raise
-        _say(f"{error}; making it anew")
+        tell(f"{error}; making it anew")
     kept = bool(before) and trained
     try:
         corpus = _read(settings)
     except (UsageError, FileFormatError):
         if not kept:
             raise
-        _say(f"the text cannot be read any more; going on with the tokens in {folder}")
+        tell(f"the text cannot be read any more; going on with the tokens in {folder}")
         return None
     same = before.get("digest") == corpus.digest
     if kept:
         if not same:
-            _say(f"the text has changed since; going on with the tokens in {folder}")
+            tell(f"the text has changed since; going on with the tokens in {folder}")
         return None
     _say_unread(corpus)
     if same and before.get("tokenizer") == _tokenizer_key(settings):
         return None
     if before:
-        _say(f"{folder} was made of other text or settings; making it anew")
+        tell(f"{folder} was made of other text or settings; making it anew")
     return corpus
 
 
@@ -190,10 +190,6 @@ def prompt_ids(settings: Settings, tokenizer: Tokenizer) -> list[int]:
         return tokenizer.encode(prompt)
     text = tokenizer.chat([{"role": "user", "content": prompt}])
     return tokenizer.encode(text, special=False)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _tokenizer_key(settings: Settings) -> str:

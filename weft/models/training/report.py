@@ -15,6 +15,7 @@ from typing import Any
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.files import naming, write_bytes, write_text
 from weft.core.install import how
+from weft.core.notices import tell
 from weft.importers.hf_config import parse_json, read_bounded
 from weft.models.progress import line_taken
 
@@ -129,7 +130,7 @@ class Display:
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
-            print(text, file=sys.stderr, flush=True)
+            tell(text)
 
 
 def _console() -> Any:
