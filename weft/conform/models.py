@@ -74,6 +74,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3_5": {"model_type": "qwen3_5_text", **_LLAMA, **_DELTA},
     "qwen3_5_moe": {"model_type": "qwen3_5_moe_text", **_LLAMA, **_DELTA, **_EXPERTS,
                     "shared_expert_intermediate_size": 16},
+    "qwen3_next": {"model_type": "qwen3_next", **_LLAMA, **_DELTA, **_EXPERTS,
+                   "shared_expert_intermediate_size": 16},
 }  # fmt: skip
 _BERT = {
     "model_type": "bert", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,

@@ -1,0 +1,237 @@
+"""Decoders and encoders: every family and variant, their steps by slot and by page, numbers, quant
+modes, adapters, and the parts that several machines compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from adapter_kit import adapter
+
+import weft
+from fingerprints.sources import DEVICE, Built, Source, table
+from weft.conform.models import _BERT, CONFIGS
+from weft.conform.packed import random_weight
+from weft.core.packed import Packed
+from weft.models.config import DecoderConfig
+from weft.models.encoders import ENCODERS
+from weft.models.families import DECODERS
+from weft.models.family_fields import WRAPPER_FIELDS
+from weft.models.inputs import PAGE
+from weft.models.loader import Room, load_uncompiled
+from weft.models.machines import columns, stages
+from weft.models.machines.load import _run
+from weft.models.paged import ROWS
+from weft.models.quantize.packing import Packing
+from weft.models.random_weights import random_folder
+from weft.models.runner import weight_avals
+from weft.models.weight_dtypes import Numbers
+
+CONTEXT = 64
+NARROW = ("llama", "gemma2", "qwen3_moe", "gpt_oss", "qwen3_5", "lfm2")  # in both narrow dtypes
+EVERY = "llama"  # in every step, for every target
+SCHEMES = (
+    "int4", "int4-g64", "int4-channel", "int4-zero", "int5", "int8", "int8-channel", "nf4", "fp8",
+    "q4_k", "q5_k", "q6_k",
+)  # fmt: skip
+CACHES = ("f16", "bf16", "int8")
+DIVIDED = ("llama", "qwen3_moe", "gpt2")
+# What stands in the text_config of a model that also sees, by the family of that.
+INNER = {
+    "mistral3": "ministral3", "gemma4": "gemma4", "gemma4_unified": "gemma4",
+    "qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5_moe",
+}  # fmt: skip
+
+
+def config(family: str, **more: Any) -> dict[str, Any]:
+    """The family's row of CONFIGS, wide enough for vectors that do not divide it."""
+    made = {**CONFIGS[family], "dtype": "float32", "hidden_size": 96}
+    return made | ({"n_embd": 96} if family == "gpt2" else {}) | more
+
+
+def loaded(folder: Path, given: Mapping[str, Any], **options: Any) -> Any:
+    """The model of random weights, for no machine's device."""
+    made = random_folder(folder / "model", given, 3, 0.2)
+    return weft.load(made, device=DEVICE, context=CONTEXT, **options)
+
+
+def steps(model: Any, *kinds: str) -> Built:
+    """Graphs of some steps, "prefill" by slot, "paged-prefill" and "rows16" by page."""
+    runner, pages = model.runner(), model.paged_runner(5, 5 * CONTEXT // PAGE)
+    for kind in kinds:
+        paged = kind.startswith((ROWS, "paged-"))
+        yield kind, (pages if paged else runner).graph(kind.removeprefix("paged-"))
+
+
+ALL = ("prefill", "decode", "score", "paged-prefill", "rows1", "rows16", "rows64")
+SOME = ("prefill", "decode", "rows16")
+
+
+def families() -> Iterator[Source]:
+    """Every row of CONFIGS; wrappers; narrow dtypes."""
+    for name in CONFIGS:
+        build = partial(_family, name)
+        yield Source("families", name, build, every=name == EVERY)
+    for name in NARROW:
+        for dtype in ("float16", "bfloat16"):
+            build = partial(_narrow, name, dtype)
+            yield Source("families", f"{name}.{dtype}", build, alone=True)
+    yield from table("families", WRAPPER_FIELDS, _wrapped, alone=True)
+
+
+def _family(name: str, folder: Path) -> Built:
+    return steps(loaded(folder, config(name)), *(ALL if name == EVERY else SOME))
+
+
+def _narrow(name: str, dtype: str, folder: Path) -> Built:
+    return steps(loaded(folder, config(name, dtype=dtype)), *SOME)
+
+
+def _wrapped(kind: str, folder: Path) -> Built:
+    inner = {**CONFIGS[INNER[kind]], "dtype": "float32"}
+    types = [f"{kind}_text", inner["model_type"]]
+    inner["model_type"] = next(t for t in types if t in DECODERS)
+    outer = {"model_type": kind, "text_config": inner, "dtype": "float32"}
+    return steps(loaded(folder, outer), "decode")
+
+
+def zoo() -> Iterator[Source]:
+    """The variants that transformers writes for the tests: biases, tied heads, windows, ropes."""
+    from model_zoo import DECODERS as FIRST, FAMILIES
+
+    yield from table("zoo", FIRST | FAMILIES, _zoo, alone=True)
+
+
+def _zoo(name: str, folder: Path) -> Built:
+    from model_zoo import write_model
+
+    write_model(name, folder / "model")
+    return steps(weft.load(folder / "model", device=DEVICE, context=CONTEXT), *SOME)
+
+
+def numbers() -> Iterator[Source]:
+    """One family in every quant mode, with quantised inputs, in every dtype of a cache."""
+    yield from table("quant", SCHEMES, _quant, alone=True)
+    yield from table("cache", CACHES, _cache, alone=True)
+
+
+def _quant(scheme: str, folder: Path) -> Built:
+    given = config("llama", hidden_size=256, intermediate_size=256, num_hidden_layers=1)
+    for inputs in ("float32", "int8"):
+        with patch.object(Packing, "packed", unsearched):
+            model = loaded(folder / inputs, given, quant=scheme, act_dtype=inputs)
+        for kind, graph in steps(model, *SOME):
+            yield f"{inputs}.{kind}", graph
+
+
+def unsearched(self: Packing, role: str, weight: np.ndarray, h: Any = None) -> Packed:
+    """Weights of the form that `Packing.packed` gives, without the search for their scales, which
+    says nothing of a graph."""
+    target = self.target(role, weight)
+    assert target is not None
+    form, (n, k) = target[0], self.matrix(role, weight).shape
+    return random_weight(form, n, k, np.random.default_rng(0))
+
+
+def _cache(dtype: str, folder: Path) -> Built:
+    for family in ("llama", "gemma2"):
+        model = loaded(folder / family, config(family), cache=dtype)
+        for kind, graph in steps(model, *SOME):
+            yield f"{family}.{kind}", graph
+
+
+TARGETS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "llama": (("q_proj", "v_proj"), ("o_proj", "gate_proj", "down_proj")),
+    "gpt2": (("c_attn",), ("c_proj", "c_fc")),
+    "qwen3_moe": (("q_proj",), ("o_proj", "gate")),
+}
+
+
+def adapters() -> Iterator[Source]:
+    """Adapters beside a model: one, two, and one that is part of the model's folder."""
+    yield from table("adapters", TARGETS, _adapters, alone=True)
+
+
+def _adapters(family: str, folder: Path) -> Built:
+    base = random_folder(folder / "base", config(family), 3, 0.2)
+    first, second = TARGETS[family]
+    named = {
+        "a": adapter(folder / "a", base, first, 3, 1),
+        "b": adapter(folder / "b", base, second, 20, 2, stabilized=True),
+    }
+    for count, label in ((1, "one"), (2, "two")):
+        given = dict(list(named.items())[:count])
+        model = weft.load(base, device=DEVICE, context=CONTEXT, adapters=given)
+        for kind, graph in steps(model, *SOME):
+            yield f"{label}.{kind}", graph
+    yield from steps(weft.load(named["a"], device=DEVICE, context=CONTEXT), "decode")
+
+
+# -- encoders -------------------------------------------------------------------------------------
+
+
+def encoders() -> Iterator[Source]:
+    """Every kind of encoder at two sizes of batches; one in a narrow dtype."""
+    yield from table("encoders", [*ENCODERS, "bert.bfloat16"], _encoder)
+
+
+def encoder_config(kind: str) -> dict[str, Any]:
+    if kind == "distilbert":
+        renamed = {"hidden_size": "dim", "intermediate_size": "hidden_dim",
+                   "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}  # fmt: skip
+        return {**{renamed.get(k, k): v for k, v in _BERT.items()}, "model_type": kind}
+    more = {} if kind == "bert" else {"type_vocab_size": 1, "pad_token_id": 1}
+    return {**_BERT, **more, "model_type": kind}
+
+
+def _encoder(name: str, folder: Path) -> Built:
+    from weft.models.encoder import encoder_graph
+
+    kind, _, dtype = name.partition(".")
+    made = loaded(folder, {**encoder_config(kind), "dtype": dtype or "float32"})
+    for batch, length in ((1, 24), (5, 32)):
+        avals = weight_avals(made.weights)
+        yield f"{batch}x{length}", encoder_graph(made.config, avals, batch, length)
+
+
+# -- several machines -----------------------------------------------------------------------------
+
+
+def machines() -> Iterator[Source]:
+    """What each rank computes of a model divided by layers, and by columns."""
+    yield from table("ranks", DIVIDED, _divided, alone=True)
+
+
+def _divided(family: str, folder: Path) -> Built:
+    made = random_folder(folder / "model", config(family), 3, 0.2)
+
+    def part(rank: int, split: list[int] | None) -> Any:
+        def cut(c: DecoderConfig) -> DecoderConfig:
+            return _run(c, rank, 2, split)
+
+        return load_uncompiled(made, DEVICE, None, Numbers(), Room(CONTEXT), cut)
+
+    for rank in (0, 1):
+        model = part(rank, [1, 1])
+        ends = (stages.entry, stages.output) if rank == 0 else (lambda c: c,)
+        for i, end in enumerate(ends):
+            runner = model._make_runner(5, 0, end(model.config))
+            for kind in ("prefill", "decode"):
+                yield f"layers{rank}.{i}.{kind}", runner.graph(kind)
+        if rank == 0 and model.config.run:
+            model = part(rank, None)
+            own: Any = SimpleNamespace(size=2, rank=rank)
+            runner = columns.own_runner(own, model._make_runner, model.config, 5, 0)
+            for k, segment in enumerate(runner._graphs("decode")):
+                yield f"columns{rank}.{k}", segment.graph
+
+
+def sources() -> Iterator[Source]:
+    """All of them."""
+    for group in (families, zoo, numbers, adapters, encoders, machines):
+        yield from group()

@@ -1,0 +1,176 @@
+"""weft.nn: each module forward and in a step of training, nets, optimisers, training of models."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import weft
+from fingerprints.sources import Built, Source, table, traced
+from weft import nn
+from weft.conform import nets
+from weft.conform.gpt import Shape, Trainer
+from weft.conform.models import CONFIGS
+from weft.core.errors import ModelError
+from weft.importers.hf_config import Fields
+from weft.models import adapters
+from weft.models.training.model import TrainableDecoder, config_of, fresh_weights
+from weft.optim import SGD, Adam, AdamW
+from weft.tensor import functional as F
+
+OPTIMISERS: dict[str, Callable[[Any], Any]] = {
+    "sgd": lambda named: SGD(named, lr=0.1),
+    "momentum": lambda named: SGD(named, lr=0.1, momentum=0.9, nesterov=True),
+    "adam": lambda named: Adam(named, lr=1e-2),
+    "adamw": lambda named: AdamW(named, lr=1e-2, weight_decay=0.1),
+}
+# Modules that no table of the tests holds: what makes one, and what it takes.
+OTHERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
+    "dropout": (lambda m: m.Dropout(0.3), (4, 6)),
+    "identity": (lambda m: m.Sequential(m.Linear(6, 4), m.Identity()), (3, 6)),
+    "glu": (lambda m: m.GLU(), (3, 6)),
+    "prelu": (lambda m: m.PReLU(), (3, 6)),
+    "adaptive_avg_pool1d": (lambda m: m.AdaptiveAvgPool1d(3), (2, 4, 9)),
+    "adaptive_max_pool3d": (lambda m: m.AdaptiveMaxPool3d(2), (2, 4, 5, 6, 7)),
+    "attention": (lambda m: Attention(m.MultiheadAttention(12, 3, batch_first=True)), (2, 5, 12)),
+    "dict": (
+        lambda m: Named(m.ModuleDict({"a": m.Linear(6, 6)}), m.ModuleList([m.Tanh()])), (2, 6)
+    ),
+}  # fmt: skip
+
+
+class Attention(nn.Module):
+    """A module of attention on one operand."""
+
+    def __init__(self, inner: Any):
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x, x, x)[0]
+
+
+class Named(nn.Module):
+    """Containers whose members are called by name and in turn."""
+
+    def __init__(self, named: Any, listed: Any):
+        self.named, self.listed = named, listed
+
+    def forward(self, x: Any) -> Any:
+        for module in self.listed:
+            x = module(self.named["a"](x))
+        return x
+
+
+def modules() -> dict[str, tuple[Callable[[Any], Any], tuple[np.ndarray, ...]]]:
+    """Every module: what makes it from a namespace of modules, and its operands."""
+    from test_activations import CASES
+    from test_modules import LOSSES, MODULES
+
+    made: dict[str, Any] = {name: (make, (x,)) for name, (make, x) in MODULES.items()}
+    plain = np.linspace(-4, 4, 24, dtype=np.float32).reshape(4, 6)
+    made |= {
+        f"activation-{name}": (lambda m, make=case.module: make(), (plain,))
+        for name, case in CASES.items()
+        if case.module is not None
+    }
+    made |= {name: (make, given) for name, (make, *given) in LOSSES.items()}
+    return made | {n: (make, (np.ones(s, np.float32),)) for n, (make, s) in OTHERS.items()}
+
+
+def _module(name: str, folder: Path) -> Built:
+    make, operands = modules()[name]
+    given = [weft.tensor(x) for x in operands]
+    module = make(nn).eval()
+    yield "forward", traced(lambda: weft.compile(lambda *ts: module(*ts), device="cpu")(*given))
+    module, step = make(nn).train(), OPTIMISERS["sgd"]
+    yield "train", traced(lambda: _step(module, given, step))
+
+
+def _step(module: Any, given: list[Any], optimiser: Callable[[Any], Any]) -> None:
+    """A step of training on half the sum of the squares of what the module gives."""
+    named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+    opt = optimiser(named) if named else None
+
+    def run(*ts: Any) -> Any:
+        floats = [t.detach().requires_grad_() for t in ts[:1] if t.dtype.is_float]
+        out = module(*floats, *ts[len(floats) :])
+        loss = (out * out).sum() * 0.5
+        loss.backward()
+        if opt is not None:
+            opt.step()
+            opt.zero_grad()
+        return loss, [t.grad for t in floats]
+
+    weft.compile(run, device="cpu")(*given)
+
+
+def _net(name: str, folder: Path) -> Built:
+    made = nets.build(name, nn, weft.concat, F)
+    given = weft.tensor(nets.example(name, 1))
+    yield "forward", traced(lambda: weft.compile(lambda x: made(x), device="cpu")(given))
+
+
+def _optimiser(name: str, folder: Path) -> Built:
+    from weft.conform.nets import _normed
+
+    layers = [_normed(nn, 3, 8, 3, act=nn.ReLU), nn.Flatten(), nn.Linear(8 * 36, 5)]
+    x = np.ones((2, 3, 6, 6), np.float32)
+    net = nn.Sequential(*layers).train()
+    yield "step", traced(lambda: _step(net, [weft.tensor(x)], OPTIMISERS[name]))
+
+
+# -- models ---------------------------------------------------------------------------------------
+
+_SMALL = Shape(layers=2, width=64, heads=4, context=32, batch=2, vocab=96)
+
+
+def _gpt(name: str, folder: Path) -> Built:
+    dtype = weft.bfloat16 if name == "bfloat16" else weft.float32
+    trainer = Trainer(_SMALL, "cpu", dtype, checkpoint=name == "checkpointing")
+    yield "step", traced(trainer.step)
+
+
+def trained(name: str) -> Any:
+    """The graph of a step that trains a decoder: "llama.adamw", "llama.bfloat16", "lora", or
+    "family.NAME"."""
+    kind, _, what = name.partition(".")
+    config = config_of(Fields(CONFIGS[what if kind == "family" else "llama"], "config"))
+    weights, choose = fresh_weights(config, 5), None
+    if kind == "lora":
+        roles = adapters.target_roles(config, ["q_proj", "down_proj"])
+        weights |= adapters.fresh(config, roles, 4, 1)
+        choose = adapters.is_adapter
+    options: dict[str, Any] = {"checkpointing": what == "checkpointing"}
+    options |= {"compute": "bfloat16"} if what == "bfloat16" else {}
+    model = TrainableDecoder(config, weights, 12, choose, **options)
+    opt = OPTIMISERS.get(what, OPTIMISERS["adamw"])(list(model.named_parameters()))
+    ids = weft.tensor(np.zeros((2, 12), np.int32))
+
+    def step(ids: Any, targets: Any) -> Any:
+        loss = model.loss(ids, targets)
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    return traced(lambda: weft.compile(step, device="cpu")(ids, ids))
+
+
+def _trained(name: str, folder: Path) -> Built:
+    with contextlib.suppress(ModelError):  # of families that weft does not train
+        yield "step", trained(name)
+
+
+def sources() -> Iterator[Source]:
+    """All of them."""
+    yield from table("modules", modules(), _module, alone=True)
+    yield from table("nets", nets.IMAGES, _net)
+    yield from table("optimisers", OPTIMISERS, _optimiser)
+    yield from table("gpt", ("float32", "bfloat16", "checkpointing"), _gpt)
+    names = [f"llama.{name}" for name in (*OPTIMISERS, "bfloat16", "checkpointing")]
+    names += ["lora", *(f"family.{name}" for name in CONFIGS)]
+    yield from table("train", names, _trained)

@@ -1,0 +1,125 @@
+"""Packed weights: every type of GGUF's blocks, every form of other makers, with float and integer
+inputs; whole models of each, and GGUF files of every architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import weft
+from fingerprints.models import CONTEXT, steps
+from fingerprints.sources import DEVICE, Built, Source, table, traced
+from weft.conform import packed
+from weft.conform.models import CONFIGS
+from weft.core.dtypes import as_dtype
+from weft.importers.gguf_blocks import BY_NAME
+from weft.importers.hf_config import Fields
+from weft.importers.packed.gguf import FORMS
+from weft.models.gguf import _NO_WEIGHTS
+from weft.models.random_weights import random_folder
+from weft.models.training.model import config_of
+
+# A llama of one layer that every type of blocks fits: rows of 256.
+_WIDE = {
+    "model_type": "llama", "vocab_size": 64, "hidden_size": 256, "intermediate_size": 512,
+    "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "dtype": "float16",
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+}  # fmt: skip
+INPUTS = ("float32", "int8")
+
+
+def forms() -> dict[str, Any]:
+    """Every form of packed weights that weft makes or reads, by a name."""
+    found = dict(packed.FORMS) | {name: form for name, (form, _) in FORMS.items()}
+    return {name.replace(" ", "-"): form for name, form in found.items()}
+
+
+def _form(name: str, folder: Path) -> Built:
+    form = forms()[name]
+    yield "rows", traced(lambda: packed._whole(DEVICE, form))
+    for planes in (0, 1, 2):
+        yield f"dot{planes}", traced(lambda p=planes: packed._product(DEVICE, form, p))
+
+
+def kinds() -> list[str]:
+    """The layouts of other makers (tests/models/packed_zoo.py)."""
+    from packed_zoo import KINDS
+
+    return list(KINDS)
+
+
+def _kind(name: str, folder: Path) -> Built:
+    from packed_zoo import checkpoint, write_folder
+
+    made = write_folder(folder / "model", *checkpoint(name)[:2])
+    for inputs in INPUTS:
+        model = weft.load(made, device=DEVICE, context=CONTEXT, act_dtype=inputs)
+        for kind, graph in steps(model, "prefill", "rows16"):
+            yield f"{inputs}.{kind}", graph
+
+
+def blocks() -> list[str]:
+    """The types of GGUF's blocks that a model may have and that the gguf package knows."""
+    import gguf
+
+    readable = [name for name in BY_NAME if name not in _NO_WEIGHTS]
+    return [name for name in readable if name in gguf.GGMLQuantizationType.__members__]
+
+
+def _block(name: str, folder: Path) -> Built:
+    """A file whose matrices have this type: their bytes are zeros, which say nothing of a graph."""
+    import gguf
+    from gguf_zoo import plain, write_gguf
+
+    kind, block = gguf.GGMLQuantizationType[name], BY_NAME[name]
+
+    def pack(_: str, value: np.ndarray) -> tuple[np.ndarray, Any]:
+        if value.ndim == 1 or block.layout.isbuiltin:
+            return plain(_, value) if value.ndim == 1 else (value.astype(block.layout), kind)
+        size = value.shape[-1] // block.elements * block.nbytes
+        return np.zeros((*value.shape[:-1], size), np.uint8), kind
+
+    base = random_folder(folder / "model", _WIDE, 3, 0.2)
+    path = write_gguf(base, folder / "model.gguf", pack)
+    for inputs in INPUTS if name in FORMS else INPUTS[:1]:
+        model = weft.load(path, device=DEVICE, context=CONTEXT, act_dtype=inputs)
+        for step, graph in steps(model, "prefill", "rows16"):
+            yield f"{inputs}.{step}", graph
+
+
+def architectures() -> dict[str, dict[str, Any]]:
+    """Rows of tests/models/model_zoo.py, with what the converter needs to be other."""
+    from model_zoo import DECODERS, FAMILIES
+    from test_families import FIXED
+
+    return {name: FIXED.get(name, {}) for name in DECODERS | FAMILIES}
+
+
+def _file(name: str, folder: Path) -> Built:
+    from gguf_zoo import write_gguf
+    from model_zoo import write_model
+
+    write_model(name, folder / "model", changed=architectures()[name])
+    path = write_gguf(folder / "model", folder / "model.gguf")
+    yield from steps(weft.load(path, device=DEVICE, context=CONTEXT), "rows16")
+
+
+def _mixed(name: str, folder: Path) -> Built:
+    config = replace(config_of(Fields(CONFIGS["llama"], "config")), act_dtype=as_dtype(name))
+    runner: Any = packed.model(DEVICE, config, CONTEXT)[0]
+    for kind in ("prefill", "decode", "score"):
+        yield kind, runner.graph(kind)
+
+
+def sources() -> Iterator[Source]:
+    """All of them."""
+    yield from table("forms", forms(), _form, alone=True)
+    yield from table("packed", kinds(), _kind, alone=True)
+    yield from table("blocks", blocks(), _block, alone=True)
+    yield from table("gguf", architectures(), _file, alone=True)
+    yield from table("mixed", INPUTS, _mixed)

@@ -1,0 +1,141 @@
+"""Computes the records of the cases that were asked for, in one process or in several."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from fingerprints.sources import Source
+from fingerprints.stages import Fingerprints, Record, Texts
+from fingerprints.targets import CAPS, EMULATED, chosen
+
+TESTS = Path(__file__).resolve().parent.parent.parent / "tests"
+# Where the tables of the tests lie.
+FOLDERS = ("", "models", "importers", "backends", "nn", "program")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which cases: of these groups (empty: all), with `only` in the source's name, for the targets
+    with `target` in theirs; `everywhere` for all targets. `last` is the last stage that is
+    computed, `keep` where texts are kept."""
+
+    groups: tuple[str, ...] = ()
+    only: str = ""
+    target: str = ""
+    everywhere: bool = False
+    last: str = "text"
+    keep: Path | None = None
+
+
+def sources() -> list[Source]:
+    """Every source, in a fixed order."""
+    for folder in reversed(FOLDERS):
+        if str(TESTS / folder) not in sys.path:
+            sys.path.insert(1, str(TESTS / folder))
+    from fingerprints import checks, imports, models, nets, packed
+
+    return [s for module in (models, packed, nets, imports, checks) for s in module.sources()]
+
+
+def selected(wanted: Wanted) -> list[Source]:
+    """The sources of the cases that were asked for."""
+    groups = wanted.groups
+    return [s for s in sources() if wanted.only in s.label and (not groups or s.group in groups)]
+
+
+def targets_of(source: Source, case: str, wanted: Wanted) -> list[str]:
+    """What a case is compiled for: names of CAPS."""
+    if wanted.everywhere or (source.every and source.emulated):
+        names = list(CAPS)
+    elif source.every:
+        names = [name for name in CAPS if not name.startswith(EMULATED)]
+    else:
+        names = chosen(case, 1 if source.alone else 3)
+    return [name for name in names if wanted.target in name]
+
+
+def records(source: Source, made: Fingerprints, wanted: Wanted) -> dict[str, Record]:
+    """ "case @target" -> its record, for every case of a source."""
+    found: dict[str, Record] = {}
+    with tempfile.TemporaryDirectory() as name, _quiet():
+        for step, item in source.build(Path(name)):
+            case = f"{source.label}.{step}"
+            if source.traced(step):
+                found[case] = made.of(item, "")
+                continue
+            for target in targets_of(source, case, wanted):
+                found[f"{case} @{target}"] = made.of(item, target)
+    made.forget()
+    return found
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Other packages' messages are no part of a run's output."""
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def run(wanted: Wanted, jobs: int, note: Callable[[str], None]) -> dict[str, Record]:
+    """All records, in the order of the sources. `note` is told what has been done."""
+    todo = selected(wanted)
+    parts: dict[int, dict[str, Record]] = {}
+    began = time.monotonic()
+
+    def done(number: int, part: dict[str, Record]) -> None:
+        parts[number] = part
+        seconds = time.monotonic() - began
+        note(f"{len(parts)} of {len(todo)} sources, {seconds:.0f} s: {todo[number].label}")
+
+    if jobs == 1:
+        made = Fingerprints(Texts(wanted.keep), wanted.last)
+        for i, source in enumerate(todo):
+            done(i, records(source, made, wanted))
+    else:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(jobs, context, _begin, (wanted,)) as pool:
+            futures = {pool.submit(_work, s.label): i for i, s in enumerate(todo)}
+            for future in as_completed(futures):
+                done(futures[future], future.result())
+    return {case: record for i in range(len(todo)) for case, record in parts[i].items()}
+
+
+# -- in a process of its own ----------------------------------------------------------------------
+
+_STATE: list[tuple[dict[str, Source], Fingerprints, Wanted]] = []
+
+
+def _begin(wanted: Wanted) -> None:
+    by_label = {source.label: source for source in selected(wanted)}
+    _STATE.append((by_label, Fingerprints(Texts(wanted.keep), wanted.last), wanted))
+
+
+def _work(label: str) -> dict[str, Record]:
+    by_label, made, wanted = _STATE[0]
+    return records(by_label[label], made, wanted)
+
+
+def groups(found: Sequence[Source]) -> list[str]:
+    """The groups of some sources, each once."""
+    return list(dict.fromkeys(source.group for source in found))
+
+
+def default_jobs() -> int:
+    """As many processes as this one may use cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
