@@ -6,14 +6,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import weft
-from fingerprints.sources import DEVICE, Built, Source, table, traced
+from fingerprints.sources import DEVICE, Built, table, traced
 from weft.backends import registry
 from weft.backends.interp import InterpDevice
 from weft.compile.parts import compile_parts
@@ -52,7 +52,7 @@ class _Bound(BaseException):
         self.program = program
 
 
-def _nodes(folder: Path) -> Built:
+def _nodes(name: str, folder: Path) -> Built:
     """Every node and dtype of the Kernel IR, as kernels of each target's shape."""
 
     @functools.cache
@@ -137,9 +137,9 @@ def _parts(name: str, folder: Path) -> Built:
         yield f"{i}", part
 
 
-def sources() -> Iterator[Source]:
-    """All of them."""
-    yield Source("nodes", "kernels", _nodes, every=True, emulated=True)
-    yield from table("checks", LEVELS, _level, alone=True)
-    yield from table("functions", ("public",), _functions, alone=True)
-    yield from table("parts", ("half",), _parts)
+GROUPS = {
+    "nodes": lambda: table("nodes", ("kernels",), _nodes, every=True, emulated=True),
+    "checks": lambda: table("checks", LEVELS, _level, alone=True),
+    "functions": lambda: table("functions", ("public",), _functions, alone=True),
+    "parts": lambda: table("parts", ("half",), _parts),
+}

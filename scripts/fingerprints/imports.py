@@ -129,11 +129,17 @@ def _torch(name: str, folder: Path) -> Built:
         yield step, graph
 
 
-def sources() -> Iterator[Source]:
-    """All of them."""
-    small: dict[str, Any] = {"alone": True, "traced": lambda step: step.startswith("-")}
-    yield Source("imports", "onnx", lambda folder: _onnx("", folder), **small)
-    yield Source("imports", "aten", lambda folder: _aten("", folder), alone=True)
-    yield from table("quantised-onnx", [".".join(pair) for pair in QUANTISED], _quantised)
-    yield from table("packed-onnx", ("int8", "int4", "nf4"), _packed)
-    yield from table("torch", TORCH, _torch)
+def _nodes() -> Iterator[Source]:
+    """The operators' own cases; of ONNX's, those that are not the first of an operator are traced
+    only."""
+    later: Any = {"alone": True, "traced": lambda step: step.startswith("-")}
+    yield from table("imports", ("onnx",), _onnx, **later)
+    yield from table("imports", ("aten",), _aten, alone=True)
+
+
+GROUPS = {
+    "imports": _nodes,
+    "quantised-onnx": lambda: table("quantised-onnx", map(".".join, QUANTISED), _quantised),
+    "packed-onnx": lambda: table("packed-onnx", ("int8", "int4", "nf4"), _packed),
+    "torch": lambda: table("torch", TORCH, _torch),
+}

@@ -114,12 +114,6 @@ def _zoo(name: str, folder: Path) -> Built:
     return steps(weft.load(folder / "model", device=DEVICE, context=CONTEXT), *SOME)
 
 
-def numbers() -> Iterator[Source]:
-    """One family in every quant mode, with quantised inputs, in every dtype of a cache."""
-    yield from table("quant", SCHEMES, _quant, alone=True)
-    yield from table("cache", CACHES, _cache, alone=True)
-
-
 def _quant(scheme: str, folder: Path) -> Built:
     given = config("llama", hidden_size=256, intermediate_size=256, num_hidden_layers=1)
     for inputs in ("float32", "int8"):
@@ -152,11 +146,6 @@ TARGETS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
-def adapters() -> Iterator[Source]:
-    """Adapters beside a model: one, two, and one that is part of the model's folder."""
-    yield from table("adapters", TARGETS, _adapters, alone=True)
-
-
 def _adapters(family: str, folder: Path) -> Built:
     base = random_folder(folder / "base", config(family), 3, 0.2)
     first, second = TARGETS[family]
@@ -173,11 +162,6 @@ def _adapters(family: str, folder: Path) -> Built:
 
 
 # -- encoders -------------------------------------------------------------------------------------
-
-
-def encoders() -> Iterator[Source]:
-    """Every kind of encoder at two sizes of batches; one in a narrow dtype."""
-    yield from table("encoders", [*ENCODERS, "bert.bfloat16"], _encoder)
 
 
 def encoder_config(kind: str) -> dict[str, Any]:
@@ -200,11 +184,6 @@ def _encoder(name: str, folder: Path) -> Built:
 
 
 # -- several machines -----------------------------------------------------------------------------
-
-
-def machines() -> Iterator[Source]:
-    """What each rank computes of a model divided by layers, and by columns."""
-    yield from table("ranks", DIVIDED, _divided, alone=True)
 
 
 def _divided(family: str, folder: Path) -> Built:
@@ -231,7 +210,12 @@ def _divided(family: str, folder: Path) -> Built:
                 yield f"columns{rank}.{k}", segment.graph
 
 
-def sources() -> Iterator[Source]:
-    """All of them."""
-    for group in (families, zoo, numbers, adapters, encoders, machines):
-        yield from group()
+GROUPS = {
+    "families": families,
+    "zoo": zoo,
+    "quant": lambda: table("quant", SCHEMES, _quant, alone=True),
+    "cache": lambda: table("cache", CACHES, _cache, alone=True),
+    "adapters": lambda: table("adapters", TARGETS, _adapters, alone=True),
+    "encoders": lambda: table("encoders", [*ENCODERS, "bert.bfloat16"], _encoder),
+    "ranks": lambda: table("ranks", DIVIDED, _divided, alone=True),
+}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import weft
-from fingerprints.sources import Built, Source, table, traced
+from fingerprints.sources import Built, table, traced
 from weft import nn
 from weft.conform import nets
 from weft.conform.gpt import Shape, Trainer
@@ -165,12 +165,15 @@ def _trained(name: str, folder: Path) -> Built:
         yield "step", trained(name)
 
 
-def sources() -> Iterator[Source]:
-    """All of them."""
-    yield from table("modules", modules(), _module, alone=True)
-    yield from table("nets", nets.IMAGES, _net)
-    yield from table("optimisers", OPTIMISERS, _optimiser)
-    yield from table("gpt", ("float32", "bfloat16", "checkpointing"), _gpt)
+def _training() -> list[str]:
     names = [f"llama.{name}" for name in (*OPTIMISERS, "bfloat16", "checkpointing")]
-    names += ["lora", *(f"family.{name}" for name in CONFIGS)]
-    yield from table("train", names, _trained)
+    return [*names, "lora", *(f"family.{name}" for name in CONFIGS)]
+
+
+GROUPS = {
+    "modules": lambda: table("modules", modules(), _module, alone=True),
+    "nets": lambda: table("nets", nets.IMAGES, _net),
+    "optimisers": lambda: table("optimisers", OPTIMISERS, _optimiser),
+    "gpt": lambda: table("gpt", ("float32", "bfloat16", "checkpointing"), _gpt),
+    "train": lambda: table("train", _training(), _trained),
+}

@@ -3,7 +3,6 @@ inputs; whole models of each, and GGUF files of every architecture."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 import weft
 from fingerprints.models import CONTEXT, steps
-from fingerprints.sources import DEVICE, Built, Source, table, traced
+from fingerprints.sources import DEVICE, Built, table, traced
 from weft.conform import packed
 from weft.conform.models import CONFIGS
 from weft.core.dtypes import as_dtype
@@ -116,10 +115,10 @@ def _mixed(name: str, folder: Path) -> Built:
         yield kind, runner.graph(kind)
 
 
-def sources() -> Iterator[Source]:
-    """All of them."""
-    yield from table("forms", forms(), _form, alone=True)
-    yield from table("packed", kinds(), _kind, alone=True)
-    yield from table("blocks", blocks(), _block, alone=True)
-    yield from table("gguf", architectures(), _file, alone=True)
-    yield from table("mixed", INPUTS, _mixed)
+GROUPS = {
+    "forms": lambda: table("forms", forms(), _form, alone=True),
+    "packed": lambda: table("packed", kinds(), _kind, alone=True),
+    "blocks": lambda: table("blocks", blocks(), _block, alone=True),
+    "gguf": lambda: table("gguf", architectures(), _file, alone=True),
+    "mixed": lambda: table("mixed", INPUTS, _mixed),
+}

@@ -18,6 +18,7 @@ from pathlib import Path
 from fingerprints.sources import Source
 from fingerprints.stages import Fingerprints, Record, Texts
 from fingerprints.targets import CAPS, EMULATED, chosen
+from weft.core.errors import UsageError
 
 TESTS = Path(__file__).resolve().parent.parent.parent / "tests"
 # Where the tables of the tests lie.
@@ -38,20 +39,27 @@ class Wanted:
     keep: Path | None = None
 
 
-def sources() -> list[Source]:
-    """Every source, in a fixed order."""
+def sources(groups: Sequence[str] = ()) -> list[Source]:
+    """The sources of these groups, or all, in a fixed order. Tables are read for them alone.
+    Raises UsageError for a group that is not there."""
     for folder in reversed(FOLDERS):
         if str(TESTS / folder) not in sys.path:
             sys.path.insert(1, str(TESTS / folder))
     from fingerprints import checks, imports, models, nets, packed
 
-    return [s for module in (models, packed, nets, imports, checks) for s in module.sources()]
+    known: dict[str, Callable[[], Iterator[Source]]] = {}
+    for module in (models, packed, nets, imports, checks):
+        known |= module.GROUPS
+    if unknown := [name for name in groups if name not in known]:
+        raise UsageError(
+            f"no group of cases is called {unknown[0]!r}; there are {', '.join(known)}"
+        )
+    return [s for name, found in known.items() if not groups or name in groups for s in found()]
 
 
 def selected(wanted: Wanted) -> list[Source]:
     """The sources of the cases that were asked for."""
-    groups = wanted.groups
-    return [s for s in sources() if wanted.only in s.label and (not groups or s.group in groups)]
+    return [s for s in sources(wanted.groups) if wanted.only in s.label]
 
 
 def targets_of(source: Source, case: str, wanted: Wanted) -> list[str]:
@@ -129,11 +137,6 @@ def _begin(wanted: Wanted) -> None:
 def _work(label: str) -> dict[str, Record]:
     by_label, made, wanted = _STATE[0]
     return records(by_label[label], made, wanted)
-
-
-def groups(found: Sequence[Source]) -> list[str]:
-    """The groups of some sources, each once."""
-    return list(dict.fromkeys(source.group for source in found))
 
 
 def default_jobs() -> int:

@@ -65,13 +65,13 @@ def test_every_family_has_a_case() -> None:
     assert set(models.INNER) == set(WRAPPER_FIELDS)
     made = {f"{s.group}/{s.name}" for s in models.families()}
     assert {f"families/{name}" for name in (*CONFIGS, *WRAPPER_FIELDS)} <= made
-    assert {s.name for s in models.encoders()} >= set(ENCODERS)
+    assert {s.name for s in models.GROUPS["encoders"]()} >= set(ENCODERS)
 
 
 def test_every_packed_form_has_a_case() -> None:
     assert set(FORMS) <= set(packed.forms())
     pytest.importorskip("gguf")
-    labels = {source.label for source in run.sources()}
+    labels = {source.label for source in run.sources(["packed", "blocks"])}
     known = set(packed.blocks()) | {"Q2_0", "Q8_K"}  # the package, or models, lack these two
     assert set(FORMS) <= known
     assert {f"packed/{kind}" for kind in packed.kinds()} <= labels
@@ -79,7 +79,7 @@ def test_every_packed_form_has_a_case() -> None:
 
 def test_every_module_has_a_case() -> None:
     pytest.importorskip("torch")
-    run.sources()
+    run.sources(["modules"])
     met = {type(m) for make, _ in nets.modules().values() for _, m in make(nn).named_modules()}
     listed = {getattr(nn, name) for name in nn.__all__}
     kinds = {k for k in listed if isinstance(k, type) and issubclass(k, nn.Module)}
