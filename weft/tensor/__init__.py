@@ -1,6 +1,6 @@
 """Tensor and what works on it: eager on the CPU (the oracle), eager on a device, traced.
 
-Names load when they are used: playing a compiled file (stored.py) takes no ops.
+Names load when they are used: a compiled file (stored.py) runs without importing ops.
 """
 
 from importlib import import_module

@@ -69,7 +69,7 @@ def atan2(x1: Operand, x2: Operand, /) -> Tensor:
     nowhere = (x == 0) & (y == 0)
     sign = _sign(y)
     below = nowhere.where(1.0, x * _sign(x))
-    angle = atan(both.where(1.0, y * sign / below))  # in [0, π/2]
+    angle = atan(both.where(1.0, y * sign / below))  # The angle is in [0, π/2].
     angle = signbit(x).where(math.pi - angle, angle)
     return (x.isnan() | y.isnan()).where(math.nan, angle * sign)
 

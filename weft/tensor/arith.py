@@ -32,7 +32,7 @@ T = TypeVar("T", bound=TensorBase)
 
 
 def _operator(way: Callable[..., T], op: str, swap: bool = False) -> Callable[[T, Operand], T]:
-    """A method that hands `op` to another, which says how operands meet."""
+    """Returns a method that passes `op` to `way`, which combines the operands."""
 
     def function(self: T, other: Operand) -> T:
         return way(self, op, other, swap)
@@ -62,7 +62,7 @@ class Arithmetic(TensorBase):
         )
 
     def _full(self, number: Number, dtype: DType, shape: tuple[int, ...]) -> Self:
-        """A Python number as a tensor that is at home on any device."""
+        """A Python number as a tensor that may meet tensors of any device."""
         out = self._wrap(ops.broadcast(ops.const(number, dtype), shape))
         out._weak = True
         return out
@@ -209,7 +209,7 @@ class Arithmetic(TensorBase):
         if self.dtype.kind == "uint":
             return (self > 0)._as(self.dtype)
         signs = (self > 0)._as(self.dtype) - (self < 0)._as(self.dtype)
-        # NaN with the derivative that all else has; a shader's compiler may take x * 0 for 0.
+        # NaN has the derivative of other values; a shader's compiler may replace x * 0 by 0.
         return self.isnan().where(self * 0.0 + math.nan, signs) if self.dtype.is_float else signs
 
     def sqrt(self) -> Self:
@@ -217,8 +217,8 @@ class Arithmetic(TensorBase):
         return self._real("sqrt")
 
     def _length(self) -> Self:
-        """The square root of a sum of squares: at 0 its slope is 0, not infinite, so that times
-        that of the sum, which is 0 there, it is no NaN."""
+        """The square root of a sum of squares. Its slope at 0 is 0 instead of infinite: multiplied
+        by the slope of the sum, which is 0 there, it gives no NaN."""
         none = self == 0
         return none.where(0.0, none.where(1.0, self).sqrt())
 
@@ -280,7 +280,7 @@ class Arithmetic(TensorBase):
         return out
 
     def isnan(self) -> Self:
-        """Where the value is not a number (bool)."""
+        """True where the value is not a number (bool)."""
         return self._unary("isnan")
 
     def maximum(self, other: Operand) -> Self:
@@ -329,11 +329,12 @@ class Arithmetic(TensorBase):
         return self if dtype is None else self._as(as_dtype(dtype))
 
     def astype(self, dtype: DType | str | None) -> Self:
-        """As `cast`, but always a tensor of its own, as NumPy's."""
+        """Converts as `cast` does, but always returns a new tensor, as NumPy's astype does."""
         return self.cast(dtype)._fresh()
 
 
 def _comparable(other: object) -> bool:
-    """What == is answered element by element for; anything else (None, a string) just differs."""
+    """True if == compares with `other` element by element; it is False for any other object (None,
+    a string)."""
     known = isinstance(other, TensorBase | bool | int | float | np.ndarray | np.generic)
     return known or is_foreign(other)

@@ -27,7 +27,7 @@ pi, e, inf, nan, newaxis = math.pi, math.e, math.inf, math.nan, None
 
 
 def asarray(data: Any, /, dtype: Any = None, device: Any = None) -> Tensor:
-    """`data` as a Tensor: itself where it is one of that dtype on that device, else a copy."""
+    """`data` as a Tensor: the same object if it already has the dtype and device, else a copy."""
     if isinstance(data, Tensor) and (dtype is None or data.dtype == as_dtype(dtype)):
         return data if device is None else data.to(device)
     return tensor(data, dtype=dtype, device=device)

@@ -28,10 +28,10 @@ def attention(
 ) -> Tensor:
     """softmax(q k^T scale) v for q[B, H, T, D], k and v [B, G, S, D] with H a multiple of G.
 
-    causal: query t sees keys up to t + S - T. lengths[B]: only the first keys count. window > 0:
-    the last `window` keys (without causal: less than `window` away on either side). softcap > 0:
-    scores are softcap tanh(s / softcap). A query that sees no key gives zeros. scale defaults to
-    1 / sqrt(D).
+    causal: query t sees keys up to t + S - T. lengths[B]: only the first lengths[b] keys count.
+    window > 0: only the last `window` keys count (without causal, the keys less than `window` away
+    on either side). softcap > 0: scores are softcap tanh(s / softcap). A query that sees no key
+    gives zeros. scale defaults to 1 / sqrt(D).
     """
     q, k, v = narrowed(q, k, v)
     extra = () if lengths is None else (lengths.cast(dt.int32),)
@@ -51,8 +51,9 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """PyTorch's attention: softmax(query key^T scale + mask) value for query [..., H, T, D], key
-    [..., G, S, D], value [..., G, S, E]; G is H unless `enable_gqa`, which repeats each of G heads.
+    """PyTorch's attention: softmax(query key^T scale + mask) value. query is [..., H, T, D], key
+    [..., G, S, D] and value [..., G, S, E]. G is H unless `enable_gqa`, which repeats each of the G
+    heads.
 
     attn_mask broadcasts to [..., H, T, S]: bool (False hides) or a float that is added (-inf
     hides); a query that sees no key gives zeros. is_causal hides keys after the query's own number,
@@ -133,10 +134,12 @@ def cached_attention(
 ) -> Tensor:
     """q[N, H, D] against caches [S, G, L, D]: row n sees keys 0..pos[n] of cache slot[n] (the last
     `window` of them if window > 0) -> [N, H, D]. slot and pos are int32 [N].
-    Caches of int8 are codes, each row's times its scale in scales[S, G, L, 2], float32: those of
-    keys and of values; q is float32 then. With a table[S, C], int32, caches (and scales) are pages
-    [P, G, 64, D]: position p of slot s is row p % 64 of page table[s, p // 64]
-    (Kwon et al., arXiv:2309.06180)."""
+
+    Caches of int8 hold codes: each row is multiplied by its scale in scales[S, G, L, 2], float32
+    (one for keys, one for values); q is float32 then. With a table[S, C], int32, caches (and
+    scales) are pages [P, G, 64, D]: position p of slot s is row p % 64 of page table[s, p // 64]
+    (Kwon et al., arXiv:2309.06180).
+    """
     more = tuple(x for x in (scales, table) if x is not None)
     return q._call(
         "cached_attention", k_cache, v_cache, slot, pos, *more,

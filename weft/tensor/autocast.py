@@ -24,11 +24,11 @@ _STATE = _State()
 
 
 class autocast(ContextDecorator):
-    """While inside, matmul, linear, attention and convolutions cast float32, float16 and bfloat16
-    operands to `dtype` and give results of it (accumulated in float32); softmax, normalisation and
-    losses take narrow operands as float32. Parameters stay as they are, and gradients arrive in
-    their dtype. Also a decorator. It may surround a compiled call or stand inside the function;
-    gradients of float16 need a LossScaler."""
+    """A context, and a decorator, for mixed precision. matmul, linear, attention and convolutions
+    cast float32, float16 and bfloat16 operands to `dtype` and return it (accumulated in float32).
+    Softmax, normalisation and losses compute narrow operands in float32. Parameters keep their
+    dtype, and gradients arrive in it. The context may surround a compiled call or be inside the
+    function. float16 gradients need a LossScaler."""
 
     def __init__(self, dtype: DType | str = "bfloat16", enabled: bool = True):
         self.dtype = as_dtype(dtype) if enabled else None
@@ -50,7 +50,7 @@ def autocast_dtype() -> DType | None:
     """The dtype of products, or None while autocast is off."""
     dtype, trace = _STATE.entered[-1] if _STATE.entered else (None, None)
     tracing = CURRENT.trace
-    around = trace is not tracing  # it was on, or off, where the trace began
+    around = trace is not tracing  # True if autocast was switched before the trace began.
     if tracing is not None and around and _STATE.noted() is not tracing:
         _STATE.noted = ref(tracing)
         tracing.guard(lambda: _now() is dtype)
@@ -68,7 +68,7 @@ def narrowed(*tensors: Any) -> Any:
 
 
 def widened(x: Any) -> Any:
-    """An operand that autocast wants in float32."""
+    """The operand, cast to float32 while autocast is on."""
     return x if autocast_dtype() is None else _cast(x, dt.float32)
 
 

@@ -96,20 +96,20 @@ def _accumulate(owner: TensorBase, new: TensorBase) -> None:
 
 @contextmanager
 def no_grad() -> Iterator[None]:
-    """While inside, nothing is recorded for differentiation. Also a decorator."""
+    """Stops recording for differentiation inside the context. Also a decorator."""
     with tape.record(False):
         yield
 
 
 @contextmanager
 def enable_grad() -> Iterator[None]:
-    """Undoes `no_grad` while inside."""
+    """Undoes `no_grad` inside the context."""
     with tape.record(True):
         yield
 
 
 def is_grad_enabled() -> bool:
-    """Whether ops are recorded for differentiation."""
+    """True if ops are recorded for differentiation."""
     return tape.recording()
 
 
@@ -155,7 +155,7 @@ def value_and_grad(
 
 
 class _Log:
-    """What `once` gave while a checkpointed function ran, in order."""
+    """The results of `once` while a checkpointed function runs, in order."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
@@ -191,9 +191,10 @@ def once(make: Callable[[], Any]) -> Any:
 
 
 def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
-    """fn(*args) whose intermediate values are not kept: the backward pass computes them again
-    (Chen et al. 2016). fn returns one tensor; it must not assign to state, and draws the same
-    random numbers when run again (give them a key), unless by `once`, as the modules of weft.nn."""
+    """fn(*args) without keeping its intermediate values: the backward pass computes them again
+    (Chen et al. 2016). fn returns one tensor. It must not assign to state, and must draw the same
+    random numbers when run again (give them a key), unless it does so by `once`, as the modules of
+    weft.nn do."""
     like = next((a for a in args if isinstance(a, TensorBase)), None)
     if like is None or not tape.recording():
         return fn(*args)
@@ -217,7 +218,8 @@ def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
         unchanged()
         create_graph = any(isinstance(x, Tracked) for x in operands)
         given = operands[: len(inputs)]
-        if create_graph:  # what is computed again is to be differentiated again: keep its history
+        # The second computation will be differentiated again, so keep its history.
+        if create_graph:
             again = tuple(x if isinstance(x, Tracked) else Tracked(x) for x in given)
         else:
             again = tuple(Tracked(ops.call("barrier", x, tape.plain(g))) for x in given)
@@ -248,9 +250,10 @@ def _watch(what: str, tensors: Iterable[Any]) -> Callable[[], None]:
 def recomputed(
     name: str, results: Sequence[Any], parameters: Sequence[Any], again: Callable[[], Sequence[Any]]
 ) -> list[Any]:
-    """Tensors that were computed without a tape, with a history all the same: going backward from
-    any of them runs `again`, once, which gives them anew, recorded, and differentiates that with
-    respect to `parameters`, tensors that require gradients and that may not change between."""
+    """Gives tensors that were computed without a tape a history. The first backward pass from any
+    of them calls `again` once, which computes them again, recorded. The pass then differentiates
+    with respect to `parameters`: tensors that require gradients and that must not change in
+    between."""
     leaves = tuple(Tracked(tape.plain(p.value), owner=p) for p in parameters)
     unchanged = _watch(name, parameters)
     kept: list[Any] = []

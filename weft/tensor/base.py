@@ -1,9 +1,9 @@
-"""What a Tensor wraps, and how operands of different origin meet.
+"""The value inside a Tensor, and rules by which operands of different origin meet.
 
 A Tensor holds one of three things: a NumPy array (eager on the CPU: the oracle), a DeviceArray
-(eager on a device) or a graph Node (inside a traced function). While a function is traced, a
-Tensor from outside that takes part in an op is captured: it becomes a named weight, or state once
-it is assigned to.
+(eager on a device) or a graph Node (inside a traced function). While a function is traced, a Tensor
+from outside that takes part in an op is captured: it becomes a named weight, or state once it is
+assigned to.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TensorBase:
     def __init__(self, value: Value, name: str = "") -> None:
         if isinstance(value, TensorBase):
             value = value.value
-        self._tape: Tracked | None = None  # how the content was computed, where that is recorded
+        self._tape: Tracked | None = None  # the computation of the content, if it is recorded
         if isinstance(value, Tracked):
             self._tape, value = value, value.value
         if isinstance(value, np.generic):
@@ -69,13 +69,15 @@ class TensorBase:
                 f"Tensor() wraps a NumPy array, not {type(value).__name__}; use weft.tensor(...)"
             )
         self._value = value
-        self._view: View | None = None  # how the content follows from another tensor's
+        # the mapping from the content of another tensor, if this is a view
+        self._view: View | None = None
         self._views: dict[int, Any] | None = None  # weak references to this tensor's views
         self._home: StateArray | None = None  # a Program's state buffer that `_value` shows
-        self._leaf = False  # whether a tape starts here
+        self._leaf = False  # True if a tape starts here
         self._grad: TensorBase | None = None
-        self._store: TensorBase | None = None  # where compiled functions put the gradient
-        self._weak = False  # a Python number in disguise: it may meet any device
+        # the state in which compiled functions keep the gradient
+        self._store: TensorBase | None = None
+        self._weak = False  # True for a Python number as a tensor: it may meet any device
         self.name = name
 
     # -- what is known
@@ -107,12 +109,12 @@ class TensorBase:
 
     @property
     def is_traced(self) -> bool:
-        """Whether this is a value of a function being traced (no content yet)."""
+        """True if this is a value of a function being traced (no content yet)."""
         return isinstance(self._value, Node)
 
     @property
     def device(self) -> str:
-        """Where the content is: "cpu", "vulkan:0", ...; "traced" inside a traced function."""
+        """The place of the content: "cpu", "vulkan:0", ...; "traced" inside a traced function."""
         if isinstance(self._value, DeviceArray):
             return self._value.device.info.id
         return "traced" if self.is_traced else HOST
@@ -121,14 +123,14 @@ class TensorBase:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether what is computed from this tensor is recorded for differentiation."""
+        """True if computations from this tensor are recorded for differentiation."""
         if CURRENT.trace is not None and not isinstance(self._value, Node):
             CURRENT.trace.facts.tensor(self)
         return self._leaf or self._tape is not None
 
     @property
     def grad(self) -> TensorBase | None:
-        """What `backward` has added up for this leaf; None before."""
+        """The sum of the gradients that `backward` found for this leaf; None before."""
         if CURRENT.trace is not None:
             CURRENT.trace.reads_grad(self)
         return self._grad
@@ -214,15 +216,16 @@ class TensorBase:
         return type(self)(value)
 
     def _fresh(self) -> Self:
-        """The same content, and history, in a tensor that shares no writes with this one: the
-        result of an operation that has nothing to do."""
+        """The same content and history in a new tensor, so that writes to one do not reach the
+        other. It is the result of an operation that changes nothing."""
         out = self._wrap(self.value)
         out._weak = self._weak
         return out
 
 
 def tensor_of(cls: type[TensorBase], array: np.ndarray) -> Any:
-    """What `cls(array)` makes of an array of one of weft's dtypes outside of traces, sooner."""
+    """Returns the same as `cls(array)` for an array of one of weft's dtypes outside of traces, but
+    faster."""
     made = cls.__new__(cls)
     made._value = array
     made._tape = made._home = made._grad = made._store = made._view = made._views = None

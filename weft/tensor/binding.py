@@ -38,7 +38,8 @@ class Binder:
     def bind(self, entry: Entry) -> None:
         """Makes the session of an entry, over what its tensors hold now. Raises DeviceError for a
         tensor on another device."""
-        entry.session = None  # where this raises, the next call must not play the old session
+        # If the code below raises, the next call must not run the old session.
+        entry.session = None
         device, tensors, parts = self.device, entry.captured, entry.parted.parts
         host = device if all(p.side == "device" for p in parts) else registry.host()
         weights: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """`weft.compile`: a function of tensors that runs as one Program per signature.
 
-Weights and state are the tensors that the function reads without being passed them. A state
-tensor (one that the function assigns to) gets a buffer on the device at the first call, its home;
-from then on the tensor shows that buffer, and every Program that uses the tensor shares it.
+Weights and state are the tensors that the function reads without being passed them. A state tensor
+(one that the function assigns to) gets a buffer on the device at the first call, its home. From
+then on the tensor shows that buffer, and all Programs that use the tensor share it.
 """
 
 from __future__ import annotations
@@ -148,10 +148,10 @@ class Compiled:
     def save(
         self, path: str | os.PathLike[str], device: str | None = None, beside: bool = False
     ) -> None:
-        """Writes what the latest call ran, with the values of the tensors that it reads, as a file
-        that `weft.load` makes a function of again: for `device`, a name that `weft compile` takes
-        (None: the function's own). Results come flat. Raises UsageError before a first call, and
-        for a function that assigns to tensors."""
+        """Writes a file from which `weft.load` makes a function: what the latest call ran, with the
+        current values of its tensors. `device` is a name that `weft compile` takes (None: the
+        function's own). The loaded function returns flat results. Raises UsageError before a first
+        call, and for a function that assigns to tensors."""
         from weft.backends.presets import caps_of
         from weft.tensor.storing import save_graph
 
@@ -176,8 +176,8 @@ class Compiled:
         return [e.graph for e in self._kept.entries()]
 
     def report(self) -> str:
-        """How each signature compiled: passes, memory and launches; of a partitioned one its
-        parts, what moves between them, and why values are on the host."""
+        """A report per signature: passes, memory and launches. A partitioned one lists its parts,
+        the transfers between them, and why values are on the host."""
         shown = [e.parted.meta.get("report") for e in self._kept.entries()]
         for entry in self._kept.entries():
             for part in entry.parted.parts:
@@ -192,7 +192,7 @@ class Compiled:
         return compile_graph(entry.graph, self._binder.device.caps, self.__name__).meta["report"]
 
     def sessions(self) -> list[Session | PartedSession]:
-        """The sessions that play the Programs, in the order of `programs`; of those run so far."""
+        """The sessions of the Programs that ran so far, in the order of `programs`."""
         return [e.session for e in self._kept.entries() if e.session is not None]
 
     # -- one call
@@ -223,7 +223,7 @@ class Compiled:
     def _trace(
         self, call: Any, operands: Any, shared: Sequence[tuple[int, Tensor]]
     ) -> tuple[Traced, list[Spec]]:
-        """The trace of a call, with the tensors in `shared` in the place of those arguments."""
+        """The trace of a call; the tensors in `shared` replace the arguments at those positions."""
         given, known = call
         _, tree = arguments(given, known, self.__name__)
         specs = [Spec(s, d, name) for (s, d), name in zip(operands, argument_names(tree, self.fn))]
@@ -329,11 +329,11 @@ def compile(
     """`fn` as a function that runs on `device` as one Program, traced once per signature.
 
     `device` is a name ("cpu", "vulkan", "auto", ...) or a Device; None means the device of the
-    first device tensor among the arguments, else what WEFT_DEVICE names, else the CPU. Arguments
-    and results nest as lists, tuples, dicts and dataclasses, to any depth. Tensors
-    that fn reads without being passed them become weights; those it assigns to become state that
-    the Program updates in place, and so does a .grad that it leaves behind (the next run that
-    computes it overwrites it). 64-bit integer arguments are taken as int32 (values must fit).
+    first device tensor among the arguments, else the one that WEFT_DEVICE names, else the CPU.
+    Arguments and results nest as lists, tuples, dicts and dataclasses, to any depth. Tensors that
+    fn reads without being passed them become weights. Tensors that fn assigns to become state,
+    which the Program updates in place. So does a .grad that fn leaves behind: the next run that
+    computes it overwrites it. 64-bit integer arguments are taken as int32 (values must fit).
 
     weft watches the modules and optimisers of weft that fn reads: after a change of a parameter, a
     sub-module or a number the next call traces fn again. It cannot watch globals, closures, lists
@@ -341,18 +341,18 @@ def compile(
     keeps what they were. With WEFT_VERIFY=1 in the environment each call traces fn again, and
     raises TraceError where the trace differs.
 
-    A function that the device cannot run whole (a dtype, a size) is refused with the values named;
-    with `partition=True` those run on the CPU instead, as Programs of their own with transfers in
-    between (`report()` lists them), and a result stays where it was computed. So do the later
-    values of one that needs more memory than a device says it has free.
+    If the device cannot run part of fn (a dtype, a size), an error names the values. With
+    `partition=True` those run on the CPU instead, as Programs of their own with transfers in
+    between (`report()` lists them). Each result stays on the device that computed it. If the device
+    reports too little free memory, the later values also run on the CPU.
 
-    `frozen=True` promises that tensors which fn reads and does not assign stay as they are (a model
-    that is used, not trained): what follows from them alone is worked out once (a batch norm goes
-    into the weights of its convolution), and kernels may keep copies in the order that they read;
-    one that is assigned to all the same is worked out anew. Imported graphs are frozen while they
-    evaluate.
+    `frozen=True` promises that the tensors which fn reads and does not assign stay the same (a
+    model that is used, not trained). weft then computes once whatever depends on these tensors
+    alone (a batch norm goes into the weights of its convolution), and kernels may keep reordered
+    copies. After an assignment to such a tensor weft computes it again. Imported graphs are frozen
+    while they evaluate.
 
-    The Programs of the last `cache_size` signatures are kept; one that comes back after that is
-    compiled again. Raises UsageError for a cache_size that is no positive integer.
+    The Programs of the last `cache_size` signatures are kept; an older one is compiled again.
+    Raises UsageError for a cache_size that is not a positive integer.
     """
     return Compiled(fn, device, partition, cache_size, frozen)

@@ -50,7 +50,7 @@ def conv1d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
     padding: Padding = 0, dilation: Sizes = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """As conv2d, for x[N, C, L] and weight[O, C / groups, K]: [N, O, L']."""
+    """conv2d for x[N, C, L] and weight[O, C / groups, K]: [N, O, L']."""
     return _conv(1, x, weight, bias, stride, padding, dilation, groups)
 
 
@@ -58,10 +58,12 @@ def conv2d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
     padding: Padding = 0, dilation: Sizes = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """Cross-correlation of x[N, C, H, W] with weight[O, C / groups, KH, KW] plus bias[O]:
-    [N, O, H', W'] with H' = (H + 2 padding - dilation (KH - 1) - 1) // stride + 1. padding: zeros
-    on either side, a (before, after) pair per axis, or "valid" (none) or "same" (H' = H, for
-    stride 1). Accumulates in float32."""
+    """Cross-correlation of x[N, C, H, W] with weight[O, C / groups, KH, KW] plus bias[O]. The
+    result is [N, O, H', W'] with H' = (H + 2 padding - dilation (KH - 1) - 1) // stride + 1.
+
+    padding: zeros on either side, a (before, after) pair per axis, or "valid" (none) or "same" (H'
+    = H, for stride 1). Accumulates in float32.
+    """
     return _conv(2, x, weight, bias, stride, padding, dilation, groups)
 
 
@@ -69,7 +71,7 @@ def conv3d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
     padding: Padding = 0, dilation: Sizes = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """As conv2d, for x[N, C, D, H, W] and weight[O, C / groups, KD, KH, KW]: [N, O, D', H', W']."""
+    """conv2d for x[N, C, D, H, W] and weight[O, C / groups, KD, KH, KW]: [N, O, D', H', W']."""
     return _conv(3, x, weight, bias, stride, padding, dilation, groups)
 
 
@@ -134,7 +136,7 @@ def conv_transpose1d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
     padding: Padding = 0, output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
 ) -> Tensor:  # fmt: skip
-    """As conv_transpose2d, for x[N, C, L] and weight[C, O / groups, K]: [N, O, L']."""
+    """conv_transpose2d for x[N, C, L] and weight[C, O / groups, K]: [N, O, L']."""
     return _transposed(1, x, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
@@ -142,10 +144,13 @@ def conv_transpose2d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
     padding: Padding = 0, output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
 ) -> Tensor:  # fmt: skip
-    """The gradient of conv2d with respect to its image, as a function: x[N, C, H, W] with
-    weight[C, O / groups, KH, KW] plus bias[O] gives [N, O, H', W'] with H' = (H - 1) stride
-    - 2 padding + dilation (KH - 1) + output_padding + 1. padding (sizes, or a (before, after) pair
-    per axis) is cut off. output_padding must be less than the stride or the dilation."""
+    """The gradient of conv2d with respect to its image, as a function. x[N, C, H, W] with weight[C,
+    O / groups, KH, KW] plus bias[O] gives [N, O, H', W'].
+
+    H' = (H - 1) stride - 2 padding + dilation (KH - 1) + output_padding + 1. padding (sizes, or a
+    (before, after) pair per axis) is cut off. output_padding must be less than the stride or the
+    dilation.
+    """
     return _transposed(2, x, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
@@ -153,7 +158,7 @@ def conv_transpose3d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
     padding: Padding = 0, output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
 ) -> Tensor:  # fmt: skip
-    """As conv_transpose2d, for x[N, C, D, H, W] and weight[C, O / groups, KD, KH, KW]."""
+    """conv_transpose2d for x[N, C, D, H, W] and weight[C, O / groups, KD, KH, KW]."""
     return _transposed(3, x, weight, bias, stride, padding, output_padding, groups, dilation)
 
 

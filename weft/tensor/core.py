@@ -28,9 +28,9 @@ from weft.tensor.indexing import Indexing
 class Tensor(Indexing, Autograd):
     """An n-dimensional array on the CPU, on a device, or (while tracing) yet to be computed.
 
-    No method changes a tensor in place, except `assign` and `x[...] = v`. What indexing with
-    integers and slices, reshape, transpose, permute, expand, narrow, split and detach give are
-    views, as in PyTorch: a write to one is a write to the other. `v += 1` gives v a new tensor.
+    No method changes a tensor in place, except `assign` and `x[...] = v`. Indexing with integers
+    and slices, reshape, transpose, permute, expand, narrow, split and detach give views, as in
+    PyTorch: a write to one is a write to the other. `v += 1` gives v a new tensor.
     """
 
     __slots__ = ()
@@ -128,7 +128,7 @@ class Tensor(Indexing, Autograd):
         return self._wrap(upload(device, self._host("to()")))
 
     def to_(self, target: Any) -> Self:
-        """As `to`, but this tensor itself moves (or is cast), and stays a leaf; returns it."""
+        """Moves (or casts) this tensor itself as `to` does; it stays a leaf. Returns it."""
         moved = self._wrap(plain(self.value)).to(target)
         if moved.dtype != self.dtype or place(moved) is not place(self):
             views.part_from(self)
@@ -204,7 +204,7 @@ class Tensor(Indexing, Autograd):
 def _restored(
     cls: type[Tensor], array: np.ndarray, device: str, name: str, leaf: bool, grad: Tensor | None
 ) -> Tensor:
-    """What was pickled, on its device."""
+    """The pickled tensor, on its device."""
     made = object.__new__(cls)
     TensorBase.__init__(made, Tensor(array).to(device).value, name)
     made._leaf, made._grad = leaf, grad

@@ -89,8 +89,8 @@ def upload(device: Device, array: np.ndarray) -> DeviceArray:
 class DeviceListener:
     """Runs a bound op on the device of its operands.
 
-    A Session keeps buffers for its inputs and output, so only those of small ops are cached; for a
-    large one the Program is, and its operands are bound as if they were weights, without a copy.
+    A Session keeps buffers for its inputs and output, so only Sessions of small ops are cached. For
+    a large op the listener caches the Program and binds its operands as weights, without a copy.
     """
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ def _one_op(
 
 
 def _is_splat(x: Any) -> bool:
-    """Whether a host operand is one number repeated (a Python scalar that was broadcast)."""
+    """True if a host operand is one number repeated (a Python scalar that was broadcast)."""
     return isinstance(x, np.ndarray) and not any(x.strides) and x.size > 0
 
 

@@ -21,15 +21,16 @@ def direct_call(
     guards: Sequence[Callable[[], bool]],
     bound: Sequence[tuple[Tensor, Any]],
 ) -> Direct | None:
-    """A function of a call's arguments, which are arrays or tensors for the inputs `names`: what
-    the compiled function returns; or None where something is not as the Program needs it, and
-    nothing was done. `guards` must hold, and the tensors in `bound` have the content beside them.
-    None for a Program that cannot be called so."""
+    """Returns a function of a call's arguments (arrays or tensors for the inputs `names`). That
+    function gives the results of the compiled function, or None if an argument does not suit the
+    Program; then it has done nothing. It also gives None unless `guards` hold and each tensor in
+    `bound` has the content paired with it. Returns None for a Program that cannot be called
+    directly."""
     found = session.direct(names, Tensor)
     if found is None or not found[0]:
         return None
     makers, play = found
-    if not makers:  # nothing comes of it: None would say that nothing was done
+    if not makers:  # A call without results would return None, which means that nothing was done.
         return None
 
     def several(arguments: tuple[Any, ...]) -> Any:

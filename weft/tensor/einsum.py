@@ -13,10 +13,10 @@ from weft.tensor.elementwise import as_tensor
 
 
 def einsum(equation: str, *operands: Any) -> Tensor:
-    """The sum of products that `equation` names, as numpy.einsum: "bij,bjk->bik"; an ellipsis
-    stands for leading axes that broadcast, a letter used twice in one operand for its diagonal.
-    Operands are joined from left to right. Raises UsageError for an equation that does not read,
-    ShapeError for operands that do not fit it."""
+    """The sum of products that `equation` names, as numpy.einsum: "bij,bjk->bik". An ellipsis means
+    leading axes that broadcast; a letter used twice in one operand means its diagonal. Operands are
+    joined from left to right. Raises UsageError for an equation that cannot be parsed, ShapeError
+    for operands that do not fit it."""
     terms, out = _parse(equation, [as_tensor(x) for x in operands])
     label, value = terms[0]
     for i, (other, tensor) in enumerate(terms[1:], 2):

@@ -1,8 +1,8 @@
 """The array API's elementwise functions (Python array API standard 2024.12), as `weft.add`, ...
 
-Operands are Tensors, NumPy arrays or Python numbers (one of two must not be a number). What has
-no primitive is made of those that have, with the formula in its docstring; so it runs, compiles
-and differentiates wherever they do.
+Operands are Tensors, NumPy arrays or Python numbers (one of two must not be a number). A function
+without a primitive is a formula over primitives, given in its docstring; so it runs, compiles and
+differentiates like them.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ Slope = Callable[..., Tensor]  # (gradient of the result, result, operands) -> a
 
 
 def derivative(*slopes: Slope) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Gives a function of one or two reals its derivative, one slope per operand, in place of that
-    of its formula, which is for values: where a formula changes from one form to another, or meets
-    an infinity that it then discards, its own derivative is NaN or belongs to one side only."""
+    """Gives a function of one or two reals its derivative, one slope per operand. The derivative of
+    its formula is not used: where a formula changes form, or meets an infinity that it then
+    discards, that derivative is NaN or belongs to one side only."""
 
     def decorate(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
         @functools.wraps(fn)
@@ -199,39 +199,39 @@ def _logical(name: str, x: Operand) -> Tensor:
 
 
 def logical_and(x1: Operand, x2: Operand, /) -> Tensor:
-    """Whether both hold. Raises DTypeError unless both are bool."""
+    """True where both operands are true. Raises DTypeError unless both are bool."""
     return _logical("logical_and", x1) & _logical("logical_and", x2)
 
 
 def logical_or(x1: Operand, x2: Operand, /) -> Tensor:
-    """Whether one holds. Raises DTypeError unless both are bool."""
+    """True where at least one operand is true. Raises DTypeError unless both are bool."""
     return _logical("logical_or", x1) | _logical("logical_or", x2)
 
 
 def logical_xor(x1: Operand, x2: Operand, /) -> Tensor:
-    """Whether exactly one holds. Raises DTypeError unless both are bool."""
+    """True where exactly one operand is true. Raises DTypeError unless both are bool."""
     return _logical("logical_xor", x1) ^ _logical("logical_xor", x2)
 
 
 def logical_not(x: Operand, /) -> Tensor:
-    """Whether it does not hold. Raises DTypeError unless it is bool."""
+    """True where the operand is false. Raises DTypeError unless it is bool."""
     return ~_logical("logical_not", x)
 
 
 def isfinite(x: Operand, /) -> Tensor:
-    """Where the value is neither infinite nor NaN (bool)."""
+    """True where the value is neither infinite nor NaN (bool)."""
     t = as_tensor(x)
     return t.abs() < math.inf if t.dtype.is_float else t == t
 
 
 def isinf(x: Operand, /) -> Tensor:
-    """Where the value is infinite (bool)."""
+    """True where the value is infinite (bool)."""
     t = as_tensor(x)
     return t.abs() == math.inf if t.dtype.is_float else t != t
 
 
 def signbit(x: Operand, /) -> Tensor:
-    """Where the sign is set (bool): below zero or -0.0; of a NaN False."""
+    """True where the sign is set (bool): below zero or -0.0; False for NaN."""
     t = as_tensor(x)
     return (t < 0) | ((t == 0) & (1.0 / t < 0)) if t.dtype.is_float else t < 0
 

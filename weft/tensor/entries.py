@@ -25,21 +25,21 @@ DIRECT = 4  # shorter ways that a compiled function tries
 
 @dataclass
 class Entry:
-    """What one signature compiled to."""
+    """The compiled form of one signature."""
 
     graph: Graph
     parted: PartedProgram  # one part, unless partition=True found that the device needs help
-    tree: Tree  # of what the function returns
-    wanted: list[tuple[int, str]]  # (argument number, name) of those that a Program takes
-    roles: Sequence[str]  # of the outputs' buffers
+    tree: Tree  # the nesting of the function's result
+    wanted: list[tuple[int, str]]  # (argument number, name) of each argument that a Program takes
+    roles: Sequence[str]  # one role per output buffer
     captured: dict[str, Tensor]
     states: frozenset[str]
     bound: dict[str, Any]  # name -> the value that the session's weight was made from
     fed: list[tuple[str, TensorBase]]  # inputs that take the .grad of a tensor
     grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
-    guards: tuple[Callable[[], bool], ...] = ()  # it serves while these hold
+    guards: tuple[Callable[[], bool], ...] = ()  # the entry is valid while all hold
     facts: Facts | None = None  # the guards on modules, which can say what changed
-    checks: tuple[Callable[[Any], None], ...] = ()  # by which a run may be refused
+    checks: tuple[Callable[[Any], None], ...] = ()  # functions that may reject a run
     shared: Sequence[tuple[int, Tensor]] = ()  # arguments that were met as these tensors
     roots: frozenset[int] = frozenset()  # ids of what the trace read, if it leaves anything behind
     session: Session | PartedSession | None = None
@@ -135,6 +135,6 @@ class Kept:
             self.direct = [(entry, entry.direct), *self.direct[: DIRECT - 1]]
 
     def lengthen(self, entry: Entry) -> None:
-        """Forgets the shorter way of an entry, whose session is no longer the one it plays."""
+        """Forgets the short way of calling an entry after its session changed."""
         self.direct = [pair for pair in self.direct if pair[0] is not entry]
         entry.direct, entry.trials = None, TRIALS

@@ -59,23 +59,23 @@ def std(
 
 
 def count_nonzero(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """How many elements are not zero (int32)."""
+    """The number of elements that are not zero (int32)."""
     return as_tensor(x).cast(dt.bool_).sum(axis, keepdims)
 
 
 def cumulative_sum(
     x: Operand, /, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Tensor:
-    """Running sums along an axis (which a 1-d tensor need not name), after a 0 when
-    `include_initial`; see Tensor.cumsum for what they are added in."""
+    """Running sums along an axis (optional for a 1-d tensor), after a 0 when `include_initial`; see
+    Tensor.cumsum for the dtype of the sums."""
     return _cumulative("cumulative_sum", "sum", x, axis, dtype, include_initial)
 
 
 def cumulative_prod(
     x: Operand, /, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Tensor:
-    """Running products along an axis (which a 1-d tensor need not name), after a 1 when
-    `include_initial`; see Tensor.cumprod for what they are multiplied in."""
+    """Running products along an axis (optional for a 1-d tensor), after a 1 when `include_initial`;
+    see Tensor.cumprod for the dtype of the products."""
     return _cumulative("cumulative_prod", "prod", x, axis, dtype, include_initial)
 
 

@@ -154,7 +154,8 @@ def linear(
             f"linear: x {list(x.shape)}, weight {list(weight.shape)}; expected [..., K] and [N, K]"
         )
     narrow = autocast_dtype()
-    (weight,) = narrowed(weight)  # as it is stored: a transposed copy would cost more
+    # Cast the weight in its stored order: a transposed copy would cost more.
+    (weight,) = narrowed(weight)
     if narrow is None or out_dtype is not None or bias is None:
         out = x.matmul(weight.T, out_dtype)
         return out if bias is None else out + bias

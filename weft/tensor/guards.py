@@ -45,7 +45,7 @@ class Watched:
         if CURRENT.trace is not None:
             CURRENT.trace.facts.read(self, name)
         elif name == "__dict__":
-            changed()  # who asks for it may write to it
+            changed()  # the caller may write to the dict
         return object.__getattribute__(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -65,7 +65,7 @@ class Watched:
 
 
 class Noted(dict[Any, Any]):
-    """A dict whose changes are noted, so that it need not be compared at every call."""
+    """A dict that notes its changes, so that calls do not have to compare it."""
 
     def _noting(method: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -118,9 +118,10 @@ class Facts:
         self._loose: list[tuple[Watched, dict[str, Any], str, Any]] = []  # changed without a note
         self._selected: list[tuple[dict[str, Any], Members, Any]] = []
         self._tensors: list[tuple[TensorBase, bool, Any, Any]] = []
-        self._written: list[tuple[Watched, str]] = []  # after they were read
-        self._held = True  # what the last comparison gave
-        self._stamp: object = None  # the change before it
+        # names that were written after the trace read them
+        self._written: list[tuple[Watched, str]] = []
+        self._held = True  # the result of the last comparison
+        self._stamp: object = None  # the last change before that comparison
 
     # -- while tracing
 
@@ -274,7 +275,7 @@ def _same(now: Any, then: Any) -> bool:
     if type(now) is not type(then):
         return False
     if isinstance(then, NUMBERS):
-        return repr(now) == repr(then)  # of nan and of -0.0 too
+        return repr(now) == repr(then)  # repr also tells nan and -0.0 apart
     if isinstance(then, list | tuple):
         return len(now) == len(then) and all(map(_same, now, then))
     if isinstance(then, set | bytearray | frozenset):

@@ -94,8 +94,8 @@ class Indexing(Reductions):
                 f"index: {used} indices and {len(dots)} ellipses for {self.ndim} axes of "
                 f"{list(self.shape)}"
             )
-        if any(isinstance(k, TensorBase | np.ndarray | list) for k in flat):  # as in NumPy, a
-            flat = [np.asarray(k) if is_int(k) else k for k in flat]  # plain index joins arrays
+        if any(isinstance(k, TensorBase | np.ndarray | list) for k in flat):  # NumPy joins a plain
+            flat = [np.asarray(k) if is_int(k) else k for k in flat]  # index with index arrays
         at = dots[0] if dots else len(flat)
         return [*flat[:at], *[_FULL] * (self.ndim - used), *flat[at + 1 :]]
 
@@ -159,7 +159,7 @@ class Indexing(Reductions):
         missed = [out_of_range(one, n) for one, n in zip((index, *others), sizes) if others]
         for one, size in zip(others, sizes[1:]):
             index = index * size + one
-        for wrong in missed:  # they must not reach another row of the merged axis
+        for wrong in missed:  # A wrong index must not reach another row of the merged axis.
             index = index if wrong is None else wrong.where(-1, index)
         source, rows = values("index", (flat, index))
         out = self._wrap(ops.gather(source, rows, 0))
@@ -194,7 +194,7 @@ class Indexing(Reductions):
         return self._along(index, a, out_of_range(index, self.shape[a]))
 
     def _along(self, index: Any, a: int, wrong: Any = None) -> Self:
-        """What stands at `index` (int32) along axis a; NaN, 0 or False where it is `wrong`."""
+        """The elements at `index` (int32) along axis a; NaN, 0 or False where `wrong` is true."""
         n = self.shape[a]
         x, index = self.transpose(a, -1), index.transpose(a, -1)
         rows = math.prod(x.shape[:-1])
@@ -305,7 +305,7 @@ class Indexing(Reductions):
         if not isinstance(value, TensorBase):
             return self._full(value, self.dtype, final or shape)
         extra = value.ndim - len(shape)
-        if extra > 0 and value.shape[:extra] == (1,) * extra:  # as NumPy assigns [1] to a number
+        if extra > 0 and value.shape[:extra] == (1,) * extra:  # NumPy also lets a number take [1].
             value = value.reshape(value.shape[extra:])  # type: ignore[attr-defined]
         new: Self = value._as(self.dtype)._to_shape(shape)
         return new if final is None else new.reshape(final)
@@ -332,7 +332,8 @@ class Indexing(Reductions):
         index, arrays = own._basic(keys)
         if not arrays:
             return index
-        return (index + 1)._advanced(arrays) - 1  # from 1, since what is outside gathers 0
+        # The numbers start from 1, since indices outside gather 0.
+        return (index + 1)._advanced(arrays) - 1
 
     def _rows(self, keys: list[Any]) -> Self | None:
         """The index array, when the key is one 1-d integer array on axis 0 and all of the rest."""

@@ -14,7 +14,7 @@ from weft.tensor.base import CURRENT, TensorBase
 
 
 def is_mask(k: Any) -> bool:
-    """Whether an entry of a key is a boolean array, list or bool."""
+    """True if an entry of a key is a boolean array, list or bool."""
     if isinstance(k, TensorBase):
         return k.dtype == dt.bool_
     if isinstance(k, np.ndarray | np.generic):
@@ -23,19 +23,19 @@ def is_mask(k: Any) -> bool:
 
 
 def is_switch(k: Any) -> bool:
-    """Whether a key is a 0-d boolean array, which keeps all of a tensor or nothing."""
+    """True if a key is a 0-d boolean array, which keeps all of a tensor or nothing."""
     return isinstance(k, TensorBase | np.ndarray | np.bool_) and not k.ndim and is_mask(k)
 
 
 def axes_taken(k: Any) -> int:
-    """How many axes an entry of a key stands for."""
+    """The number of axes that an entry of a key indexes."""
     if k is None or k is Ellipsis:
         return 0
     return int(np.ndim(k) if not isinstance(k, TensorBase) else k.ndim) if is_mask(k) else 1
 
 
 def is_int(k: Any) -> bool:
-    """Whether an entry is one integer that is known now."""
+    """True if an entry is one integer that is known now."""
     return isinstance(k, int | np.integer)
 
 
@@ -102,7 +102,8 @@ def _values(index: Any) -> np.ndarray | None:
 
 
 def out_of_range(index: Any, n: int) -> Any:
-    """Where an index counted from the front is outside an axis of size n; None for nowhere."""
+    """True where an index counted from the front is outside an axis of size n. Returns None if no
+    index is outside."""
     known = _values(index)
     if known is not None and not ((known < 0) | (known >= n)).any():
         return None

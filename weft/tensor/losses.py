@@ -57,14 +57,15 @@ def cross_entropy(
     logits: Tensor, targets: Tensor, weight: Tensor | None = None, ignore_index: int = -100,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """-w[target] log softmax(logits)[target], for logits [N, C] (or [N, C, ...], [C]) and integer
-    targets [N] ([N, ...], []): float32. w is `weight` [C], 1 by default; a mean is divided by the
+    """-w[target] log softmax(logits)[target], float32. logits are [N, C] (or [N, C, ...], [C]),
+    integer targets [N] ([N, ...], []). w is `weight` [C], 1 by default; a mean is divided by the
     sum of the targets' weights.
 
     A target of `ignore_index` counts for nothing, nor in the mean; any other that is not in 0..C-1
-    gives NaN (and NaN gradients), on every device. With `label_smoothing` s the
-    wanted distribution is 1 - s at the target plus s / C everywhere. Targets of floats, shaped as
-    the logits, are wanted distributions themselves. Raises ShapeError, DTypeError, UsageError."""
+    gives NaN (and NaN gradients), on every device. With `label_smoothing` s the wanted distribution
+    is 1 - s at the target plus s / C everywhere. Float targets, shaped as the logits, are wanted
+    distributions themselves. Raises ShapeError, DTypeError, UsageError.
+    """
     s = float(label_smoothing)
     if not 0.0 <= s <= 1.0:
         raise UsageError(f"cross_entropy: label_smoothing {s} is not within 0..1")

@@ -1,4 +1,4 @@
-"""What a compiled function is called with and gives: arguments, captured tensors, results."""
+"""The operands and results of a compiled function: arguments, captured tensors, outputs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LONGEST = 120  # characters of an argument's name
 
 
 def content(t: Tensor) -> Any:
-    """What a Program binds of a captured tensor: its home, or its present value."""
+    """The value of a captured tensor that a Program binds: its home, or its present value."""
     return t._home if t._home is not None else t._value
 
 
 def readable(value: Any, home: Device, device: Device) -> bool:
-    """Whether a part on `home` may bind a captured value: one in host memory, one that is there,
-    or for the host a copy of one on the device (not of a state, which changes)."""
+    """True if a part on `home` may bind a captured value: one in host memory or on `home`, or, for
+    the host, a copy of one on the device (not of a state, which changes)."""
     if not isinstance(value, DeviceArray) or value.device is home:
         return True
     return value.device is device and not isinstance(value, StateArray)

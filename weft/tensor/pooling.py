@@ -48,8 +48,8 @@ def _window(
 
 
 def _beyond(n: int, k: int, s: int, p: tuple[int, int], d: int) -> int:
-    """How far the last window of ceil_mode reaches beyond the padding of an axis: it counts when
-    it starts inside (PyTorch's rule)."""
+    """The elements by which the last window of ceil_mode exceeds the padding of an axis. A window
+    counts when it starts inside (PyTorch's rule)."""
     reach, wide = d * (k - 1) + 1, n + sum(p)
     last = max(-(-(wide - reach) // s), 0) * s
     last -= s if last >= n + p[0] else 0

@@ -1,8 +1,8 @@
 """Compiled Programs, kept on disk: a second process does not compile them again.
 
-A key names everything a Program depends on: the graph's parameters, the device's Caps, the tuning
-table for them and the version of weft's own source (sizes and times of its files, so that a changed
-template is never served from an old entry).
+A key names everything a Program depends on: the graph's parameters, the device's Caps, their tuning
+table and the version of weft's own source. The version covers sizes and times of the source files,
+so a changed template never gets an old entry.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ def _times_high(x: Value, y: Value) -> Value:
 
 
 def _below(key: Tensor, n: int, span: Tensor) -> Value:
-    """0..span-1: two words as a fraction of 64 bits, times the span (uint32[1]; 0 stands for
-    2^32). No value is likelier than another by more than 2^-32 of it."""
+    """0..span-1: two words as a fraction of 64 bits, times the span (uint32[1]; 0 means 2^32). The
+    probabilities of two values differ by at most 2^-32 of their size."""
     high, low = _words(key, n)
     limit = ops.broadcast(span.value, (n,))
     product = ops.mul(high, limit)
@@ -96,7 +96,7 @@ _KINDS: dict[str, Callable[..., Value]] = {
     **{f"uniform{digits}": partial(_uniform, digits=digits) for digits in (24, 11, 8)},
     "normal": _normal, "below": _below,
 }  # fmt: skip
-_DIGITS = {dt.float16: 11, dt.bfloat16: 8}  # what they hold below 1: more could round up to it
+_DIGITS = {dt.float16: 11, dt.bfloat16: 8}  # bits below 1 of each dtype: more could round up to 1
 
 
 # -- keys ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ def wanted() -> bool:
 
 
 def check_same(name: str, entry: Entry, again: Traced) -> None:
-    """Raises TraceError, saying what differs, unless `again` is the trace that `entry` plays."""
+    """Raises TraceError, saying what differs, unless `again` is the trace that `entry` runs."""
     said = difference(again.graph, entry.graph) or _others(entry, again)
     if said is not None:
         raise TraceError(

@@ -88,11 +88,11 @@ class Reductions(Movement):
         return (-self if self.dtype.is_float else ~self)._as(dtype)
 
     def any(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """Whether any element is not zero (bool); False over none."""
+        """True if any element is not zero (bool); False over none."""
         return self._as(dt.bool_)._as(dt.int32)._reduce("sum", axis, keepdims)._as(dt.bool_)
 
     def all(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """Whether every element is not zero (bool); True over none."""
+        """True if every element is not zero (bool); True over none."""
         return ~(~self._as(dt.bool_)).any(axis, keepdims)
 
     def prod(
@@ -108,7 +108,7 @@ class Reductions(Movement):
         return out
 
     def _summed(self, dtype: DType | str | None) -> DType:
-        """What sums and products of this tensor are made in, unless a dtype is named."""
+        """The dtype that sums and products of this tensor use, unless a dtype is named."""
         if dtype is not None:
             return as_dtype(dtype)
         return dt.int32 if self.dtype.itemsize == 1 else self.dtype
@@ -182,7 +182,7 @@ class Reductions(Movement):
         won: Self = x == found
         won = won | x.isnan() if x.dtype.is_float else won
         index = self._wrap(ops.iota(self.shape, a, dt.int32))
-        index._weak = True  # at home on any device
+        index._weak = True  # the index may meet tensors of any device
         return found._as(self.dtype), won.where(index, 0)._running(name, "max", a)
 
     # -- products

@@ -102,9 +102,10 @@ def interpolate(
     """x[N, C, ...] resized along its one to three last axes to `size`, or by `scale_factor`.
 
     mode: "nearest", "nearest-exact", "linear" (1 axis), "bilinear", "bicubic" (2), "trilinear" (3)
-    or "area". Elements are cells whose centres lie at i + 0.5, or, with align_corners, points whose
-    first and last stay in place; with antialias ("bilinear", "bicubic") what becomes smaller is
-    filtered; coordinates, names and defaults are PyTorch's."""
+    or "area". Elements are cells whose centres are at i + 0.5, or, with align_corners, points whose
+    first and last stay in place. With antialias ("bilinear", "bicubic") an axis that shrinks is
+    filtered. Coordinates, names and defaults are PyTorch's.
+    """
     rank = x.ndim - 2
     if mode not in _MODES:
         raise UsageError(f"interpolate: mode {mode!r}; expected one of {', '.join(_MODES)}")
@@ -132,7 +133,7 @@ def _along(x: Tensor, axis: int, m: int, step: float, mode: str, corners: bool) 
     n, i = x.shape[axis], np.arange(m, dtype=np.float64)
     if mode.startswith("nearest"):
         half = 0.5 if mode == "nearest-exact" else 0.0
-        at = np.float32(step) * (i + half).astype(np.float32)  # as PyTorch counts
+        at = np.float32(step) * (i + half).astype(np.float32)  # float32 arithmetic, as in PyTorch
         return resample(x, axis, np.minimum(np.floor(at).astype(np.int64), n - 1)[None])
     if corners:
         at = i * ((n - 1) / (m - 1) if m > 1 else 0.0)

@@ -60,23 +60,23 @@ def weighted(
     x: Tensor, at: Sequence[Tensor], mode: str = "bilinear", padding: str = "zeros",
     corners: bool = True,
 ) -> list[Tensor]:  # fmt: skip
-    """What each pixel near the places gives to the sample there: of x[N, C, ...] and coordinates
-    of each of its axes, [N, ...] counted in pixels, as many of [N, C, ...] as are near."""
+    """The contributions of the pixels near the places to the samples there, one [N, C, ...] per
+    near pixel. x is [N, C, ...]; `at` has the coordinates along each axis, [N, ...], in pixels."""
     taps = (0, 1) if mode == "bilinear" else (-1, 0, 1, 2)
     base = [a.floor() for a in at]
     parts = []
     for offsets in itertools.product(taps, repeat=len(at)):
         places = [b + float(o) for b, o in zip(base, offsets)]
         weight = reduce(lambda a, b: a * b, (_share(p - a, mode) for p, a in zip(places, at)))
-        # A corner outside has no weight, and what is there must not be multiplied.
+        # A corner outside has zero weight, and its value must not be multiplied.
         picked = _picked(x, places, "zeros" if mode == "bilinear" else padding, corners)
         parts.append(picked * weight.unsqueeze(1).cast(x.dtype))
     return parts
 
 
 def _share(distance: Tensor, mode: str) -> Tensor:
-    """What a pixel at that distance gives; cubic ones by Keys' kernel (doi:10.1109/TASSP.1981.
-    1163711)."""
+    """The weight of a pixel at that distance; cubic ones use Keys' kernel
+    (doi:10.1109/TASSP.1981.1163711)."""
     d = distance.abs()
     if mode == "bilinear":
         return (1.0 - d).maximum(0.0)
@@ -121,8 +121,8 @@ def _picked(x: Tensor, places: Sequence[Tensor], padding: str, corners: bool) ->
 def _blocks(
     name: str, size: Sequence[int], kernel: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
 ) -> tuple[np.ndarray, list[int]]:
-    """Where each element of each block lies in the padded image, flat: [prod(kernel), blocks]; and
-    the padding of each axis."""
+    """The position of each element of each block in the flattened padded image, [prod(kernel),
+    blocks], and the padding of each axis."""
     lines = []
     pads = list(sizes("padding", padding, 2))
     options = (sizes("kernel_size", kernel, 2), sizes("dilation", dilation, 2),

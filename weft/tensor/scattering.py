@@ -25,14 +25,15 @@ DENSE = 1 << 20  # elements that are compared with all rows
 def scatter_join(
     x: Tensor, index: Tensor, rows: Tensor, how: str, include_self: bool = True
 ) -> Tensor:
-    """x[N, ...] with rows[r] joined to row index[r] (int32 [R]) by "mul", "max" or "min"; rows of
-    one place meet one another first, and the row of x unless `include_self` is False. Indices
-    outside 0..N-1 are dropped.
+    """x[N, ...] with rows[r] joined to row index[r] (int32 [R]) by "mul", "max" or "min". Rows of
+    one place are joined to each other first, then to the row of x unless `include_self` is False.
+    Indices outside 0..N-1 are dropped.
 
     Few rows are joined by one reduction over all of them for each place. Many are sorted by place,
-    so that the rows of a place stand together; each takes in its neighbour, then what stands two
-    before it, four, and so on (Hillis and Steele 1986): after log2(R) rounds the last row of each
-    place holds them all, and alone is written."""
+    so that the rows of a place are neighbours. Each row joins the row before it, then the row two
+    before it, four, and so on (Hillis and Steele 1986). After log2(R) rounds the last row of each
+    place holds the result, and only that row is written.
+    """
     if how not in _JOINS:
         raise UsageError(f"reduction {how!r:.40}; expected one of {', '.join(_JOINS)}")
     join, count = _JOINS[how], index.shape[0]

@@ -137,7 +137,8 @@ class Movement(Arithmetic):
         return self._wrap(ops.pad(self.value, low, high, value))
 
     def split(self, sizes: int | Sequence[int], axis: int = 0) -> tuple[Self, ...]:
-        """Pieces along an axis: of this size each (the last may be smaller), or of these sizes."""
+        """Pieces along an axis: all of one size (the last may be smaller), or one size per
+        piece."""
         a = axis_of("split", axis, self.ndim)
         n = self.shape[a]
         each = integers("split", "sizes", sizes)

@@ -19,10 +19,11 @@ def batch_norm(
 ) -> Tensor:  # fmt: skip
     """(x - mean) / sqrt(var + eps) * weight + bias per channel of x[N, C, ...]; all others [C].
 
-    In training (or without running statistics) mean and variance are those of the batch, and the
-    running ones, where given, are assigned (1 - momentum) old + momentum new, the variance with
-    n - 1 (Ioffe and Szegedy 2015, as PyTorch does it); else the running ones are used. Computed in
-    float32 for narrow operands, and rounded once; the result has x's dtype."""
+    In training (or without running statistics) mean and variance come from the batch. In training,
+    running statistics, where given, become (1 - momentum) old + momentum new, the variance with n -
+    1 (Ioffe and Szegedy 2015, as PyTorch does it). Otherwise the running ones are used. Narrow
+    operands are computed in float32 and rounded once; the result has x's dtype.
+    """
     columns = [t for t in (running_mean, running_var, weight, bias) if t is not None]
     if x.ndim < 2 or any(t.shape != x.shape[1:2] for t in columns):
         shapes = ", ".join(str(list(t.shape)) for t in columns)
@@ -69,9 +70,9 @@ def group_norm(
     x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
-    """(x - mean) / sqrt(var + eps) * weight + bias, mean and var over each of num_groups runs of
-    channels of each image of x[N, C, ...] (Wu and He 2018); weight and bias [C]. Computed in
-    float32 for narrow operands, and rounded once."""
+    """(x - mean) / sqrt(var + eps) * weight + bias for x[N, C, ...]; weight and bias are [C]. mean
+    and var are over each of num_groups runs of channels of each image (Wu and He 2018). Narrow
+    operands are computed in float32 and rounded once."""
     columns = [t for t in (weight, bias) if t is not None]
     c = x.shape[1] if x.ndim > 1 else 0
     if x.ndim < 2 or num_groups < 1 or c % num_groups or any(t.shape != (c,) for t in columns):

@@ -1,6 +1,7 @@
-"""A compiled function or model of a file: which device plays it, and a function to be called.
+"""A compiled function or model from a file: the choice of its device, and a function to call.
 
-What a process imports before its first result is counted here: no ops, no tracing, no compiler.
+Imports count towards the time of the first result, so this module avoids ops, tracing and the
+compiler.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Stored:
 
 def _array(value: Any, spec: BufferSpec) -> np.ndarray:
     """64-bit numbers as the 32-bit ones that devices have, within their range."""
-    array = np.asarray(value)  # of a Tensor too, wherever it is
+    array = np.asarray(value)  # also reads a Tensor on any device
     wanted = spec.dtype.numpy
     wide = array.dtype in (np.int64, np.float64) and array.dtype.kind == wanted.kind
     if wide and array.dtype.kind == "i" and array.size:

@@ -47,9 +47,10 @@ class Traced:
     captured: dict[str, Tensor]
     fed: tuple[tuple[str, TensorBase], ...] = ()  # inputs that take the .grad of a tensor
     grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
-    guards: tuple[Callable[[], bool], ...] = ()  # what the trace took for granted besides
-    facts: Facts | None = None  # the first of these guards
-    checks: tuple[Callable[[Any], None], ...] = ()  # what looks at the flags that are returned too
+    guards: tuple[Callable[[], bool], ...] = ()  # further conditions of the trace
+    facts: Facts | None = None  # the first guard
+    # functions that receive the flags that the graph also returns
+    checks: tuple[Callable[[Any], None], ...] = ()
 
 
 class Trace:
@@ -65,8 +66,9 @@ class Trace:
         self.passed: dict[int, Node] = {}  # id of a passed tensor -> its state input
         self.facts = Facts()
         self.guards: list[Callable[[], bool]] = [self.facts.holds]
-        self.grads: dict[int, tuple[TensorBase, Any]] = {}  # tensors whose .grad was met, and it
-        self.met: dict[int, Node] = {}  # what stands for those that were there before
+        # tensors whose .grad was met, and that .grad
+        self.grads: dict[int, tuple[TensorBase, Any]] = {}
+        self.met: dict[int, Node] = {}  # the node for each .grad that existed before
         self.fed: list[tuple[str, TensorBase]] = []  # inputs that take the .grad of a tensor
         self.checks: list[tuple[TensorBase, Callable[[Any], None]]] = []
 
@@ -94,7 +96,7 @@ class Trace:
         return tensor
 
     def capture(self, tensor: TensorBase) -> Node:
-        """The Node that stands for an outside tensor: one input per tensor."""
+        """The Node that represents an outside tensor: one input per tensor."""
         key = id(tensor)
         if key not in self.captured:
             self.facts.tensor(tensor)
@@ -163,10 +165,11 @@ class Trace:
             self.grads.setdefault(id(tensor), (tensor, tensor._grad))
 
     def settle_grads(self) -> list[tuple[TensorBase, TensorBase | None]]:
-        """Puts every .grad back as it was; those that a run gives another value, and which.
+        """Restores every .grad, and returns the tensors to which a run gives another one.
 
-        A gradient that a run computes goes to a state of its own, the same at every run, so that
-        later traces that add to it find it again."""
+        A gradient that a run computes goes to a state of its own, the same at every run. Later
+        traces that add to the gradient find it there.
+        """
         changed: list[tuple[TensorBase, TensorBase | None]] = []
         for tensor, before in self.grads.values():
             after, tensor._grad = tensor._grad, before
@@ -221,9 +224,9 @@ def trace_call(
     call: Callable[[list[Tensor]], Any] | None = None,
     checked: bool = False,
 ) -> Traced:
-    """As `trace`, with the output's nesting and the captured tensors. `call`, if given, calls fn
-    with its arguments arranged differently. `checked`: where the trace has checks, the graph
-    returns (what fn does, their flags)."""
+    """Traces as `trace` does, and also returns the output's nesting and the captured tensors.
+    `call`, if given, calls fn with its arguments arranged differently. `checked`: if the trace has
+    checks, the graph returns (the results of fn, the flags)."""
     if CURRENT.trace is not None:
         raise TraceError("a function is being traced already; traces do not nest")
     build = Trace()

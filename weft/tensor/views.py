@@ -147,7 +147,7 @@ def contiguous(shape: Sequence[int]) -> Strides:
 
 
 def is_contiguous(shape: Sequence[int], given: Strides) -> bool:
-    """True if elements with these strides stand in row-major order, without gaps."""
+    """True if elements with these strides are in row-major order, without gaps."""
     if not math.prod(shape):
         return True
     wanted = contiguous(shape)
