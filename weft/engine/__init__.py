@@ -1,5 +1,5 @@
-"""The batching engine: many answers at once over one runner, each what it would be alone.
+"""The batching engine: runs many answers at once on one runner; each is what it would be alone.
 
-Host policy only: it knows neither models nor devices, and whoever generates (`weft run`, `weft
-chat`, `Decoder.generate`, `weft serve`) goes through it.
+It holds host policy only and knows neither models nor devices. `weft run`, `weft chat`,
+`Decoder.generate` and `weft serve` all generate through it.
 """

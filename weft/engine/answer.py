@@ -1,4 +1,4 @@
-"""One job's answer on its way: from each row of logits its next token, until it ends."""
+"""The answer to one job: takes rows of logits, chooses tokens, and ends."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ Explain = Callable[[], WeftError]
 
 
 class Answer:
-    """`tokens` are the prompt and the new ones, `ids` the new ones, at most `limit`; `finish` says
-    how it ended, None before that."""
+    """The state of one answer.
+
+    `tokens` are the prompt and the new ids; `ids` are the new ones, at most `limit`. `finish` says
+    how the answer ended; it is None until then.
+    """
 
     def __init__(self, job: Job, limit: int, texts: Texts, explain: Explain) -> None:
         self.job, self.limit = job, limit
         self.ids: list[int] = []
         self.tokens = list(job.prompt)
         self.finish: Finish | None = None
-        self.scored: list[Chosen] = []  # of the prompt, where asked for
+        self.scored: list[Chosen] = []  # of the prompt; filled only if the job asks for it
         self.drafted = 0
-        self.news = False  # whether there is something that no output has told
+        self.news = False  # True while something final has not been sent in an output
         self._explain = explain
         self._stream = generator(job.seed, job.index) if job.sampling.temperature > 0 else None
         self._text = TextEnd(texts if job.decoded else lambda: None, job.stop)
@@ -38,7 +41,7 @@ class Answer:
         self._prompt: tuple[Chosen, ...] = ()
 
     def begin(self) -> None:
-        """Before the first token: an answer of no tokens has ended."""
+        """Starts the constraint, and ends the answer if no token may follow."""
         if self.job.constraint is not None:
             self._constraint = guarded("constraint", self.job.constraint)
         if self.limit <= 0:
@@ -60,8 +63,8 @@ class Answer:
             self._prompt, self.news = tuple(self.scored), True
 
     def next(self, logits: np.ndarray) -> int | None:
-        """The next token by its row of logits, float32 [vocab]; None where the answer has ended
-        without it. Raises WeftError where the model or the constraint fails."""
+        """Returns the next token, chosen from its row of logits, float32 [vocab]. Returns None if
+        the answer ended without a token. Raises WeftError if the model or the constraint fails."""
         job = self.job
         allowed = None
         if self._constraint is not None:
@@ -91,13 +94,13 @@ class Answer:
         return token
 
     def forced(self, most: int) -> list[int]:
-        """At most so many of the tokens that a constraint leaves no choice about, as a guess: the
-        same text may be spelt by other tokens. What fails here fails in `next` too."""
+        """Returns at most `most` tokens that the constraint forces, as a guess: other tokens may
+        spell the same text. Returns [] on failure, which `next` will report."""
         constraint = self._constraint
         return [] if constraint is None else self._guess(lambda: constraint.forced()[:most])
 
     def fitting(self, draft: list[int]) -> list[int]:
-        """The beginning of `draft` that the constraint has no objection to."""
+        """Returns the longest prefix of `draft` that the constraint allows."""
         constraint = self._constraint
         if constraint is None or not draft:
             return draft
@@ -112,7 +115,8 @@ class Answer:
         return made
 
     def output(self, cached: int, error: WeftError | None = None) -> Output:
-        """What has become final since the last one; with `usage` where the answer has ended."""
+        """Returns what has become final since the last output, with `usage` if the answer has
+        ended."""
         told, tokens, prompt = self._told, tuple(self._tokens), self._prompt
         self._told, self._tokens, self._prompt, self.news = "", [], (), False
         usage = None
@@ -141,7 +145,8 @@ class Answer:
 
 
 def guarded(what: str, work: Callable[[], Any]) -> Any:
-    """The result of work that belongs to one job alone. Raises WeftError for whatever fails."""
+    """Runs work that concerns one job only and returns its result. Raises WeftError for any
+    exception."""
     try:
         return work()
     except WeftError:

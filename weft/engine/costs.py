@@ -1,7 +1,7 @@
-"""Whether one more row of a step pays, from what steps took.
+"""Decides from the times of past steps if another row in a step pays.
 
-How many tokens are proposed may follow the clock: it changes how long an answer takes, never what
-it is.
+The number of proposed tokens may follow the clock: it changes how long an answer takes, never its
+tokens.
 """
 
 from __future__ import annotations
@@ -11,28 +11,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-_KEPT = 7  # steps of about a size whose median counts
-_OLD = 1000  # steps after which one is forgotten
-_FURTHER = 4  # times as many rows as any step had are tried next
-_MARGIN = 1.2  # by which rows have to pay for what is not measured: proposing, comparing
+_KEPT = 7  # steps per size class of which the median is taken
+_OLD = 1000  # a measurement expires after this many steps
+_FURTHER = 4  # sizes up to this multiple of the largest measured one are tried
+_MARGIN = 1.2  # factor that a gain must exceed, to cover unmeasured work: proposing, comparing
 
 
 class Costs:
-    """Seconds of a step by its number of rows, in powers of two."""
+    """Seconds per step by number of rows, in size classes of powers of two."""
 
     def __init__(self) -> None:
         self._seen: dict[int, deque[tuple[int, float]]] = {}
         self._count = 0
 
     def note(self, rows: int, seconds: float) -> None:
-        """A step of so many rows took so long."""
+        """Records that a step of `rows` rows took `seconds`."""
         self._count += 1
         size = 1 << (rows - 1).bit_length()
         self._seen.setdefault(size, deque(maxlen=_KEPT)).append((self._count, seconds))
 
     def of(self, rows: int) -> float:
-        """What a step of so many rows takes: between sizes seen along a line, below the smallest as
-        much as that; above the largest no more, so that it is tried, and infinity far above."""
+        """Returns the seconds that a step of `rows` rows is expected to take.
+
+        Between measured sizes it interpolates linearly; below the smallest it returns that one's
+        time. Above the largest it returns the largest one's time, so that the size is tried, and
+        infinity beyond `_FURTHER` times the largest. With no measurements it returns 0.
+        """
         known = {}
         for size, steps in sorted(self._seen.items()):
             seconds = [s for count, s in steps if self._count - count < _OLD]
@@ -57,10 +61,11 @@ class Worth:
     sequences: int
 
     def best(self, chances: Sequence[float], each: float = 0.0) -> int:
-        """How many proposed tokens of a sequence to feed, 0 where none pays. chances[i] is how
-        likely the first i + 1 are all right, `each` how many seconds proposing one takes."""
+        """Returns how many proposed tokens per sequence to feed, 0 if none pays. chances[i] is the
+        probability that the first i + 1 are all right; `each` is the seconds that proposing one
+        takes."""
         now = self.costs.of(self.rows)
-        token = now / self.sequences  # what one that is right saves
+        token = now / self.sequences  # seconds that one right token saves
         gain, most, best = 0.0, 0.0, 0
         for n, chance in enumerate(chances, 1):
             gain += chance * token
@@ -72,23 +77,25 @@ class Worth:
 
 
 class Turns:
-    """Whether steps with proposals give more tokens a second than steps without. Estimates err, by
-    what is not measured and by what a step does to the next; so both are done in turn, whichever
-    is ahead for longer and longer."""
+    """A chooser between steps with proposals and steps without, by tokens per second.
 
-    FIRST, LONGEST = 32, (128, 1024)  # steps of the one that is ahead: without, with
-    TRIAL = 8  # of the other
-    DOUBT = 1.03  # by which steps without have to be ahead: others may find something soon
-    UNEVEN = 2  # at a beginning that do not count: memory holds what the other kind needs
+    Estimates miss unmeasured work and the effect of a step on the next one. So both kinds run in
+    turn, and the one that is ahead runs for longer each time.
+    """
+
+    FIRST, LONGEST = 32, (128, 1024)  # steps of the kind that is ahead: (without, with) proposals
+    TRIAL = 8  # steps of the other kind
+    DOUBT = 1.03  # factor by which steps without must be ahead: other jobs may find proposals soon
+    UNEVEN = 2  # first steps of a turn, not counted: memory still holds the other kind's data
 
     def __init__(self) -> None:
         self.proposes = True
-        self._ahead, self._rate = True, 0.0  # which is, and its tokens a second
+        self._ahead, self._rate = True, 0.0  # which kind is ahead, and its tokens per second
         self._run = self._left = self.FIRST
         self._steps, self._seconds, self._tokens = 0, 0.0, 0
 
     def note(self, seconds: float, tokens: int) -> None:
-        """A step took so long, and gave so many tokens."""
+        """Records that a step took `seconds` and produced `tokens` tokens."""
         self._steps += 1
         self._left -= 1
         if self._steps > self.UNEVEN:
@@ -113,10 +120,10 @@ class Turns:
 
 
 class Trust:
-    """How often proposals of one source are right, and when it is asked."""
+    """The success rate of one source of proposals, and when to ask it."""
 
-    PROBE = 2  # tokens proposed to see whether it has got better
-    PAUSE = 64  # tokens between two of these, at most
+    PROBE = 2  # tokens proposed as a probe, to see if the source has improved
+    PAUSE = 64  # largest number of tokens between two probes
 
     def __init__(self) -> None:
         self._right, self._wrong = 2.0, 1.0
@@ -124,25 +131,27 @@ class Trust:
         self._probes = False
 
     def chances(self, count: int) -> list[float]:
-        """How likely the first token is right, the first two are, ... the first `count`."""
+        """Returns the probabilities that the first token, the first two, ... the first `count` are
+        right."""
         rate = self._right / (self._right + self._wrong)
         return [rate**n for n in range(1, count + 1)]
 
     @property
     def asked(self) -> bool:
-        """Whether it is asked for this token; where not, one less is left to wait for."""
+        """True if the source is asked for this token. If it is not, reading this also counts down
+        the wait."""
         self._wait = max(self._wait - 1, -1)
         return self._wait < 0
 
     def take(self, chances: Sequence[float], worth: Worth, each: float = 0.0) -> int:
-        """How many tokens to propose: as many as pay, else a few to learn from, more and more
-        seldom."""
+        """Returns how many tokens to propose: as many as pay. If none pays, returns a few to learn
+        from; `learn` makes such probes rarer each time."""
         count = worth.best(chances, each)
         self._probes = not count
         return count or min(self.PROBE, len(chances))
 
     def learn(self, proposed: int, accepted: int) -> None:
-        """Says how a proposal went."""
+        """Records how many of the proposed tokens were accepted."""
         self._right = 0.9 * self._right + accepted
         self._wrong = 0.9 * self._wrong + (accepted < proposed)
         if accepted and not self._probes:

@@ -1,8 +1,8 @@
-"""Drafts of a small model, which reads along: greedy answers of an engine of its own.
+"""Drafts by a small model: greedy answers from an engine of its own.
 
-That engine finds in its cache what it has read of a sequence, up to the first token that was
-rejected, so it follows acceptance and rollback by its prefix cache alone; and it batches what
-several sequences ask.
+That engine finds the tokens it has already read in its prefix cache, up to the first rejected one.
+So it follows acceptance and rollback without extra bookkeeping. It batches the requests of several
+sequences.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from weft.engine.engine import Engine
 from weft.engine.job import Job, Output
 
 MOST = 15  # tokens proposed at once
-SALTS = 256  # whose trust is remembered
+SALTS = 256  # salts and adapters whose success rates are kept
 
 
 class ModelDrafts:
-    """Drafts that `engine` answers, stepped within `turn()`; `clock` gives seconds."""
+    """Drafts computed by `engine`, which is stepped within `turn()`; `clock` returns seconds."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ModelDrafts:
         self._each: deque[float] = deque(maxlen=7)  # seconds per token proposed
 
     def propose(self, asked: Sequence[Asked]) -> list[list[int]]:
-        """Raises WeftError where the model fails."""
+        """Returns a draft for each sequence. Raises WeftError if the model fails."""
         return self._answers(asked, [self._count(ask) for ask in asked])
 
     def learn(self, number: int, proposed: int, accepted: int) -> None:
@@ -51,7 +51,7 @@ class ModelDrafts:
         self._asked.pop(number, None)
 
     def _count(self, ask: Asked) -> int:
-        """How many tokens to ask for."""
+        """Returns how many tokens to ask the model for."""
         key = ask.job.salt, ask.job.adapter
         self._asked[ask.number] = trust = self._trusts.setdefault(key, Trust())
         self._trusts.move_to_end(key)

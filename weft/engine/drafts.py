@@ -1,9 +1,11 @@
-"""Tokens that are likely to come next, proposed by whoever guesses them.
+"""Sources of draft tokens for speculative decoding.
 
-Proposed tokens are fed as further rows of their sequence, and those count which the rows before
-them choose, sampled or not: so they change no token, only how many a step gives (Leviathan et al.,
-"Fast Inference from Transformers via Speculative Decoding", arXiv:2211.17192, whose acceptance is
-exact here because a draw belongs to its position).
+Proposed tokens are fed as further rows of their sequence. A proposed token counts only if the row
+before it chooses the same token, greedy or sampled. So drafts change how many tokens a step yields,
+never which ones.
+
+See Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", arXiv:2211.17192.
+Acceptance is exact here because each random draw belongs to its position.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from weft.engine.job import Job
 
 @dataclass(frozen=True)
 class Asked:
-    """A sequence that decodes: `tokens` (prompt, then answer), after which at most `most` may be
-    proposed. `number` is its job's."""
+    """A decoding sequence that wants a draft. At most `most` tokens may follow `tokens` (prompt,
+    then answer). `number` is the number of its job."""
 
     number: int
     job: Job
@@ -29,16 +31,17 @@ class Asked:
 
 
 class Drafts(Protocol):
-    """Proposes what may follow. Called by whoever plays the engine, one thread at a time."""
+    """A source of draft tokens. The thread that steps the engine calls it, one thread at a time."""
 
     def propose(self, asked: Sequence[Asked]) -> list[list[int]]:
-        """For each sequence at most `most` tokens, [] where it has no guess that pays."""
+        """Returns at most `most` tokens for each sequence, [] where no guess pays."""
 
     def learn(self, number: int, proposed: int, accepted: int) -> None:
-        """Says how many of those tokens were fed, and how many of these were right."""
+        """Records how many of the proposed tokens were fed, and how many of the fed ones were
+        right."""
 
     def leave(self, number: int, job: Job, tokens: Sequence[int]) -> None:
-        """A job has ended, with these tokens."""
+        """Says that a job has ended with these tokens."""
 
 
 class NoDrafts:
@@ -55,7 +58,7 @@ class NoDrafts:
 
 
 class Either:
-    """The proposals of the first source that has any."""
+    """Takes proposals from the first source that has any."""
 
     def __init__(self, *sources: Drafts) -> None:
         self._sources = sources

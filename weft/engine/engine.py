@@ -1,13 +1,12 @@
-"""The engine: jobs come in, steps are played, outputs go out.
+"""The engine: takes jobs in, runs steps, sends outputs.
 
     engine = Engine(runner, vocab)
     ticket = engine.submit(job, sink)     # from any thread
-    while engine.step():                  # one thread at a time plays
-        pass
+    while engine.step(): pass             # one thread at a time
 
-What a step feeds says `schedule`; what comes of its logits `answer`. A job that fails by itself
-(NaN in its logits, its constraint) ends alone. Where the runner fails all that run end with its
-error, the cache is forgotten, and those that wait get their turn.
+`schedule` decides which tokens a step feeds, `answer` what to do with the logits. A job that fails
+by itself (NaN logits, its constraint) ends alone. If the runner fails, all running jobs end with
+its error, the cache is cleared, and waiting jobs run next.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from weft.engine.schedule import Part, Place, Schedule, needed
 from weft.engine.suffixes import Suffixes
 from weft.engine.ticket import Counts, Stats, Ticket
 
-BUDGET = 512  # rows of a step
-BESIDE = 128  # of prompts, where others decode and wait for it
-QUEUE = 1024  # jobs that wait at most
+BUDGET = 512  # rows per step
+BESIDE = 128  # rows of prompts in a step in which other sequences decode
+QUEUE = 1024  # largest number of waiting jobs
 
 _log = logging.getLogger(__name__)
 
@@ -43,13 +42,13 @@ def _not_finite() -> WeftError:
 
 
 class Engine:
-    """Plays jobs on a runner, as many at once as it has slots and pages for.
+    """A runner of jobs, as many at once as the runner's slots and pages allow.
 
-    vocab: token ids are 0 to vocab - 1. texts: makes what turns tokens into text. explain: says
-    what is wrong where logits are not finite. budget: rows of a step; beside: of prompts, in a step
-    in which others decode. queue: jobs that may wait. drafts: what proposes tokens (None:
-    `Suffixes`). few: rows of a prompt at most that go along with those that decode. clock:
-    seconds, by which drafts are kept where they pay.
+    vocab: token ids are 0 to vocab - 1. texts: makes the streams that turn tokens into text.
+    explain: returns the error for logits that are not finite. budget: rows per step; in a step in
+    which others decode, prompts get `beside` rows. queue: the most jobs that may wait. drafts: the
+    source of proposed tokens (None: `Suffixes`). few: the most rows of a prompt that join a decode
+    step. clock: returns seconds, which decide if drafts pay.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class Engine:
     def _fresh(self, drafts: Drafts) -> None:
         runner = self.runner
         self._pages = Pages(runner.pages, runner.page)
-        shared = runner.resumes(0, runner.page)  # whether pages are all that a sequence has
+        shared = runner.resumes(0, runner.page)  # True if a sequence consists of its pages alone
         budget, beside = self._sizes
         self._schedule = Schedule(self._pages, runner.slots, budget, shared, beside, self._copy)
         self._proposer = Proposer(runner, self.vocab, self._schedule, drafts)
@@ -96,10 +95,10 @@ class Engine:
     # -- from any thread --------------------------------------------------------------------------
 
     def submit(self, job: Job, sink: Sink) -> Ticket:
-        """Takes a job in; `sink` is called with its outputs by whoever steps. Raises UsageError
-        (an empty prompt, ids outside the vocabulary, an adapter that is not there, numbers out of
-        range, a closed engine), LimitError (a prompt longer than the context, an answer for which
-        the pages would not suffice even alone), BusyError (too many wait for more than a step)."""
+        """Adds a job; the thread that steps the engine calls `sink` with its outputs. Raises
+        UsageError for an empty prompt, ids outside the vocabulary, an unknown adapter, numbers out
+        of range, or a closed engine. Raises LimitError for a prompt longer than the context or an
+        answer too long for the pages. Raises BusyError if too many jobs wait."""
         limit = self.limit_of(job)
         answer = Answer(job, limit, job.texts or self._texts, self._explain)
         with self._lock:
@@ -120,7 +119,8 @@ class Engine:
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Ends a job at the next step, with what it has by then; nothing where it has ended."""
+        """Ends a job at the next step with the tokens it has by then; does nothing if it has
+        ended."""
         with self._lock:
             if not (ticket.done or ticket.cancelled):
                 ticket.cancelled = True
@@ -128,7 +128,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do something."""
+        """True if a step would do something."""
         return bool(self._live)
 
     @property
@@ -146,7 +146,7 @@ class Engine:
 
     @property
     def drafts(self) -> Drafts:
-        """What proposes tokens; another may take its place between steps."""
+        """The source of proposed tokens; it may be replaced between steps."""
         return self._proposer.drafts
 
     @drafts.setter
@@ -154,7 +154,7 @@ class Engine:
         self._proposer.drafts = drafts
 
     def close(self) -> None:
-        """Ends all jobs as cancelled, and takes no more."""
+        """Ends all jobs as cancelled and accepts no more."""
         with self._playing:
             with self._lock:
                 self._closed = True
@@ -164,7 +164,7 @@ class Engine:
             self._enter()
 
     def limit_of(self, job: Job) -> int:
-        """The number of new tokens a job may have. Raises UsageError and LimitError as `submit`
+        """Returns how many new tokens a job may have. Raises UsageError and LimitError as `submit`
         does."""
         runner, prompt = self.runner, job.prompt
         if not prompt:
@@ -196,9 +196,9 @@ class Engine:
     # -- playing ----------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Plays one step, calls the sinks; whether there is more to do. Does not raise for what a
-        device or a job does: jobs end with errors. KeyboardInterrupt and the like pass through;
-        where they hit the runner all jobs are as they were before the step."""
+        """Runs one step and calls the sinks; returns True if there is more to do. Errors of a
+        device or a job do not raise: jobs end with them. KeyboardInterrupt and the like pass
+        through; if they interrupt the runner, all jobs are as they were before the step."""
         with self._playing:
             try:
                 self._enter()
@@ -224,10 +224,9 @@ class Engine:
             return self.has_work
 
     def read(self, ids: Sequence[int], first: int = 0) -> Iterator[np.ndarray]:
-        """Logits float32 [at most 64, vocab] of the positions of `ids` from `first` on, block by
-        block, each until the next; ids as a job's prompt. It takes the place of jobs that run,
-        which go on later, and jobs that nothing else runs beside take its own: then it raises
-        UsageError. Raises what the runner does."""
+        """Yields logits float32 [at most 64, vocab] of the positions of `ids` from `first` on; each
+        block is valid until the next. It takes the slots of running jobs, which resume later. If
+        such jobs take its own slot, it raises UsageError. Raises what the runner raises."""
         with self._playing:
             place = self._schedule.lend(len(ids))
             self._player.table(place)
@@ -251,7 +250,7 @@ class Engine:
                 self._schedule.lent_back(place)
 
     def check(self) -> None:
-        """Raises AssertionError where pages, sequences and tables do not agree."""
+        """Raises AssertionError if pages, sequences and tables disagree."""
         with self._playing:
             self._schedule.check(self.runner.tables)
             places = [*self._schedule.running, *self._schedule.waiting]
@@ -259,7 +258,7 @@ class Engine:
             assert {p.number for p in places} == entered
 
     def _enter(self) -> None:
-        """Lets new jobs in and cancelled ones out."""
+        """Admits new jobs and ends cancelled ones."""
         with self._lock:
             new, self._inbox = self._inbox, []
             cancelled, self._cancelled = self._cancelled, []
@@ -287,7 +286,7 @@ class Engine:
     # -- endings ----------------------------------------------------------------------------------
 
     def _tell(self, ticket: Ticket, error: WeftError | None = None) -> None:
-        """Gives the sink what is new, and lets a job go that has ended."""
+        """Sends the sink what is new; removes the job if it has ended."""
         answer, place = ticket.answer, ticket.place
         over = error is not None or (answer.finish is not None and not self._unscored(ticket))
         if over:
@@ -305,7 +304,7 @@ class Engine:
             self.cancel(ticket)
 
     def _tell_ended(self) -> None:
-        """Lets those go that had ended when a step was interrupted: none will feed them again."""
+        """Ends the jobs that had finished when a step was interrupted: no later step feeds them."""
         for ticket in [self._live[place.number] for place in self._schedule.running]:
             if ticket.answer.finish is not None and not self._unscored(ticket):
                 self._tell(ticket)
@@ -314,7 +313,7 @@ class Engine:
         return ticket.scores and ticket.answer.finish != "cancelled"
 
     def _alone(self, ticket: Ticket, work: Callable[[], None]) -> bool:
-        """Does what concerns one job only; whether it went well. Else that job ends."""
+        """Does work that concerns one job only. Returns False if it failed, which ends that job."""
         try:
             guarded("job", work)
         except WeftError as error:
@@ -323,23 +322,24 @@ class Engine:
         return True
 
     def _end_running(self, error: Exception) -> None:
-        """The runner failed: all that run end with its error, and nothing it wrote is trusted."""
+        """Ends all running jobs with the runner's error and clears the cache."""
         for place in list(self._schedule.running):
             self._tell(self._live[place.number], as_weft(error))
         self._schedule.forget()
 
     def _copy(self, pages: Sequence[int]) -> Mapping[str, np.ndarray] | None:
-        """What pages hold, for a sequence that is preempted: moved, it need not be read again."""
+        """Returns the contents of pages for a preempted sequence, so that it is not computed
+        again."""
         try:
             return self.runner.read_pages(pages) if isinstance(self.runner, Movable) else None
-        except UsageError:  # pages on several machines stay there
+        except UsageError:  # pages that are split across machines are not copied
             return None
-        except Exception:  # the next step will say why
+        except Exception:  # the next step reports the cause
             _log.exception("pages could not be copied to the host")
             return None
 
     def _end_all(self, error: BaseException) -> None:
-        """The books may be torn: all jobs end, new ones begin with an empty cache."""
+        """Ends all jobs and starts with an empty cache: the state may be inconsistent."""
         with self._lock:
             live, self._live = list(self._live.values()), {}
             self._inbox, self._cancelled = [], []

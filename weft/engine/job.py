@@ -1,7 +1,7 @@
-"""What goes into the engine and what comes out of it.
+"""The inputs and outputs of the engine.
 
-An answer is a function of the model and the `Job`: never of what runs beside it, how its prompt is
-cut into steps, what the cache held, whether it was preempted, or who proposed its tokens.
+An answer is a function of the model and the `Job`. It never depends on other jobs, how the prompt
+is cut into steps, the cache, preemption, or who proposed its tokens.
 """
 
 from __future__ import annotations
@@ -19,34 +19,36 @@ Finish = Literal["stop", "length", "eos", "cancelled"]
 
 
 class Constraint(Protocol):
-    """What the text of one answer must be: a grammar at one of its states."""
+    """A constraint on the text of one answer: a grammar at one of its states."""
 
     def allowed(self) -> np.ndarray | None:
-        """Which tokens may come next, bool [vocab]; None: every one."""
+        """Returns the tokens that may come next, bool [vocab]; None if all may."""
 
     def accept(self, token: int) -> None:
-        """Goes on by a token that was allowed."""
+        """Advances by an allowed token."""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing but the end of the text may follow."""
+        """True if only the end of the text may follow."""
 
     def forced(self) -> list[int]:
-        """Tokens of the text that must come next, in one of its spellings ([]: several may)."""
+        """Returns tokens of the text that must come next, in one of its spellings ([] if the text
+        is open)."""
 
     def fits(self, tokens: Sequence[int]) -> int:
-        """How many of `tokens`, the first ones, may follow one after the other."""
+        """Returns how many of the first `tokens` may follow one after the other."""
 
 
 class TextStream(Protocol):
-    """Turns tokens into text one by one. Where it has `start`, that is where the text of the last
-    token begins, in characters of all text so far; else tokens begin where the text before ends."""
+    """A stream that turns tokens into text one by one. `start`, if present, is where the text of
+    the last token begins, in characters of all text so far. Without it, tokens begin where the text
+    before ends."""
 
     def push(self, token: int) -> str:
-        """The text that `token` completes; "" while a character is incomplete."""
+        """Returns the text that `token` completes; "" while a character is incomplete."""
 
     def flush(self) -> str:
-        """What is still held back, when no token follows."""
+        """Returns the text still held back when no more tokens follow."""
 
 
 Texts = Callable[[], TextStream | None]
@@ -55,14 +57,13 @@ Texts = Callable[[], TextStream | None]
 
 @dataclass(frozen=True)
 class Job:
-    """One answer to be made.
+    """One requested answer.
 
-    The answer draws from Philox's stream (seed, index). `stop` strings end the text and are not
-    part of it; `eos` are tokens that end it. `logprobs` is how many of the most
-    probable tokens come with each new one (None: not even its own), `prompt_logprobs` the same for
-    the prompt's. `adapter` names one of the runner's ("" none). `salt` says whose prefixes this one
-    may share: jobs of another salt never see its cache. `drafts` lets others propose tokens, which
-    changes no token.
+    The answer draws random numbers from Philox's stream (seed, index). `stop` strings end the text
+    and are not part of it; `eos` tokens end it. `logprobs` is the number of most probable tokens to
+    return with each new one (None: not even its own); `prompt_logprobs` is the same for the prompt.
+    `adapter` names one of the runner's adapters ("": none). Jobs share cached prefixes only with
+    jobs of the same `salt`. `drafts` allows draft tokens, which change no result.
     """
 
     prompt: tuple[int, ...]
@@ -77,17 +78,18 @@ class Job:
     adapter: str = ""
     salt: bytes = b""
     drafts: bool = True
-    decoded: bool = True  # whether outputs carry text
-    constraint: Callable[[], Constraint] | None = None  # a fresh one, at the text's start
-    texts: Texts | None = None  # what makes its text; None: what the engine has
+    decoded: bool = True  # True if outputs carry text
+    # makes a fresh one, at the start of the text
+    constraint: Callable[[], Constraint] | None = None
+    texts: Texts | None = None  # makes the text stream; None: the engine's default
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A token and, where asked for, its natural logarithm of probability under the model (after
-    temperature 1 and before any penalty or constraint), and the most probable tokens. at: where its
-    text begins in the answer's, in characters; what holds a part of a character stands where that
-    one does."""
+    """A token, and if requested its natural log-probability under the model and the most probable
+    tokens. Log-probabilities are at temperature 1, before any penalty or constraint. `at` is where
+    its text begins in the answer's text, in characters; a token inside a character has that
+    character's."""
 
     id: int
     logprob: float | None = None
@@ -97,7 +99,8 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of a job: of its prompt, of them found in the cache, new, of them proposed."""
+    """Token counts of a job: prompt, prompt tokens found in the cache, new, and new ones from
+    drafts."""
 
     prompt: int
     cached: int
@@ -107,10 +110,12 @@ class Usage:
 
 @dataclass(frozen=True)
 class Output:
-    """What a step added to one answer: text that became final and the tokens behind it. The last
-    one has `finish` or `error`, `usage`, and in `stopped` the stop string that ended it. `prompt`
-    comes once, before the first token, where the job asked for `prompt_logprobs`: a Chosen for each
-    token of the prompt (the first has none)."""
+    """The additions of a step to one answer: text that became final and its tokens.
+
+    The last output has `finish` or `error`, `usage`, and in `stopped` the stop string that ended
+    the text. `prompt` comes once, before the first token, if the job asked for `prompt_logprobs`:
+    one Chosen per prompt token, without a value for the first.
+    """
 
     text: str = ""
     tokens: tuple[Chosen, ...] = ()
@@ -130,18 +135,19 @@ class Movable(Protocol):
     """A runner whose pages can be copied to the host and back, bit for bit."""
 
     def read_pages(self, pages: Sequence[int]) -> Mapping[str, np.ndarray]:
-        """What pages hold, by name; the first axis goes through the pages."""
+        """Returns the contents of pages, by name; the first axis of each array runs over the
+        pages."""
 
     def write_pages(self, pages: Sequence[int], held: Mapping[str, np.ndarray]) -> None:
-        """Fills pages with what `read_pages` gave."""
+        """Fills pages with arrays from `read_pages`."""
 
 
 class PagedRunner(Protocol):
-    """What the engine plays on: keys and values in `pages` pages of `page` positions, which
-    `tables` gives to `slots` sequences. Every row's numbers are the same bits in any step.
+    """A model as the engine runs it. Keys and values lie in `pages` pages of `page` positions,
+    which `tables` assigns to `slots` sequences. Every row has the same bits in any step.
 
-    tables: int32 [slots, context / page], the page of each part of a slot's positions; the engine
-    fills it in before a step. Pages that no row of a step writes keep what they hold.
+    tables: int32 [slots, context / page], the page that holds each block of a slot's positions; the
+    engine fills it in before a step. Pages that a step does not write keep their contents.
     """
 
     slots: int
@@ -151,12 +157,13 @@ class PagedRunner(Protocol):
     tables: np.ndarray
 
     def knows(self, adapter: str) -> bool:
-        """Whether there is an adapter of that name; "" is none, which always is."""
+        """Returns True if the adapter exists; "" (no adapter) always does."""
 
     def prefill(
         self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
     ) -> np.ndarray:
-        """Feeds ids to a slot from position `start`; logits float32 [vocab] of the last one."""
+        """Feeds ids to a slot from position `start`; returns logits float32 [vocab] of the last
+        one."""
 
     def rows(
         self,
@@ -165,9 +172,9 @@ class PagedRunner(Protocol):
         pos: Sequence[int],
         adapters: Sequence[str] = (),
     ) -> np.ndarray:
-        """Feeds one token per row, several of one slot side by side in the order of positions;
-        logits float32 [n, vocab] of every row, until the next step."""
+        """Feeds one token per row; rows of one slot are adjacent, in the order of positions.
+        Returns logits float32 [n, vocab] of every row, valid until the next step."""
 
     def resumes(self, fed: int, start: int) -> bool:
-        """Whether a slot that was fed `fed` positions can go on from `start`: always where pages
-        are all a sequence has; where it has a running state besides, only from its last."""
+        """Returns True if a slot that was fed `fed` positions can continue from `start`. With pages
+        only it always can; with a running state it can continue only from its last position."""

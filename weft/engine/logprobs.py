@@ -1,4 +1,4 @@
-"""Logarithms of probabilities under the model: of float32 logits as they are, in float64."""
+"""Log-probabilities under the model, computed in float64 from the unmodified float32 logits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from weft.engine.job import Chosen
 
 
 def chosen(logits: np.ndarray, token: int, top: int | None) -> Chosen:
-    """The token with its natural logarithm of probability and the `top` most probable tokens, the
-    likeliest first (equal ones by id); the token alone where `top` is None. logits: float32
+    """Returns the token with its natural log-probability and the `top` most probable tokens, most
+    probable first (ties by id). With `top` None, returns the token alone. logits: float32
     [vocab]."""
     if top is None:
         return Chosen(token)
@@ -22,7 +22,7 @@ def chosen(logits: np.ndarray, token: int, top: int | None) -> Chosen:
 
 
 def leading(values: np.ndarray, n: int) -> np.ndarray:
-    """Indices of the n largest, the largest first, equal ones by index."""
+    """Returns the indices of the n largest values, largest first, ties by index."""
     if n <= 0:
         return np.empty(0, np.int64)
     ids = np.arange(len(values))

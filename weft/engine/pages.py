@@ -1,11 +1,13 @@
-"""Which page of the cache holds what: references, what may be found again, what goes first.
+"""The contents of cache pages: reference counts, lookup by prefix, and eviction.
 
-A page's content is its tokens and all that came before them. A full page is found by the digest of
-its chain: BLAKE2b of the parent's digest and the page's tokens, from a root that names salt and
-adapter; 256 bits, so that equal digests mean equal chains. Sequences share full pages only. What
-nobody holds stays until its place is needed, the longest unused first, ends of chains before their
-beginnings. A page that is not full, or not wanted to its end, is not shared but taken over, where
-nobody holds it and nothing follows it.
+The content of a page is its tokens and all tokens before them. A full page is found by the digest
+of its chain: BLAKE2b of the parent's digest and the page's tokens. The root of a chain names salt
+and adapter. Digests have 256 bits, so equal digests mean equal chains.
+
+Sequences share full pages only. An unreferenced page stays until its space is needed: the longest
+unused goes first, and ends of chains go before their beginnings. A page that is partly filled, or
+only partly wanted, is not shared. A sequence may take it over if it is unreferenced and without
+successor.
 """
 
 from __future__ import annotations
@@ -16,30 +18,31 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_MOST_LOOKED_AT = 64  # pages that follow one: of those that begin alike, one is as good as another
+# successors of a page that are compared: among equal beginnings any one will do
+_MOST_LOOKED_AT = 64
 
 
 def root(salt: bytes, adapter: str) -> bytes:
-    """The digest that chains of this salt and adapter begin with."""
+    """Returns the digest that chains of this salt and adapter begin with."""
     name = adapter.encode()
     parts = struct.pack("<QQ", len(salt), len(name)) + salt + name
     return hashlib.blake2b(parts, digest_size=32, person=b"weft.pages").digest()
 
 
 def link(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """The digest of a full page of `tokens` after the chain `parent`."""
+    """Returns the digest of a full page of `tokens` after the chain `parent`."""
     packed = struct.pack(f"<{len(tokens)}q", *tokens)
     return hashlib.blake2b(parent + packed, digest_size=32).digest()
 
 
 class Chain:
-    """The digests of a growing list of tokens, each page hashed once."""
+    """The digests of a growing list of tokens; each page is hashed once."""
 
     def __init__(self, start: bytes, size: int) -> None:
         self._size, self._digests = size, [start]
 
     def at(self, pages: int, tokens: Sequence[int]) -> bytes:
-        """The digest of the first `pages` pages of `tokens`."""
+        """Returns the digest of the first `pages` pages of `tokens`."""
         made, size = self._digests, self._size
         while len(made) <= pages:
             begin = (len(made) - 1) * size
@@ -51,11 +54,11 @@ class Chain:
 class _Content:
     parent: bytes
     tokens: tuple[int, ...]
-    digest: bytes | None  # of a full page
+    digest: bytes | None  # None if the page is not full
 
 
 class Pages:
-    """`count` pages of `size` positions each. Not for several threads at once."""
+    """A pool of `count` pages of `size` positions each. Not thread-safe."""
 
     def __init__(self, count: int, size: int) -> None:
         self.count, self.size = count, size
@@ -63,20 +66,21 @@ class Pages:
         self._idle: OrderedDict[int, None] = OrderedDict.fromkeys(range(count))
         self._content: dict[int, _Content] = {}
         self._found: dict[bytes, int] = {}
-        self._after: dict[bytes, dict[int, None]] = {}  # parent: pages that follow it
+        # maps a parent's digest to the pages that follow it
+        self._after: dict[bytes, dict[int, None]] = {}
 
     @property
     def idle(self) -> int:
-        """How many pages nobody holds: as many as `take` can give."""
+        """The number of unreferenced pages: as many as `take` can give."""
         return len(self._idle)
 
     @property
     def cached(self) -> int:
-        """Of those, how many may be found again."""
+        """The number of unreferenced pages that can be found again."""
         return sum(page in self._content for page in self._idle)
 
     def take(self, n: int) -> list[int] | None:
-        """n pages of unknown content, held once each; None where there are not as many."""
+        """Returns n pages of unknown content with one reference each; None if there are too few."""
         if n > len(self._idle):
             return None
         taken = []
@@ -88,8 +92,8 @@ class Pages:
         return taken
 
     def find(self, chain: Chain, tokens: Sequence[int], most: int) -> list[int]:
-        """The full pages that hold the beginning of `tokens`, at most `most` of these; they are
-        held once more each."""
+        """Returns the full pages that hold the beginning of `tokens`, up to `most` tokens, and adds
+        a reference to each."""
         pages: list[int] = []
         while (len(pages) + 1) * self.size <= most:
             page = self._found.get(chain.at(len(pages) + 1, tokens))
@@ -100,8 +104,9 @@ class Pages:
         return pages
 
     def take_over(self, parent: bytes, rest: Sequence[int]) -> tuple[int, int] | None:
-        """(the page after `parent` that nobody holds and nothing follows and which begins most
-        like `rest`, how many tokens they share): it is then the caller's alone."""
+        """Takes over the unreferenced last page after `parent` that shares the longest prefix with
+        `rest`. Returns (page, number of shared tokens), or None. The page then belongs to the
+        caller alone."""
         rest = tuple(rest[: self.size])
         best, most = -1, 0
         for _, page in zip(range(_MOST_LOOKED_AT), reversed(self._after.get(parent, {}))):
@@ -118,8 +123,8 @@ class Pages:
         return best, most
 
     def fill(self, page: int, parent: bytes, digest: bytes | None, tokens: Sequence[int]) -> None:
-        """Says what a held page has come to hold: `digest` where it is full. A chain that another
-        page holds already stays there."""
+        """Records the tokens of a referenced page, with `digest` if it is full. If another page
+        already holds that chain, the other one stays."""
         if digest is not None and digest in self._found:
             return
         self._content[page] = _Content(parent, tuple(tokens), digest)
@@ -128,7 +133,8 @@ class Pages:
             self._found[digest] = page
 
     def release(self, pages: Sequence[int]) -> None:
-        """Lets go of a sequence's pages. Raises AssertionError for a page that nobody holds."""
+        """Drops one reference to each page of a sequence. Raises AssertionError for an unreferenced
+        page."""
         for page in reversed(pages):  # the end of a chain goes before its beginning
             assert self.refs[page] > 0, f"page {page} is freed twice"
             self.refs[page] -= 1
@@ -138,13 +144,13 @@ class Pages:
                     self._idle.move_to_end(page, last=False)
 
     def clear(self) -> None:
-        """Forgets what pages hold: nothing is found again."""
+        """Forgets the contents of all pages, so that none is found again."""
         self._content.clear()
         self._found.clear()
         self._after.clear()
 
     def check(self) -> None:
-        """Raises AssertionError where the books do not agree."""
+        """Raises AssertionError if the bookkeeping is inconsistent."""
         assert all(refs >= 0 for refs in self.refs)
         assert {p for p, refs in enumerate(self.refs) if not refs} == set(self._idle)
         for digest, page in self._found.items():
@@ -175,7 +181,7 @@ class Pages:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """Returns the length of the common prefix."""
     for n, (x, y) in enumerate(zip(a, b)):
         if x != y:
             return n

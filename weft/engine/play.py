@@ -1,4 +1,4 @@
-"""One step: what is fed to the runner, and what comes of the logits for each job."""
+"""Runs one step: feeds tokens to the runner and passes the logits to each job."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from weft.engine.propose import Proposer
 from weft.engine.schedule import Place, Schedule, needed
 from weft.engine.ticket import Counts, Ticket
 
-FEW = 16  # rows of a prompt that go along with those that decode, for about the price of one
-SCORED = 64  # rows whose logits are held at once
+FEW = 16  # rows of a prompt that may join a decode step, at about the cost of one row
+SCORED = 64  # rows whose logits are kept at once
 
 
 class Failed(Exception):
-    """The runner failed, with `error`."""
+    """An exception of the runner, in `error`."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 class Player:
-    """Plays the steps of a schedule on its runner. `alone` does what concerns one job only, and
-    says whether it went well. `away` is True while the runner plays, and stays so where it was
-    interrupted."""
+    """The part of the engine that runs the steps of a schedule on the runner. `alone` does work for
+    one job only and returns True if it succeeded. `away` is True while the runner works, and stays
+    True if the runner is interrupted."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Player:
         self.away = False
 
     def play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
-        """Feeds so many tokens of each job: long parts of prompts one after the other, the others
-        and what is proposed in one go. Raises Failed where the runner does."""
-        for ticket, _ in parts:  # all, before anything may be interrupted
+        """Feeds the given number of tokens of each job. Long parts of prompts go one after the
+        other; the rest and the drafts go in one call. Raises Failed if the runner fails."""
+        for ticket, _ in parts:  # All tables first, before anything can be interrupted.
             self.table(ticket.place)
         together = []
         for ticket, count in parts:
@@ -67,8 +67,8 @@ class Player:
             self._together(together, self._schedule.budget - sum(count for _, count in parts))
 
     def _restore(self, place: Place) -> None:
-        """Writes what a sequence had fed before it was preempted, but for the pages that the cache
-        still had."""
+        """Writes back what a sequence had fed before preemption, except pages still in the
+        cache."""
         held, runner = place.held, self._runner
         assert held is not None and isinstance(runner, Movable)
         begin, end = place.filled, needed(held.fed, runner.page)
@@ -77,14 +77,14 @@ class Player:
         place.held, place.pending = None, False
 
     def table(self, place: Place) -> None:
-        """Tells the runner where a sequence's pages are."""
+        """Writes a sequence's pages into the runner's table."""
         row = self._runner.tables[place.slot]
         row[: len(place.pages)] = place.pages
         row[len(place.pages) :] = 0
 
     def _together(self, together: list[tuple[Ticket, int]], left: int) -> None:
-        """One step of those that decode and of short parts of prompts, with `left` rows of its
-        budget for what is proposed."""
+        """Runs one call for decoding sequences and short parts of prompts; drafts may use `left`
+        rows."""
         started, compiled, had = self._clock(), compiling.total, self._counts.new_tokens
         self.away = True
         self._proposer.propose(together, left)
@@ -114,21 +114,21 @@ class Player:
         self._proposer.took(passed, self._counts.new_tokens - had)
 
     def _score(self, ticket: Ticket, count: int) -> None:
-        """Feeds `count` tokens of a prompt whose logprobs are wanted."""
+        """Feeds `count` tokens of a prompt whose logprobs were requested."""
         place, answer = ticket.place, ticket.answer
         for begin in range(place.fed, place.fed + count, SCORED):
             ids = place.tokens[begin : min(begin + SCORED, place.fed + count)]
             pos = range(begin, begin + len(ids))
             adapters = [ticket.job.adapter] * len(ids)
             logits = self._call(self._runner.rows, ids, [place.slot] * len(ids), pos, adapters)
-            known = max(len(answer.scored) - 1 - begin, 0)  # before it was preempted
+            known = max(len(answer.scored) - 1 - begin, 0)  # already scored before preemption
             if not self._alone(ticket, lambda: answer.score(logits[known:])):  # noqa: B023
                 return
         place.reads = len(answer.scored) - 1 if ticket.scores else self._runner.context
         self._settle(ticket, count, logits[-1:])
 
     def _settle(self, ticket: Ticket, count: int, logits: np.ndarray) -> None:
-        """What comes of `count` tokens that were fed: `logits` of the last and of those proposed
+        """Handles the logits after `count` fed tokens: those of the last one and of the drafts
         after it."""
         place = ticket.place
         if count < place.rest or ticket.answer.finish is not None:
@@ -151,7 +151,7 @@ class Player:
             self._counts.accepted += right
 
     def _call(self, work: Callable[..., Any], *args: object) -> Any:
-        """What the runner gives."""
+        """Calls the runner and returns its result. Raises Failed if it raises."""
         self.away = True
         try:
             out = work(*args)
@@ -163,7 +163,7 @@ class Player:
 
 
 def as_weft(error: BaseException) -> WeftError:
-    """An error that ended a step, as those whose jobs it ends get it."""
+    """Converts an error that ended a step into the error that its jobs receive."""
     if isinstance(error, WeftError):
         return error
     made = WeftError(f"a step failed: {type(error).__name__}: {str(error)[:200]}; ask again")

@@ -1,5 +1,5 @@
-"""Which tokens a step feeds beyond those that are known: what a constraint forces, what drafts
-guess."""
+"""Chooses the tokens that a step feeds ahead of the known ones: forced by a constraint, or
+drafted."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from weft.engine.job import PagedRunner
 from weft.engine.schedule import Schedule, needed
 from weft.engine.ticket import Ticket
 
-DRAFTED = 64  # rows of a step up to which tokens are proposed
+DRAFTED = 64  # tokens are proposed up to this many rows per step
 _log = logging.getLogger(__name__)
 
 
 class Proposer:
-    """Gives the tickets of a step their drafts. `costs` are to be told what steps took."""
+    """The part of the engine that gives tickets their drafts. The caller records step times in
+    `costs`."""
 
     def __init__(self, runner: PagedRunner, vocab: int, schedule: Schedule, drafts: Drafts) -> None:
         self.drafts, self.costs = drafts, Costs()
-        self._turns: dict[int, Turns] = {}  # by how many propose, in powers of two
+        # keyed by the number of proposing sequences, in powers of two
+        self._turns: dict[int, Turns] = {}
         self._now: Turns | None = None
         self._runner, self._vocab, self._schedule = runner, vocab, schedule
 
     def propose(self, together: Sequence[tuple[Ticket, int]], left: int) -> None:
-        """Further tokens for those that decode, of (ticket, tokens it feeds), while a step has
-        room for their rows, `left` of its budget. Drafts that fail are not asked again."""
+        """Gives drafts to the decoding tickets among `together`, pairs of (ticket, tokens it
+        feeds). It stops when the step has no more room for rows, `left` of its budget. A source of
+        drafts that fails is not asked again."""
         rows = sum(count for _, count in together)
         room = min(DRAFTED - rows, left)
         those = [ticket for ticket, count in together if self._may(ticket, count)]
@@ -35,7 +38,7 @@ class Proposer:
         if not those:
             return
         now = self._turns.setdefault(len(those).bit_length(), Turns())
-        if rows == len(together):  # else much of what the step takes is for prompts
+        if rows == len(together):  # otherwise most of the step's time belongs to prompts
             self._now = now
         if not now.proposes:
             return
@@ -54,32 +57,33 @@ class Proposer:
             ticket.guessed = bool(ticket.draft)
 
     def took(self, seconds: float, tokens: int) -> None:
-        """The step that was proposed for took so long in all, and gave so many tokens."""
+        """Records the total seconds of the step that was proposed for, and its tokens."""
         if self._now is not None:
             self._now.note(seconds, tokens)
 
     def learn(self, ticket: Ticket, right: int) -> None:
-        """So many of a ticket's draft were right."""
+        """Records that `right` tokens of a ticket's draft were right."""
         if ticket.guessed:
             self.drafts.learn(ticket.number, len(ticket.draft), right)
         else:
             ticket.trust.learn(len(ticket.draft), right)
 
     def _may(self, ticket: Ticket, count: int) -> bool:
-        """Whether a ticket decodes, and wants drafts; it has none yet."""
+        """Returns True if a ticket decodes and wants drafts; clears its old draft."""
         ticket.draft, ticket.guessed = [], False
         decodes = count == ticket.place.rest and ticket.answer.finish is None
         return decodes and ticket.job.drafts and self._schedule.shared
 
     def _most(self, ticket: Ticket) -> int:
-        """Tokens that its answer and the context have room for behind the next one."""
+        """Returns how many tokens the answer and the context have room for after the next one."""
         answer = ticket.answer
         new, context = answer.limit - len(answer.ids), self._runner.context
         return min(new - 1, context - len(ticket.place.tokens))
 
     @staticmethod
     def _forced(ticket: Ticket, most: int, worth: Worth) -> list[int]:
-        """What a constraint leaves no choice about, as far as the model spells it alike."""
+        """Returns the tokens that a constraint forces, as many as are likely to match the model's
+        spelling."""
         if ticket.job.constraint is None or not ticket.trust.asked:
             return []
         draft = ticket.answer.forced(most)
@@ -96,8 +100,8 @@ class Proposer:
             return []
 
     def _take(self, ticket: Ticket, draft: list[int]) -> int:
-        """Makes `draft` what is fed after a ticket's tokens, if it may be and its pages are there;
-        how many tokens it has then."""
+        """Makes `draft` follow a ticket's tokens, if it is valid and pages are free for it. Returns
+        its length, or 0."""
         if not draft or not 0 <= min(draft) <= max(draft) < self._vocab:
             return 0
         place, pages = ticket.place, self._schedule.pages

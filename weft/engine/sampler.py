@@ -1,8 +1,8 @@
-"""Choosing the next token on the host, from float32 logits.
+"""Chooses the next token on the host from float32 logits.
 
-Randomness is counter-based: sequence `index` of a call with `seed` draws from Philox with the key
-(seed, index), one uniform per token. So token t of a sequence depends on its logits, its seed, its
-index and t, and on nothing else that runs beside it.
+Random numbers are counter-based: sequence `index` of a call with `seed` draws from Philox with the
+key (seed, index), one uniform per token. So token t of a sequence depends only on its logits, seed,
+index and t.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ from weft.core.errors import UsageError
 
 _PENALTIES = (2.0**-126, 2.0**126)
 _MOST_ADDED = 1e6
-_BLOCK = 256  # probabilities that are added before others are
+_BLOCK = 256  # probabilities per block in partial sums
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to choose. temperature 0 is greedy (ties: the lowest id); top_k 0, top_p 1, min_p 0 and
-    penalties of 0 (repetition_penalty: 1) are off.
+    """The rule for choosing a token. temperature 0 is greedy (ties: the lowest id). top_k 0, top_p
+    1, min_p 0, penalties of 0 and repetition_penalty 1 turn these off.
 
-    Applied in this order: logit_bias; repetition_penalty, of every id in prompt and answer;
-    presence_penalty and frequency_penalty; what a constraint allows; temperature, top_k, top_p
-    and min_p (as transformers does). As OpenAI's API has it, logit_bias adds to the logits of
-    ids (pairs, or a mapping), and an id that the answer (not the prompt) has n > 0 times loses
-    presence_penalty + n * frequency_penalty. min_p drops what is less probable than min_p times
-    the likeliest. Raises UsageError for values out of range: any finite temperature from 0 on
-    will do, however small; repetition_penalty lies within float32's normal numbers, so that no
-    logit overflows, the other penalties and biases between -1e6 and 1e6.
+    The order is that of transformers: logit_bias; repetition_penalty on every id in prompt and
+    answer; presence_penalty and frequency_penalty; the constraint; temperature, top_k, top_p and
+    min_p.
+
+    As in OpenAI's API, logit_bias adds to the logits of ids (pairs, or a mapping). An id that
+    occurs n > 0 times in the answer (not the prompt) loses presence_penalty + n *
+    frequency_penalty. min_p drops tokens less probable than min_p times the most probable one.
+
+    Raises UsageError for values out of range. Any finite temperature from 0 on is valid.
+    repetition_penalty is within float32's normal numbers, so that no logit overflows. The other
+    penalties and biases are between -1e6 and 1e6.
     """
 
     temperature: float = 0.0
@@ -70,7 +73,7 @@ class Sampling:
 
     @property
     def plain(self) -> bool:
-        """Whether logits are taken as they are, up to the temperature."""
+        """True if the logits are used unchanged, except for the temperature."""
         added = self.presence_penalty or self.frequency_penalty or self.logit_bias
         return self.repetition_penalty == 1.0 and not added
 
@@ -103,13 +106,13 @@ def _as_float(value: float | np.number) -> float:
 
 
 def check_seed(seed: object) -> None:
-    """UsageError unless `seed` is an integer from 0 to 2**64 - 1."""
+    """Raises UsageError unless `seed` is an integer from 0 to 2**64 - 1."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
         raise UsageError(f"seed is {seed!r}; expected an integer from 0 to 2**64 - 1")
 
 
 def generator(seed: int, index: int) -> np.random.Generator:
-    """The random stream of sequence `index` under `seed` (0 <= seed < 2**64)."""
+    """Returns the random stream of sequence `index` under `seed` (0 <= seed < 2**64)."""
     check_seed(seed)
     key = np.array([seed, index], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
@@ -123,11 +126,11 @@ def choose(
     new: Sequence[int] = (),
     allowed: np.ndarray | None = None,
 ) -> int:
-    """The next token's id from `logits` (float32 [vocab]); `history` is prompt and new ids, `new`
-    the new ones alone; allowed: bool [vocab], with at least one True.
+    """Returns the next token's id from `logits` (float32 [vocab]). `history` is prompt and new ids,
+    `new` the new ones alone; allowed: bool [vocab], with at least one True.
 
-    `stream` gives one uniform where temperature > 0. NaN logits give the id of a NaN (NumPy's
-    argmax finds them), which the caller checks.
+    `stream` gives one uniform if temperature > 0. NaN logits give the id of a NaN (NumPy's argmax
+    finds them), which the caller checks.
     """
     uniform = stream.random() if how.temperature and stream is not None else None
     logits = adjusted(logits, history, how, new)
@@ -144,13 +147,13 @@ def choose(
 
 
 def draw(p: np.ndarray, uniform: float) -> int:
-    """The first index at which the sum of p (float64 [n], none negative), added one after the
-    other, exceeds `uniform` (0 <= uniform < 1) times the whole; where rounding leaves none, the
-    last that has a share.
+    """Returns the first index at which the running sum of p exceeds `uniform` times the total, or
+    the last index with a share if rounding leaves none. p: float64 [n], not negative; 0 <= uniform
+    < 1.
 
-    Sums of blocks find that place in a fraction of the time. Two orders of adding n numbers differ
-    by at most 2n * 2**-53 of the whole (Higham, "Accuracy and Stability of Numerical Algorithms",
-    4.2), so the place is the same unless a border is within twice that; then all is added.
+    Sums of blocks find that index in a fraction of the time. Two orders of adding n numbers differ
+    by at most 2n * 2**-53 of the total (Higham, "Accuracy and Stability of Numerical Algorithms",
+    4.2). So the index is the same unless a border is within twice that; then the full sum is taken.
     """
     at = _by_blocks(p, uniform)
     if at is None:
@@ -160,7 +163,8 @@ def draw(p: np.ndarray, uniform: float) -> int:
 
 
 def _by_blocks(p: np.ndarray, uniform: float) -> int | None:
-    """See `draw`; None where a border is too near, or p too short to be worth it."""
+    """Does what `draw` does; returns None if a border is too near, or p too short for blocks to
+    pay."""
     if len(p) < 4 * _BLOCK:
         return None
     whole = len(p) // _BLOCK * _BLOCK
@@ -183,7 +187,7 @@ def _by_blocks(p: np.ndarray, uniform: float) -> int | None:
 def adjusted(
     logits: np.ndarray, history: Sequence[int], how: Sampling, new: Sequence[int] = ()
 ) -> np.ndarray:
-    """The logits after biases and penalties, float64 where there are any."""
+    """Returns the logits after biases and penalties, in float64 if there are any."""
     if how.logit_bias:
         logits = np.array(logits, np.float64)
         ids, by = zip(*how.logit_bias)
@@ -198,8 +202,8 @@ def adjusted(
 
 
 def penalise(logits: np.ndarray, history: Sequence[int], penalty: float) -> np.ndarray:
-    """Divides the positive and multiplies the negative logits of ids seen before
-    (Keskar et al., arXiv:1909.05858). The result is float64, in which none overflows."""
+    """Divides the positive and multiplies the negative logits of ids seen before (Keskar et al.,
+    arXiv:1909.05858). Returns float64, in which none overflows."""
     seen = np.unique(np.asarray(history, dtype=np.int64))
     out = np.array(logits, dtype=np.float64)
     values = out[seen]
@@ -208,15 +212,16 @@ def penalise(logits: np.ndarray, history: Sequence[int], penalty: float) -> np.n
 
 
 def distribution(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray, np.ndarray]:
-    """(ids int64 [n], probabilities float64 [n], not normalised) that survive top_k, top_p and
-    min_p: in the order of ids, after top_p most probable first (equal ones by id)."""
+    """Returns the ids (int64 [n]) that survive top_k, top_p and min_p, and their probabilities
+    (float64 [n], not normalised). They are in the order of ids; after top_p most probable first
+    (ties by id)."""
     ids = np.arange(len(logits))
     if 0 < how.top_k < len(logits):
         ids = _leading(logits, how.top_k)
         logits = logits[ids]
-    p = logits.astype(np.float64)  # in place: fresh memory costs more than the sums
+    p = logits.astype(np.float64)  # in place: new memory costs more than the sums
     p -= p.max()
-    with np.errstate(over="ignore"):  # far below the largest, by a tiny temperature: no chance
+    with np.errstate(over="ignore"):  # far below the largest at a tiny temperature: probability 0
         p /= how.temperature
         np.exp(p, out=p)
     if how.top_p < 1.0:
@@ -229,24 +234,25 @@ def distribution(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray, np.ndar
 
 
 def _nucleus(p: np.ndarray, top_p: float) -> np.ndarray:
-    """Indices of the fewest most probable entries whose sum reaches top_p of the whole (at least
-    one), most probable first. Sorts only as many as it needs: usually a few hundred."""
+    """Returns the indices of the fewest most probable entries whose sum reaches top_p of the total
+    (at least one), most probable first. Sorts only as many as it needs: usually a few hundred."""
     wanted, k = top_p * p.sum(), 256
     while True:
-        if k < len(p):  # with all that equal the k-th, so that the order stays by index
+        if k < len(p):  # includes all entries equal to the k-th, so that ties stay in index order
             found = np.flatnonzero(p >= np.partition(p, len(p) - k)[len(p) - k])
         else:
             found = np.arange(len(p))
         order = found[np.argsort(-p[found], kind="stable")]
         sums = np.cumsum(p[order])
         if sums[-1] >= wanted or len(found) == len(p):
-            before = sums - p[order]  # mass ahead of each: the first stays whatever top_p is
+            before = sums - p[order]  # mass before each entry: the first always stays
             return order[before < wanted]
         k *= 8
 
 
 def _leading(logits: np.ndarray, k: int) -> np.ndarray:
-    """Ids of the k largest logits, in id order; among equals at the edge the lowest ids."""
+    """Returns the ids of the k largest logits, in id order; ties at the edge go to the lowest
+    ids."""
     edge = np.partition(logits, len(logits) - k)[len(logits) - k]
     above = np.flatnonzero(logits > edge)
     ties = np.flatnonzero(logits == edge)[: k - len(above)]

@@ -1,11 +1,13 @@
-"""Which tokens the next step feeds, and into which pages. Pure policy: no device, no clock.
+"""Decides which tokens the next step feeds, and into which pages. Pure policy: no device, no clock.
 
-There is neither a prefill nor a decode phase: a sequence has tokens, of which the first `fed` are
-in the cache, and each step feeds some of the rest. A step has a budget of rows. Sequences that
-lack one token (they decode) come first, then prompts, the oldest first, cut to what is left. Where
-pages run out the youngest of the running gives its own back and waits; what they hold goes to the
-host, or is read again. Nobody is admitted in such a step. The oldest that runs is never preempted,
-and a job that would not fit alone is refused at the start: so every step makes progress.
+Prefill and decode are not separate phases. A sequence has tokens, of which the first `fed` are in
+the cache, and each step feeds some of the rest. A step has a budget of rows. Decoding sequences,
+which lack one token, come first; then prompts, oldest first, cut to the remaining budget.
+
+If pages run out, the youngest running sequence gives its pages back and waits. Their contents are
+copied to the host or computed again. Such a step admits no sequence. The oldest running sequence is
+never preempted, and a job too large to fit alone is rejected on submission. So every step makes
+progress.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ Copy = Callable[[Sequence[int]], Mapping[str, np.ndarray] | None]
 
 @dataclass(frozen=True)
 class Held:
-    """What a sequence that waits had fed, on the host: `fed` positions, the planes of their
-    pages."""
+    """The saved cache of a waiting sequence on the host: the planes of the pages of its first `fed`
+    positions."""
 
     fed: int
     planes: Mapping[str, np.ndarray]
@@ -33,9 +35,9 @@ class Held:
 
 @dataclass(eq=False)
 class Place:
-    """Where a sequence stands: `tokens` (prompt, then answer), of which `fed` are in `pages`.
-    `number` is its age, `salt` its job's. At most `reads` tokens may come from the cache, and
-    never more than `most` positions are fed."""
+    """The state of a sequence: `tokens` (prompt, then answer), of which `fed` are in `pages`.
+    `number` is its age, `salt` its job's. At most `reads` tokens may come from the cache, and at
+    most `most` positions are fed."""
 
     number: int
     tokens: list[int]
@@ -46,36 +48,38 @@ class Place:
     slot: int | None = None
     fed: int = 0
     pages: list[int] = field(default_factory=list)
-    cached: int = 0  # of the prompt's tokens, found when it was first admitted
-    preempted: int = 0  # times
-    filled: int = 0  # of its pages, as many are full and known as that
+    cached: int = 0  # prompt tokens found in the cache on first admission
+    preempted: int = 0  # number of preemptions
+    filled: int = 0  # pages that are full and registered
     held: Held | None = None
-    pending: bool = False  # whether `held` is still to be written to its pages
+    pending: bool = False  # True while `held` has yet to be written to its pages
 
     @property
     def rest(self) -> int:
-        """How many tokens are to be fed."""
+        """The number of tokens still to be fed."""
         return len(self.tokens) - self.fed
 
     def restart(self) -> None:
-        """Is read again from its first token, where it is: what an interrupted step has left of
-        a running state is unknown."""
+        """Starts over from the first token in the same slot: an interrupted step leaves a running
+        state undefined."""
         self.fed = self.filled = 0
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a step feeds of one sequence: `count` tokens from its `fed`-th on."""
+    """The part of a sequence that a step feeds: `count` tokens after its first `fed`."""
 
     place: Place
     count: int
 
 
 class Schedule:
-    """The running and the waiting over `slots` sequences and a pool of pages. `shared` is whether
-    a sequence may go on from pages that another made. A step has `budget` rows; where some decode,
-    who wait for it, `beside` of prompts. `copy` takes the pages of who is preempted to the host, up
-    to half of the pool."""
+    """The running and waiting sequences on `slots` slots and a pool of pages.
+
+    `shared` is True if a sequence may continue from pages that another one filled. A step has
+    `budget` rows; if some sequences decode, prompts get at most `beside` of them. `copy` saves the
+    pages of preempted sequences on the host, up to half of the pool.
+    """
 
     def __init__(
         self, pages: Pages, slots: int, budget: int, shared: bool = True,
@@ -94,7 +98,8 @@ class Schedule:
         self.waiting.append(place)
 
     def plan(self) -> list[Part]:
-        """What the next step feeds; the pages for it are held. Empty only where nobody is here."""
+        """Returns the parts that the next step feeds, with their pages reserved. It is empty only
+        without sequences."""
         if self.waiting and not self.running:
             for place in list(self.lent):
                 self.lent_back(place)
@@ -111,12 +116,12 @@ class Schedule:
         return parts
 
     def _rows(self) -> int:
-        """How many the next step has at most."""
+        """Returns the most rows that the next step may have."""
         decode = sum(place.rest == 1 for place in self.running)
         return min(self.budget, decode + self.beside) if decode else self.budget
 
     def _shares(self, left: int) -> dict[int, int]:
-        """How many of `left` tokens each of the running may feed, by number."""
+        """Returns how many of `left` tokens each running sequence may feed, by number."""
         wanted = {}
         for place in sorted(self.running, key=lambda p: (p.rest > 1, p.number)):
             wanted[place.number] = min(place.rest, left)
@@ -124,7 +129,8 @@ class Schedule:
         return wanted
 
     def _reserve(self, place: Place, positions: int) -> bool:
-        """Pages for the first `positions` of a running sequence, the youngest's if need be."""
+        """Reserves pages for the first `positions` of a running sequence and preempts the youngest
+        if needed. Returns False if the sequence itself was preempted."""
         while not self.extend(place, positions):
             youngest = max(self.running, key=lambda p: p.number)
             self._preempt(youngest)
@@ -133,7 +139,8 @@ class Schedule:
         return True
 
     def extend(self, place: Place, positions: int) -> bool:
-        """Pages for the first `positions` of a running sequence, if that many are idle."""
+        """Takes pages for the first `positions` of a running sequence. Returns False if too few are
+        idle."""
         lacks = needed(positions, self.pages.size) - len(place.pages)
         if lacks > 0:
             taken = self.pages.take(lacks)
@@ -151,7 +158,7 @@ class Schedule:
         self.waiting.append(place)
 
     def _saved(self, place: Place) -> Held | None:
-        """A copy of what a running sequence has fed."""
+        """Returns a copy of the cache of a running sequence, or None."""
         size = self.pages.size
         n = needed(place.fed, size)
         there = sum(needed(p.held.fed, size) for p in self.waiting if p.held is not None)
@@ -161,7 +168,7 @@ class Schedule:
         return None if planes is None else Held(place.fed, planes)
 
     def forget(self) -> None:
-        """Nothing is trusted that the runner has written, wherever it is by now."""
+        """Discards everything that the runner has written, in pages and on the host."""
         self.pages.clear()
         for place in self.waiting:
             place.held = None
@@ -177,13 +184,15 @@ class Schedule:
         return parts
 
     def _next(self) -> Place:
-        """Who is admitted first: the preempted, then whose salt runs fewest, then the oldest."""
+        """Returns the sequence to admit next: preempted ones first, then by fewest running jobs of
+        the same salt, then by age."""
         runs = Counter(p.salt for p in self.running)
         return min(self.waiting, key=lambda p: (not p.preempted, runs[p.salt], p.number))
 
     def _seat(self, place: Place) -> bool:
-        """Gives a waiting sequence a slot and pages for all its tokens, those in the cache
-        included, if what the next tokens of the running need stays idle."""
+        """Gives a waiting sequence a slot and pages for all its tokens, including cached ones.
+        Returns False if too few pages would stay idle for the next tokens of the running
+        sequences."""
         pages, tokens = self.pages, place.tokens
         most = min(place.reads, len(tokens) - 1) if self.shared else 0
         held = pages.find(place.chain, tokens, most)
@@ -214,12 +223,12 @@ class Schedule:
 
     @property
     def soon(self) -> int:
-        """Pages that the running need for one more token each."""
+        """The number of pages that the running sequences need for one more token each."""
         ends = ((min(len(p.tokens) + 1, p.most), p) for p in self.running)
         return sum(needed(end, self.pages.size) > len(p.pages) for end, p in ends)
 
     def advance(self, place: Place, count: int) -> None:
-        """A step has fed `count` tokens: pages that became full may be found from now on."""
+        """Records that a step fed `count` tokens, and registers the pages that became full."""
         place.fed += count
         size, chain = self.pages.size, place.chain
         while self.shared and (place.filled + 1) * size <= place.fed:
@@ -229,7 +238,7 @@ class Schedule:
             place.filled += 1
 
     def leave(self, place: Place) -> None:
-        """Takes a sequence out, running or waiting; what it fed stays to be found."""
+        """Removes a running or waiting sequence; its pages can still be found."""
         pending = place.pending
         place.held, place.pending = None, False
         if place.slot is None:
@@ -245,8 +254,8 @@ class Schedule:
         place.slot, place.fed, place.pages, place.filled = None, 0, [], 0
 
     def lend(self, positions: int) -> Place:
-        """A slot and pages outside the queue, until `lent_back`; the youngest of the running make
-        room, and where there are none what is lent already."""
+        """Lends a slot and pages outside the queue until `lent_back`. Preempts the youngest running
+        sequences if needed; without any, takes back earlier loans."""
         n = needed(positions, self.pages.size)
         while not self._free or n > self.pages.idle:
             if self.running:
@@ -259,7 +268,7 @@ class Schedule:
         return place
 
     def lent_back(self, place: Place) -> None:
-        """Takes back what was lent, if it still is: its slot is then None."""
+        """Takes back a loan if it is still out; its slot is then None."""
         if place.slot is not None:
             self.lent.remove(place)
             self.pages.release(place.pages)
@@ -267,7 +276,7 @@ class Schedule:
             place.slot = None
 
     def check(self, tables: np.ndarray | None = None) -> None:
-        """Raises AssertionError where sequences and pool do not agree, or `tables` with them."""
+        """Raises AssertionError if sequences and pool disagree, or `tables` with them."""
         self.pages.check()
         seated = [*self.running, *self.lent]
         held = Counter(page for place in seated for page in place.pages)
@@ -278,7 +287,8 @@ class Schedule:
         for place in self.running:
             assert place.pending == (place.held is not None)
             assert place.fed <= len(place.pages) * self.pages.size
-            own = place.pages[place.fed // self.pages.size :]  # to be written: nobody else's
+            # pages still to be written are not shared
+            own = place.pages[place.fed // self.pages.size :]
             assert all(self.pages.refs[page] == 1 for page in own)
             if tables is not None and place.slot is not None:
                 row = tables[place.slot, : needed(place.fed, self.pages.size)]
@@ -286,5 +296,5 @@ class Schedule:
 
 
 def needed(positions: int, size: int) -> int:
-    """Pages of `size` for as many positions."""
+    """Returns the number of pages of `size` positions that `positions` need."""
     return -(-positions // size)

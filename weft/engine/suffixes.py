@@ -1,11 +1,13 @@
-"""Drafts from texts: what followed where the last tokens stood before, in the sequence itself or in
-earlier answers.
+"""Drafts from text: proposes what followed the last tokens earlier in the sequence or in earlier
+answers.
 
-As in SuffixDecoding (Oliaro et al., arXiv:2411.04975) the longest suffix that occurs again decides,
-and of what followed it the most frequent goes on, as far as is likely enough to pay. Instead of a
-suffix tree the last few places of each run of SIZE tokens are kept and compared backwards, which
-bounds memory and time. Earlier answers are shared by jobs of one salt and adapter only, as pages
-are: that an answer comes faster tells what another was.
+As in SuffixDecoding (Oliaro et al., arXiv:2411.04975) the longest suffix that occurs again decides.
+The most frequent continuation is proposed, as far as it is likely enough to pay. Instead of a
+suffix tree, the last few places of each run of SIZE tokens are kept and compared backwards, which
+bounds memory and time.
+
+Jobs share earlier answers only within one salt and adapter, like pages: a faster answer would
+reveal another job's text.
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ from weft.engine.costs import Trust
 from weft.engine.drafts import Asked
 from weft.engine.job import Job
 
-SIZE = 3  # tokens of a run that is looked up
-PLACES = 16  # of a run that are remembered, the last ones
-LONGEST = 16  # tokens of a suffix that are compared
+SIZE = 3  # tokens per run that is looked up
+PLACES = 16  # last places remembered per run
+LONGEST = 16  # most tokens of a suffix that are compared
 MOST = 31  # tokens proposed at once
-KEPT = 8192  # tokens of earlier answers of one salt and adapter
-POOLS = 32  # of these, at most: tens of MB where all are full
-_END = -1  # behind an answer in a pool
+KEPT = 8192  # tokens of earlier answers kept per salt and adapter
+POOLS = 32  # most such pools: tens of MB if all are full
+_END = -1  # marks the end of an answer in a pool
 
 
 class Text:
-    """A growing list of tokens, and where each run of SIZE stands in it."""
+    """A growing list of tokens, with an index of where each run of SIZE tokens occurs."""
 
     def __init__(self, tokens: Sequence[int] = ()) -> None:
         self.tokens = tokens
@@ -35,7 +37,7 @@ class Text:
         self._read = 0
 
     def index(self) -> None:
-        """Notes the runs of all tokens but the last ones, which would find themselves."""
+        """Indexes the runs of all tokens except the last ones, which would find themselves."""
         for end in range(max(self._read, SIZE), len(self.tokens)):
             places = self._ends.setdefault(tuple(self.tokens[end - SIZE : end]), [])
             places.append(end)
@@ -43,8 +45,8 @@ class Text:
         self._read = max(self._read, len(self.tokens))
 
     def find(self, last: Sequence[int]) -> tuple[int, list[int]]:
-        """How long a suffix of `last` stands here (0: shorter than SIZE), and the positions behind
-        it, the latest first."""
+        """Returns the length of the longest suffix of `last` that occurs here (0 if shorter than
+        SIZE), and the positions after its occurrences, latest first."""
         ends = self._ends.get(tuple(last[-SIZE:]), [])
         lengths = [self._common(end, last) for end in ends]
         longest = max(lengths, default=0)
@@ -57,14 +59,14 @@ class Text:
         return n
 
     def after(self, ends: Sequence[int], most: int) -> tuple[list[int], list[float]]:
-        """The most frequent tokens from `ends` on, and how many of the places agree so far; past
-        the end of the tokens it goes on by what it proposes."""
+        """Returns the most frequent tokens from the positions `ends` on, and the share of places
+        that agree up to each. Past the end of the text it continues with its own proposal."""
         made: list[int] = []
         shares: list[float] = []
         places = len(ends)
         while len(made) < most:
             nexts = [self._at(end, made) for end in ends]
-            token = Counter(nexts).most_common(1)[0][0]  # of equals the latest
+            token = Counter(nexts).most_common(1)[0][0]  # ties: the latest
             if token == _END:
                 break
             ends = [end + 1 for end, own in zip(ends, nexts) if own == token]
@@ -86,7 +88,7 @@ class _Pool:
 
     def add(self, answer: Sequence[int]) -> None:
         self._tokens += [*answer[-KEPT // 2 :], _END]
-        if len(self._tokens) > KEPT:  # half of it goes, so that indexing anew is seldom
+        if len(self._tokens) > KEPT:  # drop half of it, so that rebuilding the index is rare
             self._tokens = self._tokens[-KEPT // 2 :]
             self.text = Text(self._tokens)
         self.text.index()

@@ -1,4 +1,4 @@
-"""The text of one answer as it grows, held back where a stop string may be forming."""
+"""The growing text of one answer, held back where a stop string may be forming."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from weft.engine.job import Chosen, Texts, TextStream
 
 
 class TextEnd:
-    """What an answer's tokens say up to its first stop string, which is not part of it. A token
-    comes out with the text that it completes; without a stream at once, with none."""
+    """The text of an answer up to its first stop string, which is not part of it. A token is sent
+    with the text that it completes; without a text stream it is sent at once, without text."""
 
     def __init__(self, texts: Texts, stop: tuple[str, ...] = ()) -> None:
         self._texts, self._stop = texts, stop
         self._stream: TextStream | None = None
         self._begun = False
         self._held = ""
-        self._told = 0  # characters that are final
+        self._told = 0  # number of characters that are final
         self._unsent: list[Chosen] = []
         self.stopped: str | None = None  # the stop string that was found
 
     def push(self, chosen: Chosen) -> tuple[str, tuple[Chosen, ...]]:
-        """Adds a token; the text that is now final, and the tokens behind it."""
-        if not self._begun:  # only now: what makes no text need not wait for a tokenizer
+        """Adds a token. Returns the text that is now final, and its tokens."""
+        if not self._begun:  # only now, so that answers without text do not wait for a tokenizer
             self._stream, self._begun = self._texts(), True
         if self._stream is None:
             self._unsent.append(chosen)
@@ -34,7 +34,7 @@ class TextEnd:
         return self._grow(new, False)
 
     def finish(self) -> tuple[str, tuple[Chosen, ...]]:
-        """The rest, when no token follows."""
+        """Returns the rest when no more tokens follow."""
         rest = "" if self._stream is None or self.stopped is not None else self._stream.flush()
         return self._grow(rest, True)
 
@@ -52,14 +52,14 @@ class TextEnd:
         return self._send(final, last)
 
     def _whole_tokens(self, size: int, whole: str) -> int:
-        """At most `size` characters that no token reaches beyond."""
+        """Returns the largest length, at most `size`, that no token reaches beyond."""
         if size == len(whole):
             return size
         starts = [chosen.at - self._told for chosen in self._unsent]
         return max((at for at in starts if 0 <= at <= size), default=0)
 
     def _overlap(self, text: str) -> int:
-        """Characters at the end of `text` that a stop string could begin with."""
+        """Returns how many characters at the end of `text` could begin a stop string."""
         most = max((len(s) for s in self._stop), default=1) - 1
         for n in range(min(most, len(text)), 0, -1):
             if any(s.startswith(text[-n:]) for s in self._stop):
@@ -67,7 +67,8 @@ class TextEnd:
         return 0
 
     def _send(self, text: str, last: bool) -> tuple[str, tuple[Chosen, ...]]:
-        """Final text with its tokens: those that begin in it, of the last text all."""
+        """Returns final text with the tokens that begin in it; with the last text, all remaining
+        tokens."""
         self._told += len(text)
         count = next((i for i, t in enumerate(self._unsent) if t.at >= self._told), None)
         if last or count is None:

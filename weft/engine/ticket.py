@@ -12,7 +12,7 @@ from weft.engine.schedule import Place
 
 @dataclass(eq=False)
 class Ticket:
-    """A job from `submit` on. `done` once its last output has gone out."""
+    """A job after `submit`. `done` is True once its last output has been sent."""
 
     number: int
     job: Job
@@ -20,23 +20,26 @@ class Ticket:
     answer: Answer
     place: Place
     draft: list[int] = field(default_factory=list)  # proposed for this step
-    guessed: bool = False  # by drafts, rather than forced
-    trust: Trust = field(default_factory=Trust)  # in what its constraint forces
+    guessed: bool = False  # True if a draft source proposed it, False if a constraint forced it
+    trust: Trust = field(default_factory=Trust)  # in tokens that its constraint forces
     done: bool = False
     cancelled: bool = False
 
     @property
     def scores(self) -> bool:
-        """Whether logprobs of the prompt are still to be worked out."""
+        """True while logprobs of the prompt have yet to be computed."""
         job = self.job
         return job.prompt_logprobs is not None and len(self.answer.scored) < len(job.prompt)
 
 
 @dataclass(frozen=True)
 class Stats:
-    """How things stand: jobs that run and wait; pages, of which `held` by running jobs, and
-    `cached` by nobody, but to be found again. Counts since the start, of tokens, preemptions and
-    steps: `cached_tokens` of `prompt_tokens` were found, `accepted` of `drafted` were right."""
+    """The engine's figures. `running` and `waiting` count jobs. Running jobs hold `held` of
+    `pages`; `cached` pages are unreferenced but can be found again.
+
+    The others count since the start. `cached_tokens` of `prompt_tokens` were found in the cache;
+    `accepted` of `drafted` tokens were right.
+    """
 
     running: int
     waiting: int
@@ -54,7 +57,7 @@ class Stats:
 
 @dataclass
 class Counts:
-    """Those of `Stats` that the engine counts itself."""
+    """The fields of `Stats` that the engine counts itself."""
 
     prompt_tokens: int = 0
     new_tokens: int = 0

@@ -1,7 +1,7 @@
-"""What goes into each linear layer: second moments of its inputs, layer by layer.
+"""Measures the inputs of each linear layer: their second moments, layer by layer.
 
-Only one layer's weights are on the device at a time, and of the calibration text the residual
-stream before that layer.
+The device holds one layer's weights at a time, and the residual stream of the calibration text
+before that layer.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from weft.models.layers import Training, Value
 from weft.tensor.compiled import compile as compile_
 from weft.tensor.core import Tensor, tensor
 
-ROWS = 1024  # tokens that go through a layer together
+ROWS = 1024  # tokens that pass through a layer together
 Arrays = Mapping[str, np.ndarray]
 
 
 class Calibration:
     """The residual stream of a text, moved through a decoder one layer at a time.
 
-    ids: int32 [windows, length], each window from position 0. `weights` holds what comes before
+    ids: int32 [windows, length], each window from position 0. `weights` holds the weights before
     the first layer ("embed", "pos").
     """
 
@@ -40,7 +40,7 @@ class Calibration:
         self.device, self.length = device, ids.shape[1]
         self.tables = with_tables(config, {}, self.length)
         count = max(1, ROWS // self.length)
-        self.first: dict[Any, int] = {}  # what makes layers alike -> the first of them
+        self.first: dict[Any, int] = {}  # key of equal layers -> the first of them
         self.programs: dict[Any, Any] = {}
         self.stream = []
         for start in range(0, len(ids), count):
@@ -48,9 +48,9 @@ class Calibration:
             self.stream.append(np.asarray(embed_forward(self.config, weights, piece), np.float32))
 
     def stages(self, i: int, roles: Arrays) -> list[list[str]]:
-        """The linear layers of layer i, those of one input together, in the order of use."""
+        """Returns the linear layers of layer i in the order of use, grouped by shared input."""
         found: dict[int, list[str]] = {}
-        kept: list[Value] = []  # an id belongs to a value as long as it lives
+        kept: list[Value] = []  # an id identifies a value only while the value lives
 
         def watch(role: str, x: Value) -> None:
             kept.append(x)
@@ -63,7 +63,8 @@ class Calibration:
         return list(found.values())
 
     def moments(self, i: int, weights: Arrays, role: str) -> np.ndarray:
-        """X^T X float64 [K, K] of what `role` of layer i takes, over all of the text."""
+        """Returns X^T X float64 [K, K] of the inputs X to `role` of layer i, over the whole
+        text."""
         run, weights = self._compiled(_moments, i, role.split(".", 1)[1], weights)
         total: Any = 0.0
         for found in self._through(run, weights):
@@ -71,8 +72,8 @@ class Calibration:
         return np.asarray(total)
 
     def advance(self, i: int, weights: Arrays) -> dict[str, np.ndarray]:
-        """Moves the text through layer i; gives the mean squares float32 [K] of what each of its
-        linear layers took."""
+        """Moves the text through layer i. Returns the mean squares float32 [K] of the inputs of
+        each of its linear layers."""
         run, weights = self._compiled(_layer, i, "", weights)
         total: dict[str, np.ndarray] = {}
         for at, (out, squares) in enumerate(self._through(run, weights)):
@@ -86,8 +87,8 @@ class Calibration:
     def _compiled(
         self, fn: Callable[..., Any], i: int, part: str, weights: Arrays
     ) -> tuple[Any, Arrays]:
-        """`fn` compiled for layer i, and the weights by the names that it knows them by: layers
-        that are alike share what is compiled."""
+        """Compiles `fn` for layer i; equal layers share the result. Returns it with the weights
+        under the names that it uses."""
         c = self.config
         shapes = tuple(sorted((r.split(".", 1)[1], v.shape) for r, v in weights.items()))
         key = c.mixer(i), c.feed_forward(i), c.window(i), c.rope(i), shapes
@@ -109,7 +110,7 @@ class Calibration:
 def _moments(
     config: DecoderConfig, i: int, length: int, role: str, x: Tensor, weights: Mapping[str, Tensor]
 ) -> Tensor:
-    """X^T X of what `role` takes."""
+    """Returns X^T X of the inputs to `role`."""
     given = _inputs(config, i, length, x, weights)[1][role]
     return Tensor(ops.dot(ops.transpose(given), given, float32))
 
@@ -117,7 +118,7 @@ def _moments(
 def _layer(
     config: DecoderConfig, i: int, length: int, x: Tensor, weights: Mapping[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The layer's result, and sums of squares of what its linear layers take."""
+    """Returns the layer's result, and the sums of squares of its linear layers' inputs."""
     out, seen = _inputs(config, i, length, x, weights)
     return Tensor(out), {r: Tensor(ops.sum_(ops.mul(v, v), 0)) for r, v in seen.items()}
 

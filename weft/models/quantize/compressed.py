@@ -1,4 +1,4 @@
-"""Packed weights as the compressed-tensors format writes them: what vLLM and transformers read.
+"""Packed weights in the compressed-tensors format, which vLLM and transformers read.
 
 https://github.com/vllm-project/compressed-tensors. Integers are "pack-quantized": codes in int32
 words along K, the first in the lowest bits; fp8 is "float-quantized".
@@ -17,7 +17,7 @@ from weft.core.packed import Form, Packed, pack, unpack
 
 
 def check_form(form: Form) -> None:
-    """Raises UsageError for a form that the format does not hold."""
+    """Raises UsageError for a form that the format cannot hold."""
     whole = form.values == "int" and len(form.planes) == 1 and form.shift != "low"
     if not whole and form.values != "e4m3":
         name = form.values if form.values != "int" else f"int{form.bits}"
@@ -26,7 +26,7 @@ def check_form(form: Form) -> None:
 
 
 def tensors_of(name: str, weight: Packed) -> dict[str, np.ndarray]:
-    """The tensors of the linear layer `name` ("model.layers.0.mlp.up_proj")."""
+    """Returns the tensors of the linear layer `name` ("model.layers.0.mlp.up_proj")."""
     form, parts = weight
     codes = parts["codes"]
     if form.values == "e4m3":
@@ -47,7 +47,7 @@ def tensors_of(name: str, weight: Packed) -> dict[str, np.ndarray]:
 
 
 def packed_from(tensors: Mapping[str, np.ndarray], name: str, form: Form) -> Packed:
-    """What `tensors_of` wrote."""
+    """Reads the tensors that `tensors_of` wrote."""
     scales = tensors[f"{name}.weight_scale"]
     if form.values == "e4m3":
         return Packed(form, {"codes": tensors[f"{name}.weight"].view(np.uint8), "scales": scales})
@@ -61,14 +61,14 @@ def packed_from(tensors: Mapping[str, np.ndarray], name: str, form: Form) -> Pac
 
 
 def _words(codes: np.ndarray) -> np.ndarray:
-    """Bytes [N, B] as int32 [N, ceil(B / 4)]."""
+    """Returns bytes [N, B] as int32 [N, ceil(B / 4)]."""
     padded = np.pad(codes, ((0, 0), (0, -codes.shape[1] % 4)))
     return np.ascontiguousarray(padded).view("<i4")
 
 
 def quantization_config(forms: Mapping[str, Form], plain: list[str]) -> dict[str, Any]:
-    """`quantization_config` of config.json: `forms` by the names of linear layers, `plain` the
-    names of those that stay as they are."""
+    """Returns `quantization_config` of config.json: `forms` by the names of linear layers, `plain`
+    the names of layers that stay unquantised."""
     by_form: dict[Form, list[str]] = {}
     for name, form in forms.items():
         by_form.setdefault(form, []).append(name)

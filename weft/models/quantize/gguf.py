@@ -1,8 +1,8 @@
-"""A quantised decoder as a GGUF file: the metadata, names and values that llama.cpp expects.
+"""Writes a quantised decoder as a GGUF file: the metadata, names and values that llama.cpp expects.
 
-The reverse of models/gguf, and held against it: what `read_config` would make of the metadata must
-be the config they come from. Rows of queries and keys go in the order of an interleaved rope where
-the architecture has one, 1 is added to Gemma's norms.
+This is the reverse of models/gguf and is checked against it: `read_config` must turn the metadata
+back into the same config. Rows of queries and keys go into interleaved rope order where the
+architecture uses it, and Gemma's norms get 1 added.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from weft.models.gguf_config import TURNED, read_config
 from weft.models.gguf_source import ROPE_DIVISORS, ROPE_FACTORS
 from weft.models.rope import inverse_frequencies
 
-_ARCH = {  # what is written: family -> what llama.cpp calls it
+_ARCH = {  # families that weft writes, with llama.cpp's names for them
     "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "ministral3": "mistral3",
     "qwen2": "qwen2", "qwen3": "qwen3", "gemma2": "gemma2", "gemma3_text": "gemma3",
     "lfm2": "lfm2", "phi3": "phi3", "smollm3": "smollm3", "granite": "granite",
@@ -41,14 +41,15 @@ _OTHERWISE = ("family", "transposed", "windows", "layer_rope", "ropes", "mixers"
 
 
 def architecture(c: DecoderConfig) -> str:
-    """What llama.cpp calls the family. Raises UsageError for one that weft does not write."""
+    """Returns llama.cpp's name for the family. Raises UsageError for a family that weft does not
+    write."""
     if c.family not in _ARCH:
         raise UsageError(f"weft writes no GGUF of {c.family}; it writes {', '.join(_ARCH)}")
     return _ARCH[c.family]
 
 
 def kind_of(form: Form) -> str:
-    """GGUF's block type that holds a form of weights with float16 scales. Raises UsageError."""
+    """Returns the GGUF block type for a form of weights with float16 scales. Raises UsageError."""
     if form not in KINDS:
         known = "int8, int5 and int4 by groups of 32, q6_k, q5_k and q4_k"
         raise UsageError(f"weft writes GGUF in {known}; no block there holds {form.text()}")
@@ -56,8 +57,8 @@ def kind_of(form: Form) -> str:
 
 
 def check_said(c: DecoderConfig) -> None:
-    """Raises UsageError where a file could not say what the config does: its header is written
-    with tensors of one number each, and read."""
+    """Raises UsageError if a GGUF file cannot express the config. Writes and reads back a header
+    with tensors of one number each."""
     one = Tensor("F32", (1,), partial(np.zeros, 1, np.float32))
     names = (tensor_name(role, architecture(c)) for role in decoder_layout(c).weights)
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +86,7 @@ def _same_rope(a: Rope | None, b: Rope | None, size: int) -> bool:
     if a is None or b is None:
         return a is b
     same = math.isclose(a.magnitude, b.magnitude, rel_tol=1e-5)
-    for length in (0, 1 << 24):  # a long context may have its own
+    for length in (0, 1 << 24):  # a long context may have its own divisors
         one, other = (inverse_frequencies(r, size, length) for r in (a, b))
         same = same and one.shape == other.shape and bool(np.allclose(one, other, 1e-5, 0))
     return same
@@ -102,7 +103,7 @@ def _unsaid(c: DecoderConfig, what: str, given: Any, read: Any) -> UsageError:
 
 
 def metadata(c: DecoderConfig, name: str) -> dict[str, Any]:
-    """The metadata of a decoder, but for its tokenizer's."""
+    """Returns the metadata of a decoder, without its tokenizer's."""
     arch = architecture(c)
     sizes = {
         "context_length": c.max_positions, "embedding_length": c.hidden, "block_count": c.layers,
@@ -132,7 +133,7 @@ def metadata(c: DecoderConfig, name: str) -> dict[str, Any]:
     found["general.quantization_version"] = np.uint32(2)
     own: dict[str, Any] = {k: np.uint32(v) for k, v in sizes.items()}
     own |= {k: np.float32(v) for k, v in numbers.items()}
-    if c.conv_taps:  # layers without attention have no keys
+    if c.conv_taps:  # layers without attention have no key heads
         of = [c.kv_heads * (c.mixer(i) == "attention") for i in range(c.layers)]
         own["attention.head_count_kv"] = np.array(of, np.uint32)
     own |= _rope(c) | _windows(c)
@@ -178,14 +179,14 @@ def _windows(c: DecoderConfig) -> dict[str, Any]:
 
 
 def tensors(c: DecoderConfig, weights: Mapping[str, np.ndarray | Packed]) -> dict[str, Tensor]:
-    """The tensors of a file by llama.cpp's names."""
+    """Returns the tensors of a file by llama.cpp's names."""
     arch, layout = architecture(c), decoder_layout(c).weights
     made = {tensor_name(r, arch): _tensor(c, r, layout[r].kind, v) for r, v in weights.items()}
     return _extra(c) | made
 
 
 def _extra(c: DecoderConfig) -> dict[str, Tensor]:
-    """What slows the pairs of a rope, one by one."""
+    """Returns the tensors of rope factors: one divisor per pair of dimensions."""
     rope = c.ropes[0] if c.ropes else Rope()
     made: dict[str, np.ndarray] = {}
     if rope.scaling == "longrope":
@@ -202,9 +203,9 @@ def _tensor(c: DecoderConfig, role: str, kind: Kind, value: np.ndarray | Packed)
     heads = {"q": c.heads, "k": c.kv_heads}.get(part, 0) if architecture(c) in TURNED else 0
     if isinstance(value, Packed):
         return Tensor(kind_of(value.form), value.shape, partial(_blocks, value, heads))
-    if value.ndim == 3:  # taps of a convolution, of one channel each
+    if value.ndim == 3:  # taps of a depthwise convolution: one channel each
         value = value[:, 0].astype(np.float32)
-    if value.ndim == 1:  # norms and biases, in float32 as llama.cpp has them
+    if value.ndim == 1:  # norms and biases are float32, as in llama.cpp
         offset = np.float32(c.norm_offset if kind == "norm" else 0)
         return Tensor("F32", value.shape, lambda: _turned(value.astype(np.float32) + offset, heads))
     matrix = value.T if c.transposed and kind == "matrix" else value
@@ -212,7 +213,8 @@ def _tensor(c: DecoderConfig, role: str, kind: Kind, value: np.ndarray | Packed)
 
 
 def _turned(value: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of each head from halves to pairs side by side, where there are `heads`."""
+    """Reorders the rows of each head from two halves to adjacent pairs; does nothing with 0
+    heads."""
     if not heads:
         return value
     halves = value.reshape(heads, 2, -1, *value.shape[1:])

@@ -1,4 +1,4 @@
-"""A tokenizer.json as the metadata of a GGUF file: the reverse of models/gguf_tokenizer."""
+"""Writes a tokenizer.json as GGUF metadata: the reverse of models/gguf_tokenizer."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 
 
 def tokenizer_metadata(folder: Path, vocab: int, ids: TokenIds) -> dict[str, Any]:
-    """What a file says of the tokenizer in `folder`, {} where there is none. Raises UsageError for
-    one that llama.cpp has no name for, FileFormatError."""
+    """Returns the metadata of the tokenizer in `folder`, {} without one. Raises UsageError for a
+    tokenizer that llama.cpp has no name for; raises FileFormatError."""
     path = folder / "tokenizer.json"
     if not path.exists():
         return {}
@@ -58,7 +58,7 @@ def tokenizer_metadata(folder: Path, vocab: int, ids: TokenIds) -> dict[str, Any
 
 
 def _tokens(raw: dict[str, Any], vocab: int, spelled: bool) -> tuple[list[str], list[int]]:
-    """Every id's text and type; ids without a token get a name of their own."""
+    """Returns every id's text and type; ids without a token get a name of their own."""
     tokens = [f"[PAD{i}]" for i in range(vocab)]
     types = [_UNUSED] * vocab
     model = raw["model"]
@@ -76,7 +76,7 @@ def _tokens(raw: dict[str, Any], vocab: int, spelled: bool) -> tuple[list[str], 
 
 
 def _scores(tokens: list[str], merges: list[list[str]]) -> np.ndarray:
-    """Scores float32 that put merges in their order: the earlier, the higher."""
+    """Returns scores float32 that keep the order of merges: the earlier, the higher."""
     rank: dict[str, int] = {}
     for i, (a, b) in enumerate(merges):
         rank.setdefault(a + b, i + 1)
@@ -85,7 +85,7 @@ def _scores(tokens: list[str], merges: list[list[str]]) -> np.ndarray:
 
 
 def _pre(raw: dict[str, Any], model: dict[str, Any], path: Path) -> str:
-    """llama.cpp's name for what splits a text before BPE."""
+    """Returns llama.cpp's name for the pre-tokenizer."""
     steps = raw.get("pre_tokenizer") or {}
     steps = steps.get("pretokenizers", [steps])
     patterns = [s["pattern"].get("Regex") for s in steps if s.get("type") == "Split"]

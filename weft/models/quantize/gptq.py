@@ -1,9 +1,9 @@
-"""GPTQ: each column's rounding error is made up for by the columns that are still to be rounded
-(Frantar et al., arXiv:2210.17323), weighted by the inputs' second moments H = X^T X.
+"""GPTQ (Frantar et al., arXiv:2210.17323): columns still to be rounded make up for the error of
+each rounded column, weighted by the inputs' second moments H = X^T X.
 
-Groups are taken in the order of their largest moments, and the columns of a group in the order of
-theirs (group-aware order): the most important are rounded first, and scales stay those of
-neighbours along K, so that a reader needs no permutation.
+Groups go in the order of their largest moments, and columns within a group likewise (group-aware
+order). So the most important columns are rounded first. Scales still belong to neighbours along K,
+so a reader needs no permutation.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from weft.core.errors import ModelError
 from weft.core.packed import Form, packed_codes
 from weft.models.quantize.search import Search
 
-DAMPING = 0.05  # of the mean moment, added to each; ten times more where that is too little
-BLOCK = 128  # columns whose errors reach the rest of the matrix together
+# Share of the mean moment that is added to each moment; ten times more if that is too little.
+DAMPING = 0.05
+BLOCK = 128  # columns whose errors are applied to the rest of the matrix together
 
 
 class Moments:
-    """What the inputs of linear layers say about rounding: X^T X float64 [K, K], prepared for
-    forms with groups of `group`. Raises ModelError where they are NaN or infinite."""
+    """Second moments of a linear layer's inputs, X^T X float64 [K, K], prepared for forms with
+    groups of `group`. Raises ModelError if they are NaN or infinite."""
 
     def __init__(self, moments: np.ndarray, group: int) -> None:
         if not np.isfinite(moments).all():
             raise ModelError("inputs of a linear layer are NaN or infinite: not to be quantised")
         self.diagonal = np.diagonal(moments).astype(np.float32)
-        self.dead = self.diagonal <= 0  # never anything but 0 goes in
+        self.dead = self.diagonal <= 0  # inputs that are always 0
         self.order = _order(self.diagonal, group)
         self.upper = _inverse_root(moments, self.dead, self.order)
 
 
 def gptq(w: np.ndarray, inputs: Moments, search: Search) -> dict[str, np.ndarray]:
-    """The parts of w float[N, K] in the form of `search`. Raises ModelError for a weight that is
-    NaN or infinite."""
+    """Returns the parts of w float[N, K] in the form of `search`. Raises ModelError for a weight
+    that is NaN or infinite."""
     n, k = w.shape
     w = np.array(w, np.float32)
     if not np.isfinite(w).all():
@@ -56,7 +57,8 @@ def gptq(w: np.ndarray, inputs: Moments, search: Search) -> dict[str, np.ndarray
 
 
 def _order(diagonal: np.ndarray, group: int) -> np.ndarray:
-    """Columns, the groups with the largest moments first, within a group likewise."""
+    """Returns the columns in order of rounding: groups and columns within them by largest
+    moment."""
     by_group = diagonal.reshape(-1, group)
     groups = np.argsort(-by_group.max(axis=1), kind="stable")
     inside = np.argsort(-by_group, axis=1, kind="stable")
@@ -64,7 +66,8 @@ def _order(diagonal: np.ndarray, group: int) -> np.ndarray:
 
 
 def _inverse_root(moments: np.ndarray, dead: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """The upper Cholesky factor float32 of the inverse of the damped moments, columns in order."""
+    """Returns the upper Cholesky factor float32 of the inverse of the damped moments, in column
+    order."""
     h = np.array(moments, np.float64)
     h[dead, dead] = 1.0
     h = h[np.ix_(order, order)]
@@ -82,13 +85,13 @@ def _inverse_root(moments: np.ndarray, dead: np.ndarray, order: np.ndarray) -> n
 
 
 def unit_of(form: Form) -> int:
-    """How many columns have their scales searched for together."""
+    """Returns how many columns share one search for scales."""
     return form.super_group or form.group
 
 
 class _Columns:
-    """Rounds columns of `w`, which changes meanwhile; a group's scales (or all of those that share
-    a scale) are searched for as its first column comes."""
+    """A rounder of the columns of `w`, which change meanwhile. It searches for the scales of a
+    group (or of all groups that share a scale) when their first column comes."""
 
     def __init__(self, search: Search, w: np.ndarray, weights: np.ndarray) -> None:
         self.form, self.search, self.w, self.weights = search.form, search, w, weights
@@ -97,7 +100,7 @@ class _Columns:
         self.groups: list[dict[str, np.ndarray] | None] = [None] * (w.shape[1] // self.unit)
 
     def round(self, column: int) -> np.ndarray:
-        """The value float32 [N] that the column takes."""
+        """Rounds a column and returns its new values, float32 [N]."""
         form = self.form
         found, at = self._group(column // self.unit), column % self.unit // form.group
 

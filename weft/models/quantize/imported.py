@@ -1,5 +1,4 @@
-"""Linear weights of an imported graph as packed codes: the schemes of `weft quantize`, for models
-that came as a graph."""
+"""Packs the linear weights of an imported graph, with the schemes of `weft quantize`."""
 
 from __future__ import annotations
 
@@ -19,16 +18,20 @@ Graph = TypeVar("Graph", bound=Foreign)
 
 
 def quantize_imported(module: Graph, scheme: str = "int8", device: Any = HOST) -> Graph:
-    """A copy of a module of from_torch or from_onnx whose linear weights (of ONNX those of MatMul
-    and Gemm) are packed by `scheme` (see `Scheme`); the search for their scales runs on `device`. A
-    weight stays as it is where it is also read by another operator (an embedding that is tied to
-    it), or where no form divides its rows. The parts become buffers "<name>.codes",
-    "<name>.scales", ...; the rest can be trained on. Raises UsageError for an unknown scheme and
-    where there is nothing to pack, ModelError for NaN or infinities."""
+    """Returns a copy of a module of from_torch or from_onnx with linear weights packed by `scheme`
+    (see `Scheme`). The search for scales runs on `device`.
+
+    In ONNX, linear weights are those of MatMul and Gemm. A weight stays unpacked if another
+    operator reads it too (a tied embedding), or if no form divides its rows. The parts become
+    buffers "<name>.codes", "<name>.scales", ...; the other weights remain trainable.
+
+    Raises UsageError for an unknown scheme or if no weight can be packed, ModelError for NaN or
+    infinities.
+    """
     wanted = Scheme(scheme)
     made = copy.deepcopy(module)
     searches: dict[Form, Search] = {}
-    packed: dict[str, tuple[Linear, Form]] = {}  # by value
+    packed: dict[str, tuple[Linear, Form]] = {}  # keyed by value
     for weight in made.linear_weights():
         array = np.asarray(made.tensor(weight.dotted).numpy(), np.float32)
         array = np.ascontiguousarray(array.T) if weight.turned else array

@@ -1,7 +1,7 @@
-"""`weft quantize`: a folder of weights in, packed weights out, layer by layer.
+"""`weft quantize`: reads a folder of weights and writes packed weights, layer by layer.
 
-A layer that is finished is a file in a folder beside the result, so a run that was interrupted
-goes on behind it; when all is there, the folder becomes the result, or a GGUF file is made of it.
+Each finished layer is a file in a folder next to the result, so an interrupted run resumes there.
+When all are done, the folder becomes the result, or a GGUF file is made from it.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from weft.models.training.checkpoints import copy_tokenizer, said_of_head
 from weft.models.weight_dtypes import main_dtype
 
 METHODS = ("gptq", "search")
-Report = Callable[[str, int, int], None]  # what is done, how many of how many
+Report = Callable[[str, int, int], None]  # (what is done, number done, total)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to do. scheme: of linear layers; head: of an output matrix of its own, embed: of
-    embeddings (in GGUF), "none" to leave them. bits: where it is not 0, the mean of bits that
-    linear layers may take; those that lose most get more. method: "search" for scales, or "gptq"
-    with it. text: what calibrates (a digest of its ids), "" for nothing."""
+    """The settings of a job. scheme: for linear layers; head: for a separate output matrix; embed:
+    for embeddings (GGUF only); "none" leaves them unpacked. bits: if not 0, the allowed mean bits
+    of linear layers; the layers that lose most get more. method: "search" for scales, or "gptq" on
+    top of it. text: a digest of the calibration ids, "" for none."""
 
     scheme: str = "int4"
     head: str = "int8"
@@ -68,7 +68,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Result:
-    """Bytes before and after, bits per weight of what was packed, seconds of this run."""
+    """Bytes before and after, bits per packed weight, seconds of this run."""
 
     before: int
     after: int
@@ -80,10 +80,10 @@ def quantize(
     source: Path, out: Path, options: Options, ids: np.ndarray | None = None,
     device: Any = None, report: Report = lambda what, done, of: None,
 ) -> Result:  # fmt: skip
-    """Writes the decoder in the folder `source` to `out`: a GGUF file where its name ends so, else
-    a folder in the compressed-tensors format.
+    """Writes the decoder in the folder `source` to `out`: a GGUF file if the name ends in .gguf,
+    else a folder in the compressed-tensors format.
 
-    ids: int32 [windows, length] of calibration text; needed by "gptq", used by "search". Raises
+    ids: int32 [windows, length] of calibration text; "gptq" needs it, "search" uses it. Raises
     UsageError, ModelError, FileFormatError, StorageError.
     """
     if options.method == "gptq" and ids is None:
@@ -114,20 +114,20 @@ def _run(job: _Job, ids: np.ndarray | None, started: float, report: Report) -> R
 
 
 def check(source: Path, out: Path, options: Options) -> None:
-    """Raises what `quantize` would, where that can be known before any work."""
+    """Raises the errors of `quantize` that can be found before any work."""
     _Job(source, out, options, None).check()
 
 
 def _input(role: str) -> str:
-    """Whose input the columns of a matrix meet, as calibration knows it: what experts' gates take
-    the router takes; of what goes into their down projections nothing is known."""
+    """Returns calibration's name for the input of a matrix. The experts' gates share the router's
+    input; the inputs of their down projections are not measured."""
     layer, _, part = role.partition(".")
     router = part in ("gate_exps.w", "up_exps.w", "gate_up_exps.w")
     return f"{layer}.router" if router else role.removesuffix(".w")
 
 
 class _Job:
-    """The pieces of a model: what belongs to no layer, then each layer."""
+    """The pieces of a model: first the weights outside the layers, then each layer."""
 
     def __init__(self, source: Path, out: Path, options: Options, device: Any) -> None:
         self.source, self.out, self.options, self.device = source, out, options, device
@@ -140,7 +140,7 @@ class _Job:
         layout = decoder_layout(self.config)
         self.layout = layout.weights
         self.weights: Mapping[str, np.ndarray] = bind_weights(layout, checkpoint)
-        # What reads a folder brings scales to the model's dtype.
+        # Readers of a folder convert scales to the model's dtype.
         wide = not self.gguf and main_dtype(self.weights) is bfloat16
         schemes: dict[Kind, str] = {
             "matrix": options.scheme, "experts": options.scheme, "head": options.head,
@@ -155,7 +155,7 @@ class _Job:
         self.left = Unfinished(self.partial)
 
     def check(self) -> None:
-        """Raises UsageError or ModelError for what could not be written in the end."""
+        """Raises UsageError or ModelError for a model or settings that could not be written."""
         o = self.options
         if o.method not in METHODS:
             raise UsageError(f"method is {o.method!r}; expected {' or '.join(METHODS)}")
@@ -179,14 +179,14 @@ class _Job:
             choose(sizes, [o.scheme], lambda role, _: bits_per_weight(*forms[role]), {}, o.bits)
 
     def begin(self) -> None:
-        """Goes on with what the same job left; what another one left is swept away."""
-        check_target(self.out)  # nobody else can make it from here on
+        """Resumes the remains of the same job; deletes those of another."""
+        check_target(self.out)  # from here on no other weft process can create it
         job = {"format": FORMAT, "source": str(self.source.resolve()), "bytes": self.before}
         self.left.begin({**job, "files": model_digests(self.source), **asdict(self.options)})
         self.packing.plan = self.left.plan
 
     def choose(self, calibration: Calibration | None, report: Report) -> None:
-        """Makes the mixed plan."""
+        """Chooses the mixed plan of schemes."""
         schemes = [self.options.scheme, *better(self.options.scheme, self.gguf)]
         losses: dict[str, Losses] = {}
         for i, roles in enumerate(self.pieces[1:]):
@@ -221,35 +221,35 @@ class _Job:
     # -- one piece
 
     def form(self, role: str) -> Target | None:
-        """What a weight becomes; None where it stays as it is."""
+        """Returns the form a weight gets; None if it stays unpacked."""
         found = self.packing.target(role, self.weights[role])
         if found is not None and self.gguf:
             kind_of(found[0])
         return found
 
     def target(self, role: str, scheme: str) -> Target:
-        """What a scheme would make of a weight that is packed."""
+        """Returns the form that a scheme would give to a packed weight."""
         found = self.packing.target(role, self.weights[role], scheme)
         assert found is not None
         return found
 
     def is_linear(self, role: str) -> bool:
-        """Whether a weight is that of a linear layer, to those who read the result."""
+        """True if readers of the result see the weight as a linear layer."""
         return self.packing.kinds[role] in ("matrix", "experts", "router", "gate", "head")
 
     def linears(self, role: str) -> list[str]:
-        """The names of the layers whose matrices a weight holds."""
+        """Returns the names of the layers whose matrices a weight holds."""
         names = parts_of(self.layout[role], self.names[role])
         return [name.removesuffix(".weight") for name in names]
 
     def matrix(self, role: str) -> np.ndarray:
-        """A weight as [N, K]."""
+        """Returns a weight as [N, K]."""
         return self.packing.matrix(role, self.weights[role])
 
     def quantised(
         self, piece: int, roles: list[str], calibration: Calibration | None
     ) -> dict[str, np.ndarray | Packed]:
-        """The weights of a piece as they are written."""
+        """Returns the weights of a piece in the form that is written."""
         out: dict[str, np.ndarray | Packed] = {r: self.weights[r] for r in roles}
         forms = {r: f for r in roles if (f := self.form(r)) is not None}
         if piece == 0 or calibration is None:
@@ -277,7 +277,7 @@ class _Job:
                 packed = Packed(search.form, gptq(self.matrix(role), inputs, search))
                 out[role], plain[role] = packed, self.packing.matrix(role, dequantized(*packed))
         experts = [r for r in forms if self.packing.kinds[r] == "experts"]
-        for role in experts:  # few rows meet each: no GPTQ
+        for role in experts:  # few rows reach each expert, so no GPTQ
             packed = self.packing.packed(role, self.weights[role], squares.get(_input(role)))
             out[role], plain[role] = packed, dequantized(*packed)
         calibration.advance(i, plain)
@@ -291,7 +291,7 @@ class _Job:
             name = self.names[role]
             if not isinstance(value, Packed):
                 tensors |= plain_tensors(self.layout[role], name, value)
-            elif self.gguf:  # as it is: the file is made of all of them
+            elif self.gguf:  # raw parts: the GGUF file is made from all pieces
                 tensors |= {f"{name}.{p}": v for p, v in value.parts.items()}
             else:
                 for one, part in zip(self.linears(role), split(value, len(self.linears(role)))):
@@ -300,8 +300,8 @@ class _Job:
         self.left.add(self._name(piece))
 
     def passed(self, piece: int, roles: list[str]) -> dict[str, np.ndarray]:
-        """The weights of a finished piece that the text went through: GPTQ makes up for what the
-        layers before have lost."""
+        """Returns the weights of a finished piece as the text passes through them: GPTQ compensates
+        for the losses of earlier layers."""
         if self.options.method != "gptq":
             return {r: self.weights[r] for r in roles}
         found = self.read(piece, roles).items()
@@ -311,7 +311,7 @@ class _Job:
         }
 
     def read(self, piece: int, roles: list[str]) -> dict[str, np.ndarray | Packed]:
-        """The weights of a finished piece."""
+        """Reads the weights of a finished piece."""
         file = SafetensorsFile(self._file(piece))
         out: dict[str, np.ndarray | Packed] = {}
         for role in roles:
@@ -326,7 +326,7 @@ class _Job:
         return out
 
     def close(self, started: float) -> Result:
-        """The result takes its place."""
+        """Moves the result to its final name."""
         bits = {r: bits_per_weight(*f) for r in self.weights if (f := self.form(r)) is not None}
         count = sum(self.weights[r].size for r in bits)
         mean = sum(b * self.weights[r].size for r, b in bits.items()) / max(count, 1)
@@ -343,7 +343,7 @@ class _Job:
         write_json(self.partial / INDEX, {"metadata": {"total_size": size}, "weight_map": where})
         linear = {name: r for r in self.weights if self.is_linear(r) for name in self.linears(r)}
         forms = {name: f[0] for name, r in linear.items() if (f := self.form(r)) is not None}
-        tied = [] if "head" in self.weights else ["lm_head"]  # there it is a layer all the same
+        tied = [] if "head" in self.weights else ["lm_head"]  # readers count a tied head as a layer
         plain = [name for name in linear if name not in forms] + tied
         raw = said_of_head(self.raw, self.config)
         config = {**raw, "quantization_config": compressed.quantization_config(forms, plain)}
@@ -366,11 +366,11 @@ class _Job:
         move(whole, self.out, self.out.parent)
         for name in (*map(self._name, range(len(self.pieces))), STATE):
             remove(self.partial / name, self.out.parent)
-        with suppress(OSError):  # somebody has put something else there
+        with suppress(OSError):  # another process has put something else there
             remove_empty(self.partial, self.out.parent)
         return sum(t.nbytes for t in made.values())
 
     def tokenizer(self) -> dict[str, Any]:
-        """The tokenizer as metadata of GGUF."""
+        """Returns the tokenizer as GGUF metadata."""
         ids = read_token_ids(self.source, Fields(self.raw, str(self.source)))
         return tokenizer_metadata(self.source, self.config.vocab, ids)

@@ -1,8 +1,8 @@
-"""Weights quantised on the way in: `weft.load(folder, quant="int4")`.
+"""Quantises weights while loading: `weft.load(folder, quant="int4")`.
 
-Scales are searched for once, on the CPU whatever device plays the model: the same bits everywhere.
-What comes of it is kept in weft's cache directory, by the content of the model's files, and mapped
-from there the next time. What is damaged there, or not this user's, is made anew.
+The search for scales runs once, always on the CPU, so every device gets the same bits. The result
+is stored in weft's cache directory under the content of the model's files, and mapped from there
+the next time. A cached file that is damaged or belongs to another user is made again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from weft.models.quantize.packing import Packing
 from weft.models.quantize.schemes import Scheme
 from weft.models.weight_dtypes import Config
 
-VERSION = 2  # of what a search gives: another finds nothing that was kept
+VERSION = 2  # version of the search's results; increase it to discard cached ones
 KEPT = Tensors("quantised", 32 << 30)
-OUTER = "int8"  # of embeddings and the output matrix
+OUTER = "int8"  # scheme of embeddings and the output matrix
 
 Weights = Mapping[str, np.ndarray | Packed]
 
@@ -37,10 +37,10 @@ Weights = Mapping[str, np.ndarray | Packed]
 def quantised(
     folder: Path, config: Config, weights: Weights, scheme: str
 ) -> tuple[Config, Weights]:
-    """The model with its linear layers in `scheme`, embeddings and the output matrix in int8; its
-    config, in which matrices are [N, K]. Raises UsageError for another scheme and for weights that
-    are packed, ModelError for weights that are not finite."""
-    Scheme(scheme)  # before anything is read
+    """Returns the model with linear layers in `scheme`, embeddings and the output matrix in int8,
+    and its config, in which matrices are [N, K]. Raises UsageError for an unknown scheme or packed
+    weights, ModelError for weights that are not finite."""
+    Scheme(scheme)  # before reading anything
     packing = Packing(config, {"matrix": scheme, "experts": scheme, "embed": OUTER, "head": OUTER})
     plain: dict[str, np.ndarray] = {}
     forms: dict[str, Form] = {}
@@ -60,14 +60,14 @@ def quantised(
             found = {role: packing.packed(role, plain[role]) for role in forms}
         if key is not None and _key(folder, scheme) == key and _as_mapped(plain.values()):
             KEPT.save(key, parted(found)[0], {"source": str(folder.resolve()), "scheme": scheme})
-            found = _read(key, forms, flat) or found  # mapped, so that the memory is free
+            found = _read(key, forms, flat) or found  # mapped, to free the memory
     turned: dict[str, Any] = {"transposed": False} if isinstance(config, DecoderConfig) else {}
     return replace(config, **turned), {r: found.get(r, v) for r, v in flat.items()}
 
 
 def _as_mapped(weights: Iterable[np.ndarray]) -> bool:
-    """True if the files that the weights lie in are still at their paths: else the key tells of
-    others."""
+    """Returns True if the files behind the weights are still at their paths; otherwise the key
+    describes other files."""
     try:
         return all(
             Identity.of(f.status) == Identity.of(f.path.stat()) for f in mapped_files(weights)
@@ -80,8 +80,8 @@ def _as_mapped(weights: Iterable[np.ndarray]) -> bool:
 
 
 def _key(folder: Path, scheme: str) -> str | None:
-    """The source of the parts: the content of the model's files. None where they cannot be
-    read any more."""
+    """Returns the cache key: the content of the model's files. Returns None if they cannot be
+    read."""
     try:
         return json.dumps([VERSION, scheme, model_digests(folder)])
     except OSError:
@@ -91,7 +91,7 @@ def _key(folder: Path, scheme: str) -> str | None:
 def _read(
     key: str, forms: Mapping[str, Form], weights: Mapping[str, np.ndarray]
 ) -> dict[str, Packed] | None:
-    """Reads what is kept under a key, if all of it fits."""
+    """Reads the cached weights of a key; returns None unless all of them fit."""
     kept = KEPT.load(key)
     if kept is None:
         return None

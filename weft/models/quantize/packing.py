@@ -1,4 +1,4 @@
-"""Which of a model's weights are packed, in which form, and the searches for their scales."""
+"""Decides which weights of a model are packed, and in which form; holds the searches for scales."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from weft.models.quantize.schemes import Scheme
 from weft.models.quantize.search import Search
 from weft.program.device import HOST
 
-Target = tuple[Form, DType]  # what a weight becomes: its form, and the dtype of scales
+Target = tuple[Form, DType]  # a weight's new form, and the dtype of its scales
 
 
 class Packing:
-    """The scheme of each kind of weight that is packed ("none": it is left); `plan` holds those of
-    single weights, by role. Scales are of the dtype `scales`, by default the scheme's. Weights are
-    given as the model's layers hold them."""
+    """The scheme of each kind of weight ("none": unpacked).
+
+    `plan` holds the schemes of single weights, by role. Scales have the dtype `scales`, by default
+    the scheme's. Weights are given in the layout of the model's layers.
+    """
 
     def __init__(
         self,
@@ -42,7 +44,8 @@ class Packing:
         self._searches: dict[Target, Search] = {}
 
     def target(self, role: str, weight: np.ndarray, name: str = "") -> Target | None:
-        """What a weight becomes, or would by the scheme `name`; None where it stays as it is."""
+        """Returns the form and scale dtype of a weight, by its scheme or by the scheme `name`; None
+        if it stays unpacked."""
         name = name or self.plan.get(role) or self._schemes.get(self.kinds[role], "none")
         if name == "none":
             return None
@@ -51,8 +54,8 @@ class Packing:
         return None if form is None else (form, self._scales or scheme.scale_dtype)
 
     def matrix(self, role: str, weight: np.ndarray) -> np.ndarray:
-        """From how the layers of the family hold a weight to [N, K], or back; experts' matrices
-        [E, N, K] one under the other."""
+        """Converts a weight from its family's layout to [N, K], or back. Experts' matrices [E, N,
+        K] are stacked along N."""
         if self.kinds[role] == "experts":
             return weight.reshape(-1, weight.shape[-1])
         return weight.T if self._transposed and self.kinds[role] == "matrix" else weight
@@ -63,7 +66,7 @@ class Packing:
         return self._searches[target]
 
     def packed(self, role: str, weight: np.ndarray, h: np.ndarray | None = None) -> Packed:
-        """A weight that has a target, by a search alone; h[K] weighs its columns."""
+        """Packs a weight that has a target by a search alone; h[K] weights its columns."""
         target = self.target(role, weight)
         assert target is not None
         return Packed(target[0], self.search(target)(self.matrix(role, weight), h))

@@ -1,7 +1,7 @@
-"""A mixed plan: which linear layers get more bits, so that the mean of bits is not above a budget.
+"""A mixed plan: chooses linear layers that get more bits, within a budget for the mean bits.
 
-The loss of a matrix is sum h (w - w')^2 / sum h w^2: the share of its output's energy that is
-lost, where columns of the input do not go together. Those that lose most per bit go first.
+The loss of a matrix is sum h (w - w')^2 / sum h w^2: the lost share of its output's energy, if the
+columns of the input are uncorrelated. Matrices that lose most per bit come first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Losses = dict[str, float]
 
 
 def loss(w: np.ndarray, h: np.ndarray | None, search: Search) -> float:
-    """What w[N, K] loses in the form of `search`."""
+    """Returns the loss of w[N, K] in the form of `search`."""
     weight = np.ones(w.shape[1], np.float32) if h is None else h
     wide = np.asarray(w, np.float32)
     lost = dequantized(search.form, search(w, h)) - wide
@@ -31,9 +31,9 @@ def choose(
     sizes: Mapping[str, int], schemes: Sequence[str], bits: Callable[[str, str], float],
     losses: Mapping[str, Losses], budget: float,
 ) -> dict[str, str]:  # fmt: skip
-    """role -> scheme: `schemes` from few bits to many, `bits` of a role's weights in a scheme,
-    `losses` by role and scheme. The mean of bits is at most `budget`, weighed by `sizes`. Raises
-    UsageError for a budget below the first scheme's."""
+    """Returns the plan, role -> scheme. `schemes` go from few bits to many; `bits` gives the bits
+    of a role's weights in a scheme; `losses` are by role and scheme. The mean of bits, weighted by
+    `sizes`, is at most `budget`. Raises UsageError for a budget below the first scheme's bits."""
     plan = dict.fromkeys(sizes, schemes[0])
     spent = sum(bits(role, schemes[0]) * size for role, size in sizes.items())
     room = budget * sum(sizes.values())

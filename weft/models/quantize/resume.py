@@ -1,4 +1,4 @@
-"""The remains of an interrupted `weft quantize`, and how much of them the next one may take."""
+"""The remains of an interrupted `weft quantize`, and the checks before the next run reuses them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from weft.core.private import open_regular
 from weft.importers.hf_config import read_object
 
 STATE = "quantize.json"
-FORMAT = 2  # of what lies beside it: that of another is made anew
+FORMAT = 2  # version of the saved progress; another version's is discarded
 _PIECE = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")
 
 
 class Unfinished:
-    """The folder of a job, which holds finished pieces and STATE: what the job is, the plan it
-    goes by, and the digest of each piece."""
+    """The folder of a job, with finished pieces and STATE: the job, its plan, and the digest of
+    each piece."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,12 +32,12 @@ class Unfinished:
         self._done: dict[str, str] = {}
 
     def check(self) -> None:
-        """Raises StorageError where the folder is a link: nothing is written behind it."""
+        """Raises StorageError if the folder is a link, so that nothing is written behind it."""
         check_inside(self.folder / STATE, self.folder.parent)
 
     def begin(self, job: Mapping[str, Any]) -> None:
-        """Takes what the same job left; what another one left is swept away. Raises UsageError for
-        what weft did not make, or another user did."""
+        """Resumes the remains of the same job; deletes those of another. Raises UsageError for
+        files that weft did not make, or that belong to another user."""
         path = self.folder / STATE
         if not path.exists() and any(self.folder.iterdir()):
             raise UsageError(f"{self.folder} holds what weft quantize did not make; move it")
@@ -51,7 +51,7 @@ class Unfinished:
         self.note()
 
     def _left(self, path: Path) -> tuple[dict[str, str], dict[str, str]]:
-        """The plan and the finished pieces of the same job; none where STATE is damaged."""
+        """Returns the plan and the finished pieces of the same job; empty if STATE is damaged."""
         try:
             was = read_object(path) if path.exists() else {}
         except FileFormatError:
@@ -61,17 +61,17 @@ class Unfinished:
         return (plan, done) if whole and was == self._job else ({}, {})
 
     def note(self) -> None:
-        """Writes what the job is and what of it is done."""
+        """Writes the job and its progress."""
         said = {**self._job, "plan": self.plan, "done": self._done}
         write_json(self.folder / STATE, {**said, "seal": _seal(said)})
 
     def add(self, name: str) -> None:
-        """Notes a piece that was just written."""
+        """Records a piece that was just written."""
         self._done[name] = _digest(self.folder / name, own=False)
         self.note()
 
     def has(self, name: str) -> bool:
-        """True if a piece is there as this user's run wrote it."""
+        """Returns True if a piece exists with the content that this user's run wrote."""
         was = self._done.get(name)
         try:
             return was is not None and _digest(self.folder / name, own=True) == was
@@ -80,11 +80,12 @@ class Unfinished:
 
 
 def _seal(said: Mapping[str, Any]) -> str:
-    """A digest of what STATE says, which shows damage."""
+    """Returns a digest of STATE's content, which reveals damage."""
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(path: Path, own: bool) -> str:
-    """The digest of a file; with `own` of one that nobody else can have written. Raises OSError."""
+    """Returns the digest of a file; `own` requires that no other user can have written it. Raises
+    OSError."""
     with open_regular(path, own) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""The schemes that weft quantises to, and the form of packed weights that each gives."""
+"""The quantisation schemes, and the form of packed weights that each gives."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from weft.core.packed import Form
 GROUPS = (32, 64, 128)
 EXAMPLES = "int8, int8-channel, int5, int4, int4-g64, int4-zero-g128, nf4, fp8, q4_k, q5_k, q6_k"
 _NAME = re.compile(r"(int4|int5|int8|nf4|fp8)(-zero)?(?:-(channel|g\d+))?")
-SUPER = 256  # weights of a K type's block
-# GGUF's K types, and what rows get that are not whole blocks of 256: as many bits or a few more
+SUPER = 256  # weights in a block of a K type
+# GGUF's K types, and the schemes for rows that are not whole blocks of 256
 K_TYPES = {
     "q4_k": (Form(4, 32, shift="low", super_group=SUPER), "int4"),
     "q5_k": (Form(5, 32, shift="low", super_group=SUPER), "int5"),
@@ -21,10 +21,13 @@ K_TYPES = {
 
 
 class Scheme:
-    """A scheme by its name: `int4`, `int5` and `int8` by groups of 32 (`-g64`, `-g128`, or
-    `-channel`: one scale a row), `-zero` with a zero point per group; `nf4` by groups of 64
-    (Dettmers et al., arXiv:2305.14314); `fp8`, E4M3 with one scale a row; `q4_k`, `q5_k` and
-    `q6_k`, whose scales have a scale for each 256 weights. Raises UsageError for another name."""
+    """A quantisation scheme, by name. Raises UsageError for an unknown name.
+
+    `int4`, `int5` and `int8` have groups of 32 (`-g64`, `-g128`, or `-channel`: one scale per row);
+    `-zero` adds a zero point per group. `nf4` has groups of 64 (Dettmers et al., arXiv:2305.14314).
+    `fp8` is E4M3 with one scale per row. `q4_k`, `q5_k` and `q6_k` have a scale of scales for each
+    256 weights.
+    """
 
     def __init__(self, name: str) -> None:
         self.k_type = K_TYPES[name][0] if name in K_TYPES else None
@@ -50,8 +53,8 @@ class Scheme:
         return float32 if self.group == 0 else float16
 
     def form(self, depth: int) -> Form | None:
-        """The form of a matrix with rows of `depth`: by the largest group that divides it, at most
-        the scheme's; None where even 8 do not."""
+        """Returns the form for rows of `depth` weights, with the largest group that divides the
+        row, at most the scheme's. Returns None if a group of 8 does not divide it."""
         if self.k_type is not None and depth % SUPER == 0:
             return self.k_type
         group = self.group or depth
@@ -70,9 +73,9 @@ class Scheme:
 
 
 def bits_per_weight(form: Form, scale: DType = float16) -> float:
-    """Bits that one weight takes, its share of scales and zeros included."""
+    """Returns the bits that one weight takes, with its share of scales and zeros."""
     wide = 8 * scale.itemsize
-    if form.super_group:  # six bits of a scale, or eight; lows take as much
+    if form.super_group:  # six bits per scale, or eight; lows take the same
         inner, count = (6, 2) if form.shift == "low" else (8, 1)
         return form.bits + count * (inner / form.group + wide / form.super_group)
     extra = wide + (form.bits if form.shift == "zero" else 0)
@@ -80,7 +83,7 @@ def bits_per_weight(form: Form, scale: DType = float16) -> float:
 
 
 def better(scheme: str, gguf: bool) -> tuple[str, ...]:
-    """What the layers that lose most get in a mixed plan, from few bits to many."""
+    """Returns the schemes for layers that lose most in a mixed plan, from few bits to many."""
     if scheme in K_TYPES:
         return (*[k for k in K_TYPES if k > scheme], "int8")
     return ("int5", "int8") if gguf else ("int8",)

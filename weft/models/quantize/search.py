@@ -1,10 +1,11 @@
-"""The search for scales: of a few candidates per group, the one that loses least.
+"""The search for scales: tries a few candidates per group and keeps the one with the smallest loss.
 
-A group's weights w become values v of codes, times a scale s. With candidates for what the codes
-reach, v is the nearest code, s the least-squares fit, and the loss sum h (w - s v)^2; h is the mean
-square of what a column is multiplied by (the diagonal of GPTQ's Hessian; Frantar et al.,
-arXiv:2210.17323). The fit's loss is sum h w^2 - (sum h w v)^2 / sum h v^2, so the best
-candidate has the largest last term. A compiled function: any device of weft's can search.
+A group's weights w become values v of codes, times a scale s. A candidate sets the range that codes
+reach; v is then the nearest code, s the least-squares fit, and the loss sum h (w - s v)^2. h is the
+mean square of a column's inputs (the diagonal of GPTQ's Hessian; Frantar et al., arXiv:2210.17323).
+
+The fit's loss is sum h w^2 - (sum h w v)^2 / sum h v^2, so the best candidate has the largest last
+term. The search is a compiled function, so it runs on every device.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from weft.tensor.compiled import compile as compile_
 from weft.tensor.core import Tensor, tensor
 from weft.tensor.functional import where
 
-STEPS = {4: 9, 5: 6, 6: 4, 8: 2}  # candidates to either side of the range that just fits
-STEP = 0.025  # of the range
-TINY = 1e-35  # ranges below it count as 0: their inverse would overflow
+STEPS = {4: 9, 5: 6, 6: 4, 8: 2}  # candidates on either side of the range that just fits
+STEP = 0.025  # step between candidates, as a share of the range
+TINY = 1e-35  # smaller ranges count as 0, because their inverse would overflow
 CHUNK = 1 << 22  # weights searched at a time
 
 
@@ -38,9 +39,9 @@ class Search:
         self._run = compile_(self._search, device=device)
 
     def __call__(self, w: np.ndarray, h: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """The parts of w float[N, K]; h float[K] weighs the columns (all alike by default).
+        """Returns the parts of w float[N, K]; h float[K] weights the columns (default: all equal).
 
-        Raises ModelError where a weight is NaN or infinite, or a scale leaves its dtype's range.
+        Raises ModelError if a weight is NaN or infinite, or a scale leaves its dtype's range.
         """
         n, k = w.shape
         weights = np.ones(k, np.float32) if h is None else _usable(h)
@@ -70,7 +71,8 @@ class Search:
         return {**packed_codes(self.form, parts.pop("codes")), **parts}
 
     def _nearest(self, w: np.ndarray) -> dict[str, np.ndarray]:
-        """The parts of floats of 8 bits, which fit any scale alike: the largest becomes 448."""
+        """Returns the parts for 8-bit floats: the largest weight becomes 448, as every scale fits
+        equally."""
         groups = w.reshape(len(w), -1, self.form.group)
         scale = (np.abs(groups).max(axis=2) / np.float32(448)).astype(self.scale.numpy)
         wide = scale.astype(np.float32)[:, :, None]
@@ -81,12 +83,12 @@ class Search:
     # -- the compiled function
 
     def _search(self, w: Tensor, h: Tensor) -> dict[str, Tensor]:
-        """codes uint8 [N, K], scales [N, K / group] and the like of w[N, K], h[K]."""
+        """Returns codes uint8 [N, K], scales [N, K / group] and the like for w[N, K] and h[K]."""
         form, (n, k) = self.form, w.shape
         if form.super_group:
             return super_blocks.search(form, self.scale, w, h, self._factors())
         groups = (-1, k // form.group, form.group)
-        # groups across lanes: sums along them would cost more
+        # Groups lie across lanes, because sums along lanes would cost more.
         x, weight = (v.reshape(groups).permute((2, 0, 1)) for v in (w, h))
         best: list[Tensor] = []
         for v, *zero in self._candidates(x):
@@ -110,7 +112,7 @@ class Search:
         return [1 + STEP * j for j in range(-steps, steps + 1)]
 
     def _candidates(self, x: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Values of codes (and zero points) of each candidate range."""
+        """Yields the values of codes (and zero points) of each candidate range."""
         form = self.form
         high, low = x.max(axis=0), x.min(axis=0)
         factors = self._factors()
@@ -125,13 +127,13 @@ class Search:
             return
         table = form.table
         reach = -(1 << (form.bits - 1)) if table is None else max(table)
-        furthest = where(high > -low, high, low)  # integers reach further on one side
+        furthest = where(high > -low, high, low)  # integers reach one further below zero
         furthest = where(furthest.abs() < TINY, 1.0, furthest)
         for factor in factors:
             yield (self._value(self._code(x * (reach * factor / furthest))),)
 
     def _code(self, x: Tensor, zero: Tensor | None = None) -> Tensor:
-        """The nearest code of x, a weight over its scale, float32."""
+        """Returns the nearest code of x, float32; x is a weight over its scale."""
         form = self.form
         if form.table is None:
             shift = float(form.offset) if zero is None else zero
@@ -153,7 +155,8 @@ class Search:
 
 
 def _usable(h: np.ndarray) -> np.ndarray:
-    """Weights of columns whose sums stay finite; none is 0, or a column could become anything."""
+    """Returns column weights whose sums stay finite. None is 0, as such a column would be
+    unconstrained."""
     h = np.asarray(h, np.float32)
     mean = float(h.mean(dtype=np.float64))
     if not np.isfinite(h).all() or (h < 0).any():

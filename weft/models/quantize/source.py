@@ -1,4 +1,4 @@
-"""What is to be quantised and where it goes, looked at before any work is done."""
+"""Checks the source and the target of a quantisation before any work."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from weft.models.reading import as_stored
 
 
 def is_gguf(out: Path) -> bool:
-    """Whether a result of this name is a GGUF file."""
+    """Returns True if a result with this name is a GGUF file."""
     return out.name.lower().endswith(".gguf")
 
 
 def check_target(out: Path) -> None:
-    """Raises UsageError where something is in the way (a broken link too)."""
+    """Raises UsageError if something exists at the target (a broken link too)."""
     if os.path.lexists(out):
         raise UsageError(f"{out} is there already; name another folder, or remove it")
     parent = out.absolute().parent
@@ -30,7 +30,7 @@ def check_target(out: Path) -> None:
 
 
 def decoder_config(source: Path, raw: Fields, gguf: bool) -> DecoderConfig:
-    """The config of a decoder that can be written. Raises ModelError, UsageError."""
+    """Returns the config of a decoder that can be written. Raises ModelError, UsageError."""
     kind = raw.text("model_type", "")
     if kind not in DECODERS:
         raise ModelError(f"{raw.where}: weft quantises decoders ({', '.join(DECODERS)})")

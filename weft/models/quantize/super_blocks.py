@@ -1,13 +1,13 @@
-"""The search for scales in two levels (GGUF's K types): the scales of a block of 256 weights are
-themselves whole numbers of a few bits, times a scale of the block.
+"""The search for scales in two levels (GGUF's K types). The scales of a block of 256 weights are
+integers of a few bits, times a scale of the block.
 
-First every group gets the scale (and low) that would fit it best; of a few scales of the block the
-one is taken that rounds those least, weighed by how much each of them matters. Then, in turn, each
-group takes the best whole numbers near its own, measured on its weights, and the block's scale
-(and low) becomes the least-squares fit to what all its groups have chosen.
+First every group gets its best-fitting scale (and low). Among a few block scales, the one with the
+smallest weighted rounding error of these is kept. Then two steps alternate: each group takes the
+best integers near its own, measured on its weights, and the block's scale (and low) becomes the
+least-squares fit to the integers of all its groups.
 
-Values lie as [group, groups of a block, blocks of a row, rows]: sums run along the first axis, or
-the first two, and lanes along rows.
+Arrays are [group, groups of a block, blocks of a row, rows]. Sums run along the first axis or the
+first two; lanes run along rows.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from weft.tensor.core import Tensor
 from weft.tensor.functional import where
 
 TINY = 1e-35
-LOSSES = 6  # of the whole numbers' range that a block's scale may give away, one after the other
-ROUNDS = 2  # of choosing near numbers, and fitting the block to them
+LOSSES = 6  # steps by which a block's scale may shrink the integers' range
+ROUNDS = 2  # rounds of choosing integers and refitting the block
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Of each group: its scale and the low that is taken from it (never negative), and what both
-    weigh in the loss: sums of h v^2, h v and h over its values v."""
+    """The fit of each group: its scale, the low subtracted from it (never negative), and their
+    weights in the loss. The weights are the sums of h v^2, h v and h over its values v."""
 
     scale: Tensor
     low: Tensor
@@ -41,8 +41,8 @@ class Fit:
 def search(
     form: Form, dtype: DType, w: Tensor, h: Tensor, factors: list[float]
 ) -> dict[str, Tensor]:
-    """The parts of w[N, K] with `codes` uint8 [N, K], columns weighed by h[K]; scales of blocks in
-    `dtype`. `factors`: of the range that just fits, each a candidate."""
+    """Returns the parts of w[N, K] with `codes` uint8 [N, K] and block scales in `dtype`; h[K]
+    weights the columns. `factors` give the candidates, relative to the range that just fits."""
     n, k = w.shape
     inside = form.super_group // form.group
     x, weight = (
@@ -70,29 +70,31 @@ def search(
 
 
 def _by_row(v: Tensor) -> Tensor:
-    """[groups of a block, blocks, rows] as [rows, groups]; or [blocks, rows] as [rows, blocks]."""
+    """Returns [groups of a block, blocks, rows] as [rows, groups], or [blocks, rows] as [rows,
+    blocks]."""
     return v.permute(tuple(range(v.ndim))[::-1]).reshape((v.shape[-1], -1))
 
 
 def _over(a: Tensor, b: Tensor) -> Tensor:
-    """a / b, 0 where b is all but 0."""
+    """Returns a / b, or 0 where b is nearly 0."""
     none = b.abs() < TINY
     return where(none, 0.0, a / where(none, 1.0, b))
 
 
 class _Block:
-    """What is searched: x[group, inside, blocks, rows], weighed by h[group, inside, blocks, 1]."""
+    """The data of a search: x[group, inside, blocks, rows], weighted by h[group, inside, blocks,
+    1]."""
 
     def __init__(self, form: Form, x: Tensor, h: Tensor) -> None:
         self.form, self.x, self.h = form, x, h
         self.shifted = form.shift == "low"
         self.most = (1 << form.bits) - 1
-        # the furthest whole numbers of scales; those of lows have the same six bits
+        # range of the scales' integers; those of lows have the same six bits
         self.least_scale, self.most_scale = (0, 63) if self.shifted else (-128, 127)
         self.hx, self.sum_h = h * x, h.sum(axis=0)
 
     def codes(self, scale: Tensor, low: Tensor) -> Tensor:
-        """The nearest codes, float32, with scales and lows of groups."""
+        """Returns the nearest codes, float32, for scales and lows of groups."""
         inverse = _over(scale * 0.0 + 1.0, scale)
         moved = self.x + low if self.shifted else self.x
         return ((moved * inverse).round() + float(self.form.offset)).clip(0, self.most)
@@ -101,7 +103,7 @@ class _Block:
         return self.codes(scale, low) - float(self.form.offset)
 
     def best(self, factors: list[float]) -> Fit:
-        """The best fit of each group, whose scale and low may be any number."""
+        """Returns the best fit of each group with unrestricted scale and low."""
         best: list[Tensor] = []
         for v in self._candidates(factors):
             hv = self.h * v
@@ -131,13 +133,13 @@ class _Block:
             for factor in factors:
                 yield ((self.x - low) * (self.most * factor / size)).round().clip(0, self.most)
             return
-        furthest = where(high > -low, high, low)  # integers reach further on one side
+        furthest = where(high > -low, high, low)  # integers reach one further below zero
         furthest = where(furthest.abs() < TINY, 1.0, furthest)
         for factor in factors:
             yield self.values(furthest / (-self.form.offset * factor), low)
 
     def outer(self, fit: Fit) -> tuple[Tensor, Tensor]:
-        """The scales of the blocks, and their lows."""
+        """Returns the scales of the blocks, and their lows."""
         high, low = fit.scale.max(axis=0), fit.scale.min(axis=0)
         if self.shifted:
             top = _rounded_least(fit.scale, fit.squares, high, 63)
@@ -146,9 +148,9 @@ class _Block:
         return top, _rounded_least(fit.low, fit.weights, fit.low.max(axis=0), 63)
 
     def near(self, fit: Fit, top: Tensor, low: Tensor) -> tuple[Tensor, Tensor]:
-        """The best whole numbers for scales and lows of groups, near those of the fit."""
+        """Returns the best integers for scales and lows of groups, near those of the fit."""
         scale = self._whole(fit.scale, top)
-        # given that scale, the low that fits best
+        # the best-fitting low for that scale
         sums = fit.values * (scale * top - fit.scale)
         lows = self._whole(fit.low + _over(sums, fit.weights), low, 0, 63)
         best: list[Tensor] = []
@@ -172,7 +174,8 @@ class _Block:
     def refit(
         self, scale: Tensor, low: Tensor, scales: Tensor, lows: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The least-squares scale (and low) of each block for the codes and numbers chosen."""
+        """Returns the least-squares scale (and low) of each block for the chosen codes and
+        integers."""
         v = self.values(scale, low) * scales
         hv = self.h * v
         squares, across = _total(hv * v), _total(self.hx * v)
@@ -193,8 +196,8 @@ def _total(v: Tensor) -> Tensor:
 
 
 def _rounded_least(v: Tensor, weight: Tensor, furthest: Tensor, most: int) -> Tensor:
-    """Of the steps that bring `furthest` to whole numbers up to `most`, the one that loses least
-    when v is rounded to it."""
+    """Returns the step with the smallest rounding error of v, among the steps that bring `furthest`
+    to an integer up to `most`."""
     best: list[Tensor] = []
     sign = 1 if most > 0 else -1
     for less in range(LOSSES):

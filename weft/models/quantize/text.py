@@ -1,4 +1,4 @@
-"""Calibration text: windows of tokens that a model's inputs are measured on."""
+"""Calibration text: windows of tokens for measuring a model's inputs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from weft.models.evaluate_text import tokens_of
 from weft.models.generate import Generation
 from weft.models.model import Decoder
 
-LENGTH = 256  # tokens of a window
+LENGTH = 256  # tokens per window
 LEAST = 4  # windows
-GIVEN, DRAWN = 32_768, 2_048  # tokens by default: of a text, and of the model's own
+GIVEN, DRAWN = 32_768, 2_048  # default tokens: from a text, and drawn from the model
 
 
 def windows_of(model: Model, text: Path | None, tokens: int | None, seed: int = 0) -> np.ndarray:
-    """int32 [windows, length] of a UTF-8 file, or of what the model itself writes at temperature 1
-    from its first token on (any, where it has none); `tokens` in all at most.
+    """Returns int32 [windows, length] from a UTF-8 file, or from text that the model draws at
+    temperature 1 after its first token (a random one if it has none). `tokens` is the maximum in
+    all.
 
-    Raises UsageError for a text or a number that is too small; what `tokens_of` raises.
+    Raises UsageError if the text or a number is too small; raises what `tokens_of` raises.
     """
     if not isinstance(model, Decoder):
         raise UsageError(f"{model.folder} writes no text; weft quantises decoders")
@@ -52,7 +53,7 @@ def _drawn(model: Decoder, count: int, length: int, seed: int) -> np.ndarray:
     out = np.zeros((count, length), np.int32)
     for i, token in enumerate(first):
         ids = [int(token)]
-        while len(ids) < length:  # an end of text is the beginning of another
+        while len(ids) < length:  # an end of text begins the next text
             made = model.generate(
                 ids[-1:], max_new_tokens=length - len(ids), temperature=1.0,
                 seed=int(rng.integers(1 << 31)),
@@ -64,7 +65,7 @@ def _drawn(model: Decoder, count: int, length: int, seed: int) -> np.ndarray:
 
 
 def digest(ids: np.ndarray | None) -> str:
-    """What tells one calibration text from another; "" for none."""
+    """Returns a digest that tells calibration texts apart; "" for none."""
     if ids is None:
         return ""
     return hashlib.sha256(str(ids.shape).encode() + np.ascontiguousarray(ids).data).hexdigest()
