@@ -141,5 +141,5 @@ GROUPS = {
     "imports": _nodes,
     "quantised-onnx": lambda: table("quantised-onnx", map(".".join, QUANTISED), _quantised),
     "packed-onnx": lambda: table("packed-onnx", ("int8", "int4", "nf4"), _packed),
-    "torch": lambda: table("torch", TORCH, _torch),
+    "torch": lambda: table("torch", TORCH, _torch, alone=True),
 }

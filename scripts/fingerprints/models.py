@@ -40,7 +40,8 @@ SCHEMES = (
     "q4_k", "q5_k", "q6_k",
 )  # fmt: skip
 CACHES = ("f16", "bf16", "int8")
-DIVIDED = ("llama", "qwen3_moe", "gpt2")
+DIVIDED = ("llama", "qwen3_moe", "gpt2", "qwen3")  # by layers
+COLUMNS = ("llama", "qwen3")
 # What stands in the text_config of a model that also sees, by the family of that.
 INNER = {
     "mistral3": "ministral3", "gemma4": "gemma4", "gemma4_unified": "gemma4",
@@ -202,12 +203,12 @@ def _divided(family: str, folder: Path) -> Built:
             runner = model._make_runner(5, 0, end(model.config))
             for kind in ("prefill", "decode"):
                 yield f"layers{rank}.{i}.{kind}", runner.graph(kind)
-        if rank == 0 and model.config.run:
-            model = part(rank, None)
-            own: Any = SimpleNamespace(size=2, rank=rank)
-            runner = columns.own_runner(own, model._make_runner, model.config, 5, 0)
-            for k, segment in enumerate(runner._graphs("decode")):
-                yield f"columns{rank}.{k}", segment.graph
+    if family in COLUMNS:
+        model = part(0, None)
+        own: Any = SimpleNamespace(size=2, rank=0)
+        runner = columns.own_runner(own, model._make_runner, model.config, 5, 0)
+        for k, segment in enumerate(runner._graphs("decode")):
+            yield f"columns.{k}", segment.graph
 
 
 GROUPS = {

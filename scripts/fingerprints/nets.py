@@ -172,8 +172,8 @@ def _training() -> list[str]:
 
 GROUPS = {
     "modules": lambda: table("modules", modules(), _module, alone=True),
-    "nets": lambda: table("nets", nets.IMAGES, _net),
+    "nets": lambda: table("nets", nets.IMAGES, _net, alone=True),
     "optimisers": lambda: table("optimisers", OPTIMISERS, _optimiser),
-    "gpt": lambda: table("gpt", ("float32", "bfloat16", "checkpointing"), _gpt),
-    "train": lambda: table("train", _training(), _trained),
+    "gpt": lambda: table("gpt", ("float32", "bfloat16", "checkpointing"), _gpt, alone=True),
+    "train": lambda: table("train", _training(), _trained, alone=True),
 }

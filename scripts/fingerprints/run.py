@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fingerprints.sources import Source
-from fingerprints.stages import Fingerprints, Record, Texts
+from fingerprints.stages import Fingerprints, Record, Texts, said
 from fingerprints.targets import CAPS, EMULATED, chosen
-from weft.core.errors import UsageError
+from weft.core.errors import UsageError, WeftError
 
 TESTS = Path(__file__).resolve().parent.parent.parent / "tests"
 # Where the tables of the tests lie.
@@ -77,13 +77,16 @@ def records(source: Source, made: Fingerprints, wanted: Wanted) -> dict[str, Rec
     """ "case @target" -> its record, for every case of a source."""
     found: dict[str, Record] = {}
     with tempfile.TemporaryDirectory() as name, _quiet():
-        for step, item in source.build(Path(name)):
-            case = f"{source.label}.{step}"
-            if source.traced(step):
-                found[case] = made.of(item, "")
-                continue
-            for target in targets_of(source, case, wanted):
-                found[f"{case} @{target}"] = made.of(item, target)
+        try:
+            for step, item in source.build(Path(name)):
+                case = f"{source.label}.{step}"
+                if source.traced(step):
+                    found[case] = made.of(item, "")
+                    continue
+                for target in targets_of(source, case, wanted):
+                    found[f"{case} @{target}"] = made.of(item, target)
+        except WeftError as error:  # what it could not build is a difference, not the run's end
+            found[f"{source.label} cannot be built"] = {"error": said(error)}
     made.forget()
     return found
 

@@ -76,7 +76,7 @@ class Fingerprints:
             try:
                 return self._program(item(CAPS[target]), target)
             except WeftError as error:
-                return {"error": _said(error)}
+                return {"error": said(error)}
         key = self._graph(item)
         if (key, target) not in self._records:
             self._records[key, target] = {"graph": key} | self._compiled(item, target)
@@ -100,7 +100,7 @@ class Fingerprints:
                     return {"passes": found}
                 program = passes.compile_graph(graph, CAPS[target])
         except WeftError as error:
-            return {"passes": found, "error": _said(error)}
+            return {"passes": found, "error": said(error)}
         return {"passes": found} | self._program(program, target)
 
     def _program(self, program: Program, target: str) -> Record:
@@ -144,7 +144,7 @@ class Fingerprints:
             try:
                 made = render(kernel)
             except WeftError as error:
-                made = f"error: {_said(error)}"
+                made = f"error: {said(error)}"
             self._rendered[name, hashed] = self._texts.put(made)
         return self._rendered[name, hashed]
 
@@ -190,6 +190,6 @@ def _watched(note: Callable[[str, Graph], None]) -> Iterator[None]:
         yield
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
     """What an error says, without the places of files."""
     return f"{type(error).__name__}: {_PLACE.sub('FILE', str(error))}"
