@@ -42,13 +42,13 @@ def _not_finite() -> WeftError:
 
 
 class Engine:
-    """A runner of jobs, as many at once as the runner's slots and pages allow.
+    """A runner of jobs, as many at once as the model's slots and pages allow.
 
-    vocab: token ids are 0 to vocab - 1. texts: makes the streams that turn tokens into text.
-    explain: returns the error for logits that are not finite. budget: rows per step; in a step in
-    which others decode, prompts get `beside` rows. queue: the most jobs that may wait. drafts: the
-    source of proposed tokens (None: `Suffixes`). few: the most rows of a prompt that join a decode
-    step. clock: returns seconds, which decide if drafts pay.
+    `vocab`: token ids are 0 to vocab - 1. `texts`: makes the streams that turn tokens into text.
+    `explain`: returns the error for logits that are not finite. `budget`: rows per step; `beside`:
+    rows for prompts in a step in which others decode. `queue`: the most jobs that may wait.
+    `drafts`: the source of proposed tokens (None: `Suffixes`). `few`: the most rows of a prompt
+    that join a decode step. `clock`: returns seconds, which decide if drafts pay.
     """
 
     def __init__(

@@ -163,7 +163,7 @@ class Player:
 
 
 def as_weft(error: BaseException) -> WeftError:
-    """Converts an error that ended a step into the error that its jobs receive."""
+    """Converts an error that ended a step into its jobs' error."""
     if isinstance(error, WeftError):
         return error
     made = WeftError(f"a step failed: {type(error).__name__}: {str(error)[:200]}; ask again")

@@ -147,9 +147,9 @@ def choose(
 
 
 def draw(p: np.ndarray, uniform: float) -> int:
-    """Returns the first index at which the running sum of p exceeds `uniform` times the total, or
-    the last index with a share if rounding leaves none. p: float64 [n], not negative; 0 <= uniform
-    < 1.
+    """Returns the first index at which the running sum of p exceeds `uniform` times the total. If
+    rounding leaves none, returns the last index with a share. `p` is float64 [n], not negative; 0
+    <= uniform < 1.
 
     Sums of blocks find that index in a fraction of the time. Two orders of adding n numbers differ
     by at most 2n * 2**-53 of the total (Higham, "Accuracy and Stability of Numerical Algorithms",

@@ -77,7 +77,7 @@ class Schedule:
     """The running and waiting sequences on `slots` slots and a pool of pages.
 
     `shared` is True if a sequence may continue from pages that another one filled. A step has
-    `budget` rows; if some sequences decode, prompts get at most `beside` of them. `copy` saves the
+    `budget` rows; while sequences decode, at most `beside` of them go to prompts. `copy` saves the
     pages of preempted sequences on the host, up to half of the pool.
     """
 

@@ -22,7 +22,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 
 def tokenizer_metadata(folder: Path, vocab: int, ids: TokenIds) -> dict[str, Any]:
     """Returns the metadata of the tokenizer in `folder`, {} without one. Raises UsageError for a
-    tokenizer that llama.cpp has no name for; raises FileFormatError."""
+    tokenizer that llama.cpp cannot name; raises FileFormatError."""
     path = folder / "tokenizer.json"
     if not path.exists():
         return {}

@@ -53,10 +53,10 @@ Report = Callable[[str, int, int], None]  # (what is done, number done, total)
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of a job. scheme: for linear layers; head: for a separate output matrix; embed:
-    for embeddings (GGUF only); "none" leaves them unpacked. bits: if not 0, the allowed mean bits
-    of linear layers; the layers that lose most get more. method: "search" for scales, or "gptq" on
-    top of it. text: a digest of the calibration ids, "" for none."""
+    """The settings of a job. `scheme`: for linear layers; `head`: for a separate output matrix.
+    `embed`: for embeddings (GGUF only); "none" leaves them unpacked. `bits`: if not 0, the allowed
+    mean bits of linear layers; the layers that lose most get more. `method`: "search" for scales,
+    or "gptq" on top of it. `text`: a digest of the calibration ids, "" for none."""
 
     scheme: str = "int4"
     head: str = "int8"

@@ -1,8 +1,9 @@
 """The search for scales: tries a few candidates per group and keeps the one with the smallest loss.
 
 A group's weights w become values v of codes, times a scale s. A candidate sets the range that codes
-reach; v is then the nearest code, s the least-squares fit, and the loss sum h (w - s v)^2. h is the
-mean square of a column's inputs (the diagonal of GPTQ's Hessian; Frantar et al., arXiv:2210.17323).
+reach; v is then the nearest code, s the least-squares fit, and the loss sum h (w - s v)^2. Here h
+is the mean square of a column's inputs (the diagonal of GPTQ's Hessian; Frantar et al.,
+arXiv:2210.17323).
 
 The fit's loss is sum h w^2 - (sum h w v)^2 / sum h v^2, so the best candidate has the largest last
 term. The search is a compiled function, so it runs on every device.

@@ -1,8 +1,8 @@
 """The search for scales in two levels (GGUF's K types). The scales of a block of 256 weights are
 integers of a few bits, times a scale of the block.
 
-First every group gets its best-fitting scale (and low). Among a few block scales, the one with the
-smallest weighted rounding error of these is kept. Then two steps alternate: each group takes the
+First every group gets its best-fitting scale (and low). Among a few block scales, the search keeps
+the one with the smallest weighted rounding error. Then two steps alternate: each group takes the
 best integers near its own, measured on its weights, and the block's scale (and low) becomes the
 least-squares fit to the integers of all its groups.
 

@@ -1,8 +1,8 @@
-"""Checkpoints: a Hugging Face folder that anything can load, with the trainer's state beside it.
+"""Checkpoints: a Hugging Face folder that other programs can load, plus the trainer's state.
 
-Each is written into a hidden folder, forced to the disk and renamed when it is whole, so that a
-full disk or a power cut leaves the one before it as it was. The state holds digests of the files
-that a resumed run reads; it is written last.
+Each is written into a hidden folder, synced to disk and renamed when complete. So a full disk or a
+power cut leaves the previous one intact. The state is written last; it holds digests of the files
+that a resumed run reads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from weft.models.training.settings import MAX_STEPS, stored
 from weft.tensor.casting import cast_array
 
 STATE = "trainer.json"
-FORMAT = 2  # of STATE
+FORMAT = 2  # version of STATE
 OPTIMIZER = "optimizer.safetensors"
 _WHOLE, _ADAPTER = (SINGLE, "config.json"), (adapters.WEIGHTS, adapters.CONFIG)
 _NAME = re.compile(r"step-(\d+)")
@@ -44,11 +44,11 @@ TOKENIZER_FILES = (
 
 @dataclass(frozen=True)
 class State:
-    """What a run needs to go on: `step` is how many steps were done."""
+    """The state that a run needs to resume; `step` is the number of steps done."""
 
     step: int
     settings: dict[str, Any]
-    device: str  # its kind
+    device: str  # kind of device
     data: str  # digest of the tokens
     optimizer: dict[str, np.ndarray]
 
@@ -57,14 +57,14 @@ def write_model(
     folder: Path, config: DecoderConfig, raw: Mapping[str, Any], tokenizer: Path,
     weights: Mapping[str, np.ndarray], dtype: str = "float32",
 ) -> None:  # fmt: skip
-    """config.json, generation_config.json, model.safetensors and the tokenizer's files. Raises
-    ModelError for a weight that overflows `dtype`."""
+    """Writes config.json, generation_config.json, model.safetensors and the tokenizer's files.
+    Raises ModelError for a weight that overflows `dtype`."""
     kept = {k: v for k, v in raw.items() if k not in ("torch_dtype", "_name_or_path")}
     kept = said_of_head(kept, config)
     write_json(folder / "config.json", {**kept, "dtype": dtype})
     ends = {k: raw[k] for k in ("bos_token_id", "eos_token_id", "pad_token_id") if k in raw}
     write_json(folder / "generation_config.json", ends)
-    copy_tokenizer(tokenizer, folder)  # and the base model's own generation_config.json
+    copy_tokenizer(tokenizer, folder)  # includes the base model's own generation_config.json
     names = checkpoint_names(config)
     out = {}
     for role, value in weights.items():
@@ -77,16 +77,18 @@ def write_model(
 
 
 def said_of_head(raw: Mapping[str, Any], config: DecoderConfig) -> dict[str, Any]:
-    """config.json's fields, which say of the output layer what the weights have."""
+    """Returns config.json's fields with the tying of the output layer that the weights have."""
     if DECODERS[raw["model_type"]](Fields(raw, "config.json")).tied == config.tied:
         return dict(raw)
-    names = [name for name in ("tie_embedding",) if name in raw]  # LFM2's own spelling goes first
+    # LFM2 reads its own spelling first.
+    names = [name for name in ("tie_embedding",) if name in raw]
     return {**raw, **dict.fromkeys((*names, "tie_word_embeddings"), config.tied)}
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """The tokenizer's files and generation_config.json, those of them that are there. `target` may
-    lack the config.json by which FIX is understood, so its tokenizer.json has that already."""
+    """Copies the tokenizer's files and generation_config.json, as far as they exist. `target` may
+    lack the config.json that FIX depends on, so its tokenizer.json is written with the fix
+    applied."""
     for name in TOKENIZER_FILES:
         if (source / name).exists():
             data = read_bounded(source / name)
@@ -96,7 +98,7 @@ def copy_tokenizer(source: Path, target: Path) -> None:
 
 
 def write_state(folder: Path, state: State) -> None:
-    """The trainer's state beside a model."""
+    """Writes the trainer's state next to a model."""
     save_file(folder / OPTIMIZER, state.optimizer)
     write_json(folder / STATE, {
         "format": FORMAT, "step": state.step, "device": state.device, "data": state.data,
@@ -105,8 +107,8 @@ def write_state(folder: Path, state: State) -> None:
 
 
 def read_state(folder: Path) -> State:
-    """What `write_state` wrote, once each of its fields and files is what it was. Raises
-    FileFormatError, which says what to do."""
+    """Reads the state that `write_state` wrote, after checking its fields and files. Raises
+    FileFormatError with the remedy."""
     path = folder / STATE
     remedy = f"remove {folder} to go on from the checkpoint before it, if there is one"
     raw = read_object(path)
@@ -129,13 +131,13 @@ def read_state(folder: Path) -> State:
 
 
 def _digests(value: Any) -> bool:
-    """Whether `value` holds the digests of a model or an adapter, and of its optimiser."""
+    """Returns True if `value` holds the digests of a model or an adapter, and of its optimiser."""
     if not isinstance(value, dict) or not all(isinstance(was, str) for was in value.values()):
         return False
     return any(set(value) == {OPTIMIZER, *model} for model in (_WHOLE, _ADAPTER))
 
 
-_FIELDS: dict[str, Callable[[Any], bool]] = {  # of STATE -> whether a value is right
+_FIELDS: dict[str, Callable[[Any], bool]] = {  # field of STATE -> check of its value
     "format": lambda v: type(v) is int and v == FORMAT,
     "step": lambda v: type(v) is int and 0 <= v <= MAX_STEPS,
     "device": lambda v: isinstance(v, str) and bool(v),
@@ -146,18 +148,18 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {  # of STATE -> whether a value is 
 
 
 def name_of(step: int) -> str:
-    """The name of the folder of the checkpoint after that many steps."""
+    """Returns the name of the checkpoint folder after `step` steps."""
     return f"step-{step:06d}"
 
 
 def found(folder: Path) -> list[Path]:
-    """The whole checkpoints of a run, oldest first."""
+    """Returns the complete checkpoints of a run, oldest first."""
     named = [(int(m[1]), p) for p in folder.glob("step-*") if (m := _NAME.fullmatch(p.name))]
     return [p for _, p in sorted(named) if (p / STATE).exists()]
 
 
 def latest(folder: Path) -> Path:
-    """The newest whole checkpoint; UsageError when there is none."""
+    """Returns the newest complete checkpoint. Raises UsageError if there is none."""
     all_ = found(folder)
     if not all_:
         raise UsageError(f"{folder} holds no checkpoint to resume from; train without --resume")

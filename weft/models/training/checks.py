@@ -1,4 +1,4 @@
-"""What can be refused before any text is read: devices, folders, sizes, names of layers."""
+"""Rejects impossible settings before any text is read: devices, folders, sizes, names of layers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _GIB = 1 << 30
 
 def check_settings(settings: Settings) -> None:
     """Raises UsageError, DeviceError, ModelError, FileFormatError or LimitError for settings that
-    no run can follow, as far as that shows without the text. Opens no device but one that is
-    named."""
+    cannot work, as far as the settings alone show it. Opens a device only if it is named."""
     registry.check(settings.train.device)
     for section, path in (("model", settings.model.base), ("tokenizer", settings.tokenizer.base)):
         if path and not Path(path).is_dir():
@@ -35,7 +34,7 @@ def check_settings(settings: Settings) -> None:
     source = settings.model.base or settings.tokenizer.base
     if source and not (Path(source) / "tokenizer.json").exists():
         if settings.model.base:
-            read_config(Path(source))  # says where the model is, if not here
+            read_config(Path(source))  # reports a model's real location, if it is elsewhere
         raise ModelError(f"{source} has no tokenizer.json; training on text needs one")
     if settings.data.conversations:
         template_of(settings)
@@ -45,7 +44,8 @@ def check_settings(settings: Settings) -> None:
 
 
 def unused(settings: Settings) -> str | None:
-    """A line about settings that say nothing, since a model that is there says it; or None."""
+    """Returns a line about settings without effect, because the base model determines them; or
+    None."""
     if not settings.model.base:
         return None
     sizes = [f"[model] {key}" for key in changed(settings.model) if key not in ("from", "dropout")]
@@ -56,7 +56,8 @@ def unused(settings: Settings) -> str | None:
 
 
 def _base_config(settings: Settings) -> DecoderConfig:
-    """The config of the model to start from, whose folder holds what a run will read."""
+    """Returns the config of the base model, after checking that its folder has the files a run
+    reads."""
     base = Path(settings.model.base)
     raw = read_config(base)
     config = config_of(raw, base)
@@ -73,7 +74,8 @@ def _base_config(settings: Settings) -> DecoderConfig:
 
 
 def _new_config(settings: Settings) -> DecoderConfig:
-    """The config of a new model, with as few tokens as its tokenizer may have."""
+    """Returns the config of a new model with the smallest vocabulary that its tokenizer may
+    have."""
     vocab = LEAST_VOCAB
     if settings.tokenizer.base:
         vocab = Tokenizer(Path(settings.tokenizer.base), 1 << 30).size
@@ -82,14 +84,14 @@ def _new_config(settings: Settings) -> DecoderConfig:
 
 
 def _check_memory(config: DecoderConfig, settings: Settings) -> None:
-    """Refuses what no allocation could ever serve: far too many weights, or tokens per step."""
+    """Raises LimitError for weights, or tokens per step, that exceed the host's memory by far."""
     most, t = drivers.host_memory(), settings.train
     if not most:
         return
     count = sum(math.prod(s.shape) for s in decoder_layout(config).weights.values())
     base = Path(settings.model.base)
     packed = bool(settings.model.base) and is_packed(base, read_config(base))
-    # in float32, as drawn or read and as trained
+    # float32 twice: as drawn or read, and as trained
     wanted = open_checkpoint(base).nbytes if packed else 8 * count
     if wanted > most:
         raise LimitError(

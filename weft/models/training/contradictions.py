@@ -1,4 +1,4 @@
-"""Settings that contradict one another, though each is possible alone."""
+"""Finds settings that contradict one another, though each is valid alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def contradictions(s: Settings) -> Iterator[str]:
-    """Checks what no setting alone shows to be wrong."""
+    """Yields a message for each contradiction between settings."""
     yield from _data_contradictions(s)
     yield from _loop_contradictions(s)
     if s.lora.rank and not s.model.base:
@@ -79,8 +79,8 @@ def _loop_contradictions(s: Settings) -> Iterator[str]:
 
 
 def warmup_trouble(s: Settings, steps: int) -> str | None:
-    """Says what is wrong with a warm-up that was given for a run of so many steps; None for
-    nothing. The default is shortened (`warmup_of`)."""
+    """Returns a message about an explicit warm-up that is too long for a run of `steps` steps, or
+    None. A default warm-up is shortened instead (`warmup_of`)."""
     warmup = s.optimizer.warmup
     if warmup <= steps or "warmup" not in changed(s.optimizer):
         return None
@@ -91,12 +91,12 @@ def warmup_trouble(s: Settings, steps: int) -> str | None:
 
 
 def warmup_of(o: OptimizerSettings, steps: int) -> int:
-    """The steps of the warm-up; of a shorter run, all of them."""
+    """Returns the steps of the warm-up, at most those of the run."""
     return min(o.warmup, steps)
 
 
 def changed(section: Any) -> list[str]:
-    """The keys of a section that are not at their defaults."""
+    """Returns the keys of a section that differ from their defaults."""
     plain = type(section)()
     return [
         f.metadata.get("key", f.name)

@@ -1,7 +1,7 @@
 """Conversations for training: files of JSON lines, checked message by message.
 
-A line is {"messages": [{"role": ..., "content": ...}, ...]}, with "tools" where the template takes
-them. Everything is a function of the contents: two machines with the same files train on the same
+A line is {"messages": [{"role": ..., "content": ...}, ...]}, with "tools" if the template takes
+them. Only the files' contents matter: two machines with the same files train on the same
 conversations.
 """
 
@@ -20,13 +20,13 @@ from weft.models.training.corpus import MAX_FILE, find_files
 
 SUFFIX = ".jsonl"
 ROLES = ("system", "developer", "user", "assistant", "tool")
-SAYS = "assistant"  # the role that the model learns to play
-INERT = {"id", "source", "metadata"}  # keys of a line that change nothing
+SAYS = "assistant"  # the role whose messages the model learns
+INERT = {"id", "source", "metadata"}  # keys of a line that have no effect
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """One line of a file. `said` tells of each message whether the model learns to say it."""
+    """One line of a file. `said` has a flag per message: True if the model learns to say it."""
 
     where: str  # file and line
     messages: tuple[dict[str, Any], ...]
@@ -34,7 +34,7 @@ class Conversation:
     tools: list[Any] | None = None
 
     def digest(self) -> bytes:
-        """A hash of the content, wherever the conversation stands."""
+        """Returns a hash of the content, independent of file and line."""
         content = json.dumps([self.messages, self.said, self.tools], sort_keys=True)
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
 
@@ -46,17 +46,19 @@ class Conversations:
     train: tuple[Conversation, ...]
     held_out: tuple[Conversation, ...]
     unused: tuple[str, ...]
-    digest: str  # of both parts
+    digest: str  # digest of both parts
 
 
 def read_conversations(
     paths: Sequence[str], held_out: Sequence[str], exclude: Sequence[str], holdout: float,
     base: Path,
 ) -> Conversations:  # fmt: skip
-    """Reads the files under `paths` (files, folders or patterns; relative ones to `base`). The
-    conversations of `held_out` are kept for evaluation, or else the share `holdout`, chosen by a
-    hash of their content; equal conversations stay together. Raises UsageError for a path without
-    files, FileFormatError for a line that is not a conversation."""
+    """Reads the files under `paths` (files, folders or patterns; relative ones to `base`).
+
+    The conversations of `held_out` are kept for evaluation. Without it, the share `holdout` is,
+    chosen by a hash of the content; equal conversations stay together. Raises UsageError for a path
+    without files, FileFormatError for a line that is not a conversation.
+    """
     unused: set[str] = set()
     found = _read(paths, exclude, base, unused)
     if held_out:
@@ -132,7 +134,7 @@ def _conversation(raw: Any, where: str, unused: set[str]) -> Conversation:
 
 
 def _message(raw: Any, where: str) -> tuple[dict[str, Any], bool]:
-    """The message as the template gets it, and whether the model learns to say it."""
+    """Returns the message as the template gets it, and True if the model learns to say it."""
     if not isinstance(raw, dict):
         raise FileFormatError(f"{where} is {_kind(raw)}; expected an object with role and content")
     role = raw.get("role")
@@ -167,7 +169,8 @@ def _shown(value: Any) -> str:
 def _split(
     found: list[Conversation], share: float
 ) -> tuple[list[Conversation], list[Conversation]]:
-    """(training part, held-out part): at least one conversation each, where there are two."""
+    """Returns (training part, held-out part): at least one conversation each, if two are
+    distinct."""
     kinds = sorted({one.digest() for one in found})
     if not share or len(kinds) < 2:
         return found, []
@@ -179,5 +182,5 @@ def _split(
 
 
 def texts_of(found: Sequence[Conversation]) -> list[str]:
-    """The texts of the messages, for a new tokenizer."""
+    """Returns the texts of the messages, for a new tokenizer."""
     return [m["content"] for one in found for m in one.messages if m.get("content")]

@@ -1,7 +1,6 @@
-"""Text files for training: which ones, in which order, and which are held out for evaluation.
+"""Text files for training: selects and orders them, and holds some out for evaluation.
 
-Everything is a function of the files' names and contents: two machines with the same folder train
-on the same text.
+Only the files' names and contents matter: two machines with the same folder train on the same text.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from pathlib import Path
 from weft.core.errors import FileFormatError, UsageError
 from weft.models.progress import progress
 
-STDLIB = "stdlib"  # as a path: the source of the Python that runs
+STDLIB = "stdlib"  # a path that stands for the source of the running Python
 STDLIB_EXCLUDE = (
     "*test/*", "*tests/*", "idlelib/*", "lib2to3/*", "site-packages/*", "dist-packages/*",
     "turtledemo/*", "ensurepip/*", "pydoc_data/*", "_sysconfigdata*", "config-*/*",
 )  # fmt: skip
-MAX_FILE = 64 << 20  # bytes; a larger file is refused: split it
+MAX_FILE = 64 << 20  # bytes; larger files must be split
 
 
 @dataclass(frozen=True)
@@ -33,21 +32,25 @@ class Corpus:
     train: tuple[tuple[str, str], ...]  # (name, text)
     held_out: tuple[tuple[str, str], ...]
     skipped: tuple[str, ...]
-    digest: str  # of names and contents of both parts
+    digest: str  # digest of names and contents of both parts
 
 
 def read_corpus(
     paths: Sequence[str], suffixes: Sequence[str], exclude: Sequence[str], holdout: float,
     base: Path, held_out: Sequence[str] = (),
 ) -> Corpus:  # fmt: skip
-    """The texts under `paths` (files, folders, glob patterns or "stdlib"; relative ones to `base`)
-    whose names end in one of `suffixes` (files named one by one always count) and match none of the
-    `exclude` patterns (of the path within its folder). The share `holdout` of the files, chosen by
-    a hash of their names, is kept for evaluation; where that would be far from the share of the
-    text (of a single file, say), the last lines of each file are, or of a single line its end.
-    With `held_out`, the files under these paths are kept for evaluation instead.
+    """Reads the texts under `paths` (files, folders, glob patterns or "stdlib"; relative ones to
+    `base`).
 
-    Raises UsageError for a path without files, FileFormatError when none of them is text.
+    A file in a folder counts if its name ends in one of `suffixes`; a file named directly always
+    counts. A file whose path within its folder matches an `exclude` pattern does not.
+
+    The share `holdout` of the files, chosen by a hash of their names, is kept for evaluation. If
+    that would be far from the share of the text (with a single file, say), the last lines of each
+    file are kept, or the end of a single line. With `held_out`, the files under these paths are
+    kept instead.
+
+    Raises UsageError for a path without files, FileFormatError if none of them is text.
     """
     texts, skipped = _read_all(paths, suffixes, exclude, base)
     if held_out:
@@ -68,7 +71,7 @@ def read_corpus(
 def _read_all(
     paths: Sequence[str], suffixes: Sequence[str], exclude: Sequence[str], base: Path
 ) -> tuple[dict[str, str], list[str]]:
-    """The texts by name, and the names of files that hold none."""
+    """Returns the texts by name, and the names of files that are not text."""
     files: list[tuple[str, Path]] = []
     for path in paths:
         found = list(find_files(path, suffixes, exclude, base))
@@ -84,7 +87,7 @@ def _read_all(
 
 
 def skipped_line(names: Sequence[str]) -> str:
-    """A line about the files that were not text; the first five by name."""
+    """Returns a line about the files that were not text, with the first five names."""
     more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
     return f"{_count(names)} skipped, not UTF-8 text: {', '.join(names[:5])}{more}"
 
@@ -94,13 +97,13 @@ def _count(files: Sequence[object]) -> str:
 
 
 def _texts(files: Sequence[tuple[str, Path]]) -> tuple[dict[str, str], list[str]]:
-    """The texts by name, and the names of files that hold none. Raises FileFormatError when all
-    of them do."""
+    """Returns the texts by name, and the names of files that are not text. Raises FileFormatError
+    if no file holds text."""
     texts: dict[str, str] = {}
     skipped = []
     known: dict[str, Path] = {}
     for name, file in files:
-        if known.setdefault(name, file) != file:  # two folders of one name
+        if known.setdefault(name, file) != file:  # two folders with the same name
             name = file.as_posix()
         text = _read(file)
         if text is None:
@@ -119,7 +122,7 @@ def _texts(files: Sequence[tuple[str, Path]]) -> tuple[dict[str, str], list[str]
 def find_files(
     path: str, suffixes: Sequence[str], exclude: Sequence[str], base: Path
 ) -> Iterator[tuple[str, Path]]:
-    """(name, file) under one path, sorted by name."""
+    """Yields (name, file) under one path, sorted by name."""
     if path == STDLIB:
         root = Path(sysconfig.get_path("stdlib"))
         yield from _folder(root, suffixes, (*exclude, *STDLIB_EXCLUDE), f"{STDLIB}/")
@@ -137,7 +140,7 @@ def find_files(
         return
     try:
         target = base / Path(path).expanduser()
-    except RuntimeError as error:  # ~ of nobody
+    except RuntimeError as error:  # ~ of an unknown user
         raise UsageError(f"data path {path}: {error}") from None
     if target.is_dir():
         yield from _folder(target, suffixes, exclude, f"{target.name}/")
@@ -163,10 +166,11 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _read(file: Path) -> str | None:
-    """The file's text; None when it is not UTF-8 text."""
+    """Returns the file's text; None if it is not UTF-8 text."""
     try:
         with file.open("rb") as f:
-            parts = iter(partial(f.read, 1 << 20), b"")  # no more memory than there are bytes
+            # Read in parts, to allocate no more than the file's size.
+            parts = iter(partial(f.read, 1 << 20), b"")
             data = b"".join(islice(parts, (MAX_FILE >> 20) + 1))
     except OSError as error:
         raise FileFormatError(f"{file}: cannot be read: {error.strerror}") from None
@@ -184,7 +188,7 @@ Texts = list[tuple[str, str]]
 
 
 def _split(texts: Texts, share: float) -> tuple[Texts, Texts]:
-    """(training part, held-out part)."""
+    """Returns (training part, held-out part)."""
     if not share:
         return texts, []
     files, tails = _whole_files(texts, share), _tails(texts, share)
@@ -202,7 +206,7 @@ def _size(texts: Texts) -> int:
 
 
 def _whole_files(texts: Texts, share: float) -> tuple[Texts, Texts]:
-    """Holds out that share of the files; of one file, nothing."""
+    """Holds out the share `share` of the files; with one file, nothing."""
     count = min(max(round(len(texts) * share), 1), len(texts) - 1)
     ranked = sorted(texts, key=_rank)
     held = {name for name, _ in ranked[:count]}
@@ -214,8 +218,8 @@ def _rank(item: tuple[str, str]) -> bytes:
 
 
 def _tails(texts: Texts, share: float) -> tuple[Texts, Texts]:
-    """Holds out the last lines of each file, at most that share of its characters; of one file at
-    least a line. Every file keeps its first line."""
+    """Holds out the last lines of each file, at most the share `share` of its characters. With one
+    file it holds out at least a line. Every file keeps its first line."""
     train: Texts = []
     held: Texts = []
     for name, text in texts:
@@ -233,7 +237,7 @@ def _tails(texts: Texts, share: float) -> tuple[Texts, Texts]:
 
 
 def _ends(texts: Texts, share: float) -> tuple[Texts, Texts]:
-    """Holds out that share of each file's characters, of texts without lines to divide them at."""
+    """Holds out the share `share` of each file's characters, for texts without line breaks."""
     cuts = [(name, text, len(text) - int(len(text) * share)) for name, text in texts]
     train = [(name, text[:cut]) for name, text, cut in cuts]
     return train, [(name, text[cut:]) for name, text, cut in cuts if cut < len(text)]

@@ -1,4 +1,4 @@
-"""`train`: from settings to a trained model in a folder."""
+"""`train`: turns settings into a trained model in a folder."""
 
 from __future__ import annotations
 
@@ -36,27 +36,25 @@ from weft.ranks import Ranks
 
 @dataclass
 class Result:
-    """How a run ended: `step` steps done; whether it was interrupted; where the model is."""
+    """The outcome of a run: steps done, if it was interrupted, and the folder of the model."""
 
     step: int
     interrupted: bool
     folder: Path
     loss: float = math.nan
     losses: list[float] = field(default_factory=list)
-    steps: int = 0  # of the whole run
-    early: bool = False  # it ended before its last step, since the held-out loss fell no more
+    steps: int = 0  # steps of the whole run
+    early: bool = False  # True if it ended early because the held-out loss stopped falling
 
 
 def train(
     settings: Settings, resume: bool = False, until: int | None = None, ranks: Ranks = ALONE
 ) -> Result:  # fmt: skip
     """Trains as `settings` say, in the folder [output] names; `until` stops (and saves) after that
-    step. Several `ranks` share the work: this process is number 0, the only one that reads text
-    and writes; the others `follow` (shared.py).
-
-    Raises UsageError for what cannot go together, ModelError when the loss or the weights stop
-    being finite, StorageError (which says what is safe) when the disk is full or fails, RankError,
-    and what reading data and models raises."""
+    step. Several `ranks` can share the work: this process is rank 0, the only one that reads text
+    and writes. The others run `follow` (shared.py). Raises UsageError for contradictory settings,
+    ModelError if the loss or the weights become NaN or infinite, StorageError (with what is safe)
+    if the disk fails, RankError. Raises the errors of reading data and models."""
     run = Path(settings.output.folder)
     if resume:
         ck.latest(run)
@@ -83,7 +81,7 @@ def train(
 
 
 def _safe(settings: Settings, run: Path) -> str:
-    """What a failing disk left of a run."""
+    """Returns a sentence about what is intact after a disk failure."""
     model = _final(settings, run)
     if model.exists():
         return f"{model} and the checkpoints before are whole"
@@ -94,20 +92,20 @@ def _safe(settings: Settings, run: Path) -> str:
 
 
 def _final(settings: Settings, run: Path) -> Path:
-    """Where the finished model goes, or the adapter."""
+    """Returns the folder of the finished model or adapter."""
     return run / (ADAPTER if settings.lora.rank else MODEL)
 
 
 def _resumed(settings: Settings, run: Path) -> tuple[Path, ck.State]:
-    """The newest checkpoint and its state, checked against the settings."""
+    """Returns the newest checkpoint and its state, checked against the settings."""
     path = ck.latest(run)
     state = ck.read_state(path)
     given = settings.as_dict()
-    if settings.train.epochs:  # the steps follow from the data, which is checked
+    if settings.train.epochs:  # steps follow from epochs and data; the data is checked
         given["train"]["steps"] = state.settings["train"]["steps"]
     other = differences(state.settings, given)
     if other:
-        whole = (path / "config.json").exists()  # of a LoRA run it is an adapter
+        whole = (path / "config.json").exists()  # a LoRA run saves an adapter instead
         onwards = f' (with [model] from = "{path}", to train on from there)' if whole else ""
         raise UsageError(
             f"{path} was made with other settings, so resuming would not continue it: "
@@ -117,7 +115,7 @@ def _resumed(settings: Settings, run: Path) -> tuple[Path, ck.State]:
 
 
 def _check_same(state: tuple[Path, ck.State], data: Data, device: Device) -> None:
-    """Refuses a checkpoint of another kind of device, or of other tokens."""
+    """Raises UsageError for a checkpoint from another kind of device, or from other tokens."""
     path, was = state
     if was.device != device.kind:
         raise UsageError(
@@ -145,7 +143,7 @@ class _Run:
         self.held = held_batches(settings, data)
         self.trained = Trained(settings, config, raw, data.folder)
         self.model = self.trained.model
-        self.device = device = registry.get(t.device)  # says which: after all that may be refused
+        self.device = device = registry.get(t.device)  # reports the device, after all checks
         self.start = 0
         if state is not None:
             _check_same(state, data, device)
@@ -170,7 +168,7 @@ class _Run:
             if not self.start and (self.run / BEST).exists():
                 remove_folder(self.run / BEST, self.run)
             if self.settings.model.base and not self.start:
-                self._evaluate(0)  # what the model knows before
+                self._evaluate(0)  # loss of the base model
             number = self.start
             self._before = time.perf_counter()
             while number < last and not asked and not self.best.enough:
@@ -222,7 +220,7 @@ class _Run:
         compiled = compiling.total - before
         rate = ids.size / max(now - self._before - compiled, 1e-9)
         self._before = now
-        # With a scaled loss a lower scale is tried.
+        # A scaled loss that overflows retries with a lower scale.
         skipped = t.precision == "float16" and not math.isfinite(out["norm"])
         fine = math.isfinite(out["loss"]) and (skipped or math.isfinite(out["norm"]))
         if not fine:
@@ -236,12 +234,13 @@ class _Run:
         if compiled > 1e-3:
             facts["compile_s"] = round(compiled, 3)
         if skipped:
-            facts["norm"] = 0.0  # JSON has no infinity; the gradient was not used
+            facts["norm"] = 0.0  # JSON has no infinity, and the gradient was not used
         self.log.write(step=number + 1, **facts)
         self.display.step(number + 1, facts)
 
     def _stop(self, number: int, fault: str, out: Mapping[str, float]) -> NoReturn:
-        """The weights are those from before the step: saves them and says what went wrong."""
+        """Saves the weights, which are still those before the step, and raises ModelError with the
+        fault."""
         path = self._save(number)
         self.log.write(step=number + 1, event="not finite", first=fault, loss=repr(out["loss"]))
         raise ModelError(
@@ -251,7 +250,7 @@ class _Run:
         )
 
     def _due(self, number: int, last: bool) -> None:
-        """What a step is followed by."""
+        """Does what is due after a step: evaluation, sample, checkpoint."""
         o = self.settings.output
         if o.eval_every and (last or number % o.eval_every == 0):
             self._evaluate(number)
@@ -267,7 +266,7 @@ class _Run:
             self._before = time.perf_counter()
 
     def _evaluate(self, number: int) -> None:
-        """The mean loss on held-out text, logged."""
+        """Logs the mean loss on held-out text."""
         if not self.held or not self.settings.output.eval_every:
             return
         losses = self.work.evaluate(self.held)
@@ -286,13 +285,13 @@ class _Run:
         self._before = time.perf_counter()
 
     def _check_end(self, number: int) -> None:
-        """No step computes a loss with the last weights; nor does an evaluation here."""
+        """Checks the loss of the last weights, if no evaluation has computed it."""
         ids, targets = self._batch(number - 1)
         (loss,) = self.work.evaluate([(ids[0], targets[0])])
         self._check_loss(number, loss, "loss after the last update")
 
     def _check_loss(self, number: int, loss: float, name: str) -> None:
-        """Refuses to go on with, or keep, finite weights that give no finite loss."""
+        """Raises ModelError if finite weights give a loss that is not finite."""
         if math.isfinite(loss):
             return
         saved = [p for p in ck.found(self.run) if p.name != ck.name_of(number)]
@@ -303,11 +302,11 @@ class _Run:
         )
 
     def sample(self) -> str:
-        """Text from the model as it is."""
+        """Returns text sampled from the current model."""
         from weft.models.loader import decoder_from
 
         o = self.settings.output
-        config, weights = self.trained.whole()  # what they are now
+        config, weights = self.trained.whole()  # current config and weights
         raw = Fields(self.raw, "config")
         decoder = decoder_from(self.data.folder, raw, config, weights, self.device)
         ids = prompt_ids(self.settings, decoder.need_tokenizer("samples need one"))
@@ -335,7 +334,7 @@ class _Run:
         return path
 
     def _finish(self, number: int) -> None:
-        """The finished model, and the picture of how it came about."""
+        """Writes the finished model and the loss curve."""
         if number == self.settings.train.steps or self.result.early:
             self.result.folder = path = _final(self.settings, self.run)
             dtype = self.settings.output.dtype

@@ -1,8 +1,8 @@
-"""Before several ranks train together: each checks that it is about to do the same work.
+"""Checks, before several ranks train together, that each has the same work.
 
-Rank 0 says what it has; the others compare, and say in words what differs. Whatever would change a
-bit counts: weft's source, the settings, the weights to start from, the kind of device. Text and
-tokens do not: only rank 0 reads them.
+Rank 0 sends its facts; the others compare and name what differs. Everything that could change a bit
+counts: weft's source, the settings, the initial weights, the kind of device. Text and tokens are
+not compared, because only rank 0 reads them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weft.ranks import Ranks, meeting
 
 
 def facts(settings: Settings, trained: Trained, device: Device) -> dict[str, Any]:
-    """What has to be the same on every rank, as JSON holds it."""
+    """Returns the facts that every rank must share, as JSON values."""
     weights = hashlib.sha256()
     for role, value in sorted(trained.model.arrays().items()):
         weights.update(f"{role} {value.dtype} {value.shape}".encode())
@@ -31,7 +31,7 @@ def facts(settings: Settings, trained: Trained, device: Device) -> dict[str, Any
 
 
 def differs(mine: Mapping[str, Any], leads: Mapping[str, Any]) -> str:
-    """What this rank has otherwise than rank 0; "" for nothing."""
+    """Returns a message about how this rank differs from rank 0, "" if it does not."""
     if trouble := meeting.differs(mine, leads):
         return trouble
     other = differences(leads.get("settings", {}), mine["settings"])
@@ -43,7 +43,7 @@ def differs(mine: Mapping[str, Any], leads: Mapping[str, Any]) -> str:
 
 
 def hear(ranks: Ranks) -> dict[str, Any]:
-    """The others: what rank 0 has. Raises RankError."""
+    """Receives rank 0's facts, on the other ranks. Raises RankError."""
     found = meeting.hear(ranks)
     try:
         found["settings"] = stored(found.get("settings"), ranks.name(0))

@@ -1,4 +1,4 @@
-"""A decoder whose weights are tensors that can be differentiated."""
+"""A decoder with differentiable weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from weft.tensor.core import Tensor
 from weft.tensor.random import rand
 
 RESIDUAL = (".o.w", ".conv_out.w", ".down.w")  # projections that add to the residual stream
-# What the compute dtype is for.
+# kinds of weights that are cast to the compute dtype
 MULTIPLIED: tuple[Kind, ...] = ("matrix", "head", "router", "gate", "conv", "adapter")
 Watch = Callable[[str, Any], None]
 
@@ -40,11 +40,12 @@ Watch = Callable[[str, Any], None]
 class TrainableDecoder:
     """The weights of a DecoderConfig as tensors by role ("embed", "0.q.w", ...), and its loss.
 
-    `trainable` says which roles require gradients (all by default): these are held as float32
-    masters, the others as they are given, packed ones by their parts ("0.q.w.codes", ...).
-    `compute` is the dtype that matrices are multiplied in; packed ones in float32.
-    `dropout` is that of embeddings and residual branches, and happens while `key` is set. With
-    `checkpointing` the backward pass computes each layer's inner values again. With `packed` ~id
+    Roles for which `trainable` is true (default: all) require gradients and are held as float32
+    masters. The others keep their dtype; packed ones are held by their parts ("0.q.w.codes", ...).
+    `compute` is the dtype of matrix products; products with packed weights use float32.
+
+    `dropout` applies to embeddings and residual branches while `key` is set. With `checkpointing`
+    the backward pass recomputes the inner values of each layer. With `packed`, an id given as ~id
     begins another document in a row (`decoder.train_forward`).
     """
 
@@ -84,45 +85,47 @@ class TrainableDecoder:
         self._tables = {name: Tensor(t, name) for name, t in tables(config, context).items()}
         self.dropout, self.adapter_dropout = dropout, adapter_dropout
         self.checkpointing, self.packed = checkpointing, packed
-        self.key: Tensor | None = None  # uint32 [2], of this step's dropout; None: drop nothing
-        self.part = 0  # of a step that adds up several batches: each draws its own numbers
+        self.key: Tensor | None = None  # uint32 [2], the dropout key of this step; None: no dropout
+        # Index of the batch within an accumulated step; each part draws its own numbers.
+        self.part = 0
         self._draws = 0
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """(role, tensor) of what is trained."""
+        """Returns (role, tensor) for each trained tensor."""
         return ((role, t) for role, t in self.tensors.items() if t.requires_grad)
 
     def kind(self, role: str) -> Kind | None:
-        """What a tensor is; None for the parts of packed weights."""
+        """Returns the kind of a tensor; None for the parts of packed weights."""
         if is_adapter(role):
             return "adapter"
         return self._layout[role].kind if role in self._layout else None
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Role -> content on the host."""
+        """Returns copies of all tensors on the host, by role."""
         return {role: np.array(t.numpy()) for role, t in self.tensors.items()}
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Takes new content (float32, by role), for some of the tensors."""
+        """Assigns new content (float32, by role) to some of the tensors."""
         with no_grad():
             for role, value in weights.items():
                 t = self.tensors[role]
                 t.assign(Tensor(np.array(value, np.float32)).to(t.device))
 
     def logits(self, ids: Tensor, watch: Watch | None = None) -> Tensor:
-        """float32 [B * T, vocab] of ids int32 [B, T]. `watch` is called with "layer i" and the
-        layer's result."""
+        """Returns logits float32 [B * T, vocab] for ids int32 [B, T]. Calls `watch` with "layer i"
+        and the layer's result."""
         self._draws = self.part << 20
         training = self._training(watch)
         out = train_forward(self.config, self._values(), ids.value, training, self.packed)
         return Tensor(out)
 
     def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """The mean cross-entropy (nats, float32 []) of targets int32 [B, T]; -100 is left out."""
+        """Returns the mean cross-entropy (nats, float32 []) for targets int32 [B, T]; -100 is
+        ignored."""
         return functional.cross_entropy(self.logits(ids), targets.reshape((-1,)))
 
     def _values(self) -> dict[str, Any]:
-        """Role -> operand of this step; matrices in the compute dtype."""
+        """Returns the operands of this step by role, with matrices in the compute dtype."""
         dtype = self.config.act_dtype
         values = {role: t.value for role, t in {**self.tensors, **self._tables}.items()}
         if dtype is float32:
@@ -136,7 +139,7 @@ class TrainableDecoder:
     def _training(self, watch: Watch | None) -> Training:
         def layer(i: int, fn: Callable[[Any], Any], x: Any) -> Any:
             def run(t: Tensor) -> Tensor:
-                self._draws = (self.part << 20) + 64 * (i + 1)  # the same when computed again
+                self._draws = (self.part << 20) + 64 * (i + 1)  # the same draws when recomputed
                 return Tensor(fn(t.value))
 
             out = (checkpoint(run, Tensor(x)) if self.checkpointing else run(Tensor(x))).value
@@ -147,7 +150,7 @@ class TrainableDecoder:
         return Training(layer, self._dropper(self.dropout), self._dropper(self.adapter_dropout))
 
     def _dropper(self, share: float) -> Callable[[Any], Any] | None:
-        """Inverted dropout (Srivastava et al. 2014), or None where nothing is dropped."""
+        """Returns inverted dropout (Srivastava et al. 2014), or None if nothing is dropped."""
         if not share or self.key is None:
             return None
 
@@ -159,8 +162,8 @@ class TrainableDecoder:
 
 
 def dropped(x: Tensor, share: float, key: Any, number: int) -> Tensor:
-    """x with each element zeroed with probability `share`, the rest scaled to keep the mean. Draw
-    `number` of a key (uint32 [2]) is the same whenever it is made."""
+    """Returns x with each element zeroed with probability `share`, the rest scaled to keep the
+    mean. The draw `number` of a key (uint32 [2]) always gives the same mask."""
     salt = Tensor(np.array([number, 0], np.uint32))
     kept = rand(*x.shape, key=key.detach() + salt) >= share
     return x * kept.cast(float32) * (1.0 / (1.0 - share))
@@ -170,8 +173,9 @@ def dropped(x: Tensor, share: float, key: Any, number: int) -> Tensor:
 
 
 def fresh_weights(config: DecoderConfig, seed: int) -> dict[str, np.ndarray]:
-    """float32 weights: matrices normal with deviation 0.02, those that add to the residual stream
-    smaller by sqrt(2 layers) (Radford et al. 2019), norms and scalars one, biases zero."""
+    """Returns initial float32 weights: matrices normal with deviation 0.02, norms and scalars one,
+    biases zero. Matrices that add to the residual stream are smaller by sqrt(2 layers) (Radford et
+    al. 2019)."""
     rng = np.random.Generator(np.random.Philox(seed))
     out = {}
     for role, spec in decoder_layout(config).weights.items():
@@ -186,7 +190,8 @@ def fresh_weights(config: DecoderConfig, seed: int) -> dict[str, np.ndarray]:
 
 
 def folder_weights(folder: Path) -> tuple[DecoderConfig, dict[str, np.ndarray]]:
-    """The config and weights (float32, by role) of a Hugging Face folder. Raises ModelError."""
+    """Returns the config and weights (float32, by role) of a Hugging Face folder. Raises
+    ModelError."""
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder; expected a Hugging Face model folder")
     config = config_of(read_config(folder), folder)
@@ -195,8 +200,9 @@ def folder_weights(folder: Path) -> tuple[DecoderConfig, dict[str, np.ndarray]]:
 
 
 def base_weights(folder: Path) -> Mapping[str, np.ndarray | Packed]:
-    """The weights, by role, of a model that adapters are trained for: packed ones as such, with
-    the floats beside them in their own dtypes; where none is packed, float32. Raises ModelError."""
+    """Returns the weights, by role, of a base model for adapters. If it is packed, packed weights
+    stay packed and other weights keep their dtypes; otherwise all are float32. Raises
+    ModelError."""
     raw = read_config(folder)
     if not is_packed(folder, raw):
         return folder_weights(folder)[1]
@@ -204,7 +210,7 @@ def base_weights(folder: Path) -> Mapping[str, np.ndarray | Packed]:
 
 
 def check_context(config: DecoderConfig, context: int) -> None:
-    """Raises UsageError for sequences longer than the model's."""
+    """Raises UsageError for sequences longer than the model's context."""
     if context > config.max_positions:
         raise UsageError(
             f"[train] context is {context}; the model has {config.max_positions} positions"
@@ -212,8 +218,8 @@ def check_context(config: DecoderConfig, context: int) -> None:
 
 
 def config_of(raw: Fields, folder: Path | None = None) -> DecoderConfig:
-    """The DecoderConfig of a config.json, as the weights in `folder` have it. ModelError for what
-    is not a decoder."""
+    """Returns the DecoderConfig of a config.json, adapted to the weights in `folder`. Raises
+    ModelError for a model that is not a decoder or cannot be trained."""
     kind = raw.text("model_type", "")
     if kind not in DECODERS:
         raise ModelError(

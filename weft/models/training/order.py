@@ -1,4 +1,4 @@
-"""The batches of a run, of text or of conversations, and how many steps they make."""
+"""The batches of a run, from text or conversations, and the number of steps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from weft.models.training.tokens import Batch, Batches, evaluation
 
 
 def counted(settings: Settings, data: Data) -> Settings:
-    """The settings with the steps that [train] epochs take. Raises UsageError for a warm-up that is
-    longer."""
+    """Returns the settings with `steps` computed from [train] epochs. Raises UsageError if the
+    warm-up is longer than that."""
     t = settings.train
     if t.epochs:
         steps = max(-(-batches_of(settings, data).batches(t.epochs) // t.accumulate), 1)
@@ -31,7 +31,7 @@ def counted(settings: Settings, data: Data) -> Settings:
 
 
 def batches_of(settings: Settings, data: Data) -> Batches | RowBatches:
-    """The batches of a run, in their order."""
+    """Returns the batches of a run, in order."""
     t = settings.train
     if isinstance(data.train, Rows):
         return RowBatches(data.train, t.batch, t.context, t.seed, settings.data.pack)
@@ -39,7 +39,7 @@ def batches_of(settings: Settings, data: Data) -> Batches | RowBatches:
 
 
 def held_batches(settings: Settings, data: Data) -> list[Batch]:
-    """The batches for evaluation."""
+    """Returns the batches for evaluation."""
     t, most = settings.train, settings.output.eval_batches
     if isinstance(data.held_out, Rows):
         return row_evaluation(data.held_out, t.batch, t.context, most)

@@ -1,8 +1,8 @@
-"""Conversations as rows of tokens: the file that holds them, and the order of batches.
+"""Conversations as rows of tokens: the file format, and the order of batches.
 
-The file is int32 [N]: of each conversation how many tokens it has, then the tokens, ~id where the
-model does not say it. A row holds one conversation, or as many behind one another as fit. In such a
-row the ids of a batch mark where each begins (`decoder.train_forward`).
+The file is int32 [N]: for each conversation its number of tokens, then the tokens, as ~id where the
+model does not say them. A row holds one conversation, or as many in sequence as fit. In such a row
+the ids of a batch mark where each begins (`decoder.train_forward`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.models.training.tokens import Batch, write_array
 
 
 def write_rows(rows: Sequence[np.ndarray], path: Path) -> int:
-    """Writes conversations as Turns gives them; returns how many tokens they have."""
+    """Writes conversations encoded by Turns; returns their number of tokens."""
     parts = [part for row in rows for part in (np.array([len(row)], np.int32), row)]
     flat = np.concatenate(parts) if parts else np.zeros(0, np.int32)
     write_array(path, flat.astype(np.int32))
@@ -26,8 +26,8 @@ def write_rows(rows: Sequence[np.ndarray], path: Path) -> int:
 
 
 class Rows:
-    """The conversations of a file that `write_rows` made, mapped; those of more than `room` tokens
-    are left out. Raises FileFormatError, ModelError for ids that `vocab` does not hold."""
+    """The conversations of a file that `write_rows` made, mapped; those longer than `room` tokens
+    are left out. Raises FileFormatError, or ModelError for ids outside `vocab`."""
 
     def __init__(self, path: Path, vocab: int, room: int) -> None:
         try:
@@ -58,17 +58,17 @@ class Rows:
             )
 
     def __len__(self) -> int:
-        """Tokens."""
+        """Returns the number of tokens."""
         return int(self.lengths.sum())
 
     @property
     def count(self) -> int:
-        """Conversations."""
+        """The number of conversations."""
         return len(self.lengths)
 
     def row(self, numbers: Sequence[int], length: int) -> tuple[np.ndarray, np.ndarray]:
-        """(ids, targets) int32 [length - 1]: conversations behind one another, then tokens that do
-        not count. The first token of each but the first is ~id, and the target of no token."""
+        """Returns (ids, targets) int32 [length - 1]: the conversations in sequence, then padding.
+        The first token of each conversation except the first is ~id, and is not a target."""
         out = np.full(length, ~0, np.int32)
         begins, at = [], 0
         for n in numbers:
@@ -83,37 +83,37 @@ class Rows:
 
 
 def stacked(rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> Batch:
-    """A batch of rows."""
+    """Returns a batch of rows."""
     ids, targets = (np.stack(part) for part in zip(*rows))
     return ids, targets
 
 
 class RowBatches:
-    """Batches of rows of `length` + 1 tokens, in an order that is new in every epoch. With `pack` a
-    row is filled with conversations until the next does not fit."""
+    """Batches of rows of `length` + 1 tokens, reordered every epoch. With `pack`, a row is filled
+    with conversations until the next does not fit."""
 
     def __init__(self, rows: Rows, batch: int, length: int, seed: int, pack: bool) -> None:
         if not rows.count:
             raise UsageError("the data holds no conversation to train on")
         self.rows, self.batch, self.length, self.seed = rows, batch, length, seed
         self._pack = pack
-        self._ends: list[int] = []  # of each epoch, how many rows it and those before it have
+        self._ends: list[int] = []  # cumulative number of rows, by epoch
         self._epoch, self._made = -1, [[0]]
 
     def at(self, number: int) -> Batch:
-        """Batch `number` (0, 1, ...): ids and targets, int32 [batch, length]."""
+        """Returns batch `number` (0, 1, ...): ids and targets, int32 [batch, length]."""
         first = number * self.batch
         return stacked([self._row(i) for i in range(first, first + self.batch)])
 
     def epoch(self, number: int) -> float:
-        """The number of times the data has been seen before batch `number`."""
+        """Returns how many times the data has been seen before batch `number`."""
         index = number * self.batch
         epoch = self._epoch_of(index)
         first = self._first(epoch)
         return epoch + (index - first) / (self._ends[epoch] - first)
 
     def batches(self, epochs: float) -> int:
-        """The number of batches that see the data that often; the last may begin another time."""
+        """Returns how many batches make `epochs` epochs; the last may run into the next epoch."""
         whole = int(epochs)
         self._reach(whole)
         rows = self._first(whole) + (epochs - whole) * (self._ends[whole] - self._first(whole))
@@ -134,13 +134,13 @@ class RowBatches:
         return int(np.searchsorted(self._ends, index, "right"))
 
     def _reach(self, epoch: int) -> None:
-        """Knows how many rows there are up to that epoch."""
+        """Computes the number of rows up to an epoch."""
         while len(self._ends) <= epoch:
             next_ = len(self._ends)
             self._ends.append(self._first(next_) + len(self._packed(next_)))
 
     def _packed(self, epoch: int) -> list[list[int]]:
-        """The rows of an epoch: the numbers of their conversations."""
+        """Returns the rows of an epoch: the numbers of their conversations."""
         rng = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
         order = rng.permutation(self.rows.count).tolist()
         return packed(order, self.rows.lengths, self.length + 1) if self._pack else [
@@ -148,8 +148,8 @@ class RowBatches:
 
 
 def packed(order: Sequence[int], lengths: np.ndarray, room: int) -> list[list[int]]:
-    """The numbers of `order` in rows of at most `room` tokens, each filled until the next does not
-    fit."""
+    """Returns the numbers of `order` in rows of at most `room` tokens; each row is filled until the
+    next does not fit."""
     out: list[list[int]] = []
     left = 0
     for n in order:
@@ -163,8 +163,8 @@ def packed(order: Sequence[int], lengths: np.ndarray, room: int) -> list[list[in
 
 
 def row_evaluation(rows: Rows, batch: int, length: int, most: int) -> list[Batch]:
-    """At most `most` batches (ids, targets) of held-out conversations, each in a row of its own,
-    evenly spread; what the last batch lacks is filled with rows that do not count."""
+    """Returns at most `most` batches (ids, targets) of held-out conversations, evenly spread, one
+    conversation per row. Rows without targets fill up the last batch."""
     count = min(most * batch, rows.count)
     if not count:
         return []

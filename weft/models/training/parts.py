@@ -1,10 +1,10 @@
-"""How a step is cut, whoever computes it: its batches are parts, its weights are pieces.
+"""The division of a step into batches (parts) and weights (pieces), independent of who computes it.
 
-Both follow from the work alone, never from how many ranks share it. So do the orders in which
-gradients and squares are added, and with them every bit of a run.
+The number of ranks never affects the division, nor the orders in which gradients and squares are
+added. So it never affects the bits of a run.
 
-A step's gradient is the sum over its parts (`[train] accumulate` of them) by a fixed tree: of n
-parts, the first p and the rest are summed apart, p being the largest power of two below n. Ranks
+A step's gradient is the sum over its parts (`[train] accumulate` of them) by a fixed tree. The
+first p of n parts and the rest are summed separately; p is the largest power of two below n. Ranks
 hold runs of parts and send sums of whole subtrees.
 """
 
@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-PIECE = 1 << 22  # elements: a larger parameter is cut along its first axis
+PIECE = 1 << 22  # elements; a larger parameter is cut along its first axis
 T = TypeVar("T")
-Node = tuple[int, int]  # parts first to last (not included) that make a subtree
+Node = tuple[int, int]  # a subtree: parts first to last (not included)
 
 
 def joined(node: Node, get: Callable[[Node], T | None], add: Callable[[T, T], T]) -> T:
-    """The sum over a subtree of parts: what `get` has of it as a whole (not None for single
-    parts), else the sums of its two halves, added."""
+    """Returns the sum over a subtree of parts: `get` of the whole if it is not None (it never is
+    for single parts), else the sum of the two halves."""
     found = get(node)
     if found is not None:
         return found
@@ -33,15 +33,14 @@ def joined(node: Node, get: Callable[[Node], T | None], add: Callable[[T, T], T]
 
 
 def halves(node: Node) -> tuple[Node, Node]:
-    """The two subtrees of one of two parts or more."""
+    """Returns the two subtrees of a subtree with two parts or more."""
     first, last = node
     middle = first + (1 << (last - first - 1).bit_length() - 1)
     return (first, middle), (middle, last)
 
 
 def subtrees(node: Node, first: int, last: int) -> list[Node]:
-    """The largest subtrees of `node` that lie within the parts `first` to `last` (not
-    included)."""
+    """Returns the largest subtrees of `node` within the parts `first` to `last` (not included)."""
     if first <= node[0] and node[1] <= last:
         return [node]
     if node[1] <= first or last <= node[0]:
@@ -50,18 +49,18 @@ def subtrees(node: Node, first: int, last: int) -> list[Node]:
 
 
 def run_of(rank: int, ranks: int, count: int) -> Node:
-    """Which of `count` parts a rank computes: runs of equal length, or one more."""
+    """Returns the parts that a rank computes, out of `count`: runs of equal length or one more."""
     return rank * count // ranks, (rank + 1) * count // ranks
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows `start` to `stop` (not included) of a parameter; its whole where it is small."""
+    """Rows `start` to `stop` (not included) of a parameter, or all of a small one."""
 
     role: str
     start: int
     stop: int
-    shape: tuple[int, ...]  # of the piece
+    shape: tuple[int, ...]  # shape of the piece
 
     @property
     def name(self) -> str:
@@ -69,21 +68,21 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     def of(self, array: Any) -> Any:
-        """These rows of the parameter's array or tensor."""
+        """Returns these rows of the parameter's array or tensor."""
         return array[self.start : self.stop] if self.shape else array
 
 
 def pieces(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> list[Piece]:
-    """All parameters (role, shape) in their order, cut where they are large."""
+    """Returns all parameters (role, shape) in order, the large ones cut into pieces."""
     return [Piece(role, *cut) for role, shape in shapes for cut in rows(shape)]
 
 
 def rows(shape: tuple[int, ...]) -> list[tuple[int, int, tuple[int, ...]]]:
-    """(start, stop, shape) of each piece of a parameter of this shape."""
+    """Returns (start, stop, shape) of each piece of a parameter of this shape."""
     if not shape:
         return [(0, 1, shape)]
     count, inner = shape[0], math.prod(shape[1:])
@@ -93,8 +92,8 @@ def rows(shape: tuple[int, ...]) -> list[tuple[int, int, tuple[int, ...]]]:
 
 
 def owners(sizes: Sequence[int], ranks: int) -> list[int]:
-    """Which rank updates each piece: runs of about equal size, none empty where there are as many
-    pieces as ranks."""
+    """Returns the rank that updates each piece: runs of about equal size, none empty if there are
+    as many pieces as ranks."""
     starts = itertools.accumulate(sizes, initial=0)
     total, found, before = max(sum(sizes), 1), [], 0
     for i, start in zip(range(len(sizes)), starts):
@@ -105,8 +104,8 @@ def owners(sizes: Sequence[int], ranks: int) -> list[int]:
 
 
 def rounds(of: Sequence[Piece], owner: Sequence[int], ranks: int) -> list[list[list[Piece]]]:
-    """[round][rank] -> pieces of that rank that travel together, about PIECE elements: what bounds
-    the memory that messages take. Every piece once, in order within its rank."""
+    """Returns [round][rank] -> pieces of that rank that go in one message. A message has about
+    PIECE elements, which bounds its memory. Every piece occurs once, in order within its rank."""
     groups: list[list[list[Piece]]] = [[] for _ in range(ranks)]
     for piece, rank in zip(of, owner):
         mine = groups[rank]

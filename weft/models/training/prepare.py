@@ -1,4 +1,4 @@
-"""What a run starts from: its tokenizer, tokens and weights."""
+"""Prepares the inputs of a run: tokenizer, tokens and weights."""
 
 from __future__ import annotations
 
@@ -38,29 +38,31 @@ from weft.models.training.templates import template_of
 from weft.models.training.tokens import end_token, open_tokens, train_tokenizer, write_tokens
 from weft.models.training.turns import Turns
 
-DATA = "data"  # the folder of a run that holds tokenizer and tokens
-MARK = "train.json"  # in it, written last: says of which files it is whole
+DATA = "data"  # the folder of a run with its tokenizer and tokens
+MARK = "train.json"  # in DATA, written last: digests of the complete files
 TRAIN, HELD_OUT = "train.npy", "eval.npy"
 FILES = (TRAIN, HELD_OUT, *ck.TOKENIZER_FILES)
-WRITTEN = {*FILES, MARK, "eval.json"}  # all that DATA may hold, whole or not
+WRITTEN = {*FILES, MARK, "eval.json"}  # every file that DATA may hold, complete or not
 
 
 @dataclass(frozen=True)
 class Data:
-    """Tokens (mapped), of text or of conversations, and how they came about."""
+    """Mapped tokens, from text or conversations, and their origin."""
 
-    folder: Path  # holds the tokenizer's files
+    folder: Path  # the folder of the tokenizer's files
     train: np.ndarray | Rows
     held_out: np.ndarray | Rows
-    digest: str  # of the text
-    tokens: str  # digest of the files of tokens
+    digest: str  # digest of the text
+    tokens: str  # digests of the token files
     facts: dict[str, Any]
 
 
 def prepare_data(settings: Settings, run: Path) -> tuple[Data, DecoderConfig, dict[str, Any]]:
-    """The run's data, and the model's config, also as config.json's fields. Data that is there is
-    made anew when the text or the tokenizer is another, or a file is damaged, unless a checkpoint
-    was trained on it. Raises UsageError, FileFormatError, ModelError, StorageError."""
+    """Returns the run's data, and the model's config, also as config.json's fields.
+
+    Existing data is made again if the text or the tokenizer differs or a file is damaged, unless a
+    checkpoint was trained on it. Raises UsageError, FileFormatError, ModelError, StorageError.
+    """
     folder = run / DATA
     corpus = _new_text(settings, run)
     if corpus is None:
@@ -86,7 +88,7 @@ def prepare_data(settings: Settings, run: Path) -> tuple[Data, DecoderConfig, di
 
 
 def _open(settings: Settings, path: Path, vocab: int) -> np.ndarray | Rows:
-    """Tokens of text or of conversations; says which conversations are too long."""
+    """Opens the tokens of text or conversations; reports conversations that are too long."""
     if not settings.data.conversations:
         return open_tokens(path, vocab)
     room = settings.train.context + 1
@@ -108,7 +110,7 @@ def _read(settings: Settings) -> Corpus | Conversations:
 
 
 def _say_unread(corpus: Corpus | Conversations) -> None:
-    """Says what of the data is not trained on."""
+    """Reports the parts of the data that are not trained on."""
     if isinstance(corpus, Corpus):
         if corpus.skipped:
             tell(skipped_line(corpus.skipped))
@@ -126,9 +128,9 @@ def _say_unread(corpus: Corpus | Conversations) -> None:
 
 
 def _new_text(settings: Settings, run: Path) -> Corpus | Conversations | None:
-    """The text to make tokens of; None where those that are there stay. Says which, and why."""
+    """Returns the text to encode, or None if the existing tokens stay. Reports which, and why."""
     folder = run / DATA
-    trained = bool(ck.found(run))  # a checkpoint: on the tokens that are there
+    trained = bool(ck.found(run))  # a checkpoint depends on the existing tokens
     before: dict[str, Any] = {}
     try:
         before = _facts(folder) if (folder / MARK).exists() else {}
@@ -158,7 +160,8 @@ def _new_text(settings: Settings, run: Path) -> Corpus | Conversations | None:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-    """What MARK says, checked, and so is every file it names. Raises FileFormatError."""
+    """Returns the content of MARK, after checking it and every file it names. Raises
+    FileFormatError."""
     path = folder / MARK
     remedy = f"without {folder}, the same text gives it again"
     facts = read_object(path)
@@ -173,7 +176,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def _check_prompt(settings: Settings, config: DecoderConfig, folder: Path) -> None:
-    """Refuses at once what would end the run at the first sample. Raises UsageError."""
+    """Raises UsageError for a sample prompt that would end the run at the first sample."""
     if not settings.output.sample_every:
         return
     length = len(prompt_ids(settings, Tokenizer(folder, config.vocab)))
@@ -184,7 +187,7 @@ def _check_prompt(settings: Settings, config: DecoderConfig, folder: Path) -> No
 
 
 def prompt_ids(settings: Settings, tokenizer: Tokenizer) -> list[int]:
-    """The ids that samples continue; of a conversation, those before its first answer."""
+    """Returns the ids that samples continue; with conversations, the prompt for a first answer."""
     prompt = settings.output.sample_prompt
     if not settings.data.conversations:
         return tokenizer.encode(prompt)
@@ -193,7 +196,8 @@ def prompt_ids(settings: Settings, tokenizer: Tokenizer) -> list[int]:
 
 
 def _tokenizer_key(settings: Settings) -> str:
-    """What the tokenizer follows from, besides the text. Raises ModelError."""
+    """Returns a key of everything that determines the tokenizer, besides the text. Raises
+    ModelError."""
     source, t = settings.model.base or settings.tokenizer.base, settings.tokenizer
     if source:
         found = digests(Path(source), [n for n in ck.TOKENIZER_FILES if n != TEMPLATE])
@@ -208,8 +212,8 @@ def _tokenizer_key(settings: Settings) -> str:
 
 
 def _tokenizer(settings: Settings, corpus: Corpus | Conversations, folder: Path) -> None:
-    """The tokenizer's files in `folder`: the base model's, another folder's, or a new one; with
-    the chat template that the settings give."""
+    """Writes the tokenizer's files to `folder`: the base model's, another folder's, or a new one;
+    with the chat template from the settings."""
     source, t = settings.model.base or settings.tokenizer.base, settings.tokenizer
     if source:
         ck.copy_tokenizer(Path(source), folder)
@@ -226,7 +230,7 @@ def _texts(corpus: Corpus | Conversations) -> list[str]:
 
 
 def _config(settings: Settings, folder: Path) -> tuple[dict[str, Any], DecoderConfig]:
-    """config.json's fields and the DecoderConfig: the base model's, or new ones."""
+    """Returns config.json's fields and the DecoderConfig: the base model's, or new ones."""
     if settings.model.base:
         base = Path(settings.model.base)
         fields = read_config(base)
@@ -239,7 +243,7 @@ def _config(settings: Settings, folder: Path) -> tuple[dict[str, Any], DecoderCo
 
 
 def new_config(m: ModelSettings, vocab: int, context: int, end: int | None) -> dict[str, Any]:
-    """config.json's fields of a new model."""
+    """Returns config.json's fields for a new model."""
     common = {"vocab_size": vocab, "bos_token_id": end, "eos_token_id": end}
     if m.family == "gpt2":
         return {
@@ -264,7 +268,7 @@ def _tokens(
     corpus: Corpus | Conversations, folder: Path, config: DecoderConfig, raw: dict[str, Any],
     tokenizer: str,
 ) -> None:  # fmt: skip
-    """TRAIN and HELD_OUT, each with its .json; MARK, that of TRAIN, comes last."""
+    """Writes TRAIN and HELD_OUT, each with its .json; MARK, that of TRAIN, comes last."""
     facts: dict[str, Any] = {
         "digest": corpus.digest, "tokenizer": tokenizer, "python": platform.python_version(),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a run says while it goes: a line on the terminal, a line of JSON, a picture at the end."""
+"""The reports of a run: a progress bar, a log of JSON lines, a picture at the end."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ MAX_LOG = 1 << 32  # bytes; a record takes about 150
 
 
 class Log:
-    """JSON lines, each handed to the system before the next. A run that goes on drops what an
-    earlier one wrote after the step it starts from. Writing raises StorageError."""
+    """A log of JSON lines, each written out before the next. A resumed run drops the records after
+    the step it resumes from. Writing raises StorageError."""
 
     def __init__(self, path: Path, start: int) -> None:
         kept = [r for r in read_log(path) if r["step"] <= start] if start else []
         write_text(path, "".join(json.dumps(r) + "\n" for r in kept))
         self.path = path
-        self._file = path.open("ab", buffering=0)  # what failed is not tried again when it closes
+        # unbuffered, so that closing does not retry a failed write.
+        self._file = path.open("ab", buffering=0)
 
     def write(self, **record: Any) -> None:
-        """One record."""
+        """Writes one record."""
         line = memoryview((json.dumps(record) + "\n").encode())
         with naming(self.path):
             while line:
                 line = line[self._file.write(line) :]
 
     def sync(self) -> None:
-        """Waits until what was written is on the disk itself."""
+        """Waits until the log is on disk."""
         with naming(self.path):
             os.fsync(self._file.fileno())
 
@@ -49,8 +50,8 @@ class Log:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The records of a log, each with its "step"; [] where there is none. A last line cut short is
-    left out. Raises FileFormatError."""
+    """Returns the records of a log, each with its "step"; [] without a log. Ignores a truncated
+    last line. Raises FileFormatError."""
     if not path.exists():
         return []
     lines = read_bounded(path, MAX_LOG).splitlines()
@@ -71,8 +72,8 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 class Best:
-    """The lowest held-out loss so far, from a log's records on. `enough`: `patience` evaluations
-    (0: any number) in a row were not lower."""
+    """The lowest held-out loss so far, starting from a log's records. `enough` is True once
+    `patience` evaluations in a row (0: never) were not lower."""
 
     def __init__(self, records: list[dict[str, Any]], patience: int) -> None:
         self.step, self.loss, self._since, self._patience = -1, math.inf, 0, patience
@@ -80,7 +81,7 @@ class Best:
             self.take(step, loss)
 
     def take(self, step: int, loss: float) -> bool:
-        """Counts an evaluation; True if its loss is the lowest."""
+        """Records an evaluation. Returns True if its loss is the lowest."""
         if loss < self.loss:
             self.step, self.loss, self._since = step, loss, 0
             return True
@@ -93,7 +94,7 @@ class Best:
 
 
 class Display:
-    """A progress bar where stderr is a terminal; else nothing but notices."""
+    """A progress bar if stderr is a terminal; otherwise only notices."""
 
     def __init__(self, steps: int, done: int) -> None:
         self._bar: Any = None
@@ -119,14 +120,14 @@ class Display:
         self._shown.close()
 
     def step(self, number: int, facts: Mapping[str, float]) -> None:
-        """One step is done."""
+        """Shows that a step is done."""
         if self._bar is not None:
             speed = f"{facts['tokens_per_s']:,.0f} tok/s"
             text = f"loss {facts['loss']:.3f}  lr {facts['lr']:.1e}  {speed}"
             self._bar.update(self._task, completed=number, description=text)
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a permanent line."""
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
@@ -134,11 +135,12 @@ class Display:
 
 
 def _console() -> Any:
-    """Of stderr, less a few columns: a terminal writes "^C" right of the bar, and a line that
-    wraps is never erased."""
+    """Returns a console on stderr, a few columns narrower. A terminal writes "^C" to the right of
+    the bar, and a line that wraps is never erased."""
     from rich.console import Console, ConsoleDimensions
 
     class Narrow(Console):
+        # read-only here.
         @property  # type: ignore[misc]  # ours is only read
         def size(self) -> ConsoleDimensions:
             whole = super().size
@@ -148,8 +150,8 @@ def _console() -> Any:
 
 
 def draw_curve(records: list[dict[str, Any]], path: Path, title: str = "") -> None:
-    """A PNG of the training loss by step, with evaluation where there was one. Raises UsageError
-    when matplotlib is missing."""
+    """Draws a PNG of the training loss by step, with evaluations if any. Raises UsageError without
+    matplotlib."""
     figure = new_figure("the loss curve (the log has its numbers)", "train")
     axes = figure.subplots()
     steps, held = _points(records, "loss"), _points(records, "eval_loss")
@@ -165,8 +167,8 @@ def draw_curve(records: list[dict[str, Any]], path: Path, title: str = "") -> No
 
 
 def new_figure(what: str, extra: str, width: float = 8.0, height: float = 4.5) -> Any:
-    """An empty picture, inches. Raises UsageError without matplotlib, which weft's `extra`
-    brings."""
+    """Returns an empty figure; width and height in inches. Raises UsageError without matplotlib,
+    which weft's `extra` installs."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -178,19 +180,19 @@ def new_figure(what: str, extra: str, width: float = 8.0, height: float = 4.5) -
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """The picture as an SVG where `path` ends so, else a PNG. Raises StorageError."""
+    """Writes the figure, as SVG if `path` ends in .svg, else as PNG. Raises StorageError."""
     picture = io.BytesIO()
     figure.savefig(picture, format="svg" if path.suffix == ".svg" else "png")
     write_bytes(path, picture.getvalue())
 
 
 def _points(records: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
-    """(step, value) where there is a number."""
+    """Returns (step, value) of the records that have a number."""
     return [(r["step"], r[name]) for r in records if type(r.get(name)) in (int, float)]
 
 
 def _smooth(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The mean of each point and its neighbours, a hundredth of the run on either side."""
+    """Returns the mean of each point and its neighbours, 1% of the run on either side."""
     reach, out = len(points) // 100, []
     for i, (step, _) in enumerate(points):
         near = [loss for _, loss in points[max(i - reach, 0) : i + reach + 1]]
@@ -200,9 +202,9 @@ def _smooth(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
 
 @contextmanager
 def interruptible() -> Iterator[list[bool]]:
-    """While inside, Ctrl-C and SIGTERM put True into the list instead of ending the program; a
-    second Ctrl-C ends it. A signal that the process was started to ignore (in the background, by
-    nohup) stays ignored. Outside of the main thread nothing changes."""
+    """Makes Ctrl-C and SIGTERM append True to the list instead of ending the program; a second one
+    raises KeyboardInterrupt. Signals ignored at the start (background, nohup) stay ignored. Does
+    nothing outside the main thread."""
     import signal
     import threading
 

@@ -1,4 +1,4 @@
-"""The folder of a run: what weft writes in it, and what it must not take the place of."""
+"""The folder of a run: the files that weft writes in it, and those it must not overwrite."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from weft.models.training import checkpoints as ck
 from weft.models.training.prepare import DATA, MARK, WRITTEN
 from weft.models.training.settings import Settings
 
-MODEL, ADAPTER = "model", "adapter"  # the folder of a run that holds what was trained
-BEST = "best"  # the folder that holds the weights of the lowest held-out loss
+MODEL, ADAPTER = "model", "adapter"  # folder of a run with the trained model or adapter
+BEST = "best"  # folder with the weights of the lowest held-out loss
 LOG = "log.jsonl"
 
 
 def check_room(settings: Settings, run: Path) -> None:
-    """Raises UsageError where a new run would write over what it reads, or over what no run has
-    made: those folders go as a whole when the run has its own."""
+    """Raises UsageError if a new run would overwrite its own sources, or files that no run made: it
+    replaces these folders as a whole."""
     sources = {"[model] from": settings.model.base, "[tokenizer] from": settings.tokenizer.base}
     for name in (MODEL, ADAPTER, BEST, DATA):
         path = run / name
@@ -33,11 +33,12 @@ def check_room(settings: Settings, run: Path) -> None:
 
 
 def _is_anothers(path: Path, run: Path) -> bool:
-    """Whether what is at a run's path is not a run's: it has no log, or no mark of its data."""
+    """Returns True if the path was not made by a run: its log, or the mark of its data, is
+    missing."""
     if path.name != DATA:
         return not (run / LOG).exists()
     if not path.is_dir() or (path / MARK).exists():
-        return False  # a file is refused when data is made
+        return False  # preparing the data reports a file there
     names = {name for name in os.listdir(path) if not name.startswith(".")}
     return bool(names & {*ck.TOKENIZER_FILES}) and not names <= WRITTEN
 

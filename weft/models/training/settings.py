@@ -1,4 +1,4 @@
-"""The file that `weft train` reads: TOML in, checked dataclasses out."""
+"""Reads the config of `weft train`: TOML to checked dataclasses."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MAX_STEPS = 1 << 30
 def _of(
     default: Any, doc: str, lo: float | None = None, hi: float | None = None, **more: Any
 ) -> Any:
-    """A setting: its default (MISSING: it must be given), one line about it, its range. `below`:
-    its upper end does not count. `blank`: an empty string says something."""
+    """Declares a setting: its default (MISSING: required), one line about it, its range. `below`:
+    the upper end is excluded. `blank`: an empty string is allowed."""
     facts = {"doc": doc, "lo": lo, "hi": hi, **more}
     if isinstance(default, tuple):
         return field(default_factory=lambda: default, metadata=facts)
@@ -147,12 +147,12 @@ class Settings:
     output: OutputSettings = field(default_factory=OutputSettings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON holds it (tuples are lists)."""
+        """Returns the settings as JSON data (tuples become lists)."""
         out: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return out
 
 
-# What may differ between a run and its continuation: where it goes, how long, what it prints.
+# Settings that may change when a run is resumed: folder, length, output.
 FREE = {
     "output.folder", "output.dtype", "output.eval_every", "output.sample_every",
     "output.sample_prompt", "output.sample_tokens", "output.checkpoint_every", "output.keep",
@@ -161,8 +161,8 @@ FREE = {
 
 
 def read_settings(path: Path) -> Settings:
-    """The settings in a TOML file. Raises UsageError for a file that cannot be read or is not TOML,
-    and for an unknown or impossible setting."""
+    """Reads the settings from a TOML file. Raises UsageError for a file that cannot be read or is
+    not TOML, and for an unknown or impossible setting."""
     try:
         data = tomllib.loads(read_bounded(path, MAX_CONFIG).decode("utf-8"))
     except FileFormatError as error:
@@ -175,7 +175,7 @@ def read_settings(path: Path) -> Settings:
 
 
 def settings_from(data: dict[str, Any], where: str) -> Settings:
-    """The settings in plain data. Raises UsageError."""
+    """Returns the settings from plain data. Raises UsageError."""
     made: Settings = _section(Settings, data, where, "")
     for problem in contradictions(made):
         raise UsageError(f"{where}: {problem}")
@@ -183,8 +183,8 @@ def settings_from(data: dict[str, Any], where: str) -> Settings:
 
 
 def stored(data: Any, where: str) -> dict[str, Any]:
-    """What `Settings.as_dict` gave, read back: checked like a config file, missing settings at
-    their defaults. Raises UsageError."""
+    """Returns the checked data of `Settings.as_dict`, with defaults for missing settings. Raises
+    UsageError."""
     made: Settings = _section(Settings, data, where, "", stored=True)
     return made.as_dict()
 
@@ -219,7 +219,7 @@ def _nearest(key: str, known: dict[str, Any]) -> str:
 
 
 def _value(f: Field[Any], kind: Any, value: Any, where: str) -> Any:
-    """`value` as the field's type, in its range."""
+    """Returns `value` as the field's type, checked against its range."""
     if get_origin(kind) is tuple:
         inner = get_args(kind)[0]
         items = value if isinstance(value, list) else [value]
@@ -249,7 +249,7 @@ def _check_text(f: Field[Any], value: str, where: str) -> None:
 
 def _check_range(f: Field[Any], value: float, where: str) -> None:
     lo, hi, below = f.metadata["lo"], f.metadata["hi"], f.metadata.get("below")
-    if not lo <= value <= hi or (below and value == hi):  # NaN too
+    if not lo <= value <= hi or (below and value == hi):  # rejects NaN too
         end = f"below {hi:g}" if below else f"{hi:g}"
         raise UsageError(f"{where} is {_shown(value)}; expected {lo:g} to {end}")
     if 0 < abs(value) < _TINY:
@@ -257,7 +257,7 @@ def _check_range(f: Field[Any], value: float, where: str) -> None:
 
 
 def _shown(value: object) -> str:
-    """As it was given, no longer than a line takes."""
+    """Returns the value's repr, shortened to fit in a line."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # deep, or an integer of thousands of digits
@@ -270,7 +270,7 @@ _WORDS = {int: "an integer", float: "a number", str: "a string", bool: "true or 
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What a resumed run would change that it must not, as "section.key: old -> new"."""
+    """Returns the changes that a resumed run must not make, as "section.key: old -> new"."""
     out = []
     for section in sorted({*old, *new}):
         a, b = old.get(section, {}), new.get(section, {})
@@ -281,7 +281,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def example() -> str:
-    """A config file with every setting, its default and what it means."""
+    """Returns a config file with every setting, its default and its meaning."""
     lines = ["# weft train: everything a config can say, with its default.", ""]
     for section in fields(Settings):
         cls = get_type_hints(Settings)[section.name]

@@ -1,9 +1,9 @@
-"""A rank's share of a step: gradients of its parts of the batch, updates of its pieces of the
-weights (the first stage of ZeRO, Rajbhandari et al. 2020), and what travels in between.
+"""A rank's share of a step: gradients of its parts of the batch and updates of its pieces of the
+weights (the first stage of ZeRO, Rajbhandari et al. 2020), with the communication between ranks.
 
-Gradients go to who owns a piece, as sums of whole subtrees of parts; the owner adds them by the
-same tree that one process uses (parts.py). Then squares, flags and new weights go to everybody.
-With N a power of two that is 2 (N - 1) / N of the gradient's bytes for each rank.
+Gradients go to the owner of a piece, as sums of whole subtrees of parts. The owner adds them by the
+same tree that a single process uses (parts.py). Then squares, flags and new weights go to all
+ranks. If N is a power of two, each rank sends 2 (N - 1) / N of the gradient's bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Arrays = list[np.ndarray]
 
 
 def check_ranks(settings: Settings, ranks: int) -> None:
-    """Raises UsageError where there are more ranks than parts of a batch."""
+    """Raises UsageError if there are more ranks than parts of a batch."""
     t = settings.train
     if ranks > t.accumulate:
         raise UsageError(
@@ -75,7 +75,7 @@ class Shard:
         self.opt = make_optimizer(model, o, t.steps, named)
         self.scaler = optim.LossScaler() if t.precision == "float16" else None
         self._schedule = make_schedule(o, t.steps)
-        self.flags: dict[str, bool] = {}  # by piece: whether the last update left it finite
+        self.flags: dict[str, bool] = {}  # by piece: True if the last update leaves it finite
         programs = (self._settle, self._part, self._look, self._check, self._commit)
         settle, self._run_part, self._run_look, self._run_check, self._run_commit = (
             compile_(fn, device=device) for fn in programs
@@ -86,7 +86,7 @@ class Shard:
     # -- what is called
 
     def step(self, ids: np.ndarray, targets: np.ndarray, key: np.ndarray) -> dict[str, float]:
-        """As Work.step, the same on every rank: each gets the whole batch."""
+        """Does Work.step, on every rank with the whole batch; returns the same on each."""
         losses, sums = self._own_parts(ids, targets, key)
         grads = self._reduced(sums)
         squares, whole = self._run_look(grads)
@@ -108,7 +108,7 @@ class Shard:
         return {"loss": float(loss), "norm": norm, "finite": float(good), "lr": rate}
 
     def evaluate(self, batches: Sequence[Batch]) -> list[float]:
-        """As Work.evaluate; every rank gets all batches."""
+        """Does Work.evaluate; every rank gets all batches."""
         n = self.ranks.size
         runs = [parts.run_of(r, n, len(batches)) for r in range(n)]
         first, last = runs[self.ranks.rank]
@@ -117,7 +117,7 @@ class Shard:
         return [float(v) for v in self.ranks.gather(np.array(losses, np.float32), sizes)]
 
     def refresh(self) -> None:
-        """The rank's pieces are again what the model's weights are."""
+        """Copies the model's weights into the rank's pieces."""
         with autograd.no_grad():
             for p, t in zip(self.mine, self._own):
                 t.assign(Tensor(self._rows(p)).to(t.device))
@@ -125,7 +125,7 @@ class Shard:
     # -- what is compiled
 
     def _settle(self) -> None:
-        """Weights become state: their buffers stay, and take what the ranks send."""
+        """Makes the weights state: their buffers stay and receive what the ranks send."""
         with autograd.no_grad():
             for p in self._params.values():
                 p.assign(p)
@@ -142,14 +142,14 @@ class Shard:
         return loss, made
 
     def _look(self, grads: list[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """Sums of squares, and whether all gradients are finite (for a scaled loss)."""
+        """Returns the sums of squares, and True if all gradients are finite (for a scaled loss)."""
         whole = self._held(grads, None)
         found = [optim.square_sum(t.grad) for t in self._own]
         self._drop()
         return found, whole
 
     def _check(self, grads: list[Tensor], squares: Tensor, whole: Tensor) -> list[Tensor]:
-        """Whether the update leaves each piece finite."""
+        """Returns for each piece if the update leaves it finite."""
         self._held(grads, whole)
         self._clip(squares)
         found = self.opt.finite()
@@ -159,7 +159,7 @@ class Shard:
     def _commit(
         self, grads: list[Tensor], squares: Tensor, whole: Tensor, good: Tensor, loss: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The update; norm and learning rate."""
+        """Applies the update; returns norm and learning rate."""
         with autograd.no_grad():
             rate = self._schedule(self.opt.count) + 0.0
         self._held(grads, whole)
@@ -177,7 +177,7 @@ class Shard:
         return norm, rate
 
     def _held(self, grads: list[Tensor], whole: Tensor | None) -> Tensor:
-        """Gives the pieces their gradients, unscaled; whether all are finite."""
+        """Gives the pieces their gradients, unscaled. Returns True if all are finite."""
         for t, g in zip(self._own, grads):
             t.grad = g
         if self.scaler is None:
@@ -198,7 +198,7 @@ class Shard:
     # -- parts
 
     def _runs(self) -> list[Node]:
-        """Which parts each rank computes."""
+        """Returns the parts that each rank computes."""
         n, count = self.ranks.size, self.settings.train.accumulate
         return [parts.run_of(r, n, count) for r in range(n)]
 
@@ -208,7 +208,7 @@ class Shard:
     def _own_parts(
         self, ids: np.ndarray, targets: np.ndarray, key: np.ndarray
     ) -> tuple[list[Tensor], dict[Node, Arrays]]:
-        """The losses of this rank's parts, and the sums of its subtrees by parameter."""
+        """Returns the losses of this rank's parts, and the sums of its subtrees by parameter."""
         losses: list[Tensor] = []
         share = shares(targets)
 
@@ -216,7 +216,7 @@ class Shard:
             part = node[0]
             if node[1] - part > 1:
                 return None
-            turned = key + np.array([part << 20, 0], np.uint32)  # as TrainableDecoder.part does
+            turned = key + np.array([part << 20, 0], np.uint32)  # like TrainableDecoder.part
             loss, made = self._run_part(ids[part], targets[part], turned, share[part : part + 1])
             losses.append(loss)
             return [g.numpy() for g in made]
@@ -225,7 +225,7 @@ class Shard:
         return losses, sums
 
     def _reduced(self, sums: dict[Node, Arrays]) -> Arrays:
-        """The whole gradient of each piece of this rank's."""
+        """Returns the whole gradient of each of this rank's pieces."""
         place = {role: i for i, role in enumerate(self._params)}
         out: Arrays = []
         for turn in self._rounds:
@@ -246,14 +246,14 @@ class Shard:
         return out
 
     def _finite(self, found: Sequence[Tensor]) -> bool:
-        """Whether the update leaves everything finite, on every rank."""
+        """Returns True if the update leaves everything finite on every rank."""
         sizes = [self.owner.count(r) for r in range(self.ranks.size)]
         flags = self.ranks.gather(np.array([f.item() for f in found], np.uint8), sizes)
         self.flags = {p.name: bool(f) for p, f in zip(self.pieces, flags)}
         return all(self.flags.values())
 
     def _share_weights(self) -> None:
-        """Everybody gets everybody's new pieces."""
+        """Sends each rank's new pieces to all ranks."""
         made = {p.name: t.numpy() for p, t in zip(self.mine, self._own)}
         left = Counter(p.role for p in self.pieces)
         whole: dict[str, np.ndarray] = {}
@@ -270,23 +270,23 @@ class Shard:
                     self.model.assign({p.role: whole.pop(p.role)})
 
     def _rows(self, p: Piece) -> np.ndarray:
-        """A piece of the model's weights, as a copy."""
+        """Returns a copy of a piece of the model's weights."""
         return np.array(p.of(self._params[p.role].numpy()))
 
 
 def _added(one: Arrays, two: Arrays) -> Arrays:
-    """The sums of two lists of gradients."""
+    """Returns the elementwise sums of two lists of gradients."""
     return [np.add(a, b) for a, b in zip(one, two)]
 
 
 def _flat(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """One after another, float32."""
+    """Returns the arrays concatenated, float32."""
     if not arrays:
         return np.zeros(0, np.float32)
     return np.concatenate([a.reshape(-1) for a in arrays])
 
 
 def _split(flat: np.ndarray, of: Sequence[Piece]) -> Arrays:
-    """The pieces that lie one after another in `flat`."""
+    """Splits `flat` into its consecutive pieces."""
     cuts = np.cumsum([p.size for p in of])[:-1]
     return [a.reshape(p.shape) for a, p in zip(np.split(flat, cuts), of)] if of else []

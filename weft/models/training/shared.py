@@ -1,5 +1,7 @@
-"""One run of several ranks. Rank 0 leads: it is the run, reads text, writes and says everything,
-and before each thing that takes all ranks it tells the others, who only `follow`."""
+"""Trains one run on several ranks. Rank 0 leads: it reads text, writes and reports.
+
+Before each collective operation it sends a command to the other ranks, which only `follow`.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,15 @@ from weft.ranks import Alone, Ranks
 from weft.ranks.meeting import tell, troubles
 
 ALONE = Alone()
-END, MEET, STEP, EVALUATE, GIVE, TAKE = range(6)  # what rank 0 says is next
-WORDS = 8  # int64 of a command: which, then its numbers
+END, MEET, STEP, EVALUATE, GIVE, TAKE = range(6)  # commands of rank 0
+WORDS = 8  # int64 words of a command: its kind, then its numbers
 
 
 def lead(
     settings: Settings, trained: Trained, raw: dict[str, Any], device: Device, ranks: Ranks
 ) -> Work | Shared:  # fmt: skip
-    """The work of a run: alone, or with the ranks that follow. Raises UsageError where one of them
-    cannot."""
+    """Returns the work of a run: alone, or with the following ranks. Raises UsageError if a rank
+    cannot take part."""
     if ranks.size == 1:
         return Work(trained.model, settings, device)
     said = {**facts(settings, trained, device), "config": raw}
@@ -49,8 +51,8 @@ def lead(
 
 @contextmanager
 def leading(ranks: Ranks) -> Iterator[None]:
-    """Rank 0's run happens inside: at the end, and after an error that came between two commands,
-    the others are told. After any other error (`ranks.torn`) this process can only leave."""
+    """Wraps rank 0's run. At the end, or after an error between two commands, it tells the other
+    ranks. After any other error (`ranks.torn`) this process can only exit."""
     status = 1
     ranks.watch()
     try:
@@ -66,8 +68,8 @@ def leading(ranks: Ranks) -> Iterator[None]:
 
 
 def follow(read: Callable[[], Settings], ranks: Ranks) -> int:
-    """The life of every rank but 0, whose settings `read` gives; the exit status. Raises RankError,
-    and what keeps this rank from computing its share."""
+    """Runs every rank except 0, with the settings from `read`; returns the exit status. Raises
+    RankError, and errors that keep this rank from computing its share."""
     ranks.watch()
     notices.hush()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 gets it too, saves and tells the others
@@ -81,7 +83,7 @@ def follow(read: Callable[[], Settings], ranks: Ranks) -> int:
             try:
                 shard = _met(read, ranks)
             except UsageError:
-                continue  # rank 0 says it, and then END
+                continue  # rank 0 reports it, then sends END
         elif shard is None:
             raise RankError(f"{ranks.name(0)} leads, but no settings were exchanged")
         else:
@@ -89,7 +91,7 @@ def follow(read: Callable[[], Settings], ranks: Ranks) -> int:
 
 
 def _met(read: Callable[[], Settings], ranks: Ranks) -> Shard:
-    """A follower's part in `lead`. Raises UsageError where a rank has another work."""
+    """Does a follower's part of `lead`. Raises UsageError if a rank has different work."""
     said = hear(ranks)
     try:
         settings = read()
@@ -122,7 +124,7 @@ def _follow(shard: Shard, word: int, numbers: list[int]) -> None:
 
 
 class Shared:
-    """As Work, for rank 0 of several."""
+    """Work, for rank 0 of several ranks."""
 
     def __init__(
         self, model: TrainableDecoder, settings: Settings, device: Device, ranks: Ranks
@@ -130,30 +132,30 @@ class Shared:
         self._shard, self._ranks = Shard(model, settings, device, ranks), ranks
 
     def step(self, ids: np.ndarray, targets: np.ndarray, key: np.ndarray) -> dict[str, float]:
-        """As Work.step."""
+        """Does Work.step."""
         with _together(self._ranks, STEP, *ids.shape, *(int(k) for k in key)):
             self._ranks.broadcast(np.stack([ids, targets]))
             return self._shard.step(ids, targets, key)
 
     def evaluate(self, batches: Sequence[Batch]) -> list[float]:
-        """As Work.evaluate."""
+        """Does Work.evaluate."""
         both = np.stack([np.stack([b[i] for b in batches]) for i in range(2)])
         with _together(self._ranks, EVALUATE, *both.shape[1:]):
             self._ranks.broadcast(both)
             return self._shard.evaluate(batches)
 
     def worst(self, ids: np.ndarray, targets: np.ndarray, key: np.ndarray) -> str:
-        """As Work.worst."""
+        """Does Work.worst."""
         bad = (name for name, good in self._shard.flags.items() if not good)
         return next(bad, "unknown").partition("@")[0]
 
     def state(self) -> dict[str, np.ndarray]:
-        """As Work.state: sent here piece by piece."""
+        """Does Work.state; the state is gathered here piece by piece."""
         with _together(self._ranks, GIVE):
             return _give(self._shard)
 
     def load(self, weights: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray]) -> None:
-        """As Work.load: the others get what is theirs."""
+        """Does Work.load; the other ranks get their pieces."""
         with _together(self._ranks, TAKE):
             _take(self._shard, weights, state)
 
@@ -166,7 +168,7 @@ def _say(ranks: Ranks, word: int, *numbers: int) -> None:
 
 @contextmanager
 def _together(ranks: Ranks, word: int, *numbers: int) -> Iterator[None]:
-    """What follows takes all ranks, of which rank 0 tells the others."""
+    """Sends a command; its body involves all ranks."""
     with ranks.together():
         _say(ranks, word, *numbers)
         yield
@@ -176,13 +178,13 @@ def _together(ranks: Ranks, word: int, *numbers: int) -> Iterator[None]:
 
 
 def _held(shard: Shard) -> Iterator[tuple[str, Piece, int]]:
-    """(slot, piece, owner) of all that the optimiser holds."""
+    """Returns (slot, piece, owner) for all that the optimiser holds."""
     slots = shard.opt.SLOTS
     return ((s, p, r) for s in slots for p, r in zip(shard.pieces, shard.owner))
 
 
 def _give(shard: Shard) -> dict[str, np.ndarray]:
-    """All ranks: rank 0 gets the whole state, the others get {}."""
+    """Gathers the whole state on rank 0; returns {} on the others. All ranks call it."""
     ranks, mine = shard.ranks, shard.opt.state_dict()
     whole: dict[str, np.ndarray] = {}
     for slot, piece, owner in _held(shard):
@@ -204,7 +206,8 @@ def _give(shard: Shard) -> dict[str, np.ndarray]:
 def _take(
     shard: Shard, weights: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray]
 ) -> None:  # fmt: skip
-    """All ranks: everybody gets rank 0's weights, and of its state what is theirs."""
+    """Sends rank 0's weights to all ranks, and each rank its part of the state. All ranks call
+    it."""
     ranks = shard.ranks
     for role, t in shard.model.named_parameters():
         mine = weights[role] if ranks.rank == 0 else np.zeros(t.shape, np.float32)
@@ -227,6 +230,6 @@ def _take(
 
 
 def _everywhere(ranks: Ranks, value: np.ndarray | None, dtype: Any) -> np.ndarray:
-    """A single number of rank 0's."""
+    """Returns a single number of rank 0, on all ranks."""
     made = np.zeros((), dtype) if value is None else np.array(value, dtype)
     return ranks.broadcast(made)

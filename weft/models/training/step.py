@@ -1,4 +1,4 @@
-"""One training step, one evaluation and one search for a fault, each a compiled function."""
+"""One training step, one evaluation and one search for a fault; each is a compiled function."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from weft.tensor import autograd
 from weft.tensor.compiled import compile as compile_
 from weft.tensor.core import Tensor
 
-LEFT_OUT = -100  # the target of a token that does not count
-UNDECAYED = ("norm", "bias", "scale", "sinks", "decay")  # weight decay is for matrices and tables
-HUGE = 1e30  # a limit on the gradient's norm that limits nothing
+LEFT_OUT = -100  # target of a token that the loss ignores
+# Kinds without weight decay: it is for matrices and tables.
+UNDECAYED = ("norm", "bias", "scale", "sinks", "decay")
+HUGE = 1e30  # a limit on the gradient's norm that never applies
 
 
 def make_optimizer(
     model: TrainableDecoder, s: OptimizerSettings, steps: int,
     pieces: Iterable[tuple[str, Tensor, str]] | None = None,
 ) -> optim.AdamW:  # fmt: skip
-    """AdamW over the model's parameters by role, or over pieces of them (name, tensor, role); only
-    matrices and embeddings decay."""
+    """Returns AdamW over the model's parameters by role, or over pieces of them (name, tensor,
+    role). Only matrices and embeddings decay."""
     params: dict[bool, list[tuple[str, Tensor]]] = {True: [], False: []}
     whole = ((role, t, role) for role, t in model.named_parameters())
     for name, t, role in whole if pieces is None else pieces:
@@ -45,7 +46,7 @@ def make_optimizer(
 
 
 def make_schedule(s: OptimizerSettings, steps: int) -> optim.Schedule:
-    """The learning rate by step."""
+    """Returns the learning rate as a function of the step."""
     warmup = warmup_of(s, steps)
     if s.schedule == "constant":
         return optim.constant(s.lr, warmup)
@@ -57,9 +58,12 @@ def make_step(
     model: TrainableDecoder, opt: optim.AdamW, s: TrainSettings, o: OptimizerSettings,
     device: Any, scaler: optim.LossScaler | None = None,
 ) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Mapping[str, Tensor]]:  # fmt: skip
-    """The step: (ids, targets int32 [A, B, T], key uint32 [2] for dropout) -> loss, norm of the
-    gradient, learning rate, whether the update is finite. A step whose loss, gradient, weights or
-    moments are not finite changes nothing, but the scale of the loss where a `scaler` is used."""
+    """Returns the step: (ids, targets int32 [A, B, T], key uint32 [2] for dropout) -> loss, norm of
+    the gradient, learning rate, a flag for a finite update.
+
+    If the loss, gradient, weights or moments would not be finite, the step changes nothing, except
+    the scale of the loss with a `scaler`.
+    """
     schedule = make_schedule(o, s.steps)
 
     def train_step(ids: Tensor, targets: Tensor, key: Tensor) -> dict[str, Tensor]:
@@ -74,12 +78,13 @@ def update(
     model: TrainableDecoder, opt: optim.AdamW, s: TrainSettings, o: OptimizerSettings,
     scaler: optim.LossScaler | None, ids: Tensor, targets: Tensor, key: Tensor | None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """What a step computes: gradients of batches [A, B, T], and an update unless it is bad."""
+    """Computes a step: gradients of batches [A, B, T], and the update if it is finite."""
     loss, norm = _gradients(model, s, o, scaler, ids, targets, key)
     with autograd.no_grad():
         good = functools.reduce(operator.and_, opt.finite().values())
         bad = ~(good & finite(norm) & finite(loss))
-        for p in opt.parameters():  # other values than the check's: else those would be stored
+        # Values other than the check's, so that those need not be stored.
+        for p in opt.parameters():
             if p.grad is not None:
                 p.grad = good.where(p.grad, 0.0)
     if scaler is None:
@@ -95,7 +100,8 @@ def _gradients(
     model: TrainableDecoder, s: TrainSettings, o: OptimizerSettings,
     scaler: optim.LossScaler | None, ids: Tensor, targets: Tensor, key: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(mean loss, norm of the gradient before it is clipped); the parameters hold the gradient."""
+    """Returns (mean loss, norm of the gradient before clipping); the parameters hold the
+    gradient."""
     params = [t for _, t in model.named_parameters()]
     model.key = key
     losses: list[Tensor] = []
@@ -127,8 +133,8 @@ def part_gradients(
     model: TrainableDecoder, scaler: optim.LossScaler | None, ids: Tensor, targets: Tensor,
     share: Tensor | None = None,
 ) -> tuple[Tensor, list[Any]]:  # fmt: skip
-    """(loss, gradients of its `share` of the step's loss) of one part, int32 [B, T]; by parameter,
-    None where the loss does not depend on it."""
+    """Returns (loss, gradients) of one part, int32 [B, T]. The gradients are those of its `share`
+    of the step's loss, by parameter; None where the loss does not depend on it."""
     loss = model.loss(ids, targets)
     own = loss if share is None else loss * share
     (own if scaler is None else scaler.scale(own)).backward()
@@ -140,13 +146,13 @@ def part_gradients(
 
 
 def added(one: list[Any], two: list[Any]) -> list[Any]:
-    """The sums of two lists of gradients."""
+    """Returns the sums of two lists of gradients."""
     with autograd.no_grad():
         return [a if b is None else b if a is None else a + b for a, b in zip(one, two)]
 
 
 def squares(gradient: Any) -> list[Tensor]:
-    """The sum of the squares of each piece of a parameter's gradient."""
+    """Returns the sum of squares of each piece of a parameter's gradient."""
     cuts = rows(gradient.shape)
     if len(cuts) == 1:
         return [optim.square_sum(gradient)]
@@ -155,8 +161,8 @@ def squares(gradient: Any) -> list[Tensor]:
 
 
 def shares(targets: Any) -> Any:
-    """The share of a step's loss that each of its parts has, float32 [A], by how many of its
-    targets int32 [A, B, T] (a Tensor or an array) count."""
+    """Returns each part's share of a step's loss, float32 [A]: its share of the counted targets,
+    int32 [A, B, T] (a Tensor or an array)."""
     with autograd.no_grad():
         counts = (targets != LEFT_OUT).sum((1, 2))
         counts = counts.cast(float32) if isinstance(counts, Tensor) else np.float32(counts)
@@ -164,7 +170,8 @@ def shares(targets: Any) -> Any:
 
 
 def mean_loss(losses: Sequence[Any], share: Any = None) -> Any:
-    """The loss of a step: those of its parts (float32) by their shares, added in their order."""
+    """Returns the loss of a step: its parts' losses (float32) weighted by their shares, added in
+    order."""
     if share is None:
         return losses[0]
     parts = [loss * share[i] for i, loss in enumerate(losses)]
@@ -172,12 +179,12 @@ def mean_loss(losses: Sequence[Any], share: Any = None) -> Any:
 
 
 def finite(x: Tensor) -> Tensor:
-    """Whether each element is neither infinite nor NaN."""
+    """Returns for each element if it is neither infinite nor NaN."""
     return (x.abs() <= float(np.finfo(np.float32).max)) & ~x.isnan()
 
 
 def make_eval(model: TrainableDecoder, device: Any) -> Callable[..., Tensor]:
-    """(ids, targets) int32 [B, T] -> mean loss, without dropout."""
+    """Returns the function (ids, targets) int32 [B, T] -> mean loss, without dropout."""
 
     def eval_loss(ids: Tensor, targets: Tensor) -> Tensor:
         with autograd.no_grad():
@@ -190,8 +197,8 @@ def find_update(
     model: TrainableDecoder, opt: optim.AdamW, s: TrainSettings, o: OptimizerSettings,
     device: Any, batch: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> str:  # fmt: skip
-    """Which weight is the first that the step of a batch (ids, targets, key) would leave with a
-    value, or a moment, that is not finite. Changes nothing."""
+    """Returns the first weight that a step with this batch (ids, targets, key) would leave with a
+    value or moment that is not finite. Changes nothing."""
 
     def look(ids: Tensor, targets: Tensor, key: Tensor) -> dict[str, Tensor]:
         _gradients(model, s, o, None, ids, targets, key)
@@ -204,9 +211,9 @@ def find_update(
 
 
 def find_fault(model: TrainableDecoder, ids: np.ndarray, targets: np.ndarray, device: Any) -> str:
-    """Which tensor is the first that is not finite when the batches int32 [A, B, T] are computed:
-    a weight, a layer's result, the logits, the loss, or a parameter's gradient (from the last
-    layer back)."""
+    """Returns the name of the first tensor that is not finite when the batches int32 [A, B, T] are
+    computed. It looks at weights, layers' results, the logits, the loss, and gradients of
+    parameters (from the last layer back)."""
     for role, t in model.tensors.items():
         if not np.isfinite(t.numpy()).all():
             return f"weight {role}"

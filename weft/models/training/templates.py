@@ -11,8 +11,8 @@ from weft.models.training.settings import Settings
 
 
 def template_of(settings: Settings) -> str:
-    """The source of the template that [data] names, or else the model's own. Raises UsageError
-    where there is none, ModelError, FileFormatError."""
+    """Returns the source of the template that [data] names, or else the model's own. Raises
+    UsageError without one, ModelError, FileFormatError."""
     if given := settings.data.template:
         path = Path(given).expanduser()
         if not path.is_file():

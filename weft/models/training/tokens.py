@@ -1,7 +1,6 @@
-"""From text to batches: a byte-level BPE, a memory-mapped file of tokens, and their order.
+"""Turns text into batches: a byte-level BPE, a memory-mapped file of tokens, and their order.
 
-The order depends on the seed and the step alone, so a run that is resumed goes on with the batch
-that it would have had.
+The order depends only on the seed and the step, so a resumed run continues with the same batches.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from weft.models.tokenizer import Tokenizer
 from weft.models.tokenizer_fields import content_of
 from weft.models.tokenizer_settings import SETTINGS, read_settings
 
-END = "<|endoftext|>"  # stands between documents, and ends a text
+END = "<|endoftext|>"  # separates documents, and ends a text
 LEAST_VOCAB = 257  # the bytes, and END
 Batch = tuple[np.ndarray, np.ndarray]  # ids, targets: int32 [B, T]
 
@@ -26,9 +25,9 @@ Batch = tuple[np.ndarray, np.ndarray]  # ids, targets: int32 [B, T]
 def train_tokenizer(
     texts: Iterable[str], vocab: int, folder: Path, special: Sequence[str] = ()
 ) -> None:
-    """Writes tokenizer.json and tokenizer_config.json: a byte-level BPE (Sennrich et al. 2016; as
-    GPT-2's) of at most `vocab` tokens, of which the first is END, and the next are the `special`
-    ones. Equal texts give equal files."""
+    """Writes tokenizer.json and tokenizer_config.json of a byte-level BPE (Sennrich et al. 2016;
+    like GPT-2's) of at most `vocab` tokens. The first token is END, then come the `special` ones.
+    Equal texts give equal files."""
     from tokenizers import Tokenizer as Raw, decoders, models, pre_tokenizers
     from tokenizers.trainers import BpeTrainer
 
@@ -55,7 +54,7 @@ def train_tokenizer(
 
 
 def end_token(folder: Path) -> str | None:
-    """What ends a text of the folder's tokenizer, as its settings say. Raises
+    """Returns the end-of-text token in the settings of the folder's tokenizer. Raises
     FileFormatError, ModelError."""
     token = read_settings(folder).get("eos_token")
     text = content_of(token)
@@ -65,9 +64,9 @@ def end_token(folder: Path) -> str | None:
 
 
 def write_tokens(texts: Iterable[str], folder: Path, vocab: int, path: Path) -> int:
-    """Encodes the texts with the tokenizer in `folder`, each ended by its end token where it has
-    one, into `path` (.npy, uint16 or uint32); returns how many tokens. Raises ModelError when the
-    tokenizer gives ids that `vocab` does not hold, StorageError."""
+    """Encodes the texts with the tokenizer in `folder` and writes them to `path` (.npy, uint16 or
+    uint32); each is followed by the end token, if any. Returns the number of tokens. Raises
+    ModelError for ids outside `vocab`, StorageError."""
     tokenizer = Tokenizer(folder, vocab)
     end = end_token(folder)
     stop = [] if end is None else tokenizer.encode(end, special=False)
@@ -79,15 +78,15 @@ def write_tokens(texts: Iterable[str], folder: Path, vocab: int, path: Path) -> 
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """A .npy file of one axis, written whole. Raises StorageError."""
+    """Writes a .npy file of one axis, complete or not at all. Raises StorageError."""
     header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
     with replacing(path) as temporary, temporary.open("wb") as f:
         np.lib.format.write_array_header_1_0(f, header)
-        f.write(array.data)  # unlike np.save's own way, an error that says why
+        f.write(array.data)  # raises an error that names the cause, unlike np.save
 
 
 def _encode(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[list[int]]:
-    """The ids of each text, some texts at a time."""
+    """Yields the ids of each text; encodes in batches."""
     batch: list[str] = []
     for text in texts:
         batch.append(text)
@@ -99,7 +98,7 @@ def _encode(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[list[int]]:
 
 
 def open_tokens(path: Path, vocab: int) -> np.ndarray:
-    """The tokens of a file that `write_tokens` made, mapped. Raises FileFormatError, ModelError."""
+    """Maps the tokens of a file that `write_tokens` made. Raises FileFormatError, ModelError."""
     try:
         tokens: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -116,8 +115,8 @@ def open_tokens(path: Path, vocab: int) -> np.ndarray:
 
 
 class Batches:
-    """Windows of `length` + 1 tokens, each starting where the one before it ends, in an order that
-    is new in every epoch; so is the offset at which the first begins."""
+    """Windows of `length` + 1 tokens, each starting where the previous one ends. Their order and
+    the offset of the first are new in every epoch."""
 
     def __init__(self, tokens: np.ndarray, batch: int, length: int, seed: int) -> None:
         self.tokens, self.batch, self.length, self.seed = tokens, batch, length, seed
@@ -130,17 +129,17 @@ class Batches:
         self._epoch, self._order, self._offset = -1, np.zeros(0, np.int64), 0
 
     def at(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Batch `number` (0, 1, ...): ids and targets, int32 [batch, length]."""
+        """Returns batch `number` (0, 1, ...): ids and targets, int32 [batch, length]."""
         first = number * self.batch
         rows = np.stack([self._window(i) for i in range(first, first + self.batch)])
         return rows[:, :-1].copy(), rows[:, 1:].copy()
 
     def epoch(self, number: int) -> float:
-        """How often the data has been seen before batch `number`."""
+        """Returns how many times the data has been seen before batch `number`."""
         return number * self.batch / self.windows
 
     def batches(self, epochs: float) -> int:
-        """The number of batches that see the data that often; the last may begin another time."""
+        """Returns how many batches make `epochs` epochs; the last may run into the next epoch."""
         return max(math.ceil(epochs * self.windows / self.batch), 1)
 
     def _window(self, index: int) -> np.ndarray:
@@ -154,8 +153,8 @@ class Batches:
 
 
 def evaluation(tokens: np.ndarray, batch: int, length: int, most: int) -> list[Batch]:
-    """At most `most` batches (ids, targets) of the held-out tokens, evenly spread; the first ones
-    where the text is short. [] when it does not fill a single batch."""
+    """Returns at most `most` batches (ids, targets) of the held-out tokens, evenly spread. Returns
+    [] if they do not fill a batch."""
     windows = max(len(tokens) - 1, 0) // length
     count = min(most, windows // batch)
     picked = np.linspace(0, windows - 1, count * batch).astype(np.int64) * length

@@ -1,9 +1,9 @@
-"""From conversations to token ids: a chat template writes them, and of each token it is known
-whether the model says it.
+"""Turns conversations into token ids: a chat template writes them, and each token is marked if the
+model says it.
 
-The ids are those that the model meets when it answers: the template's prompt for an answer, then
-the answer up to and with the token that ends it. What a template writes after that token, and all
-that others say, does not count in the loss.
+The ids match those at inference: the template's prompt for an answer, then the answer including the
+token that ends it. Text that the template writes after that token, and all messages of others, do
+not count in the loss.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from weft.core.errors import ModelError, UsageError
 from weft.models.tokenizer import Tokenizer
 from weft.models.training.conversations import SAYS, Conversation
 
-Span = tuple[int, int]  # of characters, first to last (not included)
+Span = tuple[int, int]  # range of characters, first to last (not included)
 
 
 class Turns:
-    """Encodes conversations with a tokenizer that has a chat template; `ends` are the ids at which
-    the model's answers end."""
+    """An encoder of conversations with a tokenizer that has a chat template. `ends` are the ids
+    that end the model's answers."""
 
     def __init__(self, tokenizer: Tokenizer, ends: Sequence[int]) -> None:
         self._tokenizer, self._ends = tokenizer, set(ends)
 
     def encode(self, one: Conversation) -> list[np.ndarray]:
-        """The ids of a conversation, int32, ~id where the model does not say the token. One row,
-        or one for each answer where the template writes earlier turns otherwise than it did when
-        they were the last (leaving out what was thought, say). Raises UsageError, ModelError."""
+        """Returns the ids of a conversation, int32, ~id where the model does not say the token.
+        Returns one row per conversation; one row per answer if the template rewrites earlier turns
+        (by dropping the reasoning, say). Raises UsageError, ModelError."""
         return [self._row(text, spans, one) for text, spans in self._written(one)]
 
     def _written(self, one: Conversation) -> list[tuple[str, list[Span]]]:
-        """Texts, and where in each the model speaks."""
+        """Returns texts, and the spans in each that the model says."""
         answers = [i for i, m in enumerate(one.messages) if m["role"] == SAYS]
         upto = {i: self._text(one, i + 1, False) for i in answers}
         spans, whole = {}, upto[answers[-1]]
@@ -74,8 +74,8 @@ class Turns:
         return np.where(said, coded, ~coded)[: np.flatnonzero(said)[-1] + 1]
 
     def _cut(self, text: str, cuts: list[int]) -> tuple[list[int], list[int]]:
-        """The ids of a text, and how many of them come before each cut. Where a token would lie
-        across a cut, the parts are encoded apart, as they are when the model answers."""
+        """Returns the ids of a text, and the number of ids before each cut. If a token would cross
+        a cut, the parts are encoded separately, as at inference."""
         encode = self._tokenizer.encode_batch
         whole, *heads = encode([text, *(text[:c] for c in cuts)], special=False)
         if all(whole[: len(head)] == head for head in heads):

@@ -1,4 +1,4 @@
-"""What a run trains: the weights it starts from, and how they get into folders and out again."""
+"""The trained weights of a run: their initial values, reading and writing."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from weft.models.training.settings import Settings
 
 
 class Trained:
-    """The model of a run: a new one, or that of a folder, whole or with adapters to train.
+    """The model of a run: a new one, or that of a folder, trained whole or by adapters.
 
-    `config` and `raw` (config.json's fields) are the model's; `tokenizer` is the folder that holds
-    the tokenizer's files. Raises ModelError for a weight that is not finite."""
+    `config` and `raw` (config.json's fields) are the model's; `tokenizer` is the folder of the
+    tokenizer's files. Raises ModelError for a weight that is not finite.
+    """
 
     def __init__(
         self, settings: Settings, config: DecoderConfig, raw: dict[str, Any], tokenizer: Path
@@ -60,8 +61,8 @@ class Trained:
         )  # fmt: skip
 
     def read(self, folder: Path) -> dict[str, np.ndarray]:
-        """The weights of a checkpoint, float32 by role. Raises UsageError when its adapter was
-        trained on other weights than the model's."""
+        """Returns the weights of a checkpoint, float32 by role. Raises UsageError if its adapter
+        was trained on other weights than the model's."""
         if not self.settings.lora.rank:
             weights = folder_weights(folder)[1]
         else:
@@ -76,7 +77,8 @@ class Trained:
         return weights
 
     def whole(self) -> tuple[DecoderConfig, dict[str, np.ndarray]]:
-        """Config and weights as inference wants them: adapters added, or beside packed weights."""
+        """Returns config and weights for inference, with adapters merged into the weights, or
+        separate if the weights are packed."""
         arrays, was = self.model.arrays(), self.model.config
         if was.forms:
             return replace(self.config, forms=was.forms, adapter_scale=was.adapter_scale), arrays
@@ -85,7 +87,7 @@ class Trained:
         return self.config, adapters.merged(self.config, arrays, self.adapter())
 
     def write(self, folder: Path, dtype: str) -> None:
-        """The model, or of a LoRA run the adapter, into a folder."""
+        """Writes the model, or in a LoRA run the adapter, into a folder."""
         if self.settings.lora.rank:
             adapters.write(folder, self.config, self.adapter())
         else:
@@ -93,14 +95,14 @@ class Trained:
             write_model(folder, self.config, self.raw, self._tokenizer, weights, dtype)
 
     def is_written(self, folder: Path, dtype: str) -> bool:
-        """Whether `write` made this folder before, in that dtype."""
+        """Returns True if `write` has made this folder, in that dtype."""
         if self.settings.lora.rank:
             return (folder / adapters.CONFIG).exists()
         path = folder / "config.json"
         return path.exists() and read_object(path).get("dtype") == dtype
 
     def adapter(self) -> adapters.Adapter:
-        """The adapter of a LoRA run as it is."""
+        """Returns the current adapter of a LoRA run."""
         lora = self.settings.lora
         weights = {r: np.array(t.numpy()) for r, t in self.model.named_parameters()}
         base = named(self.settings.model.base)

@@ -1,5 +1,5 @@
-"""What a run has computed: its steps, its evaluations, the optimiser's state. Here by one process;
-shared.py has the same done by several."""
+"""The computation of a run: steps, evaluations, the optimiser's state. This file is for one
+process; shared.py is for several."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from weft.models.training.step import find_update, make_eval, make_optimizer, ma
 from weft.models.training.tokens import Batch as Batch
 from weft.program.device import Device
 
-SCALER = "scaler."  # what the names of a loss scaler's state begin with
+SCALER = "scaler."  # prefix of the names in a loss scaler's state
 
 
 class Work:
-    """Steps of one process, each one Program."""
+    """The steps of one process, each one Program."""
 
     def __init__(self, model: TrainableDecoder, settings: Settings, device: Device) -> None:
         t, o = settings.train, settings.optimizer
@@ -29,26 +29,27 @@ class Work:
         self._eval = make_eval(model, device)
 
     def step(self, ids: np.ndarray, targets: np.ndarray, key: np.ndarray) -> dict[str, float]:
-        """One step over parts (ids, targets int32 [A, B, T]; key uint32 [2] of its dropout): loss,
-        norm, lr, and whether the update is finite ("finite"; else nothing changed)."""
+        """Runs one step over parts (ids, targets int32 [A, B, T]; key uint32 [2] for dropout).
+        Returns loss, norm, lr, and "finite": 0 if the update was not finite, in which case nothing
+        changed."""
         return {k: float(v.item()) for k, v in self._step(ids, targets, key).items()}
 
     def evaluate(self, batches: Sequence[Batch]) -> list[float]:
-        """The mean loss of each batch, without dropout."""
+        """Returns the mean loss of each batch, without dropout."""
         return [float(self._eval(ids, targets).item()) for ids, targets in batches]
 
     def worst(self, ids: np.ndarray, targets: np.ndarray, key: np.ndarray) -> str:
-        """Which weight is the first that the step just made would have spoilt."""
+        """Returns the first weight that the last step would have made NaN or infinite."""
         s = self.settings
         batch = (ids, targets, key)
         return find_update(self.model, self.opt, s.train, s.optimizer, self.device, batch)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Of optimiser and loss scaler, whole, whoever holds it."""
+        """Returns the whole state of the optimiser and the loss scaler."""
         return {**self.opt.state_dict(), **self._scaled()}
 
     def load(self, weights: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray]) -> None:
-        """Takes a checkpoint's weights (by role) and what `state` gave. Raises ModelError,
+        """Loads a checkpoint's weights (by role) and a result of `state`. Raises ModelError,
         ShapeError."""
         self.model.assign(weights)
         rest, scaler = parted_state(state)
@@ -64,6 +65,6 @@ class Work:
 def parted_state(
     state: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The state of the optimiser, and that of the loss scaler."""
+    """Returns the state of the optimiser, and that of the loss scaler."""
     scaler = {k.removeprefix(SCALER): v for k, v in state.items() if k.startswith(SCALER)}
     return {k: v for k, v in state.items() if not k.startswith(SCALER)}, scaler
