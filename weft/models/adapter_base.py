@@ -1,4 +1,4 @@
-"""The model that an adapter belongs to: where it lies, and whether a given model is the one."""
+"""Finds the base model of an adapter, and checks if a given model is it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from weft.models.hub.resolve import cached, offline
 
 
 def base_of(folder: Path) -> Path:
-    """The folder of the model that an adapter belongs to: as adapter_config.json names it, from
-    here, from the adapter's folder or from the hub's cache. Nothing is fetched: no user named it.
-    Raises ModelError when it is not there."""
+    """Returns the folder of an adapter's base model: the name in adapter_config.json, relative to
+    the current folder, to the adapter's folder or in the hub's cache. Fetches nothing, because no
+    user named it. Raises ModelError if it is missing."""
     named = read_config(folder, CONFIG).text("base_model_name_or_path", "")
     for place in (Path(named), folder / named):
         if named and (place / "config.json").exists():
@@ -35,8 +35,8 @@ def base_of(folder: Path) -> Path:
 
 
 def fingerprint(folder: Path) -> str:
-    """A digest of a model's weights: names, dtypes, shapes and both ends of each tensor, which tell
-    trained models apart and are read at once however large these are."""
+    """Returns a digest of a model's weights: names, dtypes, shapes and both ends of each tensor.
+    That distinguishes trained models and is fast for any size."""
     digest = hashlib.sha256()
     weights = open_checkpoint(folder)
     for name in sorted(weights):
@@ -49,8 +49,9 @@ def fingerprint(folder: Path) -> str:
 
 
 def other_base(base: Path, adapter: Path) -> str | None:
-    """Why `base` is probably not the model that the adapter was trained on, or None. An adapter
-    without a fingerprint (PEFT's) goes by the last part of the name that it gives its model."""
+    """Returns the reason why `base` is probably not the model that the adapter was trained on, or
+    None. An adapter without a fingerprint (PEFT's) is compared by the last part of its base model's
+    name."""
     named = read_config(adapter, CONFIG, LAYOUT).text("base_model_name_or_path", "")
     file = SafetensorsFile(adapter / WEIGHTS)
     known = file.metadata.get(BASE)

@@ -1,4 +1,4 @@
-"""Low-rank adapters (Hu et al., arXiv:2106.09685) in the layout that PEFT writes and reads:
+"""Reads and writes low-rank adapters (Hu et al., arXiv:2106.09685) in PEFT's layout:
 adapter_config.json, and adapter_model.safetensors with "base_model.model.<layer>.lora_A.weight"."""
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from weft.models.reading import PACKED_KEYS, is_packed, read_weights
 LAYOUT = "a LoRA adapter in PEFT's layout"
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
-BASE = "weft.base"  # in the metadata of WEIGHTS: the base model's adapter_base.fingerprint
+BASE = "weft.base"  # key in WEIGHTS's metadata, for the base model's adapter_base.fingerprint
 _PREFIX = "base_model.model."
 _DEFAULT = {
     "gpt2": ("c_attn",),
     "phi3": ("qkv_proj",),
 }  # other families: the query and value projections
-# What this file does not read, and the values that mean "not used".
+# Fields that this file does not read, and the values that mean "not used".
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",), "bias": ("none", None), "use_dora": (False, None),
     "modules_to_save": (None, []),
@@ -43,36 +43,36 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "alora_invocation_tokens": (None,), "layer_replication": (None,), "arrow_config": (None,),
     "trainable_token_indices": (None,), "target_parameters": (None, []),
     "megatron_config": (None,), "monteclora_config": (None,), "kasa_config": (None,),
-    # others change the model's own weights before they train
+    # other values change the model's own weights before training
     "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }  # fmt: skip
 _READ = (
     "r", "lora_alpha", "lora_dropout", "use_rslora", "base_model_name_or_path", "rank_pattern",
     "alpha_pattern", "layers_to_transform",
 )  # fmt: skip
-# Which layers are adapted the tensors say; the rest is about training.
+# The tensors show which layers are adapted; the other fields concern training.
 _INERT = (
     "task_type", "auto_mapping", "peft_version", "revision", "inference_mode", "target_modules",
     "exclude_modules", "fan_in_fan_out", "layers_pattern", "megatron_core", "loftq_config",
     "qalora_group_size", "runtime_config", "ensure_weight_tying", "eva_config", "corda_config",
     "lora_ga_config", "velora_config",
 )  # fmt: skip
-# What a tensor's name holds that is about something else than a linear layer.
+# Parts of tensor names that belong to something other than a linear layer.
 _OTHERS = {
     "lm_head": "adapts the output layer", "embed": "adapts the embedding",
     ".wte.": "adapts the embedding", "modules_to_save": "replaces a part of the model",
     "magnitude": "is DoRA's", "lora_bias": "is an adapter's bias",
 }  # fmt: skip
 _FLOATS = (float16, bfloat16, float32, float64)
-_RANKS = 16  # of a stack are a multiple of it: whole vectors
+_RANKS = 16  # ranks in a stack are rounded up to a multiple, for whole vectors
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter: out += alpha / rank (x A^T) B^T, or alpha / sqrt(rank) where its rank is
-    `stabilized` (Kalajdzievski, arXiv:2312.03732). `weights` holds "<role>.lora_a" [rank, in] and
-    "<role>.lora_b" [out, rank], float32; `base` names the folder of its model, whose
-    `adapter_base.fingerprint` is `base_digest` ("": unknown)."""
+    """An adapter: out += alpha / rank (x A^T) B^T, or alpha / sqrt(rank) if it is `stabilized`
+    (Kalajdzievski, arXiv:2312.03732). `weights` holds "<role>.lora_a" [rank, in] and
+    "<role>.lora_b" [out, rank], float32. `base` names the folder of its model; `base_digest` is
+    that model's `adapter_base.fingerprint` ("": unknown)."""
 
     rank: int
     alpha: float
@@ -88,7 +88,8 @@ class Adapter:
 
 
 def modules(config: DecoderConfig) -> dict[str, str]:
-    """Role ("0.q") -> the layer's full name in Hugging Face's model, of all that can be adapted."""
+    """Returns role ("0.q") -> the layer's full name in Hugging Face's model, for all adaptable
+    layers."""
     layout = decoder_layout(config).weights
     return {
         role.removesuffix(".w"): name.removesuffix(".weight")
@@ -98,13 +99,13 @@ def modules(config: DecoderConfig) -> dict[str, str]:
 
 
 def is_adapter(role: str) -> bool:
-    """Whether an array is half of an adapter: "0.q.lora_a"."""
+    """Returns True for the role of half of an adapter: "0.q.lora_a"."""
     return ".lora_" in role
 
 
 def target_roles(config: DecoderConfig, targets: Sequence[str]) -> list[str]:
-    """The roles of the layers that PEFT calls `targets` (default: what PEFT takes for the family).
-    Raises UsageError for a name that no layer has."""
+    """Returns the roles of the layers that PEFT calls `targets` (default: PEFT's for the family).
+    Raises UsageError for an unknown name."""
     named = modules(config)
     wanted = tuple(targets) or _DEFAULT.get(config.family, ("q_proj", "v_proj"))
     known = sorted({name.rpartition(".")[2] for name in named.values()})
@@ -115,13 +116,13 @@ def target_roles(config: DecoderConfig, targets: Sequence[str]) -> list[str]:
 
 
 def _sizes(config: DecoderConfig, role: str) -> tuple[int, int]:
-    """(in, out) of a layer."""
+    """Returns (in, out) of a layer."""
     a, b = decoder_layout(config).weights[f"{role}.w"].shape
     return (a, b) if config.transposed else (b, a)
 
 
 def fresh(config: DecoderConfig, roles: Iterable[str], rank: int, seed: int) -> dict[str, Any]:
-    """New adapters as PEFT begins them: A uniform within 1 / sqrt(in), B zero."""
+    """Returns new adapters, initialised like PEFT's: A uniform within 1 / sqrt(in), B zero."""
     rng = np.random.Generator(np.random.Philox(key=[seed, 1]))
     out = {}
     for role in roles:
@@ -133,7 +134,7 @@ def fresh(config: DecoderConfig, roles: Iterable[str], rank: int, seed: int) -> 
 
 
 def file_names(config: DecoderConfig, keys: Iterable[str]) -> dict[str, str]:
-    """Key ("0.q.lora_a") -> the tensor's name in WEIGHTS."""
+    """Returns key ("0.q.lora_a") -> the tensor's name in WEIGHTS."""
     named, out = modules(config), {}
     for key in keys:
         role, _, which = key.rpartition(".lora_")
@@ -142,7 +143,7 @@ def file_names(config: DecoderConfig, keys: Iterable[str]) -> dict[str, str]:
 
 
 def write(folder: Path, config: DecoderConfig, adapter: Adapter) -> None:
-    """adapter_config.json and adapter_model.safetensors."""
+    """Writes adapter_config.json and adapter_model.safetensors."""
     from weft.core.files import write_json
 
     named = file_names(config, adapter.weights)
@@ -161,7 +162,8 @@ def write(folder: Path, config: DecoderConfig, adapter: Adapter) -> None:
 
 
 def read(folder: Path, config: DecoderConfig) -> Adapter:
-    """The adapter in a folder, checked against the model. Raises ModelError, FileFormatError."""
+    """Reads the adapter in a folder and checks it against the model. Raises ModelError,
+    FileFormatError."""
     given = read_config(folder, CONFIG, LAYOUT)
     for name, plain in _PLAIN.items():
         if name in given.data and given.data[name] not in plain:
@@ -177,7 +179,7 @@ def read(folder: Path, config: DecoderConfig) -> Adapter:
     weights: dict[str, np.ndarray] = {}
     for name, value in file.items():
         layer, _, which = name.removeprefix(_PREFIX).rpartition(".lora_")
-        role = roles.get(layer.replace("language_model.", ""))  # of a model that also sees
+        role = roles.get(layer.replace("language_model.", ""))  # in a vision-language model
         if role is None or which not in ("A.weight", "B.weight"):
             what = next((said for part, said in _OTHERS.items() if part in name), "")
             what = f"{what}, which weft does not support" if what else "belongs to no layer"
@@ -196,7 +198,7 @@ def read(folder: Path, config: DecoderConfig) -> Adapter:
         if key in weights:
             raise ModelError(f"{file.path}: {name!r} is there under another name too")
         weights[key] = _floats(value, f"{file.path}: {name!r}")
-        if key.endswith("_b"):  # one scale for all layers: the rest goes into B
+        if key.endswith("_b"):  # one scale for all layers: differences go into B
             weights[key] = weights[key] * np.float32(_scale(alpha, rank, stabilized) / usual)
     for key in weights:
         if key[:-1] + ("b" if key.endswith("a") else "a") not in weights:
@@ -214,8 +216,8 @@ def _scale(alpha: float, rank: int, stabilized: bool) -> float:
 
 
 def _of_layer(given: Fields, layer: str) -> tuple[int, float]:
-    """Rank and alpha of a layer, where a pattern gives it others than the rest: the first that is
-    the layer's name, or its end behind a dot. Raises ModelError for a regular expression."""
+    """Returns rank and alpha of a layer. The first pattern that equals the layer's name, or its end
+    after a dot, overrides the defaults. Raises ModelError for a regular expression."""
     out: list[Any] = []
     for name, usual in (("rank_pattern", "r"), ("alpha_pattern", "lora_alpha")):
         at, key = given.section(name), None
@@ -233,7 +235,7 @@ def _of_layer(given: Fields, layer: str) -> tuple[int, float]:
 
 
 def _floats(value: np.ndarray, what: str) -> np.ndarray:
-    """A tensor of an adapter in float32."""
+    """Returns an adapter's tensor in float32."""
     if value.dtype not in [d.numpy for d in _FLOATS]:
         known = ", ".join(d.name for d in _FLOATS)
         raise ModelError(f"{what} is of {value.dtype}; an adapter's tensors are {known}")
@@ -245,10 +247,10 @@ def _floats(value: np.ndarray, what: str) -> np.ndarray:
 
 
 def stacked(config: DecoderConfig, adapters: Mapping[str, Adapter]) -> Stacked:
-    """Adapters side by side, E of them, so that rows choose them by number: for each layer that
-    any of them adapts "<role>.loras_a" [E * r, in] and "<role>.loras_b" [E * out, r], float32, one
-    under the other, the latter times the scale. Where one has a smaller rank, or nothing for the
-    layer, there are zeros, which change no sum. Raises ModelError for one beyond float32."""
+    """Stacks E adapters, so that rows can choose one by number. For each adapted layer it returns
+    "<role>.loras_a" [E * r, in] and "<role>.loras_b" [E * out, r], float32; loras_b includes the
+    scale. Zeros, which change no sum, fill up smaller ranks and missing layers. Raises ModelError
+    for an adapter that overflows float32."""
     keys = sorted({key for one in adapters.values() for key in one.weights})
     arrays: dict[str, np.ndarray] = {}
     for role in (key.removesuffix(".lora_a") for key in keys if key.endswith("_a")):
@@ -272,8 +274,8 @@ def stacked(config: DecoderConfig, adapters: Mapping[str, Adapter]) -> Stacked:
 def added(
     config: DecoderConfig, weights: Mapping[str, np.ndarray | Packed], adapter: Adapter
 ) -> tuple[DecoderConfig, Mapping[str, np.ndarray | Packed]]:
-    """Config and weights of the model with the adapter: merged into it, or, where weights are
-    packed, beside them in float32, since adding would undo the packing."""
+    """Returns config and weights of the model with the adapter: merged, or separate in float32 if
+    the weights are packed, since merging would undo the packing."""
     plain: dict[str, np.ndarray] = {}
     for role, value in weights.items():
         if isinstance(value, Packed):
@@ -286,8 +288,8 @@ def added(
 def merged(
     config: DecoderConfig, weights: Mapping[str, np.ndarray], adapter: Adapter
 ) -> dict[str, np.ndarray]:
-    """The model's weights with the adapter added, each in its own dtype; without adapters of
-    their own."""
+    """Returns the model's weights with the adapter added, each in its own dtype; without other
+    adapters."""
     out = {role: value for role, value in weights.items() if not is_adapter(role)}
     for key, a in adapter.weights.items():
         if not key.endswith("_a"):
@@ -303,9 +305,9 @@ def merged(
 def merge_folders(
     base: Path, adapter: Path, output: Path, dtype: DType | None = None
 ) -> str | None:
-    """Writes the model in `base` with the adapter in `adapter` added as the new folder `output`, in
-    `dtype` (default: the model's). Packed weights are widened to it (default: that of the norms),
-    whose name is returned then. Raises UsageError when `output` exists, ModelError,
+    """Writes the model in `base`, with the adapter in `adapter` merged, as the new folder `output`
+    in `dtype` (default: the model's). Packed weights are widened to `dtype` (default: that of the
+    norms); then its name is returned. Raises UsageError if `output` exists, ModelError,
     FileFormatError."""
     from weft.core.files import replacing_folder
     from weft.models.training.checkpoints import write_model

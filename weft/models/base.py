@@ -1,4 +1,4 @@
-"""What models share, as users hold them."""
+"""The common base class of models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """What decoders and encoders share. `device` is None for the NumPy oracle."""
+    """The base class of decoders and encoders. `device` is None for the NumPy oracle."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Model:
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The model's own, read on first use; None where it has none."""
+        """The model's tokenizer, read on first use; None if it has none."""
         if not self._tokenizer_read:
             self._tokenizer = self._make_tokenizer()
             self._tokenizer_read = True
@@ -58,9 +58,9 @@ class Model:
 
     @property
     def precision(self) -> str:
-        """The dtype of the weights and, where linear inputs are rounded to it too, a word on that:
-        "float16", "bfloat16 with bfloat16 inputs", "packed, 4.50 bits per weight"; and what keys
-        and values are kept in, where it is another dtype."""
+        """A description of the dtypes: "float16", "bfloat16 with bfloat16 inputs", "packed, 4.50
+        bits per weight". It names the weights' dtype, the inputs' if linear inputs are rounded too,
+        and the cache's if that differs."""
         main = main_dtype(self.weights)
         narrow = main is self.config.act_dtype and main is not float32
         said = f"{main.name} with {main.name} inputs" if narrow else main.name
@@ -76,7 +76,7 @@ class Model:
         return sum(int(w.nbytes) for w in self.weights.values())
 
     def _check_files(self) -> None:
-        """Raises FileFormatError when a file that the weights lie in has been cut short."""
+        """Raises FileFormatError if a file behind the weights has been truncated."""
         for file in self._files:
             file.check()
 
@@ -96,7 +96,7 @@ class Model:
         raise UsageError(f"{self.config.family} is an encoder: it cannot chat")
 
     def graphs(self) -> dict[str, Graph]:
-        """What the model computes, before compilation, by step ({} on the oracle)."""
+        """Returns the model's graphs before compilation, by step ({} on the oracle)."""
         return {}
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
@@ -109,7 +109,8 @@ class Model:
         )
 
     def explain_bad(self, what: str) -> ModelError:
-        """Why numbers went bad: names the first weight that holds NaN or infinity."""
+        """Returns the error for numbers that are not finite; it names the first weight with NaN or
+        infinity."""
         for role, value in self.weights.items():
             if not all_finite(value):
                 bad = ~np.isfinite(value.astype(np.float32, copy=False))
@@ -125,7 +126,7 @@ class Model:
         )
 
     def _name(self, role: str) -> str:
-        """What the checkpoint calls the weight that plays `role`."""
+        """Returns the checkpoint's name for the weight with this role."""
         from weft.models import gguf, names
 
         if self.folder.is_file():

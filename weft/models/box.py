@@ -7,14 +7,14 @@ from pathlib import Path
 from weft.core.errors import ModelError
 from weft.core.hints import command
 
-CODE, CHAT = "box", "box-chat"  # what writes Python code, and what answers
+CODE, CHAT = "box", "box-chat"  # a writer of Python code, and a chat model
 NAMES = (CODE, CHAT)  # each is also the name of its folder in the package
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 
 
 def box_folder(name: str = CODE) -> Path:
-    """The folder of a model that is shipped inside the package. Raises ModelError when its files
-    are not there."""
+    """Returns the folder of a model shipped inside the package. Raises ModelError if files are
+    missing."""
     folder = Path(__file__).parent.parent / name
     missing = [file for file in FILES if not (folder / file).exists()]
     if missing:

@@ -1,4 +1,4 @@
-"""Chat templates: programs from a stranger, run in Jinja's sandbox in a process with limits."""
+"""Chat templates: untrusted programs, run in Jinja's sandbox in a process with limits."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from weft.core.errors import ModelError, UsageError
 from weft.importers.hf_config import read_bounded
 
 MAX_TEMPLATE = 1 << 20  # bytes
-MAX_SECONDS = 10.0  # of compiling, and of each rendering
+MAX_SECONDS = 10.0  # for compiling, and for each rendering
 MAX_MEMORY = 512 << 20  # bytes
-MAX_REPLY = 100 << 20  # bytes; MAX_TEXT characters of chat_worker, however JSON writes them
-TEMPLATE = "chat_template.jinja"  # the file of a model's folder
+MAX_REPLY = 100 << 20  # bytes; enough for MAX_TEXT characters of chat_worker in any JSON escape
+TEMPLATE = "chat_template.jinja"  # file in a model's folder
 _WORKER = Path(__file__).with_name("chat_worker.py")
 
 
 def read_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
-    """The template's source from chat_template.jinja or tokenizer_config.json, or None."""
+    """Returns the template's source from chat_template.jinja or tokenizer_config.json, or None."""
     path = folder / TEMPLATE
     if path.exists():
         return template_text(path)
     found = tokenizer_config.get("chat_template")
-    if isinstance(found, list):  # named templates; "default" is the one for chatting
+    if isinstance(found, list):  # named templates; "default" is the one for chat
         named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
         found = named.get("default")
     if found is None:
@@ -35,7 +35,7 @@ def read_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | No
 
 
 def template_text(path: Path) -> str:
-    """The source that a file holds. Raises ModelError, FileFormatError."""
+    """Returns the source in a file. Raises ModelError, FileFormatError."""
     try:
         return read_bounded(path, MAX_TEMPLATE).decode("utf-8")
     except UnicodeDecodeError:
@@ -43,8 +43,8 @@ def template_text(path: Path) -> str:
 
 
 class ChatTemplate:
-    """A compiled chat template, in a process of its own. Raises ModelError when the template itself
-    is broken, or takes more than MAX_SECONDS or MAX_MEMORY, at any time."""
+    """A compiled chat template, in its own process. Raises ModelError at any time if the template
+    is broken, or takes more than MAX_SECONDS or MAX_MEMORY."""
 
     def __init__(self, source: str) -> None:
         self._limits = Limits(MAX_SECONDS, MAX_MEMORY, MAX_REPLY)
@@ -53,14 +53,14 @@ class ChatTemplate:
         self._child = Confined(_WORKER, ("jinja2", "markupsafe"), setup, self._limits)
         try:
             self._child.start()
-        except Failed as e:  # the source is a stranger's: SyntaxError, RecursionError, ...
+        except Failed as e:  # the source is untrusted: SyntaxError, RecursionError, ...
             raise ModelError(f"the chat template does not compile: {e}") from None
         except Stopped as e:
             raise _stopped(e) from None
 
     def tree(self) -> list[Any]:
-        """The template as Jinja parsed it: a node is its kind (jinja2.nodes) and then its fields.
-        Raises ModelError for a template nested too deeply."""
+        """Returns the template as Jinja parsed it: a node is its kind (jinja2.nodes) followed by
+        its fields. Raises ModelError for a template nested too deeply."""
         try:
             return list(self._child.call({"parse": self._source}, self._limits)["tree"])
         except Failed as e:
@@ -75,8 +75,8 @@ class ChatTemplate:
         special_tokens: Mapping[str, str],
         variables: Mapping[str, Any],
     ) -> str:
-        """The prompt for `messages`; they and `variables` hold what JSON can. Raises UsageError
-        when the template refuses them, ModelError when it takes too much time or memory."""
+        """Returns the prompt for `messages`; they and `variables` hold JSON values. Raises
+        UsageError if the template rejects them, ModelError if it takes too much time or memory."""
         for m in messages:
             if not isinstance(m, Mapping) or not isinstance(m.get("role"), str):
                 raise UsageError(f"a chat message needs a role and content, got {str(m)[:80]}")
@@ -87,7 +87,7 @@ class ChatTemplate:
         }
         try:
             answer = self._child.call({"values": values}, self._limits)
-        except Failed as e:  # whatever a stranger's program may do to itself
+        except Failed as e:  # any error that the untrusted program raises
             raise UsageError(f"the chat template failed on these messages: {e}") from None
         except Stopped as e:
             raise _stopped(e) from None

@@ -1,8 +1,8 @@
-"""The chat template's side of the pipe: Jinja's immutable sandbox, in a process with limits.
+"""The worker process for chat templates: Jinja's immutable sandbox, in a process with limits.
 
-Same environment as transformers gives templates (whitespace trimming, loop controls, `tojson`
-without HTML escapes, `raise_exception`, `strftime_now`, `{% generation %}` blocks). Run by
-`weft.core.confined`, where nothing of weft can be imported.
+It gives templates the same environment as transformers (whitespace trimming, loop controls,
+`tojson` without HTML escapes, `raise_exception`, `strftime_now`, `{% generation %}` blocks). It is
+run by `weft.core.confined` and can import nothing of weft.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _template: Any = None
 
 
 def handle(request: dict[str, Any]) -> dict[str, Any]:
-    """{"source": ...} compiles; {"values": ...} renders: {"text": ...}, or {"refused": ...} where
-    the template raised an error of its own; {"parse": source} gives {"tree": ...}."""
+    """Handles a request. {"source": ...} compiles; {"values": ...} renders and returns {"text":
+    ...}, or {"refused": ...} if the template raised an error of its own; {"parse": source} returns
+    {"tree": ...}."""
     global _template
     if "parse" in request:
         return {"tree": _tree(make_environment().parse(request["parse"]))}
@@ -43,14 +44,14 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tree(node: Any) -> Any:
-    """A node as a list: its kind, then its fields in the order of jinja2's."""
+    """Returns a node as a list: its kind, then its fields in jinja2's order."""
     if isinstance(node, nodes.Node):
         return [type(node).__name__, *(_tree(getattr(node, name)) for name in node.fields)]
     return [_tree(n) for n in node] if isinstance(node, list) else node
 
 
 class Generation(Extension):
-    """`{% generation %}` marks the assistant's words for training; here it only renders."""
+    """`{% generation %}`, which marks the assistant's words for training; here it only renders."""
 
     tags = {"generation"}
 
@@ -61,7 +62,7 @@ class Generation(Extension):
 
 
 class Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, which names the operators that would build too much at once."""
+    """The sandbox, which also limits operators that could build huge values."""
 
     intercepted_binops = frozenset({"*", "**"})
 
@@ -74,7 +75,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
 
 def make_environment() -> Environment:
-    """What templates run in."""
+    """Returns the environment for templates."""
     env = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     env.filters["tojson"] = _tojson
     env.globals["raise_exception"] = _raise_exception

@@ -1,4 +1,4 @@
-"""What a model is, as plain data. `families` fills these in; `decoder` and `encoder` read them."""
+"""Models as plain data. `families` fills these in; `decoder` and `encoder` read them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions: `theta` is the base wavelength; `scaling` None or what a longer context
-    than the pre-training's `original` positions asks for. Pairs that turn fewer than `low_factor`
-    times in that many positions slow down by `factor`, those that turn more than `high_factor`
-    times stay, those between are blended: by their wavelength in "llama3" (Llama 3.1), by their
-    number in "yarn" (by whole numbers with `truncate`). "linear" slows all. `divisors`, where
-    given, slow each pair by its own factor besides; "longrope" takes `long_divisors` for a context
-    beyond `original`. cos and sin are multiplied by `magnitude`. `rotary` is how many of a head's
-    elements turn, from the first on; 0: all.
+    """Rotary positions. `theta` is the base wavelength. `scaling` is None, or the method for
+    contexts longer than the pre-training's `original` positions.
+
+    Pairs that turn fewer than `low_factor` times in `original` positions slow down by `factor`;
+    pairs that turn more than `high_factor` times keep their speed. Pairs between are blended: by
+    wavelength in "llama3" (Llama 3.1), by index in "yarn" (by integers with `truncate`). "linear"
+    slows all pairs.
+
+    `divisors`, if given, also slow each pair by its own factor; "longrope" uses `long_divisors` for
+    a context beyond `original`. cos and sin are multiplied by `magnitude`. `rotary` is the number
+    of a head's elements that turn, from the first on; 0: all.
     """
 
     theta: float = 10000.0
@@ -38,9 +41,9 @@ class Rope:
 
 
 class Layer(NamedTuple):
-    """The sizes of one layer. `projects` says which projections its attention has: "qkv"; "qk",
-    where values are what keys are before their norm; or "q", where it attends to the keys and
-    values of the earlier layer `kv_of`."""
+    """The sizes of one layer. `projects` lists the projections of its attention: "qkv"; "qk", where
+    the values are the keys before their norm; or "q", where it attends to the keys and values of
+    the earlier layer `kv_of`."""
 
     head_dim: int
     kv_heads: int
@@ -51,9 +54,9 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Delta:
-    """Layers by the gated delta rule: heads of queries and keys, each for as many of values; what
-    each holds. `tiled`: value head h has key head h % key_heads, not h // (values to a key).
-    `fused_qkvz`, `fused_ba`: one weight holds both, key head by key head."""
+    """Sizes of layers with the gated delta rule: heads of queries and keys, of values, and their
+    widths. `tiled`: value head h has key head h % key_heads, not h // (values per key).
+    `fused_qkvz`, `fused_ba`: one weight holds these parts, key head by key head."""
 
     key_heads: int
     value_heads: int
@@ -73,14 +76,14 @@ class Delta:
 
     @property
     def channels(self) -> int:
-        """Of queries, keys and values."""
+        """The number of channels of queries, keys and values."""
         return 2 * self.keys + self.values
 
 
 class Run(NamedTuple):
-    """What one of several machines computes of a model: layers `first` to `end` - 1, and whether
-    the embedding that comes before them and the output layer. Where the columns of matrices are
-    divided, those of `rank` among `ranks`."""
+    """The part of a model that one of several machines computes: layers `first` to `end` - 1, the
+    embedding if `embeds`, the output layer if `ends`. If columns of matrices are divided, it has
+    those of `rank` among `ranks`."""
 
     first: int
     end: int
@@ -113,60 +116,63 @@ class DecoderConfig:
     mlp_bias: bool = False
     fused_qkv: bool = False  # one weight holds q, k, v side by side
     fused_gate: bool = False  # one weight holds gate and up, side by side
-    fused_experts: Literal["", "turns", "halves"] = ""  # that of experts: in turn, or side by side
+    # One weight for gate and up of experts: alternating, or side by side.
+    fused_experts: Literal["", "turns", "halves"] = ""
     transposed: bool = False  # weights are [K, N] (GPT-2's Conv1D) instead of [N, K]
-    gate_limit: float = 0.0  # where a gate is cut off, and its partner on both sides; 0: nowhere
-    gate_slope: float = 1.702  # of the sigmoid of a gate that is cut off
-    output_gate: bool = False  # of attention: beside each head's query stands what gates its result
-    sinks: bool = False  # one more score for each head, without a value
-    qk_norm: Literal["", "head", "whole"] = ""  # a norm of queries and keys, per head or of all
+    gate_limit: float = 0.0  # limit of a gate, and of its partner on both sides; 0: none
+    gate_slope: float = 1.702  # slope of the sigmoid of a limited gate
+    output_gate: bool = False  # attention: each head's query comes with a gate for its result
+    sinks: bool = False  # one extra score per head, without a value
+    # A norm of queries and keys, per head or over all heads.
+    qk_norm: Literal["", "head", "whole"] = ""
     value_norm: bool = False  # each head's values are divided by their root mean square
     pre_norms: bool = True  # a norm before the mixer and before the feed-forward
     post_norms: bool = False  # a norm after each, before the residual add
     ropes: tuple[Rope, ...] = (Rope(),)  # () = learned positions
     layer_rope: tuple[int | None, ...] = ()  # which of `ropes` each layer uses; () = the first
     windows: tuple[int, ...] = ()  # sliding window per layer, 0 = full; () = all full
-    scale: float = 1.0  # of q . k
+    scale: float = 1.0  # factor on q . k
     attn_softcap: float = 0.0
     logit_softcap: float = 0.0
     query_growth: float = 0.0  # b: queries at t are times 1 + b ln(1 + floor(t / rope's original))
     embed_scale: float = 1.0
-    embed_scale_rounded: bool = False  # to the embedding's dtype, as the reference does
-    residual_scale: float = 1.0  # of what a layer's parts add
+    embed_scale_rounded: bool = False  # rounded to the embedding's dtype, like the reference
+    residual_scale: float = 1.0  # factor on what a layer's parts add
     logit_divisor: float = 1.0
     tied: bool = True
-    adapter_scale: float = 1.0  # of the low-rank adapter, where the weights hold one
-    adapters: int = 0  # from which each row takes one or none (`adapters.stacked`)
+    adapter_scale: float = 1.0  # factor on the low-rank adapter, if the weights hold one
+    adapters: int = 0  # number of adapters; each row uses one or none (`adapters.stacked`)
     act_dtype: DType = float32  # linear inputs are rounded to it where weights have it
     kv_dtype: DType = float32
-    forms: tuple[tuple[str, Form], ...] = ()  # role -> form of the weights that are packed
+    forms: tuple[tuple[str, Form], ...] = ()  # role -> form of packed weights
 
-    mixers: tuple[str, ...] = ()  # of each layer, a name in `mixers.MIXERS`; () = all attention
-    feed_forwards: tuple[str, ...] = ()  # likewise in `feed_forward`; () = all dense
-    conv_taps: int = 0  # of the short convolutions: the row itself and those just before it
+    mixers: tuple[str, ...] = ()  # per layer, a name in `mixers.MIXERS`; () = all attention
+    feed_forwards: tuple[str, ...] = ()  # per layer, a name in `feed_forward`; () = all dense
+    conv_taps: int = 0  # taps of short convolutions: the row itself and the preceding ones
     conv_bias: bool = False
-    delta: Delta | None = None  # of layers by the gated delta rule
-    experts: int = 0  # of a layer, where it has any
-    experts_used: int = 0  # for each token
+    delta: Delta | None = None  # for layers with the gated delta rule
+    experts: int = 0  # experts per layer that has any
+    experts_used: int = 0  # experts per token
     expert_ffn: int = 0
-    expert_norm: bool = False  # whether the weights of those used are made to sum to 1
+    # True if the weights of the chosen experts are normalised to sum to 1.
+    expert_norm: bool = False
     shared_ffn: int = 0  # width of the expert that all tokens use, times a gate; 0: none
-    by_layer: tuple[Layer, ...] = ()  # where layers are not alike; () = all of the sizes above
-    layer_input: int = 0  # how much of an embedding of its own each layer takes of a token
+    by_layer: tuple[Layer, ...] = ()  # sizes per layer if layers differ; () = all as above
+    layer_input: int = 0  # width of each layer's own token embedding
     layer_scale: bool = False  # each layer's result is multiplied by a number
-    run: Run | None = None  # what is computed here, where other machines do the rest; None: all
+    run: Run | None = None  # the part computed here if other machines do the rest; None: all
 
     def layer(self, i: int) -> Layer:
         return self.by_layer[i] if self.by_layer else Layer(self.head_dim, self.kv_heads, self.ffn)
 
     def kv_of(self, i: int) -> int:
-        """The layer whose keys and values layer i attends to."""
+        """Returns the layer whose keys and values layer i attends to."""
         other = self.layer(i).kv_of
         return i if other is None else other
 
     @property
     def shares(self) -> bool:
-        """Whether layers attend to the keys and values of others."""
+        """True if layers attend to the keys and values of other layers."""
         return any(layer.kv_of is not None for layer in self.by_layer)
 
     @property
@@ -184,7 +190,7 @@ class DecoderConfig:
         return self.windows[layer] if self.windows else 0
 
     def rope(self, layer: int) -> int | None:
-        """Which of `ropes` the layer uses; None: none."""
+        """Returns the index in `ropes` for a layer; None without a rope."""
         if self.layer_rope:
             return self.layer_rope[layer]
         return 0 if self.ropes else None
@@ -213,21 +219,24 @@ class EncoderConfig:
     act: Activation = "gelu"
     pad_id: int = 0
     act_dtype: DType = float32
-    forms: tuple[tuple[str, Form], ...] = ()  # as a decoder's
+    forms: tuple[tuple[str, Form], ...] = ()  # like a decoder's
 
     @property
     def head_dim(self) -> int:
         return self.hidden // self.heads
 
 
-COMMON_PROMPTS = ("query", "document")  # which every model has; empty where its files say nothing
+COMMON_PROMPTS = ("query", "document")  # names that every model has; empty if its files define none
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """The steps from a text to a vector (sentence-transformers' modules): `prompts` by name stand
-    before it, that called `default` where none is asked for; without `include_prompt` the prompt's
-    tokens are not pooled. The first `dim` numbers are the vector; None: all."""
+    """The steps from a text to a vector (sentence-transformers' modules).
+
+    `prompts`, by name, go before the text; `default` names the one used if none is requested.
+    Without `include_prompt` the prompt's tokens are not pooled. The vector is the first `dim`
+    numbers; None: all.
+    """
 
     modes: tuple[Literal["cls", "mean", "max"], ...] = ("mean",)  # several are concatenated
     normalize: bool = False
@@ -250,35 +259,35 @@ class TokenIds:
 
 @dataclass(frozen=True)
 class Made:
-    """A tokenizer that no folder holds: what would be tokenizer.json and tokenizer_config.json."""
+    """A tokenizer without a folder: the content of tokenizer.json and tokenizer_config.json."""
 
     data: bytes
     config: dict[str, Any]
 
 
 Kind = Literal[
-    "matrix",  # of a layer, which multiplies by it
+    "matrix",  # a layer's matrix for a product
     "head",  # the output matrix
-    "embed",  # the tokens'
-    "table",  # of positions or token types
+    "embed",  # token embeddings
+    "table",  # embeddings of positions or token types
     "norm",
     "bias",
-    "router",  # which scores experts
-    "experts",  # their matrices, one behind the other
+    "router",  # scores experts
+    "experts",  # matrices of experts, stacked
     "conv",
-    "gate",  # few rows, which rule whole heads or experts: not worth fewer bits
-    "decay",  # how fast each head of a delta rule forgets
-    "scale",  # which multiplies what comes out of a layer or an expert
+    "gate",  # few rows, which control whole heads or experts: not worth fewer bits
+    "decay",  # forgetting rate of each head of a delta rule
+    "scale",  # multiplies the result of a layer or an expert
     "sinks",
-    "adapter",  # a low-rank one beside a matrix: in no layout
+    "adapter",  # low-rank, added to a matrix; in no layout
 ]
 
 
 @dataclass(frozen=True)
 class WeightSpec:
-    """A weight the model reads: its name in the checkpoint, the shape it must have and what it is.
-    A name with {} stands for as many tensors as its first axis is long, one for each number from 0.
-    Of one that is `turned` the checkpoint holds the last two axes the other way round."""
+    """A weight that the model reads: its name in the checkpoint, its required shape and its kind. A
+    name with {} stands for one tensor per index of the first axis. If `turned`, the checkpoint
+    holds the last two axes swapped."""
 
     name: str
     shape: tuple[int, ...]
@@ -288,11 +297,13 @@ class WeightSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """Role ("embed", "0.q.w", ...) -> WeightSpec. `prefixes` are the prefixes a checkpoint of the
-    family may put before the names; the first under which `probe` exists is used for all. `spare`
-    are roles and names of what a checkpoint may hold though nothing reads it, `inert` are patterns
-    of others, and why. Where there is no `head` of its own, `twin` is the name of one that may hold
-    the embedding once more, or in its place."""
+    """Role ("embed", "0.q.w", ...) -> WeightSpec.
+
+    `prefixes` are prefixes that checkpoints of the family may put before the names; the first under
+    which `probe` exists is used for all. `spare` lists roles and names that a checkpoint may hold
+    though nothing reads them. `inert` maps patterns of other such names to the reason. Without a
+    `head`, `twin` is the name of a tensor that may hold the embedding again, or instead.
+    """
 
     weights: dict[str, WeightSpec] = field(default_factory=dict)
     spare: dict[str, str] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Digests of files' content, worked out once: they are kept with what the system says of a file.
+"""Digests of files' content, cached with the system's marks of the file.
 
-A file whose device, inode, size, and times of change are those of before holds what it held. Size
-and time of modification alone would not do: tools set that time, and a copy may have both. Nobody
-sets the time at which the inode changed (`st_ctime_ns`), short of setting the system's clock.
+A file with unchanged device, inode, size and times of change has unchanged content. Size and
+modification time alone are not enough: tools set that time, and a copy may have both. The time of
+inode change (`st_ctime_ns`) cannot be set without setting the system's clock.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 from weft.backends import cache as disk
 
-_SETTLED = 2_000_000_000  # nanoseconds: clocks of file systems tick that coarsely
+_SETTLED = 2_000_000_000  # nanoseconds; clocks of file systems are that coarse
 
 
 class Identity(tuple[int, ...]):
-    """The system's marks of a file: equal for an unchanged one, another for any other."""
+    """The system's marks of a file; equal marks mean an unchanged file."""
 
     @classmethod
     def of(cls, status: os.stat_result) -> Identity:
@@ -29,13 +29,14 @@ class Identity(tuple[int, ...]):
 
     @property
     def settled(self) -> bool:
-        """True if a change from now on would show: it has been the same for a while. On Windows
-        the time is another one, which tells nothing."""
+        """True if any later change will show, because the marks are old enough. Always False on
+        Windows, where that time means something else."""
         return os.name == "posix" and time.time_ns() - max(self[3], self[4]) > _SETTLED
 
 
 def content_digest(path: Path) -> str:
-    """The SHA-256 of a file, hexadecimal; read only where it is not known. Raises OSError."""
+    """Returns the SHA-256 of a file, hexadecimal; reads the file only if it is unknown. Raises
+    OSError."""
     with path.open("rb") as file:
         before = Identity.of(os.fstat(file.fileno()))
         settled, key, cache = before.settled, f"content {tuple(before)}", disk.kernels()
@@ -49,6 +50,6 @@ def content_digest(path: Path) -> str:
 
 
 def model_digests(folder: Path) -> dict[str, str]:
-    """Name -> digest of the files that a model's weights are read from. Raises OSError."""
+    """Returns name -> digest of the files behind a model's weights. Raises OSError."""
     files: list[Any] = [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]
     return {f.name: content_digest(f) for f in sorted([*files, folder / "config.json"])}

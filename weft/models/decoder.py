@@ -1,14 +1,14 @@
 """The decoder: one function for every family, on arrays (the NumPy oracle), graph Nodes or values
-on a tape alike.
+on a tape.
 
-A layer is norm, mixer, residual, norm, feed-forward, residual; which mixer and which feed-forward
-the config says (`mixers.py`, `feed_forward.py`), and their variants are data.
+A layer is norm, mixer, residual, norm, feed-forward, residual. The config chooses mixer and
+feed-forward (`mixers.py`, `feed_forward.py`); their variants are data.
 
-Rows are flattened: row n is one token. Serving (`forward`), it is `ids[n]` at position `pos[n]` of
-sequence slot `slot[n]`: a prefill passes many rows of one slot, a decode step one row per slot. New
-keys and values are written into the caches, then each row attends to what its slot holds up to its
-own position. Training (`train_forward`), the rows are whole sequences side by side, and attention
-needs no cache. Everything else is the same code.
+Rows are flattened: row n is one token. In serving (`forward`), it is `ids[n]` at position `pos[n]`
+of sequence slot `slot[n]`: a prefill passes many rows of one slot, a decode step one row per slot.
+New keys and values are written into the caches, then each row attends to its slot's rows up to its
+own position. In training (`train_forward`), the rows are whole sequences side by side, and
+attention needs no cache. The rest of the code is shared.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from weft.ops.picks import first_rows
 
 @dataclass(frozen=True)
 class Rows:
-    """Which tokens a step computes. All int32.
+    """The tokens of a step. All int32 except x.
 
     ids, slot, pos: [N]. at: for each number G of key/value heads [N * G], the cache row (slot * G +
-    g) * L + pos that row n's key and value of head g go to; negative where row n is padding. last:
-    [R], the rows whose logits are wanted, or None for all. table: [S, columns], where the caches
-    are in pages (`inputs.page_rows`). x: where another machine computed the layers before, the
-    residual stream float32 [N, hidden]; ids are None then. adapter: [N], or [1] for all rows, the
-    number of the adapter of each, c.adapters for none; None where the model has none.
+    g) * L + pos for row n's key and value of head g; negative for padding rows. last: [R], the rows
+    whose logits are wanted, or None for all. table: [S, columns], if the caches are in pages
+    (`inputs.page_rows`). x: if another machine computed the earlier layers, the residual stream
+    float32 [N, hidden]; then ids are None. adapter: [N], or [1] for all rows, the adapter number of
+    each row, c.adapters for none; None if the model has no adapters.
     """
 
     ids: Value
@@ -72,7 +72,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class _Cached:
-    """The past of rows in serving: state by name (`inputs.states`), and what it becomes."""
+    """The past of rows in serving: state by name (`inputs.states`), and its new values."""
 
     c: DecoderConfig
     rows: Rows
@@ -89,8 +89,9 @@ class _Cached:
         return kv_cache.attend(c, cache, q, rows.slot, rows.pos, c.window(i), sinks, rows.table)
 
     def recent(self, i: int, z: Value, count: int) -> list[Value]:
-        """Of a slot's rows those of this step, which stand side by side, and before them those in a
-        ring of its last, in which position t is row t % R."""
+        """Returns the row itself and its `count` - 1 predecessors. Predecessors in this step are
+        adjacent rows of the slot; earlier ones come from a ring of the slot's last rows, where
+        position t is row t % R."""
         rows, name = self.rows, f"conv.{i}"
         slots, ring, wide = ops.aval(self.state[name]).shape
         flat = ops.reshape(self.state[name], (slots * ring, wide))
@@ -109,7 +110,7 @@ class _Cached:
             found = ops.where(column(beside), ops.gather(z, near), kept)
             out.append(ops.where(column(ops.less_equal(0, pos)), found, 0.0))
         at = ops.add(start, ops.remainder(rows.pos, ring))
-        if ring < shape[0]:  # a later row of the slot may have the same place
+        if ring < shape[0]:  # a later row of the slot may use the same place
             row = ops.add(number, ring)
             far = ops.minimum(row, shape[0] - 1)
             heads, places = next(iter(rows.at.items()))
@@ -132,9 +133,10 @@ def forward(
     c: DecoderConfig, w: Weights, rows: Rows, state: Mapping[str, Value],
     gather: Callable[[Value], Value] | None = None,
 ) -> tuple[Value, dict[str, Value]]:  # fmt: skip
-    """Logits float32 [N or R, vocab] and the new state, both by the names of `inputs.states`.
-    Where other machines compute the last layers (`c.run`), the residual stream instead of logits.
-    Where columns are divided, `gather` gives those [N, M] of all ranks for this one's.
+    """Returns logits float32 [N or R, vocab] and the new state, by the names of `inputs.states`.
+
+    If other machines compute the last layers (`c.run`), returns the residual stream instead of
+    logits. If columns are divided, `gather` returns all ranks' columns for this rank's [N, M].
     """
     past = _Cached(c, rows, state)
     heads, at = next(iter(rows.at.items()))
@@ -147,8 +149,8 @@ def forward(
 
 
 def _chosen(c: DecoderConfig, number: Value, real: Value) -> AdapterRows:
-    """The adapters of rows, `number` int32 [N] or [1]. The products that add them leave out rows
-    that take none, and padding."""
+    """Returns the adapters of rows, `number` int32 [N] or [1]. The adapter products skip padding
+    and rows without an adapter."""
     some = ops.less(number, c.adapters)
     rows = ops.reshape(ops.cast(real, int32), (ops.aval(number).shape[0], -1))
     counts = ops.mul(ops.sum_(rows, 1), ops.cast(some, int32))
@@ -158,8 +160,9 @@ def _chosen(c: DecoderConfig, number: Value, real: Value) -> AdapterRows:
 def train_forward(
     c: DecoderConfig, w: Weights, ids: Value, training: Training = INFERENCE, packed: bool = False
 ) -> Value:
-    """Logits float32 [B * T, vocab] of whole sequences ids int32 [B, T], each from position 0. In
-    `packed` ones ~id begins another document, which is computed as if it stood alone."""
+    """Returns logits float32 [B * T, vocab] of whole sequences ids int32 [B, T], each from position
+    0. With `packed`, an id given as ~id begins another document, which is computed as if it were
+    alone."""
     pos, past = _whole(c, *ops.aval(ids).shape)
     if packed:
         first = ops.less(ids, 0)
@@ -171,7 +174,8 @@ def train_forward(
 
 
 def embed_forward(c: DecoderConfig, w: Weights, ids: Value) -> Value:
-    """The residual stream float32 [B * T, hidden] that layer 0 takes, of ids int32 [B, T]."""
+    """Returns the input of layer 0, the residual stream float32 [B * T, hidden], for ids int32 [B,
+    T]."""
     pos, _ = _whole(c, *ops.aval(ids).shape)
     return _embed(c, w, ops.reshape(ids, (-1,)), pos)
 
@@ -179,13 +183,14 @@ def embed_forward(c: DecoderConfig, w: Weights, ids: Value) -> Value:
 def layer_forward(
     c: DecoderConfig, w: Weights, i: int, x: Value, length: int, training: Training = INFERENCE
 ) -> Value:
-    """Layer i alone on the residual stream x[B * length, hidden] of whole sequences."""
+    """Returns layer i alone applied to the residual stream x[B * length, hidden] of whole
+    sequences."""
     pos, past = _whole(c, ops.aval(x).shape[0] // length, length)
     return _layer(_pass(c, w, pos, past, training), i, x)
 
 
 def _whole(c: DecoderConfig, batch: int, length: int) -> tuple[Value, Whole]:
-    """The positions of whole sequences side by side, and their past."""
+    """Returns the positions of whole sequences side by side, and their past."""
     pos = ops.const(np.tile(np.arange(length, dtype=np.int32), batch))
     return pos, Whole(c, batch, length)
 
@@ -202,8 +207,8 @@ def _body(
     c: DecoderConfig, w: Weights, ids: Value, pos: Value, past: Past, training: Training,
     last: Value | None = None, x: Value | None = None, **more: Any,
 ) -> Value:  # fmt: skip
-    """Logits of the rows (of rows `last` where given) at positions `pos`; what comes before and
-    after the layers here as `forward` says."""
+    """Returns logits of the rows (of rows `last` if given) at positions `pos`; `c.run` limits the
+    parts that are computed, as in `forward`."""
     w = matrices(c.forms, w)
     if x is None:
         x = (training.drop or keep)(_embed(c, w, ids, pos))
@@ -216,7 +221,7 @@ def _body(
 
 
 def _logits(p: Pass, x: Value) -> Value:
-    """The output layer on the residual stream x[N, hidden]."""
+    """Applies the output layer to the residual stream x[N, hidden]."""
     c, w = p.c, p.w
     head = "head" if "head" in w else "embed"
     logits = product(c, w, head, rounded(c, head, p.norm("norm", x)))
@@ -228,7 +233,7 @@ def _logits(p: Pass, x: Value) -> Value:
 
 
 def _layer(p: Pass, i: int, x: Value) -> Value:
-    """Layer i on the residual stream x[N, hidden]."""
+    """Applies layer i to the residual stream x[N, hidden]."""
     c = p.c
     mixer, feed_forward = MIXERS[c.mixer(i)], FEED_FORWARDS[c.feed_forward(i)]
     x = _added(p, f"{i}.attn", x, lambda h: mixer(p, i, h))
@@ -242,7 +247,7 @@ def _layer(p: Pass, i: int, x: Value) -> Value:
 
 
 def _added(p: Pass, role: str, x: Value, part: Callable[[Value], Value]) -> Value:
-    """x and what a part of a layer makes of it, with the norms around that."""
+    """Returns x plus the result of a part of a layer, with the norms around it."""
     c = p.c
     h = part(p.norm(f"{role}_norm", x) if c.pre_norms else x)
     h = p.norm(f"{role}_post", h) if c.post_norms else h
@@ -251,7 +256,7 @@ def _added(p: Pass, role: str, x: Value, part: Callable[[Value], Value]) -> Valu
 
 
 def _embed(c: DecoderConfig, w: Weights, ids: Value, pos: Value) -> Value:
-    """Token (and learned position) embeddings of the rows, float32 [N, hidden]."""
+    """Returns token (and learned position) embeddings of the rows, float32 [N, hidden]."""
     x = embedded(w["embed"], ids, c.embed_scale, c.embed_scale_rounded)
     if not c.ropes:
         x = ops.add(x, ops.cast(ops.gather(w["pos"], pos), float32))
@@ -273,13 +278,15 @@ def decoder_graph(
     one: bool = False,
     gather: Callable[[Value], Value] | None = None,
 ) -> Graph:
-    """The Graph of one step of at most `rows` rows (the scalar "n" says how many) over `slots`
-    caches of `context` positions; with `pages` over so many pages, of which the input "table"
-    [slots, columns] says whose they are. With `last` it gives the logits of one row, given at run
-    time by the input "last" [1]; else of all rows. `weights` gives each role's shape and dtype.
-    Of a part of a model (`c.run`) that does not embed, the input "x" [rows, hidden] is in the place
-    of "ids". `gather`: see `forward`. Where the model has adapters, the input "adapter" chooses of
-    them, with `one` for all rows [1]."""
+    """Returns the Graph of one step of at most `rows` rows (the scalar "n" is their number) over
+    `slots` caches of `context` positions. With `pages` the caches are that many pages, assigned by
+    the input "table" [slots, columns].
+
+    With `last` it returns the logits of one row, given by the input "last" [1]; else of all rows.
+    `weights` gives each role's shape and dtype. A part of a model (`c.run`) without the embedding
+    has the input "x" [rows, hidden] instead of "ids". `gather`: see `forward`. If the model has
+    adapters, the input "adapter" chooses them, with `one` for all rows [1].
+    """
 
     def given(label: str, size: int, bound: str | None = "n") -> Node:
         return ops.input_node(label, (size,), int32, "input", rows=bound)

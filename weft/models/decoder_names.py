@@ -1,4 +1,4 @@
-"""What a decoder's weights are called in a Hugging Face checkpoint, and the shapes they must have.
+"""The names of a decoder's weights in a Hugging Face checkpoint, and their required shapes.
 
 The roles are those of `names`.
 """
@@ -23,7 +23,7 @@ HEAD = "lm_head.weight"
 
 
 class Builder:
-    """Collects role -> WeightSpec."""
+    """A collector of role -> WeightSpec."""
 
     def __init__(self) -> None:
         self.weights: dict[str, WeightSpec] = {}
@@ -32,14 +32,14 @@ class Builder:
         self.weights[role] = WeightSpec(name, shape, kind, turned)
 
     def both(self, kind: Kind, role: str, name: str, *shape: int, biased: bool = True) -> None:
-        """A weight and its bias, if it has one: as long as the shape's first axis."""
+        """Adds a weight and its bias, if it has one, with the length of the shape's first axis."""
         self.add(kind, f"{role}.w", f"{name}.weight", *shape)
         if biased:
             self.add("bias", f"{role}.b", f"{name}.bias", shape[0])
 
 
 def decoder_layout(c: DecoderConfig) -> Layout:
-    """Names and shapes of a decoder's weights."""
+    """Returns names and shapes of a decoder's weights."""
     return _gpt2(c) if c.family == "gpt2" else _llama(c)
 
 
@@ -102,7 +102,7 @@ def _llama(c: DecoderConfig) -> Layout:
             size = layer.head_dim * (heads if c.qk_norm == "whole" else 1)
             if role in layer.projects:
                 b.add("norm", f"{i}.{role}_norm.w", f"{at}self_attn.{role}_norm.weight", size)
-        if layer.kv_of is not None:  # left over from the training
+        if layer.kv_of is not None:  # left over from training
             left = {"k": "k_proj", "v": "v_proj", "k_norm": "k_norm"}
             spare |= {f"{i}.{r}.w": f"{at}self_attn.{name}.weight" for r, name in left.items()}
     for old, new in RENAMED.get(c.family, {}).items():
@@ -113,14 +113,15 @@ def _llama(c: DecoderConfig) -> Layout:
 
 
 def _norms(c: DecoderConfig, kind: str) -> dict[str, str]:
-    """Role -> name of the norms around a layer's parts."""
+    """Returns role -> name of the norms around a layer's parts."""
     norms = NORMS[c.pre_norms, c.post_norms]
     if kind == "dense and experts":
         norms = norms | BESIDE
     return norms | {"input_post": "post_per_layer_input_norm"} if c.layer_input else norms
 
 
-Projections = dict[str, tuple[Kind, tuple[int, ...], bool]]  # role -> ..., whether it has a bias
+# Role -> (kind, shape, True with a bias).
+Projections = dict[str, tuple[Kind, tuple[int, ...], bool]]
 
 
 def _attention(c: DecoderConfig, i: int) -> Projections:
@@ -166,7 +167,7 @@ _MIXERS = {"attention": _attention, "conv": _conv, "delta": _delta}
 
 
 def _shared(c: DecoderConfig) -> Projections:
-    """Of the expert that all tokens use, if there is one."""
+    """Returns the projections of the expert that all tokens use, if there is one."""
     if not c.shared_ffn:
         return {}
     up: tuple[Kind, tuple[int, ...], bool] = ("matrix", (c.shared_ffn, c.hidden), False)
@@ -197,7 +198,8 @@ def _dense(c: DecoderConfig, i: int) -> Projections:
 
 
 def _experts(c: DecoderConfig, b: Builder, i: int, at: str) -> None:
-    """Qwen's names: a tensor for each expert. Those with biases come from GGUF alone."""
+    """Adds experts with Qwen's names, a tensor per expert. Those with biases only come from
+    GGUF."""
     b.both("router", f"{i}.router", f"{at}gate", c.experts, c.hidden, biased=c.mlp_bias)
     for role in ("gate", "up", "down"):
         shape = (c.hidden, c.expert_ffn) if role == "down" else (c.expert_ffn, c.hidden)
@@ -209,7 +211,7 @@ def _experts(c: DecoderConfig, b: Builder, i: int, at: str) -> None:
 
 
 def _fused_experts(c: DecoderConfig, b: Builder, i: int, at: str) -> None:
-    """One tensor for all experts: gpt-oss's, whose matrices are [in, out] and have biases, and
+    """Adds one tensor for all experts: gpt-oss's, whose matrices are [in, out] and have biases, and
     Gemma 4's."""
     turned = c.fused_experts == "turns"
     b.both("router", f"{i}.router", f"{at}router", c.experts, c.hidden, biased=c.mlp_bias)

@@ -1,6 +1,7 @@
-"""Who proposes the tokens of a Decoder's answers: their own text, a small model.
+"""Chooses the source of draft tokens for a Decoder: its own text, or a small model.
 
-What is proposed changes no token (weft.engine.drafts)."""
+Drafts change no token (weft.engine.drafts).
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def drafts_by(model: Decoder, draft: Decoder | None, sequences: int, pages: int) -> Drafts:
-    """Proposals for as many sequences of `model` at once: from texts, and where these have none by
-    `draft`, whose cache gets so many pages, or what its context takes. Raises UsageError for a
+    """Returns drafts for `sequences` sequences of `model`: from texts, and where these have none
+    from `draft`, whose cache gets `pages` pages, or at least one context. Raises UsageError for a
     model that cannot draft for this one."""
     if draft is None:
         return Suffixes()
@@ -32,8 +33,8 @@ def drafts_by(model: Decoder, draft: Decoder | None, sequences: int, pages: int)
 
 
 def check_pair(model: Any, draft: Any) -> None:
-    """Raises UsageError unless `draft` is a decoder with the tokens of `model`, and both can go
-    on from any earlier token."""
+    """Raises UsageError unless `draft` is a decoder with the same tokens as `model`, and both can
+    resume from any earlier token."""
     from weft.models.model import Decoder
 
     if draft is model:
@@ -60,14 +61,14 @@ def check_pair(model: Any, draft: Any) -> None:
 
 
 class Drafting:
-    """What a Decoder has to do with drafts."""
+    """The methods of a Decoder for drafts."""
 
     _drafting: dict[tuple[object, int], Engine]
 
     def drafting_engine(self: Any, draft: Decoder | bool, sequences: int) -> Engine:
-        """What plays so many sequences at once with drafts (True: from texts alone): an engine on
-        pages, where rows of several sequences go in one step. Raises UsageError for a `draft` that
-        does not fit, and where the model is a file of compiled Programs."""
+        """Returns an engine that runs `sequences` sequences at once with drafts (True: from texts
+        alone). Its cache is in pages, so one step takes rows of several sequences. Raises
+        UsageError for a `draft` that does not fit, and for a file of compiled Programs."""
         by = None if isinstance(draft, bool) else draft
         slots = 1 << (min(sequences, self.max_batch) - 1).bit_length()
         made: Engine | None = self._drafting.get((by, slots))

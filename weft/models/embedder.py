@@ -1,4 +1,4 @@
-"""Encoders as users hold them: texts in, vectors out, in padded batches of few shapes."""
+"""The Encoder class: turns texts into vectors, in padded batches of few shapes."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Encoder(Model):
         super().__init__(folder, config, weights, device, make_tokenizer)
         self.pooling, self.max_length = pooling, max_length
         self._hidden = hidden
-        self._lock = lock_of(self)  # steps share buffers: one thread at a time
+        self._lock = lock_of(self)  # steps share buffers, so one thread at a time
 
     def graphs(self) -> dict[str, Graph]:
-        """The Graph of one text of at most 32 tokens (each other shape has one like it)."""
+        """Returns the Graph of one text of at most 32 tokens (other shapes are alike)."""
         from weft.models.encoder import encoder_graph
 
         avals = weight_avals(self.weights)
@@ -52,7 +52,8 @@ class Encoder(Model):
 
     @property
     def widths(self) -> list[int]:
-        """Tokens per text of the steps there are; a text takes the narrowest that it fits."""
+        """The possible numbers of tokens per text in a step; a text takes the smallest that
+        fits."""
         sizes = [bucket(1, NARROW, self.max_length)]
         while sizes[-1] < self.max_length:
             sizes.append(bucket(sizes[-1] + 1, NARROW, self.max_length))
@@ -66,10 +67,11 @@ class Encoder(Model):
     def embed(
         self, texts: str | Sequence[str], prompt: str | None = None, prompt_name: str | None = None
     ) -> np.ndarray:
-        """float32 [N, dim], one row per text; longer texts are cut at `max_length` tokens.
+        """Returns float32 [N, dim], one row per text; texts are cut at `max_length` tokens.
 
-        `prompt` stands before each text; without one, that of the model's which is called
-        `prompt_name`, or else the model's default, if it has one ("": none)."""
+        `prompt` goes before each text. Without it, the model's prompt called `prompt_name` does, or
+        else the model's default, if it has one ("": none).
+        """
         if isinstance(texts, str):
             texts = [texts]
         tokenizer = self.need_tokenizer("embedding text needs one")
@@ -78,7 +80,7 @@ class Encoder(Model):
         return self.embed_ids(rows, self.skipped(prompt))
 
     def prompt(self, prompt: str | None = None, name: str | None = None) -> str:
-        """The prompt before a text; see `embed`. Raises UsageError for a name it has not."""
+        """Returns the prompt before a text; see `embed`. Raises UsageError for an unknown name."""
         known = dict.fromkeys(COMMON_PROMPTS, "") | dict(self.pooling.prompts)
         name = self.pooling.default if name is None else name
         if prompt is not None or name is None:
@@ -90,15 +92,15 @@ class Encoder(Model):
         return known[name]
 
     def skipped(self, prompt: str) -> int:
-        """The number of tokens that are not pooled of a text after `prompt`."""
+        """Returns how many tokens of a text after `prompt` are not pooled."""
         if not prompt or self.pooling.include_prompt:
             return 0
         tokenizer = self.need_tokenizer("a prompt needs one")
         return len(tokenizer.encode(prompt)) - bool(tokenizer.around()[1])
 
     def embed_ids(self, rows: Sequence[Sequence[int]], skip: int | Sequence[int] = 0) -> np.ndarray:
-        """Like `embed`, from token ids with [CLS] and [SEP] already in place. The first `skip` ids
-        of each row are read and not pooled."""
+        """Does `embed` for token ids that include [CLS] and [SEP]. The first `skip` ids of each row
+        are read but not pooled."""
         self._check_files()
         skips = np.broadcast_to(np.asarray(skip, np.int32), (len(rows),))
         out = np.empty((len(rows), self.dim), np.float32)
@@ -106,7 +108,8 @@ class Encoder(Model):
             width = bucket(max(len(rows[i]) for i in group), NARROW, self.max_length)
             height = bucket(len(group), 1, ROWS)
             ids = np.full((height, width), self.config.pad_id, np.int32)
-            lengths = np.ones(height, np.int32)  # padding rows see one token: no empty softmax
+            # Padding rows see one token, to avoid an empty softmax.
+            lengths = np.ones(height, np.int32)
             for row, i in enumerate(group):
                 if not 0 < len(rows[i]) <= self.max_length:
                     raise LimitError(f"a text of {len(rows[i])} tokens; 1 to {self.max_length} fit")
@@ -127,7 +130,8 @@ guard_methods(Encoder)
 
 
 def prompted(prompt: str, text: Any) -> Any:
-    """A text with a prompt before it; what is no text, as it is, for the tokenizer to refuse."""
+    """Returns a text with a prompt before it. Other values are unchanged; the tokenizer rejects
+    them."""
     return prompt + text if prompt and isinstance(text, str) else text
 
 
@@ -137,7 +141,8 @@ TOKENS = 2048  # tokens in one step, padding included
 
 
 def bucket(n: int, lo: int, hi: int) -> int:
-    """The smallest power of two >= n that is >= lo, but at most hi (so few Programs serve all)."""
+    """Returns the smallest power of two >= n that is >= lo, but at most hi, so that few Programs
+    suffice."""
     size = lo
     while size < n:
         size *= 2
@@ -145,7 +150,8 @@ def bucket(n: int, lo: int, hi: int) -> int:
 
 
 def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Indices in groups of similar length, each within ROWS texts and TOKENS padded tokens."""
+    """Yields indices in groups of similar length, each within ROWS texts and TOKENS padded
+    tokens."""
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     group: list[int] = []
     for i in order:

@@ -17,8 +17,8 @@ Weights = Mapping[str, Value]
 
 
 def forward(c: EncoderConfig, w: Weights, ids: Value, lengths: Value) -> Value:
-    """Token vectors float32 [B, T, hidden] of ids int32 [B, T]; row b holds lengths[b] tokens,
-    and what lies beyond them is neither looked at nor meaningful in the result."""
+    """Returns token vectors float32 [B, T, hidden] of ids int32 [B, T]. Row b has lengths[b]
+    tokens; later positions are not read, and their results are undefined."""
     w = matrices(c.forms, w)
     batch, length = ops.aval(ids).shape
     x = _embed(c, w, ids, batch, length)
@@ -31,7 +31,8 @@ def forward(c: EncoderConfig, w: Weights, ids: Value, lengths: Value) -> Value:
 
 
 def _embed(c: EncoderConfig, w: Weights, ids: Value, batch: int, length: int) -> Value:
-    """Token + position + type embeddings, normalised: [B * T, hidden]. Every text is type 0."""
+    """Returns token + position + type embeddings, normalised: [B * T, hidden]. Every text is type
+    0."""
     x = ops.cast(ops.gather(w["embed"], ops.reshape(ids, (batch * length,))), float32)
     table = _positions(c, w, ids, batch, length)
     if c.token_types:
@@ -44,8 +45,8 @@ def _embed(c: EncoderConfig, w: Weights, ids: Value, batch: int, length: int) ->
 
 
 def _positions(c: EncoderConfig, w: Weights, ids: Value, batch: int, length: int) -> Value:
-    """Rows of the position table, float32 [T, hidden] for all texts. In RoBERTa [B * T, hidden]:
-    padding tokens, wherever they stand, are not counted, and have the row of their own id."""
+    """Returns rows of the position table, float32 [T, hidden] for all texts. In RoBERTa it is [B *
+    T, hidden]: padding tokens anywhere are not counted, and have the row of their own id."""
     if not c.position_offset:
         return ops.cast(ops.slice_(w["pos"], (0, 0), (length, c.hidden)), float32)
     pad = ops.equal(ids, c.pad_id)
@@ -55,7 +56,7 @@ def _positions(c: EncoderConfig, w: Weights, ids: Value, batch: int, length: int
 
 
 def _linear(c: EncoderConfig, x: Value, w: Weights, role: str) -> Value:
-    """x[R, K] . w[M, K]^T + b[M], float32 whatever the weights' dtype."""
+    """Returns x[R, K] . w[M, K]^T + b[M], float32 for weights of any dtype."""
     return linear(c.act_dtype, x, w[f"{role}.w"], w[f"{role}.b"])
 
 
@@ -66,7 +67,7 @@ def _norm(c: EncoderConfig, w: Weights, role: str, x: Value) -> Value:
 def _attention(
     c: EncoderConfig, w: Weights, i: int, x: Value, lengths: Value, batch: int, length: int
 ) -> Value:
-    """Self attention over each row's own tokens: [B * T, hidden]."""
+    """Returns self attention over each row's own tokens: [B * T, hidden]."""
     heads = []
     for role in "qkv":
         h = _linear(c, x, w, f"{i}.{role}")
@@ -83,7 +84,7 @@ def encoder_graph(
     batch: int,
     length: int,
 ) -> Graph:
-    """The Graph of `forward` for [batch, length] ids; inputs "ids" and "lengths"."""
+    """Returns the Graph of `forward` for [batch, length] ids, with inputs "ids" and "lengths"."""
     with ops.building():
         ids = ops.input_node("ids", (batch, length), int32)
         lengths = ops.input_node("lengths", (batch,), int32)

@@ -1,4 +1,4 @@
-"""Encoders played by NumPy or by compiled Programs."""
+"""Encoders run by NumPy or by compiled Programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Hidden = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def eager_encoder(config: EncoderConfig, weights: Mapping[str, np.ndarray]) -> Hidden:
-    """The encoder as the oracle computes it."""
+    """Returns the encoder as a NumPy function."""
     from weft.models import encoder
 
     return lambda ids, lengths: np.asarray(encoder.forward(config, weights, ids, lengths))
@@ -33,7 +33,7 @@ def eager_encoder(config: EncoderConfig, weights: Mapping[str, np.ndarray]) -> H
 def encoder_program(
     config: EncoderConfig, weights: Mapping[str, np.ndarray], shape: tuple[int, int], caps: Caps
 ) -> Program:
-    """The Program for ids of one shape."""
+    """Returns the Program for ids of one shape."""
     from weft.tensor.programs import program_for
 
     avals = weight_avals(weights)
@@ -49,7 +49,7 @@ def encoder_program(
 def compiled_encoder(
     config: EncoderConfig, weights: Mapping[str, np.ndarray], device: Device
 ) -> Hidden:
-    """The encoder on a device: one Program per shape of `ids`, compiled on first use."""
+    """Returns the encoder on a device: one Program per shape of `ids`, compiled on first use."""
     placed: dict[str, Buffer] = {}
     sessions: dict[tuple[int, ...], Session] = {}
     arenas: list[Arena] = []

@@ -36,26 +36,31 @@ def load(
     quant: str | None = None,
     adapters: Mapping[str, str | os.PathLike[str]] | None = None,
 ) -> Model:
-    """The model in a Hugging Face folder (config.json, safetensors, tokenizer.json) or a GGUF file,
-    or one of a hub by its name (ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf or :Q4_K_M), which
-    is fetched into huggingface_hub's cache where that lacks it; or "box" or "box-chat", weft's own.
+    """Loads a model onto a device.
+
+    path: a Hugging Face folder (config.json, safetensors, tokenizer.json), a GGUF file, or a name
+    on a hub (ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf or :Q4_K_M), which is fetched into
+    huggingface_hub's cache if it is missing there; or weft's own "box" or "box-chat".
 
     device: see `weft.backends.registry.get`; "oracle" computes with NumPy. dtype: None keeps the
     checkpoint's (packed weights stay packed); "float32", "float16" or "bfloat16" converts the
     weights. context: positions of the KV cache per sequence (default: the model's, at most 4096).
-    max_batch: sequences that generate at once. cache: what keys and values are kept in, "f32",
-    "f16", "bf16" or "int8" (default: the weights' dtype; docs/evaluation.md says what each loses).
-    act_dtype: what the inputs of linear layers are rounded to where they meet weights of that
-    dtype; by default bfloat16 if the weights are bfloat16 (as the checkpoint's own framework
-    computes, and twice as fast where the device multiplies such pairs), else float32: not rounded.
-    "int8" quantises the inputs of packed weights in blocks of 32 (those of 8-bit weights and of the
-    output layer to 15 bits), so that CPUs multiply integers.
-    quant: a scheme ("int4", "int8", ...: docs/quantizing.md) that the linear layers of a folder are
-    brought to on the way in, embeddings to int8; what comes of it is kept in weft's cache.
-    adapters: LoRA adapters in PEFT's layout by the names that `generate(adapter=...)` has for them;
-    each sequence takes one or none (docs/serving.md).
-    Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError, UsageError; HubError
-    and StorageError of fetching.
+    max_batch: sequences that generate at once. cache: the dtype of keys and values, "f32", "f16",
+    "bf16" or "int8" (default: the weights' dtype; docs/evaluation.md has the losses).
+
+    act_dtype: the dtype that inputs of linear layers are rounded to where the weights have that
+    dtype. The default is bfloat16 for bfloat16 weights (as the checkpoint's own framework computes;
+    twice as fast if the device multiplies such pairs), else float32: not rounded. "int8" quantises
+    the inputs of packed weights in blocks of 32, so that CPUs multiply integers; inputs of 8-bit
+    weights and of the output layer get 15 bits.
+
+    quant: a scheme ("int4", "int8", ...: docs/quantizing.md) for the linear layers of a folder;
+    while loading, they are quantised to it, and embeddings to int8. The result is stored in weft's
+    cache. adapters: LoRA adapters in PEFT's layout, by the names for `generate(adapter=...)`; each
+    sequence uses one or none (docs/serving.md).
+
+    Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError, UsageError; fetching
+    raises HubError and StorageError.
     """
     folder = located(path)
     check_batch(max_batch)
@@ -74,26 +79,26 @@ def load(
 
 @contextmanager
 def naming(folder: Path) -> Iterator[None]:
-    """Has what the system says while a model is loaded come out as weft's errors."""
+    """Converts system errors during loading into weft's errors."""
     try:
         yield
     except MemoryError as e:
         if isinstance(e, OutOfMemoryError):
             raise
         raise OutOfMemoryError(f"{folder}: loading needs more memory than is free: {e}") from None
-    except OSError as e:  # from looking around in the folder: no permission, a name too long
+    except OSError as e:  # from reading the folder: no permission, a name too long
         raise FileFormatError(f"{str(folder)[:200]}: cannot be read: {e.strerror or e}") from None
 
 
 def located(path: str | os.PathLike[str]) -> Path:
-    """The path if something is there, else the model of that name, fetched where it has to be;
+    """Returns the path if it exists, else that of the model with this name, fetched if necessary;
     "box" and "box-chat" are names."""
     found = Path(path)
     if path in NAMES or not os.path.exists(found):
         from weft.models.hub.resolve import resolve
 
         found = resolve(path)
-    if not os.path.exists(found):  # unlike pathlib's, False for what is too long for a name
+    if not os.path.exists(found):  # unlike pathlib's, False for a name that is too long
         raise ModelError(
             f"{str(found)[:200]} does not exist; expected a Hugging Face folder, a GGUF file or "
             "ORG/NAME"
@@ -108,7 +113,7 @@ def _adapter_name(name: object) -> str:
 
 
 def check_batch(batch: object) -> None:
-    """Raises UsageError for a `max_batch` that is none."""
+    """Raises UsageError for an invalid `max_batch`."""
     if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= 1024:
         raise UsageError(f"max_batch is {batch!r}; expected an integer from 1 to 1024")
 
@@ -116,8 +121,8 @@ def check_batch(batch: object) -> None:
 def _compiled(
     path: Path, device: str | Device | None, fallback: str | None, asked: Mapping[str, Any]
 ) -> Any:
-    """What is in a compiled model's or function's file; `asked` are those options of `load` that
-    compiling has settled."""
+    """Loads the file of a compiled model or function; `asked` are the options of `load` that were
+    fixed at compile time."""
     from weft.models.progress import progress
     from weft.tensor.stored import Stored, opened
 

@@ -1,12 +1,12 @@
-"""How well a model predicts a text, and how far it is from another model.
+"""Measures how well a model predicts a text, and its distance from another model.
 
-A text is read in windows of `context` tokens, each of which begins `stride` tokens after the one
-before it; only the tokens that no window before has scored count, so each of them has at least
-`context - stride` tokens before it (but at the beginning of the text). A bos that the tokenizer
-puts before a text stands before every window. Logits come in blocks of rows; sums are float64.
+A text is read in windows of `context` tokens, each starting `stride` tokens after the previous one.
+Only tokens that no earlier window has scored count. So each has at least `context - stride` tokens
+before it, except at the beginning of the text. If the tokenizer puts a bos before a text, every
+window starts with it. Logits come in blocks of rows; sums are float64.
 
-Perplexity is exp of the mean loss; its standard error is first-order, as llama.cpp's perplexity
-tool prints it. The Kullback-Leibler divergence is that of the model's distribution from the
+Perplexity is exp of the mean loss; its standard error is first-order, like that of llama.cpp's
+perplexity tool. The Kullback-Leibler divergence is that of the model's distribution from the
 reference's, sum p_ref (log p_ref - log p), in nats per token.
 """
 
@@ -24,12 +24,12 @@ from weft.models.base import Model
 from weft.models.evaluate_text import Text, Tokens, tokens_of
 from weft.models.model import Decoder
 
-CONTEXT = 512  # tokens of a window, where nothing else is asked for
+CONTEXT = 512  # default tokens per window
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over tokens and its standard error (0 of a single one)."""
+    """A mean over tokens and its standard error (0 for a single token)."""
 
     value: float
     error: float
@@ -42,10 +42,10 @@ class Mean:
 
 @dataclass(frozen=True)
 class Against:
-    """A model beside its reference, on the same tokens. In nats per token: `loss` the reference's
-    loss, `excess` the model's less the reference's, `kl` the divergence, `kl_p99` and `kl_max` its
-    99th percentile and largest value. `same_top`: how often the likeliest token is the same, with
-    the standard error of a binomial share."""
+    """A model compared with its reference, on the same tokens. In nats per token, `loss` is the
+    reference's loss and `excess` the model's minus the reference's; `kl` is the divergence.
+    `kl_p99` and `kl_max` are its 99th percentile and maximum. `same_top` is the share of tokens
+    with the same most probable token, with the standard error of a binomial share."""
 
     loss: Mean
     excess: Mean
@@ -57,8 +57,9 @@ class Against:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`tokens` were scored, in windows of `context` at every `stride`; `loss` in nats per token,
-    `nbytes` the UTF-8 bytes they stand for (None where ids were given)."""
+    """The result of an evaluation: `tokens` were scored, in windows of `context` at every `stride`;
+    `loss` is in nats per token. `nbytes` are the UTF-8 bytes of the scored text (None if ids were
+    given)."""
 
     tokens: int
     context: int
@@ -79,7 +80,7 @@ class Evaluation:
         return Mean(self.loss.value * factor, self.loss.error * factor)
 
     def data(self) -> dict[str, Any]:
-        """All figures by name, for JSON; standard errors end in `_error`."""
+        """Returns all figures by name, for JSON; standard errors end in `_error`."""
         means = {
             "loss": self.loss,
             "perplexity": self.perplexity,
@@ -116,15 +117,17 @@ def evaluate(
     limit: int | None = None,
     note: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """The loss of `model` on a text (a string, a Path to a file, a file open in binary, or token
-    ids), and its distance from `reference`.
+    """Computes the loss of `model` on a text (a string, a Path to a file, a file open in binary, or
+    token ids), and its distance from `reference`.
 
-    context: tokens of a window (512, or fewer where a model holds fewer); stride: tokens from one
-    window to the next (half a window). limit: tokens of the text at most. `note(done, total)` is
-    called as tokens are scored. Memory holds the ids and some figures of each token, logits of 64
-    rows at a time. Raises UsageError (encoders, a text shorter than two tokens, windows that do
-    not fit), FileFormatError (not UTF-8), ModelError (NaN logits; a reference with another
-    vocabulary or tokenizer).
+    context: tokens per window (512, or fewer if a model holds fewer). stride: tokens from one
+    window to the next (half a window). limit: most tokens of the text. `note(done, total)` is
+    called as tokens are scored. Memory holds the ids and some figures of each token, and logits of
+    64 rows at a time.
+
+    Raises UsageError (encoders, a text shorter than two tokens, windows that do not fit),
+    FileFormatError (not UTF-8), ModelError (NaN logits; a reference with another vocabulary or
+    tokenizer).
     """
     first, second = _decoder(model), None if reference is None else _decoder(reference)
     if second is first:
@@ -152,7 +155,7 @@ def evaluate(
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """float64 [N, V] of logits [N, V]."""
+    """Returns float64 [N, V] of logits [N, V]."""
     x = logits.astype(np.float64)
     x -= x.max(-1, keepdims=True)
     x -= np.log(np.exp(x).sum(-1, keepdims=True))
@@ -166,7 +169,7 @@ def _decoder(model: Model) -> Decoder:
 
 
 def _window(context: int | None, stride: int | None, room: int, prefix: int) -> tuple[int, int]:
-    """Tokens of a window and from one to the next. Raises UsageError."""
+    """Returns tokens per window and from one window to the next. Raises UsageError."""
     context = min(CONTEXT, room) if context is None else context
     least = 2 + prefix
     if not least <= context <= room:
@@ -178,13 +181,13 @@ def _window(context: int | None, stride: int | None, room: int, prefix: int) -> 
 
 
 def _windows(tokens: Tokens, context: int, stride: int) -> Iterator[tuple[np.ndarray, int]]:
-    """(ids of a window, how many of its rows predict what was scored before)."""
+    """Yields (ids of a window, number of its rows that predict already scored tokens)."""
     prefix = np.asarray(tokens.prefix, np.int32)
     length, total = context - len(prefix), len(tokens.ids)
     begin = scored = 0
     while True:
         end = min(begin + length, total)
-        first = max(scored - begin + len(prefix), 1)  # of the tokens to score, in the window
+        first = max(scored - begin + len(prefix), 1)  # first token to score, within the window
         yield np.concatenate((prefix, tokens.ids[begin:end])), first - 1
         if end == total:
             return
@@ -194,7 +197,7 @@ def _windows(tokens: Tokens, context: int, stride: int) -> Iterator[tuple[np.nda
 def _logits(
     model: Decoder, reference: Decoder | None, ids: np.ndarray, skip: int
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
-    """(row, the model's logits from there on, the reference's)."""
+    """Yields (row, the model's logits from there on, the reference's)."""
     ours = model.logit_blocks(ids, skip)
     theirs = iter(()) if reference is None else reference.logit_blocks(ids, skip)
     for logits in ours:
@@ -205,8 +208,8 @@ def _logits(
 def _figures(
     logits: np.ndarray, others: np.ndarray | None, targets: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Of each row: loss; with a reference also its loss, the divergence, whether the likeliest
-    token is the same."""
+    """Returns for each row its loss; with a reference also the reference's loss, the divergence,
+    and a flag for the same most probable token."""
     rows = np.arange(len(targets))
     q = log_softmax(logits)
     loss = -q[rows, targets]
@@ -215,7 +218,7 @@ def _figures(
     p = log_softmax(others)
     weight = np.exp(p)
     apart = np.subtract(p, q, out=np.zeros_like(p), where=weight > 0)  # 0 log 0 is 0
-    kl = np.maximum((weight * apart).sum(-1), 0.0)  # never negative but by rounding
+    kl = np.maximum((weight * apart).sum(-1), 0.0)  # negative only by rounding
     return loss, -p[rows, targets], kl, logits.argmax(-1) == others.argmax(-1)
 
 

@@ -1,4 +1,4 @@
-"""The text that a model is evaluated on: a file of any size in, token ids out."""
+"""The text for an evaluation: turns a file of any size into token ids."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 Text = str | Path | BinaryIO | Sequence[int] | np.ndarray
 READ = 1 << 18  # bytes read at once
 BLOCK = 1 << 19  # characters encoded at once
-# A line that ends here and goes on without white space: there the usual tokenizers cut anyway.
+# A line end between visible characters; the usual tokenizers cut there anyway.
 _CUT = re.compile(r"(?<=\S)\n(?=\S)")
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """`ids` int32 [T] of a text, without the `prefix` (bos) that its tokenizer puts before a text.
-    `nbytes`: UTF-8 bytes of the text behind the ids that something stands before (None without a
-    text)."""
+    """The tokens of a text: `ids` int32 [T], without the `prefix` (bos) that its tokenizer puts
+    before a text. `nbytes`: UTF-8 bytes of the text of the ids that have a predecessor (None
+    without a text)."""
 
     ids: np.ndarray
     prefix: tuple[int, ...] = ()
@@ -36,10 +36,12 @@ class Tokens:
 
 
 def tokens_of(text: Text, model: Decoder, reference: Decoder | None, limit: int | None) -> Tokens:
-    """At most `limit` tokens of a text, a file (Path, or open in binary) or of ids. A text of more
-    than BLOCK characters is encoded in blocks that end at the end of a line. Raises
-    FileFormatError for what is not UTF-8, UsageError for a text of fewer than two tokens (bos
-    counts), ModelError where the reference's tokenizer gives other ids."""
+    """Returns at most `limit` tokens of a text, a file (Path, or open in binary) or of ids. A text
+    longer than BLOCK characters is encoded in blocks that end at a line end.
+
+    Raises FileFormatError for text that is not UTF-8, UsageError for fewer than two tokens (bos
+    counts), ModelError if the reference's tokenizer gives other ids.
+    """
     if limit is not None and limit < 1:
         raise UsageError(f"limit is {limit}; expected a positive number of tokens")
     where = str(text) if isinstance(text, Path) else "the text"
@@ -63,7 +65,7 @@ def tokens_of(text: Text, model: Decoder, reference: Decoder | None, limit: int 
 
 
 def _decoded(file: BinaryIO, where: str) -> Iterator[str]:
-    """The text of an open file, some of it at a time. Raises FileFormatError."""
+    """Yields the text of an open file in parts. Raises FileFormatError."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     done = 0
     while True:
@@ -80,7 +82,7 @@ def _decoded(file: BinaryIO, where: str) -> Iterator[str]:
 
 
 def _blocks(parts: Iterator[str]) -> Iterator[str]:
-    """The same text in blocks of about BLOCK characters."""
+    """Yields the same text in blocks of about BLOCK characters."""
     held: list[str] = []
     size = 0
     for part in parts:
@@ -125,20 +127,21 @@ def _encoded(
         if count == limit:
             break
     found = np.concatenate(parts)
-    if not prefix:  # nothing stands before the first token: it is not predicted
+    if not prefix:  # the first token has no predecessor, so it is not predicted
         nbytes -= _size(tokenizer, found[:1].tolist())
     return Tokens(found, prefix, max(nbytes, 0))
 
 
 def _size(tokenizer: Tokenizer, ids: list[int]) -> int:
-    """UTF-8 bytes of what ids say; a character that is cut off at the end counts as one."""
+    """Returns the UTF-8 bytes of the ids' text; a character that is cut off at the end counts as
+    one."""
     text = tokenizer.decode(ids, skip_special=False)
     whole = text.rstrip("\ufffd")
     return len(whole.encode()) + (len(text) - len(whole))
 
 
 def _prefix(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """What the tokenizer puts before a text: bos, or nothing."""
+    """Returns the tokens that the tokenizer puts before a text: bos, or none."""
     bare, full = tokenizer.encode("a", special=False), tokenizer.encode("a")
     for i in range(len(full) - len(bare) + 1):
         if full[i : i + len(bare)] == bare:

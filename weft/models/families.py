@@ -1,7 +1,8 @@
-"""Decoder families: config.json of each in, one DecoderConfig out. A family is one short function.
+"""Decoder families: turns the config.json of each into a DecoderConfig. A family is one short
+function.
 
-A function sees the fields of `family_fields`, where the values stand that transformers takes for
-those that a file leaves out. The values given here are for fields that are null.
+A function reads the fields of `family_fields`, with transformers' values for fields that a file
+leaves out. The defaults given here apply to fields that are null.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from weft.models.model_fields import check_architecture, seen
 
 
 def gpt2(c: Fields) -> DecoderConfig:
-    """GPT-2: learned positions, layer norms, fused qkv, Conv1D weights."""
+    """Reads GPT-2: learned positions, layer norms, fused qkv, Conv1D weights."""
     refuse(c, "scale_attn_by_inverse_layer_idx", False, "scaling attention by layer")
     refuse(c, "add_cross_attention", False, "cross attention")
     hidden = c.integer("n_embd", 1, MAX_HIDDEN)
@@ -115,8 +116,8 @@ def gemma2(c: Fields) -> DecoderConfig:
 
 
 def gemma3(c: Fields) -> DecoderConfig:
-    """Gemma 3's text model: two ropes, one for the full and one for the sliding layers. Its
-    attention caps no scores, whatever a file says."""
+    """Reads Gemma 3's text model: two ropes, one for the full and one for the sliding layers. Its
+    attention caps no scores, even if a file sets a cap."""
     made = _gemma(c, "gemma3_text")
     window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
     every = c.integer("sliding_window_pattern", 1, 1024, None)
@@ -132,9 +133,9 @@ def gemma3(c: Fields) -> DecoderConfig:
 
 
 def gemma4(c: Fields) -> DecoderConfig:
-    """Gemma 4's text model: layers that are not alike (`layers_of`), an input of each layer's own,
-    norms of values too, in some sizes experts beside the dense feed-forward."""
-    if c.data.get("use_bidirectional_attention") != "vision":  # which is about images
+    """Reads Gemma 4's text model: layers of different sizes (`layers_of`), an own input for each
+    layer, norms of values, and in some sizes experts in addition to the dense feed-forward."""
+    if c.data.get("use_bidirectional_attention") != "vision":  # this value concerns images
         refuse(c, "use_bidirectional_attention", False, "bidirectional attention")
     refuse(c, "vocab_size_per_layer_input", c.data.get("vocab_size"), "another vocabulary")
     bias = c.flag("attention_bias", False)
@@ -155,7 +156,7 @@ def gemma4(c: Fields) -> DecoderConfig:
     )
     window = c.integer("sliding_window", 1, MAX_POSITIONS, 512)
     windows = windows_of(c, made.layers, window, lambda i: (i + 1) % 6 != 0)
-    windows = (*windows[:-1], 0)  # the last is full, whatever is said
+    windows = (*windows[:-1], 0)  # the last layer is always full
     layers = layers_of(c, made, windows)
     sizes = {bool(w): layer.head_dim for w, layer in zip(windows, layers)}
     both = two_ropes(c, windows, (1e6, 1e4), (sizes[False], sizes.get(True, made.head_dim)))
@@ -168,7 +169,7 @@ def gemma4(c: Fields) -> DecoderConfig:
 
 
 def phi3(c: Fields) -> DecoderConfig:
-    """Phi-3 and Phi-4-mini: fused projections, a rope that may turn a part of the head."""
+    """Reads Phi-3 and Phi-4-mini: fused projections, a rope that may turn a part of the head."""
     made = base(c, "phi3", act=activation(c, "hidden_act", "silu"), fused_qkv=True, fused_gate=True)
     windows = (c.integer("sliding_window", 1, MAX_POSITIONS, 0),) * made.layers
     rope = single_rope(
@@ -178,7 +179,7 @@ def phi3(c: Fields) -> DecoderConfig:
 
 
 def smollm3(c: Fields) -> DecoderConfig:
-    """SmolLM3: a Llama in which each fourth layer has no positions."""
+    """Reads SmolLM3: a Llama in which every fourth layer has no positions."""
     made = replace(llama(c), family="smollm3", tied=c.flag("tie_word_embeddings", False))
     every = c.integer("no_rope_layer_interval", 1, MAX_LAYERS, 4)
     turned = c.integers("no_rope_layers", 0, 1) or [(i + 1) % every for i in range(made.layers)]
@@ -192,7 +193,7 @@ def smollm3(c: Fields) -> DecoderConfig:
 
 
 def ministral3(c: Fields) -> DecoderConfig:
-    """Ministral 3: a Mistral on YaRN, whose queries grow beyond its original context."""
+    """Reads Ministral 3: a Mistral with YaRN, whose queries grow beyond its original context."""
     made = _mistral(c, "ministral3")
     said, beta = said_of(c), "llama_4_scaling_beta"
     growth = said.number(beta, 0.0, 1e3, 0.0)
@@ -204,7 +205,7 @@ def ministral3(c: Fields) -> DecoderConfig:
 
 
 def granite(c: Fields) -> DecoderConfig:
-    """Granite 3 and 4, dense: a Llama with multipliers."""
+    """Reads Granite 3 and 4, dense: a Llama with multipliers."""
     return replace(
         llama(c),
         family="granite",
@@ -216,7 +217,8 @@ def granite(c: Fields) -> DecoderConfig:
 
 
 def olmo2(c: Fields) -> DecoderConfig:
-    """OLMo 2: norms after the mixer and the feed-forward alone, and of whole queries and keys."""
+    """Reads OLMo 2: norms only after the mixer and the feed-forward, and norms of whole queries and
+    keys."""
     made = _olmo2(c, "olmo2")
     return replace(made, ropes=(single_rope(c, made.head_dim),))
 
@@ -228,7 +230,7 @@ def _olmo2(c: Fields, family: str) -> DecoderConfig:
 
 
 def olmo3(c: Fields) -> DecoderConfig:
-    """OLMo 3: an OLMo 2 of which three layers in four slide, without the rope's scaling."""
+    """Reads OLMo 3: an OLMo 2 in which three of four layers slide, without the rope's scaling."""
     made = _olmo2(c, "olmo3")
     window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
     windows = windows_of(c, made.layers, window, lambda i: (i + 1) % 4 != 0)
@@ -237,7 +239,7 @@ def olmo3(c: Fields) -> DecoderConfig:
 
 
 def gpt_oss(c: Fields) -> DecoderConfig:
-    """gpt-oss: experts throughout, sinks, biases, gates that are cut off, YaRN, every other layer
+    """Reads gpt-oss: experts throughout, sinks, biases, limited gates, YaRN, every other layer
     sliding."""
     bias = c.flag("attention_bias", True)
     made = base(c, "gpt_oss", qkv_bias=bias, out_bias=bias, mlp_bias=True, sinks=True)
@@ -256,7 +258,7 @@ def gpt_oss(c: Fields) -> DecoderConfig:
 
 
 def lfm2(c: Fields) -> DecoderConfig:
-    """LFM2: short convolutions in most layers, attention in the others."""
+    """Reads LFM2: short convolutions in most layers, attention in the others."""
     width = c.integer("block_ff_dim", 1, MAX_FFN, None) or c.integer(
         "intermediate_size", 1, MAX_FFN
     )
@@ -294,7 +296,7 @@ _READERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "gemma2": gemma2,
     "gemma3_text": gemma3,
     "gemma4_text": gemma4,
-    "gemma4_unified_text": gemma4,  # whose one model also sees and hears
+    "gemma4_unified_text": gemma4,  # the text part of a multimodal model
     "gpt_oss": gpt_oss,
     "lfm2": lfm2,
     "phi3": phi3,
@@ -313,8 +315,8 @@ def _read(kind: str, raw: Fields) -> DecoderConfig:
 
 
 def _wrapped(kind: str, raw: Fields) -> DecoderConfig:
-    """The text model of one that also sees: its own config stands in text_config, but for what the
-    wrapper says of tied embeddings."""
+    """Reads the text model of a multimodal model. Its own config is in text_config, but the wrapper
+    decides about tied embeddings."""
     outer = seen(raw, kind, WRAPPER_FIELDS[kind])
     text = outer.section("text_config")
     inner = text.text("model_type", "") if text is not None else ""

@@ -1,8 +1,8 @@
-"""The fields of config.json that each family's reader consumes.
+"""The fields of config.json that each family's reader uses.
 
-A family's table gives each field and the value that transformers 5 takes where a file leaves it
-out (`configuration_*.py`). A reader sees no other field. A field that stands there as null has no
-value, whatever the table says. Sizes have no value of their own: a file must say them.
+A family's table gives each field and the value that transformers 5 uses if a file leaves it out
+(`configuration_*.py`). A reader sees no other fields. A null field has no value, whatever the table
+says. Sizes have no default: a file must give them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _GPT_OSS_YARN: Table = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
 }  # fmt: skip
-_NO_WIDTH = ("intermediate_size",)  # where all layers have experts
+_NO_WIDTH = ("intermediate_size",)  # if all layers have experts
 
 DECODER_FIELDS: Mapping[str, Table] = {
     "gpt2": {
@@ -146,7 +146,7 @@ DECODER_FIELDS: Mapping[str, Table] = {
     "olmo3": {**_OLMO, "rope_theta": 5e5, "sliding_window": 4096, "layer_types": None},
 }  # fmt: skip
 
-# A wrapper's text model has a config of its own. What the wrapper says of tied embeddings counts.
+# A wrapper's text model has its own config; only the wrapper's tied embeddings count.
 WRAPPER_FIELDS: Mapping[str, Table] = {
     kind: {"text_config": None, "tie_word_embeddings": tied}
     for kind, tied in {
@@ -172,7 +172,7 @@ ENCODER_FIELDS: Mapping[str, Table] = {
     },
 }  # fmt: skip
 
-# Another spelling of a field, which goes before the family's own.
+# Other spellings of fields; they take precedence over the family's own.
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "gpt2": {
         "hidden_size": "n_embd", "max_position_embeddings": "n_positions",

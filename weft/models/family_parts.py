@@ -1,4 +1,4 @@
-"""Parts that the decoder families' readers of config.json share: limits, windows, sizes.
+"""Parts shared by the readers of decoder families: limits, windows, sizes.
 
 Field names follow transformers (`configuration_*.py`).
 """
@@ -28,26 +28,28 @@ _ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation(c: Fields, name: str, default: str) -> Activation:
-    """The activation that field `name` gives; ModelError lists the known ones."""
+    """Returns the activation in field `name`. Raises ModelError with the known ones."""
     return _ACTIVATIONS[c.text(name, default, choices=tuple(_ACTIVATIONS))]
 
 
 def refuse(c: Fields, name: str, value: object, why: str) -> None:
-    """ModelError when field `name` is set to something other than `value`."""
+    """Raises ModelError if field `name` is set to something other than `value`."""
     given = c.data.get(name)
     if given is not None and given != value:
         raise ModelError(f"{c.where}: {name} is {str(given)[:60]!r}: {why} is not supported")
 
 
 def windows_of(c: Fields, layers: int, window: int, sliding: Callable[[int], bool]) -> Any:
-    """The window of each layer: by `layer_types` where given, else by the family's own rule."""
+    """Returns the window of each layer: by `layer_types` if given, else by the family's own
+    rule."""
     known = {"full_attention": 0, "sliding_attention": window}
     usual = ["sliding_attention" if sliding(i) else "full_attention" for i in range(layers)]
     return kinds_of(c, known, layers, usual)
 
 
 def kinds_of(c: Fields, known: dict[str, Any], layers: int, usual: list[str]) -> tuple[Any, ...]:
-    """What `known` says of each layer's kind: that in `layer_types` where given, else the usual."""
+    """Returns the value in `known` for each layer's kind, from `layer_types` if given, else
+    `usual`."""
     types = c.texts("layer_types") or tuple(usual)
     if len(types) != layers:
         raise ModelError(f"{c.where}: layer_types has {len(types)} entries; expected {layers}")
@@ -58,7 +60,8 @@ def kinds_of(c: Fields, known: dict[str, Any], layers: int, usual: list[str]) ->
 
 
 def checked_heads(where: str, hidden: int, heads: int, kv: int, head_dim: int | None) -> int:
-    """Elements per head (None: as many as share the width evenly), checked against the rest."""
+    """Returns the elements per head (None: the width divided by the heads), after checking the
+    sizes."""
     if head_dim is None:
         if hidden % heads:
             raise ModelError(f"{where}: hidden_size {hidden} is not a multiple of {heads} heads")
@@ -71,7 +74,7 @@ def checked_heads(where: str, hidden: int, heads: int, kv: int, head_dim: int | 
 
 
 def base(c: Fields, family: str, **more: Any) -> DecoderConfig:
-    """What all Llama-like configs share."""
+    """Reads the fields that all Llama-like configs share."""
     hidden = c.integer("hidden_size", 1, MAX_HIDDEN)
     heads = c.integer("num_attention_heads", 1, MAX_HEADS)
     kv = c.integer("num_key_value_heads", 1, MAX_HEADS, heads)
@@ -95,8 +98,9 @@ def base(c: Fields, family: str, **more: Any) -> DecoderConfig:
 
 
 def layers_of(c: Fields, made: DecoderConfig, windows: tuple[int, ...]) -> tuple[Layer, ...]:
-    """Gemma 4's layers: full ones have heads of a size and number of their own, perhaps with keys
-    for values; the last ones attend to what the last of their kind before them keeps."""
+    """Returns Gemma 4's layers. Full ones have their own size and number of heads, perhaps with
+    keys used as values. The last ones attend to the keys and values of the last earlier layer of
+    their kind."""
     same = c.flag("attention_k_eq_v", False)
     count = c.data.get("num_global_key_value_heads") if same else None
     full = {"head_dim": c.data.get("global_head_dim") or 512, "num_key_value_heads": count}
@@ -118,8 +122,8 @@ def layers_of(c: Fields, made: DecoderConfig, windows: tuple[int, ...]) -> tuple
 def sharing(
     where: str, layers: Sequence[Layer], windows: tuple[int, ...], first: int
 ) -> tuple[Layer, ...]:
-    """The layers, those from `first` on with the keys and values of the last one before that has
-    their window. Layers of one window must have heads alike, since they have one rope."""
+    """Returns the layers; those from `first` on share the keys and values of the last earlier layer
+    with the same window. Layers with one window must have equal heads, since they have one rope."""
     out, known = [], dict[int, int]()
     for i, (layer, window) in enumerate(zip(layers, windows)):
         other = known.get(window)
@@ -137,8 +141,8 @@ def experts_of(
     c: Fields, width: str = "moe_intermediate_size", used: str = "num_experts_per_tok",
     names: tuple[str, str] = ("num_local_experts", "num_experts"),
 ) -> dict[str, Any]:  # fmt: skip
-    """Fields of a config with experts: how many (`names`, the first where it is given), how many
-    for each token (what `used` says), how wide (what `width` says)."""
+    """Returns the config fields for experts: their number (`names`, the first one that is given),
+    the number per token (field `used`), their width (field `width`)."""
     first, second = (c.integer(name, 1, MAX_EXPERTS, None) for name in names)
     experts = first or second or c.integer(names[1], 1, MAX_EXPERTS)
     count = c.integer(used, 1, experts)

@@ -50,7 +50,7 @@ def qwen3(c: Fields) -> DecoderConfig:
 
 
 def qwen3_moe(c: Fields) -> DecoderConfig:
-    """Qwen 3 with experts in place of the feed-forward of some layers, mostly of all."""
+    """Reads Qwen 3 with experts in place of the feed-forward of some layers, mostly of all."""
     made = replace(_qwen3(c, "qwen3_moe"), **experts_of(c))
     window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
     windows = (window if c.flag("use_sliding_window", False) else 0,) * made.layers
@@ -60,7 +60,7 @@ def qwen3_moe(c: Fields) -> DecoderConfig:
 
 
 def _sparse(c: Fields, layers: int) -> tuple[str, ...]:
-    """Which layers have experts."""
+    """Returns the kind of each layer: "experts" or "dense"."""
     every = c.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
     plain = c.integers("mlp_only_layers", 0, MAX_LAYERS)
     sparse = (i not in plain and (i + 1) % every == 0 for i in range(layers))
@@ -68,8 +68,8 @@ def _sparse(c: Fields, layers: int) -> tuple[str, ...]:
 
 
 def _delta_net(c: Fields, family: str, **delta: Any) -> DecoderConfig:
-    """The gated delta rule in most layers, attention with a gated result in each fourth; `delta`:
-    how the weights of the former are joined."""
+    """Reads models with the gated delta rule in most layers and gated attention in every fourth.
+    `delta` says how the weights of the former are joined."""
     bias = c.flag("attention_bias", False)
     heads = c.integer("linear_num_key_heads", 1, MAX_HEADS, 16)
     values = c.integer("linear_num_value_heads", 1, MAX_HEADS, 32)

@@ -1,4 +1,4 @@
-"""The bar of what is fetched and checked, on a terminal."""
+"""The progress bar for fetching and checking files, on a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from weft.core.errors import HubError
 
 
 class Bar:
-    """A bar on stderr where that is a terminal, else nothing; shown from the first `show` on."""
+    """A progress bar on stderr if that is a terminal, else nothing; shown from the first `show`
+    on."""
 
     def __init__(self) -> None:
         self._progress: Any = None
@@ -29,7 +30,7 @@ class Bar:
             self._progress.stop()
 
     def show(self, what: str, total: int) -> None:
-        """Begins a new line: `what`, with `total` bytes ahead."""
+        """Starts a new line: `what`, with `total` bytes to go."""
         if not sys.stderr.isatty():
             return
         if self._progress is None:
@@ -44,8 +45,8 @@ class Bar:
             self._progress.advance(self._task, nbytes)
 
     def counter(self, what: str, limit: int) -> type:
-        """What huggingface_hub counts a file's bytes with, in tqdm's place. Raises HubError for
-        more of them than `limit`."""
+        """Returns a replacement for tqdm, with which huggingface_hub counts a file's bytes. It
+        raises HubError for more than `limit` bytes."""
         bar = self
 
         class Counter:
@@ -66,7 +67,7 @@ class Bar:
             def __exit__(self, *_: object) -> None: ...
 
             def __getattr__(self, name: str) -> Any:
-                return lambda *_, **__: None  # what else tqdm does concerns its own bar
+                return lambda *_, **__: None  # tqdm's other methods only affect its own bar
 
         return Counter
 

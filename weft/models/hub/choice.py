@@ -1,4 +1,4 @@
-"""Which files of a repository weft reads: JSON, chat templates, safetensors, GGUF; nothing else."""
+"""Selects the files of a repository that weft reads: JSON, chat templates, safetensors, GGUF."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _BESIDE = {
     "quantize_config.json", "config_sentence_transformers.json",
 }  # fmt: skip
 _MODULES = re.compile(r"\d{1,2}_\w{1,40}/config\.json|sentence_[a-z-]{2,20}_config\.json", re.ASCII)
-_NO_MODEL = ("mmproj", "imatrix")  # GGUF files of another purpose
+_NO_MODEL = ("mmproj", "imatrix")  # words in names of GGUF files that are not models
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
 def choose(
     repo: str, part: str, names: Collection[str], shards: Callable[[str], Sequence[str]]
 ) -> list[str]:
-    """The files to fetch of those called `names`: a folder's, small ones first, or those of one
-    GGUF model, its first part first. `shards` reads an index. Raises ModelError where nothing is
-    readable, or several models are and `part` does not say which."""
+    """Returns the files to fetch among `names`: a folder's, small ones first, or those of one GGUF
+    model in order. `shards` reads an index. Raises ModelError if nothing is readable, or if there
+    are several models and `part` does not select one."""
     names = {name for name in names if is_plain(name)}
     if part:
         return _gguf(repo, part, names)
@@ -51,7 +51,7 @@ def choose(
 
 
 def is_plain(name: str) -> bool:
-    """True for a relative path with / that stays in its folder, on any system."""
+    """Returns True for a relative path with / that stays in its folder, on any system."""
     parts = name.split("/")
     odd = any(c in '\\:*?"<>|' or not c.isprintable() for c in name)
     return not odd and len(name) < 500 and all(
@@ -60,7 +60,7 @@ def is_plain(name: str) -> bool:
 
 
 def shown(names: Iterable[str], count: int = 12) -> str:
-    """Some names of a stranger's, fit for a terminal."""
+    """Returns some untrusted names, made safe for a terminal."""
     every = sorted(names)
     more = [f"and {len(every) - count} more"] if len(every) > count else []
     safe = ("".join(c if c.isprintable() else "?" for c in n[:120]) for n in every[:count])
@@ -68,7 +68,7 @@ def shown(names: Iterable[str], count: int = 12) -> str:
 
 
 def _weights(names: Collection[str], shards: Callable[[str], Sequence[str]]) -> list[str] | None:
-    """The safetensors of a folder; None where there is no such model."""
+    """Returns the safetensors files of a folder; None if it has no such model."""
     if CONFIG in names and SINGLE in names:
         return [SINGLE]
     if CONFIG in names and INDEX in names:
@@ -79,7 +79,7 @@ def _weights(names: Collection[str], shards: Callable[[str], Sequence[str]]) -> 
 
 
 def gguf_models(names: Collection[str]) -> dict[str, list[str]]:
-    """First file -> files, of every GGUF model."""
+    """Returns first file -> files, for every GGUF model."""
     out: dict[str, list[str]] = {}
     sets: dict[tuple[str, str], str] = {}
     for name in sorted(names):
@@ -93,7 +93,7 @@ def gguf_models(names: Collection[str]) -> dict[str, list[str]]:
 
 
 def whole(repo: str, files: list[str]) -> list[str]:
-    """The files of a model, which must be all of its parts."""
+    """Returns the files of a model. Raises ModelError if a part is missing."""
     split = PART.fullmatch(files[0])
     if split is not None:
         have = {PART.fullmatch(name)[2] for name in files}  # type: ignore[index]
@@ -105,14 +105,15 @@ def whole(repo: str, files: list[str]) -> list[str]:
 
 
 def _gguf(repo: str, part: str, names: Collection[str]) -> list[str]:
-    """The files of the GGUF model that is called `part`, by a file's name or a quantisation."""
+    """Returns the files of the GGUF model that `part` selects, by a file's name or a
+    quantisation."""
     models = gguf_models(names)
     if is_gguf(part):
         if part in names and part not in (f for files in models.values() for f in files):
             return [part]
         found = {first: files for first, files in models.items() if part in files}
     else:
-        # As a whole word: Q4_K is not Q4_K_M, Q4_0 is not IQ4_0.
+        # Match a whole word: Q4_K is not Q4_K_M, Q4_0 is not IQ4_0.
         word = re.compile(rf"(?:^|[-._/]){re.escape(part)}(?:$|[-./])", re.IGNORECASE)
         found = {first: files for first, files in models.items() if word.search(_stem(first))}
     if len(found) == 1:
@@ -131,7 +132,7 @@ def _stem(name: str) -> str:
 
 
 def _kinds(names: Collection[str]) -> str:
-    """What a repository holds, in a few words."""
+    """Describes the files of a repository in a few words."""
     if not names:
         return "it is empty"
     pickles = [n for n in names if n.endswith(_PICKLES)]

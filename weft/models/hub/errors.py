@@ -1,4 +1,4 @@
-"""What goes wrong between a hub and this machine, in a line or two that say what to do."""
+"""Error messages for failures between a hub and this machine, with the remedy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SAYS = "X-Error-Code"
 
 @contextmanager
 def explained(name: Name, file: str = "") -> Iterator[None]:
-    """Has what huggingface_hub raises say what was asked for and what to do, as HubErrors; an
-    error of the system's stays one. What it logs and warns of is not shown."""
+    """Turns errors of huggingface_hub into HubErrors that name the request and the remedy; errors
+    of the system pass through. Hides huggingface_hub's logs and warnings."""
     log = logging.getLogger("huggingface_hub")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -31,7 +31,7 @@ def explained(name: Name, file: str = "") -> Iterator[None]:
     except WeftError:
         raise
     except Exception as error:
-        # Of a file that could not be looked up, the reason is the cause.
+        # If a file could not be looked up, the cause has the reason.
         cause = error.__cause__ if type(error).__name__ == "LocalEntryNotFoundError" else None
         reason = cause if isinstance(cause, Exception) else error
         if isinstance(reason, OSError) and reason.errno is not None:
@@ -42,7 +42,7 @@ def explained(name: Name, file: str = "") -> Iterator[None]:
 
 
 def _line(name: Name, file: str, error: Exception) -> str:
-    """The message for an error of huggingface_hub's, or of the library below it."""
+    """Returns the message for an error of huggingface_hub or of the library below it."""
     from huggingface_hub import errors
 
     what = f"{name}: {file}" if file else str(name)
@@ -70,14 +70,14 @@ def _line(name: Name, file: str, error: Exception) -> str:
 
 
 def _sent_on(name: Name, error: Exception) -> str:
-    """The place that a redirect of the hub's led to, where that is what failed; else ""."""
+    """Returns the host that the hub redirected to, if the redirect failed; else ""."""
     try:
         response = getattr(error, "response", None)
         asked: Any = error if response is None else response
         url = asked.request.url
         place, path = str(url), str(url.path)
         host = str(url.host)
-    except (AttributeError, RuntimeError):  # no request was made
+    except (AttributeError, RuntimeError):  # no request was sent
         return ""
     hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     own = place.startswith(hub.rstrip("/") + "/") and f"/{name.repo}/" in f"{path}/"
@@ -85,7 +85,7 @@ def _sent_on(name: Name, error: Exception) -> str:
 
 
 def _refused(name: Name, what: str, hub: str, status: int, code: str) -> str:
-    """The message for an answer that is an error."""
+    """Returns the message for an HTTP error."""
     if code == "RevisionNotFound":
         return f"{name.repo} has no revision {name.revision}; its page lists branches and tags"
     if code == "EntryNotFound":

@@ -1,5 +1,5 @@
-"""Models fetched from a hub into huggingface_hub's cache, by huggingface_hub: which files, how many
-bytes, and that each is what the hub says it is."""
+"""Fetches models from a hub into huggingface_hub's cache, and checks each file against the sizes
+and digests that the hub lists."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from weft.models.hub.resolve import entry, note_whole, shards
 from weft.models.hub.store import check_store, clear, discard
 from weft.models.progress import progress
 
-MAX_INDEX = 1 << 26  # bytes of an index, which is fetched to learn the size of the rest
-SECONDS = 10.0  # for an answer
+MAX_INDEX = 1 << 26  # bytes; an index is fetched early, to learn the size of the rest
+SECONDS = 10.0  # timeout of a request
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file of a repository. `digest` is its SHA-256, or git's digest of a small file; "" where
-    the hub says neither."""
+    """A file of a repository. `digest` is its SHA-256, or git's digest of a small file; "" if the
+    hub gives neither."""
 
     size: int
     digest: str
@@ -57,7 +57,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Offer:
-    """What is about to be fetched."""
+    """A pending download."""
 
     name: Name
     files: int
@@ -68,11 +68,11 @@ class Offer:
         return f"{self.name}: {files}, {text.size(self.nbytes)}, into {self.name.store.parent}"
 
 
-Agree = Callable[[Offer], None]  # raises to refuse
+Agree = Callable[[Offer], None]  # raises to decline
 
 
 def look_up(name: Name) -> Listing:
-    """What the hub has under a name. Raises HubError."""
+    """Looks up a name on the hub. Raises HubError."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         raise HubError(f"{name}: HF_HUB_OFFLINE is set, so the hub is not asked for what lacks")
     from huggingface_hub import HfApi
@@ -89,8 +89,9 @@ def look_up(name: Name) -> Listing:
 
 
 def fetch(listing: Listing, agree: Agree | None = None) -> Path:
-    """The path of a model whose files are all in the cache, fetched where they lack, each checked
-    against the hub's digest. Raises HubError, StorageError, ModelError, and what `agree` does."""
+    """Fetches the missing files of a model and checks each against the hub's digest. Returns the
+    model's path in the cache. Raises HubError, StorageError, ModelError, and the errors of
+    `agree`."""
     name, folder = listing.name, listing.folder
     refuse_paths()
     with Bar() as bar:
@@ -105,7 +106,8 @@ def fetch(listing: Listing, agree: Agree | None = None) -> Path:
             bar.show(str(name), total)
             for file in missing:
                 _fetch_one(listing, file, bar)
-        # What another program fetched too, once: where nothing can be noted it would be every time.
+        # Check files fetched by other programs too, once; without a cache directory, only the new
+        # files.
         new = files if default_directory() is not None else missing
         bar.show(f"checking {name}", sum(listing.files[f].size for f in new))
         for file in new:
@@ -116,8 +118,8 @@ def fetch(listing: Listing, agree: Agree | None = None) -> Path:
 
 
 def _note_revision(listing: Listing) -> None:
-    """Has the cache know the revision as this commit, as huggingface_hub does; the cache of a
-    machine that many share may be read-only."""
+    """Records the revision's commit in the cache, as huggingface_hub does. Ignores failures, since
+    a shared cache may be read-only."""
     name = listing.name
     if name.commit() != listing.commit:
         ref = name.store / "refs" / name.revision
@@ -128,8 +130,8 @@ def _note_revision(listing: Listing) -> None:
 
 
 def _chosen(listing: Listing, bar: Bar) -> list[str]:
-    """The files that weft reads. The small ones that tell are fetched for it: an index, and the
-    config of a model that weft may not know."""
+    """Returns the files that weft reads. To decide, it fetches small ones: an index, and the
+    config."""
 
     def read(index: str) -> list[str]:
         _fetch_small(listing, index, MAX_INDEX, bar)
@@ -157,7 +159,7 @@ def _fetch_small(listing: Listing, file: str, most: int, bar: Bar) -> None:
 
 
 def _fetch_one(listing: Listing, file: str, bar: Bar) -> None:
-    """Has huggingface_hub fetch a file: it goes on where a connection was cut."""
+    """Fetches a file with huggingface_hub, which resumes after a lost connection."""
     from huggingface_hub import hf_hub_download
 
     counter = bar.counter(f"{listing.name}: {shown([file])}", listing.files[file].size)
@@ -172,8 +174,8 @@ def _fetch_one(listing: Listing, file: str, bar: Bar) -> None:
 
 
 def _check(listing: Listing, file: str, bar: Bar, new: bool) -> None:
-    """Raises HubError for a file that is not what the listing says; what of it is the cache's own
-    is removed."""
+    """Raises HubError for a file that differs from the listing, after removing it from the cache as
+    far as it belongs to it."""
     path, known = listing.folder / file, listing.files[file]
     status = path.stat()
     size = status.st_size
@@ -187,7 +189,7 @@ def _check(listing: Listing, file: str, bar: Bar, new: bool) -> None:
         return
 
     def intact(blob: Path) -> bool:
-        """True if a blob is another file's, undamaged: its name is a digest."""
+        """Returns True if a blob is another, undamaged file: its name is its digest."""
         status = blob.lstat()
         if not stat.S_ISREG(status.st_mode) or not _DIGEST.fullmatch(blob.name):
             return False
@@ -208,7 +210,7 @@ def _digest(path: Path, known: Remote, bar: Bar) -> str:
 
 
 def _facts(sibling: Any) -> tuple[str, Remote]:
-    """A file of the hub's answer. Raises TypeError for what is none."""
+    """Returns one file of the hub's answer. Raises TypeError for anything else."""
     lfs = sibling.lfs
     size = sibling.size if lfs is None else lfs.size
     if not isinstance(sibling.rfilename, str) or type(size) is not int or not 0 <= size < 1 << 60:

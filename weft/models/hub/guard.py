@@ -1,5 +1,5 @@
-"""What a hostile hub may not name: huggingface_hub calls a file of its cache what the hub gives as
-its ETag, and an ETag that is a path would be written outside the cache."""
+"""Guards against hostile file names from a hub. huggingface_hub names a cached file after its ETag,
+so an ETag that is a path would be written outside the cache."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _HEADERS = "ETag", "X-Linked-Etag"
 
 @functools.cache
 def refuse_paths() -> None:
-    """Has every client that huggingface_hub makes in this process, from now on, refuse them."""
+    """Makes every HTTP client that huggingface_hub creates from now on reject such ETags."""
     from huggingface_hub import set_client_factory
-    from huggingface_hub.utils import _http  # the one place that tells whose factory is set
+    from huggingface_hub.utils import _http  # the only place that holds the current factory
 
     made = _http._GLOBAL_CLIENT_FACTORY
 

@@ -16,7 +16,8 @@ from weft.models.hub.resolve import entry, held, shards
 
 @dataclass(frozen=True)
 class Held:
-    """A model: the name that loads it, the branch or tag (else the commit), bytes of its files."""
+    """A cached model: the name that loads it, its branch or tag (else the commit), the size of its
+    files."""
 
     name: str
     revision: str
@@ -31,7 +32,7 @@ class Held:
 
 
 def held_models() -> list[Held]:
-    """What is there whole and of a kind that weft reads, by name."""
+    """Returns the complete cached models that weft can read, by name."""
     out: list[Held] = []
     folder = cache()
     for store in sorted(folder.glob("models--*")) if folder.is_dir() else ():
@@ -55,7 +56,7 @@ def _of_repository(name: Name) -> Iterator[Held]:
 
 
 def _revisions(refs: Path) -> dict[str, str]:
-    """Commit -> a branch or tag that the cache knows it by, main before others."""
+    """Returns commit -> branch or tag in the cache; main has precedence."""
     found: dict[str, str] = {}
     for path in sorted(refs.rglob("*")) if refs.is_dir() else ():
         revision, commit = path.relative_to(refs).as_posix(), read_ref(path)
@@ -65,7 +66,7 @@ def _revisions(refs: Path) -> dict[str, str]:
 
 
 def _models(repo: str, folder: Path) -> Iterator[tuple[str, list[str], str]]:
-    """(part, files, kind) of each model in a snapshot."""
+    """Yields (part, files, kind) for each model in a snapshot."""
     from weft.models import gguf
     from weft.models.loader import check_supported
 

@@ -1,4 +1,5 @@
-"""The contents of weft's own cache: kernels, Programs, quantised weights; the limit of each."""
+"""The contents of weft's own cache (kernels, Programs, quantised weights), and their size
+limits."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from weft.models.quantize.kept import KEPT
 
 @dataclass(frozen=True)
 class Kind:
-    """The files of a kind, their bytes, and the bytes that they may take."""
+    """The number of files of a kind, their bytes, and the limit in bytes."""
 
     kind: str
     files: int
@@ -27,9 +28,8 @@ class Kind:
 
 @dataclass(frozen=True)
 class Weights:
-    """Quantised weights: the folder they were made of, the scheme, when they were last used
-    (seconds since 1970). `source` is "" where they would not be used again: of another weft, or
-    damaged."""
+    """Quantised weights: source folder, scheme, and last use (seconds since 1970). `source` is ""
+    if they would not be used again, because another version wrote them or they are damaged."""
 
     source: str
     scheme: str
@@ -41,7 +41,7 @@ class Weights:
 
 
 def kinds() -> list[Kind]:
-    """Each kind of thing that is kept; [] where nothing is."""
+    """Returns each kind of cached data; [] without a cache."""
     found = []
     for name, shelf in _shelves():
         entries = shelf.entries()
@@ -50,7 +50,7 @@ def kinds() -> list[Kind]:
 
 
 def weights() -> list[Weights]:
-    """The quantised weights, what was used last first."""
+    """Returns the quantised weights, most recently used first."""
     found = [
         Weights(note.get("source", ""), note.get("scheme", ""), entry.size, entry.used)
         for entry, note in KEPT.kept()
@@ -59,8 +59,8 @@ def weights() -> list[Weights]:
 
 
 def prune() -> int:
-    """Removes quantised weights whose model is gone or that would not be used again, then of each
-    kind what was used least recently where it takes more than it may. Returns the bytes freed."""
+    """Removes quantised weights whose model is gone or that would not be used again. Then removes
+    the least recently used files of each kind over its limit. Returns the bytes freed."""
     freed = 0
     if (shelf := KEPT.shelf) is not None:
         for entry, note in KEPT.kept():

@@ -1,4 +1,4 @@
-"""Names of models on a hub, and where huggingface_hub's cache holds them."""
+"""Names of models on a hub, and their places in huggingface_hub's cache."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Name:
         return self.store / "snapshots" / commit
 
     def commit(self) -> str | None:
-        """The commit that the cache knows the revision as; None if it does not."""
+        """Returns the commit that the cache has for the revision, or None."""
         if COMMIT.fullmatch(self.revision):
             return self.revision
         return read_ref(self.store / "refs" / self.revision)
 
 
 def read_ref(path: Path) -> str | None:
-    """The commit in a file of the cache's refs; None where there is none."""
+    """Returns the commit in a file of the cache's refs, or None."""
     try:
         with path.open(encoding="ascii") as f:
             found = f.read(64).strip()
@@ -54,7 +54,7 @@ def read_ref(path: Path) -> str | None:
 
 
 def parse(text: str) -> Name | None:
-    """The name that `text` spells; None where it has not the form of one."""
+    """Returns the name that `text` spells; None if it is not a name."""
     found = _NAME.fullmatch(text)
     if found is None or "--" in found["repo"] or ".." in text or found["repo"].endswith(".git"):
         return None
@@ -66,7 +66,8 @@ def is_gguf(file: str) -> bool:
 
 
 def cache() -> Path:
-    """The folder of huggingface_hub's cache, by the variables that it goes by itself."""
+    """Returns the folder of huggingface_hub's cache, from the same environment variables that it
+    reads."""
     home = os.environ.get("XDG_CACHE_HOME", os.path.join("~", ".cache"))
     hub = os.path.join(os.environ.get("HF_HOME", os.path.join(home, "huggingface")), "hub")
     chosen = os.environ.get("HF_HUB_CACHE", os.environ.get("HUGGINGFACE_HUB_CACHE", hub))
@@ -74,7 +75,7 @@ def cache() -> Path:
 
 
 def name_of(path: Path) -> str:
-    """ORG/NAME, and the file, of what lies in a cache; else the path's last part."""
+    """Returns ORG/NAME, and the file, for a path in a cache; else the path's last part."""
     for at in (path, *path.parents):
         if at.parent.name == "snapshots" and at.parent.parent.name.startswith("models--"):
             repo = at.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
@@ -84,5 +85,5 @@ def name_of(path: Path) -> str:
 
 
 def named(path: str) -> str:
-    """ORG/NAME of a folder in a cache, which others know it by; another path as it is."""
+    """Returns ORG/NAME for a folder in a cache; other paths unchanged."""
     return name_of(Path(path)) if Path(path).parent.name == "snapshots" else path

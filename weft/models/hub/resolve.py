@@ -1,4 +1,4 @@
-"""What a user calls a model, as a path: one that is here, in the cache, or fetched into it."""
+"""Resolves a model's name to a path: a local one, one in the cache, or a newly fetched one."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ if TYPE_CHECKING:
 
 
 def resolve(model: str | os.PathLike[str], agree: Agree | None = None) -> Path:
-    """The path of `model`: "box" and "box-chat" are the models that come with weft ("./box" is a
-    folder of that name here); else what is there under that path; else, where a string has the form
-    of a name (ORG/NAME, with @REVISION and :FILE.gguf or :QUANTISATION), of the model in
-    huggingface_hub's cache, which is fetched where it lacks. The hub is not asked about what is
-    there whole (`weft pull` does). `agree` is given what is about to be fetched, and raises to
-    refuse; without it a line on stderr says so. A path that is neither comes back as it is.
+    """Returns the path of `model`.
+
+    "box" and "box-chat" are the models that come with weft ("./box" is a local folder of that
+    name). Otherwise a local path takes precedence. A string in the form of a name (ORG/NAME, with
+    @REVISION and :FILE.gguf or :QUANTISATION) is looked up in huggingface_hub's cache, and fetched
+    if it is missing. The hub is not asked about a model that is complete in the cache (`weft pull`
+    asks it).
+
+    `agree` receives the pending download and raises to decline; without it a line on stderr reports
+    the download. A path that is none of these is returned unchanged.
 
     Raises HubError, StorageError, ModelError.
     """
@@ -38,7 +42,7 @@ def resolve(model: str | os.PathLike[str], agree: Agree | None = None) -> Path:
             _say(f"{model} is the model that comes with weft; what lies here is ./{model}")
         return box_folder(model)
     if str(path) in NAMES:
-        return path.absolute()  # "./box", which as a string would be the name
+        return path.absolute()  # "./box" as a string would be read as the name
     name = parse(model) if isinstance(model, str) and not os.path.exists(model) else None
     if name is None:
         return path
@@ -64,12 +68,12 @@ def _say(text: str) -> None:
 
 
 def cached(name: Name) -> Path | None:
-    """The path of a model that was fetched, or found, whole and undamaged in the cache before."""
+    """Returns the path of a model that was completely fetched or checked before; else None."""
     commit = name.commit()
     if commit is None:
         return None
     mark = _mark(name, commit)
-    if mark is None or not os.path.isfile(mark):  # a cache of somebody else's: no error
+    if mark is None or not os.path.isfile(mark):  # False, not an error, for another user's cache
         return None
     folder = name.snapshot(commit)
     try:
@@ -82,7 +86,8 @@ def cached(name: Name) -> Path | None:
 
 
 def offline(name: Name) -> Path | None:
-    """The path of a model whose weights are whole in the cache, whoever put them there."""
+    """Returns the path of a model whose weights are complete in the cache, whoever put them
+    there."""
     from weft.models.hub.choice import choose
 
     commit = name.commit()
@@ -98,7 +103,7 @@ def offline(name: Name) -> Path | None:
 
 
 def held(folder: Path) -> list[str]:
-    """The files of a snapshot, as the repository names them."""
+    """Returns the files of a snapshot, by their names in the repository."""
     return [
         (Path(at) / file).relative_to(folder).as_posix()
         for at, _, files in os.walk(folder)
@@ -108,17 +113,17 @@ def held(folder: Path) -> list[str]:
 
 
 def shards(folder: Path, index: str) -> list[str]:
-    """The files that an index names, each once. Raises FileFormatError."""
+    """Returns the files that an index names, each once. Raises FileFormatError."""
     return shard_names(folder / index)
 
 
 def entry(folder: Path, files: Sequence[str]) -> Path:
-    """What `weft.load` takes of these files: the (first) GGUF file, else the folder."""
+    """Returns the path for `weft.load`: the (first) GGUF file, else the folder."""
     return folder / files[0] if is_gguf(files[0]) else folder
 
 
 def note_whole(name: Name, commit: str, files: Sequence[str]) -> None:
-    """Notes that these files, all that weft reads of the model, are in the cache, undamaged."""
+    """Records that all files that weft reads of the model are in the cache, undamaged."""
     mark = _mark(name, commit)
     if mark is not None:
         try:
@@ -126,7 +131,7 @@ def note_whole(name: Name, commit: str, files: Sequence[str]) -> None:
             mark.parent.mkdir(parents=True, exist_ok=True)
             write_json(mark, {"model": str(name), "commit": commit, "files": list(files)})
         except OSError:
-            pass  # the hub is asked again next time, no more
+            pass  # the only effect: the next call asks the hub again
 
 
 def _mark(name: Name, commit: str) -> Path | None:

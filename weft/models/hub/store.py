@@ -1,8 +1,7 @@
-"""The parts of huggingface_hub's cache that weft may change: a repository's own blobs, and the
-links to them.
+"""The parts of huggingface_hub's cache that weft may change: a repository's own blobs and links.
 
-A snapshot holds links into `blobs/` beside it. A link that leads elsewhere is somebody's own
-arrangement or a trap; weft reads through it, and never removes or writes what it leads to.
+A snapshot contains links into its repository's `blobs/`. A link to another place was set up by a
+user or is a trap: weft reads through it, and never removes or writes its target.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from weft.core.errors import HubError, StorageError
 from weft.core.places import check_inside, remove
 from weft.models.hub.names import Name, cache
 
-_STALE = 3600.0  # seconds after which nobody is writing a partial file any more
-_ANY = "any"  # a name that stands for every one in a folder
+_STALE = 3600.0  # seconds after which a partial file is abandoned
+_ANY = "any"  # stands for any name in a folder
 
 
 def check_store(name: Name, commit: str, files: Iterable[str]) -> None:
-    """Raises HubError where fetching these files would write or remove something outside the
-    cache, or where a folder is in a file's place."""
+    """Raises HubError if fetching these files would write or remove something outside the cache, or
+    if a folder is in a file's place."""
     folder, locks = name.snapshot(commit), cache() / ".locks" / name.store.name
     places = [name.store / "blobs" / _ANY, locks / _ANY, *(folder / file for file in files)]
     try:
@@ -38,13 +37,13 @@ def check_store(name: Name, commit: str, files: Iterable[str]) -> None:
             raise HubError(f"{name}: {_folder_there(path)}")
     with suppress(OSError), os.scandir(locks) as found:
         for lock in found:
-            if lock.is_symlink():  # some versions of what locks would empty the file behind it
+            if lock.is_symlink():  # some lock libraries would truncate the target
                 raise HubError(f"{name}: {_quoted(lock.path)} is a link; remove it")
 
 
 def clear(name: Name) -> None:
-    """Removes what killed processes left half-fetched, and what would be written through: partial
-    files that have another name elsewhere."""
+    """Removes partial files of killed processes, and partial files with links elsewhere, through
+    which a download would write."""
     blobs = name.store / "blobs"
     for path in blobs.glob("*.incomplete"):
         with suppress(OSError):
@@ -55,9 +54,9 @@ def clear(name: Name) -> None:
 
 
 def discard(name: Name, path: Path, new: bool, intact: Callable[[Path], bool]) -> str:
-    """Removes a damaged file of a snapshot, as far as it is the store's; says what was done.
-    `new`: this process has just fetched it. `intact` tells of a blob whether it is what its name
-    says: then the link was wrong, and the blob stays."""
+    """Removes a damaged file of a snapshot, as far as it belongs to the cache; returns what was
+    done. `new`: this process has just fetched it. `intact` returns True for a blob that matches its
+    name: then only the link was wrong, and the blob stays."""
     try:
         if path.is_symlink():
             target = path.parent / os.readlink(path)
@@ -66,14 +65,14 @@ def discard(name: Name, path: Path, new: bool, intact: Callable[[Path], bool]) -
                 return f"{_quoted(path)} is a link to {_quoted(target)}; remove it, then try again"
             if blob.is_dir():
                 return _folder_there(blob)
-            check_inside(blob, cache())  # before the link to it goes
+            check_inside(blob, cache())  # before the link to it is removed
             remove(path, cache())
             with suppress(FileNotFoundError):
                 if not intact(blob):
                     remove(blob, cache())
         elif path.is_dir():
             return _folder_there(path)
-        elif new:  # where the system has no links, a snapshot holds the file itself
+        elif new:  # without links on the system, a snapshot holds the file itself
             remove(path, cache())
         else:
             return f"{_quoted(path)} is no link into blobs/; remove it, then try again"
@@ -94,6 +93,6 @@ def _same_folder(one: Path, other: Path) -> bool:
 
 
 def _quoted(path: str | os.PathLike[str]) -> str:
-    """A path as a shell takes it, without what a terminal would obey."""
+    """Returns a path quoted for a shell, without control characters."""
     text = "".join(c if c.isprintable() else "?" for c in os.fspath(path))
     return shlex.quote(text)

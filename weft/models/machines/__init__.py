@@ -1,1 +1,1 @@
-"""One model on several machines: its layers, or the columns of its matrices, divided among them."""
+"""One model on several machines, divided by layers or by columns of its matrices."""

@@ -1,9 +1,9 @@
 """A model whose matrices' columns are divided among ranks (`shares`).
 
-A step's graph is cut where a rank needs the columns of the others: four times a layer they are
-gathered (what attention gave, its closing product, and the same of the feed-forward), in float32
-or what a float32 was widened from, and in the order of ranks. Nothing is summed on the way. Rank 0
-embeds, and puts the logits together.
+A step's graph is cut where a rank needs the columns of the others. Each layer gathers four times:
+the result of attention, its output projection, and the same for the feed-forward. Gathered values
+are float32 (or the dtype that was widened to float32), in the order of ranks. No sum crosses ranks.
+Rank 0 computes the embedding and joins the logits.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from weft.program.session import Session
 from weft.ranks import Ranks
 from weft.transform.gaps import Gap, Segment, cut_at
 
-PROMPT = 128  # rows of a step of a prompt: every segment has memory of its own for them
-Played = list[tuple[Session, tuple[str, ...]]]  # Sessions of a step, and what each gives
+PROMPT = 128  # rows per prompt step; every segment has its own memory for them
+Played = list[tuple[Session, tuple[str, ...]]]  # Sessions of a step, and the outputs of each
 
 
 def middle(c: DecoderConfig) -> DecoderConfig:
-    """What every rank computes: layers and logits, of embeddings that are given."""
+    """Returns the config that every rank computes: layers and logits, from given embeddings."""
     assert c.run is not None
     return replace(c, run=c.run._replace(embeds=False))
 
 
 def entry(c: DecoderConfig) -> DecoderConfig:
-    """The embedding alone."""
+    """Returns the config of the embedding alone."""
     return replace(c, run=Run(0, 0, embeds=True))
 
 
 class Columns(CompiledRunner):
-    """One rank's part of every step. `given` are what CompiledRunner takes."""
+    """One rank's part of every step. `given` are the arguments of CompiledRunner."""
 
     def __init__(self, ranks: Ranks, *given: Any) -> None:
         super().__init__(*given)
@@ -53,7 +53,7 @@ class Columns(CompiledRunner):
         return _room(kind, super().room(kind))
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
-        """This rank's columns of the logits."""
+        """Returns this rank's columns of the logits."""
         if kind not in self._played:
             self._played[kind] = self._segments(kind)
         values = dict(rows)
@@ -67,7 +67,7 @@ class Columns(CompiledRunner):
         raise AssertionError("a step has segments")
 
     def _gathered(self, x: np.ndarray) -> np.ndarray:
-        """The columns of all ranks beside one another, for this one's x[n, M]."""
+        """Gathers x[n, M] from all ranks and returns the columns side by side."""
         size = self._ranks.size
         all_ = self._ranks.gather(whole(x).reshape(-1), [x.size] * size)
         return np.concatenate(all_.reshape(size, *x.shape), axis=1)
@@ -83,7 +83,7 @@ class Columns(CompiledRunner):
         return made
 
     def _graphs(self, kind: str) -> list[Segment]:
-        """The graph of a step, cut where columns are gathered."""
+        """Returns the graph of a step, cut where columns are gathered."""
         from weft import ops
         from weft.models.decoder import decoder_graph
 
@@ -103,14 +103,14 @@ class Columns(CompiledRunner):
 
 
 def _before_widening(x: Node) -> Node:
-    """What x is a float32 copy of, behind a change of shape: what attention gives in the dtype of a
-    cache travels in that, and is rounded to it."""
+    """Returns the narrower value that x was widened from, through a reshape. Attention results in
+    the cache's dtype are sent in that dtype."""
     inner = x.inputs[0] if x.op == "reshape" else x
     return inner.inputs[0] if inner.op == "cast" and inner.inputs[0].dtype.is_float else x
 
 
 class ColumnsPaged(CompiledPaged, Columns):
-    """The same with keys and values in pages."""
+    """Columns, with keys and values in pages."""
 
     def room(self, kind: str) -> int:
         return _room(kind, super().room(kind))
@@ -121,7 +121,7 @@ def _room(kind: str, most: int) -> int:
 
 
 def own_runner(ranks: Ranks, make: MakeRunner, c: DecoderConfig, slots: int, pages: int) -> Columns:
-    """This rank's part of a runner."""
+    """Returns this rank's part of a runner."""
     return _made(ranks, make, middle(c), slots, pages)
 
 
@@ -132,15 +132,15 @@ def _made(ranks: Ranks, make: MakeRunner, c: DecoderConfig, slots: int, pages: i
 
 
 def follow_step(ranks: Ranks, runner: Columns, step: Step) -> None:
-    """Another rank's part in a step."""
+    """Does a follower's part of a step."""
     x = received(ranks, 0, step.n, runner.config.hidden)
     logits = runner.step(step.kind, {**step.inputs, "x": x}, step.n)
     ranks.send(whole(logits[: 1 if step.kind == "prefill" else step.n]), 0, STREAM)
 
 
 class Divided(Runner):
-    """Rank 0's runner: what Runner is, its steps shared with the ranks that follow, to which the
-    model is `model`. `given` are what Runner takes."""
+    """Rank 0's Runner, whose steps are shared with the following ranks. They know the model by the
+    number `model`. `given` are the arguments of Runner."""
 
     def __init__(self, lead: Lead, model: int, make: MakeRunner, *given: Any) -> None:
         super().__init__(*given)
@@ -166,7 +166,7 @@ class Divided(Runner):
 
 
 class DividedPaged(Paged, Divided):
-    """The same with keys and values in pages."""
+    """Divided, with keys and values in pages."""
 
     def room(self, kind: str) -> int:
         return Divided.room(self, kind)

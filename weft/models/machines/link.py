@@ -1,8 +1,8 @@
-"""What rank 0 tells the ranks that follow it, step by step.
+"""Commands from rank 0 to the following ranks, step by step.
 
-A command is one int32 array: the word, then its numbers. A STEP says which runner of which model
-(by numbers, and which of these are still in use), its slots and pages, the kind of step, n, and the
-inputs of the step, which are int32 and small: every rank gets the same.
+A command is one int32 array: the word, then its numbers. A STEP has the numbers of model and
+runner, the numbers still in use, slots and pages, the kind of step, n, and the inputs. Inputs are
+int32 and small; every rank gets the same.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from weft.models.runner import Runner
 from weft.ranks import Ranks
 from weft.ranks.base import LOST
 
-END, MEASURE, MEET, FIT, STEP = range(5)  # what rank 0 says is next
-COMMAND, STREAM = 1, 2  # tags: of commands, of rows of the residual stream
+END, MEASURE, MEET, FIT, STEP = range(5)  # commands of rank 0
+COMMAND, STREAM = 1, 2  # tags: commands, and rows of the residual stream
 MOST = 1 << 26  # bytes of a command
-GRACE = 3.0  # seconds in which answers can say why they end, before this process does
-KINDS = ("prefill", "decode", "score")  # of steps; others are ROWS with a number
-NAMES = ("ids", "slot", "place", "last", "table")  # of inputs; others are "at." with a number
+GRACE = 3.0  # seconds to deliver final answers before this process exits
+KINDS = ("prefill", "decode", "score")  # kinds of steps; others are ROWS with a number
+NAMES = ("ids", "slot", "place", "last", "table")  # names of inputs; others are "at." with a number
 
 
 @dataclass(frozen=True)
 class Step:
-    """A STEP as a command says it."""
+    """The content of a STEP command."""
 
     model: int
     runner: int
@@ -47,7 +47,7 @@ class Step:
 
 
 def written(step: Step) -> np.ndarray:
-    """The command int32 [any]."""
+    """Returns the command, int32 [any]."""
     kind = KINDS.index(step.kind) if step.kind in KINDS else -int(step.kind.removeprefix(ROWS))
     head = [STEP, step.model, step.runner, step.slots, step.pages, kind, step.n]
     head += [len(step.live), *step.live, len(step.inputs)]
@@ -60,7 +60,7 @@ def written(step: Step) -> np.ndarray:
 
 
 def read(command: np.ndarray) -> Step:
-    """A STEP from its command. Raises ValueError or IndexError for what is none."""
+    """Returns the STEP in a command. Raises ValueError or IndexError if it is damaged."""
     numbers = iter(command[1:].tolist())
     model, runner, slots, pages, kind, n, count = itertools.islice(numbers, 7)
     live = tuple(itertools.islice(numbers, count))
@@ -80,7 +80,7 @@ def read(command: np.ndarray) -> Step:
 
 
 class Lead:
-    """Rank 0's end: one command at a time, whichever thread has it."""
+    """Rank 0's end of the link: one command at a time, from any thread."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -89,7 +89,7 @@ class Lead:
         self._live: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
 
     def enlist(self, what: object) -> int:
-        """The number by which the others know a model or a runner, as long as it is there."""
+        """Returns a number by which the other ranks know a model or a runner, while it lives."""
         number = next(self._numbers)
         self._live[number] = what
         return number
@@ -99,8 +99,8 @@ class Lead:
         self, model: int, number: int, runner: Runner, kind: str, rows: Mapping[str, np.ndarray],
         n: int,
     ) -> Iterator[None]:  # fmt: skip
-        """What all ranks do for one step happens inside. After an error in it this process ends
-        soon: the others cannot know of it."""
+        """Wraps one step of all ranks. After an error inside, this process exits soon, because the
+        other ranks cannot learn of it."""
         try:
             with self._lock, self.ranks.together():
                 live = tuple(self._live)
@@ -112,14 +112,14 @@ class Lead:
             raise
 
     def spread(self, x: np.ndarray) -> None:
-        """Sends rows of the residual stream to all."""
+        """Sends rows of the residual stream to all ranks."""
         sent = [self.ranks.start_send(x, r, STREAM) for r in range(1, self.ranks.size)]
         for each in sent:
             each.wait()
 
     @contextmanager
     def command(self, word: int, *numbers: int) -> Iterator[None]:
-        """What all ranks do after another command."""
+        """Wraps another collective operation."""
         with self._lock, self.ranks.together():
             self._say(np.array([word, *numbers], np.int32))
             yield
@@ -135,7 +135,7 @@ class Lead:
 
 
 def next_command(ranks: Ranks) -> np.ndarray:
-    """What rank 0 says next, int32. Raises RankError."""
+    """Returns rank 0's next command, int32. Raises RankError."""
     command = ranks.receive(0, COMMAND, MOST)
     if command.dtype != np.int32 or command.ndim != 1 or not len(command):
         raise RankError(f"{ranks.name(0)} sent no command; start the same version everywhere")
@@ -143,12 +143,12 @@ def next_command(ranks: Ranks) -> np.ndarray:
 
 
 def whole(x: np.ndarray) -> np.ndarray:
-    """x as it can be sent."""
+    """Returns x as a contiguous array, which can be sent."""
     return np.ascontiguousarray(x)
 
 
 def received(ranks: Ranks, source: int, n: int, width: int) -> np.ndarray:
-    """Rows that another rank sent, float32 [n, width]. Raises RankError for others."""
+    """Receives rows from another rank, float32 [n, width]. Raises RankError for anything else."""
     x = ranks.receive(source, STREAM, n * width * 4)
     if x.shape != (n, width) or x.dtype != np.float32:
         raise RankError(f"{ranks.name(source)} sent {x.dtype}{list(x.shape)}, not a step's rows")

@@ -1,5 +1,4 @@
-"""A model over the ranks that a launcher started: rank 0 loads it and is asked, the others
-follow."""
+"""A model over the ranks that a launcher started: rank 0 loads and runs it, the others follow."""
 
 from __future__ import annotations
 
@@ -37,12 +36,12 @@ from weft.program.bundle import is_bundle
 from weft.program.device import Device
 from weft.ranks import Ranks, meeting
 
-Load = Callable[..., Decoder]  # as weft.load
+Load = Callable[..., Decoder]  # with the signature of weft.load
 
 
 class Way(NamedTuple):
-    """How models are divided: by `columns` of their matrices, or else by layers, so many for each
-    rank as `split` says (empty: as their memory and speed say)."""
+    """How models are divided: by `columns` of their matrices, or else by layers, with `split`
+    layers per rank (empty: by memory and speed)."""
 
     columns: bool = False
     split: Sequence[int] = ()
@@ -53,8 +52,9 @@ LAYERS = Way()
 
 @contextmanager
 def leading(ranks: Ranks, way: Way = LAYERS) -> Iterator[Load]:
-    """Rank 0's work happens inside; it loads models by what is given here. At the end the others
-    are told. After an error in what takes all ranks (`ranks.torn`) this process can only leave."""
+    """Wraps rank 0's work, which loads models with the yielded function. At the end it tells the
+    other ranks. After an error in a collective operation (`ranks.torn`) this process can only
+    exit."""
     lead, status = Lead(ranks), 1
     ranks.watch()
     try:
@@ -74,8 +74,8 @@ def _load(
     dtype: Any = None, context: int | None = None, max_batch: int = 8, fallback: str | None = None,
     act_dtype: Any = None, cache: Any = None, quant: str | None = None, adapters: Any = None,
 ) -> Decoder:  # fmt: skip
-    """As weft.load, divided among the ranks. Raises UsageError also for what cannot be divided, and
-    where another rank cannot take part."""
+    """Does weft.load, divided among the ranks. Raises UsageError also for models that cannot be
+    divided, and if another rank cannot take part."""
     ranks, folder = lead.ranks, located(path)
     check_batch(max_batch)
     if is_bundle(folder):
@@ -92,7 +92,7 @@ def _load(
             if act_dtype in (
                 int8,
                 int8.name,
-            ):  # which kernel takes them depends on how many columns
+            ):  # the kernel for int8 inputs depends on the number of columns
                 raise UsageError("act_dtype int8 and divided columns: give one of the two")
             check_columns(c, ranks.size, str(folder))
             return _run(c, 0, ranks.size, None)
@@ -135,26 +135,26 @@ def _load(
 def _run(
     c: DecoderConfig, rank: int, ranks: int, split: Sequence[int] | None
 ) -> DecoderConfig:  # fmt: skip
-    """The config of what a rank computes; without a split, columns of every layer."""
+    """Returns the config of a rank's part; without a split, its columns of every layer."""
     own = Run(0, c.layers, rank == 0, True, rank, ranks) if split is None else runs_of(split)[rank]
     return replace(c, run=own)
 
 
 def _measured(lead: Lead, device: Device) -> list[Measure]:
-    """What each rank has."""
+    """Returns the memory and speed of each rank."""
     with lead.command(MEASURE):
         return _measures(lead.ranks, device)
 
 
 def _measures(ranks: Ranks, device: Device) -> list[Measure]:
-    """All ranks: what each has."""
+    """Returns the memory and speed of each rank. All ranks call it."""
     mine = np.array(measure(device, ranks.beside), np.float64)
     told = ranks.gather(mine, [len(mine)] * ranks.size).reshape(ranks.size, -1)
     return [Measure(*(float(v) for v in line)) for line in told]
 
 
 def _fitting(lead: Lead, number: int, model: Decoder, slots: int) -> int:
-    """How many pages every rank has room for."""
+    """Returns the number of pages that fit on every rank."""
     with lead.command(FIT, number, slots):
         found = _fits(lead.ranks, model, slots)
     worst = found.index(min(found))
@@ -164,7 +164,7 @@ def _fitting(lead: Lead, number: int, model: Decoder, slots: int) -> int:
 
 
 def _fits(ranks: Ranks, model: Decoder, slots: int) -> list[int]:
-    """All ranks: how many pages each has room for."""
+    """Returns the number of pages that fit on each rank. All ranks call it."""
     try:
         mine = model.own_pages(slots, 0.9 / ranks.beside)
     except OutOfMemoryError:
@@ -176,8 +176,8 @@ def _fits(ranks: Ranks, model: Decoder, slots: int) -> list[int]:
 
 
 def follow(ranks: Ranks, path: Callable[[], str], device: Any = "auto") -> int:
-    """The life of every rank but 0, on which the model lies at path(); the exit status. Raises
-    RankError, and what keeps this rank from computing its share."""
+    """Runs every rank except 0, with the model at path(); returns the exit status. Raises
+    RankError, and errors that keep this rank from computing its share."""
     ranks.watch()
     notices.hush()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 gets it too, and tells the others
@@ -202,7 +202,7 @@ def follow(ranks: Ranks, path: Callable[[], str], device: Any = "auto") -> int:
 
 
 def _met(ranks: Ranks, path: Callable[[], str], device: Any) -> Decoder | None:
-    """This rank's part of the model; None where a rank has trouble with its own."""
+    """Returns this rank's part of the model; None if any rank failed to load."""
     said, model = meeting.hear(ranks), None
     try:
         model = _part(ranks, said, Path(path()), device)

@@ -1,7 +1,7 @@
-"""A model's layers on several ranks, one run of them after the other on each (`stages`).
+"""A model whose layers are divided among ranks, one run of layers per rank (`stages`).
 
-Rows of the residual stream go from rank to rank, and from the last one back to rank 0, which has
-the output layer. A step is over when its logits are there; then the next begins.
+Rows of the residual stream go from rank to rank, and from the last back to rank 0, which has the
+output layer. The next step begins when the logits are complete.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from weft.ranks import Ranks
 
 
 class Piped(Runner):
-    """Rank 0's runner: what Runner is, its steps shared with the ranks that follow, to which the
-    model is `model`. `given` are what Runner takes."""
+    """Rank 0's Runner, whose steps are shared with the following ranks. They know the model by the
+    number `model`. `given` are the arguments of Runner."""
 
     def __init__(self, lead: Lead, model: int, make: MakeRunner, *given: Any) -> None:
         super().__init__(*given)
@@ -42,7 +42,7 @@ class Piped(Runner):
 
 
 class PipedPaged(Paged, Piped):
-    """The same with keys and values in pages."""
+    """Piped, with keys and values in pages."""
 
     def _sizes(self) -> tuple[int, ...]:
         assert isinstance(self._first, CompiledPaged)
@@ -56,7 +56,7 @@ class PipedPaged(Paged, Piped):
 
 
 def follow_step(ranks: Ranks, runner: CompiledRunner, step: Step) -> None:
-    """Another rank's part in a step."""
+    """Does a follower's part of a step."""
     x = received(ranks, ranks.rank - 1, step.n, runner.config.hidden)
     rows = {**step.inputs, "x": x}
     out = runner.step(step.kind, rows, step.n)

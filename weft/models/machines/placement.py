@@ -1,8 +1,7 @@
-"""How many layers each rank gets: by its memory and by how fast it reads it.
+"""Decides how many layers each rank gets, from its memory and memory bandwidth.
 
-A token's time on a rank is about the bytes of its weights over the speed at which it streams them
-(decoding does little else). The slowest rank then has as little to do as its memory and the others
-allow.
+The time for a token on a rank is about the bytes of its weights over its streaming speed, which
+dominates decoding. The slowest rank gets as little work as the memories allow.
 """
 
 from __future__ import annotations
@@ -21,20 +20,21 @@ from weft.models.config import DecoderConfig
 from weft.models.decoder_names import decoder_layout
 from weft.program.device import Device
 
-ROWS, COLUMNS, TIMES = 2048, 4096, 7  # of the matrix that is streamed to measure: 32 MiB
-SHARE = 0.7  # of free memory for weights; the rest is for caches and what steps need
+# Shape of the matrix that is streamed to measure speed (32 MiB), repetitions.
+ROWS, COLUMNS, TIMES = 2048, 4096, 7
+SHARE = 0.7  # share of free memory for weights; caches and steps need the rest
 WEIGHTS = (".safetensors", ".gguf")
 
 
 class Measure(NamedTuple):
-    """What a rank has: bytes of memory for weights, bytes that it streams in a second."""
+    """A rank's memory for weights in bytes, and its streaming speed in bytes per second."""
 
     memory: float
     speed: float
 
 
 def measure(device: Device, beside: int) -> Measure:
-    """Of this rank, which shares its machine with `beside` - 1 others."""
+    """Measures this rank, which shares its machine with `beside` - 1 others."""
     from weft.tensor.compiled import compile as compiled
     from weft.tensor.core import tensor
 
@@ -51,8 +51,8 @@ def measure(device: Device, beside: int) -> Measure:
 
 
 class Sizes(NamedTuple):
-    """Bytes of each layer's weights, of the embedding, of the output layer (0 where it is the
-    embedding), and how many a token reads of both."""
+    """Bytes of each layer's weights, of embedding and output layer together (0 for a tied output
+    layer), and how many bytes of these a token reads."""
 
     layers: tuple[float, ...]
     ends: float
@@ -60,7 +60,7 @@ class Sizes(NamedTuple):
 
 
 def sizes(c: DecoderConfig, path: Path) -> Sizes:
-    """Of the model in a folder or a file, as if all its weights took as many bytes an element."""
+    """Returns the sizes of the model in a folder or a file, assuming equal bytes per element."""
     layers, tops = [0.0] * c.layers, {"embed": 0.0, "head": 0.0}
     for role, spec in decoder_layout(c).weights.items():
         first, count = role.partition(".")[0], float(math.prod(spec.shape))
@@ -76,9 +76,9 @@ def sizes(c: DecoderConfig, path: Path) -> Sizes:
 
 
 def place(s: Sizes, ranks: Sequence[Measure]) -> list[int]:
-    """How many layers each rank gets, at least one: of all ways that fit the one whose slowest rank
-    is quickest. Raises OutOfMemoryError where none fits."""
-    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}  # by the first layer not placed
+    """Returns the number of layers of each rank, at least one. Among the divisions that fit, the
+    slowest rank is the fastest possible. Raises OutOfMemoryError if none fits."""
+    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}  # keyed by the first unplaced layer
     for r, rank in enumerate(ranks):
         last, found = len(s.layers) - (len(ranks) - 1 - r), best
         best = {}

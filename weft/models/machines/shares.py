@@ -1,11 +1,11 @@
-"""The columns of matrices divided among machines (tensor parallelism; Shoeybi et al.,
-"Megatron-LM", arXiv:1909.08053), with no sum divided.
+"""Divides the columns of matrices among machines (tensor parallelism; Shoeybi et al.,
+"Megatron-LM", arXiv:1909.08053) without dividing any sum.
 
-Each rank has its heads, and of every matrix the columns (rows of the weight) that make its part of
-the result: of queries, keys, values, gates and the like, and also of the two matrices that close a
-layer's parts, which take the whole of what all ranks made. So every product adds all of its K on
-one rank, in the one order of all products, and no bit depends on how many ranks there are; Megatron
-divides the K of those two and adds what comes of it.
+Each rank has its heads, and the columns (rows of the weight) of every matrix that make its part of
+the result: queries, keys, values, gates and the like. The two output matrices of a layer are
+divided by columns too, and take the gathered results of all ranks. So every product adds all of its
+K on one rank, in the usual order, and no bit depends on the number of ranks. Megatron divides the K
+of these two matrices and adds the partial results.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from weft.core.errors import UsageError
 from weft.core.packed import Packed
 from weft.models.config import DecoderConfig
 
-LANES = 64  # columns that kernels take together at most: packed ones are divided between these
-_WHOLE = ("embed", "pos", "norm")  # roles and parts of roles that every rank that reads them has
+LANES = 64  # most columns that kernels take together; packed weights are divided between such runs
+# roles, or parts of roles, that every rank has in full if it reads them.
+_WHOLE = ("embed", "pos", "norm")
 _BESIDE = ("attn_norm", "mlp_norm", "attn_post", "mlp_post", "q_norm", "k_norm", "scalar")
 
 
 def check_columns(c: DecoderConfig, ranks: int, where: str) -> None:
-    """Raises UsageError for a model whose columns cannot be divided among so many ranks."""
+    """Raises UsageError for a model whose columns cannot be divided among `ranks` ranks."""
     kinds = {c.mixer(i) for i in range(c.layers)} | {c.feed_forward(i) for i in range(c.layers)}
     if kinds != {"attention", "dense"} or c.by_layer or c.layer_input or c.qk_norm == "whole":
         raise UsageError(
@@ -42,8 +43,8 @@ def check_columns(c: DecoderConfig, ranks: int, where: str) -> None:
 def own_columns(
     c: DecoderConfig, weights: Mapping[str, np.ndarray | Packed]
 ) -> tuple[DecoderConfig, Mapping[str, np.ndarray | Packed]]:
-    """Config and weights of this rank's columns; as they are where columns are not divided. Raises
-    UsageError for packed weights that cannot be cut there."""
+    """Returns config and weights of this rank's columns; unchanged if columns are not divided.
+    Raises UsageError for packed weights that cannot be cut there."""
     if c.run is None or c.run.ranks == 1:
         return c, weights
     n = c.run.ranks
@@ -52,14 +53,14 @@ def own_columns(
 
 
 def vocab_of(c: DecoderConfig, rank: int, ranks: int) -> tuple[int, int]:
-    """The tokens whose logits a rank computes: the first, the one after the last."""
+    """Returns the range of tokens whose logits a rank computes: first, last + 1."""
     runs = -(-c.vocab // LANES)
     first, end = (min(runs * r // ranks * LANES, c.vocab) for r in (rank, rank + 1))
     return first, end
 
 
 class _Columns(Mapping[str, Any]):
-    """This rank's rows of every weight, cut when they are asked for."""
+    """This rank's rows of every weight, cut on access."""
 
     def __init__(self, c: DecoderConfig, weights: Mapping[str, Any]) -> None:
         self._c, self._weights = c, weights
@@ -82,7 +83,7 @@ class _Columns(Mapping[str, Any]):
         if first in _WHOLE or part in _BESIDE:
             return value
         if first == "head" and isinstance(value, Packed) and c.vocab % LANES:
-            raise UsageError(  # kernels take the last columns of such a one otherwise
+            raise UsageError(  # kernels handle an incomplete run of columns differently
                 f"the packed output layer's {c.vocab} columns are no multiple of {LANES}: they are "
                 "not divided; divide the layers: --parallel layers"
             )
@@ -99,14 +100,14 @@ class _Columns(Mapping[str, Any]):
         return _cut(value, ranges, axis)
 
     def _sizes(self, part: str, count: int) -> list[int]:
-        """The lengths of what stands side by side in a weight."""
+        """Returns the lengths of the blocks that are joined in a weight."""
         c = self._c
         if part == "qkv":
             return [c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.head_dim]
         return [c.ffn, c.ffn] if part == "gate_up" else [count]
 
     def _ranges(self, sizes: list[int]) -> list[slice]:
-        """This rank's part of each."""
+        """Returns this rank's part of each block."""
         rank, ranks, begin, found = self._run.rank, self._run.ranks, 0, []
         for size in sizes:
             found.append(slice(begin + size * rank // ranks, begin + size * (rank + 1) // ranks))
@@ -115,7 +116,7 @@ class _Columns(Mapping[str, Any]):
 
 
 def _cut(value: Any, ranges: list[slice], axis: int) -> Any:
-    """Runs of rows (or columns), a view where it can be one."""
+    """Returns runs of rows (or columns), a view if possible."""
     if isinstance(value, Packed):
         return value._replace(parts={p: _cut(v, ranges, 0) for p, v in value.parts.items()})
     cut = [value[r] if axis == 0 else value[:, r] for r in ranges]

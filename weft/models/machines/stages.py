@@ -1,9 +1,9 @@
-"""Layers divided among machines: which weights each has (pipeline parallelism; Huang et al.,
+"""Divides layers among machines: selects the weights of each (pipeline parallelism; Huang et al.,
 "GPipe", arXiv:1811.06965).
 
-Each machine computes a run of layers; rank 0 has the first, and the embedding and the output layer
-too, which are often one matrix. What goes from one to the next are rows of the residual stream in
-float32, as they are in any layer: nothing is summed, so no bit changes.
+Each machine computes a run of layers. Rank 0 has the first, and also the embedding and the output
+layer, which are often one matrix. Machines exchange rows of the residual stream in float32, as
+between any two layers. No sum is divided, so no bit changes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from weft.models.config import DecoderConfig, Run
 
 
 def runs_of(split: Sequence[int]) -> list[Run]:
-    """The Run of each rank, which has so many layers."""
+    """Returns the Run of each rank, from the number of layers of each."""
     ends = [sum(split[: i + 1]) for i in range(len(split))]
     return [Run(e - n, e, rank == 0, rank == 0) for rank, (n, e) in enumerate(zip(split, ends))]
 
 
 def check_parts(c: DecoderConfig, ranks: int, where: str) -> None:
-    """Raises UsageError for a model that cannot be divided among so many ranks."""
+    """Raises UsageError for a model that cannot be divided among `ranks` ranks."""
     if c.layer_input or c.shares:
         raise UsageError(
             f"{where}: layers of {c.family} take more than the residual stream of those before "
@@ -33,7 +33,7 @@ def check_parts(c: DecoderConfig, ranks: int, where: str) -> None:
 
 
 def check_split(c: DecoderConfig, split: Sequence[int], ranks: int) -> None:
-    """Raises UsageError for numbers of layers that are none of each rank's."""
+    """Raises UsageError if the numbers of layers do not fit the ranks and the model."""
     if len(split) != ranks or sum(split) != c.layers or min(split) < 1:
         raise UsageError(
             f"the split is {','.join(map(str, split))}; expected {ranks} numbers of layers, each "
@@ -42,19 +42,19 @@ def check_split(c: DecoderConfig, split: Sequence[int], ranks: int) -> None:
 
 
 def entry(c: DecoderConfig) -> DecoderConfig:
-    """Of a part of a model what comes before the next rank's: all but the output layer."""
+    """Returns the config of rank 0's part without the output layer."""
     assert c.run is not None
     return replace(c, run=c.run._replace(ends=False))
 
 
 def output(c: DecoderConfig) -> DecoderConfig:
-    """The output layer alone."""
+    """Returns the config of the output layer alone."""
     return replace(c, run=Run(c.layers, c.layers, ends=True))
 
 
 def roles_of(c: DecoderConfig) -> Callable[[str], bool]:
-    """Whether a weight, a part of a packed one or a table by position is read by what is computed
-    here."""
+    """Returns a test for roles: True if this part of the model reads the weight, a part of a packed
+    weight, or a table by position."""
     run = c.run
     if run is None:
         return lambda role: True

@@ -83,7 +83,7 @@ def quantize(
     """Writes the decoder in the folder `source` to `out`: a GGUF file if the name ends in .gguf,
     else a folder in the compressed-tensors format.
 
-    ids: int32 [windows, length] of calibration text; "gptq" needs it, "search" uses it. Raises
+    `ids`: int32 [windows, length] of calibration text; "gptq" needs it, "search" uses it. Raises
     UsageError, ModelError, FileFormatError, StorageError.
     """
     if options.method == "gptq" and ids is None:

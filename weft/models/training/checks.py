@@ -84,7 +84,8 @@ def _new_config(settings: Settings) -> DecoderConfig:
 
 
 def _check_memory(config: DecoderConfig, settings: Settings) -> None:
-    """Raises LimitError for weights, or tokens per step, that exceed the host's memory by far."""
+    """Raises LimitError for weights, or tokens per step, that the host's memory could never
+    hold."""
     most, t = drivers.host_memory(), settings.train
     if not most:
         return

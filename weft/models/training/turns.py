@@ -2,8 +2,8 @@
 model says it.
 
 The ids match those at inference: the template's prompt for an answer, then the answer including the
-token that ends it. Text that the template writes after that token, and all messages of others, do
-not count in the loss.
+token that ends it. The loss ignores the template's text after that token, and all messages of
+others.
 """
 
 from __future__ import annotations
