@@ -1,7 +1,7 @@
-"""`weft.load`: what a path or a name stands for, on a device.
+"""`weft.load`: loads a model from a path or a name, onto a device.
 
-Nothing here is imported before it is needed, and nothing is compiled before it is used: the time
-from a process's start to its first result is mostly what this file does not do.
+Modules are imported only when needed, and Programs compiled only when used. That determines the
+time from a process's start to its first result.
 """
 
 from __future__ import annotations

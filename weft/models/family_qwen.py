@@ -98,25 +98,25 @@ def _delta_net(c: Fields, family: str, **delta: Any) -> DecoderConfig:
 
 
 def qwen3_5(c: Fields) -> DecoderConfig:
-    """The text model of Qwen 3.5."""
+    """Reads the text model of Qwen 3.5."""
     return _delta_net(c, "qwen3_5_text")
 
 
 def _shared_experts(c: Fields, made: DecoderConfig) -> DecoderConfig:
-    """With experts, and one that all tokens use."""
+    """Adds experts, and one expert that all tokens use."""
     shared = c.integer("shared_expert_intermediate_size", 1, MAX_FFN)
     return replace(made, **experts_of(c), shared_ffn=shared)
 
 
 def qwen3_5_moe(c: Fields) -> DecoderConfig:
-    """The same with experts in all layers."""
-    plain = c.over({"intermediate_size": 1})  # it has none
+    """Reads Qwen 3.5 with experts in all layers."""
+    plain = c.over({"intermediate_size": 1})  # this family has no dense feed-forward
     made = _shared_experts(c, _delta_net(plain, "qwen3_5_moe_text"))
     return replace(made, expert_norm=True, feed_forwards=("experts",) * made.layers)
 
 
 def qwen3_next(c: Fields) -> DecoderConfig:
-    """Qwen3-Next: Qwen 3.5's layers, their weights joined, and experts in most of them."""
+    """Reads Qwen3-Next: Qwen 3.5's layers with joined weights, and experts in most of them."""
     made = _delta_net(c, "qwen3_next", fused_qkvz=True, fused_ba=True)
     kinds = _sparse(c, made.layers)
     norm = c.flag("norm_topk_prob", False)

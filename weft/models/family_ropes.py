@@ -1,7 +1,8 @@
-"""Rotary positions as config.json gives them, in the spellings of transformers 4 and 5.
+"""Reads rotary positions from config.json, in the spellings of transformers 4 and 5.
 
-`rope_scaling` goes before `rope_parameters`, `rope_type` before `type`. Base and turned share that
-neither of them says stand beside them, as `rope_theta` and `partial_rotary_factor`.
+`rope_scaling` takes precedence over `rope_parameters`, and `rope_type` over `type`. If neither
+gives the base and the turned share, they come from the config's `rope_theta` and
+`partial_rotary_factor`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from weft.models.family_parts import MAX_POSITIONS, refuse
 
 _ORIGINAL = "original_max_position_embeddings"
 _BESIDE = ("rope_theta", "partial_rotary_factor")
-# What any rope may hold; of the last ones weft's text models have no use.
+# Keys that any rope may hold; weft's text models do not use the last ones.
 _ANY = (
     *_BESIDE, "rope_type", "type", _ORIGINAL, "max_position_embeddings", "mrope_section",
     "mrope_interleaved", "finetuned",
@@ -31,8 +32,9 @@ def single_rope(
     c: Fields, head_dim: int, partial: bool = False, renamed: Mapping[str, str] = {},
     more: tuple[str, ...] = (),
 ) -> Rope:  # fmt: skip
-    """The rope of all layers. Where the family's code is `partial`, it may turn a part of the head
-    alone. `renamed` are types under another name, `more` the keys that the family reads besides."""
+    """Returns the rope of all layers. If the family's code is `partial`, it may turn only a part of
+    the head. `renamed` maps other names of types; `more` lists further keys that the family
+    reads."""
     said = said_of(c)
     if nested := next((k for k, v in said.data.items() if isinstance(v, dict)), None):
         raise ModelError(
@@ -43,7 +45,7 @@ def single_rope(
 
 
 def said_of(c: Fields) -> Fields:
-    """The fields of a config's one rope, gathered from the places where that may stand."""
+    """Returns the fields of a config's single rope, gathered from their possible places."""
     both = c.section("rope_scaling"), c.section("rope_parameters")
     given = next((section for section in both if section is not None and section.data), None)
     beside = {k: c.data[k] for k in _BESIDE if c.data.get(k) is not None}
@@ -55,9 +57,9 @@ def said_of(c: Fields) -> Fields:
 def two_ropes(
     c: Fields, windows: tuple[int, ...], thetas: tuple[float, float], sizes: tuple[int, int]
 ) -> dict[str, Any]:
-    """Fields of a config whose layers with a window have a rope of their own. Of full and of
-    sliding layers `thetas` are the wavelengths where nothing else is said, `sizes` those of the
-    heads. `rope_scaling` is about the full layers."""
+    """Returns the config fields for ropes of full and sliding layers. In that order, `thetas` are
+    the default wavelengths and `sizes` the sizes of the heads. `rope_scaling` concerns the full
+    layers."""
     kinds = "full_attention", "sliding_attention"
     both = c.section("rope_parameters") or Fields({}, f"{c.where}: rope_parameters")
     say_unknown(both.where, both.data, kinds)
@@ -67,7 +69,7 @@ def two_ropes(
         scaling = c.section("rope_scaling") if kind == kinds[0] else None
         more = {} if scaling is None else scaling.data
         said = Fields({"rope_theta": theta, **own.data, **more}, own.where)
-        top = both if "truncate" in both.data else None  # where transformers looks for it
+        top = both if "truncate" in both.data else None  # transformers looks for it there
         ropes.append(_rope(c, said, size, None, False, {}, (), top))
     if sizes[0] != sizes[1]:
         ropes = [replace(rope, rotary=rope.rotary or size) for rope, size in zip(ropes, sizes)]
@@ -105,7 +107,7 @@ def _rope(
 
 
 def _proportional(said: Fields, head_dim: int) -> Rope:
-    """One whose slower pairs stand still."""
+    """Returns a rope whose slower pairs do not turn."""
     share = said.number("partial_rotary_factor", 0.0, 1.0, 1.0)
     turning = int(share * head_dim // 2)
     factor = said.number("factor", 1e-6, 1e6, 1.0)
@@ -128,8 +130,8 @@ def _llama3(said: Fields, theta: float, longest: int, original: int) -> Rope:
 
 
 def _yarn(said: Fields, theta: float, longest: int, original: int) -> Rope:
-    """YaRN (Peng et al., arXiv:2309.00071); its magnitude may be that of another depth (DeepSeek's
-    mscale)."""
+    """Reads YaRN (Peng et al., arXiv:2309.00071); its magnitude may be computed for another depth
+    (DeepSeek's mscale)."""
     if theta <= 1:
         raise ModelError(f"{said.where}: YaRN needs a rope_theta above 1, got {theta:g}")
     factor = said.number("factor", 1.0, 1e6, None) or max(1.0, longest / original)
@@ -143,8 +145,8 @@ def _yarn(said: Fields, theta: float, longest: int, original: int) -> Rope:
 
 
 def _longrope(said: Fields, theta: float, longest: int, original: int) -> Rope:
-    """LongRoPE (Ding et al., arXiv:2402.13753): a divisor for each pair, one list for contexts up
-    to the original and one beyond."""
+    """Reads LongRoPE (Ding et al., arXiv:2402.13753): a divisor per pair, with one list for
+    contexts up to the original and one beyond."""
     factor = said.number("factor", 1e-3, 1e6, longest / original)
     usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 < original else 1.0
     magnitude = said.number("attention_factor", 1e-6, 1e6, None) or usual
@@ -156,7 +158,7 @@ def _longrope(said: Fields, theta: float, longest: int, original: int) -> Rope:
 
 
 _YARN = ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
-Maker = Callable[[Fields, float, int, int], Rope]  # (what is said, theta, longest, original)
+Maker = Callable[[Fields, float, int, int], Rope]  # (rope fields, theta, longest, original)
 ROPES: Mapping[str, tuple[Maker, tuple[str, ...]]] = {  # with the keys that each reads
     "default": (lambda said, theta, longest, original: Rope(theta), ()),
     "linear": (_linear, ("factor",)),
@@ -168,7 +170,7 @@ ROPES: Mapping[str, tuple[Maker, tuple[str, ...]]] = {  # with the keys that eac
 
 
 def checked_divisors(where: str, rope: Rope, pairs: int) -> Rope:
-    """The rope; ModelError where its divisors are not one for each pair that turns."""
+    """Returns the rope. Raises ModelError unless it has one divisor per turning pair."""
     for given in (rope.divisors, rope.long_divisors):
         if (given or rope.scaling == "longrope") and len(given) != pairs:
             raise ModelError(f"{where}: the rope has {len(given)} factors; expected {pairs}")

@@ -1,8 +1,8 @@
-"""How a layer works on each token by itself: one function per kind, named by
+"""Feed-forward parts of layers, which work on each token alone: one function per kind, named by
 `DecoderConfig.feed_forwards`.
 
-Each takes the pass, the layer's number, h[N, hidden] and x[N, hidden], which h is the norm of, and
-gives float32 [N, hidden].
+Each takes the pass, the layer's number, h[N, hidden] and x[N, hidden], where h is the norm of x. It
+returns float32 [N, hidden].
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FeedForward = Callable[[Pass, int, Value, Value], Value]
 
 
 def dense(p: Pass, i: int, h: Value, x: Value) -> Value:
-    """down(act(gate h) * up h), or down(act(up h)) without a gate."""
+    """Returns down(act(gate h) * up h), or down(act(up h)) without a gate."""
     c = p.c
     if not c.gated:
         return p.project(f"{i}.down", activate(c.act, p.project(f"{i}.up", h)))
@@ -32,12 +32,13 @@ def dense(p: Pass, i: int, h: Value, x: Value) -> Value:
 
 
 def experts(p: Pass, i: int, h: Value, x: Value) -> Value:
-    """Experts alone, chosen by what they take."""
+    """Applies experts alone; the router sees the experts' input."""
     return _experts(p, i, h, h)
 
 
 def dense_and_experts(p: Pass, i: int, h: Value, x: Value) -> Value:
-    """Gemma 4's: both side by side, with norms of their own; the router has one too."""
+    """Applies Gemma 4's dense feed-forward and experts in parallel, with norms of their own; the
+    router has one too."""
     routed = ops.mul(p.norm(f"{i}.router_norm", x), p.c.hidden**-0.5)
     chosen = _experts(p, i, p.norm(f"{i}.exps_norm", x), routed)
     one = p.norm(f"{i}.dense_post", dense(p, i, h, x))
@@ -45,8 +46,9 @@ def dense_and_experts(p: Pass, i: int, h: Value, x: Value) -> Value:
 
 
 def _experts(p: Pass, i: int, h: Value, routed: Value) -> Value:
-    """The sum of the chosen experts, each a dense feed-forward, times what the router gives it
-    for `routed` (Shazeer et al., arXiv:1701.06538). Of the others no weight is read."""
+    """Returns the sum of the chosen experts, each a dense feed-forward, weighted by the router's
+    result for `routed` (Shazeer et al., arXiv:1701.06538). The weights of other experts are not
+    read."""
     c = p.c
     n = ops.aval(h).shape[0]
     weights, chosen = _route(p, i, routed)
@@ -76,7 +78,7 @@ def _experts(p: Pass, i: int, h: Value, routed: Value) -> Value:
 
 
 def _shared(p: Pass, i: int, h: Value) -> Value:
-    """The expert that every token uses, times a gate of its own."""
+    """Applies the expert that every token uses, times a gate of its own."""
     up, gate = (p.project(f"{i}.shared_{part}", h) for part in ("up", "gate"))
     out = p.project(f"{i}.shared_down", gated(p.c, gate, up))
     by = ops.call("sigmoid", p.project(f"{i}.shared_by", h))
@@ -84,7 +86,7 @@ def _shared(p: Pass, i: int, h: Value) -> Value:
 
 
 def _half(both: Value, j: int, turns: bool) -> Value:
-    """Half j of the last axis, 0 or 1; with `turns` every other element, from j on."""
+    """Returns half j (0 or 1) of the last axis; with `turns` every other element, starting at j."""
     *lead, wide = ops.aval(both).shape
     if not turns:
         start = j * wide // 2
@@ -95,17 +97,19 @@ def _half(both: Value, j: int, turns: bool) -> Value:
 
 
 def blocks(c: DecoderConfig, chosen: Value, real: Value | None) -> tuple[Value, Value, Value]:
-    """Rows that chose the same experts side by side: blocks of R rows, each of one expert, whose
-    number int32 [B] tells which and how many of the rows count; of each row of a block the token,
-    int32 [B, R]; and where in the blocks each of chosen[N, K] went, int32 [N, K]. Of tokens that
-    are not `real` no block is made."""
+    """Groups rows by expert into blocks of R rows, each of one expert.
+
+    Returns three arrays. The first, int32 [B], encodes each block's expert and its number of valid
+    rows. The second, int32 [B, R], has the token of each row of a block. The third, int32 [N, K],
+    has the place in the blocks of each chosen[N, K]. Tokens that are not `real` get no block.
+    """
     n, k = ops.aval(chosen).shape
     pairs, count = n * k, c.experts
     size, most = block_rows(pairs, count), min(count, pairs)
     each, number = (ops.iota((many,), 0, int32) for many in (count, (pairs - most) // size + most))
 
     def grid(x: Value, y: Value) -> tuple[Value, Value]:
-        """Vectors along the rows and along the columns of a table."""
+        """Returns two vectors broadcast along the rows and the columns of a table."""
         shape = (ops.aval(x).shape[0], ops.aval(y).shape[0])
         down = ops.broadcast(ops.reshape(x, (-1, 1)), shape)
         return down, ops.broadcast(ops.reshape(y, (1, -1)), shape)
@@ -114,11 +118,11 @@ def blocks(c: DecoderConfig, chosen: Value, real: Value | None) -> tuple[Value, 
         return ops.sum_(ops.cast(yes, int32), 1)
 
     def before(x: Value) -> Value:
-        """Of each expert the sum over those before it."""
+        """Returns for each expert the sum over the experts before it."""
         own, other = grid(each, each)
         return ops.sum_(ops.where(ops.less(other, own), grid(each, x)[1], 0), 1)
 
-    turned = ops.transpose(chosen)  # a bound on its rows at run time ends here: pair (k, n)
+    turned = ops.transpose(chosen)  # this ends the run-time bound on rows: pair (k, n)
     if real is not None:
         there = ops.broadcast(ops.reshape(real, (1, n)), (k, n))
         turned = ops.where(there, turned, count)
@@ -141,13 +145,13 @@ def blocks(c: DecoderConfig, chosen: Value, real: Value | None) -> tuple[Value, 
 
 
 def block_rows(pairs: int, experts: int) -> int:
-    """Rows of a block: most experts fit into one when rows spread evenly, give or take."""
+    """Returns the rows per block: with evenly spread rows, most experts fit into one block."""
     return min(max(-(-3 * pairs // (2 * experts * 16)) * 16, 32), 256)
 
 
 def _route(p: Pass, i: int, h: Value) -> tuple[Value, Value]:
-    """Of each row the `experts_used` likeliest experts, float32 weights and int32 numbers [N, K],
-    the likeliest first (of equals the first)."""
+    """Returns for each row the `experts_used` most probable experts: float32 weights and int32
+    numbers [N, K], most probable first (ties by number)."""
     c = p.c
     logits = p.project(f"{i}.router", h)
     n = ops.aval(h).shape[0]

@@ -1,4 +1,4 @@
-"""What a model takes of a device's memory, and what would fit: for the message when it does not."""
+"""Computes a model's use of device memory, and what would fit, for the out-of-memory message."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from weft.program.program import Program
 
 
 def too_large(program: Program, context: int, slots: int, free: int) -> str:
-    """Two sentences for a decoder whose weights or caches were refused; `free` is how many bytes
-    the device had left before (0: unknown)."""
+    """Returns a message for a decoder whose weights or caches do not fit; `free` is the number of
+    free bytes before the attempt (0: unknown)."""
     taken = {"weight": 0, "state": 0}
     wide = False
     for b in program.buffers:
@@ -35,8 +35,8 @@ def _advice(taken: dict[str, int], rest: int, context: int, free: int, wide: boo
 
 
 def pages_in(free: int, page: int, most: int) -> int:
-    """How many pages of `page` bytes to make in `free` bytes, 1 .. most: rounded down to four
-    binary digits unless all fit. Raises OutOfMemoryError where not one fits."""
+    """Returns how many pages of `page` bytes to make in `free` bytes, 1 .. most: rounded down to
+    four binary digits unless all fit. Raises OutOfMemoryError if not even one fits."""
     count = free // max(page, 1)
     if count < 1:
         raise OutOfMemoryError(f"a page takes {page:,} bytes, and {max(free, 0):,} are free")

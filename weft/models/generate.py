@@ -1,9 +1,9 @@
-"""Generation: prompts in, tokens and text out, by an engine.
+"""Generation: turns prompts into tokens and text, with an engine.
 
 Sequences are independent: the tokens of a prompt depend on the prompt, the options, the seed and
-its index in the call, never on what runs beside it. Prompt i of a call with one `seed` draws from
-the stream (seed, i); with a list of seeds, prompt i draws from (seeds[i], 0), just as it would
-alone with that seed.
+its index in the call, never on other sequences. Prompt i of a call with one `seed` draws from the
+stream (seed, i). With a list of seeds, prompt i draws from (seeds[i], 0), as it would alone with
+that seed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from weft.engine.text import TextEnd, Texts
 
 
 class Generation:
-    """What one prompt gave. `ids` are the new tokens only, without the end-of-text token that
-    ended them; `text` is their text without the stop string ("" without a tokenizer). `reused`
-    counts the prompt's first tokens that an earlier call had left in the cache.
-    finish_reason: "eos" (end-of-text token), "stop" (stop string) or "length" (max_new_tokens or
-    the context is full)."""
+    """The result for one prompt.
+
+    `ids` are the new tokens, without the end-of-text token that ended them; `text` is their text
+    without the stop string ("" without a tokenizer). `reused` counts the first prompt tokens found
+    in the cache. finish_reason: "eos" (end-of-text token), "stop" (stop string) or "length"
+    (max_new_tokens or the context is full).
+    """
 
     def __init__(
         self,
@@ -39,7 +41,7 @@ class Generation:
 
     @property
     def text(self) -> str:
-        if not isinstance(self._text, str):  # decoded when first read: ids may be all one wants
+        if not isinstance(self._text, str):  # decoded on first read, as some callers want only ids
             self._text = self._text()
         return self._text
 
@@ -58,7 +60,7 @@ class Generation:
 
 class Piece(str):
     """Text that became final, one piece per token: "" while a character or a possible stop string
-    is held back. `ids` are the tokens behind the text, `prompt` is the prompt's number."""
+    is held back. `ids` are the tokens behind the text; `prompt` is the prompt's number."""
 
     prompt: int
     ids: tuple[int, ...]
@@ -70,7 +72,7 @@ class Piece(str):
 
 
 class Part:
-    """What has come of one prompt so far."""
+    """The progress of one prompt."""
 
     def __init__(self, number: int, job: Job) -> None:
         self.number, self.job = number, job
@@ -79,12 +81,12 @@ class Part:
         self.end: Output | None = None
 
     def add(self, output: Output) -> Piece | None:
-        """The piece that an output is; None where it adds nothing but the end. Raises the error
-        that ended the job."""
+        """Returns the piece for an output; None if it only ends the prompt. Raises the error that
+        ended the job."""
         ids = tuple(chosen.id for chosen in output.tokens)
         self.ids += ids
         self.text += output.text
-        if output.error is not None:  # one that is no WeftError shows itself
+        if output.error is not None:  # an error that is not a WeftError is raised as it is
             unknown = type(output.error) is WeftError and output.error.__cause__
             raise unknown or output.error
         if output.finish is not None:
@@ -93,7 +95,7 @@ class Part:
         return None if quiet else Piece(output.text, self.number, ids)
 
     def result(self, texts: Texts) -> Generation:
-        """The finished prompt as a Generation."""
+        """Returns the finished prompt as a Generation."""
         if self.end is None or self.end.finish is None or self.end.usage is None:
             raise UsageError("the generation has not finished")
         ids = tuple(self.ids)
@@ -102,7 +104,7 @@ class Part:
 
 
 def whole(texts: Texts, ids: Sequence[int]) -> str:
-    """The text of an answer that was not decoded on the way."""
+    """Returns the text of an answer that was not decoded while it was generated."""
     end = TextEnd(texts)
     pushed = [end.push(Chosen(i))[0] for i in ids]
     return "".join(pushed) + end.finish()[0]
@@ -111,9 +113,9 @@ def whole(texts: Texts, ids: Sequence[int]) -> str:
 def play(
     engine: Engine, parts: Sequence[Part], turn: Callable[[], AbstractContextManager[object]]
 ) -> Iterator[Piece]:
-    """The pieces of several prompts as they become final. The engine is stepped, each time within
-    `turn()`, where there are none; whoever else has jobs there gets on too. Left early, the jobs
-    are cancelled."""
+    """Yields the pieces of several prompts as they become final. If none is ready, it steps the
+    engine within `turn()`, which also advances other jobs. Closing the iterator cancels the
+    jobs."""
     outputs: deque[tuple[Part, Output]] = deque()
 
     def sink(part: Part) -> Callable[[Output], None]:
@@ -137,7 +139,7 @@ def play(
 
 
 class Stream(Iterator[Piece]):
-    """Pieces as they come; after the last one `results` holds a Generation per prompt."""
+    """An iterator of pieces; after the last one `results` holds a Generation per prompt."""
 
     def __init__(self, pieces: Iterator[Piece], parts: Sequence[Part], texts: Texts) -> None:
         self._pieces, self._parts, self._texts = pieces, parts, texts

@@ -1,9 +1,9 @@
-"""A GGUF file as a model: its tensors as the weights of a family, packed ones as they are.
+"""Reads a GGUF file as a model: its tensors become the weights of a family; packed ones stay
+packed.
 
-What llama.cpp's converter changed is changed back: the rows of queries and keys that it puts in
-another order for its interleaved rope, and the 1 that it adds to Gemma's norms. Where
-a dtype is asked for, packed weights are widened on the way in, some rows at a time, so that no more
-than the result is held.
+It undoes two changes of llama.cpp's converter: the reordered rows of queries and keys for an
+interleaved rope, and the 1 added to Gemma's norms. If a dtype is requested, packed weights are
+widened while loading, some rows at a time, so that memory holds little more than the result.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ _DELTA = {
     "ffn_norm": "post_attention_norm", "shortconv.conv": "ssm_conv1d",
     "ssm_a.weight": "ssm_a", "ssm_dt.weight": "ssm_dt.bias",
 }  # fmt: skip
-_WHOLE = {  # what is called neither weight nor bias by its role
+_WHOLE = {  # names that end in neither weight nor bias
     "scalar": "layer_output_scale.weight", "router_norm": "ffn_gate_inp.scale",
     "exps_scale": "ffn_down_exps.scale",
 }  # fmt: skip
-_OWN = {  # architecture -> what it calls otherwise
+_OWN = {  # architecture -> its own names
     "gpt-oss": {"ffn_norm": "post_attention_norm"}, "lfm2": {"output_norm": "token_embd_norm"},
     **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), _DELTA),
 }  # fmt: skip
@@ -75,16 +75,16 @@ _STEP = 1 << 22  # elements widened at a time
 
 @dataclass(frozen=True)
 class GgufModel:
-    """What a file holds. `tokenizer` is made when it is wanted; None where there is none."""
+    """The content of a file. `tokenizer` is made on demand; None if the file has none."""
 
     gguf: Gguf
     config: DecoderConfig
     tokens: TokenIds
 
     def weights(self, dtype: DType | None) -> Mapping[str, np.ndarray | Packed]:
-        """Role -> weight, read when it is asked for: floats as they are (views of the file, where
-        they need no change), packed weights as such or, where one is given, in `dtype`. Those of a
-        type that has no packed form are float16."""
+        """Returns role -> weight, read on access. Floats are unchanged (views of the file, if
+        possible). Packed weights stay packed, or are widened to `dtype` if it is given. Types
+        without a packed form become float16."""
         return _Weights(self.gguf, self.config, dtype)
 
     def tokenizer(self) -> Made | None:
@@ -92,14 +92,14 @@ class GgufModel:
 
 
 def read(path: Path) -> GgufModel:
-    """The model in a GGUF file. Raises FileFormatError, and ModelError for what is not supported or
-    does not fit together; so do its methods."""
+    """Opens the model in a GGUF file. It and its methods raise FileFormatError, and ModelError for
+    what is not supported or inconsistent."""
     gguf = open_gguf(path)
     return GgufModel(gguf, read_config(gguf), token_ids(gguf))
 
 
 def tensor_name(role: str, arch: str = "") -> str:
-    """What a file of an architecture calls the weight that plays `role`."""
+    """Returns the name of a weight in files of an architecture."""
     if role in _TOP:
         name = _TOP[role]
     else:
@@ -113,7 +113,8 @@ def tensor_name(role: str, arch: str = "") -> str:
 
 
 def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
-    """Role -> tensor, each with the shape that the metadata ask for, and none left over."""
+    """Returns role -> tensor, checked for the shapes that the metadata require. Raises ModelError
+    for a missing or unknown tensor."""
     arch = gguf.metadata["general.architecture"]
     layout = decoder_layout(config)
     known = {tensor_name(role, arch) for role in (*layout.weights, *layout.spare)}
@@ -152,12 +153,12 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
 
 
 def _long(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Without axes of 1, which files may leave out."""
+    """Returns the shape without axes of 1, which files may leave out."""
     return tuple(d for d in shape if d != 1)
 
 
 class _Weights(Mapping[str, np.ndarray | Packed]):
-    """The weights of a file by role, each made anew whenever it is asked for."""
+    """The weights of a file by role, computed again on each access."""
 
     def __init__(self, gguf: Gguf, config: DecoderConfig, dtype: DType | None) -> None:
         self._tensors = _bound(gguf, config)
@@ -174,7 +175,7 @@ class _Weights(Mapping[str, np.ndarray | Packed]):
 
     def __getitem__(self, role: str) -> np.ndarray | Packed:
         tensor, c = self._tensors[role], self._config
-        tensor.file.check()  # it may be long since it was mapped
+        tensor.file.check()  # the file may have changed since it was mapped
         if tensor.kind.name in _PLAIN:
             value = tensor.data.view(_PLAIN[tensor.kind.name].numpy).reshape(tensor.shape)
         elif self._dtype is None and len(tensor.shape) > 1 and tensor.kind.name in FORMS:
@@ -191,13 +192,14 @@ class _Weights(Mapping[str, np.ndarray | Packed]):
         if self._specs[role].kind == "decay":
             return self._speed(tensor, value)
         if c.norm_offset and self._specs[role].kind == "norm" and ".delta_norm." not in role:
-            with np.errstate(invalid="ignore"):  # of a NaN that signals
-                value = value.astype(np.float32) - np.float32(c.norm_offset)  # exact: it was added
+            with np.errstate(invalid="ignore"):  # NaN that signals
+                # exact, because it was added.
+                value = value.astype(np.float32) - np.float32(c.norm_offset)
         heads = self._turned_heads(role)
         return _turned_back(value, heads) if heads else value
 
     def _speed(self, tensor: GgufTensor, value: np.ndarray) -> np.ndarray:
-        """The logarithm of how fast heads forget, of which the file holds the negative."""
+        """Returns the logarithm of the heads' forgetting rate; the file holds the negative rate."""
         with np.errstate(all="ignore"):
             out = np.log(-value.astype(np.float64)).astype(np.float32)
         if not all_finite(out):
@@ -205,21 +207,21 @@ class _Weights(Mapping[str, np.ndarray | Packed]):
         return out
 
     def _turned_heads(self, role: str) -> int:
-        """How many heads have rows that the converter put in another order; 0 where none have."""
+        """Returns the number of heads whose rows the converter reordered; 0 if none."""
         part = role.split(".")[1] if "." in role else ""
         heads = {"q": self._config.heads, "k": self._config.kv_heads}
         return heads.get(part, 0) if self._turned else 0
 
 
 def _turned_back(value: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of each head from pairs side by side (first, its partner, second, ...) to halves."""
+    """Reorders the rows of each head from adjacent pairs (first, its partner, second, ...) to
+    halves."""
     pairs = value.reshape(heads, -1, 2, *value.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(value.shape)
 
 
 def _kept(tensor: GgufTensor, where: str) -> Packed:
-    """A packed weight as it is, experts' one under the other. Raises ModelError where it is
-    damaged."""
+    """Returns a packed weight unchanged, experts stacked. Raises ModelError if it is damaged."""
     _check_scales(tensor, where)
     packed = packed_of(tensor.kind, tensor.data, (len(tensor.data), tensor.shape[-1]))
     release(tensor.data)
@@ -236,7 +238,7 @@ def _check_scales(tensor: GgufTensor, where: str) -> None:
 
 
 def _widened(tensor: GgufTensor, dtype: DType, where: str) -> np.ndarray:
-    """A packed weight in a float dtype. Raises ModelError where it is damaged or overflows."""
+    """Returns a packed weight in a float dtype. Raises ModelError if it is damaged or overflows."""
     from weft.tensor.casting import cast_array
 
     out = np.empty(tensor.shape, dtype.numpy)

@@ -1,7 +1,7 @@
-"""Decoder families as llama.cpp writes them: a GGUF file's metadata in, one DecoderConfig out.
+"""Decoder families as llama.cpp writes them: turns a GGUF file's metadata into a DecoderConfig.
 
-What the metadata leave out is told by which tensors there are: biases, a head of its own. What
-neither tells (an activation, the layers that slide) is fixed for the family, as in llama.cpp.
+Facts missing from the metadata follow from the tensors: biases, a separate head. Facts in neither
+(an activation, the sliding layers) are fixed for the family, as in llama.cpp.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from weft.models.gguf_source import (
     windows_of,
 )
 
-# Architectures whose rows of queries and keys stand in the order of their rope.
+# Architectures with rows of queries and keys in interleaved rope order.
 TURNED = ("llama", "smollm3", "mistral3", "granite")
-# Keys whose other values change what is computed, and the value that means "not used".
+# Keys that can change the computation, and the value that means "not used".
 _PLAIN: dict[str, Any] = {
     "expert_count": 0, "attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0,
     "attention.causal": True, "attention.shared_kv_layers": 0, "use_parallel_residual": False,
@@ -47,7 +47,7 @@ _PLAIN: dict[str, Any] = {
     "rope.scaling.attn_factor": 1.0, "rope.scaling.yarn_attn_factor": 1.0,
     "rope.scaling.yarn_ext_factor": 1.0, "rope.scaling.yarn_log_multiplier": 0.0,
 }  # fmt: skip
-# What llama.cpp's graph of these architectures does not use, and sizes that tensors say.
+# Keys that llama.cpp's graph of these architectures does not use, and sizes known from tensors.
 _INERT = (
     "rope.scaling.finetuned", "rope.scaling.original_context_length", "rope.dimension_sections",
     "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon", "rope.dimension_count",
@@ -55,7 +55,7 @@ _INERT = (
     "feed_forward_length", "expert_used_count", "expert_feed_forward_length",
     "attention.sliding_window", "interleave_moe_layer_step", "rope.freq_base",
 )  # fmt: skip
-# Of these, what a family reads.
+# Keys of _PLAIN that a family reads.
 _READ = {
     "granite": ("logit_scale", "residual_scale", "embedding_scale"),
     "mistral3": ("rope.scaling.yarn_log_multiplier",),
@@ -69,8 +69,8 @@ _READ = {
 
 
 def read_config(gguf: Gguf) -> DecoderConfig:
-    """The decoder that a file holds. Raises ModelError for an architecture that is not supported,
-    by name, and for metadata that are missing or make no sense."""
+    """Returns the config of the decoder in a file. Raises ModelError for an unsupported
+    architecture, and for metadata that are missing or invalid."""
     arch = gguf.metadata.get("general.architecture")
     if not isinstance(arch, str) or arch not in FAMILIES:
         known = ", ".join(FAMILIES)
@@ -97,7 +97,8 @@ def _gpt2(c: Source) -> DecoderConfig:
 
 
 def _gemma(c: Source, family: str, every: int, large: int) -> DecoderConfig:
-    """`large`: how many layers the 27B model has, which scales its scores in a way of its own."""
+    """Reads what Gemma 2 and 3 share. `large` is the number of layers of the 27B model, which
+    scales its scores differently."""
     made = rms(c, family, every, act="gelu_tanh", norm_offset=1.0, post_norms=True)
     given = c.value("attention.scale") is not None
     scale = (made.hidden // made.heads) ** -0.5 if made.layers == large else made.head_dim**-0.5
@@ -132,8 +133,8 @@ def _gemma3(c: Source) -> DecoderConfig:
 
 
 def _gemma4(c: Source) -> DecoderConfig:
-    """Sizes of full layers are the file's usual ones; which projections there are its tensors
-    tell. The converter puts what the rope leaves still into its divisors."""
+    """Reads Gemma 4. The file's usual sizes are those of full layers; its tensors show which
+    projections exist. The converter encodes pairs that do not turn in the rope's divisors."""
     made = base(c, "gemma4_text", mixed=True, norm_eps=eps_of(c), act="gelu_tanh", post_norms=True)
     windows = windows_of(c, made.layers, 6) or (0,) * made.layers
     size = c.integer("attention.key_length_swa", 2, MAX_HEAD_DIM, made.head_dim)
@@ -169,7 +170,7 @@ def _gemma4(c: Source) -> DecoderConfig:
 def _gemma4_layers(
     c: Source, made: DecoderConfig, windows: tuple[int, ...], size: int
 ) -> tuple[Layer, ...]:
-    """`size` is that of the heads of layers that slide."""
+    """Returns the layers; `size` is the head size of sliding layers."""
     kv = c.each("attention.head_count_kv", MAX_HEADS, made.layers)
     ffn = c.each("feed_forward_length", MAX_FFN, made.layers)
     layers = []
@@ -183,7 +184,7 @@ def _gemma4_layers(
 
 
 def _experts(c: Source, made: DecoderConfig) -> DecoderConfig:
-    """With experts in all layers, whose weights sum to 1."""
+    """Adds experts in all layers, with weights that sum to 1."""
     experts = c.integer("expert_count", 1, MAX_EXPERTS)
     return replace(
         made,
@@ -196,14 +197,14 @@ def _experts(c: Source, made: DecoderConfig) -> DecoderConfig:
 
 
 def _gpt_oss(c: Source) -> DecoderConfig:
-    """Gate and up are tensors of their own."""
+    """Reads gpt-oss; gate and up are separate tensors."""
     made = rms(c, "gpt_oss", 2, sinks=True, mlp_bias=True, gate_limit=7.0)
     ropes = (replace(made.ropes[0], truncate=False),)
     return _experts(c, replace(made, ropes=ropes))
 
 
 def _lfm2(c: Source) -> DecoderConfig:
-    """Layers without key/value heads are convolutions."""
+    """Reads LFM2; layers without key/value heads are convolutions."""
     taps = c.integer("shortconv.l_cache", 1, 64)
     more = {"norm_eps": eps_of(c), "qk_norm": "head", "conv_taps": taps}
     made = base(c, "lfm2", hybrid=True, **more)
@@ -218,7 +219,8 @@ def _lfm2(c: Source) -> DecoderConfig:
 
 
 def _delta_net(c: Source, family: str, **delta: Any) -> DecoderConfig:
-    """Qwen 3.5 and Qwen3-Next. Of `block_count` the last may be those that guess further tokens."""
+    """Reads Qwen 3.5 and Qwen3-Next. The last layers of `block_count` may predict further
+    tokens."""
     heads, values = (
         c.integer(f"ssm.{key}", 1, MAX_HEADS) for key in ("group_count", "time_step_rank")
     )
@@ -241,19 +243,19 @@ def _delta_net(c: Source, family: str, **delta: Any) -> DecoderConfig:
 
 
 def _shared(c: Source, made: DecoderConfig) -> DecoderConfig:
-    """With experts, and one that all tokens use."""
+    """Adds experts, and one that all tokens use."""
     width = c.integer("expert_shared_feed_forward_length", 1, MAX_FFN)
     return replace(_experts(c, made), shared_ffn=width)
 
 
 def _qwen3_next(c: Source) -> DecoderConfig:
-    """Older files hold one weight for what newer ones hold two."""
+    """Reads Qwen3-Next; older files hold one weight where newer ones hold two."""
     fused = {"fused_ba": True, "fused_qkvz": c.has("blk.0.ssm_in.weight")}
     return _shared(c, _delta_net(c, "qwen3_next", **fused))
 
 
 def _phi3(c: Source) -> DecoderConfig:
-    """Its fused gate and up projection is called ffn_up."""
+    """Reads Phi-3; its fused gate and up projection is called ffn_up."""
     made = base(c, "phi3", norm_eps=eps_of(c), fused_qkv=True, fused_gate=True)
     rope = rope_of(c, made.head_dim, partial=True)
     pairs = (rope.rotary or made.head_dim) // 2
@@ -291,7 +293,7 @@ def _granite(c: Source) -> DecoderConfig:
 
 
 def _olmo2(c: Source) -> DecoderConfig:
-    """OLMo 2, and OLMo 3 where layers slide: those are turned without the rope's scaling."""
+    """Reads OLMo 2, and OLMo 3 if layers slide; sliding layers ignore the rope's scaling."""
     made = rms(c, "olmo2", 4, pre_norms=False, post_norms=True, qk_norm="whole")
     if not any(made.windows):
         return made
@@ -303,7 +305,7 @@ def _olmo2(c: Source) -> DecoderConfig:
 
 FAMILIES: Mapping[str, Callable[[Source], DecoderConfig]] = {
     "gpt2": _gpt2,
-    "llama": lambda c: rms(c, "llama", 0),  # Mistral's models too: all their layers slide
+    "llama": lambda c: rms(c, "llama", 0),  # Mistral's models too, in which all layers slide
     "qwen2": lambda c: rms(c, "qwen2", 1),
     "qwen3": lambda c: rms(c, "qwen3", 1, qk_norm="head"),
     "gemma2": _gemma2,

@@ -1,5 +1,5 @@
-"""What the readers of llama.cpp's architectures share: typed access to a file's metadata, ropes,
-windows, sizes."""
+"""Typed access to a GGUF file's metadata, and readers of ropes, windows and sizes that
+architectures share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from weft.models.family_parts import (
     checked_heads,
 )
 
-MORE_TOKENS = "nextn_predict_layers"  # how many of the last layers guess further tokens
+MORE_TOKENS = "nextn_predict_layers"  # the number of last layers that predict further tokens
 ROPE_DIVISORS = "rope_freqs.weight"
 ROPE_FACTORS = ("rope_factors_short.weight", "rope_factors_long.weight")
 
@@ -36,13 +36,13 @@ class Source:
         self.gguf = gguf
         self.where = str(gguf.path)
         self._arch = arch
-        self.asked: set[str] = set()  # keys that a reader looked at
+        self.asked: set[str] = set()  # keys that a reader has looked at
         own = {k: v for k, v in gguf.metadata.items() if k.startswith(f"{arch}.")}
         listed = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in own.items()}
         self._fields = Fields(listed, self.where)
 
     def unread(self) -> dict[str, Any]:
-        """The metadata under the architecture's name that no reader looked at."""
+        """Returns the architecture's metadata that no reader has looked at."""
         found = {k.removeprefix(f"{self._arch}."): v for k, v in self._fields.data.items()}
         return {k: v for k, v in found.items() if k not in self.asked}
 
@@ -55,13 +55,13 @@ class Source:
         return self._fields.integer(f"{self._arch}.{key}", lo, hi, *default)
 
     def number(self, key: str, lo: float, hi: float, *default: Any) -> Any:
-        """A float32, as the shortest decimal that it was rounded from: 1e-05, not 9.9999997e-06."""
+        """Returns a float32 as the shortest decimal that rounds to it: 1e-05, not 9.9999997e-06."""
         self.asked.add(key)
         found = self._fields.number(f"{self._arch}.{key}", lo, hi, *default)
         return found if found is None else float(str(np.float32(found)))
 
     def each(self, key: str, hi: int, layers: int) -> tuple[int, ...]:
-        """A positive integer for every layer, given once or one by one."""
+        """Returns a positive integer for every layer, given once or per layer."""
         self.asked.add(key)
         given = self._fields.integers(f"{self._arch}.{key}", 1, hi)
         if len(given) not in (1, layers):
@@ -69,13 +69,13 @@ class Source:
         return given * layers if len(given) == 1 else given
 
     def uniform(self, key: str, hi: int, *default: int, none: bool = False) -> int:
-        """A positive integer, given once or for every layer; it must be the same for all, but for
-        layers that have `none`."""
+        """Returns a positive integer, given once or per layer. It must be the same for all layers,
+        except layers with 0 if `none` is allowed."""
         self.asked.add(key)
         given = self._fields.integers(f"{self._arch}.{key}", 0 if none else 1, hi)
         found = {n for n in given if n} or set(default)
         if not found:
-            return int(self.integer(key, 1, hi))  # which says that it is missing
+            return int(self.integer(key, 1, hi))  # which reports it as missing
         if len(found) > 1:
             raise ModelError(
                 f"{self.where}: {self._arch}.{key} differs from layer to layer "
@@ -92,22 +92,23 @@ class Source:
 
 
 def _vocab(c: Source) -> int:
-    """Rows of the embedding. Tokens may be fewer than the metadata's vocab_size, never more."""
+    """Returns the rows of the embedding. There may be fewer tokens than the metadata's vocab_size,
+    never more."""
     tokens = c.gguf.metadata.get("tokenizer.ggml.tokens")
     known = [len(tokens)] if isinstance(tokens, list) and tokens else []
     return int(c.integer("vocab_size", 1, MAX_VOCAB, *known))
 
 
 def rope_of(c: Source, head_dim: int, partial: bool = False) -> Rope:
-    """The rope of all layers (of those that do not slide, where the others have their own)."""
+    """Returns the rope of all layers, or of the full layers if sliding layers have their own."""
     turned = c.integer("rope.dimension_count", 2, MAX_HIDDEN, head_dim)
     if turned > head_dim or turned % 2 or (turned != head_dim and not partial):
         raise c.refuse("rope.dimension_count", f"rotating a part of {head_dim} is not supported")
     theta = c.number("rope.freq_base", 1.0, 1e12, 10000.0)
     divisors = divisors_of(c, ROPE_DIVISORS, turned // 2)
     rope = Rope(theta, divisors=divisors, rotary=0 if turned == head_dim else turned)
-    kind = c.value("rope.scaling.type") or "linear"  # as llama.cpp takes it where none is given
-    # Before there was a factor, scale_linear said how much slower; 0 is as if it said nothing.
+    kind = c.value("rope.scaling.type") or "linear"  # llama.cpp's default
+    # scale_linear is an older form of the factor; 0 means that it is not set.
     old = c.number("rope.scale_linear", 0.0, 1e6, 0.0) or 1.0
     factor = c.number("rope.scaling.factor", 0.0, 1e6, old) or 1.0
     if kind in ("linear", "none"):
@@ -135,8 +136,8 @@ def original_of(c: Source) -> int:
 
 
 def divisors_of(c: Source, name: str, pairs: int) -> tuple[float, ...]:
-    """What each pair's frequency is divided by, () where the file does not say: Llama 3.1's long
-    context, worked out, or LongRoPE's factors."""
+    """Returns the divisor of each pair's frequency, () if the file has none: precomputed for Llama
+    3.1's long context, or LongRoPE's factors."""
     if not c.has(name):
         return ()
     tensor = c.gguf.tensors[name]
@@ -151,8 +152,8 @@ def divisors_of(c: Source, name: str, pairs: int) -> tuple[float, ...]:
 
 
 def windows_of(c: Source, layers: int, every: int, default: int = 0) -> tuple[int, ...]:
-    """The window of each layer. Where the metadata do not say which layers slide, all but each
-    `every`-th one do (0: all, 1: none)."""
+    """Returns the window of each layer. If the metadata do not name the sliding layers, all but
+    every `every`-th one slide (0: all, 1: none)."""
     window = c.integer("attention.sliding_window", 0, MAX_POSITIONS, default)
     pattern = c.value("attention.sliding_window_pattern")
     if isinstance(pattern, list):
@@ -168,8 +169,8 @@ def windows_of(c: Source, layers: int, every: int, default: int = 0) -> tuple[in
 def base(
     c: Source, family: str, hybrid: bool = False, mixed: bool = False, **more: Any
 ) -> DecoderConfig:
-    """What all families share; layers of a `hybrid` one may be without attention. The sizes of one
-    that is `mixed` are those of its last layer."""
+    """Reads the fields that all families share. Layers of a `hybrid` model may lack attention. The
+    sizes of a `mixed` one are those of its last layer."""
     hidden = c.integer("embedding_length", 1, MAX_HIDDEN)
     layers = c.integer("block_count", 1, MAX_LAYERS)
     heads = c.uniform("attention.head_count", MAX_HEADS)
@@ -208,7 +209,7 @@ def eps_of(c: Source) -> float:
 
 
 def rms(c: Source, family: str, every: int, **more: Any) -> DecoderConfig:
-    """What the families with RMS norms and ropes share."""
+    """Reads the fields that families with RMS norms and ropes share."""
     made = base(c, family, norm_eps=eps_of(c), **more)
     windows = windows_of(c, made.layers, every)
     return replace(made, ropes=(rope_of(c, made.head_dim),), windows=windows)

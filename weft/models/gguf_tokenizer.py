@@ -1,9 +1,9 @@
-"""A GGUF file's vocabulary as the tokenizer.json that the `tokenizers` library reads.
+"""Turns a GGUF file's vocabulary into a tokenizer.json for the `tokenizers` library.
 
-Three models of the format: "gpt2", BPE on bytes with a list of merges; "llama", SentencePiece's
-BPE, whose merges follow from the scores of the pieces; "gemma4", such pieces with a list. What
-a text is split into before BPE the file only names (`tokenizer.ggml.pre`); the patterns are those
-of the models of that name.
+It supports three models of the format. "gpt2" is BPE on bytes with a list of merges. "llama" is
+SentencePiece's BPE, whose merges follow from the scores of the pieces. "gemma4" has such pieces
+with a list. The file only names the pre-tokenizer (`tokenizer.ggml.pre`); the patterns are those of
+the models with that name.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from weft.models.tokenizer_plain import (
 )
 
 _AT = "tokenizer.ggml."
-_UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6  # token types; 1 is a normal one, 5 an unused one
+_UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6  # token types; 1 is normal, 5 unused
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
-_MAX_SQUARES = 1 << 28  # of the tokens' lengths, in all; Gemma's 262,144 have 2 ** 24 or so
-# Tokens that end a turn, whatever the metadata name besides; control tokens of this spelling do.
+# Limit on the sum of squared token lengths; Gemma's 262,144 tokens have about 2 ** 24.
+_MAX_SQUARES = 1 << 28
+# Control tokens with these texts end a turn, whatever the metadata name.
 _ENDS = {
     "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>",
     "<end_of_turn>", "<turn|>", "<EOT>", "</s>",
@@ -46,8 +47,8 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class Pre:
-    """What a name of `tokenizer.ggml.pre` stands for: patterns that split a text one after the
-    other, whether a piece that is a token is taken whole, and whether bos goes first by default."""
+    """The meaning of a name in `tokenizer.ggml.pre`: patterns that split a text one after the
+    other, a flag to keep a piece that is a token whole, and a flag for bos by default."""
 
     patterns: tuple[str, ...]
     whole: bool = False
@@ -72,8 +73,8 @@ PRE = {
 
 
 class _Vocabulary:
-    """The tokens of a file and what it says of them. Raises ModelError where that is no list of
-    different texts, or lists differ in length."""
+    """The tokens of a file and their attributes. Raises ModelError unless the tokens are distinct
+    texts and the lists have equal lengths."""
 
     def __init__(self, gguf: Gguf) -> None:
         self.where = str(gguf.path)
@@ -92,7 +93,7 @@ class _Vocabulary:
         self.scores = self._numbers(gguf, "scores", "iuf")
 
     def _numbers(self, gguf: Gguf, name: str, kinds: str) -> list[Any] | None:
-        """One finite number per token, or None."""
+        """Returns one finite number per token, or None."""
         found = gguf.metadata.get(_AT + name)
         if found is None:
             return None
@@ -106,13 +107,13 @@ class _Vocabulary:
         return found.tolist()
 
     def of_type(self, *types: int) -> list[int]:
-        """Ids of the tokens of these types, in order."""
+        """Returns the ids of the tokens of these types, in order."""
         return [i for i, t in enumerate(self.types or ()) if t in types]
 
     def id_of(self, name: str) -> int | None:
-        """The id that the metadata give a special token, or None."""
+        """Returns the id that the metadata give a special token, or None."""
         found = self.fields.integer(f"{_AT}{name}_token_id", 0, (1 << 32) - 1, None)
-        if found == (1 << 32) - 1:  # as some writers say "none"
+        if found == (1 << 32) - 1:  # some writers' spelling of "none"
             return None
         if found is not None and found >= len(self.tokens):
             raise ModelError(
@@ -123,7 +124,7 @@ class _Vocabulary:
 
 
 def token_ids(gguf: Gguf) -> TokenIds:
-    """The ids that end, begin and pad a text."""
+    """Returns the ids that end, begin and pad a text."""
     if f"{_AT}tokens" not in gguf.metadata:
         return TokenIds()
     v = _Vocabulary(gguf)
@@ -134,8 +135,8 @@ def token_ids(gguf: Gguf) -> TokenIds:
 
 
 def read_tokenizer(gguf: Gguf) -> Made | None:
-    """The tokenizer of a file, or None where it has no tokens. Raises ModelError for one that is
-    not supported, by name, or that contradicts itself."""
+    """Returns the tokenizer of a file, or None if it has no tokens. Raises ModelError for one that
+    is not supported or inconsistent."""
     if f"{_AT}tokens" not in gguf.metadata:
         return None
     v = _Vocabulary(gguf)
@@ -161,7 +162,7 @@ def read_tokenizer(gguf: Gguf) -> Made | None:
 
 
 def _config(v: _Vocabulary) -> dict[str, Any]:
-    """What tokenizer_config.json would hold."""
+    """Returns the content of tokenizer_config.json."""
     names = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding"}
     ids = {short: v.id_of(name) for short, name in names.items()}
     found = {f"{short}_token": v.tokens[i] for short, i in ids.items() if i is not None}
@@ -170,8 +171,8 @@ def _config(v: _Vocabulary) -> dict[str, Any]:
 
 
 def _added(v: _Vocabulary, spaces: bool) -> list[dict[str, Any]]:
-    """The tokens that are found in a text before anything else. With `spaces`, runs of spaces are
-    none of them: they come about by merging."""
+    """Returns the tokens that are matched in a text before anything else. With `spaces`, runs of
+    spaces are excluded, because merges produce them."""
     return [
         {
             "id": i, "content": v.tokens[i], "single_word": False, "lstrip": False,
@@ -183,7 +184,7 @@ def _added(v: _Vocabulary, spaces: bool) -> list[dict[str, Any]]:
 
 
 def _around(v: _Vocabulary, bos: bool) -> dict[str, Any] | None:
-    """What is put around a text: bos (by default where `bos`) and eos."""
+    """Returns the post-processor that adds bos (by default if `bos`) and eos around a text."""
     pieces: list[dict[str, Any]] = [{"Sequence": {"id": "A", "type_id": 0}}]
     tokens: dict[str, Any] = {}
     for name, default, at in (("bos", bos, 0), ("eos", False, 1)):
@@ -205,7 +206,7 @@ def _around(v: _Vocabulary, bos: bool) -> dict[str, Any] | None:
 
 
 def _byte_level(v: _Vocabulary) -> dict[str, Any]:
-    """BPE on the bytes of a text, each written as a letter."""
+    """Returns BPE on the bytes of a text, each written as a letter."""
     name = v.fields.text(f"{_AT}pre", "default")
     if name not in PRE:
         raise ModelError(
@@ -230,7 +231,7 @@ def _byte_level(v: _Vocabulary) -> dict[str, Any]:
 
 
 def _merges(v: _Vocabulary) -> list[list[str]]:
-    """The pairs of the file's list, "first second", where a part may begin with a space."""
+    """Returns the pairs of the file's list, "first second", where a part may begin with a space."""
     found = v.fields.data.get(f"{_AT}merges")
     if not isinstance(found, list) or not all(isinstance(m, str) for m in found):
         raise ModelError(f"{v.where}: {_AT}merges is no list of texts")
@@ -248,8 +249,8 @@ def _merges(v: _Vocabulary) -> list[list[str]]:
 
 
 def _sentencepiece(v: _Vocabulary, listed: bool = False) -> dict[str, Any]:
-    """BPE on characters, a space being "▁"; what is no token falls back to its bytes. Merges are
-    those that the file has `listed`, or follow from scores."""
+    """Returns BPE on characters, with "▁" for spaces; unknown characters fall back to their bytes.
+    Merges come from the file if it has them `listed`, else from scores."""
     if v.scores is None and not listed:
         raise ModelError(f"{v.where}: {_AT}scores is missing; model llama needs them")
     for i in v.of_type(_BYTE):
@@ -257,7 +258,7 @@ def _sentencepiece(v: _Vocabulary, listed: bool = False) -> dict[str, Any]:
             raise ModelError(
                 f"{v.where}: token {i}, a byte, is spelled {v.tokens[i][:60]!r}; expected <0x..>"
             )
-    # Runs of spaces are written as such; BPE sees them as "▁".
+    # Runs of spaces are spelled as spaces in the file; BPE sees "▁".
     spelled = [t if t.strip(" ") or not t else "▁" * len(t) for t in v.tokens]
     ids = {token: i for i, token in enumerate(spelled)}
     unknown = v.id_of("unknown")
@@ -287,7 +288,7 @@ def _sentencepiece(v: _Vocabulary, listed: bool = False) -> dict[str, Any]:
 def _scored_merges(
     v: _Vocabulary, ids: Mapping[str, int], spelled: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Every way to make a token of two others; the token with the highest score first."""
+    """Returns every split of a token into two others, highest score first."""
     assert v.scores is not None
     if sum(len(token) ** 2 for token in spelled) > _MAX_SQUARES:
         longest = max(map(len, spelled))

@@ -1,7 +1,7 @@
-"""Fields of a model's JSON files that change nothing of what weft computes, and why.
+"""Fields of a model's JSON files that do not affect weft's results, with the reason.
 
-What is neither here nor among the fields that a reader consumes (`family_fields` and the readers of
-the other files) is named on stderr.
+A field that is neither here nor read by a reader (`family_fields` and the readers of the other
+files) is named on stderr.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GENERATION: Mapping[str, str] = _table(
 )  # fmt: skip
 
 # Keys of generation_config.json that change which tokens are written, and the values that do not.
-# Others are named: weft's callers give such settings with each request.
+# Other values are named on stderr: weft's callers give such settings with each request.
 STEERING: Mapping[str, tuple[object, ...]] = {
     "repetition_penalty": (1, 1.0), "no_repeat_ngram_size": (0,), "bad_words_ids": ([],),
     "suppress_tokens": ([],), "begin_suppress_tokens": ([],), "forced_bos_token_id": (),
@@ -111,7 +111,7 @@ TOKENIZER: Mapping[str, str] = _table(
      "chat_control_tokens response_schema"),
 )  # fmt: skip
 
-# What the files of a family hold besides.
+# Further inert fields in the files of a family.
 FAMILY: Mapping[str, Mapping[str, str]] = {
     "gpt2": _table((_OTHER, "n_ctx use_weight_tying")),
     "qwen2": _table((_OTHER, "use_mrope")),
@@ -138,11 +138,11 @@ FAMILY: Mapping[str, Mapping[str, str]] = {
         pooler_size_per_head pooler_type""")),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "distilbert"), _TIED),
 }  # fmt: skip
-# Fields of a model that also sees, by how their names begin.
+# Prefixes of fields for the other senses of a multimodal model.
 SENSES = ("vision", "image", "video", "audio", "boi_", "eoi_", "boa_", "eoa_", "spatial_",
           "projector_", "multimodal_", "mm_")  # fmt: skip
 
-# Fields that change what any model computes, and the values with which they do not.
+# Fields that change the results of any model, and the values that do not.
 REFUSED: Mapping[str, tuple[object, ...]] = {
     "is_encoder_decoder": (False,), "add_cross_attention": (False,), "is_causal": (True,),
     "per_layer_config": ({},), "pruned_heads": ({}, []), "cross_attention_hidden_size": (),

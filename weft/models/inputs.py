@@ -1,6 +1,6 @@
-"""What a decoder's steps are fed besides the checkpoint, made on the host.
+"""The inputs of a decoder's steps besides the checkpoint's weights, made on the host.
 
-Apart from `decoder`, so that a compiled model runs without importing what traces one.
+This is separate from `decoder`, so that a compiled model runs without importing tracing code.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from weft.models.config import DecoderConfig
 from weft.models.matrices import joined
 from weft.models.rope import query_growth, rope_tables
 
-CHUNK = 512  # rows of a step at most
-PAGE = KEYS  # positions of a page (see `weft.ops.attention`)
+CHUNK = 512  # most rows per step
+PAGE = KEYS  # positions per page (see `weft.ops.attention`)
 
 
 @dataclass(frozen=True)
 class Stacked:
-    """Low-rank adapters of which each row takes one or none: their names, in the order of their
+    """Low-rank adapters, of which each row uses one or none: their names, in the order of their
     numbers, and their matrices by role (`adapters.stacked`)."""
 
     names: tuple[str, ...] = ()
@@ -38,13 +38,13 @@ def with_tables(
     context: int,
     stacked: Stacked = NO_ADAPTERS,
 ) -> Mapping[str, np.ndarray]:
-    """The weights plus the tables by position (float32 [context, ...]) and the adapters, bound
-    like them."""
+    """Returns the weights plus the tables by position (float32 [context, ...]) and the adapters, as
+    one mapping."""
     return joined(tables(c, context), stacked.arrays, weights)
 
 
 def tables(c: DecoderConfig, context: int) -> dict[str, np.ndarray]:
-    """The tables by position: each rope's cos and sin, and what queries grow by."""
+    """Returns the tables by position: each rope's cos and sin, and the growth of queries."""
     out = {}
     for i, rope in enumerate(c.ropes):
         out[f"rope.{i}.cos"], out[f"rope.{i}.sin"] = rope_tables(rope, c.head_dim, context)
@@ -56,7 +56,7 @@ def tables(c: DecoderConfig, context: int) -> dict[str, np.ndarray]:
 def cache_rows(
     c: DecoderConfig, slot: np.ndarray, pos: np.ndarray, context: int, size: int
 ) -> dict[str, np.ndarray]:
-    """`Rows.at` for n rows, padded with -1 to `size` rows: int32 [size * G] by "at.G"."""
+    """Returns `Rows.at` for n rows, padded with -1 to `size` rows: int32 [size * G] by "at.G"."""
     made = {}
     for count in kv_counts(c):
         at = np.full((size, count), -1, np.int32)
@@ -69,25 +69,24 @@ def cache_rows(
 def page_rows(
     c: DecoderConfig, tables: np.ndarray, slot: np.ndarray, pos: np.ndarray, size: int
 ) -> dict[str, np.ndarray]:
-    """`cache_rows` of a cache in pages: `tables` int32 [slots, columns] says which page holds
-    positions PAGE * column .. of a slot, the first row of head g is (page * G + g) * PAGE."""
+    """Returns `cache_rows` for a paged cache. `tables` int32 [slots, columns] has the page for
+    positions PAGE * column .. of a slot; the first row of head g is (page * G + g) * PAGE."""
     page, row = tables[slot, pos // PAGE], pos % PAGE
     return cache_rows(c, page, row, PAGE, size)
 
 
 def columns(context: int) -> int:
-    """How many pages a sequence of `context` positions takes."""
+    """Returns how many pages a sequence of `context` positions takes."""
     return -(-context // PAGE)
 
 
 def kv_counts(c: DecoderConfig) -> list[int]:
-    """The numbers of key/value heads that the caches have."""
+    """Returns the numbers of key/value heads that the caches have."""
     return sorted({c.layer(i).kv_heads for i in c.caches} or {c.kv_heads})
 
 
 def planes(c: DecoderConfig, i: int) -> dict[str, tuple[int, DType]]:
-    """What layer i keeps of a position under one key/value head, by name: how many of which
-    dtype."""
+    """Returns what layer i stores per position and key/value head: name -> (count, dtype)."""
     size = c.layer(i).head_dim
     made = {"keys": (size, c.kv_dtype), "values": (size, c.kv_dtype)}
     return made | {"scales": (2, float32)} if c.kv_dtype is int8 else made
@@ -96,10 +95,13 @@ def planes(c: DecoderConfig, i: int) -> dict[str, tuple[int, DType]]:
 def states(
     c: DecoderConfig, slots: int, context: int, pages: int = 0
 ) -> dict[str, tuple[tuple[int, ...], DType]]:
-    """What a decoder keeps of `slots` sequences between steps: shape and dtype of each plane of
-    each layer with attention, [S, G, L, ...], or [pages, G, PAGE, ...] where there are pages, of
-    the last rows of each short convolution, [S, R, C], and of the memory of each layer by the delta
-    rule, [S, H, K, V], both in float32: they are few, and every later token is made of them."""
+    """Returns shape and dtype of the state that a decoder keeps for `slots` sequences between
+    steps.
+
+    Each layer with attention has planes [S, G, L, ...], or [pages, G, PAGE, ...] with pages. Each
+    short convolution has its last rows [S, R, C], each delta-rule layer a memory [S, H, K, V]. Both
+    are float32, because they are small and every later token depends on them.
+    """
     first, length = (pages, PAGE) if pages else (slots, context)
     made: dict[str, tuple[tuple[int, ...], DType]] = {
         f"{kind}.{i}": ((first, c.layer(i).kv_heads, length, width), dtype)
@@ -117,24 +119,24 @@ def states(
 
 
 def by_slot(name: str) -> bool:
-    """Whether a state of `states` is kept by slot where others are in pages."""
+    """Returns True for a state that is kept by slot even if others are in pages."""
     return name.startswith(("conv.", "memory."))
 
 
 def ring(c: DecoderConfig, context: int) -> int:
-    """How many of its last rows a short convolution keeps: what the next row looks back at and,
-    where a sequence may go on from an earlier one (see `intact`), a step's more."""
+    """Returns how many of its last rows a short convolution keeps: those that the next row needs,
+    and a step's more if a sequence may resume from an earlier row (see `intact`)."""
     return min(context, c.conv_taps - 1 + (0 if c.delta else CHUNK))
 
 
 def remembers(c: DecoderConfig) -> bool:
-    """Whether a sequence is more than the keys and values of its positions."""
+    """Returns True if a sequence has more state than keys and values."""
     return bool(c.conv_taps or c.delta)
 
 
 def intact(c: DecoderConfig, context: int, fed: int, count: int) -> bool:
-    """Whether a sequence of `fed` rows can go on from row `count`: no convolution has lost what it
-    would look back at. A memory of the delta rule knows no earlier row than its last."""
+    """Returns True if a sequence of `fed` rows can resume from row `count`: no convolution has lost
+    rows that it needs. A delta-rule memory can only resume from its last row."""
     if c.delta:
         return fed == count
     kept = ring(c, context)
@@ -142,7 +144,7 @@ def intact(c: DecoderConfig, context: int, fed: int, count: int) -> bool:
 
 
 def position_bytes(c: DecoderConfig) -> int:
-    """Bytes that one more position of one sequence takes."""
+    """Returns the bytes that one more position of one sequence takes."""
     return sum(
         c.layer(i).kv_heads * count * dtype.itemsize
         for i in c.caches

@@ -1,9 +1,9 @@
-"""Tensors that took long to make, kept in weft's cache directory and mapped from there.
+"""Tensors that are slow to make, stored in weft's cache directory and mapped from there.
 
-What lies there is believed only where it is this user's alone (owner, mode, no links), where a
-keyed checksum says that this user's weft wrote these digests under this name, and where each tensor
-has its digest. A file's content is looked at once: as long as the system says that it is the same
-file, unchanged (see content.py), it holds what it held. Whatever fails means that nothing is kept.
+Files are trusted only if they belong to this user alone (owner, mode, no links), a keyed checksum
+shows that this user's weft wrote the digests under this name, and each tensor matches its digest.
+The content is checked once per file, as long as the system's marks of the file are unchanged (see
+content.py). On any failure the file counts as missing.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from weft.core.private import distrust, make_private
 from weft.importers.safetensors import SafetensorsFile, save_file
 from weft.models.content import Identity
 
-_THREADS = 4  # that read and digest
+_THREADS = 4  # threads for reading and hashing
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """The kept things of a kind, in a folder of the cache; `limit` is in bytes of all of them. One
-    that was just made is kept also where it is larger by itself."""
+    """The stored tensors of a kind, in a folder of the cache; `limit` is the total size in bytes. A
+    newly written file is kept even if it exceeds the limit."""
 
     kind: str
     limit: int
 
     @property
     def shelf(self) -> Shelf | None:
-        """Their files; None where nothing is kept."""
+        """The files; None without a cache directory."""
         home = default_directory()
         if home is None:
             return None
         return Shelf(home / self.kind, disk.FILE, None, self.limit, home / "used")
 
     def load(self, key: str) -> dict[str, np.ndarray] | None:
-        """Maps what was kept under `key`; None where it is not there or not as it was."""
+        """Maps the tensors under `key`; returns None if they are missing or changed."""
         with _whatever_fails():
             if (shelf := self.shelf) is None or distrust(shelf.folder):
                 return None
@@ -61,7 +61,7 @@ class Tensors:
         return None
 
     def save(self, key: str, tensors: Mapping[str, np.ndarray], note: Mapping[str, str]) -> None:
-        """Keeps tensors under `key`, whole or not at all; `note` tells people what they are."""
+        """Stores tensors under `key`, complete or not at all; `note` describes them for people."""
         with _whatever_fails():
             if (shelf := self.shelf) is None:
                 return
@@ -77,7 +77,7 @@ class Tensors:
             shelf.prune(spare=path)
 
     def kept(self) -> Iterator[tuple[Entry, dict[str, str]]]:
-        """The files, and the note of each; {} for one that would not be believed."""
+        """Yields each file with its note; {} for an untrusted file."""
         for entry in () if self.shelf is None else self.shelf.entries():
             note: dict[str, str] = {}
             with _whatever_fails():
@@ -94,7 +94,7 @@ class Tensors:
         return disk.kernels().mark(f"{self.kind} {name}", text).hex()
 
     def _is_whole(self, file: SafetensorsFile, name: str) -> bool:
-        """True if a file holds what was kept under its name."""
+        """Returns True if a file has the content that was stored under its name."""
         if file.metadata["mark"] != self._mark(name, file.metadata):
             return False
         cache, known = disk.kernels(), Identity.of(file.status)
@@ -109,7 +109,7 @@ class Tensors:
 
 
 def _digests(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Name -> digest of dtype, shape and values."""
+    """Returns name -> digest of dtype, shape and values."""
 
     def digest(name: str) -> str:
         value = np.ascontiguousarray(tensors[name])

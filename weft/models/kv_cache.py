@@ -1,15 +1,17 @@
-"""How a decoder keeps the keys and values of what it has read, and attends to them.
+"""A decoder's cache of keys and values, and attention over it.
 
-A layer's cache is two planes [S, G, L, D] (slots, key/value heads, positions, components), keys as
-they are after RoPE; or [pages, G, PAGE, D], and a table says which page holds what of a slot. A
-narrow float is rounded once on its way in; what float16 does not hold becomes NaN, which logits
-then show: an infinity could hide behind a weight of zero.
+A layer's cache is two planes [S, G, L, D] (slots, key/value heads, positions, components), with
+keys after RoPE; or [pages, G, PAGE, D], with a table of each slot's pages. Narrow floats are
+rounded once when stored. Values beyond float16 become NaN, which shows in the logits; an infinity
+could be hidden by a zero weight.
 
 int8 is symmetric, with a scale in float32 per row of D components: code = round(x / scale), scale =
 max |x| / 127. A third plane [S, G, L, 2] holds the scales of keys and of values. Attention reads
-code * scale in float32. Keys, whose few large components would cost the others of their row their
-digits, are turned by an orthonormal Hadamard matrix where D is a power of two, and so are queries:
-q . k is what it was (Ashkboos et al., "QuaRot", arXiv:2404.00456).
+code * scale in float32.
+
+Keys have a few large components, which would cost the others of their row precision. So keys and
+queries are multiplied by an orthonormal Hadamard matrix if D is a power of two, which leaves q . k
+unchanged (Ashkboos et al., "QuaRot", arXiv:2404.00456).
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ from weft.models.config import DecoderConfig
 from weft.ops.attention import cache_shape
 
 Value = Any  # np.ndarray, graph Node or Tracked
-Cache = tuple[Value, ...]  # the planes of a layer
+Cache = tuple[Value, ...]  # planes of a layer
 MOST = 127.0
-LEAST = 2.0**-100  # of a row's largest component: a device may flush what its scale would be
-_LEAST_INFINITE = 65520.0  # of those that round to no float16
+LEAST = 2.0**-100  # least maximum of a row; a device may flush the scale of a smaller one to 0
+_LEAST_INFINITE = 65520.0  # the smallest number that rounds beyond float16
 
 
 def store(c: DecoderConfig, cache: Cache, at: Value, k: Value, v: Value) -> Cache:
-    """The cache with k and v [N, G, D] written to the rows `at` [N * G] of each plane's view
-    [S * G * L, ...]; a negative one writes nothing."""
+    """Writes k and v [N, G, D] to the rows `at` [N * G] of each plane's view [S * G * L, ...] and
+    returns the cache; negative rows are skipped."""
     fresh: Cache
     if c.kv_dtype is int8:
         (k, k_scale), (v, v_scale) = quantized(turned(k)), quantized(v)
@@ -47,9 +49,9 @@ def attend(
     c: DecoderConfig, cache: Cache, q: Value, slot: Value, pos: Value, window: int,
     sinks: Value | None = None, table: Value | None = None,
 ) -> Value:  # fmt: skip
-    """What q [N, H, D] finds in a layer's cache, [N, H, D]: row n sees positions 0 .. pos[n] of
-    slot[n], the last `window` of them if window > 0; of each head also its sink [H]. Planes of
-    pages come with their table [slots, columns]."""
+    """Returns attention of q [N, H, D] over a layer's cache, [N, H, D]. Row n sees positions 0 ..
+    pos[n] of slot[n], the last `window` of them if window > 0, and each head's sink [H]. Paged
+    planes come with their table [slots, columns]."""
     sinks = sinks if sinks is None else ops.cast(sinks, float32)
     more = tuple(x for x in (table, sinks) if x is not None)
     length = cache_shape(ops.aval(cache[0]), [ops.aval(x) for x in more])[2]
@@ -61,8 +63,8 @@ def attend(
 
 
 def quantized(x: Value) -> tuple[Value, Value]:
-    """Codes (int8) of x [..., D] in float32 and their scales [..., 1]. A row below LEAST is zeros;
-    one that holds infinity or NaN has NaN for its scale."""
+    """Returns codes (int8) of x [..., D] in float32 and their scales [..., 1]. Rows below LEAST
+    become zeros; rows with infinity or NaN get a NaN scale."""
     shape = ops.aval(x).shape
     top = ops.max_(ops.abs_(x), -1)
     scale = ops.where(ops.less(top, LEAST), 0.0, ops.mul(top, 1 / MOST))
@@ -75,8 +77,8 @@ def quantized(x: Value) -> tuple[Value, Value]:
 
 
 def turned(x: Value) -> Value:
-    """x [N, H, D] in float32, times a Hadamard matrix over the square root of D (Sylvester's, which
-    is symmetric); as it is where D is no power of two."""
+    """Returns x [N, H, D] in float32, times a Hadamard matrix over the square root of D
+    (Sylvester's, which is symmetric); only cast if D is not a power of two."""
     n, heads, depth = ops.aval(x).shape
     x = ops.cast(x, float32)
     if depth & (depth - 1):
@@ -89,7 +91,7 @@ def turned(x: Value) -> Value:
 
 
 def narrowed(x: Value, dtype: DType) -> Value:
-    """x in the dtype of a cache of floats."""
+    """Returns x in the dtype of a float cache."""
     if dtype is float16:
         x = ops.where(ops.less(ops.abs_(x), _LEAST_INFINITE), x, math.nan)
     return ops.cast(x, dtype)

@@ -1,5 +1,5 @@
-"""What each layer takes of a token beside the residual stream (Gemma's per-layer embeddings): a
-part of an embedding as wide as all of them, and a projection of the token's usual one."""
+"""Per-layer inputs (Gemma's per-layer embeddings), added to the residual stream: each is a part of
+one wide embedding plus a projection of the token's usual embedding."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from weft.models.layers import Pass, Value, activate, embedded
 
 
 def with_layer_inputs(p: Pass, ids: Value, x: Value) -> Pass:
-    """The pass with the inputs of all layers side by side, float32 [N, layers * layer_input], of
-    tokens ids[N] whose embeddings are x[N, hidden]."""
+    """Returns the pass with the inputs of all layers side by side, float32 [N, layers *
+    layer_input], for tokens ids[N] with embeddings x[N, hidden]."""
     c = p.c
     if not c.layer_input:
         return p
@@ -23,7 +23,7 @@ def with_layer_inputs(p: Pass, ids: Value, x: Value) -> Pass:
 
 
 def layer_input(p: Pass, i: int, x: Value) -> Value:
-    """What layer i adds to x[N, hidden] of its input."""
+    """Returns what layer i's input adds to x[N, hidden]."""
     c = p.c
     rows, start = ops.aval(x).shape[0], i * c.layer_input
     own = ops.slice_(p.inputs, (0, start), (rows, start + c.layer_input))

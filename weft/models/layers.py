@@ -1,4 +1,5 @@
-"""What layers are made of: projections, norms, activations; and what all layers of a pass share."""
+"""The parts of layers: projections, norms, activations; and the data that layers of a pass
+share."""
 
 from __future__ import annotations
 
@@ -22,30 +23,30 @@ KeysValues = tuple[Value, Value]
 
 
 class Past(Protocol):
-    """What a layer sees of the tokens before each row: caches in serving, rows in training."""
+    """A layer's view of the tokens before each row: caches in serving, rows in training."""
 
     def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
-        """Attention of layer i: q[N, H, D], keys and values[N, G, D] (None: what an earlier layer
-        gave), perhaps sinks[H] -> [N, H, D]."""
+        """Returns attention of layer i, [N, H, D], for q[N, H, D], keys and values[N, G, D] (None:
+        those of an earlier layer), and optional sinks[H]."""
         ...
 
     def recent(self, i: int, z: Value, count: int) -> list[Value]:
-        """What layer i's z[N, C] was for each row and the count - 1 rows before it in its sequence,
-        the oldest first: float32 [N, C] each, 0 before the sequence began."""
+        """Returns layer i's z[N, C] for each row and the count - 1 rows before it in its sequence,
+        oldest first: float32 [N, C] each, 0 before the sequence began."""
         ...
 
     def delta(self, i: int, *values: Value, **params: Any) -> Value:
-        """The `delta_rule` of layer i, [N, H, V]; values are q, k, v, decay and rate."""
+        """Returns the `delta_rule` of layer i, [N, H, V]; values are q, k, v, decay and rate."""
         ...
 
 
 @dataclass(frozen=True)
 class Training:
-    """What training does between the steps of the model; the defaults do nothing.
+    """Hooks for training between the parts of the model; the defaults do nothing.
 
-    layer(i, fn, x) calls fn(x), layer i; it may recompute it backward, or look at the result. drop
-    is the dropout of embeddings and residual branches, adapter_drop that of adapters' inputs.
-    watch(role, x) is told what each linear layer takes.
+    layer(i, fn, x) calls fn(x), layer i; it may recompute it in the backward pass, or look at the
+    result. drop is the dropout of embeddings and residual branches, adapter_drop that of adapters'
+    inputs. watch(role, x) receives the input of each linear layer.
     """
 
     layer: Callable[[int, Callable[[Value], Value], Value], Value] = lambda i, fn, x: fn(x)
@@ -59,9 +60,9 @@ INFERENCE = Training()
 
 @dataclass(frozen=True)
 class AdapterRows:
-    """Which of the model's adapters rows take, [N] or all of them the same, [1]: `numbers` int32 of
-    matrices (with `first_rows`), and `some` bool, whether it is one; where not, the number says
-    nothing."""
+    """The adapters that rows use, [N], or [1] for all rows. `numbers` is int32, for products of
+    chosen matrices (with `first_rows`). `some` is bool: False means no adapter, and the number is
+    arbitrary."""
 
     numbers: Value
     some: Value
@@ -69,9 +70,9 @@ class AdapterRows:
 
 @dataclass(frozen=True)
 class Pass:
-    """What the layers of one pass share: the model, its weights, and of the rows the tables at
-    their positions (`inputs.tables`, float32 [N, ...]), what came before them, which are no
-    padding (bool [N]; None: all), and which adapters they take (None: none)."""
+    """The data that the layers of one pass share. Per row: `tables` has the tables at their
+    positions (`inputs.tables`, float32 [N, ...]), `past` the earlier tokens. `real` is False for
+    padding (bool [N]; None: no padding); `chosen` has the adapters (None: none)."""
 
     c: DecoderConfig
     w: Weights
@@ -79,24 +80,26 @@ class Pass:
     past: Past
     training: Training
     real: Value | None = None
-    inputs: Value = None  # what layers take of the tokens beside the residual stream, side by side
-    gather: Callable[[Value], Value] | None = None  # where columns are divided: those of all ranks
+    inputs: Value = None  # per-layer inputs of the tokens, side by side
+    # With divided columns: gathers those of all ranks.
+    gather: Callable[[Value], Value] | None = None
     chosen: AdapterRows | None = None
 
     def project(self, role: str, x: Value) -> Value:
-        """The linear layer `role`. Where machines divide the columns of matrices, those that close
-        a part of a layer take what all made before them, and give what all make."""
+        """Applies the linear layer `role`. If machines divide the columns of matrices, output
+        projections take the gathered results of all ranks, and their own results are gathered."""
         if self.gather is None or not role.endswith((".o", ".down")):
             return self._project(role, x)
         return self.gather(self._project(role, self.gather(x)))
 
     def _project(self, role: str, x: Value) -> Value:
-        """With its low-rank adapter where the weights hold one: x . w + b + scale (x A^T) B^T, A
-        [r, K], B [M, r] (Hu et al., arXiv:2106.09685); or with that which each row chose."""
+        """Applies a linear layer, with its low-rank adapter if the weights hold one: x . w + b +
+        scale (x A^T) B^T, A [r, K], B [M, r] (Hu et al., arXiv:2106.09685). If rows choose
+        adapters, adds those."""
         c, w = self.c, self.w
         self.training.watch(role, x)
         bias = w.get(f"{role}.b")
-        k_first = c.transposed and bias is not None  # GPT-2's layers, which all have one
+        k_first = c.transposed and bias is not None  # GPT-2's layers, which all have a bias
         out = product(c, w, f"{role}.w", rounded(c, f"{role}.w", x), bias, k_first)
         if f"{role}.lora_a" in w:
             low = (self.training.adapter_drop or keep)(x)
@@ -108,13 +111,13 @@ class Pass:
         return self._adapted(self.chosen, role, x, out)
 
     def _adapted(self, chosen: AdapterRows, role: str, x: Value, out: Value) -> Value:
-        """out[N, M] and what the adapters that the rows of x[N, K] chose add to it. Rows without
-        one keep their bits: what was added to them is left out again."""
+        """Adds to out[N, M] the adapters that the rows of x[N, K] chose. Rows without one keep
+        their bits, because the sum is discarded there."""
         count = self.c.adapters
         n, one = ops.aval(x).shape[0], ops.aval(chosen.numbers).shape == (1,)
         low = x
         for w in (self.w[f"{role}.loras_a"], self.w[f"{role}.loras_b"]):
-            if one:  # a product of rows as others are: those that nobody reads may be left out
+            if one:  # an ordinary product of rows, which may skip rows that nothing reads
                 depth = ops.aval(w).shape[1]
                 w = ops.gather(ops.reshape(w, (count, -1, depth)), chosen.numbers)
                 low = linear(float32, low, ops.reshape(w, (-1, depth)))
@@ -125,7 +128,7 @@ class Pass:
         return ops.where(some, ops.add(out, low), out)
 
     def pick(self, role: str, x: Value, chosen: Value) -> Value:
-        """`picked` of the weight `role`, of each expert one (+ b[E, B])."""
+        """Applies `picked` to the weight `role`, one matrix per expert (+ b[E, B])."""
         out = picked(self.c.act_dtype, self.w[f"{role}.w"], self.c.experts, x, chosen)
         bias = self.w.get(f"{role}.b")
         if bias is None:
@@ -136,7 +139,8 @@ class Pass:
         return ops.add(out, ops.broadcast(rows, shape))
 
     def rope(self, i: int, x: Value) -> Value:
-        """x[N, H, D] turned by layer i's rope, as far as it turns; as it is without one."""
+        """Returns x[N, H, D] rotated by layer i's rope, as far as it turns; unchanged without
+        one."""
         at = self.c.rope(i)
         if at is None:
             return x
@@ -149,12 +153,12 @@ class Pass:
         return ops.concat([turned, ops.slice_(x, (0, 0, size), (n, heads, depth))], 2)
 
     def unit(self, x: Value) -> Value:
-        """RMS norm over the last axis, without a weight."""
+        """Returns the RMS norm over the last axis, without a weight."""
         ones = ops.const(np.ones(ops.aval(x).shape[-1], np.float32))
         return ops.call("rms_norm", x, ones, eps=self.c.norm_eps)
 
     def norm(self, role: str, x: Value) -> Value:
-        """Layer or RMS norm over the last axis."""
+        """Returns the layer or RMS norm over the last axis."""
         c, w = self.c, self.w
         if c.norm == "layer":
             return ops.call("layer_norm", x, w[f"{role}.w"], w[f"{role}.b"], eps=c.norm_eps)
@@ -162,7 +166,7 @@ class Pass:
 
 
 def embedded(table: Value, ids: Value, scale: float, rounded: bool) -> Value:
-    """Rows of a table times `scale` (`rounded` to the table's dtype), float32."""
+    """Returns rows of a table times `scale` (`rounded` to the table's dtype), float32."""
     x = ops.cast(ops.gather(table, ids), float32)
     if scale == 1.0:
         return x
@@ -171,15 +175,15 @@ def embedded(table: Value, ids: Value, scale: float, rounded: bool) -> Value:
 
 
 def keep(x: Value) -> Value:
-    """x: what training drops where it drops nothing."""
+    """Returns x: the dropout that drops nothing."""
     return x
 
 
 def rounded(
     c: DecoderConfig, role: str, x: Value, take: Callable[[Value], Value] = lambda x: x
 ) -> Value:
-    """x[..., K], or what is to `take` of its rows, as integers with scales where it meets the
-    packed weight `role` and c.act_dtype says so."""
+    """Returns x[..., K], or the rows that `take` selects. They are quantised to integers with
+    scales if `role` is a packed weight and c.act_dtype is int8."""
     form = dict(c.forms).get(role)
     if c.act_dtype is not int8 or form is None or not run_of(form, ops.aval(x).shape[-1]):
         return take(x)
@@ -187,16 +191,16 @@ def rounded(
 
 
 def planes_of(form: Form, role: str) -> int:
-    """Planes of int8 in which a packed weight's input is quantised: two where the weight has 8 bits
-    or gives logits, since one would lose more than the weight does."""
+    """Returns the number of int8 planes for a packed weight's input: two if the weight has 8 bits
+    or gives logits, since one plane would lose more than the weight does."""
     return 2 if form.bits == 8 or role in ("head", "embed") else 1
 
 
 def product(
     c: DecoderConfig, w: Weights, role: str, x: Value, b: Value | None = None, k_first: bool = False
 ) -> Value:
-    """`linear` by the weight `role`. Where that is packed, differentiating dequantises it once
-    more: what was dequantised forward is not kept until then."""
+    """Applies `linear` with the weight `role`. If it is packed, the backward pass dequantises it
+    again, instead of keeping it from the forward pass."""
 
     if not (isinstance(x, Tracked) and isinstance(w, Matrices) and role in w.forms):
         return linear(c.act_dtype, x, w[role], b, k_first)
@@ -213,9 +217,9 @@ def product(
 def linear(
     act_dtype: DType, x: Value, w: Value, b: Value | None = None, k_first: bool = False
 ) -> Value:
-    """x[N, K] . w -> float32 [N, M] (+ b[M]); w is [M, K], or [K, M] with `k_first`.
+    """Returns x[N, K] . w -> float32 [N, M] (+ b[M]); w is [M, K], or [K, M] with `k_first`.
 
-    Weights stay in their own dtype in memory. Weights of dtype `act_dtype` meet inputs of it;
+    Weights stay in their own dtype in memory. If that is `act_dtype`, inputs are rounded to it;
     otherwise both sides are float32 in registers.
     """
     wide = _wide(act_dtype, w)
@@ -225,8 +229,8 @@ def linear(
 
 
 def picked(act_dtype: DType, w: Value, count: int, x: Value, chosen: Value) -> Value:
-    """x[..., M, A] times the chosen[...] of `count` matrices w[E, B, A]: float32 [..., M, B]. They
-    may stand one under the other, [E * B, A], as packed ones do."""
+    """Returns x[..., M, A] times the chosen[...] of `count` matrices w[E, B, A]: float32 [..., M,
+    B]. The matrices may be stacked, [E * B, A], as packed ones are."""
     w = ops.reshape(w, (count, -1, ops.aval(w).shape[-1]))
     wide = _wide(act_dtype, w)
     lead = len(ops.aval(chosen).shape)
@@ -235,18 +239,18 @@ def picked(act_dtype: DType, w: Value, count: int, x: Value, chosen: Value) -> V
 
 
 def _wide(act_dtype: DType, w: Value) -> DType:
-    """The dtype that a product with w is taken in."""
+    """Returns the dtype of the operands of a product with w."""
     return act_dtype if ops.aval(w).dtype is act_dtype else float32
 
 
 def _row(v: Value, like: Value) -> Value:
-    """A vector repeated for every row of `like`, in its dtype."""
+    """Returns a vector repeated for every row of `like`, in its dtype."""
     known = ops.aval(like)
     return ops.broadcast(ops.cast(v, known.dtype), known.shape)
 
 
 def columns(x: Value, sizes: Sequence[int]) -> list[Value]:
-    """x[N, sum of sizes] cut along its second axis."""
+    """Cuts x[N, sum of sizes] along its second axis."""
     rows, out, start = ops.aval(x).shape[0], [], 0
     for size in sizes:
         out.append(ops.slice_(x, (0, start), (rows, start + size)))
@@ -255,7 +259,7 @@ def columns(x: Value, sizes: Sequence[int]) -> list[Value]:
 
 
 def activate(act: Activation, x: Value) -> Value:
-    """The activation function, element by element."""
+    """Applies the activation function to each element."""
     if act == "silu":
         return ops.call("silu", x)
     if act == "relu":
@@ -264,8 +268,8 @@ def activate(act: Activation, x: Value) -> Value:
 
 
 def gated(c: DecoderConfig, gate: Value, up: Value) -> Value:
-    """act(gate) * up (Shazeer, arXiv:2002.05202); with a limit gpt-oss's, whose act is x sigmoid(s
-    x) and which adds 1 to up."""
+    """Returns act(gate) * up (Shazeer, arXiv:2002.05202). With a limit it is gpt-oss's form, with
+    act = x sigmoid(s x) and up + 1."""
     if not c.gate_limit:
         return ops.mul(activate(c.act, gate), up)
     gate = ops.minimum(gate, c.gate_limit)

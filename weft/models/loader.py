@@ -1,4 +1,4 @@
-"""A Hugging Face folder or a GGUF file in, a Model on a device out."""
+"""Loads a Hugging Face folder or a GGUF file as a Model on a device."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from weft.program.device import Buffer, Device
 
 DEFAULT_CONTEXT = 4096
-Part = Callable[[DecoderConfig], DecoderConfig]  # a config with `run` set
-ORACLE = "oracle"  # the NumPy meaning of every op instead of a device
+Part = Callable[[DecoderConfig], DecoderConfig]  # sets `run` in a config
+ORACLE = "oracle"  # the name of NumPy, used instead of a device
 
 
 @dataclass(frozen=True)
 class Room:
-    """What a decoder keeps keys and values in, as `load` takes it: positions of a sequence (None:
-    the model's, at most 4096), how many sequences, of which dtype (None: the weights')."""
+    """The size of a decoder's cache, as `load` takes it: positions per sequence (None: the model's,
+    at most 4096), number of sequences, dtype (None: the weights')."""
 
     context: int | None = None
     max_batch: int = 1
@@ -69,8 +69,8 @@ def load_uncompiled(
     part: Part | None = None,
     adapters: Mapping[str, Path] = {},
 ) -> Model:
-    """The model in a Hugging Face folder or a GGUF file; see weft.load. With `part` what one of
-    several machines computes of it."""
+    """Loads the model in a Hugging Face folder or a GGUF file; see weft.load. With `part`, loads
+    one machine's part of it."""
     wanted_cache(room.cache)
     if part is not None and numbers.quant is not None:
         folders = command("quantize", folder, "-o", "OUT", "--scheme", numbers.quant)
@@ -109,12 +109,12 @@ def load_uncompiled(
 
 
 def _adapter(folder: Path) -> tuple[Path, Callable[[DecoderConfig], Adapter]] | None:
-    """For a folder that holds a LoRA adapter and no other weights: its model's folder, and what
-    reads the adapter."""
+    """Returns, for a folder with a LoRA adapter and no other weights, its model's folder and a
+    reader of the adapter; else None."""
     if not (folder / "adapter_config.json").exists():
         return None
     if (folder / "config.json").exists() and has_weights(folder):
-        return None  # which read_config says
+        return None  # read_config reports it
     from weft.models import adapters
     from weft.models.adapter_base import base_of
 
@@ -122,8 +122,8 @@ def _adapter(folder: Path) -> tuple[Path, Callable[[DecoderConfig], Adapter]] | 
 
 
 def check_supported(folder: Path) -> str:
-    """The architecture in a folder's config.json. Raises ModelError for one, or for packed weights,
-    that weft does not read."""
+    """Returns the architecture in a folder's config.json. Raises ModelError for an architecture or
+    packed weights that weft cannot read."""
     config = read_config(folder)
     kind = _kind(config)
     if says_packed(config):
@@ -134,7 +134,7 @@ def check_supported(folder: Path) -> str:
 
 
 def _kind(config: Fields) -> str:
-    """The model's architecture, one that weft knows."""
+    """Returns the model's architecture. Raises ModelError if weft does not know it."""
     kind: str = config.text("model_type", "")
     if kind not in DECODERS and kind not in ENCODERS:
         raise _unsupported(config, kind)
@@ -185,7 +185,7 @@ def _decoder(
 
 
 def _stacked(config: DecoderConfig, folders: Mapping[str, Path]) -> Stacked:
-    """The adapters in some folders, by the names that they are to have."""
+    """Returns the adapters in the given folders, by their names."""
     if not folders:
         return NO_ADAPTERS
     from weft.models.adapters import read, stacked
@@ -202,7 +202,7 @@ def _gguf(
     part: Part | None,
     adapters: Mapping[str, Path],
 ) -> Decoder:
-    """The model in a GGUF file."""
+    """Loads the model in a GGUF file."""
     from weft.models.gguf import read
 
     with progress(f"loading {name_of(path)}"):
@@ -225,7 +225,8 @@ def decoder_from(
     room: Room = Room(),
     adapters: Stacked = NO_ADAPTERS,
 ) -> Decoder:
-    """A Decoder of weights by role; `folder` holds its tokenizer, `raw` is its config.json."""
+    """Returns a Decoder from weights by role; `folder` holds its tokenizer, `raw` is its
+    config.json."""
     make_tokenizer = _tokenizer_maker(folder, config.vocab)
     tokens = read_token_ids(folder, raw)
     return _built(folder, config, weights, device, make_tokenizer, tokens, room, adapters)
@@ -272,7 +273,7 @@ def _runner_maker(
     context: int,
     adapters: Sequence[str],
 ) -> MakeRunner:
-    """Makes runners that share the weights."""
+    """Returns a maker of runners that share the weights."""
     if device is None:
         eager = (EagerRunner, EagerPaged)
         return lambda slots, pages: eager[pages > 0](
@@ -301,7 +302,7 @@ def _tokenizer_maker(
     lower: bool = False,
     made: Callable[[], Made | None] = lambda: None,
 ) -> Callable[[], Tokenizer | None]:
-    """Makes the tokenizer of a folder, or the one that a file has in it."""
+    """Returns a maker of the tokenizer of a folder, or of the one inside a file."""
 
     def make() -> Tokenizer | None:
         found = made()

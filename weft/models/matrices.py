@@ -1,4 +1,4 @@
-"""Packed weights among a model's: in files and buffers each part is an array of its own, named
+"""Packed weights of a model. In files and buffers each part is a separate array, named
 "3.q.w.codes", "3.q.w.scales", ...; to the model the weight "3.q.w" is one float32 matrix."""
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 
 from weft.core.packed import Form, Packed
 
-Forms = tuple[tuple[str, Form], ...]  # role -> how its parts are read
+Forms = tuple[tuple[str, Form], ...]  # role -> form of its parts
 
 
 def parted(weights: Mapping[str, np.ndarray | Packed]) -> tuple[Mapping[str, np.ndarray], Forms]:
-    """Every array by its name, the parts of packed weights among them, and the packed ones' forms.
-    One weight at a time is asked for."""
+    """Returns every array by name, including the parts of packed weights, and the forms of the
+    packed ones. Reads one weight at a time."""
     arrays: dict[str, np.ndarray] = {}
     owners: dict[str, str] = {}
     forms = []
@@ -37,8 +37,8 @@ def _parts(role: str, packed: Packed) -> dict[str, np.ndarray]:
 
 
 class Parts(Mapping[str, np.ndarray]):
-    """The arrays of a model with packed weights by name. A part is held until a device has it in
-    its own order (`let_go`); from then on it is made anew, of `weights`, if anybody asks."""
+    """The arrays of a model with packed weights, by name. A part is held until a device has its own
+    copy of it (`let_go`); later access makes it again from `weights`."""
 
     def __init__(
         self,
@@ -48,7 +48,8 @@ class Parts(Mapping[str, np.ndarray]):
     ) -> None:
         self._weights, self._held, self._owners = weights, arrays, owners
         self._outlines = {name: _outline(array) for name, array in arrays.items()}
-        self._read: dict[str, np.ndarray] = {}  # what nobody has taken yet of the last one read
+        # Parts of the last weight read that were not taken yet.
+        self._read: dict[str, np.ndarray] = {}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._outlines)
@@ -75,7 +76,7 @@ class Parts(Mapping[str, np.ndarray]):
         return self._outlines
 
     def let_go(self, name: str) -> None:
-        """Holds a part no longer; other arrays it keeps."""
+        """Stops holding a part; other arrays stay."""
         if name in self._owners:
             self._held.pop(name, None)
 
@@ -85,18 +86,17 @@ def _outline(array: np.ndarray) -> np.ndarray:
 
 
 def outlines(arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    """Arrays with the shapes, dtypes and nbytes of these: nothing is read to tell them."""
+    """Returns arrays with the same shapes, dtypes and nbytes, without reading anything."""
     return arrays.outlines() if isinstance(arrays, Parts) else arrays
 
 
 def joined(*maps: Any) -> Mapping[str, Any]:
-    """Mappings as one, the first that has a name counting; nothing is read before it is asked
-    for."""
+    """Returns mappings joined into one; the first with a name takes precedence. Reads on access."""
     return ChainMap(*maps)
 
 
 class Lent(Mapping[str, Any]):
-    """Weights as a device takes them, each as many times as `uses` says: then it is let go."""
+    """Weights for a device, each handed out as many times as `uses` says and then let go."""
 
     def __init__(self, weights: Mapping[str, Any], uses: Counter[str]) -> None:
         self._weights, self._uses = weights, uses
@@ -121,7 +121,7 @@ class Lent(Mapping[str, Any]):
 
 
 class Chosen(Mapping[str, Any]):
-    """The weights whose roles `wants` names; the others are not read."""
+    """The weights whose roles `wants` accepts; the others are not read."""
 
     def __init__(self, weights: Mapping[str, Any], wants: Callable[[str], bool]) -> None:
         self._weights, self._roles = weights, dict.fromkeys(filter(wants, weights))
@@ -142,13 +142,13 @@ class Chosen(Mapping[str, Any]):
 
 
 def owner(forms: Forms, name: str) -> str:
-    """The role of the weight that an array belongs to."""
+    """Returns the role of the weight that an array belongs to."""
     role, _, part = name.rpartition(".")
     return role if any(role == r and part in form.parts for r, form in forms) else name
 
 
 def whole(forms: Forms, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray | Packed]:
-    """The weights by role, packed ones as such: the reverse of `parted`."""
+    """Returns the weights by role, packed ones as Packed: the reverse of `parted`."""
     parts = {f"{role}.{part}" for role, form in forms for part in form.parts}
     found: dict[str, np.ndarray | Packed] = {r: x for r, x in arrays.items() if r not in parts}
     for role, form in forms:
@@ -157,19 +157,19 @@ def whole(forms: Forms, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 
 
 def bits(forms: Forms, arrays: Mapping[str, np.ndarray]) -> float:
-    """Bits that an element of the packed weights takes on average, scales and all."""
+    """Returns the mean bits per element of the packed weights, including scales."""
     found = [x for x in whole(forms, outlines(arrays)).values() if isinstance(x, Packed)]
     return 8 * sum(x.nbytes for x in found) / sum(math.prod(x.shape) for x in found)
 
 
 def matrices(forms: Forms, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The weights by role: arrays (or Nodes) as they are, packed ones dequantised whenever they are
-    asked for."""
+    """Returns the weights by role: arrays (or Nodes) unchanged, packed ones dequantised on each
+    access."""
     return Matrices(dict(forms), arrays) if forms else arrays
 
 
 class Matrices(Mapping[str, Any]):
-    """What `matrices` gives where some are packed; `forms` says which."""
+    """The weights by role, where `forms` lists the packed ones."""
 
     def __init__(self, forms: Mapping[str, Form], arrays: Mapping[str, Any]) -> None:
         self.forms, self._arrays = forms, arrays
@@ -186,8 +186,8 @@ class Matrices(Mapping[str, Any]):
         return self.after(role) if role in self.forms else self._arrays[role]
 
     def after(self, role: str, *values: Any) -> Any:
-        """A packed weight, dequantised once `values` are computed and for no use before."""
-        from weft import ops  # here: what only loads a model does not trace
+        """Dequantises a packed weight, only after `values` are computed."""
+        from weft import ops  # here, because loading a model does not need tracing
         from weft.ops.packed import dequantize
 
         form = self.forms[role]

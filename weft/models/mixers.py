@@ -1,6 +1,6 @@
-"""How a layer mixes tokens: one function per kind, named by `DecoderConfig.mixers`.
+"""Mixers of tokens in layers: one function per kind, named by `DecoderConfig.mixers`.
 
-Each takes the pass, the layer's number and h[N, hidden], and gives float32 [N, hidden].
+Each takes the pass, the layer's number and h[N, hidden], and returns float32 [N, hidden].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Mixer = Callable[[Pass, int, Value], Value]
 
 
 def attention(p: Pass, i: int, h: Value) -> Value:
-    """Grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions."""
+    """Applies grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions."""
     c = p.c
     q, kv, gate = _qkv(p, i, h)
     if c.query_growth:
@@ -32,8 +32,8 @@ def attention(p: Pass, i: int, h: Value) -> Value:
 
 
 def _qkv(p: Pass, i: int, h: Value) -> tuple[Value, KeysValues | None, Value | None]:
-    """Queries [N, H, D] of layer i, and keys and values [N, G, D] where the layer has its own;
-    where the result has a gate, what that is made of [N, H, D]."""
+    """Returns layer i's queries [N, H, D]; its keys and values [N, G, D], or None if it has none of
+    its own; and the input of the output gate [N, H, D], or None."""
     c, layer, gate = p.c, p.c.layer(i), None
     heads = {"q": c.heads, "k": layer.kv_heads, "v": layer.kv_heads}
     if c.fused_qkv:
@@ -58,28 +58,28 @@ def _qkv(p: Pass, i: int, h: Value) -> tuple[Value, KeysValues | None, Value | N
 
 
 def by_head(x: Value, heads: int, sizes: Sequence[int]) -> list[Value]:
-    """x[N, heads * sum of sizes], in which each head's parts stand side by side, as its parts
-    [N, heads, size]."""
+    """Splits x[N, heads * sum of sizes], with each head's parts adjacent, into parts [N, heads,
+    size]."""
     n, whole = ops.aval(x).shape[0], ops.reshape(x, (-1, heads, sum(sizes)))
     ends = np.cumsum([0, *sizes]).tolist()
     return [ops.slice_(whole, (0, 0, a), (n, heads, b)) for a, b in pairwise(ends)]
 
 
 def short_conv(p: Pass, i: int, h: Value) -> Value:
-    """LFM2's gated short convolution: each channel of b * x over the last few rows, times c, where
-    b, c and x are projections of h."""
+    """Applies LFM2's gated short convolution: each channel of b * x over the last few rows, times
+    c, where b, c and x are projections of h."""
     c = p.c
     b, gate, x = columns(p.project(f"{i}.conv_in", h), [c.hidden] * 3)
     return p.project(f"{i}.conv_out", ops.mul(gate, _convolved(p, i, ops.mul(b, x))))
 
 
 def _convolved(p: Pass, i: int, z: Value) -> Value:
-    """Each channel of z[N, C] over the last few rows of its sequence."""
+    """Convolves each channel of z[N, C] over the last few rows of its sequence."""
     c, shape = p.c, ops.aval(z).shape
     wide = shape[1]
     taps = ops.cast(ops.reshape(p.w[f"{i}.conv.w"], (wide, c.conv_taps)), float32)
     out = None
-    for k, row in enumerate(p.past.recent(i, z, c.conv_taps)):  # the oldest first
+    for k, row in enumerate(p.past.recent(i, z, c.conv_taps)):  # oldest first
         tap = ops.reshape(ops.slice_(taps, (0, k), (wide, k + 1)), (wide,))
         part = ops.mul(row, ops.broadcast(tap, shape))
         out = part if out is None else ops.add(out, part)
@@ -89,15 +89,15 @@ def _convolved(p: Pass, i: int, z: Value) -> Value:
 
 
 def delta(p: Pass, i: int, h: Value) -> Value:
-    """Gated DeltaNet (Yang, Kautz and Hatamizadeh, arXiv:2412.06464): queries, keys and values of a
-    short convolution, the gated delta rule, a norm of each head's result and a gate."""
+    """Applies Gated DeltaNet (Yang, Kautz and Hatamizadeh, arXiv:2412.06464): a short convolution
+    of queries, keys and values, the gated delta rule, a norm of each head's result and a gate."""
     c, d = p.c, p.c.delta
     assert d is not None
     n = ops.aval(h).shape[0]
     mixed, z, b, a = _delta_parts(p, i, h)
     mixed = activate(c.act, _convolved(p, i, mixed))
     qk, v = columns(mixed, (2 * d.keys, d.values))
-    # a vector of length 1 is one of mean square 1, over the root of its size
+    # A vector of length 1 has mean square 1 after division by the root of its size.
     even = ops.const(np.full(d.key_dim, d.key_dim**-0.5, np.float32))
     qk = ops.reshape(qk, (n, 2 * d.key_heads, d.key_dim))
     qk = ops.call("rms_norm", qk, even, eps=_LENGTH_EPS / d.key_dim, offset=0.0)
@@ -115,12 +115,12 @@ def delta(p: Pass, i: int, h: Value) -> Value:
     return p.project(f"{i}.delta_out", ops.reshape(ops.mul(out, gate), (n, d.values)))
 
 
-_LENGTH_EPS = 1e-6  # added to the square of a query's and of a key's length
+_LENGTH_EPS = 1e-6  # added to the squared length of queries and keys
 
 
 def _delta_parts(p: Pass, i: int, h: Value) -> tuple[Value, Value, Value, Value]:
-    """Queries, keys and values side by side [N, C], what gates the result [N, H * V], and what says
-    how fast a head learns and forgets [N, H] each."""
+    """Returns queries, keys and values side by side [N, C], the gate's input [N, H * V], and the
+    inputs of each head's learning and forgetting rates [N, H] each."""
     d = p.c.delta
     assert d is not None
     n, share = ops.aval(h).shape[0], d.value_heads // d.key_heads
@@ -144,10 +144,10 @@ def _vector(p: Pass, role: str) -> Value:
 
 
 def _softplus(x: Value) -> Value:
-    """log(1 + exp(x)), also where exp(x) is small beside 1."""
+    """Returns log(1 + exp(x)), also where exp(x) is small compared with 1."""
     small = ops.exp(ops.neg(ops.abs_(x)))
     whole = ops.add(small, 1.0)
-    rest = ops.sub(whole, 1.0)  # what of it was added; log(whole) is about that
+    rest = ops.sub(whole, 1.0)  # the part of `small` that the sum kept
     lost = ops.equal(rest, 0.0)
     near = ops.mul(ops.log(whole), ops.div(small, ops.where(lost, 1.0, rest)))
     return ops.add(ops.maximum(x, 0.0), ops.where(lost, small, near))

@@ -1,4 +1,4 @@
-"""Decoders as users hold them: generate, logits."""
+"""The Decoder class: generates text and computes logits."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 
 class Decoder(Drafting, Pageable):
-    """A language model. Compiles on first use. What several threads and streams generate at once
-    takes turns, step by step."""
+    """A language model, compiled on first use. Several threads and streams that generate at once
+    take turns, step by step."""
 
     config: DecoderConfig
 
@@ -67,7 +67,7 @@ class Decoder(Drafting, Pageable):
         self._runners: dict[int, Runner] = {}
         self._engines: dict[int, Engine] = {}
         self._drafting: dict[tuple[object, int], Engine] = {}
-        self.turn = self._lock = lock_of(  # steps share buffers: one thread at a time
+        self.turn = self._lock = lock_of(  # steps share buffers, so one thread at a time
             self,
             torn=f"{folder}: it was generating in another thread when this process was "
             "forked, so its caches are unknown here; load it again in the child",
@@ -75,7 +75,7 @@ class Decoder(Drafting, Pageable):
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """The names of the adapters beside the weights, in the order of their numbers."""
+        """The names of the adapters loaded with the weights, in the order of their numbers."""
         return self._stacked.names
 
     @property
@@ -89,8 +89,8 @@ class Decoder(Drafting, Pageable):
             raise UsageError(f"there is no adapter {name!r:.100}; there is {known}")
 
     def runner(self, sequences: int = 1) -> Runner:
-        """The runner with room for this many sequences at once (at most max_batch): one for a
-        single sequence, one (the largest so far) for batches."""
+        """Returns the runner for this many sequences at once (at most max_batch): one for a single
+        sequence, one (the largest so far) for batches."""
         slots = 1
         while slots < min(sequences, self.max_batch):
             slots *= 2
@@ -105,18 +105,18 @@ class Decoder(Drafting, Pageable):
     def divide(
         self, wrap: Callable[[MakeRunner], MakeRunner], fit: Callable[[int], int]
     ) -> None:  # fmt: skip
-        """From here on its runners are those of `wrap`, which may make others of these, and
-        fit(slots) says how many pages there is room for."""
+        """Replaces the maker of runners with `wrap` of it; fit(slots) then returns the number of
+        pages that fit."""
         self._make_runner, self._fit = wrap(self._make_runner), fit
 
     def part_runner(self, slots: int, pages: int) -> Runner:
-        """A runner of its own for a model that is a part of one, with a cache by slot or (`pages`
-        above 0) in pages."""
+        """Returns a separate runner for a part of a model, with a cache by slot or (`pages` above
+        0) in pages."""
         return self._make_runner(slots, pages)
 
     def engine(self, sequences: int = 1) -> Engine:
-        """What plays this many sequences at once: one engine for a single one, one (the largest so
-        far) for batches."""
+        """Returns the engine for this many sequences at once: one for a single sequence, one (the
+        largest so far) for batches."""
         runner = self.runner(sequences)
         made = self._engines.get(runner.slots)
         if made is None:
@@ -129,14 +129,15 @@ class Decoder(Drafting, Pageable):
         return made
 
     def graphs(self) -> dict[str, Graph]:
-        """The Graphs of a prefill and a decode step of one sequence ({} on the oracle)."""
+        """Returns the Graphs of a prefill and a decode step of one sequence ({} on the oracle)."""
         runner = self.runner()
         if not isinstance(runner, CompiledRunner):
             return {}
         return {kind: runner.graph(kind) for kind in ("prefill", "decode")}
 
     def programs(self) -> dict[str, Program]:
-        """The compiled "prefill" and "decode" Programs of a single sequence ({} on the oracle)."""
+        """Returns the compiled "prefill" and "decode" Programs of one sequence ({} on the
+        oracle)."""
         runner = self.runner()
         if not isinstance(runner, CompiledRunner):
             return {}
@@ -145,8 +146,8 @@ class Decoder(Drafting, Pageable):
     # -- prompts ----------------------------------------------------------------------------------
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """A prompt's ids: text through the tokenizer (which adds bos where the model wants it),
-        ids as they are. Raises UsageError for an empty prompt or ids outside the vocabulary,
+        """Returns a prompt's ids: text through the tokenizer (which adds bos if the model wants
+        it), ids unchanged. Raises UsageError for an empty prompt or ids outside the vocabulary,
         LimitError for a prompt longer than the context."""
         if isinstance(prompt, str):
             ids = self.need_tokenizer("pass token ids instead of text").encode(prompt)
@@ -163,11 +164,11 @@ class Decoder(Drafting, Pageable):
         return ids
 
     def check_ids(self, prompt: Any) -> list[int]:
-        """Token ids of a flat list, each within the vocabulary."""
+        """Returns the token ids of a flat list, each within the vocabulary."""
         return checked_ids(prompt, self.config.vocab)
 
     def chat_ids(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
-        """The ids of a conversation (role, content) through the model's chat template."""
+        """Returns the ids of a conversation (role, content) through the model's chat template."""
         tokenizer = self.need_tokenizer("chatting needs one")
         return tokenizer.encode(tokenizer.chat(messages, **variables), special=False)
 
@@ -187,13 +188,15 @@ class Decoder(Drafting, Pageable):
         draft: bool | Decoder = False,
         adapter: str = "",
     ) -> Generation | list[Generation] | Stream:
-        """New tokens after `prompt` (text or ids): a Generation. A list of prompts gives a list.
+        """Generates new tokens after `prompt` (text or ids) and returns a Generation; a list of
+        prompts returns a list.
 
         temperature 0 is greedy. Seeds: see `weft.models.generate`. `stop` strings end a text and
-        are not part of it. With `stream` an iterator of text pieces (`Piece`) comes back at once.
-        `draft` proposes tokens, which changes how long it takes and nothing else: True from what
-        was written before, a smaller Decoder with the same tokenizer by reading along.
-        adapter: one of those that the model was loaded with ("": none).
+        are not part of it. With `stream` it returns an iterator of text pieces (`Piece`) at once.
+        `draft` proposes tokens, which changes the time but not the result: True takes them from
+        earlier text, a smaller Decoder with the same tokenizer predicts them. adapter: one that the
+        model was loaded with ("": none).
+
         Raises UsageError (empty prompt, bad options, unknown ids), LimitError (prompt longer than
         the context), ModelError (NaN in weights or logits).
         """
@@ -204,7 +207,7 @@ class Decoder(Drafting, Pageable):
         self.check_adapter(adapter)
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
         seeds, eos = seeds_of(seed, len(prompts)), frozenset(self.tokens.eos)
-        decoded = stream or bool(stops)  # else the text waits until somebody reads it
+        decoded = stream or bool(stops)  # otherwise the text is decoded when it is first read
         parts = []
         for i, (own, index) in enumerate(seeds):
             ids = tuple(self.encode(prompts[i]))
@@ -222,7 +225,7 @@ class Decoder(Drafting, Pageable):
         return results[0] if single else results
 
     def _play(self, parts: Sequence[Part], shown: bool, draft: bool | Decoder) -> Iterator[Piece]:
-        """The pieces of one generation. `shown`: whoever takes the pieces may write them on the
+        """Yields the pieces of one generation. `shown`: the caller may write the pieces to the
         terminal as they come."""
         begun = False
 
@@ -242,13 +245,14 @@ class Decoder(Drafting, Pageable):
         return self.tokenizer.stream() if self.tokenizer else None
 
     def logits(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        """float32 [T, vocab]: row t is the model's view of the token after ids[: t + 1]."""
+        """Returns float32 [T, vocab]: row t has the logits of the token after ids[: t + 1]."""
         with self._lock:
             return np.concatenate([rows.copy() for rows in self.logit_blocks(ids)])
 
     def logit_blocks(self, ids: Sequence[int] | np.ndarray, first: int = 0) -> Iterator[np.ndarray]:
-        """The rows of `logits(ids)` from `first` on, some at a time: float32 [at most 64, vocab],
-        each until the next. Raises UsageError where another call on this model comes between."""
+        """Yields the rows of `logits(ids)` from `first` on, in blocks float32 [at most 64, vocab],
+        each valid until the next. Raises UsageError if another call on this model comes between
+        blocks."""
         checked = self.encode(ids)
         with self._lock:
             self._check_files()

@@ -1,5 +1,5 @@
-"""The fields of config.json that a reader sees: those of its family, and whether the model is one
-of the kind that weft computes. Fields that nobody knows are named on stderr."""
+"""Selects the fields of config.json that a family's reader sees, and checks that weft supports the
+model's task. Unknown fields are named on stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.models.family_fields import ALIASES, Table
 from weft.models.inert_fields import CONFIG, FAMILY, REFUSED, SENSES
 
 Task = Literal["text", "vectors"]
-# How the names of the classes end that a checkpoint of each kind was saved from.
+# Ends of class names in checkpoints for each task.
 _ENDS: Mapping[Task, str] = {
     "text": r"ForCausalLM|LMHeadModel|ForConditionalGeneration",
     "vectors": r"Model|ForMaskedLM|ForPreTraining",
@@ -39,8 +39,8 @@ _WANTED = {"text": "models that write text", "vectors": "models that give vector
 
 
 def check_architecture(raw: Fields, task: Task) -> None:
-    """Raises ModelError where `architectures` says that the checkpoint is for something else than
-    the `task` that weft does with models of its type."""
+    """Raises ModelError if `architectures` shows that the checkpoint is not for the `task` that
+    weft supports for models of its type."""
     names = raw.texts("architectures", 64)
     if not names or any(re.search(f"(?:{_ENDS[task]})$", n) and _plain(n, task) for n in names):
         return
@@ -53,13 +53,14 @@ def check_architecture(raw: Fields, task: Task) -> None:
 
 
 def _plain(name: str, task: Task) -> bool:
-    """True if an encoder's class is no writer or scorer, though its name ends as it should."""
+    """Returns False for an encoder's class that writes or scores, though its name has a known
+    end."""
     return task == "text" or not re.search(r"(?:LMHead|Reward|DoubleHeads)Model$", name)
 
 
 def seen(raw: Fields, kind: str, table: Table, also: Mapping[str, str] = {}) -> Fields:
-    """The fields of `table`, with its values for those that `raw` leaves out. Raises ModelError for
-    fields that change what every model computes."""
+    """Returns the fields of `table`, with its values for those that `raw` leaves out. Raises
+    ModelError for fields that change the results of any model."""
     refuse_changes(raw, table)
     known = (table, CONFIG, FAMILY.get(kind, {}), ALIASES.get(kind, {}), also)
     data = {k: v for k, v in raw.data.items() if not k.startswith(SENSES)}
@@ -68,7 +69,7 @@ def seen(raw: Fields, kind: str, table: Table, also: Mapping[str, str] = {}) -> 
     for alias, name in ALIASES.get(kind, {}).items():
         if data.get(alias) is not None:
             given[name] = data[alias]
-    if given.get("rope_parameters", 0) is None:  # transformers takes its own then
+    if given.get("rope_parameters", 0) is None:  # transformers uses its default then
         del given["rope_parameters"]
     return Fields({**table, **given}, raw.where)
 

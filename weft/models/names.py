@@ -1,4 +1,4 @@
-"""What each weight is called in a Hugging Face checkpoint, and the shape it must have.
+"""The names of weights in a Hugging Face checkpoint, and their required shapes.
 
 Roles are weft's own names: "embed", "head", "norm.w", "3.q.w" (layer 3, query projection), ...
 """
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def tensors_of(spec: WeightSpec, name: str, value: np.ndarray) -> dict[str, np.ndarray]:
-    """The tensors of a checkpoint that hold a weight, by name."""
+    """Returns the tensors of a checkpoint that hold a weight, by name."""
     value = np.ascontiguousarray(value.swapaxes(-1, -2)) if spec.turned else value
     return dict(zip(parts_of(spec, name), value)) if "{}" in name else {name: value}
 
 
 def checkpoint_names(c: DecoderConfig) -> dict[str, str]:
-    """Role -> the name that a decoder's checkpoint gives it when Hugging Face writes it."""
+    """Returns role -> name in a decoder's checkpoint as Hugging Face writes it."""
     layout = decoder_layout(c)
     return {
         role: spec.name if role == "head" else layout.prefixes[0] + spec.name
@@ -39,7 +39,7 @@ def checkpoint_names(c: DecoderConfig) -> dict[str, str]:
 
 
 def encoder_layout(c: EncoderConfig) -> Layout:
-    """Names and shapes of an encoder's weights."""
+    """Returns names and shapes of an encoder's weights."""
     b = Builder()
     b.add("embed", "embed", "embeddings.word_embeddings.weight", c.vocab, c.hidden)
     rows = c.max_positions + c.position_offset
@@ -85,7 +85,8 @@ def encoder_layout(c: EncoderConfig) -> Layout:
 def bind_weights(
     layout: Layout, checkpoint: Checkpoint, wants: Callable[[str], bool] = lambda role: True
 ) -> dict[str, np.ndarray]:
-    """Role -> array for every weight of the layout that is wanted. Raises as `bind_names`."""
+    """Returns role -> array for every wanted weight of the layout. Raises the errors of
+    `bind_names`."""
     specs = layout.weights
     return {
         role: read_weight(specs[role], name, lambda part, _: checkpoint[part])
@@ -95,12 +96,12 @@ def bind_weights(
 
 
 def bind_names(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> dict[str, str]:
-    """Role -> name (see WeightSpec) of every weight of the layout, checked for presence, shape and
-    float dtype; packed ones for presence.
+    """Returns role -> name (see WeightSpec) of every weight of the layout, checked for presence,
+    shape and float dtype; packed ones for presence.
 
-    Raises ModelError naming the tensor and what was expected, and for a tensor of the checkpoint
-    that is neither one of these nor known to change nothing. An untied head that the checkpoint
-    does not hold is an error too: guessing that it is tied would give wrong logits.
+    Raises ModelError for a tensor that is missing or wrong, and for a tensor of the checkpoint that
+    is neither used nor known to be inert. A missing untied head is an error too: assuming that it
+    is tied would give wrong logits.
     """
     prefix = _prefix(layout, checkpoint)
     twin = _beside(prefix, layout.twin, checkpoint) if layout.twin else ""
@@ -127,14 +128,14 @@ def bind_names(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> dic
 
 
 def _beside(prefix: str, head: str, checkpoint: Checkpoint | PackedCheckpoint) -> str:
-    """The name of the head, which stands beside the model and not in it."""
+    """Returns the name of the head, which is outside the model's prefix."""
     names = (prefix + head, prefix.removesuffix("model.") + head, head)
     return next((name for name in names if name in checkpoint), head)
 
 
 def untied(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> bool:
-    """True if the checkpoint holds a head other than the embedding, though the config ties them:
-    then both count, as in transformers 5."""
+    """Returns True if the checkpoint holds a head that differs from the embedding, though the
+    config ties them: then both are used, as in transformers 5."""
     prefix = _prefix(layout, checkpoint)
     embed, head = prefix + layout.probe, _beside(prefix, layout.twin, checkpoint)
     if not layout.twin or head not in checkpoint or embed not in checkpoint:
@@ -150,18 +151,19 @@ def untied(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> bool:
 
 
 def parts_of(spec: WeightSpec, name: str) -> list[str]:
-    """The names of the tensors that hold a weight."""
+    """Returns the names of the tensors that hold a weight."""
     return [name.format(i) for i in range(spec.shape[0])] if "{}" in name else [name]
 
 
 def _whole_name(name: str) -> str:
-    """What one tensor for all experts is called: the gates' rows and below them the others'."""
+    """Returns the name of one tensor for all experts: the gates' rows, and below them the
+    others'."""
     whole = name.removesuffix(".weight").replace(".{}.", ".")
     return re.sub(r"\.(gate|up)_proj$", ".gate_up_proj", whole)
 
 
 def shape_of(spec: WeightSpec, name: str) -> tuple[int, ...]:
-    """The shape of each of the tensors called `name` that hold a weight."""
+    """Returns the shape of each of the tensors called `name` that hold a weight."""
     shape = spec.shape[1:] if "{}" in name else spec.shape
     if "{}" in spec.name and name.endswith(".gate_up_proj"):
         return (shape[0], 2 * shape[1], *shape[2:])
@@ -193,12 +195,12 @@ def _check(checkpoint: Checkpoint | PackedCheckpoint, name: str, shape: tuple[in
 def read_weight(
     spec: WeightSpec, name: str, tensor: Callable[[str, tuple[int, ...]], np.ndarray]
 ) -> np.ndarray:
-    """The weight that is called `name`, of tensor(name, its shape): as it is, turned, or put
-    together of several, one at a time. Raises ModelError where their dtypes differ."""
+    """Reads the weight called `name` with tensor(name, its shape): unchanged, turned, or joined
+    from several tensors, one at a time. Raises ModelError if their dtypes differ."""
     shape = shape_of(spec, name)
     if spec.turned:
         return np.ascontiguousarray(tensor(name, shape).swapaxes(-1, -2))
-    if name != spec.name and shape != spec.shape and "{}" not in name:  # half of it
+    if name != spec.name and shape != spec.shape and "{}" not in name:  # half of the tensor
         first = 0 if "gate_proj" in spec.name else spec.shape[1]
         return np.ascontiguousarray(tensor(name, shape)[:, first : first + spec.shape[1]])
     if "{}" not in name:
@@ -210,7 +212,7 @@ def read_weight(
         if value.dtype != out.dtype:
             raise ModelError(f"tensor {part!r} is {value.dtype}; others like it are {out.dtype}")
         out[i] = value
-        release(value)  # the file's pages: one copy at a time
+        release(value)  # frees the file's pages: one copy at a time
     assert out is not None
     return out
 
@@ -219,8 +221,8 @@ _LAYER = re.compile(r"\.(\d+)\.")
 
 
 def _check_layers(used: set[str], checkpoint: Checkpoint | PackedCheckpoint) -> None:
-    """Raises ModelError for tensors of layers that config.json does not count: whatever else a
-    checkpoint may hold besides, leaving layers out gives another model."""
+    """Raises ModelError for tensors of layers beyond config.json's number: without them it would be
+    another model."""
     forms = {_LAYER.sub(".#.", name, count=1) for name in used}
     for name in checkpoint:
         if name not in used and _LAYER.search(name) and _LAYER.sub(".#.", name, count=1) in forms:
@@ -233,7 +235,7 @@ def _check_layers(used: set[str], checkpoint: Checkpoint | PackedCheckpoint) -> 
 def _check_rest(
     used: set[str], inert: Mapping[str, str], checkpoint: Checkpoint | PackedCheckpoint
 ) -> None:
-    """Raises ModelError for the first tensor that nothing reads and nobody knows to be inert."""
+    """Raises ModelError for the first tensor that is neither used nor known to be inert."""
     known = re.compile("|".join(f"(?:{pattern})" for pattern in inert) or r"(?!)")
     for name in checkpoint:
         if name in used or known.search(name) or SENSES.search(name):
@@ -246,7 +248,7 @@ def _check_rest(
 
 
 def _zero_bias(name: str, used: set[str], checkpoint: Checkpoint | PackedCheckpoint) -> bool:
-    """True if this is a bias that some packers write for layers that have none."""
+    """Returns True for a bias of zeros, which some packers write for layers without a bias."""
     layer = name.removesuffix(".bias")
     if layer == name or f"{layer}.weight" not in used or name in checkpoint.packed:
         return False
@@ -254,7 +256,7 @@ def _zero_bias(name: str, used: set[str], checkpoint: Checkpoint | PackedCheckpo
 
 
 def _old_name(name: str, checkpoint: Checkpoint | PackedCheckpoint) -> str:
-    """The name under which the first BERT checkpoints hold a layer norm, if this one does."""
+    """Returns the layer-norm name of early BERT checkpoints, if this checkpoint has it."""
     old = name.replace("LayerNorm.weight", "LayerNorm.gamma")
     old = old.replace("LayerNorm.bias", "LayerNorm.beta")
     return old if old in checkpoint else name

@@ -1,10 +1,11 @@
-"""Runners whose keys and values are in pages: the `PagedRunner` that an engine plays on.
+"""Runners with keys and values in pages: the `PagedRunner` of an engine.
 
-A page holds PAGE positions of one sequence, in every layer; `tables` says which page holds each
-part of a slot's positions, and whoever plays decides it (Kwon et al., "PagedAttention",
-arXiv:2309.06180). A page is a block of keys, at which attention's order of sums is cut anyway, so
-every bit is that of a cache by slot. What short convolutions and the delta rule remember is kept by
-slot.
+A page holds PAGE positions of one sequence, in every layer. `tables` says which page holds each
+part of a slot's positions; the caller fills it in (Kwon et al., "PagedAttention",
+arXiv:2309.06180).
+
+A page is a block of keys, and attention cuts its sums at these blocks anyway, so every bit equals
+that of a cache by slot. States of short convolutions and the delta rule are kept by slot.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ from weft.models.inputs import (
 )
 from weft.models.runner import DECODE_ROWS, CompiledRunner, EagerRunner, MakeRunner, Runner
 
-ROWS = "rows"  # the kind of a step that returns every row's logits, with its size behind
+ROWS = "rows"  # kind of a step that returns every row's logits, followed by its size
 
 
 class Paged(Runner):
-    """See `weft.engine.job.PagedRunner`; made as the Runner beside it in a class's bases is."""
+    """A `weft.engine.job.PagedRunner`; it takes the arguments of the other Runner in a class's
+    bases."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -47,9 +49,9 @@ class Paged(Runner):
     def prefill(
         self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
     ) -> np.ndarray:
-        """Feeds ids to a slot from position `start`; logits float32 [vocab] of the last one. Raises
-        UsageError for a slot, a page or an adapter that is not there and for a position that the
-        slot cannot go on from, LimitError for one beyond the context."""
+        """Feeds ids to a slot from position `start`; returns logits float32 [vocab] of the last
+        one. Raises UsageError for an unknown slot, page or adapter and for a position that the slot
+        cannot resume from, LimitError for one beyond the context."""
         return super().prefill(slot, ids, start, adapter)
 
     def rows(
@@ -59,8 +61,9 @@ class Paged(Runner):
         pos: Sequence[int],
         adapters: Sequence[str] = (),
     ) -> np.ndarray:
-        """Feeds one token per row, several of one slot side by side in the order of positions;
-        logits float32 [n, vocab] of every row, until the next step. Raises as `prefill` does."""
+        """Feeds one token per row; rows of one slot are adjacent, in the order of positions.
+        Returns logits float32 [n, vocab] of every row, valid until the next step. Raises the errors
+        of `prefill`."""
         parts, begin = [], 0
         for size in self._cut(len(ids)):
             part = slice(begin, begin + size)
@@ -71,22 +74,25 @@ class Paged(Runner):
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def resumes(self, fed: int, start: int) -> bool:
-        """Whether a slot that was fed `fed` positions can go on from `start`."""
+        """Returns True if a slot that was fed `fed` positions can resume from `start`."""
         return not start or intact(self.config, self.context, fed, start)
 
     def kept(self, slot: int, ids: Sequence[int]) -> int:
-        """None: what a slot's pages hold, whoever fills in `tables` knows."""
+        """Returns 0: only the caller, who fills in `tables`, knows the contents of a slot's
+        pages."""
         return 0
 
     # -- pages on the host
 
     def read_pages(self, pages: Sequence[int]) -> dict[str, np.ndarray]:
-        """A copy of what some pages hold, by the names of `inputs.states`: [n, G, PAGE, ...]."""
+        """Returns a copy of the contents of pages, by the names of `inputs.states`: [n, G, PAGE,
+        ...]."""
         self._check(np.asarray(pages))
         return {name: self._read(name, pages) for name in self._planes()}
 
     def write_pages(self, pages: Sequence[int], held: Mapping[str, np.ndarray]) -> None:
-        """Fills pages with what `read_pages` gave. Raises UsageError where that is of others."""
+        """Fills pages with a result of `read_pages`. Raises UsageError if its shapes do not
+        match."""
         self._check(np.asarray(pages))
         for name, (shape, dtype) in self._planes().items():
             value = held.get(name)
@@ -108,10 +114,10 @@ class Paged(Runner):
 
     @abc.abstractmethod
     def _sizes(self) -> tuple[int, ...]:
-        """How many rows the Programs of a step take, ascending."""
+        """Returns the numbers of rows of the step Programs, ascending."""
 
     def _cut(self, rows: int) -> list[int]:
-        """Steps for so many rows."""
+        """Returns the sizes of the steps for `rows` rows."""
         most = self._sizes()[-1]
         cut = [most] * (rows // most)
         return [*cut, rows % most] if rows % most else cut
@@ -129,7 +135,7 @@ class Paged(Runner):
             return self.step(kind, rows, len(ids))[: len(ids)]
 
     def room(self, kind: str) -> int:
-        """Rows of a step: "prefill", or "rows16"."""
+        """Returns the rows of a step: "prefill", or "rows16"."""
         return min(CHUNK, self.context) if kind == "prefill" else int(kind.removeprefix(ROWS))
 
     def _places(self, slot: np.ndarray, pos: np.ndarray, size: int) -> dict[str, np.ndarray]:
@@ -147,19 +153,18 @@ class Paged(Runner):
 
 
 class Pageable(Model):
-    """What a Decoder has to do with pages."""
+    """The methods of a Decoder for pages."""
 
     config: DecoderConfig
     context: int
     _make_runner: MakeRunner
     _runners: dict[int, Runner]
-    _fit: Callable[[int], int] | None = None  # where other machines have a part of the model
+    _fit: Callable[[int], int] | None = None  # set if other machines have a part of the model
 
     def paged_runner(self, slots: int, pages: int) -> Paged:
-        """A runner for `slots` sequences at once (`weft.engine.job.PagedRunner`), with keys and
-        values in `pages` pages. It shares the weights with the model's other runners, nothing else.
-        Raises UsageError for numbers below 1, and where the model comes from a file of compiled
-        Programs."""
+        """Returns a runner for `slots` sequences at once (`weft.engine.job.PagedRunner`), with keys
+        and values in `pages` pages. It shares only the weights with the model's other runners.
+        Raises UsageError for numbers below 1, and for a model from a file of compiled Programs."""
         for what, given in (("slots", slots), ("pages", pages)):
             if isinstance(given, bool) or not isinstance(given, int) or given < 1:
                 raise UsageError(f"{what} is {given!r}; expected 1 or more")
@@ -169,19 +174,22 @@ class Pageable(Model):
 
     @property
     def page_bytes(self) -> int:
-        """Bytes that one page of keys and values takes."""
+        """Bytes of one page of keys and values."""
         return position_bytes(self.config) * PAGE
 
     def pages_that_fit(self, slots: int, share: float = 0.9) -> int:
-        """How many pages the device's free memory takes now, and no more than `slots` sequences of
-        the whole context fill: of `share` of what is left by the weights (where no runner has them
-        there yet) and by what short convolutions and the delta rule keep. Where the device cannot
-        tell, as many as these sequences fill; where others have a part of the model, as many as all
-        of them take. Raises OutOfMemoryError where not one fits."""
+        """Returns how many pages fit in the device's free memory, at most as many as `slots` full
+        sequences need.
+
+        It uses `share` of the memory that remains after the weights (if no runner has placed them
+        yet) and the states of short convolutions and the delta rule. If the device cannot report
+        free memory, it returns that maximum. If other machines have a part of the model, the number
+        fits on all of them. Raises OutOfMemoryError if not even one page fits.
+        """
         return self.own_pages(slots, share) if self._fit is None else self._fit(slots)
 
     def own_pages(self, slots: int, share: float = 0.9) -> int:
-        """`pages_that_fit` as this machine sees it."""
+        """Returns `pages_that_fit` for this machine alone."""
         most = slots * columns(self.context)
         free = 0 if self.device is None else self.device.free_memory()
         if not free:
@@ -195,7 +203,7 @@ class Pageable(Model):
 def runs(
     ids: Sequence[int], slots: Sequence[int], pos: Sequence[int]
 ) -> list[tuple[int, int, list[int]]]:
-    """Rows that follow one another in one slot, together: slot, position of the first, ids."""
+    """Groups consecutive rows of one slot: (slot, position of the first, ids)."""
     found: list[tuple[int, int, list[int]]] = []
     for token, slot, place in zip(ids, slots, pos):
         if found and found[-1][0] == slot and found[-1][1] + len(found[-1][2]) == place:
@@ -206,7 +214,7 @@ def runs(
 
 
 class EagerPaged(Paged, EagerRunner):
-    """By NumPy's meaning: the oracle."""
+    """A paged runner that computes with NumPy: the oracle."""
 
     def _sizes(self) -> tuple[int, ...]:
         return (DECODE_ROWS,)
@@ -220,10 +228,10 @@ class EagerPaged(Paged, EagerRunner):
 
 
 class CompiledPaged(Paged, CompiledRunner):
-    """By compiled Programs."""
+    """A paged runner that runs compiled Programs."""
 
     def _sizes(self) -> tuple[int, ...]:
-        """A row alone, as many as stream, as many as a step takes."""
+        """Returns the numbers of rows of Programs: one, the streaming maximum, a whole step."""
         few = stream_rows(self._device.caps, bounded=True)
         return tuple(sorted({1, few, DECODE_ROWS}))
 

@@ -1,4 +1,4 @@
-"""From token vectors to one vector per text, on the host."""
+"""Turns token vectors into one vector per text, on the host."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from weft.models.config import Pooling
 def pool(
     how: Pooling, hidden: np.ndarray, lengths: np.ndarray, skip: np.ndarray | None = None
 ) -> np.ndarray:
-    """One vector per row, float32 [B, dim], of token vectors [B, T, hidden], but for the first
-    `skip` tokens of each row.
+    """Returns one vector per row, float32 [B, dim], from token vectors [B, T, hidden], without the
+    first `skip` tokens of each row.
 
-    The modes' results stand side by side; with `normalize` each row has length 1.
+    The modes' results are concatenated; with `normalize` each row has length 1.
     """
     skip = np.zeros_like(lengths) if skip is None else np.minimum(skip, lengths - 1)
     at = np.arange(hidden.shape[1])[None, :, None]

@@ -1,5 +1,5 @@
-"""A spinner on stderr for waits that a person notices, a bar for long work; nothing when stderr is
-not a terminal."""
+"""A spinner on stderr for noticeable waits, and a bar for long work; nothing if stderr is not a
+terminal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-DELAY = 0.5  # seconds before anything shows, so that quick loads pay nothing
+DELAY = 0.5  # seconds before anything shows, so that quick loads show nothing
 _taken: ContextVar[bool] = ContextVar("_taken", default=False)
 
 
 @contextmanager
 def line_taken(taken: bool = True) -> Iterator[None]:
-    """While inside, no spinner begins: the terminal's line holds what it would wipe (text that is
-    being written, a bar). With `taken` false nothing changes."""
+    """Suppresses new spinners inside, because they would overwrite the terminal's line (text in
+    progress, a bar). Does nothing with `taken` false."""
     token = _taken.set(taken or _taken.get())
     try:
         yield
@@ -44,7 +44,7 @@ def progress(text: str) -> Iterator[None]:
 
 @contextmanager
 def bar() -> Iterator[Callable[[str, int, int], None]]:
-    """What shows (what is done, how many, of how many) as a bar."""
+    """Yields a function that shows (what is done, number done, total) as a bar."""
     if not sys.stderr.isatty():
         yield lambda what, done, of: None
         return

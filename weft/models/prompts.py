@@ -1,4 +1,4 @@
-"""What a caller may pass as prompts and seeds."""
+"""Checks the prompts, seeds and stop strings that callers pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Prompt = str | Sequence[int] | np.ndarray
 
 
 def as_list(prompt: Any) -> tuple[list[Prompt], bool]:
-    """(prompts, whether a single one was given). A list of ints is one prompt of ids."""
+    """Returns (prompts, True if a single one was given). A list of ints is one prompt of ids."""
     if isinstance(prompt, str):
         return [prompt], True
     if isinstance(prompt, np.ndarray):
@@ -30,10 +30,10 @@ def as_list(prompt: Any) -> tuple[list[Prompt], bool]:
 
 
 def checked_ids(prompt: Any, vocab: int) -> list[int]:
-    """Token ids of a flat list of integers, each below `vocab`."""
+    """Returns the token ids of a flat list of integers, each below `vocab`."""
     try:
         array = np.asarray(prompt)
-    except (TypeError, ValueError, OverflowError):  # ragged, say
+    except (TypeError, ValueError, OverflowError):  # a ragged list, for example
         array = np.zeros((1, 1))
     if array.size == 0:
         raise UsageError("the prompt is empty; give at least one token id")
@@ -47,7 +47,7 @@ def checked_ids(prompt: Any, vocab: int) -> list[int]:
 
 
 def checked_stops(stop: Any) -> tuple[str, ...]:
-    """Stop strings, of one or several."""
+    """Returns the stop strings, given as one or several."""
     stops = (stop,) if isinstance(stop, str) else stop
     if not isinstance(stops, Sequence) or any(not isinstance(s, str) or not s for s in stops):
         raise UsageError("stop strings must be text of at least one character")
@@ -55,7 +55,7 @@ def checked_stops(stop: Any) -> tuple[str, ...]:
 
 
 def checked_count(count: Any) -> int:
-    """max_new_tokens."""
+    """Returns the checked max_new_tokens."""
     if isinstance(count, bool) or not isinstance(count, int | np.integer):
         raise UsageError(f"max_new_tokens is {count!r}; expected an integer")
     if count < 0:
@@ -64,7 +64,7 @@ def checked_count(count: Any) -> int:
 
 
 def seeds_of(seed: int | Sequence[int], count: int) -> list[tuple[int, int]]:
-    """(seed, index) of each prompt; checks the values."""
+    """Returns (seed, index) of each prompt, after checking the values."""
     if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str | bytes):
         if len(seed) != count:
             raise UsageError(f"{len(seed)} seeds for {count} prompts; give one or one each")

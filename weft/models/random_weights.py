@@ -23,10 +23,13 @@ from weft.models.names import encoder_layout, tensors_of
 def random_folder(
     path: str | os.PathLike[str], config: Mapping[str, Any], seed: int = 0, scale: float = 0.02
 ) -> Path:
-    """A folder holding `config` (config.json's fields, "model_type" among them) and weights drawn
-    with `seed`: matrices normal with deviation `scale`, norms and scalars near 1, biases near 0, in
-    the dtype that config["dtype"] names (float32). Raises ModelError for a config weft cannot
-    load."""
+    """Writes a folder with `config` (config.json's fields, including "model_type") and random
+    weights.
+
+    The weights are drawn with `seed`: matrices normal with deviation `scale`, norms and scalars
+    near 1, biases near 0, in the dtype config["dtype"] (float32). Raises ModelError for a config
+    that weft cannot load.
+    """
     fields = Fields(config, "config")
     kind = fields.text("model_type")
     if kind in DECODERS:

@@ -1,4 +1,4 @@
-"""The weights in a Hugging Face folder, be they floats or packed."""
+"""Reads the weights in a Hugging Face folder, floats or packed."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from weft.core.packed import Packed
     from weft.importers.packed.checkpoint import PackedCheckpoint
 
-# Of config.json; the second is MLX's, the third one that compressed-tensors wrote before.
+# Keys of config.json; the second is MLX's, the third compressed-tensors' older one.
 PACKED_KEYS = ("quantization_config", "quantization", "compression_config")
 _OLD = "quantize_config.json"
 
 
 def says_packed(raw: Fields) -> bool:
-    """Whether a config.json says that weights are packed."""
+    """Returns True if a config.json says that weights are packed."""
     return any(raw.data.get(key) for key in PACKED_KEYS)
 
 
 def is_packed(folder: Path, raw: Fields) -> bool:
-    """Whether a folder, whose config.json is `raw`, says so anywhere."""
+    """Returns True if a folder, whose config.json is `raw`, says so in any file."""
     return says_packed(raw) or (folder / _OLD).exists()
 
 
@@ -43,8 +43,8 @@ def read_weights(
     folder: Path, raw: Fields, layout: Layout, dtype: DType | None = None,
     wants: Callable[[str], bool] = lambda role: True,
 ) -> Mapping[str, np.ndarray | Packed]:  # fmt: skip
-    """Role -> weight, for the roles that are wanted: floats as they are; packed ones as such, or
-    in `dtype` where one is given. Raises ModelError, FileFormatError."""
+    """Returns role -> weight, for the wanted roles: floats unchanged; packed ones packed, or in
+    `dtype` if it is given. Raises ModelError, FileFormatError."""
     checkpoint = _opened(folder, raw)
     if any(map(SENSES.search, checkpoint)):
         say(f"{name_of(folder)}: weft takes its text model alone, no images and no sound")
@@ -65,7 +65,7 @@ def _opened(folder: Path, raw: Fields) -> Checkpoint | PackedCheckpoint:
 
 
 def as_stored(folder: Path, raw: Fields, config: DecoderConfig) -> DecoderConfig:
-    """The config, with a head of its own where the weights in the folder have one."""
+    """Returns the config, untied if the weights in the folder have a head of their own."""
     if not config.tied or not untied(decoder_layout(config), _opened(folder, raw)):
         return config
     say(

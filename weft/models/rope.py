@@ -1,5 +1,5 @@
-"""Rotary position tables, computed on the host once (Su et al., arXiv:2104.09864; the scalings as
-transformers computes them, so that tables agree to the last bit where the platform allows)."""
+"""Rotary position tables, computed on the host once (Su et al., arXiv:2104.09864). Scalings follow
+transformers, so that tables agree to the last bit where the platform allows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.models.config import DecoderConfig, Rope
 
 
 def inverse_frequencies(rope: Rope, head_dim: int, length: int = 0) -> np.ndarray:
-    """float32 [R / 2]: radians per position of each pair of the R dimensions that turn, in a
+    """Returns float32 [R / 2]: radians per position for each pair of the R turning dimensions, in a
     context of `length` positions."""
     head_dim = rope.rotary or head_dim
     exponent = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
@@ -29,7 +29,8 @@ def inverse_frequencies(rope: Rope, head_dim: int, length: int = 0) -> np.ndarra
 
 
 def _llama3(rope: Rope, inv: np.ndarray) -> np.ndarray:
-    """Llama 3.1's scaling: long wavelengths slow down by `factor`, short ones stay."""
+    """Returns frequencies with Llama 3.1's scaling: long wavelengths slow down by `factor`, short
+    ones stay."""
     wavelength = np.float32(2 * math.pi) / inv
     low = rope.original / rope.low_factor
     high = rope.original / rope.high_factor
@@ -43,11 +44,11 @@ def _llama3(rope: Rope, inv: np.ndarray) -> np.ndarray:
 
 
 def _yarn(rope: Rope, inv: np.ndarray, head_dim: int) -> np.ndarray:
-    """YaRN's blend, a straight line over the number of the pair (Peng et al., arXiv:2309.00071,
-    section 3.2)."""
+    """Returns YaRN's blend, linear in the pair's index (Peng et al., arXiv:2309.00071, section
+    3.2)."""
 
     def pair(turns: float) -> float:
-        """The pair that turns so often in the original context."""
+        """Returns the index of the pair that turns `turns` times in the original context."""
         wavelength = rope.original / (turns * 2 * math.pi)
         return head_dim * math.log(wavelength) / (2 * math.log(rope.theta))
 
@@ -63,8 +64,8 @@ def _yarn(rope: Rope, inv: np.ndarray, head_dim: int) -> np.ndarray:
 
 
 def rope_tables(rope: Rope, head_dim: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """cos and sin, float32 [length, R / 2], of position x inverse frequency, each times the rope's
-    magnitude; R of the head's dimensions turn."""
+    """Returns cos and sin, float32 [length, R / 2], of position x inverse frequency, each times the
+    rope's magnitude; R of the head's dimensions turn."""
     inverse = inverse_frequencies(rope, head_dim, length)
     angle = np.arange(length, dtype=np.float32)[:, None] * inverse
     if rope.magnitude == 1.0:
@@ -73,7 +74,7 @@ def rope_tables(rope: Rope, head_dim: int, length: int) -> tuple[np.ndarray, np.
 
 
 def query_growth(c: DecoderConfig, length: int) -> np.ndarray:
-    """float32 [length]: what queries at each position are multiplied by, so that attention stays
+    """Returns float32 [length]: the factor on queries at each position, so that attention stays
     sharp far beyond the rope's original context (Llama 4's temperature)."""
     turn = np.floor(np.arange(length, dtype=np.float32) / np.float32(c.ropes[0].original))
     return (1 + np.float32(c.query_growth) * np.log(1 + turn)).astype(np.float32)

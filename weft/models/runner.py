@@ -1,7 +1,7 @@
-"""Runners: the same three steps (prefill, decode, score) played by NumPy or by compiled Programs.
+"""Runners: the same three steps (prefill, decode, score) on NumPy or compiled Programs.
 
-A runner owns the KV caches of `slots` sequences. Callers say which slot and position each token
-takes; a slot needs no clearing, because a row never looks beyond its own position.
+A runner owns the KV caches of `slots` sequences. Callers give the slot and position of each token.
+A slot needs no clearing, because a row never looks beyond its own position.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from weft.program.program import Program
     from weft.program.session import Session
 
-DECODE_ROWS = 64  # sequences of a decode step
-SCORE_CHUNK = 64  # rows of a step that returns every row's logits
-OF_ONE = ("prefill", "score")  # steps whose rows are of one slot
+DECODE_ROWS = 64  # sequences per decode step
+SCORE_CHUNK = 64  # rows per step that returns every row's logits
+OF_ONE = ("prefill", "score")  # steps whose rows belong to one slot
 
 
 MakeRunner = Callable[..., "Runner"]
@@ -41,9 +41,9 @@ the model; given a class, one of that."""
 
 
 class Runner(abc.ABC):
-    """`weights` are roles to arrays, rotary tables included (`inputs.with_tables`). With `pages`
-    keys and values are kept in so many, else by slot. `adapters` are the names of those stacked
-    in the weights (`adapters.stacked`), in their order."""
+    """The base class of runners. `weights` map roles to arrays, including rotary tables
+    (`inputs.with_tables`). With `pages`, keys and values are in that many pages, else by slot.
+    `adapters` are the names of those stacked in the weights (`adapters.stacked`), in order."""
 
     def __init__(
         self, config: DecoderConfig, context: int, slots: int, pages: int = 0,
@@ -51,32 +51,33 @@ class Runner(abc.ABC):
     ) -> None:  # fmt: skip
         self.config, self.context, self.slots, self.pages = config, context, slots, pages
         self._by_name = {name: i for i, name in enumerate([*adapters, ""])}
-        self._fed: list[list[int]] = [[] for _ in range(slots)]  # whose keys each slot holds
+        self._fed: list[list[int]] = [[] for _ in range(slots)]  # tokens whose keys each slot holds
 
     def knows(self, adapter: str) -> bool:
-        """Whether there is an adapter of that name; "" is none, which always is."""
+        """Returns True if the adapter exists; "" (no adapter) always does."""
         return adapter in self._by_name
 
     @abc.abstractmethod
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
-        """Runs "prefill", "decode" or "score" on n rows; logits float32 [1 or >= n, vocab]."""
+        """Runs "prefill", "decode" or "score" on n rows; returns logits float32 [1 or >= n,
+        vocab]."""
 
     @abc.abstractmethod
     def room(self, kind: str) -> int:
-        """The most rows that one step of this kind takes."""
+        """Returns the most rows that one step of this kind takes."""
 
     def resumes(self, fed: int, start: int) -> bool:
-        """Whether a slot that was fed `fed` positions can go on from `start`; with start > fed,
-        from positions that another slot was fed, where keys and values are all there is."""
+        """Returns True if a slot that was fed `fed` positions can resume from `start`. With start >
+        fed, it resumes from another slot's positions, if keys and values are the whole state."""
         if not start:
             return True
         c = self.config
         return intact(c, self.context, fed, start) and (start <= fed or not remembers(c))
 
     def kept(self, slot: int, ids: Sequence[int]) -> int:
-        """How many of `ids`, the last not counted, a prefill of this slot may leave out: their
-        keys and values are there, of prompts and answers alike, bit for bit what it would compute
-        (docs/numerics.md, "One order of every sum")."""
+        """Returns how many of `ids`, without the last, a prefill of this slot may skip. Their keys
+        and values, from prompts or answers, are stored bit for bit (docs/numerics.md, "One order of
+        every sum")."""
         count = 0
         for have, want in zip(self._fed[slot], ids[:-1]):
             if have != want:
@@ -88,8 +89,8 @@ class Runner(abc.ABC):
     def prefill(
         self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
     ) -> np.ndarray:
-        """Feeds ids to a slot from position `start`; logits float32 [vocab] of the last one. Here
-        as below UsageError is raised for an adapter that is not there."""
+        """Feeds ids to a slot from position `start`; returns logits float32 [vocab] of the last
+        one. Raises UsageError for an unknown adapter, like the methods below."""
         chunk = self.room("prefill")
         logits = np.empty(0, np.float32)
         for begin in range(0, len(ids), chunk):
@@ -107,8 +108,8 @@ class Runner(abc.ABC):
         pos: Sequence[int],
         adapters: Sequence[str] = (),
     ) -> np.ndarray:
-        """One token for each of some slots, at the given positions (and with the given adapters);
-        logits float32 [n, vocab]."""
+        """Feeds one token for each of some slots, at the given positions (and with the given
+        adapters); returns logits float32 [n, vocab]."""
         step = self.room("decode")
         parts = []
         for i in range(0, len(ids), step):
@@ -122,14 +123,15 @@ class Runner(abc.ABC):
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def score(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits float32 [len(ids), vocab] of every position, in slot 0."""
+        """Returns logits float32 [len(ids), vocab] of every position, in slot 0."""
         return self.verify(0, ids)
 
     def verify(
         self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
     ) -> np.ndarray:
-        """Feeds ids to a slot from position `start`; logits float32 [len(ids), vocab] of each of
-        them, bit for bit those of decoding one by one: proposed tokens are checked as rows."""
+        """Feeds ids to a slot from position `start`; returns logits float32 [len(ids), vocab]. They
+        equal those of decoding one by one, bit for bit, so proposed tokens can be checked as
+        rows."""
         chunk = self.room("score")
         out = np.empty((len(ids), self.config.vocab), np.float32)
         for begin in range(0, len(ids), chunk):
@@ -141,9 +143,9 @@ class Runner(abc.ABC):
 
     @contextmanager
     def _feeding(self, *parts: tuple[int, int, Sequence[int]]) -> Iterator[None]:
-        """Around the step that feeds (slot, position of the first, ids): notes what slots hold.
-        Where the step is interrupted, a slot keeps what came before, if that is still there. Raises
-        UsageError for a position that a slot cannot go on from."""
+        """Wraps the step that feeds (slot, position of the first, ids), and records the contents of
+        slots. If the step is interrupted, a slot keeps its earlier tokens if they are intact.
+        Raises UsageError for a position that a slot cannot resume from."""
         for slot, start, _ in parts:
             fed = self._fed[slot]
             if start and not intact(self.config, self.context, len(fed), start):
@@ -158,7 +160,7 @@ class Runner(abc.ABC):
                 if len(self._fed[slot]) == start:
                     self._fed[slot].extend(ids)
         except BaseException:
-            for slot, start, ids in parts:  # any of the rows from `start` on may be there
+            for slot, start, ids in parts:  # any of the rows from `start` on may have been written
                 if not intact(self.config, self.context, start + len(ids), 0):
                     self._fed[slot].clear()
             raise
@@ -171,8 +173,8 @@ class Runner(abc.ABC):
         pos: int | Sequence[int],
         adapters: Sequence[str] = (),
     ) -> dict[str, np.ndarray]:
-        """The inputs of a step; a start position counts up row by row. adapters: one of each row,
-        or of all rows where these are of one slot; without any, none."""
+        """Returns the inputs of a step; an integer position counts up row by row. adapters: one per
+        row, or one for all rows of a slot; empty: none."""
         slot = np.asarray(slots, np.int32)
         place = np.arange(pos, pos + len(ids)) if isinstance(pos, int) else np.asarray(pos)
         place = place.astype(np.int32)
@@ -191,12 +193,12 @@ class Runner(abc.ABC):
         return {"adapter": np.array([self._by_name[name] for name in adapters], np.int32)}
 
     def _places(self, slot: np.ndarray, pos: np.ndarray, size: int) -> dict[str, np.ndarray]:
-        """Where rows' keys and values go."""
+        """Returns the cache rows for keys and values."""
         return cache_rows(self.config, slot, pos, self.context, size)
 
 
 class EagerRunner(Runner):
-    """The oracle: every op runs at once through its NumPy meaning. Slow and plain."""
+    """The oracle: runs every op at once through its NumPy meaning. Slow and simple."""
 
     def __init__(
         self, config: DecoderConfig, weights: Mapping[str, np.ndarray], context: int, slots: int,
@@ -211,7 +213,7 @@ class EagerRunner(Runner):
         return 0  # NumPy's products of fewer rows may sum in another order
 
     def resumes(self, fed: int, start: int) -> bool:
-        return start in (0, fed)  # likewise
+        return start in (0, fed)  # for the same reason
 
     def room(self, kind: str) -> int:
         return min(self.slots, DECODE_ROWS) if kind == "decode" else CHUNK
@@ -230,10 +232,10 @@ class EagerRunner(Runner):
 
 
 class CompiledRunner(Runner):
-    """Compiled Programs, made on first use; weights and caches are shared between them.
+    """A runner of compiled Programs, made on first use; they share weights and caches.
 
-    `placed` are the `weight_buffers` of another runner on the same device: what is there already.
-    Of packed weights the device has the only copy then (`matrices.Parts`).
+    `placed` are the `weight_buffers` of another runner on the same device, which are reused. The
+    device then has the only copy of packed weights (`matrices.Parts`).
     """
 
     def __init__(
@@ -259,7 +261,7 @@ class CompiledRunner(Runner):
 
     @property
     def weight_buffers(self) -> dict[str, Buffer]:
-        """Weights as the Sessions hold them: pass these on and nothing is copied again."""
+        """The weights in the Sessions; passing these on avoids another copy."""
         return self._placed
 
     def room(self, kind: str) -> int:
@@ -268,7 +270,7 @@ class CompiledRunner(Runner):
         return min(CHUNK if kind == "prefill" else SCORE_CHUNK, self.context)
 
     def session(self, kind: str) -> Session:
-        """The Session of one kind of step, compiled on first use."""
+        """Returns the Session of one kind of step, compiled on first use."""
         made = self._sessions.get(kind)
         if made is None:
             text = f"compiling {kind} for {self._device.info.id}"
@@ -284,21 +286,21 @@ class CompiledRunner(Runner):
 
     @property
     def weights(self) -> Mapping[str, Any]:
-        """Roles to arrays, rotary tables included."""
+        """Roles to arrays, including rotary tables."""
         return self._weights
 
     def what(self, kind: str) -> object:
-        """What says which graph `graph(kind)` is (see `program_for`)."""
+        """Returns the key of `graph(kind)` (see `program_for`)."""
         return self.config, sorted(self._avals.items()), self._shape(kind)
 
     def graph(self, kind: str) -> Graph:
-        """What one kind of step computes, before compilation."""
+        """Returns the graph of one kind of step, before compilation."""
         from weft.models.decoder import decoder_graph
 
         return decoder_graph(self.config, self._avals, *self._shape(kind))
 
     def program(self, kind: str, caps: Caps) -> Program:
-        """One kind of step as a Program for `caps`: from weft's cache, or compiled."""
+        """Returns one kind of step as a Program for `caps`: from weft's cache, or compiled."""
         from weft.tensor.programs import program_for
 
         return program_for(self.what(kind), model_caps(caps), lambda: self.graph(kind))
@@ -307,7 +309,7 @@ class CompiledRunner(Runner):
         return self._open(self.program(kind, self._device.caps))
 
     def _open(self, program: Program) -> Session:
-        """A Program over the weights and states that all share. Raises OutOfMemoryError."""
+        """Opens a Program over the shared weights and states. Raises OutOfMemoryError."""
         from weft.program.session import Session
 
         held = [b.nbytes for b in (*self._placed.values(), *self._state.values())]
@@ -328,7 +330,7 @@ class CompiledRunner(Runner):
         return session
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
-        """As Runner.step; of a part of a model what that gives, of the inputs that it takes."""
+        """Does Runner.step; a part of a model takes and returns that part's inputs and outputs."""
         session = self.session(kind)
         return session.run({name: rows[name] for name in session.input_names}, {"n": n})[0]
 
@@ -336,7 +338,7 @@ class CompiledRunner(Runner):
 def given_weights(
     program: Program, placed: Mapping[str, Buffer], weights: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """What the Program's weights are made of: buffers that are there, and the model's arrays."""
+    """Returns the sources of the Program's weights: placed buffers, and the model's arrays."""
     names = [b.name for b in program.buffers if b.role == "weight"]
     there = {name: placed[name] for name in names if name in placed}
     uses = Counter(source for n in names if n not in there for source in program.sources(n))
@@ -344,11 +346,11 @@ def given_weights(
 
 
 def weight_avals(weights: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """Role -> (shape, DType)."""
+    """Returns role -> (shape, DType)."""
     return {k: (v.shape, as_dtype(v.dtype)) for k, v in weights.items()}
 
 
 def model_caps(caps: Caps) -> Caps:
-    """What models are compiled for: never a vendor's products, whose sums may be cut differently
-    for another number of rows. A text's result does not depend on what else is in the batch."""
+    """Returns the caps that models are compiled for, without vendors' products, whose sums may be
+    cut differently for other numbers of rows. So a result does not depend on its batch."""
     return caps.without("gemm_library")

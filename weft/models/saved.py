@@ -1,5 +1,5 @@
-"""Compiled models in one file (`weft compile`): Programs for one kind of device, weights in the
-order that it reads them, tokenizer. Playing one compiles no graph."""
+"""Compiled models in one file (`weft compile`): Programs for one kind of device, weights in its
+order, and tokenizer. Running one compiles no graph."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ STEPS = ("prefill", "decode", "score")
 def save(
     model: Model, path: Path, device: str, caps: Caps, flags: Mapping[str, Any], beside: bool
 ) -> Bundle:
-    """Writes what `load` reads, compiled for `caps`, which `device` names; `flags` says what was
-    asked for, for people. What was written. Raises CompileError, UsageError, StorageError."""
+    """Writes a file for `load`, compiled for `caps`, which `device` names; `flags` records the
+    options for people. Returns what was written. Raises CompileError, UsageError, StorageError."""
     import weft
 
     head: dict[str, Any] = {"weft": weft.__version__, "name": model.folder.name, "device": device}
@@ -94,7 +94,7 @@ def _step(kind: str, slots: int) -> str:
 
 
 def _compiled(graph: Graph, caps: Caps) -> Program:
-    """Compiled now, report and all: what weft keeps on disk has none."""
+    """Compiles now, to include the report, which Programs in weft's disk cache lack."""
     from weft.compile.passes import compile_graph
 
     return compile_graph(graph, model_caps(caps), name=graph.name)
@@ -115,12 +115,12 @@ def _encoder_parts(model: Encoder, caps: Caps) -> Parts:
 
 @dataclass(frozen=True)
 class _Decoder:
-    """The head of a decoder's file, as JSON declares it."""
+    """The head of a decoder's file, as declared for JSON."""
 
     config: DecoderConfig
     context: int
     max_batch: int
-    slots: int  # of the Programs for several sequences
+    slots: int  # slots of the Programs for several sequences
     tokens: TokenIds
 
 
@@ -138,7 +138,7 @@ class _Text:
 
 
 def load(path: Path, read: Bundle, device: Device) -> Decoder | Encoder:
-    """The model in a file that `save` wrote, on a device that can play it. Raises
+    """Loads the model in a file that `save` wrote, onto a suitable device. Raises
     FileFormatError."""
     return (_load_decoder if read.head["kind"] == "decoder" else _load_encoder)(path, read, device)
 
@@ -176,12 +176,12 @@ def _load_decoder(path: Path, read: Bundle, device: Device) -> Decoder:
 
 
 class SavedDecoder(Decoder):
-    """A decoder of a file: what it computes was decided when it was compiled."""
+    """A decoder from a file, with everything fixed at compile time."""
 
     _precision = ""
 
     def says(self, head: Mapping[str, Any]) -> SavedDecoder:
-        """Itself, with what its file's head says of it."""
+        """Applies the file's head and returns itself."""
         self._precision = str(head.get("precision", ""))[:200]
         return self
 
@@ -197,7 +197,7 @@ class SavedDecoder(Decoder):
 
 
 class SavedRunner(CompiledRunner):
-    """Plays the Programs of a file."""
+    """A runner of the Programs in a file."""
 
     def __init__(self, *given: Any) -> None:
         *common, self._read, self._path = given
@@ -220,7 +220,8 @@ class SavedRunner(CompiledRunner):
         return self._programs[kind]
 
     def _checked(self, name: str) -> Program:
-        """A Program of the file, which keeps what the config says and gives rows of logits."""
+        """Returns a Program of the file, after checking that its states and outputs match the
+        config."""
         from weft.tensor.programs import program_from
 
         program = program_from(self._read.programs[name])
@@ -245,7 +246,7 @@ def _load_encoder(path: Path, read: Bundle, device: Device) -> Encoder:
 
 
 def _hidden(path: Path, read: Bundle, device: Device) -> Hidden:
-    """The encoder of the file's Programs: one for a text of each width, text by text."""
+    """Returns an encoder from the file's Programs: one per width, applied text by text."""
     from weft.program.arena import Arena
     from weft.program.session import Session
     from weft.tensor.programs import program_from

@@ -1,4 +1,4 @@
-"""sentence-transformers folders: how token vectors become the vector of a text."""
+"""Reads sentence-transformers folders, which define how token vectors become a text's vector."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ _MODES = {
 _POOLING = ("pooling_mode", *_MODES.values(), *_OTHER_MODES, "include_prompt")
 _LIMITS = ("max_seq_length", "do_lower_case")
 _SETTINGS = ("prompts", "default_prompt_name", "truncate_dim", "model_type")
-# Fields that change no vector: sizes that the weights say, how vectors are compared, versions, how
-# the library computes.
+# Fields that change no vector: sizes known from the weights, comparison of vectors, versions,
+# speed.
 _INERT = ("word_embedding_dimension", "embedding_dimension", "similarity_fn_name", "__version__",
           "requirements", "unpad_inputs")  # fmt: skip
-_PLAIN: dict[str, tuple[Any, ...]] = {  # what weft does not do, and the values that ask for nothing
+# Fields that weft does not support, and the values that have no effect.
+_PLAIN: dict[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction",), "query_length": (), "document_length": (),
     "query_expansion": (), "module_output_name": ("token_embeddings",),
     "module_input_name": ("sentence_embedding",),
@@ -44,13 +45,13 @@ _LIMIT_FILES = tuple(
 
 
 def vector_modules(folder: Path) -> tuple[str, ...]:
-    """The kinds of the modules that make a vector of a text; () without modules.json."""
+    """Returns the kinds of the modules that make a text's vector; () without modules.json."""
     path = folder / "modules.json"
     return tuple(_kind(m)[:60] for m in _modules(path)) if path.exists() else ()
 
 
 def say_vectors(folder: Path) -> None:
-    """Says that a decoder which was trained to give vectors is loaded to write text."""
+    """Reports that a decoder trained to give vectors is loaded to write text."""
     kinds = vector_modules(folder)
     if kinds:
         say(f"{folder / 'modules.json'} makes vectors of a decoder ({listed(kinds)}); weft loads "
@@ -58,9 +59,9 @@ def say_vectors(folder: Path) -> None:
 
 
 def read_pooling(folder: Path) -> Pooling:
-    """Pooling of a sentence-transformers folder; mean pooling where it has no modules.json.
+    """Returns the pooling of a sentence-transformers folder; mean pooling without modules.json.
 
-    Raises ModelError for a module, a pooling mode or a setting that weft does not compute.
+    Raises ModelError for a module, a pooling mode or a setting that weft does not support.
     """
     longest = _tokenizer_limit(folder)
     path = folder / "modules.json"
@@ -122,12 +123,12 @@ def _normalize(home: Path) -> dict[str, Any]:
 
 _READERS: dict[str, Any] = {
     "Transformer": _transformer, "Pooling": _pooling, "Normalize": _normalize,
-    "Dropout": lambda home: {},  # of training
+    "Dropout": lambda home: {},  # only for training
 }  # fmt: skip
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """The fields of config_sentence_transformers.json."""
+    """Returns the fields of config_sentence_transformers.json."""
     path = folder / "config_sentence_transformers.json"
     if not path.exists():
         return {}
@@ -150,7 +151,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _known(path: Path, names: tuple[str, ...], more: tuple[str, ...] = ()) -> Fields:
-    """A file's fields, once those are refused that ask for what weft does not do."""
+    """Returns a file's fields. Raises ModelError for fields that weft does not support."""
     c = Fields(read_object(path, MAX_CONFIG), str(path))
     for name, plain in _PLAIN.items():
         if c.data.get(name) is not None and c.data[name] not in plain:
@@ -161,8 +162,8 @@ def _known(path: Path, names: tuple[str, ...], more: tuple[str, ...] = ()) -> Fi
 
 
 def _tokenizer_limit(folder: Path) -> int | None:
-    """The longest text by tokenizer_config.json, which sentence-transformers goes by where its
-    own files do not say."""
+    """Returns the longest text by tokenizer_config.json, which sentence-transformers uses if its
+    own files do not set it."""
     path = folder / "tokenizer_config.json"
     found = read_object(path).get("model_max_length") if path.exists() else None
     if found is None:
@@ -173,19 +174,19 @@ def _tokenizer_limit(folder: Path) -> int | None:
 
 
 def _inside(folder: Path, relative: str, where: str) -> Path:
-    """`folder/relative`, refusing a path that leads out of the folder."""
+    """Returns `folder/relative`. Raises ModelError for a path outside the folder."""
     parts = Path(relative).parts
     odd = len(relative) > 200 or any(c in "\\:" or not c.isprintable() for c in relative)
     if odd or Path(relative).is_absolute() or ".." in parts:
         raise ModelError(f"{where}: path {relative[:80]!r} leads out of the model folder")
     home = folder / relative
-    if not home.resolve().is_relative_to(folder.resolve()):  # by way of a link
+    if not home.resolve().is_relative_to(folder.resolve()):  # through a link
         raise ModelError(f"{where}: path {relative[:80]!r} leads out of the model folder")
     return home
 
 
 def _modes(c: Fields) -> tuple[Any, ...]:
-    value = c.data.get("pooling_mode")  # 5.x spelling: one name, or a list of them
+    value = c.data.get("pooling_mode")  # spelling of version 5: one name, or a list
     if value is not None:
         named = c.texts("pooling_mode") if isinstance(value, list) else (c.text("pooling_mode"),)
         wrong = [n for n in named if n not in _MODES]

@@ -1,6 +1,6 @@
-"""A Runner's slots as the pages of a `PagedRunner`: each holds one whole sequence.
+"""Presents a Runner's slots as the pages of a `PagedRunner`: each page is one whole sequence.
 
-For what has no pages of its own: files of compiled Programs, whose caches are by slot.
+This is for files of compiled Programs, whose caches are by slot.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weft.models.runner import Runner
 
 
 class Slotted:
-    """See `weft.engine.job.PagedRunner`. Page p is slot p of the runner beneath."""
+    """A `weft.engine.job.PagedRunner` in which page p is slot p of the wrapped runner."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -22,14 +22,14 @@ class Slotted:
         self.tables = np.zeros((self.slots, 1), np.int32)
 
     def knows(self, adapter: str) -> bool:
-        """Whether there is an adapter of that name; "" is none, which always is."""
+        """Returns True if the adapter exists; "" (no adapter) always does."""
         return self._runner.knows(adapter)
 
     def prefill(
         self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
     ) -> np.ndarray:
-        """Feeds ids to a slot from position `start`; logits float32 [vocab] of the last one.
-        Raises UsageError for an adapter that is not there."""
+        """Feeds ids to a slot from position `start`; returns logits float32 [vocab] of the last
+        one. Raises UsageError for an unknown adapter."""
         return self._runner.prefill(int(self.tables[slot, 0]), ids, start, adapter)
 
     def rows(
@@ -39,8 +39,8 @@ class Slotted:
         pos: Sequence[int],
         adapters: Sequence[str] = (),
     ) -> np.ndarray:
-        """Feeds one token per row; logits float32 [n, vocab] of every row, until the next step.
-        Raises UsageError for an adapter that is not there."""
+        """Feeds one token per row; returns logits float32 [n, vocab] of every row, valid until the
+        next step. Raises UsageError for an unknown adapter."""
         adapters = list(adapters) or [""] * len(ids)
         below = self.tables[list(slots), 0].tolist()
         runs = _runs(below)
@@ -58,11 +58,11 @@ class Slotted:
         return out
 
     def resumes(self, fed: int, start: int) -> bool:
-        """Whether a slot that was fed `fed` positions can go on from `start`."""
+        """Returns True if a slot that was fed `fed` positions can resume from `start`."""
         return self._runner.resumes(fed, start)
 
 
 def _runs(slots: Sequence[int]) -> list[tuple[int, int]]:
-    """(begin, end) of the rows of each slot, which stand side by side."""
+    """Returns (begin, end) of the adjacent rows of each slot."""
     edges = [i for i, slot in enumerate(slots) if not i or slot != slots[i - 1]]
     return list(zip(edges, [*edges[1:], len(slots)]))

@@ -1,4 +1,4 @@
-"""A conversation that goes on where its context is full: the oldest turns leave it."""
+"""A conversation that drops its oldest turns when the context is full."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from weft.core.errors import LimitError
 if TYPE_CHECKING:
     from weft.models.model import Decoder
 
-SHARE = 4  # a quarter of the context, at most, is kept free for the answer
+SHARE = 4  # at most a quarter of the context is kept free for the answer
 
 
 class Talk:
-    """Messages with a model that has a chat template. `messages` are all that was said, behind the
-    system message where there is one; the model is told those from `start` on, and that one."""
+    """Messages with a model that has a chat template. `messages` are all messages, without the
+    system message. The model sees those from `start` on, and the system message."""
 
     def __init__(self, model: Decoder, system: str | None = None) -> None:
         self.model = model
@@ -24,13 +24,13 @@ class Talk:
 
     @property
     def whole(self) -> list[dict[str, str]]:
-        """All of it, the system message first."""
+        """All messages, the system message first."""
         return [*self._system, *self.messages]
 
     def ask(self, text: str, limit: int | None = None) -> list[int]:
-        """The prompt's token ids with what the user says next, for an answer of at most `limit`
-        tokens. Raises LimitError where that alone is more than the context holds; then, and where
-        the template refuses it, nothing was said."""
+        """Adds the user's text and returns the prompt's token ids, for an answer of at most `limit`
+        tokens. Raises LimitError if that text alone exceeds the context. On any error the message
+        is dropped."""
         self.messages.append({"role": "user", "content": text})
         try:
             return self._fitted(limit)
@@ -39,21 +39,21 @@ class Talk:
             raise
 
     def room(self, ids: list[int], limit: int | None = None) -> int:
-        """The number of new tokens that may follow a prompt."""
+        """Returns how many new tokens may follow a prompt."""
         room = self.model.context - len(ids) + 1
         return room if limit is None else min(limit, room)
 
     def answer(self, text: str) -> None:
-        """Takes down what the model said."""
+        """Adds the model's answer."""
         self.messages.append({"role": "assistant", "content": text})
 
     def take_back(self) -> None:
-        """Forgets the last message."""
+        """Drops the last message."""
         self.messages.pop()
         self.start = min(self.start, len(self.messages))
 
     def clear(self) -> None:
-        """Begins anew; the system message stays."""
+        """Starts again; the system message stays."""
         self.messages, self.start = [], 0
 
     def _fitted(self, limit: int | None) -> list[int]:

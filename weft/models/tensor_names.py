@@ -1,5 +1,5 @@
-"""What decoders' tensors are called in Hugging Face checkpoints: the names that most families
-share, and where one has its own."""
+"""The names of decoders' tensors in Hugging Face checkpoints: those that most families share, and
+the exceptions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROJECTIONS = {
     "input_gate": "per_layer_input_gate",
     "input_proj": "per_layer_projection",
 }
-NORMS = {  # by whether there are norms before and after a layer's parts
+NORMS = {  # keyed by (norms before, norms after) a layer's parts
     (True, False): {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
     (False, True): {
         "attn_post": "post_attention_layernorm",
@@ -45,14 +45,14 @@ NORMS = {  # by whether there are norms before and after a layer's parts
         "mlp_post": "post_feedforward_layernorm",
     },
 }
-BESIDE = {  # norms around experts beside a dense feed-forward
+BESIDE = {  # norms for experts in parallel with a dense feed-forward
     "exps_norm": "pre_feedforward_layernorm_2",
     "dense_post": "post_feedforward_layernorm_1",
     "exps_post": "post_feedforward_layernorm_2",
 }
-# The last two: where the text model of one that also sees stands.
+# The last two are prefixes of the text model in a multimodal one.
 PREFIXES = ("model.", "", "language_model.model.", "model.language_model.")
-RENAMED = {  # family -> pattern in the names above -> the family's own
+RENAMED = {  # family -> pattern in the names above -> the family's own name
     "gemma4_text": {r"mlp\.(experts|router)": r"\1", r"router\.weight": "router.proj.weight"},
     "lfm2": {
         r"^norm\.": "embedding_norm.",
@@ -68,7 +68,7 @@ RENAMED = {  # family -> pattern in the names above -> the family's own
 
 _KEPT = "weft keeps keys and values as floats"
 _BUFFER = "a buffer that is computed from config.json"
-# Tensors of a checkpoint that nothing reads, and why that changes nothing.
+# Tensors of a checkpoint that nothing reads, and why they do not matter.
 INERT = {
     r"(^|\.)(\w+_)?inv_freq$": _BUFFER,
     r"\.rotary_emb\.(cos|sin)_cached$": _BUFFER,

@@ -1,4 +1,4 @@
-"""The ids that end, begin and pad a text, from the places where a folder may say them."""
+"""The ids that end, begin and pad a text, from the places where a folder may define them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _IDS = ("eos_token_id", "bos_token_id", "pad_token_id")
 
 
 def read_token_ids(folder: Path, config: Fields) -> TokenIds:
-    """End, begin and padding ids: generation_config.json goes before config.json, that before its
-    text_config, and this before the end token that tokenizer_config.json names."""
+    """Returns end, begin and padding ids. The precedence is generation_config.json, config.json,
+    its text_config, then the end token that tokenizer_config.json names."""
     path = folder / "generation_config.json"
     places = [config]
     if path.exists():
@@ -27,7 +27,7 @@ def read_token_ids(folder: Path, config: Fields) -> TokenIds:
     text = config.section("text_config")
     places += [] if text is None else [text]
     eos = _first(places, "eos_token_id", 0) or _named_end(folder)
-    own = [config, *places]  # config.json first, as before there was another file
+    own = [config, *places]  # config.json takes precedence for these, as in older folders
     bos, pad = _first(own, "bos_token_id", 0), _first(own, "pad_token_id", -1)
     return TokenIds(eos, bos[0] if bos else None, pad[0] if pad else None)
 
@@ -37,7 +37,7 @@ def _first(places: Sequence[Fields], name: str, lo: int) -> tuple[int, ...]:
 
 
 def _say_steering(c: Fields) -> None:
-    """Names what generation_config.json asks for beyond how to sample."""
+    """Reports settings of generation_config.json that go beyond how to sample."""
     asked = {k: v for k, v in c.data.items() if v is not None and v not in STEERING.get(k, (None,))}
     steering = [f"{name}={asked[name]!r}"[:80] for name in asked if name in STEERING]
     if steering:
@@ -46,7 +46,7 @@ def _say_steering(c: Fields) -> None:
 
 
 def _named_end(folder: Path) -> tuple[int, ...]:
-    """The id of the end token that the tokenizer's settings name."""
+    """Returns the id of the end token in the tokenizer's settings."""
     found, tokens = read_settings(folder), folder / "tokenizer.json"
     end = content_of(found.get("eos_token"))
     if end is None:

@@ -1,6 +1,6 @@
 """Text to token ids and back: `tokenizer.json` through the `tokenizers` library.
 
-Everything here is imported on first use: running on ids needs neither library nor file.
+The library and the file are loaded on first use; running on ids needs neither.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ from weft.models.tokenizer_settings import SETTINGS, read_settings
 
 
 class Tokenizer:
-    """The tokenizer of a model folder, or the one that was `made` of the file `folder`. Raises
-    ModelError for one that the library refuses or whose vocabulary exceeds the model's `vocab`, and
-    in every method where the library fails. What tokenizer_config.json changes is applied
-    (`tokenizer_fields`). With `limit`, texts are cut at that many tokens (those
-    put around them included); what the file says of lengths, padding and random segmentation
-    (BPE dropout) does not count."""
+    """The tokenizer of a model folder, or `made` from the file `folder`, with the changes of
+    tokenizer_config.json (`tokenizer_fields`).
+
+    With `limit`, texts are cut at that many tokens, including those added around them. The file's
+    settings for length, padding and random segmentation (BPE dropout) are ignored. Raises
+    ModelError if the library rejects the file or its vocabulary exceeds the model's `vocab`; every
+    method raises it if the library fails.
+    """
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.vocab} tokens)"
@@ -74,30 +76,31 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """How many tokens the tokenizer knows."""
+        """The number of tokens that the tokenizer knows."""
         return self._coder.size
 
     def file(self) -> bytes:
-        """What a tokenizer.json of it holds."""
+        """Returns the content of its tokenizer.json."""
         return self.path.read_bytes() if self._data is None else self._data
 
     def same_tokens(self, other: Tokenizer) -> bool:
-        """Whether each id stands for the same text in both."""
+        """Returns True if each id has the same text in both."""
         return _tokens(self.file()) == _tokens(other.file())
 
     def made(self) -> Made:
-        """All that it is, without the folder it was read from."""
+        """Returns the whole tokenizer, independent of its folder."""
         template = read_template(self._folder, self._config)
-        config = {k: v for k, v in self._config.items() if k != OLDER_TOKENS}  # the file has them
+        # The tokenizer file has them.
+        config = {k: v for k, v in self._config.items() if k != OLDER_TOKENS}
         return Made(self.file(), {**config, "chat_template": template})
 
     def unlimited(self) -> Tokenizer:
-        """The same, but it cuts no text."""
+        """Returns the same tokenizer without a limit."""
         return Tokenizer(self._folder, self.vocab, None, self.lower, self._made)
 
     def around(self) -> tuple[list[int], list[int]]:
-        """The ids that `special` puts before and after every text. Raises ModelError where there
-        is no such rule."""
+        """Returns the ids that `special` adds before and after every text. Raises ModelError if
+        they depend on the text."""
         texts = ("a", "b c")
         bare, whole = (self.encode_batch(texts, special) for special in (False, True))
         at = next((n for n in range(len(whole[0])) if whole[0][n : n + len(bare[0])] == bare[0]), 0)
@@ -107,14 +110,14 @@ class Tokenizer:
         return before, after
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Ids of `text`; `special` adds what the tokenizer puts around it (bos, [CLS], ...).
+        """Returns the ids of `text`; `special` adds the tokens around it (bos, [CLS], ...).
 
         Raises UsageError for text that is not valid Unicode (lone surrogates).
         """
         return self.encode_batch([text], special)[0]
 
     def encode_batch(self, texts: Sequence[str], special: bool = True) -> list[list[int]]:
-        """`encode` for several texts at once."""
+        """Does `encode` for several texts at once."""
         for text in texts:
             if not isinstance(text, str):
                 raise UsageError(f"expected text, got {type(text).__name__}")
@@ -142,9 +145,9 @@ class Tokenizer:
         return out
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of `ids`; ids that the tokenizer does not know give nothing.
+        """Returns the text of `ids`; unknown ids give nothing.
 
-        Raises UsageError for what is no id: numbers below 0 or from 2^32 on.
+        Raises UsageError for invalid ids: numbers below 0 or from 2^32 on.
         """
         try:
             plain = [index(i) for i in ids]
@@ -156,7 +159,7 @@ class Tokenizer:
         return self._coder.decode(plain, skip_special)
 
     def _say_spaces(self) -> None:
-        """Says once that transformers would change the text, which it does unless there are
+        """Reports once that transformers would change the text, which it does unless there are
         merges."""
         asked, self._spaces = self._spaces, False
         if asked and b'"merges"' not in self.file():
@@ -165,14 +168,14 @@ class Tokenizer:
 
     @property
     def special_tokens(self) -> dict[str, str]:
-        """Names like "bos_token" to their text, as tokenizer_config.json gives them."""
+        """Names like "bos_token" to their text, from tokenizer_config.json."""
         found = {name: content_of(self._config.get(name)) for name in NAMED}
         return {name: text for name, text in found.items() if text is not None}
 
     @functools.cached_property
     def added(self) -> dict[int, str]:
-        """The tokens that were added to the vocabulary, special or not: a text of theirs in a
-        prompt is that token, whatever stands around it."""
+        """The tokens added to the vocabulary, special or not. Their text in a prompt is always that
+        token, whatever surrounds it."""
         try:
             found = json.loads(self.file()).get("added_tokens") or ()
             return {int(token["id"]): str(token["content"]) for token in found}
@@ -181,7 +184,7 @@ class Tokenizer:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What tokenizer_config.json and special_tokens_map.json say."""
+        """The fields of tokenizer_config.json and special_tokens_map.json."""
         return self._config
 
     @property
@@ -194,16 +197,16 @@ class Tokenizer:
         generation_prompt: bool = True,
         **variables: Any,
     ) -> str:
-        """The prompt that the model's chat template makes of `messages` (role, content).
+        """Returns the prompt from the model's chat template for `messages` (role, content).
 
-        Encode it with special=False: templates write bos themselves. Raises UsageError when the
-        model has no template or the template refuses the messages.
+        Encode it with special=False: templates write bos themselves. Raises UsageError if the model
+        has no template or the template rejects the messages.
         """
         template = self.chat_template()
         return template.render(messages, generation_prompt, self.special_tokens, variables)
 
     def chat_template(self) -> ChatTemplate:
-        """The model's chat template. Raises UsageError where it has none."""
+        """Returns the model's chat template. Raises UsageError if it has none."""
         if self._template is None:
             source = read_template(self._folder, self._config)
             if source is None:
@@ -212,7 +215,7 @@ class Tokenizer:
         return self._template
 
     def starts(self, ids: Sequence[int]) -> list[int]:
-        """The place where the text of each of `ids` begins in what they decode to together."""
+        """Returns where the text of each of `ids` begins in the text of all of them."""
         stream, found = self.stream(), []
         for token in ids:
             stream.push(token)
@@ -220,17 +223,18 @@ class Tokenizer:
         return found
 
     def stream(self, special: bool = False) -> StreamDecoder:
-        """A decoder that turns ids into text one by one; with the text of special tokens or not."""
+        """Returns a decoder that turns ids into text one by one; `special` includes special tokens'
+        text."""
         return StreamDecoder(self, special)
 
 
 class StreamDecoder:
-    """Incremental decoding: text comes out as soon as it can no longer change.
+    """Incremental decoding: text is returned as soon as it can no longer change.
 
-    A character whose bytes are spread over several tokens shows as U+FFFD at the end until it is
-    whole; up to three such signs (what a character of four bytes can lack) are held back. Decoding
-    starts a few tokens back, so that tokenizers that drop a leading space at the start of a text
-    do not drop it in the middle. The pieces and the final `flush` join to the whole.
+    A character spread over several tokens shows as U+FFFD at the end until it is complete. Up to
+    three such signs (as many as a character of four bytes can lack) are held back. Decoding starts
+    a few tokens back, so that tokenizers that drop a leading space at the start of a text do not
+    drop it in the middle. The pieces and the final `flush` join to the whole.
     """
 
     _HELD = 3
@@ -238,15 +242,15 @@ class StreamDecoder:
     def __init__(self, tokenizer: Tokenizer, special: bool = False) -> None:
         self._tokenizer, self._skip = tokenizer, not special
         self._ids: list[int] = []
-        self._context = 0  # ids from here are decoded together
-        self._done = 0  # ids before here end in whole characters, all sent
-        self._sent = 0  # characters of the decoded part that have been sent
-        self._before = 0  # characters that went out before the decoded part
-        self._pending = ""  # what the part decoded to before the last token, incomplete at its end
-        self.start = 0  # where the last token's text begins, in characters of the whole
+        self._context = 0  # ids from here on are decoded together
+        self._done = 0  # ids before here end in whole characters, all returned
+        self._sent = 0  # characters of the decoded part that were returned
+        self._before = 0  # characters returned before the decoded part
+        self._pending = ""  # the decoded part before the last token, if its end is incomplete
+        self.start = 0  # where the last token's text begins, in characters of the whole text
 
     def push(self, token: int) -> str:
-        """The text that `token` completes; "" while a character is incomplete."""
+        """Returns the text that `token` completes; "" while a character is incomplete."""
         self._ids.append(token)
         now = self._text(self._context)
         whole = len(now.rstrip("\ufffd"))
@@ -254,25 +258,25 @@ class StreamDecoder:
         self._pending = now if whole < len(now) else ""
         if whole == len(now):
             new = self._take(now, whole)
-            if new:  # nothing is pending: later texts need only this much context
+            if new:  # nothing is pending, so later texts need only this much context
                 total = self._before + self._sent
                 self._context, self._done = self._done, len(self._ids)
                 self._sent = len(self._text(self._context))
                 self._before = total - self._sent
             return new
-        # The signs that the tokens since the last whole character give by themselves: tokenizers
-        # with byte fallback mark a whole run of bytes, good ones before it included.
+        # Signs from the tokens after the last whole character. Tokenizers with byte fallback mark a
+        # whole run of bytes, including good ones before the broken one.
         pending = self._text(self._done)
         broken = len(pending) - len(pending.rstrip("\ufffd")) > self._HELD
         return self._take(now, len(now) - self._HELD if broken else whole)
 
     def flush(self) -> str:
-        """What is still held back; incomplete bytes come out as U+FFFD."""
+        """Returns the text still held back; incomplete bytes become U+FFFD."""
         now = self._text(self._context)
         return self._take(now, len(now))
 
     def _start(self, now: str, whole: int) -> int:
-        """The place where the last token's text begins in the decoded part: after the incomplete
+        """Returns where the last token's text begins in the decoded part: after the incomplete
         characters that it shows to be broken."""
         if whole < len(now) or not self._pending:
             return self._sent
@@ -289,7 +293,7 @@ class StreamDecoder:
 
 
 def _tokens(file: bytes) -> tuple[object, ...]:
-    """What gives ids their text: vocabulary, tokens that were added, decoder."""
+    """Returns what determines the text of ids: vocabulary, added tokens, decoder."""
     data = json.loads(file)
     added = {token["id"]: token["content"] for token in data.get("added_tokens") or ()}
     return data["model"].get("vocab"), added, data.get("decoder")

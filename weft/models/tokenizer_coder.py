@@ -1,4 +1,4 @@
-"""Where a tokenizer runs: in this process, or in a child with limits."""
+"""Runs a tokenizer in this process, or in a child process with limits."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from weft.models import tokenizer_plain as plain
 MAX_FILE = 256 << 20  # bytes of tokenizer.json
 MAX_NEAR = 1 << 20  # characters of a text that this process encodes itself: beyond some millions,
 # the library panics where a pattern looks back over a run of spaces
-MAX_SECONDS = 20.0  # of loading; and of a call, beyond what the size of its text allows
-MAX_MEMORY = 1 << 30  # bytes, likewise
-CHARACTERS = 100_000  # of text per second, at the least; a tenth of what plain ones do
-BYTES = 1000  # of memory per character
-_PANIC = re.compile(rb"\n?thread '[^\n]*' .*panicked at ")  # and all that follows
+MAX_SECONDS = 20.0  # for loading; a call gets more by the size of its text
+MAX_MEMORY = 1 << 30  # bytes; a call gets more too
+CHARACTERS = 100_000  # characters of text per second, at least; a tenth of the speed of plain files
+BYTES = 1000  # bytes of memory per character
+# The panic message, and all output after it.
+_PANIC = re.compile(rb"\n?thread '[^\n]*' .*panicked at ")
 _one_at_a_time = threading.Lock()
 _WORKER = Path(__file__).with_name("tokenizer_worker.py")
 
 
 @contextmanager
 def _without_panics() -> Iterator[None]:
-    """Keeps from stderr what Rust prints of a panic, which is raised as well. All else that is
-    written there meanwhile comes out afterwards."""
+    """Hides Rust's panic messages on stderr, which are raised as exceptions too. Other output
+    meanwhile is written afterwards."""
     with _one_at_a_time, tempfile.TemporaryFile() as held:
         try:
             stderr = os.dup(2)
-        except OSError:  # there is none
+        except OSError:  # stderr is closed
             yield
             return
         os.dup2(held.fileno(), 2)
@@ -48,15 +49,15 @@ def _without_panics() -> Iterator[None]:
             said = held.read()
             panic = _PANIC.search(said)
             said = said[: panic.start()] if panic else said
-            with suppress(OSError):  # a full disk for logs ends no work
+            with suppress(OSError):  # a full disk for logs must not end the work
                 os.write(stderr, said)
             os.close(stderr)
 
 
 class Coder:
-    """A tokenizer.json, or `data` that would be one: encodes and decodes. Every failure of the
-    library, panics included, is a ModelError of two lines. `limit` cuts texts at that many
-    tokens; `side` and `split`: see `tokenizer_worker.load`."""
+    """An encoder and decoder from a tokenizer.json, or from its content `data`. Every failure of
+    the library, including panics, becomes a ModelError of two lines. `limit` cuts texts at that
+    many tokens; `side` and `split`: see `tokenizer_worker.load`."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Coder:
         self.path = path
         setup = {"path": os.path.abspath(path)} if data is None else {"text": data.decode()}
         data = read_bounded(path, MAX_FILE) if data is None else data
-        # 60 times what is read: a vocabulary of short tokens is kept in three tables.
+        # 60 times the file: a vocabulary of short tokens is held in three tables.
         memory = MAX_MEMORY + 60 * len(data)
         self._loading = Limits(MAX_SECONDS, memory, 1 << 10)
         asked: dict[str, Any] = {"limit": limit, "side": side, "split": split}
@@ -83,7 +84,7 @@ class Coder:
         )
 
     def encode(self, texts: Sequence[str], special: bool) -> list[list[int]]:
-        """The ids of each text."""
+        """Returns the ids of each text."""
         longest = max(map(len, texts), default=0)
         near = self._near
         if near is not None and longest <= MAX_NEAR:
@@ -97,10 +98,10 @@ class Coder:
         return out
 
     def decode(self, ids: list[int], skip: bool) -> str:
-        """The text of ids from 0 to 2^32 - 1; unknown ones give nothing."""
+        """Returns the text of ids from 0 to 2^32 - 1; unknown ones give nothing."""
         near = self._near
         if near is not None:
-            if not self._checked:  # not at once: it takes as long as a tenth of the loading
+            if not self._checked:  # on first use, because it takes a tenth of the loading time
                 from weft.models.tokenizer_worker import check_ids
 
                 self._guarded("cannot be read", lambda: check_ids(near))
@@ -112,7 +113,7 @@ class Coder:
         return text
 
     def _load(self, data: bytes, asked: dict[str, Any]) -> Any:
-        """The tokenizer, if all it does is plain."""
+        """Returns the tokenizer, if all its steps are plain."""
         from weft.models.tokenizer_worker import load
 
         with _without_panics():

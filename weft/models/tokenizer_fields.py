@@ -1,8 +1,8 @@
-"""What tokenizer_config.json changes of a tokenizer.json, as transformers 5 applies it.
+"""Applies tokenizer_config.json to a tokenizer.json, like transformers 5.
 
-A tokenizer.json is the base, whatever class a folder names. Tokens that only the config lists and
-its settings of BertNormalizer and ByteLevel change the file itself, so that its later readers (a
-page, a compiled model) have them too.
+The tokenizer.json is the base, whatever class a folder names. Tokens that only the config lists,
+and its settings of BertNormalizer and ByteLevel, change the file itself. So later readers (a page,
+a compiled model) have them too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft.core.text import shown
 from weft.models.inert_fields import TOKENIZER
 from weft.models.tokenizer_plain import TEKKEN
 
-OLDER_TOKENS = "added_tokens.json"  # the key of that file's tokens among the settings
+OLDER_TOKENS = "added_tokens.json"  # also the key of that file's tokens in the settings
 FIX = "fix_mistral_regex"
 NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _SIDES = ("left", "right")
@@ -26,8 +26,8 @@ _READ = (
     "split_special_tokens", "added_tokens_decoder", "additional_special_tokens",
     "extra_special_tokens", "clean_up_tokenization_spaces", OLDER_TOKENS, FIX,
 )  # fmt: skip
-_LARGE = 100_000  # tokens; transformers mends the pattern of tokenizers with more
-# Classes whose code sets these fields, whatever tokenizer.json says; others only keep them.
+_LARGE = 100_000  # tokens; transformers corrects the pattern of larger tokenizers
+# Classes whose code sets these fields, whatever tokenizer.json says; other classes ignore them.
 _BERT = {"do_lower_case": "lowercase", "tokenize_chinese_chars": "handle_chinese_chars",
          "strip_accents": "strip_accents"}  # fmt: skip
 _BERT_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
@@ -41,20 +41,21 @@ Token = dict[str, Any]
 
 
 def say_fields(where: str, config: Mapping[str, Any]) -> None:
-    """Names the fields that nobody knows. Names of tokens end in `_token`."""
+    """Reports unknown fields. Names of tokens end in `_token`."""
     data = {k: v for k, v in config.items() if not (k.endswith("_token") and content_of(v))}
     say_unknown(where, data, _READ, TOKENIZER, NAMED, _BERT, ("add_prefix_space",))
 
 
 def content_of(value: object) -> str | None:
-    """A token's text, however the file spells it."""
+    """Returns a token's text in either spelling of the file."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
 
 
 def flag_of(where: str, config: Mapping[str, Any], name: str) -> bool | None:
-    """A field that is true, false or not there. Raises ModelError for another value."""
+    """Returns a field that is true, false or missing (None). Raises ModelError for another
+    value."""
     value = config.get(name)
     if value is None or isinstance(value, bool):
         return value
@@ -62,7 +63,7 @@ def flag_of(where: str, config: Mapping[str, Any], name: str) -> bool | None:
 
 
 def side_of(where: str, config: Mapping[str, Any]) -> str | None:
-    """The side on which long texts are cut, if the file says it."""
+    """Returns the side on which long texts are cut, if the file sets it."""
     side = config.get("truncation_side")
     if side is None or side in _SIDES:
         return side
@@ -70,8 +71,8 @@ def side_of(where: str, config: Mapping[str, Any]) -> str | None:
 
 
 def applied(where: str, data: bytes, config: Mapping[str, Any], vocab: int) -> bytes | None:
-    """The tokenizer.json `data` with what `config` changes, for a model of `vocab` tokens; None
-    where it changes nothing. Raises ModelError for values that the file cannot have."""
+    """Returns the tokenizer.json `data` with the changes of `config`, for a model of `vocab`
+    tokens; None if there are none. Raises ModelError for invalid values."""
     try:
         head = _head(data)
         if not _change(where, head, config, None):
@@ -83,11 +84,11 @@ def applied(where: str, data: bytes, config: Mapping[str, Any], vocab: int) -> b
     except ModelError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, StopIteration, RecursionError):
-        return None  # the library says what is wrong with the file
+        return None  # the library reports the fault of the file
 
 
 def _head(data: bytes) -> dict[str, Any]:
-    """A tokenizer.json without its model, which is last and nearly all of it."""
+    """Returns a tokenizer.json without its model, which is last and nearly all of it."""
     at = data.find(b'"model":')
     try:
         head = json.loads(data[:at].rstrip().removesuffix(b",") + b"}")
@@ -99,7 +100,8 @@ def _head(data: bytes) -> dict[str, Any]:
 
 
 def _change(where: str, file: dict[str, Any], config: Mapping[str, Any], vocab: int | None) -> bool:
-    """Changes `file`; True if anything changed. Without `vocab` only says whether it would."""
+    """Changes `file` and returns True if anything changed. Without `vocab`, only returns if it
+    would."""
     kind = str(config.get("tokenizer_class") or "").removesuffix("Fast")
     changed = _add(where, file, config, vocab)
     changed |= _normalize(where, file.get("normalizer"), config, kind)
@@ -139,7 +141,7 @@ def _add(where: str, file: dict[str, Any], config: Mapping[str, Any], vocab: int
 
 
 def _wanted(where: str, config: Mapping[str, Any], have: Mapping[str, Token]) -> list[Token]:
-    """The tokens that the config adds, or has other settings for."""
+    """Returns the tokens that the config adds, or gives other settings."""
     older = _by_id(where, config, OLDER_TOKENS)
     by_id = _by_id(where, config, "added_tokens_decoder") or older
     order = sorted(by_id.items(), key=lambda item: int(item[0]))
@@ -152,7 +154,7 @@ def _wanted(where: str, config: Mapping[str, Any], have: Mapping[str, Token]) ->
     for token in found:
         token["special"] |= token["content"] in names
     there = have.keys() | {t["content"] for t in found}
-    for name, token in special:  # of several of one content the last counts
+    for name, token in special:  # with equal content, the last counts
         if name in NAMED:
             token = known.get(token["content"], token)
         if token["content"] not in there and token not in found:
@@ -168,7 +170,7 @@ def _by_id(where: str, config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _special(where: str, config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The tokens that have names, and the list of further ones, without."""
+    """Yields (name, token) for named special tokens, then further ones with name ""."""
     for name in NAMED:
         if config.get(name) is not None and content_of(config[name]) is None:
             raise ModelError(f"{where}: {name} is {shown(config[name])}, which is not a token")
@@ -206,7 +208,7 @@ def _words(model: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _normalize(where: str, step: Any, config: Mapping[str, Any], kind: str) -> bool:
-    """Sets what BertNormalizer does, as BertTokenizer's arguments ask, defaults included."""
+    """Sets BertNormalizer's options from BertTokenizer's arguments, including defaults."""
     if not isinstance(step, dict) or step.get("type") != "BertNormalizer":
         return False
     if kind not in _BERT_CLASSES and kind:
@@ -222,7 +224,7 @@ def _normalize(where: str, step: Any, config: Mapping[str, Any], kind: str) -> b
 
 
 def _prefix(where: str, step: Any, config: Mapping[str, Any]) -> bool:
-    """Sets whether ByteLevel puts a space before a text."""
+    """Sets ByteLevel's option to put a space before a text."""
     space = flag_of(where, config, "add_prefix_space")
     if space is None or not isinstance(step, dict):
         return False
@@ -234,7 +236,7 @@ def _prefix(where: str, step: Any, config: Mapping[str, Any]) -> bool:
 
 
 def _no_prefix(where: str, file: dict[str, Any], config: Mapping[str, Any]) -> bool:
-    """Takes away the space before a text, where LlamaTokenizer is told that there is none."""
+    """Removes the space before a text, if LlamaTokenizer's settings disable it."""
     if flag_of(where, config, "add_prefix_space") is not False:
         return False
     before = json.dumps([file.get(name) for name in _STEPS])
@@ -252,14 +254,14 @@ def _no_prefix(where: str, file: dict[str, Any], config: Mapping[str, Any]) -> b
 
 
 def mended(data: bytes) -> bytes:
-    """The tokenizer.json `data`, as FIX changes it."""
+    """Returns the tokenizer.json `data` after FIX."""
     file = json.loads(data)
     return json.dumps(file, ensure_ascii=False).encode() if _mend_pattern(file) else data
 
 
 def _mend_pattern(file: dict[str, Any]) -> bool:
-    """Splits texts by the pattern that Mistral's own tokenizers have, in place of the first step.
-    Its vocabulary tells that a tokenizer is one of those that were converted with another."""
+    """Replaces the first split by the pattern of Mistral's own tokenizers. The vocabulary's size
+    shows that a tokenizer was converted with another pattern."""
     tokens = _words(file["model"]).keys() | {t["content"] for t in file.get("added_tokens") or ()}
     step = file.get("pre_tokenizer")
     if not step or len(tokens) <= _LARGE:
@@ -268,7 +270,7 @@ def _mend_pattern(file: dict[str, Any]) -> bool:
     if step["type"] == "Sequence":
         step["pretokenizers"][:1] = [split]
         return True
-    if step["type"] == "Metaspace":  # which loses spaces after a split
+    if step["type"] == "Metaspace":  # Metaspace loses spaces after a split
         step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
                 "use_regex": False}  # fmt: skip
     file["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, step]}

@@ -1,9 +1,9 @@
-"""Which tokenizer files the `tokenizers` library can be trusted with in this process.
+"""Decides which tokenizer files the `tokenizers` library may run in this process.
 
-The library panics, or takes time and memory without end, for what some files ask of it: patterns
-that backtrack, steps that multiply a text, numbers that it does not check. Plain is a file all of
-whose steps are listed here, with patterns that well-known models use and that take time linear in
-the text. Any other is as good, but runs in a child process with limits.
+With some files the library panics, or takes unlimited time and memory: patterns that backtrack,
+steps that multiply a text, unchecked numbers. A file is plain if all its steps are listed here,
+with patterns of well-known models that take time linear in the text. Other files work too, but in a
+child process with limits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 MAX_FILE = 64 << 20  # bytes; the largest in use have 34 MB
 _MAX_PARTS = 12
-_MAX_STATE = 16 << 10  # bytes that describe one component
+_MAX_STATE = 16 << 10  # bytes of the description of one component
 
 _END = r"""|\s+(?!\S)|\s+"""
 _WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d"""
@@ -41,7 +41,7 @@ GPT4O = _cased(rf"(?i:{_WORDS})?", r"\p{N}{1,3}")  # Llama 4 too
 TEKKEN = _cased("", r"\p{N}")  # Mistral's
 DIGIT = r"\p{N}"
 DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]")  # llama.cpp's
-# Each takes a text from its start to its end and returns only within a run of one class.
+# Each scans a text from start to end and backtracks only within a run of one class.
 PATTERNS = {
     GPT2, LLAMA3, QWEN2, QWEN35, GPT4O, TEKKEN, DIGIT, *DEFAULT,
     rf"{_WORDS}|[\p{{L}}]+|[\p{{N}}]|[^\s\p{{L}}\p{{N}}]+",  # CLIP
@@ -56,12 +56,12 @@ PATTERNS = {
 }  # fmt: skip
 
 _VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*"|null|\d)?')
-_ESCAPED = re.compile(rb"(?<!\\)(?:\\\\)*\\u00[2-7]")  # letters that hide behind numbers
+_ESCAPED = re.compile(rb"(?<!\\)(?:\\\\)*\\u00[2-7]")  # letters written as numeric escapes
 
 
 def safe_to_load(data: bytes) -> bool:
-    """Whether reading the file runs nothing unknown: the patterns are compiled, and some models
-    checked by panicking, while it is read."""
+    """Returns True if loading the file runs nothing unknown: while loading, the library compiles
+    patterns and checks some models by panicking."""
     if len(data) > MAX_FILE or (b"\\u00" in data and _ESCAPED.search(data)):
         return False
     if b"precompiled_charsmap" in data:
@@ -74,8 +74,8 @@ def safe_to_load(data: bytes) -> bool:
 
 
 def _values(data: bytes, name: bytes) -> Iterator[bytes]:
-    """The value of each entry of that name: a string's bytes, null, the first digit of a number,
-    or nothing for others. Twice as fast as one expression for both."""
+    """Yields the value of each entry with that name: a string's bytes, null, the first digit of a
+    number, or nothing for others. This is twice as fast as one expression for both."""
     at = data.find(name)
     while at >= 0:
         at += len(name)
@@ -85,7 +85,8 @@ def _values(data: bytes, name: bytes) -> Iterator[bytes]:
 
 
 def _known(value: bytes) -> bool:
-    """That what stands after "Regex": is a known pattern, or no string: the id of a token."""
+    """Returns True if a value of "Regex" is a known pattern, or not a string (the id of a
+    token)."""
     if value[:1] != b'"':
         return True
     try:
@@ -95,7 +96,7 @@ def _known(value: bytes) -> bool:
 
 
 def safe_to_use(raw: Any) -> bool:
-    """Whether every step of a loaded tokenizer is listed here."""
+    """Returns True if every step of a loaded tokenizer is listed here."""
     try:
         return _model(raw.model) and all(
             check(part)
@@ -115,7 +116,7 @@ def _model(model: Any) -> bool:
 
 
 def _parts(component: Any, name: str) -> Iterator[dict[str, Any]]:
-    """The steps of a component, those of sequences one by one."""
+    """Yields the steps of a component, with sequences flattened."""
     if component is None:
         return
     state = component.__getstate__()
@@ -130,7 +131,7 @@ def _parts(component: Any, name: str) -> Iterator[dict[str, Any]]:
 
 _LISTS = ("normalizers", "pretokenizers", "decoders", "processors")
 _ONCE = {"ByteLevel", "Metaspace", "TemplateProcessing", "Prepend", "BertProcessing"}
-_ONCE |= {"RobertaProcessing"}  # each of them makes a text longer
+_ONCE |= {"RobertaProcessing"}  # each of them lengthens a text
 
 
 def _flat(step: dict[str, Any]) -> Iterator[dict[str, Any]]:

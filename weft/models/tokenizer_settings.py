@@ -1,4 +1,4 @@
-"""The files beside a tokenizer.json that say how it is used, read as transformers 5 does."""
+"""Reads the settings files of a tokenizer.json, like transformers 5."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from weft.models.tokenizer_fields import FIX, NAMED, OLDER_TOKENS, content_of
 SETTINGS = "tokenizer_config.json"
 _NAMES = "special_tokens_map.json"
 _EXTRA, _EXTRA_BEFORE = "extra_special_tokens", "additional_special_tokens"
-# Models whose tokenizers were converted with a wrong pattern, and the versions that did it.
+# Models whose tokenizers were converted with a wrong pattern, and the versions that did so.
 _MISTRAL = (None, "mistral", "mistral3", "voxtral", "ministral", "pixtral")
 _BEFORE_5 = re.compile(r"v?([0-4](?!\d)|5(\.0)*[-_.]?(a|b|c|rc|pre|dev))", re.IGNORECASE)
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The fields of tokenizer_config.json, {} without the file.
+    """Returns the fields of tokenizer_config.json, {} without the file.
 
-    Two older files count where it has no `added_tokens_decoder`. The names in
-    special_tokens_map.json go before its own; the tokens of added_tokens.json come under
-    OLDER_TOKENS, by their ids. `fix_mistral_regex` is left out for models that it does not change.
-    Raises FileFormatError, ModelError."""
+    Two older files count if it has no `added_tokens_decoder`. The names in special_tokens_map.json
+    take precedence over its own; the tokens of added_tokens.json are added under OLDER_TOKENS, by
+    their ids. `fix_mistral_regex` is dropped for models that it does not change. Raises
+    FileFormatError, ModelError.
+    """
     found = _object(folder / SETTINGS)
     found.pop(OLDER_TOKENS, None)
     if found.get(FIX) and not _has_wrong_pattern(folder):
@@ -51,15 +52,15 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _special(found: Mapping[str, Any]) -> set[str | None]:
-    """The texts of special tokens. transformers counts those that tokenizer_config.json writes as
-    objects only later; they have a `__type`."""
+    """Returns the texts of special tokens, except those that tokenizer_config.json writes as
+    objects with a `__type`, which transformers adds only later."""
     extra = found.get(_EXTRA)
     values = [found.get(name) for name in NAMED] + (extra if isinstance(extra, list) else [])
     return {content_of(v) for v in values if not (isinstance(v, dict) and "__type" in v)}
 
 
 def _by_id(path: Path, ids: Mapping[str, Any], special: set[str | None]) -> dict[str, Any]:
-    """The tokens of added_tokens.json in the form of `added_tokens_decoder`."""
+    """Returns the tokens of added_tokens.json in the form of `added_tokens_decoder`."""
     for token, number in ids.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             said = f"{token[:40]!r} has the id {shown(number, 40)}"
@@ -72,7 +73,8 @@ def _by_id(path: Path, ids: Mapping[str, Any], special: set[str | None]) -> dict
 
 
 def _has_wrong_pattern(folder: Path) -> bool:
-    """True for a Mistral model that a transformers before 5 wrote: its config.json says so."""
+    """Returns True for a Mistral model written by a transformers before 5, according to its
+    config.json."""
     path = folder / "config.json"
     if not path.exists():
         return False

@@ -1,6 +1,5 @@
-"""What weft asks of the `tokenizers` library: in this process where the file is plain (see
-tokenizer_plain.py), else in a child. Run there by `weft.core.confined`, nothing of weft can be
-imported here."""
+"""Calls the `tokenizers` library: in this process for plain files (see tokenizer_plain.py), else in
+a child process, where `weft.core.confined` runs it and nothing of weft can be imported."""
 
 from __future__ import annotations
 
@@ -13,8 +12,9 @@ _tokenizer: Any = None
 
 
 def handle(request: dict[str, Any]) -> Any:
-    """{"path" or "text", "limit", "side", "split"} loads and gives the number of tokens;
-    {"texts", "special"} gives ids of each; {"ids", "skip"} a text."""
+    """Handles a request. {"path" or "text", "limit", "side", "split"} loads a tokenizer and returns
+    its number of tokens. {"texts", "special"} returns the ids of each; {"ids", "skip"} returns a
+    text."""
     global _tokenizer
     if "limit" in request:
         _tokenizer = load(_content(request), request["limit"], request["side"], request["split"])
@@ -33,10 +33,12 @@ def _content(request: dict[str, Any]) -> bytes:
 
 
 def load(data: bytes, limit: int | None, side: str | None = None, split: bool = False) -> Any:
-    """The tokenizer of a tokenizer.json, as it is for inference: what a file says of lengths is
-    replaced by `limit` (None: as long as the text is), and segmentation is not random. BPE-dropout
-    (Provilkov et al. 2020) and sampled unigrams (Kudo 2018) are ways of training. `side` is where
-    texts are cut (None: as the file says); with `split` the text of a special token is plain text.
+    """Loads a tokenizer.json for inference.
+
+    `limit` replaces the file's settings for length (None: unlimited). Random segmentation is turned
+    off: BPE-dropout (Provilkov et al. 2020) and sampled unigrams (Kudo 2018) are for training.
+    `side` is where texts are cut (None: the file's). With `split` the text of a special token is
+    plain text.
     """
     raw = Tokenizer.from_buffer(data)
     side = side or (raw.truncation or {}).get("direction", "right")
@@ -53,14 +55,14 @@ def load(data: bytes, limit: int | None, side: str | None = None, split: bool = 
 
 
 def check_ids(raw: Any) -> None:
-    """Raises ValueError where two tokens have one id: decoding would give either, by chance."""
+    """Raises ValueError if two tokens share an id: decoding would return either, by chance."""
     size = raw.get_vocab_size(with_added_tokens=False)
-    if None in map(raw.model.id_to_token, range(size)):  # else each id is one token's
+    if None in map(raw.model.id_to_token, range(size)):  # otherwise every id has a token
         ids = raw.get_vocab(with_added_tokens=False).values()
         if len(set(ids)) < len(ids) and type(raw.model).__name__ != "Unigram":
             raise ValueError("two tokens of its vocabulary have the same id")
 
 
 def encode(raw: Any, texts: Sequence[str], special: bool) -> list[list[int]]:
-    """Ids of each text; `special` adds what the tokenizer puts around it."""
+    """Returns the ids of each text; `special` adds the tokens around it."""
     return [e.ids for e in raw.encode_batch_fast(list(texts), add_special_tokens=special)]

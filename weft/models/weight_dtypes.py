@@ -1,4 +1,4 @@
-"""The dtypes of a model: that of its weights, and what the inputs of linear layers meet it in."""
+"""The dtypes of a model: of its weights, and of the inputs of linear layers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Wanted = str | DType | None
 
 
 class Numbers(NamedTuple):
-    """The numbers of a model as `load` takes them: the dtype of weights, that of linear inputs, and
-    the scheme that weights are quantised to."""
+    """The dtype options of `load`: the dtype of weights, that of linear inputs, and the
+    quantisation scheme."""
 
     dtype: Wanted = None
     act_dtype: Wanted = None
@@ -40,9 +40,9 @@ def ready(
     numbers: Numbers,
     device: Device | None,
 ) -> tuple[Config, Mapping[str, np.ndarray]]:
-    """Config and weights with the dtypes that were asked for, as `load` takes them; the device, if
-    there is one, has both. Packed weights stay packed unless a dtype was asked for: they are their
-    parts, and config.forms says how to read them. Raises UsageError, ModelError, DTypeError."""
+    """Returns config and weights with the requested dtypes, as `load` takes them, after checking
+    that the device supports them. Packed weights stay packed unless a dtype is requested: they
+    become their parts, described by config.forms. Raises UsageError, ModelError, DTypeError."""
     made, forms = parted(_weights(weights, numbers.dtype, where))
     check_dtypes(device, {f"weight {r!r}": as_dtype(w.dtype) for r, w in made.items()})
     return replace(config, act_dtype=_act_dtype(numbers.act_dtype, made, forms), forms=forms), made
@@ -51,7 +51,7 @@ def ready(
 def _weights(
     weights: Mapping[str, np.ndarray | Packed], dtype: Wanted, where: Path
 ) -> Mapping[str, np.ndarray | Packed]:
-    """The weights as they are (views of the mapped file), or converted to `dtype`."""
+    """Returns the weights unchanged (views of the mapped file), or converted to `dtype`."""
     target = wanted(dtype)
     if target is None:
         return weights
@@ -64,12 +64,12 @@ def _weights(
         if target is float16 and not all_finite(cast) and all_finite(value):
             raise ModelError(f"{where}: weight {role!r} overflows float16; use bfloat16")
         if cast is not value:
-            release(value)  # the file's pages: one copy of the model at a time
+            release(value)  # frees the file's pages: one copy of the model at a time
     return out
 
 
 def wanted(dtype: Wanted) -> DType | None:
-    """The dtype of weights that was asked for, if any. Raises UsageError for others."""
+    """Returns the requested dtype of weights, if any. Raises UsageError for others."""
     if dtype is None:
         return None
     try:
@@ -85,7 +85,7 @@ CACHES = {"f32": float32, "f16": float16, "bf16": bfloat16, "int8": int8}
 
 
 def wanted_cache(cache: Wanted) -> DType | None:
-    """The dtype of keys and values that was asked for, if any. Raises UsageError for others."""
+    """Returns the requested dtype of keys and values, if any. Raises UsageError for others."""
     if cache is None:
         return None
     for short, dtype in CACHES.items():
@@ -95,8 +95,9 @@ def wanted_cache(cache: Wanted) -> DType | None:
 
 
 def _act_dtype(wanted: Wanted, weights: Mapping[str, np.ndarray], forms: Forms) -> DType:
-    """What linear inputs are rounded to where they meet weights of that dtype (int8: packed ones).
-    By default bfloat16 for a model in bfloat16, as frameworks compute it, else nothing: float32."""
+    """Returns the dtype that linear inputs are rounded to where weights have that dtype (int8:
+    packed ones). The default is bfloat16 for a bfloat16 model, as frameworks compute it, else
+    float32: not rounded."""
     if wanted is None:
         return bfloat16 if main_dtype(weights) is bfloat16 else float32
     if wanted in (int8, int8.name) and not forms:
@@ -108,12 +109,12 @@ def _act_dtype(wanted: Wanted, weights: Mapping[str, np.ndarray], forms: Forms) 
 
 
 def main_dtype(weights: Mapping[str, np.ndarray]) -> DType:
-    """The dtype of the embedding, which stands for the model's; float16 where that is packed."""
+    """Returns the dtype of the embedding, which stands for the model's; float16 if it is packed."""
     return as_dtype(weights["embed"].dtype) if "embed" in weights else float16
 
 
 def check_dtypes(device: Device | None, dtypes: Mapping[str, DType]) -> None:
-    """Refuses what the device cannot store, by its name, before anything is allocated."""
+    """Raises DTypeError, before any allocation, for a dtype that the device cannot store."""
     if device is None:
         return
     for what, dtype in dtypes.items():

@@ -11,21 +11,21 @@ from weft import ops
 from weft.models.config import DecoderConfig
 from weft.models.layers import KeysValues, Value
 
-_BITS = 16  # of a document's start: as many columns as kernels take at once
-_FAR = 2.0**15  # how far below others the score of a hidden key is
+_BITS = 16  # bits of a document's start: as many columns as kernels take at once
+_FAR = 2.0**15  # how far a hidden key's score is below the others
 
 
 @dataclass(frozen=True)
 class Whole:
-    """The past of rows in training: `batch` sequences of `length` rows side by side. Where a
-    sequence holds several documents, `start` int32 [B * length] is where each row's begins in it:
-    a row sees its own document alone."""
+    """The past of rows in training: `batch` sequences of `length` rows side by side. If sequences
+    hold several documents, `start` int32 [B * length] has the start of each row's document in its
+    sequence: a row sees only its own document."""
 
     c: DecoderConfig
     batch: int
     length: int
     start: Value | None = None
-    kept: dict[int, KeysValues] = field(default_factory=dict)  # by layer
+    kept: dict[int, KeysValues] = field(default_factory=dict)  # keyed by layer
 
     def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
         assert sinks is None, "models with sinks are not trained"
@@ -48,7 +48,8 @@ class Whole:
         return ops.reshape(out, ops.aval(q).shape)
 
     def _heads(self, x: Value, side: Value | None) -> Value:
-        """x[B * T, H, D], beside columns [B * T, M] of every head, as [B, H, T, D + M]."""
+        """Returns x[B * T, H, D], extended by columns [B * T, M] for every head, as [B, H, T, D +
+        M]."""
         x = ops.cast(x, self.c.kv_dtype)
         if side is not None:
             rows, heads, _ = ops.aval(x).shape
@@ -59,9 +60,12 @@ class Whole:
         return ops.transpose(ops.reshape(x, shape), (0, 2, 1, 3))
 
     def _marks(self) -> tuple[Value | None, Value | None, Value | None]:
-        """Columns [B * T, M] of queries, keys and values that hide earlier documents. A query has
-        the bits of its start, a key those that its start lacks, negative: their product is 0 in one
-        document. An earlier start lacks a bit of a later one, and that score is far below any."""
+        """Returns columns [B * T, M] of queries, keys and values that hide earlier documents.
+
+        A query has the bits of its document's start. A key has the bits that its start lacks,
+        negative. In one document their product is 0. An earlier start lacks a bit of a later one,
+        which puts the score far below all others.
+        """
         if self.start is None:
             return None, None, None
         bits = -(-self.length.bit_length() // _BITS) * _BITS
@@ -69,7 +73,7 @@ class Whole:
         column = ops.broadcast(ops.reshape(self.start, (-1, 1)), shape)
         powers = ops.const(np.left_shift(1, np.arange(bits, dtype=np.int32)).reshape(1, -1))
         unset = ops.equal(ops.bitwise_and(column, ops.broadcast(powers, shape)), 0)
-        # a power of two, which every dtype holds, for queries and keys alike
+        # a power of two, exact in every dtype, for queries and keys alike
         by = 2.0 ** np.ceil(np.log2(_FAR / self.c.scale) / 2)
         none = ops.broadcast(ops.const(np.zeros((), np.float32)), shape)
         marks = ops.where(unset, 0.0, ops.add(none, by)), ops.where(unset, -by, none), none

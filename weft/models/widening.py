@@ -1,5 +1,5 @@
-"""Packed weights of a checkpoint by role: kept as they are, or widened to floats on the way in,
-some rows at a time, so that no more than the result is held."""
+"""Packed weights of a checkpoint by role: kept packed, or widened to floats while loading, some
+rows at a time, so that memory holds little more than the result."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _STEP = 1 << 20  # elements widened at a time
 
 
 class PackedWeights(Mapping[str, "np.ndarray | Packed"]):
-    """Role -> weight, made anew whenever it is asked for: plain floats as they are; packed weights
-    in `dtype`, or, where that is None, as Packed. Those that no form holds, and those whose columns
-    are in another order (act-order), are floats then too, of float16."""
+    """Role -> weight, made again on each access. Plain floats are unchanged; packed weights are in
+    `dtype`, or Packed if that is None. Without a form for them, or with reordered columns
+    (act-order), they are float16."""
 
     def __init__(self, layout: Layout, checkpoint: PackedCheckpoint, dtype: DType | None) -> None:
         self._layout, self._checkpoint, self._dtype = layout, checkpoint, dtype
@@ -43,13 +43,13 @@ class PackedWeights(Mapping[str, "np.ndarray | Packed"]):
             return self._one(name, spec.shape, self._dtype)
         if name not in self._checkpoint.packed:
             return read_weight(spec, name, self._floats)
-        # Experts, one under the other; packed ones are never turned.
+        # Experts, stacked; packed ones are never turned.
         found = self._one(name, (math.prod(spec.shape[:-1]), spec.shape[-1]), self._dtype)
         return found if isinstance(found, Packed) else found.reshape(spec.shape)
 
     def _stacked(self, name: str, spec: WeightSpec) -> Packed | None:
-        """Experts that are matrices of one form each, one under the other; None where they are
-        not, or not wanted as such."""
+        """Returns experts stacked, if all are matrices of one packed form; None otherwise, or if a
+        dtype is requested."""
         names = parts_of(spec, name)
         if self._dtype is not None or not self._checkpoint.packed.issuperset(names):
             return None
@@ -99,7 +99,7 @@ class PackedWeights(Mapping[str, "np.ndarray | Packed"]):
 
 
 def rows_of(read: Read) -> Callable[[slice], np.ndarray]:
-    """float32 rows of a layer's matrix, columns as the layer has them."""
+    """Returns a function for float32 rows of a layer's matrix, in the layer's order of columns."""
     packed, order, plain = read.packed, read.order, read.plain
     if packed is None:
         assert plain is not None
@@ -115,8 +115,8 @@ def rows_of(read: Read) -> Callable[[slice], np.ndarray]:
 def widened(
     shape: tuple[int, ...], rows: Callable[[slice], np.ndarray], dtype: DType
 ) -> np.ndarray:
-    """The matrix whose float32 rows (over all axes but the last) are given, in `dtype`. What
-    overflows is infinite."""
+    """Returns the matrix with the given float32 rows (over all axes but the last), in `dtype`.
+    Overflows become infinite."""
     from weft.tensor.casting import cast_array
 
     out = np.empty(shape, dtype.numpy)
