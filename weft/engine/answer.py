@@ -29,7 +29,7 @@ class Answer:
         self.ids: list[int] = []
         self.tokens = list(job.prompt)
         self.finish: Finish | None = None
-        self.scored: list[Chosen] = []  # of the prompt; filled only if the job asks for it
+        self.scored: list[Chosen] = []  # scored prompt tokens, if the job asks for them
         self.drafted = 0
         self.news = False  # True while something final has not been sent in an output
         self._explain = explain

@@ -58,7 +58,7 @@ class NoDrafts:
 
 
 class Either:
-    """Takes proposals from the first source that has any."""
+    """A combination of sources that uses the proposals of the first source that has any."""
 
     def __init__(self, *sources: Drafts) -> None:
         self._sources = sources

@@ -225,8 +225,8 @@ class Engine:
 
     def read(self, ids: Sequence[int], first: int = 0) -> Iterator[np.ndarray]:
         """Yields logits float32 [at most 64, vocab] of the positions of `ids` from `first` on; each
-        block is valid until the next. It takes the slots of running jobs, which resume later. If
-        such jobs take its own slot, it raises UsageError. Raises what the runner raises."""
+        block is valid until the next. It preempts running jobs, which resume later. If waiting jobs
+        take its slot back, it raises UsageError. Raises what the runner raises."""
         with self._playing:
             place = self._schedule.lend(len(ids))
             self._player.table(place)

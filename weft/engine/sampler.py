@@ -24,9 +24,9 @@ class Sampling:
     """The rule for choosing a token. temperature 0 is greedy (ties: the lowest id). top_k 0, top_p
     1, min_p 0, penalties of 0 and repetition_penalty 1 turn these off.
 
-    The order is that of transformers: logit_bias; repetition_penalty on every id in prompt and
-    answer; presence_penalty and frequency_penalty; the constraint; temperature, top_k, top_p and
-    min_p.
+    They apply in this order: logit_bias; repetition_penalty on every id in prompt and answer;
+    presence_penalty and frequency_penalty; the constraint; temperature, top_k, top_p and min_p,
+    like transformers.
 
     As in OpenAI's API, logit_bias adds to the logits of ids (pairs, or a mapping). An id that
     occurs n > 0 times in the answer (not the prompt) loses presence_penalty + n *
@@ -219,7 +219,7 @@ def distribution(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray, np.ndar
     if 0 < how.top_k < len(logits):
         ids = _leading(logits, how.top_k)
         logits = logits[ids]
-    p = logits.astype(np.float64)  # in place: new memory costs more than the sums
+    p = logits.astype(np.float64)  # reuses memory: fresh memory costs more than the sums
     p -= p.max()
     with np.errstate(over="ignore"):  # far below the largest at a tiny temperature: probability 0
         p /= how.temperature

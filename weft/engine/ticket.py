@@ -21,7 +21,7 @@ class Ticket:
     place: Place
     draft: list[int] = field(default_factory=list)  # proposed for this step
     guessed: bool = False  # True if a draft source proposed it, False if a constraint forced it
-    trust: Trust = field(default_factory=Trust)  # in tokens that its constraint forces
+    trust: Trust = field(default_factory=Trust)  # success rate of tokens that its constraint forces
     done: bool = False
     cancelled: bool = False
 

@@ -179,7 +179,8 @@ def read(folder: Path, config: DecoderConfig) -> Adapter:
     weights: dict[str, np.ndarray] = {}
     for name, value in file.items():
         layer, _, which = name.removeprefix(_PREFIX).rpartition(".lora_")
-        role = roles.get(layer.replace("language_model.", ""))  # in a vision-language model
+        # The prefix of vision-language models.
+        role = roles.get(layer.replace("language_model.", ""))
         if role is None or which not in ("A.weight", "B.weight"):
             what = next((said for part, said in _OTHERS.items() if part in name), "")
             what = f"{what}, which weft does not support" if what else "belongs to no layer"

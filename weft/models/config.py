@@ -129,7 +129,7 @@ class DecoderConfig:
     pre_norms: bool = True  # a norm before the mixer and before the feed-forward
     post_norms: bool = False  # a norm after each, before the residual add
     ropes: tuple[Rope, ...] = (Rope(),)  # () = learned positions
-    layer_rope: tuple[int | None, ...] = ()  # which of `ropes` each layer uses; () = the first
+    layer_rope: tuple[int | None, ...] = ()  # index in `ropes` per layer; () = the first
     windows: tuple[int, ...] = ()  # sliding window per layer, 0 = full; () = all full
     scale: float = 1.0  # factor on q . k
     attn_softcap: float = 0.0
@@ -286,8 +286,8 @@ Kind = Literal[
 @dataclass(frozen=True)
 class WeightSpec:
     """A weight that the model reads: its name in the checkpoint, its required shape and its kind. A
-    name with {} stands for one tensor per index of the first axis. If `turned`, the checkpoint
-    holds the last two axes swapped."""
+    name with {} means one tensor per index of the first axis. If `turned`, the checkpoint holds the
+    last two axes swapped."""
 
     name: str
     shape: tuple[int, ...]

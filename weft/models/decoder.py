@@ -50,14 +50,16 @@ from weft.ops.picks import first_rows
 
 @dataclass(frozen=True)
 class Rows:
-    """The tokens of a step. All int32 except x.
+    """The tokens of a step. All arrays are int32 except `x`.
 
-    ids, slot, pos: [N]. at: for each number G of key/value heads [N * G], the cache row (slot * G +
-    g) * L + pos for row n's key and value of head g; negative for padding rows. last: [R], the rows
-    whose logits are wanted, or None for all. table: [S, columns], if the caches are in pages
-    (`inputs.page_rows`). x: if another machine computed the earlier layers, the residual stream
-    float32 [N, hidden]; then ids are None. adapter: [N], or [1] for all rows, the adapter number of
-    each row, c.adapters for none; None if the model has no adapters.
+    `ids`, `slot`, `pos`: [N]. `at`: for each number G of key/value heads [N * G], the cache row
+    (slot * G + g) * L + pos for row n's key and value of head g; negative for padding rows. `last`:
+    [R], the rows whose logits are wanted, or None for all. `table`: [S, columns], if the caches are
+    in pages (`inputs.page_rows`).
+
+    `x`: if another machine computed the earlier layers, the residual stream float32 [N, hidden];
+    then `ids` is None. `adapter`: [N], or [1] for all rows, the adapter number of each row,
+    c.adapters for none; None if the model has no adapters.
     """
 
     ids: Value

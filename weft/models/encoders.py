@@ -54,7 +54,8 @@ def bert(c: Fields) -> EncoderConfig:
 
 
 def roberta(c: Fields) -> EncoderConfig:
-    """BERT whose positions start at pad + 1 (transformers' create_position_ids_from_input_ids)."""
+    """Reads RoBERTa: BERT with positions that start at pad + 1 (transformers'
+    create_position_ids_from_input_ids)."""
     made = bert(c)
     pad = c.integer("pad_token_id", 0, MAX_TOKENS, 1)
     room = made.max_positions - pad - 1

@@ -38,26 +38,27 @@ def load(
 ) -> Model:
     """Loads a model onto a device.
 
-    path: a Hugging Face folder (config.json, safetensors, tokenizer.json), a GGUF file, or a name
-    on a hub (ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf or :Q4_K_M), which is fetched into
-    huggingface_hub's cache if it is missing there; or weft's own "box" or "box-chat".
+    `path`: a Hugging Face folder (config.json, safetensors, tokenizer.json), a GGUF file, weft's
+    own "box" or "box-chat", or a name on a hub. Names are ORG/NAME, ORG/NAME@REVISION,
+    ORG/NAME:FILE.gguf or :Q4_K_M. Models on a hub are fetched into huggingface_hub's cache if they
+    are missing there.
 
-    device: see `weft.backends.registry.get`; "oracle" computes with NumPy. dtype: None keeps the
-    checkpoint's (packed weights stay packed); "float32", "float16" or "bfloat16" converts the
-    weights. context: positions of the KV cache per sequence (default: the model's, at most 4096).
-    max_batch: sequences that generate at once. cache: the dtype of keys and values, "f32", "f16",
-    "bf16" or "int8" (default: the weights' dtype; docs/evaluation.md has the losses).
+    `device`: see `weft.backends.registry.get`; "oracle" computes with NumPy. `dtype`: None keeps
+    the checkpoint's (packed weights stay packed); "float32", "float16" or "bfloat16" converts the
+    weights. `context`: positions of the KV cache per sequence (default: the model's, at most 4096).
+    `max_batch`: sequences that generate at once. `cache`: the dtype of keys and values, "f32",
+    "f16", "bf16" or "int8" (default: the weights' dtype; docs/evaluation.md has the losses).
 
-    act_dtype: the dtype that inputs of linear layers are rounded to where the weights have that
+    `act_dtype`: the dtype that inputs of linear layers are rounded to where the weights have that
     dtype. The default is bfloat16 for bfloat16 weights (as the checkpoint's own framework computes;
     twice as fast if the device multiplies such pairs), else float32: not rounded. "int8" quantises
     the inputs of packed weights in blocks of 32, so that CPUs multiply integers; inputs of 8-bit
     weights and of the output layer get 15 bits.
 
-    quant: a scheme ("int4", "int8", ...: docs/quantizing.md) for the linear layers of a folder;
+    `quant`: a scheme ("int4", "int8", ...: docs/quantizing.md) for the linear layers of a folder;
     while loading, they are quantised to it, and embeddings to int8. The result is stored in weft's
-    cache. adapters: LoRA adapters in PEFT's layout, by the names for `generate(adapter=...)`; each
-    sequence uses one or none (docs/serving.md).
+    cache. `adapters`: LoRA adapters in PEFT's layout, by the names for `generate(adapter=...)`;
+    each sequence uses one or none (docs/serving.md).
 
     Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError, UsageError; fetching
     raises HubError and StorageError.

@@ -120,14 +120,14 @@ def evaluate(
     """Computes the loss of `model` on a text (a string, a Path to a file, a file open in binary, or
     token ids), and its distance from `reference`.
 
-    context: tokens per window (512, or fewer if a model holds fewer). stride: tokens from one
-    window to the next (half a window). limit: most tokens of the text. `note(done, total)` is
+    `context`: tokens per window (512, or fewer if a model holds fewer). `stride`: tokens from one
+    window to the next (half a window). `limit`: most tokens of the text. `note(done, total)` is
     called as tokens are scored. Memory holds the ids and some figures of each token, and logits of
     64 rows at a time.
 
-    Raises UsageError (encoders, a text shorter than two tokens, windows that do not fit),
-    FileFormatError (not UTF-8), ModelError (NaN logits; a reference with another vocabulary or
-    tokenizer).
+    Raises UsageError for encoders, a text shorter than two tokens or windows that do not fit.
+    Raises FileFormatError for text that is not UTF-8, ModelError for NaN logits or a reference with
+    another vocabulary or tokenizer.
     """
     first, second = _decoder(model), None if reference is None else _decoder(reference)
     if second is first:

@@ -179,7 +179,7 @@ def phi3(c: Fields) -> DecoderConfig:
 
 
 def smollm3(c: Fields) -> DecoderConfig:
-    """Reads SmolLM3: a Llama in which every fourth layer has no positions."""
+    """Reads SmolLM3: a Llama without positions in every fourth layer."""
     made = replace(llama(c), family="smollm3", tied=c.flag("tie_word_embeddings", False))
     every = c.integer("no_rope_layer_interval", 1, MAX_LAYERS, 4)
     turned = c.integers("no_rope_layers", 0, 1) or [(i + 1) % every for i in range(made.layers)]

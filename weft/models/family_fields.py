@@ -1,8 +1,8 @@
 """The fields of config.json that each family's reader uses.
 
 A family's table gives each field and the value that transformers 5 uses if a file leaves it out
-(`configuration_*.py`). A reader sees no other fields. A null field has no value, whatever the table
-says. Sizes have no default: a file must give them.
+(`configuration_*.py`). A reader sees no other fields. A null field counts as missing a value,
+whatever the table says. Sizes are required: a file must give them.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Part:
         ids = tuple(chosen.id for chosen in output.tokens)
         self.ids += ids
         self.text += output.text
-        if output.error is not None:  # an error that is not a WeftError is raised as it is
+        if output.error is not None:  # other errors are raised unchanged
             unknown = type(output.error) is WeftError and output.error.__cause__
             raise unknown or output.error
         if output.finish is not None:

@@ -75,7 +75,7 @@ class Source:
         given = self._fields.integers(f"{self._arch}.{key}", 0 if none else 1, hi)
         found = {n for n in given if n} or set(default)
         if not found:
-            return int(self.integer(key, 1, hi))  # which reports it as missing
+            return int(self.integer(key, 1, hi))  # reports it as missing
         if len(found) > 1:
             raise ModelError(
                 f"{self.where}: {self._arch}.{key} differs from layer to layer "

@@ -107,7 +107,7 @@ class _Vocabulary:
         return found.tolist()
 
     def of_type(self, *types: int) -> list[int]:
-        """Returns the ids of the tokens of these types, in order."""
+        """Returns the ids of tokens with one of `types`, in order."""
         return [i for i, t in enumerate(self.types or ()) if t in types]
 
     def id_of(self, name: str) -> int | None:
@@ -135,8 +135,8 @@ def token_ids(gguf: Gguf) -> TokenIds:
 
 
 def read_tokenizer(gguf: Gguf) -> Made | None:
-    """Returns the tokenizer of a file, or None if it has no tokens. Raises ModelError for one that
-    is not supported or inconsistent."""
+    """Returns the tokenizer of a file, or None without tokens. Raises ModelError for one that is
+    not supported or inconsistent."""
     if f"{_AT}tokens" not in gguf.metadata:
         return None
     v = _Vocabulary(gguf)

@@ -2,12 +2,12 @@
 
 A layer's cache is two planes [S, G, L, D] (slots, key/value heads, positions, components), with
 keys after RoPE; or [pages, G, PAGE, D], with a table of each slot's pages. Narrow floats are
-rounded once when stored. Values beyond float16 become NaN, which shows in the logits; an infinity
+rounded once when stored. Values beyond float16 become NaN, which shows in the logits. An infinity
 could be hidden by a zero weight.
 
-int8 is symmetric, with a scale in float32 per row of D components: code = round(x / scale), scale =
-max |x| / 127. A third plane [S, G, L, 2] holds the scales of keys and of values. Attention reads
-code * scale in float32.
+The int8 form is symmetric, with a scale in float32 per row of D components: code = round(x /
+scale), scale = max |x| / 127. A third plane [S, G, L, 2] holds the scales of keys and of values.
+Attention reads code * scale in float32.
 
 Keys have a few large components, which would cost the others of their row precision. So keys and
 queries are multiplied by an orthonormal Hadamard matrix if D is a power of two, which leaves q . k

@@ -44,9 +44,9 @@ class Past(Protocol):
 class Training:
     """Hooks for training between the parts of the model; the defaults do nothing.
 
-    layer(i, fn, x) calls fn(x), layer i; it may recompute it in the backward pass, or look at the
-    result. drop is the dropout of embeddings and residual branches, adapter_drop that of adapters'
-    inputs. watch(role, x) receives the input of each linear layer.
+    `layer(i, fn, x)` calls fn(x), layer i; it may recompute it in the backward pass, or look at the
+    result. `drop` is the dropout of embeddings and residual branches, `adapter_drop` that of
+    adapters' inputs. `watch(role, x)` receives the input of each linear layer.
     """
 
     layer: Callable[[int, Callable[[Value], Value], Value], Value] = lambda i, fn, x: fn(x)

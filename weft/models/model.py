@@ -193,9 +193,9 @@ class Decoder(Drafting, Pageable):
 
         temperature 0 is greedy. Seeds: see `weft.models.generate`. `stop` strings end a text and
         are not part of it. With `stream` it returns an iterator of text pieces (`Piece`) at once.
-        `draft` proposes tokens, which changes the time but not the result: True takes them from
-        earlier text, a smaller Decoder with the same tokenizer predicts them. adapter: one that the
-        model was loaded with ("": none).
+        `draft` proposes tokens, which changes the time but not the result. True takes them from
+        earlier text; a smaller Decoder with the same tokenizer predicts them. `adapter`: one that
+        the model was loaded with ("": none).
 
         Raises UsageError (empty prompt, bad options, unknown ids), LimitError (prompt longer than
         the context), ModelError (NaN in weights or logits).

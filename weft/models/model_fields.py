@@ -39,8 +39,8 @@ _WANTED = {"text": "models that write text", "vectors": "models that give vector
 
 
 def check_architecture(raw: Fields, task: Task) -> None:
-    """Raises ModelError if `architectures` shows that the checkpoint is not for the `task` that
-    weft supports for models of its type."""
+    """Raises ModelError if `architectures` names a class for another task than `task`, the one that
+    weft supports for the model's type."""
     names = raw.texts("architectures", 64)
     if not names or any(re.search(f"(?:{_ENDS[task]})$", n) and _plain(n, task) for n in names):
         return

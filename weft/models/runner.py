@@ -43,7 +43,8 @@ the model; given a class, one of that."""
 class Runner(abc.ABC):
     """The base class of runners. `weights` map roles to arrays, including rotary tables
     (`inputs.with_tables`). With `pages`, keys and values are in that many pages, else by slot.
-    `adapters` are the names of those stacked in the weights (`adapters.stacked`), in order."""
+    `adapters` are the names of the stacked adapters in the weights (`adapters.stacked`), in
+    order."""
 
     def __init__(
         self, config: DecoderConfig, context: int, slots: int, pages: int = 0,
@@ -130,8 +131,7 @@ class Runner(abc.ABC):
         self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
     ) -> np.ndarray:
         """Feeds ids to a slot from position `start`; returns logits float32 [len(ids), vocab]. They
-        equal those of decoding one by one, bit for bit, so proposed tokens can be checked as
-        rows."""
+        equal those of single decoding bit for bit, so drafts can be checked as rows."""
         chunk = self.room("score")
         out = np.empty((len(ids), self.config.vocab), np.float32)
         for begin in range(0, len(ids), chunk):
@@ -144,8 +144,8 @@ class Runner(abc.ABC):
     @contextmanager
     def _feeding(self, *parts: tuple[int, int, Sequence[int]]) -> Iterator[None]:
         """Wraps the step that feeds (slot, position of the first, ids), and records the contents of
-        slots. If the step is interrupted, a slot keeps its earlier tokens if they are intact.
-        Raises UsageError for a position that a slot cannot resume from."""
+        slots. After an interrupted step, a slot keeps its earlier tokens if intact. Raises
+        UsageError for a position that a slot cannot resume from."""
         for slot, start, _ in parts:
             fed = self._fed[slot]
             if start and not intact(self.config, self.context, len(fed), start):
@@ -174,7 +174,7 @@ class Runner(abc.ABC):
         adapters: Sequence[str] = (),
     ) -> dict[str, np.ndarray]:
         """Returns the inputs of a step; an integer position counts up row by row. adapters: one per
-        row, or one for all rows of a slot; empty: none."""
+        row, or one for all rows of a slot; (): none."""
         slot = np.asarray(slots, np.int32)
         place = np.arange(pos, pos + len(ids)) if isinstance(pos, int) else np.asarray(pos)
         place = place.astype(np.int32)

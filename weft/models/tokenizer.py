@@ -199,8 +199,8 @@ class Tokenizer:
     ) -> str:
         """Returns the prompt from the model's chat template for `messages` (role, content).
 
-        Encode it with special=False: templates write bos themselves. Raises UsageError if the model
-        has no template or the template rejects the messages.
+        Encode it with special=False: templates write bos themselves. Raises UsageError without a
+        template, or if the template rejects the messages.
         """
         template = self.chat_template()
         return template.render(messages, generation_prompt, self.special_tokens, variables)
@@ -233,8 +233,8 @@ class StreamDecoder:
 
     A character spread over several tokens shows as U+FFFD at the end until it is complete. Up to
     three such signs (as many as a character of four bytes can lack) are held back. Decoding starts
-    a few tokens back, so that tokenizers that drop a leading space at the start of a text do not
-    drop it in the middle. The pieces and the final `flush` join to the whole.
+    a few tokens back. Some tokenizers drop a leading space at the start of a text; this keeps them
+    from dropping it in the middle. The pieces and the final `flush` join to the whole.
     """
 
     _HELD = 3
@@ -247,7 +247,7 @@ class StreamDecoder:
         self._sent = 0  # characters of the decoded part that were returned
         self._before = 0  # characters returned before the decoded part
         self._pending = ""  # the decoded part before the last token, if its end is incomplete
-        self.start = 0  # where the last token's text begins, in characters of the whole text
+        self.start = 0  # start of the last token's text, in characters of the whole text
 
     def push(self, token: int) -> str:
         """Returns the text that `token` completes; "" while a character is incomplete."""

@@ -51,7 +51,7 @@ PATTERNS = {
     r"[\r\n]",
     r"\s?\p{L}+",  # DeepSeek, this and the next
     r"\s?\p{P}+",
-    r" {2,}",  # what normalizers replace
+    r" {2,}",  # replaced by normalizers
     r"\s+",
 }  # fmt: skip
 

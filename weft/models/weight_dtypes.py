@@ -95,9 +95,9 @@ def wanted_cache(cache: Wanted) -> DType | None:
 
 
 def _act_dtype(wanted: Wanted, weights: Mapping[str, np.ndarray], forms: Forms) -> DType:
-    """Returns the dtype that linear inputs are rounded to where weights have that dtype (int8:
-    packed ones). The default is bfloat16 for a bfloat16 model, as frameworks compute it, else
-    float32: not rounded."""
+    """Returns the dtype for linear inputs: they are rounded to it where weights have it too (int8:
+    where weights are packed). The default is bfloat16 for a bfloat16 model, as frameworks compute
+    it, else float32: not rounded."""
     if wanted is None:
         return bfloat16 if main_dtype(weights) is bfloat16 else float32
     if wanted in (int8, int8.name) and not forms:
@@ -109,7 +109,7 @@ def _act_dtype(wanted: Wanted, weights: Mapping[str, np.ndarray], forms: Forms) 
 
 
 def main_dtype(weights: Mapping[str, np.ndarray]) -> DType:
-    """Returns the dtype of the embedding, which stands for the model's; float16 if it is packed."""
+    """Returns the dtype of the embedding, as the model's; float16 if it is packed."""
     return as_dtype(weights["embed"].dtype) if "embed" in weights else float16
 
 

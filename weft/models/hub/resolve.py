@@ -32,7 +32,7 @@ def resolve(model: str | os.PathLike[str], agree: Agree | None = None) -> Path:
     asks it).
 
     `agree` receives the pending download and raises to decline; without it a line on stderr reports
-    the download. A path that is none of these is returned unchanged.
+    the download. Any other path is returned unchanged.
 
     Raises HubError, StorageError, ModelError.
     """
@@ -86,8 +86,7 @@ def cached(name: Name) -> Path | None:
 
 
 def offline(name: Name) -> Path | None:
-    """Returns the path of a model whose weights are complete in the cache, whoever put them
-    there."""
+    """Returns the path of a model whose weights are complete in the cache, from any program."""
     from weft.models.hub.choice import choose
 
     commit = name.commit()
@@ -123,7 +122,7 @@ def entry(folder: Path, files: Sequence[str]) -> Path:
 
 
 def note_whole(name: Name, commit: str, files: Sequence[str]) -> None:
-    """Records that all files that weft reads of the model are in the cache, undamaged."""
+    """Records that the cache has all of the model's files undamaged, as far as weft reads them."""
     mark = _mark(name, commit)
     if mark is not None:
         try:

@@ -40,7 +40,7 @@ Load = Callable[..., Decoder]  # with the signature of weft.load
 
 
 class Way(NamedTuple):
-    """How models are divided: by `columns` of their matrices, or else by layers, with `split`
+    """The division of models: by `columns` of their matrices, or else by layers, with `split`
     layers per rank (empty: by memory and speed)."""
 
     columns: bool = False

@@ -51,8 +51,8 @@ def measure(device: Device, beside: int) -> Measure:
 
 
 class Sizes(NamedTuple):
-    """Bytes of each layer's weights, of embedding and output layer together (0 for a tied output
-    layer), and how many bytes of these a token reads."""
+    """Bytes of each layer's weights, of embedding and output layer together (one matrix if tied),
+    and of the part of these two that a token reads."""
 
     layers: tuple[float, ...]
     ends: float

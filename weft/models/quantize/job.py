@@ -234,7 +234,7 @@ class _Job:
         return found
 
     def is_linear(self, role: str) -> bool:
-        """True if readers of the result see the weight as a linear layer."""
+        """Returns True if readers of the result see the weight as a linear layer."""
         return self.packing.kinds[role] in ("matrix", "experts", "router", "gate", "head")
 
     def linears(self, role: str) -> list[str]:

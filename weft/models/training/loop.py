@@ -53,8 +53,8 @@ def train(
     """Trains as `settings` say, in the folder [output] names; `until` stops (and saves) after that
     step. Several `ranks` can share the work: this process is rank 0, the only one that reads text
     and writes. The others run `follow` (shared.py). Raises UsageError for contradictory settings,
-    ModelError if the loss or the weights become NaN or infinite, StorageError (with what is safe)
-    if the disk fails, RankError. Raises the errors of reading data and models."""
+    ModelError if the loss or the weights become NaN or infinite. Raises StorageError (with what is
+    safe) if the disk fails, RankError. Raises the errors of reading data and models."""
     run = Path(settings.output.folder)
     if resume:
         ck.latest(run)

@@ -104,8 +104,8 @@ def owners(sizes: Sequence[int], ranks: int) -> list[int]:
 
 
 def rounds(of: Sequence[Piece], owner: Sequence[int], ranks: int) -> list[list[list[Piece]]]:
-    """Returns [round][rank] -> pieces of that rank that go in one message. A message has about
-    PIECE elements, which bounds its memory. Every piece occurs once, in order within its rank."""
+    """Returns [round][rank] -> the pieces in one message of that rank. A message has about PIECE
+    elements, which bounds its memory. Every piece occurs once, in order within its rank."""
     groups: list[list[list[Piece]]] = [[] for _ in range(ranks)]
     for piece, rank in zip(of, owner):
         mine = groups[rank]

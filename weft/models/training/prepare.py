@@ -39,7 +39,7 @@ from weft.models.training.tokens import end_token, open_tokens, train_tokenizer,
 from weft.models.training.turns import Turns
 
 DATA = "data"  # the folder of a run with its tokenizer and tokens
-MARK = "train.json"  # in DATA, written last: digests of the complete files
+MARK = "train.json"  # file in DATA, written last: digests of the complete files
 TRAIN, HELD_OUT = "train.npy", "eval.npy"
 FILES = (TRAIN, HELD_OUT, *ck.TOKENIZER_FILES)
 WRITTEN = {*FILES, MARK, "eval.json"}  # every file that DATA may hold, complete or not

@@ -75,7 +75,7 @@ class Shard:
         self.opt = make_optimizer(model, o, t.steps, named)
         self.scaler = optim.LossScaler() if t.precision == "float16" else None
         self._schedule = make_schedule(o, t.steps)
-        self.flags: dict[str, bool] = {}  # by piece: True if the last update leaves it finite
+        self.flags: dict[str, bool] = {}  # keyed by piece: True if the last update leaves it finite
         programs = (self._settle, self._part, self._look, self._check, self._commit)
         settle, self._run_part, self._run_look, self._run_check, self._run_commit = (
             compile_(fn, device=device) for fn in programs
