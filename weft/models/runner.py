@@ -41,10 +41,9 @@ the model; given a class, one of that."""
 
 
 class Runner(abc.ABC):
-    """The base class of runners. `weights` map roles to arrays, including rotary tables
-    (`inputs.with_tables`). With `pages`, keys and values are in that many pages, else by slot.
-    `adapters` are the names of the stacked adapters in the weights (`adapters.stacked`), in
-    order."""
+    """The base class of runners. `weights`: role -> array, including rotary tables
+    (`inputs.with_tables`). With `pages`, keys and values are in pages, else by slot. `adapters` are
+    names of adapters stacked in the weights (`adapters.stacked`), in order."""
 
     def __init__(
         self, config: DecoderConfig, context: int, slots: int, pages: int = 0,
@@ -60,8 +59,7 @@ class Runner(abc.ABC):
 
     @abc.abstractmethod
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
-        """Runs "prefill", "decode" or "score" on n rows; returns logits float32 [1 or >= n,
-        vocab]."""
+        """Runs "prefill", "decode" or "score" on n rows; returns float32 [1 or >= n, vocab]."""
 
     @abc.abstractmethod
     def room(self, kind: str) -> int:
@@ -77,8 +75,8 @@ class Runner(abc.ABC):
 
     def kept(self, slot: int, ids: Sequence[int]) -> int:
         """Returns how many of `ids`, without the last, a prefill of this slot may skip. Their keys
-        and values, from prompts or answers, are stored bit for bit (docs/numerics.md, "One order of
-        every sum")."""
+        and values, from prompts or answers, are stored with the bits that it would compute
+        (docs/numerics.md, "One order of every sum")."""
         count = 0
         for have, want in zip(self._fed[slot], ids[:-1]):
             if have != want:
