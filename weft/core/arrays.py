@@ -22,11 +22,11 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
 
 
 _EXPONENT = {np.dtype(np.float16): 0x7C00, np.dtype(ml_dtypes.bfloat16): 0x7F80}
-_CHUNK = 1 << 18  # elements looked at together: what that takes stays in the cache
+_CHUNK = 1 << 18  # elements examined together, so that temporaries stay in the cache
 
 
 def all_finite(array: np.ndarray) -> bool:
-    """Whether a float array holds neither NaN nor infinity, at about the speed of memory."""
+    """True if a float array holds neither NaN nor infinity, read at about the speed of memory."""
     flat = array.reshape(-1)
     mask = _EXPONENT.get(array.dtype)
     for start in range(0, flat.size, _CHUNK):

@@ -1,7 +1,7 @@
-"""Where users' calls come in: what Python and NumPy raise of arguments becomes an error of weft's.
+"""The boundary of the public API: errors that Python and NumPy raise about arguments become weft's.
 
-Errors that a function of weft's foresees say more. This is for what is left: the public functions,
-classes and methods are guarded once, by their own packages, so that `except WeftError` holds.
+A function's own checks give better messages. This module catches the rest: each package guards its
+public functions, classes and methods once, so that `except WeftError` catches every error.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _ours(error: Exception, name: str, args: Any, kwargs: Any) -> WeftError:
     try:
         shown = [_show(a) for a in args] + [f"{k}={_show(v)}" for k, v in kwargs.items()]
         text = f"{name}({', '.join(shown)})"
-    except Exception:  # somebody's own __repr__
+    except Exception:  # a user's own __repr__ may raise anything
         text = name
     first = (str(error).strip().splitlines() or [""])[0][:200]
     if isinstance(error, MemoryError):
@@ -73,7 +73,7 @@ def _show(value: Any) -> str:
 
 
 def guard_functions(namespace: MutableMapping[str, Any], names: Iterable[str]) -> None:
-    """Guards the functions of these names in a module's namespace."""
+    """Guards the functions in `namespace`, a module's namespace, that `names` lists."""
     for name in names:
         value = namespace.get(name)
         if isinstance(value, FunctionType) and not hasattr(value, _GUARDED):

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from weft.core.places import check_inside, remove
 
-_LEFT = 0.75  # of the limit: what a pruning leaves, so that the next one is far
-_NOTED = 3600.0  # seconds within which a use is not noted again
-_STALE = 3600.0  # seconds after which nobody is writing a hidden file any more
+_LEFT = 0.75  # share of the limit that a pruning leaves, so that the next one is far off
+_NOTED = 3600.0  # seconds within which a further use is not recorded
+_STALE = 3600.0  # seconds after which a hidden file counts as abandoned
 _HIDDEN = re.compile(r"\..+\.[0-9a-f]{8}\.weft-(new|old)", re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""What a target can do, as data. Templates choose variants from these numbers and nothing else."""
+"""The capabilities of a target, as data: templates choose variants from these numbers alone."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class Caps:
     max_bindings: int = 8  # storage buffers one kernel may use
     max_binding_bytes: int = 128 << 20
     max_buffer_bytes: int = 256 << 20
-    # Of one value in memory, and of one index over elements that are never stored: indices have 32
-    # bits, and the last group's threads go beyond the end.
+    # Limits one value in memory, and one index over elements that are never stored: indices have 32
+    # bits, and threads of the last group count beyond the end.
     max_elements: int = (1 << 31) - (1 << 20)
     max_groups: int = 65535  # per grid axis; dialects fold longer grids
-    max_turns: int = 0  # of all loops of a thread together, where a target ends them then; 0: none
+    # iterations of all loops of a thread, on targets that stop them; 0: no limit
+    max_turns: int = 0
     exclusive_buffers: bool = False  # one dispatch may not both read and write one buffer (WebGPU)
     scratch_bytes: int = 0  # private scratch per CPU worker for large private arrays
     cores: int = 1
@@ -45,7 +46,7 @@ class Caps:
     # "async_copy" (no thread waits for an ir.AsyncCopy),
     # "gemm_library" (its maker has a library of matrix products, which may be there or not)
     features: frozenset[str] = frozenset()
-    model: str = ""  # the hardware's own name: tuning tables go by it, templates do not
+    model: str = ""  # the hardware's own name: the key of tuning tables; templates never read it
 
     def text(self) -> str:
         """Every field, sets in a fixed order (a set's own order differs between processes)."""
@@ -64,7 +65,8 @@ class Caps:
         return replace(self, features=self.features - {feature})
 
     def lacks(self, needed: Caps) -> str:
-        """What code compiled for `needed` asks for that this target has not; "" for nothing."""
+        """Returns the first requirement of code compiled for `needed` that this target lacks, or
+        ""."""
         if self.is_cpu != needed.is_cpu:
             return "one thread with vectors" if needed.is_cpu else "groups of threads"
         if needed.subgroup not in (0, self.subgroup):
@@ -81,7 +83,7 @@ class Caps:
         return 1 << (max(self.max_binding_bytes, 256).bit_length() - 1)
 
     def bindings(self, nbytes: int) -> int:
-        """How many bindings a buffer of `nbytes` takes."""
+        """Returns the number of bindings that a buffer of `nbytes` takes."""
         return 1 if nbytes <= self.max_binding_bytes else -(-nbytes // self.part_bytes)
 
 

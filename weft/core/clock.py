@@ -1,4 +1,4 @@
-"""How much of its time a thread has spent compiling, so that a rate of work need not contain it."""
+"""Measures the time a thread spends compiling, so that a measured rate of work can leave it out."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from weft.core.forks import lock_of
 if TYPE_CHECKING:
     import subprocess
 
-START_SECONDS = 60.0  # of starting Python, on the busiest machine
+START_SECONDS = 60.0  # for Python to start, on the busiest machine
 _KEPT = (
     "DYLD_LIBRARY_PATH", "LD_LIBRARY_PATH", "RAYON_NUM_THREADS", "SYSTEMROOT",
     "TOKENIZERS_PARALLELISM", "TZ",
@@ -39,13 +39,17 @@ class Stopped(Exception):
 
 
 class Failed(Exception):
-    """What went wrong inside a child that is well, in a line."""
+    """An error that the child reported in one line, while staying usable itself."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one request: `seconds` of wall time; bytes of `memory` beyond what the child needed to
-    start, and eight per byte of the request; bytes of the `reply`."""
+    """The limits of one request.
+
+    seconds: wall time.
+    memory: bytes beyond what the child needed to start and eight per byte of the request.
+    reply: bytes of the reply.
+    """
 
     seconds: float
     memory: int
@@ -90,7 +94,7 @@ class Confined:
             return self._exchange(request, limits)
 
     def interrupt(self) -> None:
-        """Ends the child in the midst of a call, which raises Stopped in its own thread."""
+        """Ends the child during a call, which then raises Stopped in its own thread."""
         process = self._process
         if process is not None:
             process.kill()
@@ -109,11 +113,11 @@ class Confined:
             _close_pipes(process)
 
     def _launch(self) -> None:
-        import subprocess  # here, since most programs need no child
+        import subprocess  # imported here, since most programs need no child
 
         env = {name: os.environ[name] for name in _KEPT if name in os.environ}
         env["MALLOC_ARENA_MAX"] = (
-            "4"  # each takes 64 MiB of address space, which is what is counted
+            "4"  # each thread takes 64 MiB of address space, which the limit counts
         )
         flags = ["-I", "-S", "-X", "utf8"]
         command = [sys.executable or "python", *flags, confined_main.__file__, self._worker]
@@ -143,7 +147,7 @@ class Confined:
     def _guarded(
         self, process: subprocess.Popen[bytes], data: bytes | None, limits: Limits
     ) -> bytes:
-        """Sends `data`, if any, and gives the reply. Whatever stops it half-way ends the child."""
+        """Sends `data`, if any, and returns the reply. Any failure half-way ends the child."""
         late = threading.Event()
 
         def stop() -> None:
@@ -188,7 +192,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _folders(packages: Sequence[str]) -> list[str]:
-    """Where the packages lie, each folder once."""
+    """Returns the folders that contain the packages, each once. Raises ImportError."""
     found = []
     for name in packages:
         spec = importlib.util.find_spec(name)

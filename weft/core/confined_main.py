@@ -47,7 +47,7 @@ def _limit(kind: int, most: int) -> None:
 
 
 def _clock(seconds: float) -> None:
-    """Ends this process after so many seconds of wall time, for when the parent no longer can."""
+    """Ends this process after `seconds` of wall time, in case the parent no longer can."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
@@ -69,7 +69,7 @@ def main() -> None:
     sys.path += folders
     source = os.fdopen(0, "rb")
     sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints does so in vain
+    os.dup2(2, 1)  # output of the packages goes to stderr, never into the reply
     spec = importlib.util.spec_from_file_location("worker", path)
     assert spec is not None and spec.loader is not None
     worker = importlib.util.module_from_spec(spec)

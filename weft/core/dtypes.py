@@ -1,8 +1,8 @@
 """Data types and the casting rules between them.
 
-Every dtype knows its NumPy counterpart, so the oracle (NumPy) and the devices agree on what a
-value is. Promotion follows the Python array API standard (2023.12, "Type promotion rules"), with
-bfloat16 placed beside float16: the two promote to float32.
+Every dtype knows its NumPy counterpart, so the oracle (NumPy) and the devices agree on what a value
+is. Promotion follows the Python array API standard (2023.12, "Type promotion rules"). bfloat16
+ranks with float16: the two promote to float32.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ _ORDER = {"uint": ("uint8", "uint32"), "int": ("int8", "int32", "int64")}
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The dtype that holds both (array API promotion). bool + x = x; int + float = the float.
+    """Returns the dtype that holds both (array API promotion).
 
-    uint8 with int8 gives int32 and uint32 with any signed type gives int64, as the standard's
-    table has it (int16 does not exist here).
+    bool + x = x; int + float = the float. uint8 with int8 gives int32, and uint32 with any signed
+    type gives int64, as in the standard's table (weft has no int16).
     """
     if a is b:
         return a

@@ -72,7 +72,7 @@ class CallError(UsageError, TypeError):
 
 
 class UnknownDeviceError(UsageError, DeviceError):
-    """The name of a device that no machine has: a kind or an index that does not exist."""
+    """The error for the name of a device that cannot exist: an unknown kind or index."""
 
 
 class RankError(WeftError, RuntimeError):

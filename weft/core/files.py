@@ -1,7 +1,7 @@
-"""Writing files and folders so that a reader never meets half of one, a power cut included.
+"""Writing files and folders so that a reader never meets half of one, even after a power cut.
 
-What is written lies under a hidden name beside its place, is forced to the disk and then renamed.
-A process that is killed leaves such hidden names behind; `sweep` removes them.
+New content is written under a hidden name in the same folder, forced to the disk and then renamed.
+A killed process leaves such hidden names behind; `sweep` removes them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weft.core.errors import FileFormatError, StorageError, UsageError
 from weft.core.places import check_inside, move, remove_empty, remove_tree, replace
 from weft.core.text import size
 
-_NEW, _OLD = "weft-new", "weft-old"  # what is being written, what it takes the place of
+_NEW, _OLD = "weft-new", "weft-old"  # the new content; the content it replaces
 _HIDDEN = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}\.({_NEW}|{_OLD})", re.DOTALL)
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _ADVICE = {
@@ -37,15 +37,15 @@ _ADVICE = {
 def replacing(
     path: str | os.PathLike[str], private: bool = False, durable: bool = True
 ) -> Iterator[Path]:
-    """Yields a temporary path beside `path`; on success it takes `path`'s place in one step.
+    """Yields a temporary path next to `path`; on success it replaces `path` in one step.
 
-    If the block raises (an interrupt too), the temporary file is removed and whatever `path` held
-    stays as it was. A `private` file is readable by its owner only, else by whom the umask allows.
-    A `durable` one is on the disk itself before it takes the place: what can be made again, and is
-    checked when it is read, does without. Raises StorageError where the disk is full or fails.
+    If the block raises (an interrupt too), the temporary file is removed and `path` keeps its
+    content. Only the owner can read a `private` file; the umask governs any other. A `durable` file
+    is on the disk before it takes the place. Files that can be made again, and are checked when
+    read, can do without. Raises StorageError where the disk is full or fails.
     """
     target = Path(path)
-    temporary = _hidden(target, _NEW)  # named before it is there: an interrupt leaves nothing
+    temporary = _hidden(target, _NEW)  # named before it exists, so that an interrupt leaves nothing
     held = None
     try:
         with naming(target):
@@ -68,9 +68,11 @@ def replacing(
 
 @contextmanager
 def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yields a new, empty folder beside `path`, which takes its place when the block ends; a folder
-    that was there stays until then. The files in it are to be written by the functions here.
-    Raises StorageError as `replacing`."""
+    """Yields a new, empty folder next to `path`, which replaces `path` when the block ends.
+
+    A folder at `path` stays until then. The block writes its files with the functions of this
+    module. Raises StorageError as `replacing` does.
+    """
     target = Path(path)
     new, old = _hidden(target, _NEW), _hidden(target, _OLD)
     held = None
@@ -106,7 +108,7 @@ def _reclaim(target: Path) -> None:
     dead = [path for path in left[_NEW] if _is_dead(path)]
     for path in dead:
         _discard(path)
-    if len(dead) == len(left[_NEW]):  # nobody is between putting aside and putting in place
+    if len(dead) == len(left[_NEW]):  # no process is between setting aside and replacing
         for path in left[_OLD]:
             _settle(path, target)
 
@@ -115,7 +117,7 @@ def _is_dead(path: Path) -> bool:
     """True if no process holds a lock on what it was writing at `path`."""
     try:
         held = _lock(path)
-    except (OSError, UsageError):  # it is gone meanwhile, or somebody is writing it
+    except (OSError, UsageError):  # it has gone, or another process is writing it
         return False
     if held is not None:
         os.close(held)
@@ -133,7 +135,7 @@ def remove_folder(path: Path, root: Path | None = None) -> None:
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """A file of these bytes, whole or not at all."""
+    """Writes a file with the content `data`, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
@@ -149,7 +151,7 @@ def write_json(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
 
 
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Name -> SHA-256 (hexadecimal) of those of the files that are there."""
+    """Returns name -> SHA-256 (hexadecimal) for the named files that exist in `folder`."""
     return {name: _digest(folder / name) for name in names if (folder / name).is_file()}
 
 
@@ -194,7 +196,7 @@ def naming(target: Path) -> Iterator[None]:
 
 
 def check_free(folder: Path, nbytes: int) -> None:
-    """Raises StorageError where the disk that `folder` is on, or will be, has not so many bytes
+    """Raises StorageError if the disk of `folder`, which may not exist yet, has less than `nbytes`
     free."""
     there = next((p for p in (folder, *folder.parents) if p.is_dir()), folder)
     free = shutil.disk_usage(there).free
@@ -210,10 +212,12 @@ def check_free(folder: Path, nbytes: int) -> None:
 
 @contextmanager
 def owned(folder: Path, inner: str = "") -> Iterator[None]:
-    """Makes `folder` where it is not there, keeps other processes from owning it meanwhile, and
-    sweeps it and the folder `inner` in it, since nobody else can be writing there. Raises
-    UsageError where another process owns it or it is a file, StorageError or OSError where nothing
-    can be written to it or `inner` is a link that leads out of it."""
+    """Makes `folder` if it does not exist, keeps other processes from owning it, and sweeps it.
+
+    The sweep covers the folder `inner` too, since no other process can be writing there. Raises
+    UsageError where another process owns `folder` or it is a file. Raises StorageError or OSError
+    where it is not writable, or where `inner` is a link that leads out of it.
+    """
     if inner and os.path.lexists(folder / inner):
         check_inside(folder / inner / "any", folder)
     if folder.exists() and not folder.is_dir():
@@ -227,14 +231,14 @@ def owned(folder: Path, inner: str = "") -> Iterator[None]:
         if held is not None:
             for part in {folder, folder / inner}:
                 sweep(part)
-        with naming(folder):  # refused now rather than after an hour
+        with naming(folder):  # fails now rather than after an hour
             probe.mkdir()
             remove_empty(probe, folder)
         yield
     finally:
         if made:
             with suppress(OSError):
-                remove_empty(folder, folder.parent)  # nothing came of it
+                remove_empty(folder, folder.parent)  # nothing was written to it
         if held is not None:
             os.close(held)
 
@@ -274,13 +278,14 @@ def _lock(folder: Path) -> int | None:
 
 
 def _hidden(target: Path, kind: str) -> Path:
-    """A new name beside `target`. What was put aside is found again by its whole name."""
+    """Returns a new hidden name in the folder of `target`. An old folder keeps its whole name in
+    it, so that `sweep` can restore it."""
     name = target.name if kind == _OLD else target.name[:50]
     return target.with_name(f".{name}.{secrets.token_hex(4)}.{kind}")
 
 
 def _discard(path: Path, root: Path | None = None) -> None:
-    """Removes a file or folder of a hidden name. What cannot be removed now is swept later."""
+    """Removes a file or folder with a hidden name. On failure a later `sweep` removes it."""
     with suppress(OSError):
         remove_tree(path, root or path.parent)
 
@@ -298,13 +303,13 @@ def _sync(path: Path) -> None:
     """Waits until what is at `path`, a file or a folder's list of names, is on the disk itself."""
     folder = path.is_dir()
     if folder and os.name == "nt":
-        return  # has no such call for folders
+        return  # the system has no such call for folders
     handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
     try:
         os.fsync(handle)
     except OSError as error:
         if not folder or error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise  # else a file system that keeps no list of its own
+            raise  # otherwise the file system keeps no such list
     finally:
         os.close(handle)
 
@@ -313,8 +318,12 @@ def _sync(path: Path) -> None:
 
 
 def default_directory() -> Path | None:
-    """Where weft keeps what it can make again: WEFT_CACHE, or the user's cache directory for weft;
-    None when WEFT_CACHE is empty, "0" or "off" (nothing is kept) or there is no home directory."""
+    """Returns the folder for files that weft can make again: WEFT_CACHE, or the user's cache
+    directory.
+
+    Returns None when WEFT_CACHE is empty, "0" or "off", or when the user has no home directory;
+    then weft keeps nothing.
+    """
     chosen = os.environ.get("WEFT_CACHE")
     if chosen is not None:
         return Path(chosen) if chosen not in ("", "0", "off") else None

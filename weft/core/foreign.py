@@ -1,4 +1,4 @@
-"""Arrays of other libraries, taken through DLPack; none of those libraries is imported."""
+"""Arrays of other libraries, taken through DLPack without importing any of those libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from weft.core.errors import UsageError
 
 
 def is_foreign(x: Any) -> bool:
-    """Whether another library's array can be asked for its memory (NumPy's own is not foreign)."""
+    """True if `x` is another library's array that exports its memory (NumPy's own is not
+    foreign)."""
     return hasattr(type(x), "__dlpack__") and not isinstance(x, np.ndarray | np.generic)
 
 

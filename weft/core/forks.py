@@ -1,8 +1,8 @@
-"""What other threads held when a process was forked, as its child finds it.
+"""Locks and sections that stay usable in the child of a fork.
 
-A forked child has one thread, and a copy of all memory as it was: a lock that another thread held
-stays locked for good. `lock_of` makes a lock that the child renews, or that says what was torn; a
-`Section` is what no fork interrupts.
+A forked child has one thread and a copy of all memory at that moment, so a lock that another thread
+held stays locked forever. `lock_of` makes a lock that the child renews, or that reports what was
+interrupted. A fork never interrupts a `Section`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _renew_locks() -> None:
         if isinstance(lock, _Torn):
             continue
         if lock.acquire(blocking=False):
-            lock.release()  # free, or this thread's own
+            lock.release()  # free, or held by this thread
         else:
             setattr(owner, held.name, _Torn(held.torn) if held.torn else threading.RLock())
 
@@ -110,7 +110,7 @@ class Section:
             self._state.notify_all()
 
     def renew(self) -> None:
-        """As it is in a forked child: only this thread may be inside."""
+        """Resets the section in a forked child, where only this thread may be inside."""
         self._state = threading.Condition(threading.Lock())
         self._inside &= {threading.get_ident()}
         self._forking = False
@@ -140,7 +140,7 @@ def _before() -> None:
         for section in _sections[:known]:
             section.close()
         _settle_imports()
-        if len(_sections) == known:  # else a module that was being imported brought one
+        if len(_sections) == known:  # otherwise a module that was being imported added one
             return
         _imp.release_lock()
 

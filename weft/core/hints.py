@@ -6,6 +6,6 @@ import shlex
 
 
 def command(*words: object) -> str:
-    """A `weft` command as it is typed, quoted for a shell. Words in capitals (MODEL, PROMPT) stand
-    for what the reader has to fill in."""
+    """Returns a `weft` command as it is typed, quoted for a shell. The reader replaces the words in
+    capitals (MODEL, PROMPT)."""
     return shlex.join(["weft", *map(str, words)])

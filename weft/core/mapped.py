@@ -49,7 +49,7 @@ def map_file(path: Path, least: int, wanted: str, own: bool = False) -> MappedFi
 
 
 def mapped_files(arrays: Iterable[np.ndarray]) -> list[MappedFile]:
-    """The files whose bytes some of these arrays are views of."""
+    """Returns the mapped files that at least one of `arrays` is a view of."""
     found = {id(file): file for file in map(_mapped_file, arrays) if file is not None}
     return list(found.values())
 

@@ -1,13 +1,14 @@
-"""Packed weights: codes of a few bits and the scales that say what they stand for.
+"""Packed weights: codes of a few bits and the scales that turn them into numbers.
 
-A packed matrix w[N, K] is ordinary arrays, its parts, and a `Form` that says how they are read:
+A packed matrix w[N, K] is a set of ordinary arrays, its parts, and a `Form` that says how to read
+them:
 
     w[n, k] = (value(code[n, k]) - zero[n, g]) * scale[n, g]      g = k // form.group
     w[n, k] =  value(code[n, k]) * scale[n, g] + low[n, g]        with form.shift == "low"
 
 `value` is the code less `offset`, or an entry of a table. Where scales have scales of their own
-(GGUF's K types), scale[n, g] = scales[n, g] * super_scales[n, k // form.super_group], and so for
-`low`. Everything is computed in float32, rounded after each operation.
+(GGUF's K types), scale[n, g] = scales[n, g] * super_scales[n, k // form.super_group]. The same
+holds for `low`. Everything is computed in float32, rounded after each operation.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ TABLES: Mapping[str, tuple[float, ...]] = {
     "e2m1": (*_E2M1, *(-v for v in _E2M1)),
     # https://github.com/ggml-org/ggml, src/ggml-common.h
     "iq4_nl": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
-    # Of GGUF's codebooks: magnitudes, then their negatives (IQ1: moved up by 1/8, then down)
+    # GGUF's codebooks: magnitudes, then their negatives (IQ1: moved up by 1/8, then down)
     "iq1": (-0.875, 0.125, 1.125, 0.0, -1.125, -0.125, 0.875, 0.0),
     "iq2": (8.0, 25.0, 43.0, 0.0, -8.0, -25.0, -43.0, 0.0),
     "iq3_xxs": (*_IQ3_XXS, *(-v for v in _IQ3_XXS)),
@@ -61,15 +62,16 @@ TABLES: Mapping[str, tuple[float, ...]] = {
 
 
 class Form(NamedTuple):
-    """How the parts of a packed matrix w[N, K] are read.
+    """The layout of the parts of a packed matrix w[N, K].
 
-    bits: of a code: 1 to 6, or 8. A part holds 8, 4, 2 or 1 bits of every code: "codes" (4 of 5 or
-    6, 2 of 3) and "high", the bits above them. Codes lie along K, the first in the lowest bits.
-    group: how many k share a scale; K itself is one scale per row.
-    values: "int", the code less `offset`; or the name of a table.
-    shift: "none"; "zero", an integer per group taken from the value; "low", a number per group
-    added after scaling.
-    super_group: where it is not 0, how many k share a scale of the scales.
+    bits: the width of a code: 1 to 6, or 8. A part holds 8, 4, 2 or 1 bits of every code. "codes"
+    holds the low ones (4 of 5 or 6, 2 of 3) and "high" the bits above them. Codes run along K, the
+    first in the lowest bits.
+    group: the number of k that share a scale; K itself means one scale per row.
+    values: "int" (the code less `offset`), or the name of a table.
+    shift: "none"; "zero" (an integer per group, subtracted from the value); or "low" (a number per
+    group, added after scaling).
+    super_group: the number of k that share a scale of the scales, or 0 where there is none.
     """
 
     bits: int
@@ -176,7 +178,7 @@ def pack(values: np.ndarray, bits: int) -> np.ndarray:
     byte in its lowest bits. Bits above are dropped."""
     per = 8 // bits
     words = (np.ascontiguousarray(values) & np.uint8((1 << bits) - 1)).view(f"<u{per}")
-    words *= words.dtype.type(_SPREAD[bits])  # brings the codes of a word into its highest byte
+    words *= words.dtype.type(_SPREAD[bits])  # moves the codes of a word into its highest byte
     return (words >> words.dtype.type(8 * (per - 1))).astype(np.uint8)
 
 
@@ -204,8 +206,8 @@ def codes_of(form: Form, parts: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def dequantized(form: Form, parts: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The matrix float32 [N, K] that packed parts stand for: the meaning of the module's text.
-    NaN and infinities of scales are passed on."""
+    """Returns the float32 matrix [N, K] that the packed parts encode, as the module's text defines
+    it. NaN and infinities of scales are passed on."""
     codes = codes_of(form, parts)
     n, k = codes.shape
     table = form.table

@@ -1,11 +1,10 @@
-"""The one way to remove, rename or replace what lies at a path that was read from a disk.
+"""The one way to remove, rename or replace a file or folder at a path that was read from a disk.
 
-A path that is made of names found in a cache or a folder may lead elsewhere, by a link or by "..".
-Every function here takes `root`, the folder that such a path may not leave: `path` is `root` and
-some names. Each folder between them is opened from the one before it, and none may be a link; so a
-link that is put there meanwhile is not followed either. The last name is never followed: of a
-link, the link goes and its target stays. `root` itself may lie behind links: whoever names it says
-so.
+A path made of names found in a cache or a folder may lead elsewhere, by a link or by "..". Every
+function here takes `root`, the folder that such a path may not leave: `path` is `root` and some
+names. Each folder between them is opened from the one before it, and none may be a link; so a link
+that appears meanwhile is not followed either. The last name is never followed: a link is removed or
+moved itself, and its target stays. `root` may lie behind links, since the caller chose it.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def remove_tree(path: Path, root: Path) -> None:
     with _spot(path, root) as at:
         status = os.stat(at.name, dir_fd=at.folder, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):
-            shutil.rmtree(at.name, dir_fd=at.folder)  # refuses a link put there meanwhile
+            shutil.rmtree(at.name, dir_fd=at.folder)  # refuses a link that was put there meanwhile
         else:
             os.unlink(at.name, dir_fd=at.folder)
 
@@ -73,8 +72,8 @@ def replace(path: Path, target: Path, root: Path) -> None:
 
 
 def check_inside(path: Path, root: Path) -> None:
-    """Raises StorageError where a link stands between `root` and `path`, so that what is written
-    at `path` might land outside. Folders that are not there yet are no matter."""
+    """Raises StorageError if a link between `root` and `path` could redirect a write outside.
+    Folders that do not exist yet are allowed."""
     at = root
     for part in _parts(path, root)[:-1]:
         at = at / part

@@ -8,15 +8,15 @@ from io import BufferedReader
 from pathlib import Path
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_MORE = 1 << 16  # bytes of a read beyond what a file is said to hold
+_MORE = 1 << 16  # bytes read beyond the size that a file reports
 
 
 def read_regular(path: str | os.PathLike[str], limit: int, own: bool = False) -> bytes:
-    """The content of a regular file of at most `limit` bytes. Neither a pipe nor a device is waited
-    for or read without end.
+    """Returns the content of a regular file of at most `limit` bytes.
 
-    With `own`, the file must be nobody else's: this user's, writable by no other, not a link of any
-    kind. Raises OSError.
+    Never waits for a pipe or a device, and never reads one without end. With `own`, the file must
+    belong to this user, no other user may write it, and it may not be a link of any kind. Raises
+    OSError.
     """
     with open_regular(path, own) as file:
         return _read(file, os.fstat(file.fileno()).st_size, limit)
@@ -29,7 +29,7 @@ def open_regular(path: str | os.PathLike[str], own: bool = False) -> BufferedRea
     number = os.open(path, flags)
     try:
         status = os.fstat(number)
-        if not stat.S_ISREG(status.st_mode):  # a folder, too: open() would name it otherwise
+        if not stat.S_ISREG(status.st_mode):  # folders too: open() would report them differently
             raise OSError("not a regular file")
         if own and not _is_own(status):
             raise PermissionError("somebody else may have written it")
@@ -40,10 +40,13 @@ def open_regular(path: str | os.PathLike[str], own: bool = False) -> BufferedRea
 
 
 def _read(file: BufferedReader, size: int, limit: int) -> bytes:
-    """Reads what is there, asking for no more memory than that: `size` bytes, and a little more to
-    see whether it has grown or was a file of the kernel's, which has no size."""
+    """Reads `size` bytes and a little more, and allocates no more memory than the file fills.
+
+    The further bytes show that the file has grown, or that it is one of the kernel's files, which
+    report no size.
+    """
     parts: list[bytes] = []
-    room = limit + 1  # one more tells that there is too much
+    room = limit + 1  # one more byte shows that the file is too long
     while room and size <= limit and (part := file.read(min(room, max(size, _MORE)))):
         parts.append(part)
         room -= len(part)
@@ -55,7 +58,7 @@ def _read(file: BufferedReader, size: int, limit: int) -> bytes:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    if os.name != "posix":  # access lists say it there; user folders are private by default
+    if os.name != "posix":  # other systems use access lists; user folders are private by default
         return True
     return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS and status.st_nlink == 1
 
@@ -69,9 +72,11 @@ def make_private(directory: Path) -> None:
 
 
 def distrust(directory: Path) -> str:
-    """Why somebody else may change what a folder holds, "" where nobody may: the folder or one
-    above it is another user's or others may write it (a sticky one, such as /tmp, is fine above).
-    Raises OSError where it cannot be looked at."""
+    """Returns the reason why another user may change what a folder holds, or "" if none may.
+
+    Reasons: the folder or one above it belongs to another user, or others may write to it. A sticky
+    folder above, such as /tmp, is fine. Raises OSError where a folder cannot be examined.
+    """
     if os.name != "posix":
         return ""
     place = directory.resolve()
@@ -89,8 +94,8 @@ def distrust(directory: Path) -> str:
 
 
 def _others_than_own_group(status: os.stat_result) -> int:
-    """The write permissions that matter: not that of a group which only this user is in, as
-    systems that give each user one let it write by default."""
+    """Returns the write permissions that matter. A group with this user alone is left out: systems
+    that give each user such a group let it write by default."""
     if not status.st_mode & stat.S_IWGRP:
         return stat.S_IWOTH
     import grp

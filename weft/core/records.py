@@ -18,7 +18,7 @@ from weft.core.errors import DTypeError, FileFormatError
 
 Record = TypeVar("Record")
 _REQUIRED = object()
-_DEEPEST = 8  # records and tuples within each other
+_DEEPEST = 8  # nesting of records and tuples
 _PLAIN: dict[Any, Callable[[Any], bool]] = {
     bool: lambda v: type(v) is bool,
     int: lambda v: type(v) is int and -(1 << 63) <= v < 1 << 63,
@@ -102,7 +102,7 @@ def _read(kind: Any, data: Any, where: str, depth: int) -> Any:
 
 
 def _either(kinds: tuple[Any, ...], data: Any, where: str, depth: int) -> Any:
-    """What is declared as one of several, of which one is None."""
+    """Reads a field whose declared type is one type or None."""
     if data is None and NoneType in kinds:
         return None
     kind = next(k for k in kinds if k is not NoneType)

@@ -1,4 +1,4 @@
-"""Whether files are the same, told from parts of them."""
+"""Tells from samples of their content if files are the same."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import hashlib
 import json
 from pathlib import Path
 
-SAMPLES, SAMPLE = 64, 1 << 16  # parts of a file that its hash knows, bytes of each
+SAMPLES, SAMPLE = 64, 1 << 16  # parts of a file that its hash covers; bytes of each
 
 
 def files_digest(path: Path) -> str:
-    """A hash of a file, or of the files in a folder, by names, sizes and SAMPLES parts of each,
-    spread over the whole of it: reading all of a model would take as long as loading it."""
+    """Returns a hash of a file, or of the files in a folder.
+
+    The hash covers names, sizes and SAMPLES parts of each file, spread over all of it. Reading a
+    whole model would take as long as loading it.
+    """
     made = hashlib.sha256()
     files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
     for each in files:

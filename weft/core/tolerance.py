@@ -1,7 +1,7 @@
-"""How close two answers must be: one table, each entry with its reason.
+"""The tolerances of answers: one table, each entry with its reason.
 
-Used by tests, by `weft check` and by docs/numerics.md alike. An answer passes when
-|got - want| <= atol + rtol * |want| everywhere, and NaN and infinities stand in the same places.
+Tests, `weft check` and docs/numerics.md all use it. An answer passes when |got - want| <= atol +
+rtol * |want| everywhere, and NaN and infinities appear in the same places.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Tolerance:
     reason: str
 
 
-# What is compared -> dtype name -> tolerance.
+# Kind of comparison -> dtype name -> tolerance.
 TABLE: dict[str, dict[str, Tolerance]] = {
     "exact": {
         "*": Tolerance(0, 0, "movement, indexing, integers and comparisons have one right answer"),

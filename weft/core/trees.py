@@ -15,13 +15,16 @@ import numpy as np
 
 from weft.core.errors import UsageError
 
-_LEAF, _VALUE = -1, -2  # in the place of a number of parts
-_END = object()  # on a stack: the parts of the innermost container are done
+_LEAF, _VALUE = -1, -2  # take the place of a number of parts
+_END = object()  # on a stack: the innermost container has no more parts
 
 
 class Tree(NamedTuple):
-    """What `flatten` met, each container before its parts. `marks` is hashable where the values
-    are, and equal for what nests alike and holds equal values; `makers` builds it again."""
+    """The structure that `flatten` found, each container before its parts.
+
+    `marks` is hashable where the values are. Two are equal if their trees nest alike and hold equal
+    values. `makers` rebuilds the tree.
+    """
 
     marks: tuple[Any, ...]
     makers: list[tuple[int, Any]]  # (number of parts, their function), or a leaf, or a value
@@ -34,7 +37,7 @@ def flatten(x: Any, is_leaf: Callable[[Any], bool], what: str) -> tuple[list[Any
     marks: list[Any] = []
     makers: list[tuple[int, Any]] = []
     stack: list[Any] = [x]
-    around: list[Any] = []  # the containers whose parts are being met
+    around: list[Any] = []  # the containers whose parts are being visited
     inside: set[int] = set()  # their ids
     while stack:
         x = stack.pop()
@@ -62,7 +65,7 @@ def flatten(x: Any, is_leaf: Callable[[Any], bool], what: str) -> tuple[list[Any
 
 def unflatten(tree: Tree, leaves: Sequence[Any]) -> Any:
     """The inverse of `flatten`: what nested so, with these leaves."""
-    made: list[Any] = []  # of what stands behind, the next one last
+    made: list[Any] = []  # built parts, in reverse: the next one to use is last
     at = len(leaves)
     for count, make in reversed(tree.makers):
         if count == _LEAF:
@@ -76,7 +79,7 @@ def unflatten(tree: Tree, leaves: Sequence[Any]) -> Any:
 
 
 def paths(tree: Tree) -> list[str]:
-    """Of each leaf the indices, keys and fields that lead to it, each behind a "_"."""
+    """Returns, for each leaf, the indices, keys and fields that lead to it, each after a "_"."""
     found: list[str] = []
     under: list[tuple[str, Iterator[Any]]] = [("", iter([None]))]
     for mark, (count, _) in zip(tree.marks, tree.makers):
@@ -92,7 +95,7 @@ def paths(tree: Tree) -> list[str]:
 
 
 def values(tree: Tree) -> list[Any]:
-    """What is neither a container nor a leaf, in order."""
+    """Returns the values that are neither containers nor leaves, in order."""
     return [value for count, value in tree.makers if count == _VALUE]
 
 
@@ -112,8 +115,8 @@ def _opened(x: Any) -> tuple[tuple[Any, ...], Callable[[list[Any]], Any], list[A
 
 
 def _is_record(x: Any) -> bool:
-    """A dataclass that compares by value; one that compares by identity is an object to pass on,
-    and so is one that can be called."""
+    """True for a dataclass that compares by value. Callables and dataclasses that compare by
+    identity are passed on as objects."""
     kind = type(x)
     by_value = kind.__eq__ is not object.__eq__
     return hasattr(kind, "__dataclass_fields__") and by_value and not callable(x)
@@ -132,5 +135,6 @@ def _record(kind: type, names: list[str], parts: list[Any]) -> Any:
 
 
 def _exact(x: Any) -> tuple[type, Any]:
-    """What equals only the same: 0 is not 0.0 or False, -0.0 not 0.0, and a NaN is itself."""
+    """Returns a key that equals only that of the same value: 0 is not 0.0 or False, -0.0 is not
+    0.0, and a NaN equals itself."""
     return (type(x), repr(x) if isinstance(x, float | complex | np.generic) else x)

@@ -51,7 +51,7 @@ class Table:
     caps: str
     code: str
     rows: Mapping[Key, Row]
-    digest: str = ""  # of the file
+    digest: str = ""  # the digest of the file
 
 
 def new(device: str, caps: Caps) -> Table:
@@ -67,7 +67,7 @@ def caps_digest(caps: Caps) -> str:
 
 
 def default_path(caps: Caps) -> Path | None:
-    """Where the table for these Caps is kept; None where nothing is kept."""
+    """Returns the path of the table for these Caps, or None where nothing is kept."""
     folder = default_directory()
     return None if folder is None else folder / f"tuned-{caps_digest(caps)}.json"
 
@@ -76,10 +76,11 @@ def default_path(caps: Caps) -> Path | None:
 
 
 def active(caps: Caps) -> Table | None:
-    """The table that compiling for these Caps goes by, or None.
+    """Returns the table that the compiler uses for these Caps, or None.
 
-    Raises UsageError when the file that WEFT_TUNING names cannot be read, FileFormatError when it
-    is no table. A broken table in the cache directory is left aside with a line on stderr.
+    Raises UsageError when the file that WEFT_TUNING names cannot be read, and FileFormatError when
+    it is not a table. weft ignores a broken table in the cache directory and prints a line on
+    stderr.
     """
     named = os.environ.get("WEFT_TUNING")
     if named is not None:
@@ -93,7 +94,7 @@ def active(caps: Caps) -> Table | None:
     try:
         return None if path is None else _fitting(_load(str(path)), caps, str(path))
     except OSError:
-        return None  # there is none
+        return None  # the file does not exist
     except FileFormatError as error:
         say(f"{error}; it is not used; to replace it: {_again(caps)}")
         return None
@@ -116,7 +117,8 @@ def _read(path: str, mtime: int, size: int) -> Table:
 
 
 def _again(caps: Caps, out: str | None = None) -> str:
-    """The command that measures anew, into the file `out` where the user named one."""
+    """Returns the command that repeats the measurement, into the file `out` if the user named
+    one."""
     file = [] if out is None else ["--out", out]
     return command("tune", "--device", caps.name.partition("-")[0], *file)
 
@@ -144,7 +146,7 @@ def read(path: str | os.PathLike[str]) -> Table:
         device, caps, code = (_text(data.get(key), key) for key in ("device", "caps", "code"))
         _want(isinstance(data.get("rows"), list), '"rows" is not a list')
         rows = dict(_row(entry) for entry in data["rows"])
-    except (ValueError, RecursionError) as error:  # ours, and what JSON and UTF-8 raise
+    except (ValueError, RecursionError) as error:  # our own errors, and those of JSON and UTF-8
         raise FileFormatError(f"{path} is no tuning table: {error}") from None
     return Table(device, caps, code, rows, hashlib.sha256(raw).hexdigest()[:16])
 

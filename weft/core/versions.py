@@ -1,5 +1,8 @@
-"""What is kept on disk between processes goes by the source that made it: one list of that source
-for each kind of thing kept, so that a changed file never serves what it would no longer make."""
+"""The source versions of files kept on disk between processes.
+
+One list names the source behind each kind of file. A changed source file so never serves what it
+would no longer make.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[1]
 
-# kind -> the packages and modules whose code makes it (tests/core/test_versions.py holds the
-# list against their imports).
+# kind -> the packages and modules whose code makes it (tests/core/test_versions.py checks the list
+# against their imports).
 MADE_BY: dict[str, tuple[str, ...]] = {
     "programs": (
         "core", "graph", "kernel", "program", "ops", "transform", "templates", "compile", "models",

@@ -18,15 +18,16 @@ Role = Literal["input", "scalar", "state", "weight"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One value. `attrs` are plain data (ints, floats, strings, dtypes, tuples); for op "const"
-    `attrs["value"]` is a NumPy array, and for op "call" `body` is the composite's Graph.
+    """One value of a Graph.
 
-    A call stands for the first output of its body. Each further one is a node of op "result" over
-    the call, with attrs index: the output's number in the body.
+    `attrs` are plain data (ints, floats, strings, dtypes, tuples). For op "const", `attrs["value"]`
+    is a NumPy array; for op "call", `body` is the composite's Graph. A call is the first output of
+    its body. Each further output is a node of op "result" over the call, with attrs index: the
+    output's number in the body.
 
-    op "input" has attrs name and role: an "input" is passed at each run; a "scalar" is a 0-d int32
-    passed at each run and kept in the scalar buffer (lengths, positions); "state" lives on the
-    device between runs; a "weight" is read-only, named, and bound when the Program is loaded.
+    op "input" has attrs name and role. An "input" is passed at each run. A "scalar" is a 0-d int32
+    passed at each run and kept in the scalar buffer (lengths, positions). A "state" lives on the
+    device between runs. A "weight" is read-only, named, and bound when the Program is loaded.
     """
 
     op: str
@@ -82,13 +83,13 @@ def results(node: Node) -> tuple[Node, ...]:
 
 
 def toposort(roots: Iterable[Node], stop: Collection[int] = ()) -> Iterator[Node]:
-    """Every node that `roots` need, each once, operands before users (iterative: graphs are
-    deep). What lies behind nodes of `stop` (ids) is not looked at."""
+    """Yields every node that `roots` need, each once, operands before users (iterative: graphs are
+    deep). The operands of nodes in `stop` (ids) are not visited."""
     seen: set[int] = set()
     stack: list[Node | None] = list(reversed(tuple(roots)))
     while stack:
         node = stack.pop()
-        if node is None:  # all that the one below needs has been given
+        if node is None:  # all operands of the node below have been yielded
             done = stack.pop()
             assert done is not None
             yield done

@@ -20,7 +20,7 @@ from weft.graph.ir import Graph, Node, Shape, toposort
 
 FORMAT = 1
 MOST_NODES = 1 << 20
-_DEEPEST = 8  # of attributes within each other
+_DEEPEST = 8  # nesting of attributes
 
 # (op, operands, attributes, line of the user's code) -> Node
 MakeNode = Callable[[str, tuple[Node, ...], Mapping[str, Any], str], Node]
@@ -106,7 +106,7 @@ def _read_node(number: int, line: Any, nodes: list[Node], make: MakeNode) -> Nod
             value = given["value"]
             return Node(op, (), {"value": value}, value.shape, as_dtype(value.dtype))
         made = make(op, inputs, given, "")
-        if not isinstance(made.dtype, DType):  # an attribute says which
+        if not isinstance(made.dtype, DType):  # an attribute that names a dtype
             raise FileFormatError(f"its dtype is {ascii(made.dtype)[:40]}")
         return made
     except (WeftError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

@@ -1,5 +1,5 @@
-"""What makes a Graph well formed. Shapes are recomputed by a rule that the caller passes in, so
-that this package needs no table of ops (`weft.ops.check.verify` passes the primitives' rules)."""
+"""The conditions of a well-formed Graph. A rule that the caller passes in recomputes shapes, so
+this package needs no table of ops (`weft.ops.check.verify` passes the primitives' rules)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ ShapeRule = Callable[[str, list[tuple[Shape, DType]], Mapping[str, Any]], tuple[
 def verify(
     graph: Graph, rule: ShapeRule | None = None, sound: dict[int, Node] | None = None
 ) -> None:
-    """Raises CompileError naming the graph, the node and what is wrong with it. `sound` holds nodes
-    by their ids that were found well formed before, and is given those found now: what a pass left
-    as it was is not looked at again.
+    """Raises CompileError naming the graph, the node and what is wrong with it.
 
-    Checked: inputs are listed once and named apart; every node reached has sound attributes, and
-    (with a rule) the shape and dtype that its op gives; a body fits its call; assignments go to
-    state of the same shape and dtype.
+    `sound` maps ids to nodes that were found well formed before, and receives those found now.
+    Nodes that a pass left unchanged are not checked twice.
+
+    Checked: inputs are listed once and have distinct names; every node reached has valid
+    attributes, and (with a rule) the shape and dtype that its op gives; a body fits its call;
+    assignments go to state of the same shape and dtype.
     """
     _inputs(graph)
     sound = {} if sound is None else sound
