@@ -1,5 +1,7 @@
-"""The primitives and composites: shape rule, NumPy meaning and scalar lowering of each, functions
-to use them (`ops.add(x, y)`), and `bind`, which hands an op to whoever listens for its arguments.
+"""The primitives and composites: shape rule, NumPy meaning and scalar lowering of each.
+
+Also functions to use them (`ops.add(x, y)`), and `bind`, which hands an op to the listener of its
+arguments.
 """
 
 from weft.ops import (  # noqa: F401  (importing registers the primitives)

@@ -112,7 +112,8 @@ def _relu_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
 
 
 def _clip_vjp(outside: Any, inside: Any):  # type: ignore[no-untyped-def]
-    """Of maximum or minimum as bounds: x on a bound has the whole gradient, a NaN none."""
+    """Returns the derivative of maximum or minimum as bounds: x on a bound has the whole gradient,
+    a NaN none."""
 
     def vjp(g: Value, out: Value, x: Value, bound: Value) -> Sequence[Any]:
         return (

@@ -46,12 +46,12 @@ def _attention_abstract(
     return q
 
 
-PAGE = KEYS  # positions of a page: a block of keys, which kernels take at once, lies in one
+PAGE = KEYS  # positions of a page: it holds one block of keys, which kernels take at once
 
 
 def beside(more: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    """The operands of `cached_attention` after the fifth, which stand in this order and which their
-    axes tell apart: scales, the table of pages, sinks."""
+    """Splits the operands of `cached_attention` after the fifth into scales, page table and sinks.
+    They come in this order, and their ranks tell them apart."""
     ranks = [len((x if isinstance(x, Aval | Node) else aval(x)).shape) for x in more]
     scales, table, sinks = ([x for x, r in zip(more, ranks) if r == axes] for axes in (4, 2, 1))
     return scales, table, sinks
@@ -101,9 +101,11 @@ def _attend(
     q: Value, k: Value, v: Value, mask: Value | None, scale: float, softcap: float,
     sinks: Value | None = None,
 ) -> Value:  # fmt: skip
-    """softmax(q k^T scale) v in f32 for q[B,G,R,D], k and v [B,G,S,D], mask[B,G,R,S] (bool, False
-    where hidden); a row that sees nothing gives zeros. sinks[B,G,R] are scores of one more key of
-    each row, which has no value."""
+    """Computes softmax(q k^T scale) v in f32 for q[B,G,R,D], k and v [B,G,S,D], mask[B,G,R,S].
+
+    mask is bool, False where a key is hidden; a row that sees no key gives zeros. sinks[B,G,R] are
+    scores of one more key per row, which has no value.
+    """
     kt, v = f.swap_last(compute(k)), compute(v)
     scores = f.mul(f.dot(compute(q), kt), scale)
     if softcap:
@@ -143,7 +145,7 @@ def _attention(
     g, s = aval(k).shape[1:3]
     if 0 in (b, h, t, d, s):
         return f.full_like(q, 0)
-    rows = h // g * t  # heads of one group side by side: one matrix product per group
+    rows = h // g * t  # heads of one group are adjacent: one matrix product per group
     mask = seen_keys(q, k, lengths, causal, window)
     out = _attend(f.reshape(q, (b, g, rows, d)), k, v, mask, scale, softcap)
     return f.cast(f.reshape(out, (b, h, t, d)), aval(q).dtype)
@@ -152,8 +154,8 @@ def _attention(
 def seen_keys(
     q: Value, k: Value, lengths: Sequence[Value], causal: bool, window: int
 ) -> Value | None:
-    """Which keys each row sees, [B,G,H/G*T,S] (bool), for q[B,H,T,D], k[B,G,S,D] and perhaps one
-    lengths[B]; None where every row sees all."""
+    """Returns the keys that each row sees as bool [B,G,H/G*T,S], or None where every row sees all.
+    Takes q[B,H,T,D], k[B,G,S,D] and perhaps one lengths[B]."""
     b, h, t, _ = aval(q).shape
     g, s = aval(k).shape[1:3]
     full = (b, g, h // g, t, s)
@@ -188,7 +190,8 @@ def of_slots(cache: Value, slot: Value, more: Sequence[Value], which: int) -> Va
 
 
 def _of_slots(plane: Value, slot: Value, table: Sequence[Value]) -> Value:
-    """What a plane [S,G,L,W], or [pages,G,PAGE,W] with a table, holds of each row's slot."""
+    """Returns the content of each row's slot in a plane [S,G,L,W], or [pages,G,PAGE,W] with a
+    table."""
     if not table:
         return f.gather(plane, slot)
     pages, groups, page, width = aval(plane).shape

@@ -1,7 +1,9 @@
-"""The derivative of attention: composites whose bodies materialise the scores (templates never do).
+"""The derivative of attention: composites whose bodies materialise the scores (templates do not).
 
 With s the scores, p = exp(s - lse) the weights, g the gradient of the output and
-delta = sum(g * out, -1): dv = p^T g, ds = p * (g v^T - delta), dq = ds k, dk = ds^T q
+
+    delta = sum(g * out, -1), dv = p^T g, ds = p * (g v^T - delta), dq = ds k, dk = ds^T q
+
 (Dao et al., "FlashAttention", 2022, appendix B.4).
 """
 
@@ -22,7 +24,7 @@ from weft.ops.functions import Value
 from weft.ops.primitive import Aval, aval
 from weft.ops.rules import want
 
-UNSEEN = 1e30  # the log-sum-exp of a row that sees nothing: every exp(s - lse) is 0
+UNSEEN = 1e30  # the log-sum-exp of a row that sees no key: every exp(s - lse) is 0
 
 
 def _check(

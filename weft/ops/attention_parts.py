@@ -1,8 +1,8 @@
-"""cached_attention in parts of the cache that meet: compiling makes these of decoding steps.
+"""cached_attention in parts of the cache that are merged: the compiler uses it for decoding steps.
 
-A part gives its weighted values before they are divided, the largest score and the sum of weights
-under it; parts meet by scaling to the largest of all (Milakov and Gimelshein, "Online normalizer
-calculation for softmax", 2018). Where a row sees nothing of a part the three are 0, LEAST and 0.
+A part gives its weighted values before the division, its largest score and its sum of weights.
+Parts are scaled to the largest score of all and added (Milakov and Gimelshein, "Online normalizer
+calculation for softmax", 2018). Where a row sees no key of a part, the three are 0, LEAST and 0.
 """
 
 from __future__ import annotations

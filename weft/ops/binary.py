@@ -102,7 +102,7 @@ def _floor_divide(b: Builder, x: Expr, y: Expr) -> Expr:
         return division.floor_divide(b, x, y)
     if x.type.dtype.kind == "uint":
         return _div(b, x, y)
-    divisor, _, _ = _safe_divisor(b, y)  # 1 where nothing is left: there is no rounding down
+    divisor, _, _ = _safe_divisor(b, y)  # 1 where the remainder is 0: there is no rounding down
     rest = b.let(kb.binary("rem", x, divisor), "rest")
     below = kb.binary("and", kb.ne(rest, 0), kb.binary("lt", kb.binary("xor", rest, y), 0))
     return kb.binary("sub", _div(b, x, y), kb.cast(below, x.type.dtype))
@@ -116,8 +116,11 @@ def _np_remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _np_floor_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of f32 by way of float64: the exact remainder leaves a multiple of y, whose quotient float64
-    misses by less than a half, up to 2**49; beyond, floor is far below what f32 shows."""
+    """Computes f32 quotients in float64.
+
+    x less its exact remainder is a multiple of y, whose quotient float64 misses by less than a
+    half, up to 2**49. Beyond that the floor is far below the precision of f32.
+    """
     if x.dtype == np.float32:
         a, c = x.astype(np.float64), y.astype(np.float64)
         exact = np.rint((a - np.remainder(a, c)) / c)
@@ -154,7 +157,8 @@ def _np_pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if x.dtype.kind == "f":
         return np.power(x, y)
     bits = 8 * y.dtype.itemsize
-    count = np.abs(y).astype(f"u{y.dtype.itemsize}")  # also of the least integer, whose abs wraps
+    # holds for the least integer too, whose abs wraps
+    count = np.abs(y).astype(f"u{y.dtype.itemsize}")
     out, base = np.ones_like(x), x.copy()
     for bit in range(bits):
         out = np.where((count >> bit) & 1 != 0, out * base, out)
@@ -174,7 +178,7 @@ def _extreme(op: str) -> Lower:
 
 def _compare(op: str) -> Lower:
     def lower(b: Builder, x: Expr, y: Expr) -> Expr:
-        if x.type.dtype == dt.bool_:  # only equal takes bool
+        if x.type.dtype == dt.bool_:  # `equal` alone takes bool
             return kb.not_(kb.binary("xor", x, y))
         if not x.type.dtype.is_float:
             return kb.binary(op, x, y)

@@ -28,9 +28,12 @@ _EXACT = 512  # products of bytes whose sum a float32 holds exactly
 
 
 def quantize_linear(x: Value, scale: Value, zero: Value) -> Value:
-    """x[...] as codes of zero's dtype (int8 or uint8): x / scale to the nearest even integer plus
-    zero, at the ends of the dtype's range beyond it; NaN gives 0. scale (float32) and zero have x's
-    rank, and its size or 1 along each axis; or no axes."""
+    """Returns x[...] as codes of zero's dtype (int8 or uint8): x / scale, rounded half to even,
+    plus zero.
+
+    Codes saturate at the ends of the dtype's range; NaN gives 0. scale (float32) and zero have x's
+    rank, and its size or 1 along each axis; or they are scalars.
+    """
     return f.call(QUANTIZE, x, scale, zero)
 
 
@@ -61,7 +64,7 @@ def _quantize(x: Value, scale: Value, zero: Value) -> Value:
     shape = aval(x).shape
     wide = f.round_(f.div(x, f.broadcast(scale, shape)))
     wide = f.add(wide, f.broadcast(f.cast(zero, dt.float32), shape))
-    return f.cast(wide, aval(zero).dtype)  # which saturates
+    return f.cast(wide, aval(zero).dtype)  # the cast saturates
 
 
 def _dequantize_abstract(codes: Aval, scale: Aval, zero: Aval) -> Aval:
@@ -94,8 +97,11 @@ def _conv_abstract(
     x: Aval, w: Aval, start: Aval, *, stride: Sizes, padding: Sides, dilation: Sizes, groups: int,
     zero: int,
 ) -> Aval:  # fmt: skip
-    """As `conv` for codes: start[O] plus the sum of products, exactly, in int32 (float32 where
-    there is one channel per group). What lies around x is `zero`."""
+    """Shape rule of `conv` for codes: start[O] plus the exact sum of products.
+
+    The result is int32 (float32 where there is one channel per group). The padding has the value
+    `zero`.
+    """
     deep = _is_deep(x.shape, w.shape, groups)
     _wants(CONV, x, w, start, w.shape[0], dt.float32 if deep else dt.int32)
     if len(x.shape) != len(w.shape) or not (deep or (groups == 1 and x.shape[1] == w.shape[1])):
@@ -105,7 +111,7 @@ def _conv_abstract(
 
 
 def _is_deep(x: Sizes, w: Sizes, groups: int) -> bool:
-    """Whether each channel is convolved by itself."""
+    """True if each channel is convolved by itself."""
     return w[1] == 1 and groups == x[1] == w[0]
 
 

@@ -1,7 +1,7 @@
-"""What a composite is: a named op with a body written in primitives.
+"""Composites: named ops with a body written in primitives.
 
-A template may claim a composite by its name; otherwise its body is inlined. So no template has to
-find its work by matching patterns.
+A template may claim a composite by its name; otherwise the body is inlined. So templates find their
+work without matching patterns.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ from weft.ops.primitive import AbstractRule, Aval, NumpyRule, VjpRule, building
 
 @dataclass(frozen=True)
 class Composite:
-    """`body(*values, **params)` computes the result with ops functions, on arrays or Nodes; of a
-    composite with several outputs it gives a tuple, and so does `abstract`. `numpy`, where given,
-    is a faster form of the same for eager use. `vjp`, where given, is the derivative of the one
-    output (else, and for several outputs, that of the body). `kind` is "movement" where the emitter
-    knows how its index moves, so that it is fused as movement is. `defaults` holds every parameter
-    with its default; None means that the caller must give it. `carries` (operand, output) says that
-    the one becomes the other, and may share its buffer: state, of which there are no rows."""
+    """The definition of a composite.
+
+    `body(*values, **params)` computes the result with ops functions, on arrays or Nodes. A
+    composite with several outputs gives a tuple, and so does `abstract`.
+    `numpy`, if given, is a faster form of the body for eager use.
+    `vjp`, if given, is the derivative of a single output; otherwise the body is differentiated.
+    `kind` is "movement" where the emitter knows how the index moves, so that it fuses as movement
+    does.
+    `defaults` holds every parameter with its default; None marks one that the caller must give.
+    `carries` (operand, output) says that the operand becomes the output and may share its buffer.
+    It is state and has no rows.
+    """
 
     name: str
     abstract: AbstractRule

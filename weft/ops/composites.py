@@ -64,7 +64,7 @@ def compute(x: Value) -> Value:
 
 
 def no_columns(x: Value) -> bool:
-    """Whether the rows of x are empty."""
+    """True if the rows of x are empty."""
     return aval(x).shape[-1] == 0
 
 
@@ -117,8 +117,8 @@ def _layer_norm(x: Value, w: Value, b: Value, *, eps: float) -> Value:
 
 
 def _rms_norm(x: Value, w: Value, *, eps: float, offset: float) -> Value:
-    """x / sqrt(mean(x^2) + eps) * (offset + w) over the last axis (Zhang & Sennrich 2019); Gemma
-    stores w - 1, hence the offset."""
+    """Computes x / sqrt(mean(x^2) + eps) * (offset + w) over the last axis (Zhang & Sennrich 2019).
+    `offset` serves Gemma, which stores w - 1."""
     c = compute(x)
     r = rsqrt(f.add(mean_last(f.mul(c, c)), eps))
     return f.cast(f.mul(f.mul(c, keep_last(r, c)), offset_rows(w, c, offset)), aval(x).dtype)

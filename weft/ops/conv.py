@@ -1,6 +1,7 @@
-"""conv and conv_transpose over images of any rank: composites whose bodies are movement and one
-dot, so that gradients need neither scatter nor a rule for the convolution, and code does not grow
-with the window.
+"""conv and conv_transpose over images of any rank.
+
+They are composites whose bodies are movement and one dot. So gradients need neither a scatter nor a
+rule for the convolution, and code does not grow with the window.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Sides = tuple[tuple[int, int], ...]  # zeros before and after, per spatial axis
 def window_counts(
     name: str, size: Sequence[int], kernel: Sizes, stride: Sizes, padding: Sides, dilation: Sizes
 ) -> Sizes:
-    """How many windows fit along each axis. Raises ShapeError when none does."""
+    """Returns the number of windows that fit along each axis. Raises ShapeError when none does."""
     if not len(size) == len(kernel) == len(stride) == len(padding) == len(dilation):
         raise ShapeError(
             f"{name}: kernel {kernel}, stride {stride}, padding {padding} and dilation {dilation} "
@@ -78,7 +79,7 @@ def _conv(
     o, per, *kernel = aval(w).shape
     rank = len(kernel)
     seen = _seen(compute(x), kernel, stride, padding, dilation)
-    n, c, *pairs = aval(seen).shape  # of each axis the kernel's, then the result's
+    n, c, *pairs = aval(seen).shape  # per axis: the kernel's size, then the result's
     if per == 1 and o == c == groups:
         return _depthwise(seen, w)
     size = pairs[1::2]
@@ -165,7 +166,7 @@ def _conv_transpose(
     spread = f.reshape(compute(spread), (n, per * groups, *kernel, *size))
     order = [2 + i + j * rank for i in range(rank) for j in (0, 1)]
     spread = f.transpose(spread, (0, 1, *order))
-    # what output_padding adds may hold one window more, which is no element's
+    # output_padding may make room for one more window, which no element of x has
     more = [m for k, s in zip(counts, size) for m in (0, k - s)]
     spread = f.pad(spread, (0,) * (2 + 2 * rank), (0, 0, *more))
     zeros = f.broadcast(f.const(0.0, aval(spread).dtype), (n, per * groups, *image))

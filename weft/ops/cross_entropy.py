@@ -47,7 +47,7 @@ def _grad_abstract(
 
 
 def _settled(x: Value, logits: Value, targets: Value, ignore_index: int) -> Value:
-    """x [N, ...] with 0 in rows whose target is ignored, NaN where it is no class."""
+    """Returns x [N, ...] with 0 in rows whose target is ignored and NaN where it is not a class."""
     ignored = f.equal(targets, ignore_index)
     known = f.bitwise_and(f.less_equal(0, targets), f.less(targets, aval(logits).shape[1]))
     rows = [m if len(aval(x).shape) == 1 else keep_last(m, x) for m in (ignored, known)]
@@ -57,9 +57,11 @@ def _settled(x: Value, logits: Value, targets: Value, ignore_index: int) -> Valu
 def _cross_entropy(
     logits: Value, targets: Value, *, ignore_index: int, label_smoothing: float
 ) -> Value:
-    """-sum(q log softmax(logits)) over the classes, where q is 1 - label_smoothing at the target
-    plus label_smoothing / V everywhere (Szegedy et al. 2016); 0 where a target is ignore_index,
-    else NaN where it is no class."""
+    """Computes -sum(q log softmax(logits)) over the classes.
+
+    q is 1 - label_smoothing at the target plus label_smoothing / V everywhere (Szegedy et al.
+    2016). The loss is 0 where a target is ignore_index, and NaN where a target is not a class.
+    """
     s = shifted(compute(logits))
     n, v = aval(s).shape
     start = f.mul(f.iota((n,), 0, dt.int32), v)
@@ -73,8 +75,8 @@ def _cross_entropy(
 def _cross_entropy_grad(
     logits: Value, targets: Value, g: Value, *, ignore_index: int, label_smoothing: float
 ) -> Value:
-    """(softmax(logits) - q) * g, with q as in cross_entropy; zeros in ignored rows, NaN in those
-    whose target is no class. In the dtype of the logits."""
+    """Computes (softmax(logits) - q) * g, with q as in cross_entropy, in the dtype of the logits.
+    Ignored rows give zeros; rows whose target is not a class give NaN."""
     e = f.exp(shifted(compute(logits)))
     n, v = aval(e).shape
     low = label_smoothing / v

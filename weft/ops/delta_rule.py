@@ -38,10 +38,12 @@ def _delta_rule(
     q: Value, k: Value, v: Value, decay: Value, rate: Value, slot: Value, memory: Value,
     *, tiled: bool, scale: float,
 ) -> tuple[Value, Value]:  # fmt: skip
-    """What each row reads [N,H,V], and the memories after all of them. Row n, in its order, does
-    M = decay M; M += k (rate (v - k M)); scale q M to the memory of its slot. A slot of -1 - s is
-    s, emptied before. The rows of a slot stand side by side. Head h shares key h // (H / G), or
-    h % G where heads are `tiled`."""
+    """Returns each row's reading [N,H,V], and the memories after all rows.
+
+    Row n, in order, does M = decay M; M += k (rate (v - k M)); and reads scale q M, on the memory
+    of its slot. A slot of -1 - s is slot s, emptied first. The rows of a slot are adjacent. Head h
+    shares key h // (H / G), or h % G where heads are `tiled`.
+    """
     (n, groups, depth), (_, heads, width) = aval(q).shape, aval(v).shape
     share = heads // groups
 
@@ -49,7 +51,7 @@ def _delta_rule(
         return f.slice_(x, (i, *(0,) * (len(aval(x).shape) - 1)), (i + 1, *aval(x).shape[1:]))
 
     def vectors(x: Value, i: int) -> Value:
-        """Of each head its key [1,H,1,K]."""
+        """Returns the key of each head [1,H,1,K]."""
         one = (1, 1, groups, depth) if tiled else (1, groups, 1, depth)
         full = (1, share, groups, depth) if tiled else (1, groups, share, depth)
         return f.reshape(f.broadcast(f.reshape(row(x, i), one), full), (1, heads, 1, depth))

@@ -22,7 +22,8 @@ def evaluate(
     their own NumPy meaning. A bounded input (rows) is evaluated at its full shape.
     """
     values = _bind_inputs(graph, inputs)
-    several: dict[int, tuple[np.ndarray, ...]] = {}  # all that a node gives: more than one of calls
+    # all outputs of a node; only calls have more than one
+    several: dict[int, tuple[np.ndarray, ...]] = {}
     for node in toposort(graph.roots()):
         if node.op == "result":
             values[id(node)] = several[id(node.inputs[0])][node.attrs["index"]]

@@ -40,8 +40,8 @@ def line_of(error: BaseException) -> str:
 def make_node(
     op: str, inputs: tuple[Node, ...], attrs: Mapping[str, Any], where: str | None = None
 ) -> Node:
-    """A checked Node: its shape and dtype come from the primitive's shape rule. For op "call" the
-    composite's body is built (or shared), and the node stands for the first of its outputs (see
+    """Makes a checked Node, whose shape and dtype come from the primitive's shape rule. For op
+    "call" it builds (or shares) the composite's body; the node is the first of its outputs (see
     `graph.ir.results`)."""
     avals = tuple(Aval(x.shape, x.dtype) for x in inputs)
     out = PRIMITIVES[op].abstract(*avals, **attrs)

@@ -1,9 +1,9 @@
 """Data-dependent movement: gather scatter_add update sort.
 
-Indices are int32 and count from the front. gather gives NaN, 0 or False (`missing`) at an index
-outside its axis; scatter_add and update drop rows whose index is outside axis 0. scatter_add adds
-in the order of its rows; update's indices must otherwise be unique. sort is stable and puts NaN
-last (first when descending).
+Indices are int32 and count from the front.
+Gather gives NaN, 0 or False (`missing`) at an index outside its axis. Scatter_add and update drop
+rows whose index is outside axis 0. Scatter_add adds in the order of its rows; the indices of update
+must otherwise be unique. Sort is stable and puts NaN last (first when descending).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def _gather_abstract(x: Aval, idx: Aval, *, axis: int) -> Aval:
 
 
 def missing(dtype: dt.DType) -> float | int | bool:
-    """What gather gives where an index is outside: NaN of floats, 0 of integers, False of bools."""
+    """Returns the value that gather gives for an index outside its axis: NaN for floats, 0 for
+    integers, False for bools."""
     return float("nan") if dtype.is_float else False if dtype == dt.bool_ else 0
 
 

@@ -30,7 +30,8 @@ def _numpy(x: np.ndarray, *, axis: int) -> np.ndarray:
 
 
 def _body(x: Value, *, axis: int) -> Value:
-    """The largest so far plus the log of a sum that shrinks whenever that grows."""
+    """Computes the largest element so far plus the log of a sum, which is rescaled whenever the
+    largest grows."""
     wide = f.cast(x, dt.compute_dtype(aval(x).dtype))
     top = scan(wide, "max", axis)
     shrink = _ratio(shifted(top, axis, 1, -math.inf), top)

@@ -52,7 +52,7 @@ def _broadcast_abstract(x: Aval, *, shape: Shape) -> Aval:
 
 
 def slice_length(start: int, stop: int, step: int) -> int:
-    """How many indices range(start, stop, step) has."""
+    """Returns the number of indices in range(start, stop, step)."""
     return len(range(start, stop, step))
 
 

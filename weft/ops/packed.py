@@ -1,4 +1,4 @@
-"""dequantize: the float32 matrix that packed weights stand for (core/packed says what they are).
+"""dequantize: the float32 matrix that packed weights encode (core/packed defines them).
 
 Integers of any kind are exact in float32, and each step rounds once, so every device gives the bits
 of `core.packed.dequantized`.

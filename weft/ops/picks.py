@@ -1,9 +1,8 @@
-"""first_rows: numbers that choose matrices of a product, and how many of the rows that meet each of
-these anybody reads.
+"""first_rows: numbers that choose matrices of a product, with a count of rows to compute for each.
 
-It changes no number. A product whose right operand is a gather of matrices by first_rows(numbers,
-counts), both int32 [B], may leave the rows from counts[i] on of entry i as they are, and so skip
-the entries with none. Whoever uses it must not read these rows.
+It changes no number. A product may have a gather of matrices by first_rows(numbers, counts), both
+int32 [B], as its right operand. It may then leave the rows from counts[i] on of entry i uncomputed,
+and so skip entries without rows. Its users must not read those rows.
 """
 
 from __future__ import annotations

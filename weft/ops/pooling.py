@@ -20,7 +20,7 @@ from weft.ops.rules import want
 from weft.ops.tape import pull_through
 from weft.ops.windows import least, windows
 
-FEW = 16  # places of a window that code is written out for
+FEW = 16  # windows of up to this many places are unrolled
 
 
 def _abstract(name: str) -> Callable[..., Aval]:
@@ -38,7 +38,7 @@ def _place_by_place(
     join: Callable[..., Value], x: Value, fill: float,
     *, kernel: Sizes, stride: Sizes, padding: Sides, dilation: Sizes,
 ) -> Value:  # fmt: skip
-    """What each place of the window sees, row by row, joined."""
+    """Joins the values under each place of the window with `join`, place by place, row by row."""
     wide = padded(compute(x), padding, fill)
     n, c, *size = aval(wide).shape
     counts = window_counts("window", size, kernel, stride, ((0, 0),) * len(kernel), dilation)
@@ -76,9 +76,9 @@ def _max_pool(x: Value, **params: Any) -> Value:
 
 
 def _maxima(x: Value, *, kernel: Sizes, stride: Sizes, padding: Sides, dilation: Sizes) -> Value:
-    """The largest along the last axis, then of those along the one before, and so on. The first of
-    equals is then the first in the first row that has it, which gets the gradient, as in
-    PyTorch."""
+    """Returns the largest along the last axis, then the largest of the results along the axis
+    before, and so on. Among equals it is the first in the first row that has it, which gets the
+    gradient, as in PyTorch."""
     wide = compute(x)
     for i in reversed(range(len(kernel))):
         at = {"axis": i + 2, "size": kernel[i], "stride": stride[i], "dilation": dilation[i]}

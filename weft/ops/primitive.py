@@ -1,8 +1,8 @@
-"""What a primitive is, the table of all of them, and `bind`, which hands an op to its listener.
+"""The record of a primitive, the table of all primitives, and `bind`, which hands an op to its
+listener.
 
-A primitive's shape rule, NumPy meaning, scalar lowering and derivative stand side by side in one
-record. Nothing else in weft knows an op by name except templates that claim a
-composite.
+One record holds a primitive's shape rule, NumPy meaning, scalar lowering and derivative. Nothing
+else in weft knows an op by name except templates that claim a composite.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weft.graph.ir import Shape
 
 @dataclass(frozen=True, slots=True)
 class Aval:
-    """What is known of a value before it exists: shape and dtype."""
+    """The abstract value of an operand or result: shape and dtype."""
 
     shape: Shape
     dtype: DType
@@ -43,13 +43,14 @@ VjpRule = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Primitive:
-    """One of the primitives, whole: what is not in its record nobody needs to know of it.
+    """The complete definition of one primitive.
 
-    `kind` says which template family computes it: "elementwise", "movement", "reduce", "dot",
-    "gather", "scatter", "sort", "source", "call" or "result". `cost` is its work per element, in
-    additions: what grouping weighs against memory. `ranges` has an entry for each operand of an
-    elementwise one: the floats that it is tried on, forward and backward, in tests and in `weft
-    check`."""
+    `kind` names the template family that computes it: "elementwise", "movement", "reduce", "dot",
+    "gather", "scatter", "sort", "source", "call" or "result".
+    `cost` is its work per element, in additions; grouping weighs it against memory traffic.
+    `ranges` has an entry per operand of an elementwise primitive: the floats on which tests and
+    `weft check` try it, forward and backward.
+    """
 
     name: str
     kind: str
@@ -73,7 +74,7 @@ def register(primitive: Primitive) -> Primitive:
 
 
 class Listener(Protocol):
-    """Whoever turns a bound op into a value: eager NumPy, a device, or the tracer."""
+    """A party that turns a bound op into a value: eager NumPy, a device, or the tracer."""
 
     def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any: ...
 
@@ -102,10 +103,10 @@ def register_listener(cls: type, listener: Listener, rank: int = 1) -> None:
 
 
 def bind(op: str, *values: Any, **attrs: Any) -> Any:
-    """Hands primitive `op` to whoever listens for its arguments; plain arrays run on NumPy.
+    """Hands primitive `op` to the listener of its arguments; plain arrays run on NumPy.
 
-    Values are at primitive level: equal shapes and dtypes where the primitive wants them. A call
-    of a composite with several outputs gives a tuple.
+    Values are at primitive level: equal shapes and dtypes where the primitive wants them. A call of
+    a composite with several outputs gives a tuple.
     """
     best, listener = 0, None
     for value in values:
@@ -135,13 +136,13 @@ _TRACING = _State()
 
 
 def tracing() -> bool:
-    """Whether this thread is building a Graph (then sources such as iota become nodes)."""
+    """True if this thread is building a Graph (sources such as iota then become nodes)."""
     return _TRACING.depth > 0
 
 
 @contextmanager
 def building() -> Iterator[None]:
-    """While inside, sources become graph nodes."""
+    """Makes sources become graph nodes inside the block."""
     _TRACING.depth += 1
     try:
         yield
@@ -151,7 +152,7 @@ def building() -> Iterator[None]:
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """While inside, sources are arrays, also where a Graph is being built."""
+    """Makes sources become arrays inside the block, even while a Graph is being built."""
     depth, _TRACING.depth = _TRACING.depth, 0
     try:
         yield

@@ -22,37 +22,40 @@ from weft.ops.rules import want
 
 BLOCK = 32  # k that share a scale
 LARGEST = {1: 127, 2: 127 * 128}  # code, by the number of planes of bytes
-STEP = 128  # of the first plane, where there are two
+STEP = 128  # of the first plane's codes, where there are two
 HUGE = float(np.finfo(np.float32).max)
 TINY = 2.0**-100  # blocks whose largest element is smaller count as zeros
 
 
 def quantize(x: Value, planes: int = 1) -> tuple[Value, ...]:
-    """x[..., K] as int8 codes [..., K], of two `planes` a second one of finer steps, and float32
-    scales [..., K / 32]. With t the largest |x| of a block its scale is t * (1 / n) and its codes
-    rint(x * (n / t)), n = 127 or 16256; a second plane holds what 128 times the first leaves.
-    Blocks of zeros have scale 0. Where t is infinite or NaN so is the scale, and codes are 0: what
-    is multiplied with them is NaN. Raises ShapeError where 32 does not divide K."""
+    """Quantises x[..., K] to int8 codes [..., K] and float32 scales [..., K / 32].
+
+    With two `planes` there is a second array of codes, for finer steps. With t the largest |x| of a
+    block, its scale is t * (1 / n) and its codes rint(x * (n / t)), n = 127 or 16256. A second
+    plane holds the remainder after 128 times the first. Blocks of zeros have scale 0. If t is
+    infinite or NaN, so is the scale, and codes are 0, so products with them are NaN. Raises
+    ShapeError where 32 does not divide K.
+    """
     codes: tuple[Value, ...] = f.call("quantize", x, planes=planes)
     return codes
 
 
 def rescale(*parts: Value, whole: bool = False) -> Value:
-    """The float32 rows [..., K] that the parts that `quantize` gives stand for. `whole` says that
-    a product reads the parts themselves; compile/interleave finds out."""
+    """Returns the float32 rows [..., K] that the parts from `quantize` encode. `whole` marks a
+    product that reads the parts themselves; compile/interleave sets it."""
     return f.call("rescale", *parts, whole=whole)
 
 
 def run_of(form: Form, k: int) -> int:
-    """How many k share the scales of both operands where rows so quantised meet weights of a form;
-    0 where their products take no integers of it."""
+    """Returns the number of k that share both scales where quantised rows meet weights of a form.
+    Returns 0 if their products cannot use the form's integers."""
     run = min(form.group, BLOCK)
     whole = k % BLOCK == 0 and run in (16, BLOCK) and form.group % run == 0
     return run if whole and form.values == "int" and 32 // min(form.planes) <= run else 0
 
 
 def takes_integers(node: Node) -> bool:
-    """Whether this is a `rescale` whose parts a product reads."""
+    """True for a `rescale` whose parts a product reads."""
     return node.op == "call" and node.attrs["name"] == "rescale" and node.attrs["params"]["whole"]
 
 

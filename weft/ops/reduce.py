@@ -1,6 +1,6 @@
 """Reductions: sum max argmax. Reduced axes disappear; sum keeps its dtype.
 
-f16 and bf16 are summed in f32 and rounded once; integers wrap. max and argmax treat NaN as the
+Sums of f16 and bf16 run in f32 and round once; integers wrap. Both max and argmax treat NaN as the
 largest (the first NaN wins); ties go to the first index.
 """
 
@@ -82,7 +82,7 @@ def _sum_vjp(g: Value, out: Value, x: Value, *, axes: tuple[int, ...]) -> Sequen
 
 
 def _is_top(x: Value, top: Value) -> Value:
-    """Where x is the largest, given that (bool): a NaN is."""
+    """Returns the bool mask of elements equal to the largest, `top`; a NaN counts."""
     return f.bitwise_or(f.equal(x, top), f.isnan(x))
 
 

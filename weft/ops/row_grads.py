@@ -1,6 +1,7 @@
-"""Derivatives of the composites of rows, as composites that a template may compute as one kernel:
-softmax_grad log_softmax_grad layer_norm_grad rms_norm_grad, by the rows themselves;
-norm_weight_grads, by the weights of a norm; moments and rms_scale, the statistics that these need.
+"""Derivatives of row-wise composites, as composites that a template may compute in one kernel.
+
+By the rows: softmax_grad, log_softmax_grad, layer_norm_grad, rms_norm_grad. By the weights of a
+norm: norm_weight_grads. The statistics that both need: moments and rms_scale.
 """
 
 from __future__ import annotations
@@ -56,8 +57,10 @@ def _centred(x: Value, eps: float) -> tuple[Value, Value]:
 
 
 def _layer_norm_grad(x: Value, w: Value, g: Value, *, eps: float) -> Value:
-    """r (v - mean(v) - h mean(v h)), where h = (x - mean) r is the standardised row, r = 1 /
-    sqrt(var + eps) and v = g w (Ba et al. 2016, differentiated)."""
+    """Computes r (v - mean(v) - h mean(v h)) (Ba et al. 2016, differentiated).
+
+    Here h = (x - mean) r is the standardised row, r = 1 / sqrt(var + eps) and v = g w.
+    """
     d, r = _centred(x, eps)
     h = f.mul(d, keep_last(r, d))
     v = f.mul(compute(g), as_rows(w, d))

@@ -1,13 +1,13 @@
 """Running sums, products and extremes along an axis (`scan`), and the product over axes (`prod`).
 
-A scan joins what comes before an element with it: by "sum", "prod", "max" or "min" (NaN wins), or
-as the recurrence "linear", y[i] = a[i] y[i-1] + x[i], whose operands are x and a. f16 and bf16 are
-joined in f32 and rounded once; integers wrap. Where nothing flows nothing is added: a zero times
-an infinity, which only a product of many factors has become, is zero in "linear" and `times`.
+A scan joins an element with everything before it, by "sum", "prod", "max" or "min" (NaN wins).
+"linear" is the recurrence y[i] = a[i] y[i-1] + x[i], with operands x and a. Narrow floats (f16 and
+bf16) are joined in f32 and rounded once; integers wrap. In "linear" and `times` a zero factor
+always gives zero, also times an infinity, which a long product may have reached.
 
-The gradients are scans again (Blelloch, "Prefix sums and their applications", 1990): of a sum the
-sum the other way round, of a product and of an extreme a recurrence. No one of them divides by
-what may be zero, so they can be differentiated again wherever they are.
+The gradients are scans again (Blelloch, "Prefix sums and their applications", 1990). A sum's
+gradient is the sum in the other direction, and that of a product or extreme is a recurrence. None
+of them divides by a possible zero, so all can be differentiated again everywhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from weft.ops.primitive import Aval, aval
 from weft.ops.rules import axes_of, axis_of, canonical_axis, same, want
 
 OPS = ("sum", "prod", "max", "min", "linear")
-State = tuple[Value, ...]  # what stands for a run of elements; see `joined`
+State = tuple[Value, ...]  # the state of a run of elements; see `joined`
 
 
 def scan(
@@ -57,14 +57,15 @@ def times(x: Value, y: Value) -> Value:
 
 
 def accumulator(dtype: dt.DType) -> dt.DType:
-    """What a scan of `dtype` is joined in: f32 for narrow floats, 32 bits for integers."""
+    """Returns the dtype in which a scan of `dtype` is joined: f32 for narrow floats, 32 bits for
+    integers."""
     if dtype.is_float:
         return dt.compute_dtype(dtype)
     return dtype if dtype.itemsize >= 4 else dt.int32
 
 
 def empty(op: str, dtype: dt.DType) -> float | int:
-    """What no elements give, in a compute dtype."""
+    """Returns the result for no elements, in a compute dtype."""
     if op in ("sum", "linear"):
         return 0
     if op == "prod":
@@ -151,7 +152,7 @@ def joined(op: str, s: State, t: State) -> State:
 
 
 def finished(op: str, state: State) -> Value:
-    """The value that a state stands for."""
+    """Returns the value that a state encodes."""
     if op == "prod" and len(state) == 2:
         return f.mul(state[0], f.pow_(f.full_like(state[0], 2), state[1]))
     return state[-1]
@@ -208,7 +209,7 @@ def _scan_vjp(
         back = scan(g, op, axis, False, not reverse, shifted(a, axis, 1, 1, not reverse))
         before = shifted(out, axis, 1, 0, reverse)
         return f.cast(back, narrow), lambda: f.cast(times(back, before), narrow)
-    if exclusive:  # the inclusive scan, moved on by one
+    if exclusive:  # the inclusive scan, shifted by one
         g = shifted(g, axis, 1, 0, not reverse)
     if exclusive or (op == "prod" and narrow != aval(x).dtype):  # also where it was rounded
         out = scan(x, op, axis, False, reverse)

@@ -1,11 +1,11 @@
-"""A long scan in blocks, and a long product: compiling makes these of `scan` and `prod`.
+"""A long scan in blocks, and a long product: the compiler makes them from `scan` and `prod`.
 
 `scan_totals` joins the elements of each block; `scan_carries` joins the totals before each block,
-one after the other; `scan_blocks` scans each block from its carry on; `scan_joined` joins all
-totals. Blocks are counted in the order of the scan, from the last element when `reverse`. Totals
-and carries have a last axis for the parts of a state (see `scan`); which numbers stand for a run
-is the business of whoever made them. The last `tail` blocks are one worker's, who needs no totals
-of them (they are given as those of no elements) but what comes before them.
+one after the other; `scan_blocks` scans each block from its carry; `scan_joined` joins all totals.
+Blocks are counted in the order of the scan, from the last element when `reverse`. Totals and
+carries have a last axis for the parts of a state (see `scan`), whose meaning is private to the op.
+One worker scans the last `tail` blocks from the carry before them, so their totals are given as
+those of no elements.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from weft.ops.scan import (
 
 
 def parts(op: str, dtype: dt.DType) -> int:
-    """How many numbers the state of a run of `dtype` has."""
+    """Returns how many numbers the state of a run of `dtype` has."""
     return 2 if op == "linear" or (op == "prod" and dtype.is_float) else 1
 
 
@@ -60,7 +60,7 @@ def _totals(
 
 
 def _ends(rows: State, axis: int) -> State:
-    """What the blocks of running states come to."""
+    """Returns the last state of each block of running states."""
     shape = aval(rows[0]).shape
     ends = (part(v, axis + 1, shape[axis + 1] - 1, 1) for v in rows)
     return tuple(f.reshape(v, (*shape[: axis + 1], *shape[axis + 2 :])) for v in ends)
@@ -123,7 +123,7 @@ def _blocks(
     *factor, carries = more
     rows = running(op, _in_blocks(op, lifted(op, x, *factor), axis, reverse, block), axis + 1)
     before = _unpacked(carries)
-    if tail:  # carries stand still from its first block on
+    if tail:  # carries are constant from the tail's first block on
         count = aval(before[0]).shape[axis]
         ends = running(op, _only(op, _ends(rows, axis), axis, count - tail, count), axis)
         before = joined(op, before, shifted_state(op, ends, axis, 1, False))

@@ -14,11 +14,11 @@ _TAIL = np.array([math.erfc(i * _STEP) for i in range(int(_FAR / _STEP) + 1)])
 
 
 def erf(x: np.ndarray) -> np.ndarray:
-    """The error function, to about 1e-15, in float64.
+    """Computes the error function to about 1e-15, in float64.
 
-    Taylor's series of degree 6 around the nearest of 385 tabulated points: the n-th derivative of
-    erf is 2/sqrt(pi) (-1)^(n-1) H_(n-1)(a) exp(-a^2), H the (physicists') Hermite polynomials
-    (Abramowitz & Stegun 7.1.19), and the distance is at most 1/128.
+    Uses Taylor's series of degree 6 around the nearest of 385 tabulated points, at most 1/128 away.
+    The n-th derivative of erf is 2/sqrt(pi) (-1)^(n-1) H_(n-1)(a) exp(-a^2), with H the
+    (physicists') Hermite polynomials (Abramowitz & Stegun 7.1.19).
     """
     wide = np.asarray(x, dtype=np.float64)
     size = np.minimum(np.abs(wide), _EDGE)  # NaN stays NaN

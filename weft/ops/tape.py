@@ -1,8 +1,8 @@
-"""The tape: values that remember how they were made, and the walk back that differentiates them.
+"""The tape: values that remember their origin, and the backward walk that differentiates them.
 
-A Tracked value stands for an array, a device array or a graph Node. An op with a Tracked operand
-runs on what the operands stand for, and its result is Tracked too; so one tape serves eager
-execution, devices and traced functions alike. Reverse accumulation: Griewank & Walther 2008, ch. 3.
+A Tracked value wraps an array, a device array or a graph Node. An op with a Tracked operand runs on
+the wrapped values, and its result is Tracked too; so one tape serves eager execution, devices and
+traced functions alike. Reverse accumulation: Griewank & Walther 2008, ch. 3.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ _RECORDING = _Recording()
 
 
 def recording() -> bool:
-    """Whether this thread records ops for differentiation."""
+    """True if this thread records ops for differentiation."""
     return _RECORDING.on
 
 
 @contextmanager
 def record(on: bool) -> Iterator[None]:
-    """While inside, ops are recorded or not."""
+    """Turns recording on or off inside the block."""
     before = _RECORDING.on
     _RECORDING.on = on
     try:
@@ -76,17 +76,17 @@ def record(on: bool) -> Iterator[None]:
 
 
 def plain(value: Value) -> Value:
-    """What a Tracked value stands for; other values as they are."""
+    """Returns the value inside a Tracked; returns any other value unchanged."""
     return value.value if isinstance(value, Tracked) else value
 
 
 class TapeListener:
-    """Runs an op on what its operands stand for and remembers it."""
+    """The listener that runs an op on the wrapped values of its operands and records it."""
 
     def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
         out = bind(op, *map(plain, inputs), **attrs)
         what = str(attrs["name"]) if op == "call" else op
-        if isinstance(out, tuple):  # each is differentiated by itself
+        if isinstance(out, tuple):  # each output is differentiated by itself
             rules = [_rule_of(attrs, i) for i in range(len(out))]
             return tuple(remember(what, y, inputs, rule) for y, rule in zip(out, rules))
         return remember(what, out, inputs, lambda g, y, xs: vjp(op, g, y, xs, attrs))
@@ -97,15 +97,15 @@ Rule = Callable[[Value, Value, tuple[Value, ...]], Sequence[Any]]
 
 
 def remember(what: str, out: Value, inputs: tuple[Value, ...], rule: Rule) -> Value:
-    """`out`, which `what` made of what `inputs` stand for, with its derivative by `rule`. Plain
-    where nothing is recorded, or nothing could flow."""
+    """Returns `out`, the result of op `what` on `inputs`, with its derivative by `rule`. Returns it
+    plain if recording is off or no gradient could flow."""
     if not _RECORDING.on or not aval(out).dtype.is_float:
         return out
     if not any(isinstance(x, Tracked) for x in inputs):
         return out
     held = [(x, x.version) for x in map(plain, inputs) if hasattr(x, "version")]
     made = Tracked(out, inputs)
-    me = ref(made)  # not itself: a cycle would keep the tape's memory until collected
+    me = ref(made)  # a weak reference: a cycle would keep the tape's memory until collected
 
     def pull(grad: Value, operands: tuple[Value, ...]) -> Sequence[Any]:
         for x, version in held:
@@ -132,9 +132,11 @@ register_listener(Tracked, TapeListener(), rank=10)
 def vjp(
     op: str, grad: Value, out: Value, inputs: tuple[Value, ...], attrs: Mapping[str, Any]
 ) -> Sequence[Any]:
-    """The gradients of a primitive's operands, given that of its result: per operand None, a value
-    or a thunk. A composite without a rule of its own is differentiated through its body. Raises
-    GradientError for an op that has no derivative."""
+    """Returns the gradients of a primitive's operands, given that of its result.
+
+    Each is None, a value or a thunk. A composite without its own rule is differentiated through its
+    body. Raises GradientError for an op without a derivative.
+    """
     if op == "call":
         composite = COMPOSITES[attrs["name"]]
         if composite.vjp is not None:

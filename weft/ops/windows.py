@@ -81,7 +81,7 @@ def _body(x: Value, *, axis: int, by: int, length: int) -> Value:
 
 
 def _vjp(g: Value, out: Value, x: Value, *, axis: int, by: int, length: int) -> Sequence[Any]:
-    """What goes one way from the first row goes the other way from the last."""
+    """Returns the gradient: rows shift the opposite way, starting from the last row."""
     shape = aval(x).shape
     rank, (rows, width) = len(shape), shape[axis : axis + 2]
     if 0 in shape or not length:

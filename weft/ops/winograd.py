@@ -1,10 +1,10 @@
-"""Convolutions by windows of 3 x 3 with fewer products (Winograd 1980; Lavin and Gray, "Fast
-Algorithms for Convolutional Neural Networks", 2015, F(2x2, 3x3)): what the compiler makes of `conv`
-where weights are known beforehand (compile/channels_last).
+"""Convolutions with windows of 3 x 3 by fewer products, used where weights are known beforehand.
 
-Tiles of 4 x 4 places, two apart, become 16 sums and differences each, which are multiplied by 16
-matrices that stand for the weights; sums and differences of those products are 2 x 2 results. 16
-products for 36. Results differ from a direct sum's by roundings of the same size.
+The compiler makes them from `conv` (compile/channels_last). The method is F(2x2, 3x3) of Winograd
+(1980) and Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015). Tiles of 4 x
+4 places, two apart, become 16 sums and differences each. They are multiplied by 16 matrices made
+from the weights; sums and differences of the products are the 2 x 2 results. It takes 16 products
+in place of 36. Results differ from a direct sum's by roundings of the same size.
 """
 
 from __future__ import annotations
