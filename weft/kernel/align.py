@@ -1,4 +1,5 @@
-"""Which power of two divides the index of each load and store: what a wide access may rely on."""
+"""Alignment of accesses: the power of two known to divide each load's and store's index, on which
+wide accesses rely."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ class Access:
 
 
 def lanes_uniform(mask: ir.Expr | None) -> bool:
-    """Whether a mask is the same in every lane (one condition for the whole access)."""
+    """True if a mask is the same in every lane (one condition for the whole access)."""
     if mask is None or mask.type.lanes == 1:
         return True
     return isinstance(mask, ir.Const) or (isinstance(mask, ir.Vec) and mask.op == "splat")

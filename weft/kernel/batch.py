@@ -14,7 +14,8 @@ from weft.kernel.ir import Expr, Kernel
 from weft.kernel.memory import SPAN, Memory, Who
 from weft.kernel.printer import expr_text, shorten
 
-BROKEN = np.int32(0x5A5A5A5A)  # of a dot4 whose promise is not kept: it shows in what uses it
+# the result of a dot4 whose promise is broken; it shows in all later results
+BROKEN = np.int32(0x5A5A5A5A)
 
 
 def spread(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -64,7 +65,7 @@ class Batch:
         self.epoch = np.zeros(self.groups, np.int64)
         self.vars: dict[str, np.ndarray] = {}
         self.tiles: dict[str, np.ndarray] = {}  # name -> [subgroups, rows, cols]
-        self.joint = 0  # how often memory was touched by no one thread
+        self.joint = 0  # the number of accesses to memory so far that belong to no single thread
         self.set_active(np.ones(self.n, bool))
         self.known: dict[int | tuple[str, int], np.ndarray] = {}  # constants, by their nodes' ids
         self.axes = {
@@ -170,7 +171,7 @@ class Batch:
         return _EXPR[type(e)](self, e)
 
     def full(self, e: Expr) -> np.ndarray:
-        """As `eval`, with every lane spelt out."""
+        """Evaluates `e` and expands the result to all lanes."""
         x = self.eval(e)
         return spread(x, (x.shape[0], e.type.lanes))
 
@@ -225,8 +226,8 @@ class Batch:
         return width
 
     def apart(self, who: Who, width: int = 1) -> Who:
-        """What the first of each `width` threads sets going, told from what any thread does itself
-        and from what was set going before."""
+        """Returns an owner for work that the first of each `width` threads starts. It differs from
+        every thread and from work started before."""
         self.joint += 1
         subgroup = who.owner % SPAN // width + self.joint * (self.threads // width)
         owner = who.owner // SPAN * SPAN + SPAN - 1 - subgroup % (SPAN // 2)
@@ -239,7 +240,7 @@ class Batch:
             broken = (b == -128) | ((a.dtype == np.uint8) & (a > 127)) if e.attr else None
             if broken is None or not broken.any():
                 return found
-            # no error yet: rows that nobody asked for hold junk, and what comes of them is dropped
+            # Not an error yet: rows outside the result hold junk, and their results are dropped.
             return np.where(broken.reshape(*found.shape, 4).any(-1), BROKEN, found)
         width = self.together(e.op)
         x = spread(self.full(e.args[0]), (self.n, e.type.lanes))

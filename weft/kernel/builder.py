@@ -33,7 +33,7 @@ class Builder:
         self._stack: list[list[ir.Stmt]] = [[]]
         self._made: list[dict[Any, Any]] = [{}]  # per open block, see `once`
         self._names: set[str] = set() if taken is None else taken
-        self._copies: dict[str, int] = {}  # a name that several want -> the last number given
+        self._copies: dict[str, int] = {}  # a name used several times -> the last number given
         self._mutable: set[str] = set()
 
     def unique(self, name: str) -> str:
@@ -49,7 +49,8 @@ class Builder:
         self._stack[-1].append(stmt)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives: what it gave for this key before, if that is in scope here."""
+        """Returns the result of `make`, reusing an earlier one for this key if it is in scope
+        here."""
         for known in self._made:
             if key in known:
                 found: T = known[key]
@@ -81,7 +82,7 @@ class Builder:
 
     @property
     def statements(self) -> tuple[ir.Stmt, ...]:
-        """What has been emitted at the top so far."""
+        """The statements emitted at the top level so far."""
         return tuple(self._stack[0])
 
     def tile(self, name: str, dtype: DType, rows: int, cols: int) -> ir.Tile:

@@ -1,10 +1,10 @@
 """Exact remainders and floored quotients of f32 in Kernel IR: any lane count, every target.
 
 With |x| = X 2^e and |y| = Y 2^f, X and Y integers of 24 bits, |x| mod |y| is (X 2^(e - f) mod Y)
-2^f. Long division in base 2^20 finds it: each digit is estimated in f32, which may be one off, and
-what it leaves is exact in wrapping int32, so neither the target's division nor its Fma need round
-well and no compiler can cancel anything. Quotients below 2^20 take one step, the largest there is
-(2^277) takes 14. Subnormals count as what they are, also where a target's arithmetic flushes them.
+2^f. Long division in base 2^20 finds it. Each digit is estimated in f32 and may be off by one; the
+remainder is exact in wrapping int32. So neither the target's division nor its Fma has to round
+well, and no compiler can cancel anything. Quotients below 2^20 take one step; the largest (2^277)
+takes 14. Subnormals keep their value, even where a target's arithmetic flushes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.kernel.ir import Expr
 
 _INF, _MAGNITUDE, _SIGN = 0x7F800000, 0x7FFFFFFF, -0x80000000
 _NAN = 0x7FC00000
-_DIGIT = 20  # bits of the quotient per step: an estimate of so few is at most one off
+_DIGIT = 20  # bits of the quotient per step: such an estimate is off by one at most
 _WHOLE = 30  # quotients below 2^30 are computed as integers
 
 
@@ -37,9 +37,11 @@ def remainder(b: Builder, x: Expr, y: Expr) -> Expr:
 
 
 def floor_divide(b: Builder, x: Expr, y: Expr) -> Expr:
-    """floor(x / y), rounded once (from 2^29 on as well as the target divides). NaN for an infinite
-    x (unless y is 0) and for 0 / 0, infinite for other zero divisors (NumPy's meaning of //); a
-    zero has the sign of x / y. x and y are bound."""
+    """Computes floor(x / y), rounded once (from 2^29 on, as accurate as the target's division).
+
+    Follows NumPy's //: NaN for an infinite x (unless y is 0) and for 0 / 0; infinite for other zero
+    divisors. A zero has the sign of x / y. Both x and y are bound.
+    """
     c = _Operands.of(b, x, y)
     rest, quotient = _long_division(b, c)
     near = b.let(c.distance < 0, "near")
@@ -55,10 +57,16 @@ def floor_divide(b: Builder, x: Expr, y: Expr) -> Expr:
 
 @dataclass(frozen=True)
 class _Operands:
-    """x and y taken apart; every field is bound. `x`, `y`: the bits of |x| and |y| (int32);
-    `divisor`: those of y; `sign`: those of x and y by exclusive or; `zero`: whether y is 0;
-    `distance`: e - f (-1 where there is nothing to divide); `exponent`: f + 150; `left`, `right`:
-    X and Y."""
+    """The parts of x and y; every field is bound.
+
+    x, y: the bits of |x| and |y| (int32).
+    divisor: the bits of y.
+    sign: the exclusive or of the bits of x and y.
+    zero: true where y is 0.
+    distance: e - f (-1 where there is nothing to divide).
+    exponent: f + 150.
+    left, right: X and Y.
+    """
 
     x: Expr
     y: Expr
@@ -84,12 +92,12 @@ class _Operands:
 
 
 def _is_nan(size: Expr) -> Expr:
-    """Whether these bits of a magnitude are those of a NaN."""
+    """True where the bits of a magnitude encode a NaN."""
     return size > _INF
 
 
 def _endless(size: Expr) -> Expr:
-    """Whether these bits of a magnitude are those of an infinity or a NaN."""
+    """True where the bits of a magnitude encode an infinity or a NaN."""
     return size >= _INF
 
 
@@ -156,9 +164,12 @@ def _scaled(b: Builder, n: Expr, exponent: Expr) -> Expr:
 
 
 def _ratio(b: Builder, c: _Operands, whole: Expr) -> Expr:
-    """The bits of |x| / |y| where that is at least 2^29, infinite beyond the largest float, with
-    the tie of `whole`, the integer (modulo 2^32) that it stands for: that may lie in the middle of
-    two floats, and belongs to the even one, where |x| / |y| lies beside the middle."""
+    """Returns the bits of |x| / |y| where that is at least 2^29, or infinity beyond the largest
+    float.
+
+    `whole`, the integer quotient modulo 2^32, decides ties. If it lies midway between two floats,
+    the exact |x| / |y| is close to the midpoint, and the even float is the result.
+    """
     ratio = k.cast(c.left, dt.float32) / k.cast(c.right, dt.float32)
     parts = b.let(k.bitcast(ratio, dt.int32), "parts")
     fits = (parts >> 23) + c.distance < 255
@@ -176,7 +187,7 @@ def _ratio(b: Builder, c: _Operands, whole: Expr) -> Expr:
 
 
 def _signed(size: Expr, undefined: Expr, sign: Expr) -> Expr:
-    """The float of these magnitude and sign bits, or NaN."""
+    """Returns the float with the given magnitude and sign bits, or NaN."""
     bits = size | (sign & _SIGN)
     return _float(k.select(undefined, _NAN, bits))
 

@@ -200,7 +200,7 @@ def lookup(table: Expr, index: Expr) -> Expr:
 
 
 def any_(v: Expr) -> Expr:
-    """Whether a lane of v (bool) holds, as a scalar: what a branch may ask."""
+    """Returns a scalar that is true if any lane of v (bool) is, for use as a branch's condition."""
     return v if v.type.lanes == 1 else ir.Vec("any", (v,), BOOL)
 
 

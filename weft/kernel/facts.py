@@ -1,4 +1,5 @@
-"""What is known of sums: inequalities, and the bounds that follow from some of them together."""
+"""Known facts about sums: inequalities, and the bounds that follow from several of them
+together."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from math import gcd
 
 from weft.kernel.sums import Atom, Bound, Range, Sum, div, of
 
-_DEPTH, _TRIES, _ROUNDS = 4, 300, 4  # how far and how long a bound is looked for
-_KEPT = 32  # of the bounds of one atom, the latest
-_FUEL = 1 << 20  # steps of all searches together: nobody can make them last
+_DEPTH, _TRIES, _ROUNDS = 4, 300, 4  # limits of the search for a bound
+_KEPT = 32  # bounds kept per atom, the latest ones
+_FUEL = 1 << 20  # steps of all searches together, so that no kernel can prolong them
 
 
 class Facts:
@@ -19,7 +20,7 @@ class Facts:
     def __init__(self) -> None:
         self._added: list[list[str]] = []  # the keys of each fact's atoms
         self._bounds: dict[str, list[Bound]] = {}
-        self._limits: dict[str, Range] = {}  # of single atoms, while no fact comes or goes
+        self._limits: dict[str, Range] = {}  # bounds of single atoms, while the facts stay the same
         self._fuel = _FUEL
 
     @contextlib.contextmanager
@@ -37,7 +38,7 @@ class Facts:
     def add(self, facts: Iterable[Sum]) -> None:
         """Also what follows for the operands of a quotient, minimum or maximum in a fact."""
         found = [fact for fact in facts if fact.range[1] > 0 and fact.terms]
-        for fact in found:  # of others, their atoms' ranges say it
+        for fact in found:  # other facts already show in their atoms' ranges
             self._add(fact)
         for fact in found:
             for _, atom in fact.terms.values():
@@ -65,7 +66,8 @@ class Facts:
             yield parts.plus(atom.inner, -1)
             yield atom.inner.plus(parts, -1)
         elif atom.arms:
-            for arm, other in (atom.arms, atom.arms[::-1]):  # the one that it is, if it shows
+            # the arm that it equals, if that is known
+            for arm, other in (atom.arms, atom.arms[::-1]):
                 if atom.kind == "max" and self.low(itself) > self.high(other):
                     yield itself.plus(arm, -1)
                 elif atom.kind == "min" and self.high(itself) < self.low(other):
@@ -96,7 +98,7 @@ class Facts:
         return -self.high(total.times(-1), None if enough is None else -enough)
 
     def within(self, total: Sum, low: int, high: int) -> bool:
-        """Whether low <= total <= high for certain."""
+        """True if low <= total <= high is certain."""
         return self.low(total, low) >= low and self.high(total, high) <= high
 
     def _most(self, total: Sum) -> int:

@@ -1,4 +1,4 @@
-"""How many groups a kernel runs: its grid, evaluated by the host as Python arithmetic."""
+"""The number of groups that a kernel runs: its grid, evaluated by the host as Python arithmetic."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def _text(e: Expr) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def grid_function(text: str) -> Callable[[Sequence[int]], Grid]:
-    """What computes the grid of this text (our own arithmetic over integers) from the scalars."""
+    """Returns a function from the scalars to the grid of this text (weft's own integer
+    arithmetic)."""
     found: Callable[[Sequence[int]], Grid] = eval(f"lambda s: ({text})")
     return found
 

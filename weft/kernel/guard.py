@@ -1,10 +1,10 @@
-"""Making a kernel that nobody vouches for harmless: what cannot be proved in range is guarded.
+"""Makes a kernel from an untrusted source harmless: accesses not proved in range get a guard.
 
-A load outside its memory gives 0, a store outside is dropped (each whole, or lane by lane where
-there is a mask), a tile is moved to the nearest place inside. Arithmetic of
-addresses that may leave int32 is done unsigned, which wraps on every target; counts of shifts are
-taken modulo the width; a loop's counter cannot step over the end of int32. What can be proved stays
-as it is, so that a kernel of weft's own comes out the same object, or nearly.
+A load outside its memory gives 0 and a store outside is dropped (whole, or lane by lane where there
+is a mask). A tile is moved to the nearest place inside. Address arithmetic that may leave int32 is
+done unsigned, which wraps on every target. Shift counts are taken modulo the width, and a loop's
+counter cannot step over the end of int32. Proved accesses stay unchanged, so one of weft's own
+kernels comes out the same object, or nearly.
 """
 
 from __future__ import annotations
@@ -27,14 +27,18 @@ from weft.kernel.rewrite import lanes_within, no_more, reads, rebuilt, unsigned,
 from weft.kernel.sums import Atom, Range, Sum
 from weft.kernel.walk import assigned, changed, declared, operands
 
-_ROUNDS = 4  # in which ranges of contents grow, before they may be anything
+_ROUNDS = 4  # rounds in which ranges of contents grow before they become unlimited
 
 
 @dataclass(frozen=True)
 class Guarded:
-    """A kernel made harmless. Of its `accesses` to memory `guards` could not be proved in range;
-    `steps` are the statements that all threads together may come to execute, `code` those that are
-    written out where loops are unrolled."""
+    """A kernel made harmless.
+
+    accesses: its accesses to memory.
+    guards: the accesses that could not be proved in range.
+    steps: an upper bound of the statements that all threads together execute.
+    code: the statements written out, where loops are unrolled.
+    """
 
     kernel: Kernel
     accesses: int
@@ -70,15 +74,16 @@ class _Guard:
         self.kernel = kernel
         self.contents = dict(contents)
         self.ranges = Ranges(kernel, scalars, self.contents)
-        self.turns: list[int] = []  # of the loops around
-        self.depths: dict[str, tuple[int, Range]] = {}  # where a variable starts, and as what
+        self.turns: list[int] = []  # the turns of the enclosing loops
+        # where a variable starts, and with which range
+        self.depths: dict[str, tuple[int, Range]] = {}
         self.facts = self.ranges.facts
         self.addressing = address_vars(kernel.body)
         self.names = set(declared(kernel))
-        self.written = assigned(kernel.body)  # what variables become
-        self.hoisted = Builder(kernel.name, self.names)  # what has to stand before a statement
+        self.written = assigned(kernel.body)  # the assignments to each variable
+        self.hoisted = Builder(kernel.name, self.names)  # statements to put before the current one
         self.accesses = self.guards = 0
-        self.local = False  # has memory of its own
+        self.local = False  # true if the kernel has memory of its own
 
     def run(self) -> Guarded:
         for entry in self.kernel.grid:
@@ -122,7 +127,7 @@ class _Guard:
         return (block if same else ir.Block(tuple(body))), steps, code
 
     def before(self) -> tuple[Stmt, ...]:
-        """What the statement at hand needs before it."""
+        """Returns the statements that must precede the current one."""
         found = self.hoisted.statements
         if found:
             self.hoisted = Builder(self.kernel.name, self.names)
@@ -177,7 +182,8 @@ class _Guard:
         self.contents[name] = max(low, INT32[0]), min(high, INT32[1])
 
     def becomes(self, s: ir.Assign) -> Range:
-        """What a variable may become; of a counter, from how often it is counted up."""
+        """Returns the range of a variable's next value; a counter's follows from its number of
+        steps."""
         value = s.value
         counts = isinstance(value, ir.Binary) and value.op == "add" and reads(value.a, s.var)
         if not counts or len(self.written[s.var.name]) > 1:
@@ -223,11 +229,11 @@ class _Guard:
     # -- accesses
 
     def never(self, facts: list[Sum]) -> bool:
-        """Whether these cannot all hold here."""
+        """True if the facts cannot all hold here."""
         return any(self.facts.low(fact, 1) > 0 for fact in facts)
 
     def inside(self, index: Expr, lanes: int, mask: Expr | None, size: int) -> bool:
-        """Whether every element of an access that `mask` lets through is one of `size`."""
+        """True if every element that `mask` lets through lies within `size` elements."""
         at = self.ranges.value(index)
         if index.type.lanes == 1 and lanes > 1:
             at = at.plus(sums.of(Atom(f"iota{lanes}", 0, lanes - 1, True, iota=True)))
@@ -324,8 +330,8 @@ class _Guard:
         return made
 
     def kept(self, e: ir.Collective, made: Expr) -> Expr:
-        """What threads give each other, in the range of what each may give: hardware gives anything
-        where some are not there, against the rules."""
+        """Clamps a collective's result to the range of its operands. Hardware may give anything if
+        some threads are missing, which the rules forbid."""
         low, high = self.ranges.value(e).range
         return made if (low, high) == INT32 else kb.minimum(kb.maximum(made, low), high)
 

@@ -1,9 +1,10 @@
-"""What is left of an f32 less multiples of pi/2, for the sine and cosine of any argument.
+"""Reduces an f32 modulo pi/2, for the sine and cosine of any argument.
 
-Near zero by Cody and Waite ("Software Manual for the Elementary Functions", 1980): the quotient
-times short parts of pi/2, each product exact. Beyond that by Payne and Hanek ("Radian reduction
-for trigonometric functions", 1983), in integers alone: of 2/pi only the 96 bits are multiplied that
-reach into the quotient's last two bits and its fraction. Vectors without such a lane skip it.
+Near zero it follows Cody and Waite ("Software Manual for the Elementary Functions", 1980): the
+quotient times short parts of pi/2, each product exact. Beyond that it follows Payne and Hanek
+("Radian reduction for trigonometric functions", 1983), in integers alone. It multiplies only the 96
+bits of 2/pi that reach the quotient's last two bits and its fraction. Vectors without such a lane
+skip it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ _BITS = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C4390
 
 
 def reduce_half_pi(b: Builder, x: Expr) -> tuple[Expr, Expr]:
-    """(quadrant, r) of an f32 (bound): |x| = n pi/2 + r with |r| <= pi/4, r within 2 ulp; the two
-    low bits of the int32 `quadrant` are n's. r is NaN where x is not finite. Both are bound, and
-    shared by the sine and the cosine of one x."""
+    """Returns (quadrant, r) for a bound f32 x.
+
+    Here |x| = n pi/2 + r with |r| <= pi/4, r within 2 ulp; the two low bits of the int32 `quadrant`
+    are those of n. r is NaN where x is not finite. Both are bound, and the sine and the cosine of
+    one x share them.
+    """
     return b.once((reduce_half_pi, x), lambda: _reduce(b, x))
 
 
@@ -57,7 +61,7 @@ def _far(b: Builder, bits: Expr) -> tuple[Expr, Expr]:
     carry = k.select(middle_sum < carried, k.const(1, bits.type), 0)
     top = b.let(digits * high + _multiply_high(b, digits, middle) + carry, "top")
     n = k.bitcast((top + 0x20000000) >> 30, dt.int32)
-    # As int32 the fraction's first word is that of the nearest n.
+    # The fraction's first word, read as int32, belongs to the nearest n.
     first = k.cast(k.bitcast((top << 2) | (middle_sum >> 30), dt.int32), dt.float32)
     second = k.cast(middle_sum << 2, dt.float32)
     r = k.fma(second, 2.0**-32, first) * (_HALF_PI * 2.0**-32)

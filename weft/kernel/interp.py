@@ -1,11 +1,13 @@
-"""The lock-step interpreter: it defines what a kernel means.
+"""The lock-step interpreter: it defines the meaning of a kernel.
 
 All threads of a batch of groups advance together, one statement at a time, as NumPy arrays
 [threads, lanes] under an active mask. Values that are the same in every thread keep one row.
-It reports, as KernelError naming the kernel, the statement and the indices: out-of-bounds access,
-reads of what was never stored, races between barriers (within a group, and across groups in
-buffers), lanes of a scatter that collide, integer division by zero, barriers and subgroup
-operations that not all threads reach, and kernels beyond the given Caps.
+
+It reports errors as KernelError naming the kernel, the statement and the indices. It finds
+out-of-bounds access, reads of elements never stored, integer division by zero, and lanes of a
+scatter that collide. It finds races between barriers, within a group and, in buffers, across
+groups. It finds barriers and subgroup operations that some threads miss, and kernels beyond the
+given Caps.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from weft.kernel.walk import statements, walk
 
 _BATCH = 1 << 18  # threads times lanes that advance together
 _PRIVATE = 1 << 23  # elements of private and shared arrays in a batch
-_TRACKED = 1 << 28  # elements whose every access is remembered, in 48 bytes each
+_TRACKED = 1 << 28  # elements whose every access is recorded, in 48 bytes each
 
 
 def run(
@@ -39,14 +41,14 @@ def run(
     undefined: Sequence[np.ndarray | None] | None = None,
     watch: Watch | None = None,
 ) -> None:
-    """Runs `kernel` in place on 1-D C-contiguous arrays, one per Kernel.buffers entry, each with
-    its buffer's dtype and at least its size. `scalars` is the scalar buffer (int32).
+    """Runs `kernel` in place on 1-D C-contiguous arrays, one per Kernel.buffers entry.
 
-    `caps` gives the subgroup width and, when present, its limits are enforced. `check=False` skips
-    the verifier and the tracking of races and of undefined elements (bounds are always checked).
-    `undefined` may hold, per buffer, a bool mask of elements whose content is undefined: reading
-    one is an error and storing clears its mark, so that it shows afterwards what was left out.
-    `watch` is told of every block and access, for those who count. Raises KernelError.
+    Each array has its buffer's dtype and at least its size. `scalars` is the scalar buffer (int32).
+    `caps` gives the subgroup width, and its limits are enforced. `check=False` skips the verifier
+    and the tracking of races and of undefined elements (bounds are always checked).
+    `undefined` may hold, per buffer, a bool mask of elements whose content is undefined. Reading
+    one is an error and storing clears its mark, so the mask afterwards shows the elements never
+    stored. `watch` sees every block and access, for counting. Raises KernelError.
     """
     if check:
         verify(kernel)
@@ -104,7 +106,7 @@ def _arrays(body: ir.Block) -> list[ir.Array]:
 
 
 def _batch_groups(kernel: Kernel, threads: int) -> int:
-    """How many groups advance together."""
+    """Returns the number of groups that advance together."""
     per_thread = max([1, *(e.type.lanes for e in walk(kernel.body) if isinstance(e, Expr))])
     local = sum(a.size * (threads if a.space == "private" else 1) for a in _arrays(kernel.body))
     return max(1, min(_BATCH // (threads * per_thread), _PRIVATE // max(local, 1)))

@@ -101,12 +101,9 @@ UNARY = ("neg", "abs", "not", "sqrt", "floor", "ceil", "trunc", "rint", "keep")
 @dataclass(frozen=True, slots=True, eq=False)
 class Unary(Expr):
     """neg abs sqrt floor ceil trunc rint (half to even) keep on floats; neg abs not on integers;
-    not on bool.
-
-    keep is x itself, rounded as it was written. LLVM targets round every sum and product so; a
-    compiler of shaders may add up the constants of c - n * p - n * q, or take (x + y) - y for x,
-    and does not look through keep.
-    """
+    not on bool. keep is x itself, rounded as written. LLVM targets round every sum and product that
+    way. A compiler of shaders may add up the constants of c - n * p - n * q, or take (x + y) - y
+    for x; it does not look through keep."""
 
     op: str
     x: Expr
@@ -166,9 +163,9 @@ class Cast(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bitcast(Expr):
-    """The same 32 bits per lane as another 32-bit type (f32, i32, u32); a vector's bits, the first
-    lane in the lowest ones, as lanes of any other type of as many bits in all (on GPUs: of bytes as
-    words and of words as bytes)."""
+    """The same bits as another type. Each lane of 32 bits (f32, i32, u32) becomes another 32-bit
+    type. Or a whole vector's bits, the first lane lowest, become lanes of any other type with
+    equally many bits in all (on GPUs: bytes as words and words as bytes)."""
 
     x: Expr
     type: Type
@@ -191,9 +188,9 @@ class Load(Expr):
 @dataclass(frozen=True, slots=True, eq=False)
 class Vec(Expr):
     """Lane plumbing. splat(x); iota() = 0, 1, 2, ...; pack(x0, x1, ...); extract(v) with
-    `lanes[0]`; shuffle(a[, b]): lane i of the result is lane `lanes[i]` of a ++ b; any(v): whether
-    a lane of v (bool) holds, a scalar; lookup(table, index) of f32 (CPUs only): lane i is lane
-    `index[i]`, modulo their number, of the table."""
+    `lanes[0]`. shuffle(a[, b]): lane i of the result is lane `lanes[i]` of a ++ b. any(v): a
+    scalar, true if a lane of v (bool) is. lookup(table, index) of f32 (CPUs only): lane i is lane
+    `index[i]` of the table, modulo their number."""
 
     op: str
     args: tuple[Expr, ...]
@@ -206,14 +203,14 @@ COLLECTIVE = ("subgroup_add", "subgroup_max", "subgroup_xor", "dot2", "dot4")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Collective(Expr):
-    """What needs several lanes or threads at once; used only where Caps say so.
+    """An operation across several lanes or threads, used only where Caps allow it.
 
     subgroup_add, subgroup_max (x): over the subgroup, same value in every thread.
     subgroup_xor (x) with `attr`: the value of thread `lane ^ attr`.
     dot2 (acc f32 x n, a bf16 x 2n, b bf16 x 2n): acc[i] + a[2i] b[2i] + a[2i+1] b[2i+1].
-    dot4 (acc i32 x n, a u8|i8 x 4n, b i8 x 4n): acc[i] + sum of four products. `attr` 1 promises
-    that no b is -128 and no unsigned a above 127, so that two products fit 16 bits; a lane for
-    which that is not so may hold any number.
+    dot4 (acc i32 x n, a u8|i8 x 4n, b i8 x 4n): acc[i] + sum of four products. An `attr` of 1
+    promises that each b is above -128 and each unsigned a at most 127, so two products fit 16 bits.
+    A lane that breaks this promise may hold any number.
     """
 
     op: str
@@ -273,26 +270,27 @@ TILE_OPS = ("zero", "load", "store", "mma", "mma_nt", "mma_tn", "scale", "add")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileOp(Stmt):
-    """What the threads of a subgroup do with tiles together; used only where Caps say so. All of
-    them reach it with the same index. Several threads touch the memory, whichever the target
-    likes: a barrier stands between a tile's access to shared memory and any other to the same
-    elements, also of the same subgroup.
+    """An operation of a subgroup's threads on tiles, used only where Caps allow it.
+
+    All threads reach it with the same index. The target chooses the threads that touch the memory.
+    So a barrier must separate a tile's access to shared memory from any other access to the same
+    elements, even by the same subgroup.
 
     zero (t): every element becomes 0.
     load (t), store (t): row r is the t.cols elements of `memory` from `index` + r * `stride`.
     mma (c, a, b): c[m, n] += sum over k of a[m, k] * b[k, n], c in f32 (i32 for int8). `b` holds
-    groups of g = a.cols / b.rows adjacent k together, as the hardware reads them: element (k, n)
-    at row k / g, column n * g + k % g. The order of the sum over one tile's k is the target's.
+    groups of g = a.cols / b.rows adjacent k together, as the hardware reads them: element (k, n) at
+    row k / g, column n * g + k % g. The target chooses the order of the sum over one tile's k.
     mma_nt (c, a, b): c[m, n] += sum over k of a[m, k] * b[n, k].
     mma_tn (c, a, b): c[m, n] += sum over k of a[k, m] * b[k, n], outer products of rows; both hold
     g adjacent k together as `b` of mma does. In f32 an element is one chain of fused multiply-adds
     in ascending k.
     scale (c): row r of c, in f32, times the f32 element of `memory` at `index` + r * `stride`.
-    add (c, d): c += d, element by element, both sums in f32 (a CPU's unit has none).
+    add (c, d): c += d, element by element, both sums in f32 (CPU units lack it).
 
-    GPU units (Caps "mma16_bf16", "mma16_f16") take tiles of 16 x 16 and plain rows (g = 1); a and b
-    are quickest to load when `index` and `stride` are known to divide by 8 elements (16 bytes). A
-    tile of a subgroup is b of `mma`, or another operand, or a sum c: never two of these.
+    GPU units (Caps "mma16_bf16", "mma16_f16") take tiles of 16 x 16 and plain rows (g = 1). They
+    load a and b fastest when `index` and `stride` are known to divide by 8 elements (16 bytes). A
+    subgroup's tile has one role: b of `mma`, another operand, or a sum c.
     """
 
     op: str
@@ -336,10 +334,10 @@ class Store(Stmt):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AsyncCopy(Stmt):
-    """A store to shared memory of what is loaded from a buffer (nothing else, without a mask of the
-    store), which completes asynchronously: until the `barriers`-th barrier from here no thread,
-    this one included, may access the elements. Where hardware copies by itself no thread waits for
-    it; elsewhere it is a store like any other (Caps "async_copy" tells)."""
+    """An asynchronous store to shared memory of a value loaded from a buffer, without a mask. Until
+    the `barriers`-th barrier from here no thread, this one included, may access the elements. Where
+    hardware copies by itself, threads do not wait for it; elsewhere it is an ordinary store (Caps
+    "async_copy" tells)."""
 
     store: Store
     barriers: int = 1

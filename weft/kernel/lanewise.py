@@ -1,4 +1,4 @@
-"""What each lane-wise operation of the Kernel IR computes, on NumPy arrays of any shape."""
+"""The meaning of each lane-wise operation of the Kernel IR, on NumPy arrays of any shape."""
 
 from __future__ import annotations
 

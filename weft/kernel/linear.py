@@ -1,5 +1,8 @@
-"""The arithmetic that forms addresses: additions and products of int32 that lead to an index or a
-loop's bounds. Targets may take it not to overflow and do it in wider integers."""
+"""The arithmetic of addresses: int32 additions and products that lead to an index or a loop's
+bounds.
+
+Targets may assume that it does not overflow, and may use wider integers for it.
+"""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def log(b: Builder, x: Expr) -> Expr:
     result = k.fma(e, _LN2_HI, f + small)
     bits = b.let(_bits(x), "bits")
     zero = k.eq(bits & _ABS_MASK, 0)
-    # Of what is not positive and finite: zeros, then what has a sign bit, then inf and NaN.
+    # Handles other inputs: zeros, then negative ones, then inf and NaN.
     result = k.select(bits < _INF_BITS, result, x)
     result = k.select(bits < 0, _const(NAN, x), result)
     return k.select(zero, _const(-INF, x), result)

@@ -11,16 +11,18 @@ import numpy as np
 from weft.core.errors import KernelError
 
 _NONE, _MANY = -1, -2
-# Who touches memory has a number: group * SPAN + the thread, or SPAN - 1 and below for what
-# no one thread does: a subgroup together, hardware by itself (each time anew).
+# An owner is a number: group * SPAN + the thread. Numbers from SPAN - 1 down are for accesses by no
+# single thread: a subgroup together, or hardware by itself (a new number each time).
 SPAN = 1 << 20
 
 
 @dataclass
 class Who:
-    """Who makes each of K element accesses: numbers as SPAN has it, groups and barrier epochs,
-    int64[K] (an epoch counts the barriers that the group has passed). Most accesses are neither
-    tracked nor wrong: all three are found when one is asked for."""
+    """The owners of K element accesses: numbers as SPAN defines them, groups and barrier epochs.
+
+    Each is int64[K]; an epoch counts the barriers that the group has passed. Most accesses are
+    neither tracked nor wrong, so all three are computed on demand.
+    """
 
     find: Callable[[], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
@@ -62,7 +64,7 @@ class Tracker:
         self.serial = np.zeros(size, np.int64)
 
     def _after_write(self, at: np.ndarray, who: Who) -> np.ndarray:
-        """Which accesses race with an earlier write."""
+        """Returns a mask of the accesses that race with an earlier write."""
         writer = self.w_owner[at]
         ordered = (writer // SPAN == who.group) & (self.w_epoch[at] < who.epoch)
         return (writer != _NONE) & (writer != who.owner) & ~ordered
@@ -75,7 +77,8 @@ class Tracker:
         new = at[fresh]
         self.r_group[new], self.r_owner[new] = who.group[fresh], who.owner[fresh]
         self.r_epoch[new] = who.epoch[fresh]
-        # Where several accesses met in one element, the last one's mark stands: the others see it.
+        # If several accesses met in one element, the last one's mark remains, and the others see
+        # it.
         self.r_owner[at[self.r_owner[at] != who.owner]] = _MANY
         self.r_group[at[self.r_group[at] != who.group]] = _MANY
 
@@ -129,7 +132,7 @@ class Memory:
 
     def check_bounds(self, index: np.ndarray, who: Who) -> None:
         """`index` int64[K] within one copy."""
-        if index.size and index.view(np.uint64).max() >= self.size:  # negative ones are large
+        if index.size and index.view(np.uint64).max() >= self.size:  # negative indices become large
             bad = (index < 0) | (index >= self.size)
             k = int(bad.argmax())
             raise KernelError(

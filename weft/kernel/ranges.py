@@ -1,8 +1,8 @@
-"""What int32 expressions of a kernel may be: sums of atoms under what the conditions around say.
+"""Ranges of a kernel's int32 expressions: sums of atoms, under the surrounding conditions.
 
-A sum stands for an expression only where no step of its arithmetic can leave int32, given the
-ranges known: all else is an atom of any value, since arithmetic wraps. Values loaded from memory
-and variables that are assigned again are such atoms too.
+An expression becomes a sum only if no step of its arithmetic can leave int32, given the known
+ranges. Anything else is an atom of any value, since arithmetic wraps. Values loaded from memory and
+variables that are assigned again are such atoms too.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from weft.kernel.ir import Expr, Kernel
 from weft.kernel.sums import Atom, Range, Sum
 
 INT32: Range = (-(1 << 31), (1 << 31) - 1)
-SAME = ("subgroup_max", "subgroup_xor")  # collectives that give some thread's operand
-_TERMS = 24  # of a sum: a longer one is known by its range alone
-Conditions = tuple[list[Sum], list[Sum]]  # what holds if it is true, and if it is not
+SAME = ("subgroup_max", "subgroup_xor")  # collectives that return the operand of one thread
+_TERMS = 24  # most terms of a sum; a longer one is known by its range alone
+Conditions = tuple[list[Sum], list[Sum]]  # facts if the condition is true, facts if it is false
 
 
 class Ranges:
-    """The values of a kernel's expressions at one place of it; whoever walks the kernel binds the
-    variables and adds what the conditions say to `facts`. `scalars` are the ranges of the runtime
-    scalars, by slot, `contents` those of the variables that are assigned again and of the elements
-    of local arrays, by name (any int32 otherwise). `overflows` collects the sums, products and
-    shifts (by `id`) that may leave int32."""
+    """The values of a kernel's expressions at one place in it. A walk over the kernel binds the
+    variables and adds the conditions it meets to `facts`. `scalars` are the ranges of the runtime
+    scalars, by slot. `contents` are those of reassigned variables and of local arrays' elements, by
+    name (any int32 otherwise). `overflows` collects the sums, products and shifts (by `id`) that
+    may leave int32."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Ranges:
         self._vars: dict[str, Sum] = {}
         self._tests: dict[str, Conditions] = {}
         self._ceilings: dict[str, Sum] = {}
-        self._now: dict[str, Sum] = {}  # variables that are assigned again, until they are
+        self._now: dict[str, Sum] = {}  # reassigned variables, until the next assignment
         self._known: dict[int, tuple[Expr, Sum]] = {}  # by the id of the expression, kept alive
         self._count = 0
         self._axes: dict[tuple[str, int], Sum] = {}
@@ -97,7 +97,7 @@ class Ranges:
         return sums.of(Atom(f"?{self._count}", max(low, INT32[0]), min(high, INT32[1]), lanes))
 
     def value(self, e: Expr) -> Sum:
-        """What an int32 expression is; of a vector, in each lane."""
+        """Returns the value of an int32 expression; for a vector, the value in each lane."""
         found = self._known.get(id(e))
         if found is None or isinstance(e, ir.Var | ir.Const):
             found = self._known[id(e)] = e, self._value(e)
@@ -309,7 +309,7 @@ def _axis(kind: str, dim: int, length: int) -> Sum:
 
 
 def _compared(op: str, difference: Sum, truth: bool) -> list[Sum]:
-    """What is not positive where a - b compares so with 0."""
+    """Returns sums that are at most 0 if a - b compares with 0 as stated."""
     if op == ("eq" if truth else "ne"):
         return [difference, difference.times(-1)]
     if op == "lt":
@@ -330,7 +330,7 @@ def whole(dtype: dt.DType) -> Range:
 
 
 def _loose(op: str, a: Range, b: Range) -> Range:
-    """What is always true of an operation, from the ranges alone (division truncates)."""
+    """Returns a range that always holds, from the operands' ranges alone (division truncates)."""
     (al, ah), (bl, bh) = a, b
     if op == "min":
         return min(al, bl), min(ah, bh)

@@ -31,13 +31,14 @@ def unsigned(e: Any) -> Expr:
 
 
 def within(at: Expr, top: int) -> Expr:
-    """Whether 0 <= at <= top, in each lane."""
+    """Returns an expression that is true in each lane where 0 <= at <= top."""
     low: Expr = at >= 0
     return low if top >= INT32[1] else low & (at <= top)
 
 
 def lanes_within(at: Expr, lanes: int, size: int) -> Expr:
-    """Whether at + lane is an element of `size`, in each lane; nothing here can overflow."""
+    """Returns an expression that is true in each lane where at + lane is below `size`, without
+    overflow."""
     if lanes == 1:
         return within(at, size - 1)
     last = kb.const(min(size - 1, INT32[1]), Type(dt.int32, lanes))
@@ -54,7 +55,7 @@ def reads(e: Expr, var: ir.Var) -> bool:
 
 
 def no_more(e: Expr, name: str) -> bool:
-    """Whether an expression cannot be more than the variable that it is assigned to."""
+    """True if an expression cannot exceed the variable that it is assigned to."""
     if isinstance(e, ir.Binary) and e.op == "min":
         return no_more(e.a, name) or no_more(e.b, name)
     if isinstance(e, ir.Select):

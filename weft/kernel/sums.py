@@ -52,7 +52,7 @@ class Sum:
 
     @property
     def lanes(self) -> bool:
-        """Whether it may differ between lanes."""
+        """True if it may differ between lanes."""
         return any(atom.lanes for _, atom in self.terms.values())
 
     @property
@@ -161,8 +161,10 @@ def _make(kind: str, inner: Sum, c: int) -> Sum:
 
 
 def rejoin(total: Sum) -> Sum:
-    """The sum with quotients and remainders of one number by one divisor put together:
-    c (x // c) + x % c is x, x - x % c is c (x // c), x - c (x // c) is x % c."""
+    """Joins quotients and remainders of one number by one divisor.
+
+    Uses that c (x // c) + x % c is x, x - x % c is c (x // c) and x - c (x // c) is x % c.
+    """
     for atom, (n, _) in [(t[1], t) for t in total.terms.values()]:
         if atom.kind == "rem":
             found = _whole(total, n, atom)
@@ -176,7 +178,7 @@ def rejoin(total: Sum) -> Sum:
 
 
 def _whole(total: Sum, n: int, atom: Atom) -> Sum | None:
-    """Without n * (x % c), where x // c or x stands beside it."""
+    """Removes n * (x % c) if the sum also holds x // c or x."""
     assert atom.inner is not None
     quotient = div(atom.inner, atom.c)
     one = quotient.single()
@@ -189,7 +191,7 @@ def _whole(total: Sum, n: int, atom: Atom) -> Sum | None:
 
 
 def _remainder(total: Sum, n: int, atom: Atom) -> Sum | None:
-    """Without n * (x // c), where -n / c times x stands beside it."""
+    """Removes n * (x // c) if the sum also holds -n / c times x."""
     assert atom.inner is not None
     others = [a for _, a in total.terms.values() if a.kind == "div" and a.c < atom.c]
     same = [a for a in others if a.inner and a.inner.text == atom.inner.text]

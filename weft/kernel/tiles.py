@@ -19,7 +19,7 @@ from weft.kernel.expr import cast, fma, load, splat
 from weft.kernel.ir import Expr, Kernel, Type
 from weft.kernel.walk import declared, rewritten, statements, with_body
 
-# tiles it takes
+# number of tiles it takes
 PRODUCTS = ("mma", "mma_nt", "mma_tn")
 _COUNT = {"zero": 1, "load": 1, "store": 1, "scale": 1, "add": 2} | dict.fromkeys(PRODUCTS, 3)
 _MOVES = ("load", "store", "scale")  # operations that touch memory
@@ -36,7 +36,7 @@ _PRODUCTS = {  # dtypes of a and b -> dtype of c
 
 
 def tile_problem(s: ir.Tile | ir.TileOp) -> str | None:
-    """What is wrong with a tile or an operation on tiles (not with what it names), or None."""
+    """Returns the fault of a tile or tile operation (leaving out the memory it names), or None."""
     if isinstance(s, ir.Tile):
         if s.dtype not in dt.DEVICE:
             return f"no device holds {s.dtype}"
@@ -83,8 +83,8 @@ def _mma_problem(op: str, c: ir.Tile, a: ir.Tile, b: ir.Tile) -> str | None:
 
 
 def tile_roles(kernel: Kernel) -> dict[str, str]:
-    """What each tile is to a GPU's matrix unit: "result" (sums), "operand" (rows along k), "turned"
-    (b of `mma`: rows along n). Raises KernelError for a tile that is more than one of these."""
+    """Returns each tile's role for a GPU's matrix unit: "result" (sums), "operand" (rows along k)
+    or "turned" (b of `mma`: rows along n). Raises KernelError for a tile with several roles."""
     roles: dict[str, str] = {}
     usual: dict[str, str] = {}
 
@@ -213,7 +213,7 @@ def products(kernel: Kernel) -> set[str]:
 
 
 def has_tiles(s: ir.Stmt) -> bool:
-    """Whether a tile is declared in a statement."""
+    """True if a tile is declared in a statement."""
     return any(isinstance(x, ir.Tile) for x in statements(s))
 
 

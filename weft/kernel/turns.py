@@ -1,8 +1,8 @@
-"""How often the loops of a kernel go round in one thread, and kernels whose loops do so less often.
+"""Counts the loop iterations of a kernel's threads, and rewrites kernels to take fewer.
 
-llvmpipe ends every loop of a thread that has gone round 65,535 times in all, without a word. Where
-a kernel may exceed such a limit its innermost loops take several steps a turn: the same steps in
-the same order, so no bit changes.
+llvmpipe silently ends every loop of a thread after 65,535 iterations in all. Where a kernel may
+exceed such a limit, its innermost loops take several steps per iteration. The steps and their order
+stay the same, so no bit changes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from weft.kernel.ir import I32, Block, Kernel, Stmt
 from weft.kernel.ranges import Ranges
 from weft.kernel.walk import assigned, declared, rewritten, statements, with_body
 
-STEPS = (2, 4, 8, 16, 32)  # that a turn may take
-_SHARE = 8  # loops with less than this share of all turns stay as they are
+STEPS = (2, 4, 8, 16, 32)  # possible steps per iteration
+_SHARE = 8  # loops with less than this share of all iterations stay unchanged
 
 
 def most_turns(kernel: Kernel) -> int:
@@ -50,7 +50,7 @@ class _Count:
     def __init__(self, kernel: Kernel) -> None:
         self.ranges = Ranges(kernel)
         self.innermost: dict[int, int] = {}
-        self.around = 1  # turns of the loops around
+        self.around = 1  # iterations of the enclosing loops
 
     def block(self, block: Block) -> int:
         return sum(self.stmt(s) for s in block.body)

@@ -16,7 +16,7 @@ _BOOL_BINARY = ("and", "or", "xor", "eq", "ne")
 
 
 def expr_problem(e: Expr) -> str | None:
-    """What is wrong with the types of one node (not of its operands), or None."""
+    """Returns the fault in the types of one node (leaving out its operands), or None."""
     rule = _RULES.get(type(e))
     if rule is None:
         return f"{type(e).__name__} is not an expression"

@@ -1,4 +1,4 @@
-"""Which conditions may differ between the threads of a group, and barriers that stand under one."""
+"""Finds conditions that may differ between the threads of a group, and barriers under one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from weft.kernel.walk import children, operands, walk
 
 
 def check_barriers(kernel: Kernel) -> None:
-    """Raises KernelError for a barrier (or a subgroup operation) that some threads of a group may
-    not reach, as far as the text shows: under a condition or loop bound that depends on the thread
+    """Raises KernelError for a barrier (or a subgroup operation) that some threads may not reach.
+
+    The check follows the text: a barrier under a condition or loop bound that depends on the thread
     index, or after a return under one. Values loaded from memory at a uniform index count as
-    uniform; the interpreter checks what really happens."""
+    uniform; the interpreter checks the real behaviour.
+    """
     if kernel.threads == (1, 1, 1):
         return
     taint = _Taint(kernel)
-    while True:  # variables assigned late in a loop may taint what stands before them
+    while True:  # variables assigned late in a loop may taint statements before them
         before = len(taint.names)
         taint.report = False
         taint.block(kernel.body, None)

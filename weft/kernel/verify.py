@@ -26,12 +26,12 @@ _right: WeakValueDictionary[int, Kernel] = WeakValueDictionary()
 def verify(kernel: Kernel) -> None:
     """Raises KernelError, naming the kernel and the statement, at the first broken rule.
 
-    Rules: every type fits; names are unique identifiers; variables and arrays are declared before
-    use and in scope; only mutable variables are assigned; an expression object other than Const,
-    Param, Var and Axis stands in one place only; no arithmetic on f16 and bf16; lanes are powers
-    of two; "r" buffers are not stored to and "w" buffers not loaded; shared arrays stand at the
-    top; grid entries can be evaluated by the host; no barrier where threads may have diverged.
-    A kernel never changes: one that kept the rules is not asked again.
+    Every type fits. Names are unique identifiers. Variables and arrays are declared before use and
+    in scope; only mutable variables are assigned. An expression object other than Const, Param, Var
+    and Axis occurs in one place only. No arithmetic uses f16 or bf16; lanes are powers of two.
+    "r" buffers are not stored to and "w" buffers not loaded. Shared arrays are declared at the top
+    level. The host can evaluate grid entries. No barrier follows where threads may have diverged.
+    A kernel never changes, so one that passed is not checked again.
     """
     if _right.get(id(kernel)) is not kernel:
         _Verifier(kernel).run()
@@ -111,7 +111,7 @@ class _Verifier:
         except KernelError as error:
             prefix = f"kernel {self.kernel.name}: "
             if str(error).startswith(prefix):
-                raise  # an inner statement already said where
+                raise  # an inner statement has named itself already
             raise KernelError(f"{prefix}in `{shorten(stmt_text(s))}`: {error}") from None
 
     def let(self, s: ir.Let) -> None:
@@ -276,7 +276,7 @@ _RULES: dict[type, str] = {
 
 
 def access_problem(index: Type, lanes: int, mask: Expr | None) -> str | None:
-    """What is wrong with the index and mask of an access of `lanes` elements, if anything."""
+    """Returns the fault in the index and mask of an access of `lanes` elements, or None."""
     if index.dtype != dt.int32:
         return f"an index must be int32, not {index.dtype}"
     if index.lanes not in (1, lanes):

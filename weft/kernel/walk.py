@@ -1,4 +1,4 @@
-"""Walks over the nodes of a kernel, and the statements that hold others made anew."""
+"""Walks over the nodes of a kernel, and rebuilds the statements that hold others."""
 
 from __future__ import annotations
 

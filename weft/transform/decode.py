@@ -1,5 +1,8 @@
-"""Decoding over a long cache becomes parts that meet: one group of a GPU per row and key/value head
-would leave most of it idle, and take as long as one of its processors needs for a whole context."""
+"""Splits decoding over a long cache into parts that are merged.
+
+One group of a GPU per row and key/value head would leave most of the GPU idle. The whole context
+would take as long as one of its processors needs.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from weft.ops.attention import beside, cache_shape
 from weft.ops.graph_listener import make_node
 from weft.transform.rebuild import make, remake, rewrite
 
-_LENGTH = 1024  # of a cache: a shorter one is read before a second kernel has begun
+_LENGTH = 1024  # positions of a cache: a shorter one is read before a second kernel starts
 
 
 def split_decoding(graph: Graph, claimed: Callable[[Node], bool]) -> Graph:
@@ -25,7 +28,7 @@ def _split(node: Node, claimed: Callable[[Node], bool]) -> Node:
         return node
     more = node.inputs[5:]
     length = cache_shape(node.inputs[1], more)[2]
-    sinks = beside(more)[2]  # of the whole, not of its parts
+    sinks = beside(more)[2]  # sinks belong to the whole, not to its parts
     if node.shape[0] > STREAM_ROWS or length <= _LENGTH or sinks:
         return node
     params = {**node.attrs["params"], "part": KEY_SPAN}

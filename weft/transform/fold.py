@@ -13,7 +13,7 @@ from weft.ops.primitive import PRIMITIVES
 from weft.transform.movement import simplify_movement
 from weft.transform.rebuild import const, filled, kind_of, make, remake, rewrite, uniform
 
-FOLD_ELEMENTS = 1 << 16  # constants are not grown beyond this by folding
+FOLD_ELEMENTS = 1 << 16  # folding does not grow constants beyond this
 
 Rule = Callable[[Node], Node | None]
 
@@ -60,7 +60,8 @@ def _evaluate(node: Node, *values: np.ndarray) -> np.ndarray:
 
 
 def _uniform_const(node: Node) -> Node | None:
-    """A large constant whose elements are all the same bits is a broadcast 0-d constant."""
+    """Returns a broadcast 0-d constant for a large constant whose elements all have the same
+    bits."""
     value = np.ascontiguousarray(node.attrs["value"])
     if value.size < 2:
         return None
@@ -86,7 +87,7 @@ def _constant(node: Node, kind: str) -> Node | None:
 
 
 def _empty(node: Node) -> Node | None:
-    """A value that does not depend on its operands because one of them has no elements."""
+    """Returns a value that does not depend on its operands because one of them is empty."""
     if not node.size or all(x.size for x in node.inputs):
         return None
     if node.op in ("sum", "dot"):
@@ -107,7 +108,7 @@ def _trivial_reduce(node: Node) -> Node | None:
 
 
 def _is(node: Node, value: float) -> bool:
-    """Whether every element of node is exactly `value` (0 and -0 are told apart)."""
+    """True if every element of node is exactly `value` (0 and -0 differ)."""
     found = uniform(node)
     if found is None:
         return False

@@ -1,10 +1,10 @@
-"""Cutting a graph where what it computes goes elsewhere and comes back changed.
+"""Cuts a graph where a value leaves it and comes back changed.
 
-A gap is a value and the input that stands for what comes back in its place. Segment k computes all
-up to the value of gap k, segment k + 1 goes on from its input. What a later segment needs of an
-earlier one is an output of the one and an input of the other, under a name; what follows from
-weights, constants, states and inputs of integers alone (which rows, which places) is repeated. A
-state is read and assigned in one segment.
+A gap is a value and the input that replaces it. Segment k computes everything up to the value of
+gap k, and segment k + 1 continues from its input. A value of an earlier segment that a later one
+needs becomes an output of the one and an input of the other, under a name. Values that follow from
+weights, constants, states and integer inputs alone (row numbers, positions) are repeated. A state
+is read and assigned in one segment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weft.core.dtypes import int32
 from weft.graph.ir import Graph, Node, toposort
 from weft.transform.rebuild import remake
 
-Gap = tuple[Node, Node]  # what goes, and the input node of what comes
+Gap = tuple[Node, Node]  # the value that leaves, and the input node of its replacement
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _Cutter:
         self._check_states()
 
     def _check_states(self) -> None:
-        behind: dict[int, set[int]] = {}  # of what is repeated: the states that it shows
+        behind: dict[int, set[int]] = {}  # for repeated values: the states that they show
         found: dict[int, set[int]] = {}  # the segments that read a state
         for node in self._order:
             seen = set[int]().union(*(behind.get(id(x), ()) for x in node.inputs))

@@ -1,9 +1,9 @@
-"""Cutting a graph that a device cannot run whole into parts for the device and for the host.
+"""Cuts a graph that a device cannot run whole into parts for the device and for the host.
 
-Every value is computed on the device unless `reason` says why it cannot be. Parts alternate
-between the two sides and are as few as that allows: a value goes into the earliest part of its
-side that comes after all it needs. What crosses between parts is an output of one and an input of
-another, under a name; sources and movement of sources are repeated in every part that reads them.
+The device computes every value unless `reason` gives an obstacle. Parts alternate between the two
+sides, and there are as few as possible. A value goes into the earliest part of its side that
+follows all its operands. A value that crosses between parts is an output of one and an input of
+another, under a name. Sources and movement of sources are repeated in every part that reads them.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ class _Cutter:
         states = [x for x in self.graph.inputs if x.attrs["role"] == "state"]
         touched: dict[int, list[Node]] = {id(x): [] for x in states}
         for state, new in self.graph.assigns:
-            if id(new) in touched and new is not state:  # one state's value into another: one part
+            # a state's value assigned to another state stays in one part
+            if id(new) in touched and new is not state:
                 a, b = touched[id(state)], touched[id(new)]
                 touched |= {k: a for k, v in touched.items() if v is b}
         for node in self.order:
@@ -197,7 +198,7 @@ class _Cutter:
         return Part(self._side_of(stage), body, tuple(self.names[id(n)] for n in given))
 
     def _leaves(self, node: Node) -> bool:
-        """Whether a value is used outside of its part."""
+        """True if a value is used outside of its part."""
         at = self.stage[id(node)]
         if any(n is node for n in self.graph.outputs):
             return True

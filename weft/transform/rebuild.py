@@ -54,7 +54,7 @@ def rewrite(graph: Graph, visit: Visit) -> Graph:
 
 
 def over(graph: Graph, new: Mapping[int, Node]) -> Graph:
-    """The graph over other inputs, by the ids of those in whose place they stand."""
+    """Returns the graph over other inputs; `new` is keyed by the ids of the inputs they replace."""
     made: dict[int, Node] = dict(new)
     for node in toposort((*graph.inputs, *graph.roots())):
         if id(node) not in made:
@@ -84,7 +84,7 @@ def kind_of(node: Node) -> str:
 
 
 def label(node: Node) -> str:
-    """What to call a value in messages: its name if it has one, else its op."""
+    """Returns the name of a value for messages: its own name if it has one, else its op."""
     if node.op == "result":
         return f"{label(node.inputs[0])}.{node.attrs['index']}"
     return str(node.attrs.get("name", node.op))

@@ -16,10 +16,11 @@ from weft.core.order import COLUMN_SEGMENT, ROW_SEGMENT
 from weft.graph.ir import Graph, Node
 from weft.transform.rebuild import const, make, remake, rewrite
 
-BLOCKS = 64  # pieces where the order is free
-FEWEST = 8  # pieces of columns at least
-LONG = 1 << 20  # elements from which on a row or column is cut that one worker could take whole
-MIN_ELEMENTS = 1 << 18  # shorter reductions are over before a second kernel has begun
+BLOCKS = 64  # pieces where the order of summation is free
+FEWEST = 8  # fewest pieces of columns
+# rows or columns at least this long are cut even if one worker could take them whole
+LONG = 1 << 20
+MIN_ELEMENTS = 1 << 18  # shorter reductions are over before a second kernel has started
 MAX_OUTPUTS = 1 << 10  # more outputs than this occupy the cores by themselves
 
 

@@ -15,17 +15,17 @@ from weft.graph.ir import Graph, Node, Shape
 from weft.ops.graph_listener import make_node
 from weft.transform.rebuild import make, remake, rewrite
 
-BLOCK = 4096  # elements of a block at least, where vectors or many threads share it
+BLOCK = 4096  # fewest elements of a block that vectors or many threads share
 SERIAL = 256  # ... and where they are joined one by one, so that rounding errors stay few
-BLOCKS = 2048  # of a row at most
-SMALL = 1 << 16  # elements that a CPU has done with before a second kernel has begun
-COLUMNS = 1024  # that one worker of a CPU takes side by side, along an axis other than the last
+BLOCKS = 2048  # most blocks of a row
+SMALL = 1 << 16  # elements that a CPU finishes before a second kernel has started
+COLUMNS = 1024  # columns that one worker of a CPU takes together, along an axis other than the last
 GROUPS = 512  # groups of threads that keep a GPU busy
 THREADS = 1 << 14  # ... and threads, where each works alone
 
 
 def alone(caps: Caps, last: bool) -> bool:
-    """Whether one thread of a GPU walks a row: where barriers are expensive, and across rows."""
+    """True if one thread of a GPU walks a row: where barriers are expensive, and across rows."""
     return not caps.is_cpu and not (caps.cheap_barrier and last)
 
 
@@ -40,7 +40,7 @@ def block_length(caps: Caps, n: int, last: bool) -> int:
 
 
 def busy(caps: Caps, shape: Shape, axis: int) -> bool:
-    """Whether a worker for each row (or some columns) occupies the target, or is done at once."""
+    """True if one worker per row (or per some columns) occupies the target, or finishes at once."""
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     if caps.is_cpu:
         return math.prod(shape) <= SMALL or outer * -(-inner // COLUMNS) >= 2 * caps.cores
@@ -50,8 +50,8 @@ def busy(caps: Caps, shape: Shape, axis: int) -> bool:
 
 
 def walked(caps: Caps, blocks: int) -> int:
-    """How many blocks at the end of a row one core walks, so that they need not be read for their
-    totals as well: its share."""
+    """Returns the number of blocks at the end of a row that one core walks: its share. They are not
+    read a second time for their totals."""
     return blocks // caps.cores if caps.cores > 1 else 0
 
 

@@ -1,7 +1,7 @@
-"""Rows that nobody reads are not computed: a gather of few rows moves up through row-wise work.
+"""Avoids computing unused rows: a gather of few rows moves up through row-wise work.
 
-Prefill wants the logits of one row: everything after the last layer's keys and values then runs on
-that row alone. Rows are independent in the ops that are passed, so each value stays the same.
+Prefill wants the logits of one row, so the work after the last layer's keys and values runs on that
+row alone. Rows are independent in the ops that the gather passes, so each value stays the same.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Narrower:
 
     def __init__(self, cone: dict[int, int]):
         self.cone = cone
-        self.operands: dict[int, tuple[Node, ...]] = {}  # of values in the cone, rewritten
+        self.operands: dict[int, tuple[Node, ...]] = {}  # operands of values in the cone, rewritten
         self.small: dict[tuple[int, int], Node] = {}  # by ids of a value and its index
 
     def visit(self, node: Node, inputs: tuple[Node, ...]) -> Node:
@@ -123,7 +123,8 @@ def _index_of(node: Node, user: Node, cone: dict[int, int]) -> int | None:
 
 
 def _row_operands(node: Node) -> tuple[int, ...] | None:
-    """Which operands hold, in their axis 0, the rows of the node's axis 0; None: not row-wise."""
+    """Returns the operands whose axis 0 holds the rows of the node's axis 0, or None if the node is
+    not row-wise."""
     kind, everything = kind_of(node), tuple(range(len(node.inputs)))
     if not node.shape or not node.inputs:
         return None

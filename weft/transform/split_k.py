@@ -1,9 +1,10 @@
-"""Weight gradients with few blocks of results become products of the spans of K, and their sum.
+"""Turns weight gradients with few blocks of results into products of the spans of K, and their sum.
 
-A GPU computes a block of results per group of threads. The gradient of a small weight has too few
-of them for its cores, but K (the tokens of a batch) is long: its spans (core/order) are products of
-their own, which a second kernel adds in ascending order, as one kernel would: not a bit changes.
-Only x transposed times g is split, where M and N are the weight's axes.
+A GPU computes one block of results per group of threads. The gradient of a small weight has too few
+blocks for the GPU's cores, but K (the tokens of a batch) is long. So each span (core/order) becomes
+a product of its own, and a second kernel adds the spans in ascending order. One kernel would add
+them in the same order, so no bit changes. Only x transposed times g is split, where M and N are the
+weight's axes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from weft.transform.rebuild import make, remake, rewrite
 
 GROUPS = 128  # groups of threads that keep a large GPU busy
 BLOCK = 128  # rows and columns of results per group
-MOST = 512  # groups' blocks that are stored: 64 KiB each
+MOST = 512  # most blocks of results that are stored: 64 KiB each
 
 
 def split_k(graph: Graph) -> Graph:
@@ -24,7 +25,7 @@ def split_k(graph: Graph) -> Graph:
 
 
 def slices(m: int, n: int, k: int) -> int:
-    """How many spans to compute apart; 1 where it is not worth it."""
+    """Returns the number of spans to compute separately, or 1 where that does not pay."""
     groups, spans = -(-m // BLOCK) * -(-n // BLOCK), k // SPAN
     pays = k % SPAN == 0 and 2 * groups <= GROUPS and groups * spans <= MOST
     return spans if pays and spans > 1 else 1
