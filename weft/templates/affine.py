@@ -1,8 +1,8 @@
 """Affine index algebra: sums of integer multiples of bounded symbols, with exact div and mod.
 
-Movement ops become arithmetic on these values, so that reshape(transpose(reshape(x))) turns back
-into plain strides wherever the ranges allow it, and lanes (a symbol like any other) tell whether a
-load is uniform, contiguous or scattered.
+Movement ops become arithmetic on these values. So reshape(transpose(reshape(x))) turns back into
+plain strides wherever the ranges allow it. Lanes are a symbol like any other; they tell if a load
+is uniform, contiguous or scattered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Sym:
     expr: Expr | None = field(compare=False, default=None)
     src: Affine | None = field(compare=False, default=None)
     d: int = field(compare=False, default=1)
-    # How many lanes the value has; 1 when it is the same in all. Kept: many share what they read.
+    # The number of lanes of the value; 1 when all are the same. Cached, since many read it.
     lanes: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -74,11 +74,11 @@ class Affine:
         return self.low >= 0 and self.high < limit
 
     def multiple_of(self, n: int) -> bool:
-        """Whether every value is a multiple of n."""
+        """True if every value is a multiple of n."""
         return self.const % n == 0 and all(c * s.step % n == 0 for s, c in self.terms)
 
     def aligned(self, lanes: int) -> bool:
-        """Whether the lanes are consecutive from a multiple of `lanes`."""
+        """True if the lanes are consecutive, starting at a multiple of `lanes`."""
         rest = [(s, c) for s, c in self.terms if s.kind != "lane"]
         step = sum(c for s, c in self.terms if s.kind == "lane")
         return step == 1 and Affine(self.const, tuple(rest)).multiple_of(lanes)
@@ -164,7 +164,7 @@ def divide(x: Affine, d: int) -> tuple[Affine, Affine]:
     whole = {s: c // d for s, c in x.terms if c % d == 0}
     part = [(s, c) for s, c in x.terms if c % d]
     quotient, rest = _make(x.const // d, whole), Affine(x.const % d, tuple(part))
-    if rest.low < 0:  # kernels divide by truncation: keep what is divided non-negative
+    if rest.low < 0:  # kernels divide by truncation: keep the dividend non-negative
         borrow = -(rest.low // d)
         quotient, rest = quotient - borrow, rest + borrow * d
     if rest.within(d):

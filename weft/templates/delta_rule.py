@@ -1,8 +1,8 @@
-"""delta_rule: row after row, a memory in reach of the one worker that keeps it.
+"""delta_rule: row after row, with the memory close to the one worker that keeps it.
 
-A worker has some columns of one head's memory, which no other column touches: all rows go by it in
-their order. So sums are chains of fused multiply-adds in ascending order of the key's elements,
-however a prompt was cut into steps and whatever stands beside it.
+A worker has some columns of one head's memory, which other columns never touch. All rows pass it in
+order. So sums are chains of fused multiply-adds in ascending order of the key's elements. They do
+not depend on how a prompt was cut into steps, or on other sequences in the batch.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from weft.templates.group import Group
 from weft.templates.loops import bounded_rows, kernel_name, traffic, useful_lanes
 from weft.templates.registry import template
 
-_THREADS = 64  # of a group on a GPU, a column each
-_VECTORS = 4  # of columns that a CPU takes side by side: as many chains hide a sum's latency
-_HELD = 1 << 13  # elements that a worker of a CPU keeps at most
+_THREADS = 64  # threads of a group on a GPU, a column each
+_VECTORS = 4  # vectors of columns that a CPU takes together: that many chains hide a sum's latency
+_HELD = 1 << 13  # most elements that a worker of a CPU keeps
 
 
 @template("delta_rule")

@@ -60,12 +60,12 @@ class Emitter:
         self.group = group
         self.caps = caps
         self.buffers = declare(b, group)
-        self.mask: Expr | None = None  # lanes that may be touched, for vector loads and stores
+        self.mask: Expr | None = None  # lanes that vector loads and stores may touch
         self._defined: dict[int, Definition] = {}
         self._scopes: list[dict[Any, Any]] = [{}]
         self._guards: tuple[Expr, ...] = ()
         self.addresses: list[Affine] = []  # every affine value emitted, for choosing loops
-        self.loads: list[Affine] = []  # those that are addresses of loads
+        self.loads: list[Affine] = []  # addresses of loads among them
 
     # -- indices
 
@@ -163,7 +163,7 @@ class Emitter:
         return definition
 
     def find(self, key: Any) -> Any:
-        """What was remembered under `key` in an open scope, or None."""
+        """Returns the value remembered under `key` in an open scope, or None."""
         for scope in reversed(self._scopes):
             if key in scope:
                 return scope[key]
@@ -201,8 +201,8 @@ class Emitter:
         return self.find(self._key(node, index))
 
     def _operands(self, node: Node, index: Index) -> Sequence[tuple[Node, Index]]:
-        """What `_compute` asks for besides: values at places known beforehand. (What the others
-        of SPECIAL read they compute inside: grouping bounds how many stand above one another.)"""
+        """Returns further values that `_compute` needs, at places known beforehand. (The other
+        SPECIAL ops compute their operands inside; grouping limits how deeply they nest.)"""
         if id(node) in self._defined or id(node) in self.buffers:
             return ()
         if node.op in view.PURE:
@@ -319,7 +319,7 @@ class Emitter:
             self._guards = outer
 
     def between(self, x: Affine, low: int, high: int) -> Expr | None:
-        """Whether low <= x < high, bound; None when it always holds."""
+        """Returns the condition low <= x < high (bound), or None when it always holds."""
         key = ("between", x, low, high)
         hit = self.find(key)
         if hit is not None:

@@ -1,4 +1,4 @@
-"""What follows an anchor in its group: where its elements come to lie in the outputs."""
+"""Nodes that follow an anchor in its group, and the places of its elements in the outputs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from weft.transform.rebuild import kind_of
 
 
 def forward_index(group: Group, anchor: Node, node: Node, index: Index) -> Index | None:
-    """Where the element of `anchor` at `index` lies in `node`, which follows from it by elementwise
-    ops, transposes and reshapes; None when it does not."""
+    """Returns the index in `node` of the element of `anchor` at `index`. `node` follows from it by
+    elementwise ops, transposes and reshapes; otherwise the result is None."""
     if node is anchor:
         return index
     if any(node is n for n in group.inputs) or node.op in ("broadcast", "slice", "pad", "concat"):

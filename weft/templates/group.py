@@ -15,21 +15,21 @@ from weft.kernel.ir import Kernel
 class Group:
     """Nodes that one kernel computes.
 
-    `inputs` are materialised nodes (each becomes a read buffer, in order), `outputs` the nodes it
-    writes (each becomes a write buffer, after the inputs). Every node on a path from an input to
+    `inputs` are materialised nodes (each becomes a read buffer, in order). `outputs` are the nodes
+    it writes (each becomes a write buffer, after the inputs). Every node on a path from an input to
     an output is computed in registers; 0-d "const" and "iota" nodes and "scalar" inputs never take
-    a buffer. `anchor` is the reduce, dot, call, sort, ... at the group's heart (None for "map"). A
-    group around a call with several outputs writes all of them, in order, and nothing else.
+    a buffer. `anchor` is the group's main node: a reduce, dot, call, sort, ... (None for "map"). A
+    group around a call with several outputs writes exactly those outputs, in order.
 
-    `rows` names the runtime scalar that bounds axis 0 of every output at run time (None: the full
-    shape): the first scalar * `rows_scale` rows are wanted, the others may be left unwritten. For
+    `rows` names the runtime scalar that bounds axis 0 of every output (None: the full shape). The
+    first scalar * `rows_scale` rows are wanted, and the others may be left unwritten. For
     scatter_add and update it bounds the rows of `idx` instead. `slots` maps scalar names to slots.
-    `in_place` says output i shares the buffer of input `in_place[i]` (state updates): the kernel
-    declares one "rw" buffer, at the input's position, for the pair.
+    `in_place` says that output i shares the buffer of input `in_place[i]` (state updates). The
+    kernel declares one "rw" buffer, at the input's position, for the pair.
 
-    Two kinds of numbers may be read from memory, so that groups that differ by them alone share a
-    kernel: a 0-d const that is among `inputs`, and the starts of a slice: `starts` maps the id of
-    the slice to (axis, 0-d int32 const among `inputs`) pairs. A group that is `alone` is not joined
+    Two kinds of numbers may be read from memory, so that groups differing in them alone share a
+    kernel. One is a 0-d const among `inputs`. The other is the starts of a slice: `starts` maps the
+    id of the slice to (axis, 0-d int32 const among `inputs`) pairs. An `alone` group is not joined
     with another one.
     """
 
@@ -47,7 +47,7 @@ class Group:
 
     @property
     def results(self) -> tuple[Node, ...]:
-        """What the anchor gives: its value or, of a call with several outputs, all of them."""
+        """The anchor's values: its own or, for a call with several outputs, all of them."""
         assert self.anchor is not None
         return (self.anchor, *(x for x in self.outputs if x.op == "result"))
 

@@ -1,4 +1,4 @@
-"""How a GPU's threads share out memory: 16 bytes at a time."""
+"""The division of memory between a GPU's threads: 16 bytes at a time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from weft.core.caps import Caps
 from weft.graph.ir import Node
 
 WORD = 16  # bytes that a thread moves at once
-ROW_THREADS = 128  # threads to a group that holds several short rows
+ROW_THREADS = 128  # threads of a group that holds several short rows
 
 
 def vector_lanes(caps: Caps, n: int, nodes: Iterable[Node]) -> int:
-    """Elements of a row of n to move at once: a power of two that divides n, 16 bytes of the widest
-    dtype among `nodes` at most (four elements where the target has no wider vectors)."""
+    """Returns the number of elements of a row of n to move at once. It is a power of two that
+    divides n: at most 16 bytes of the widest dtype among `nodes`, or four elements where the target
+    lacks wider vectors."""
     lanes = WORD // max((x.dtype.itemsize for x in nodes), default=4)
     lanes = min(lanes, 8) if caps.subgroup else min(lanes, caps.lanes)
     while n % lanes:

@@ -46,7 +46,7 @@ class Space:
 
     @property
     def unit_inner(self) -> bool:
-        """Whether consecutive values of the last loop touch consecutive or equal elements only."""
+        """True if consecutive values of the last loop touch only consecutive or equal elements."""
         if not self.spans:
             return False
         last = self.axes[self.spans[-1][1] - 1]
@@ -92,7 +92,7 @@ def _joins(uses: Sequence[Affine], axes: Index, shape: Shape, outer: int, inner:
 
 
 def bounded_rows(group: Group, extent: int) -> Bound:
-    """How many of the `extent` rows of axis 0 a run wants."""
+    """Returns the number of rows of axis 0, of `extent` in all, that a run wants."""
     if group.rows is None:
         return extent
     rows = ir.Param(group.rows, group.slots[group.rows]) * group.rows_scale
@@ -117,11 +117,11 @@ def vector_loop(
     unroll: int = 1,
     pair: int = 1,
 ) -> None:
-    """Calls `body(index with lanes)` for start <= index < stop < extent, `lanes` at a time:
-    unrolled (`pair` vectors as one of so many times the lanes), then the rest by masked lanes
-    where vectors are wide, else one by one.
+    """Calls `body(index with lanes)` for start <= index < stop < extent, `lanes` at a time.
 
-    `start` must be a multiple of `lanes`; the body runs inside its own scope and mask.
+    The main loop is unrolled (`pair` vectors become one with `pair` times the lanes). The rest uses
+    masked lanes where vectors are wide, else single elements. `start` must be a multiple of
+    `lanes`; the body runs inside its own scope and mask.
     """
     b, wide = em.b, lanes * unroll
     if isinstance(start, int) and isinstance(stop, int):
@@ -192,11 +192,11 @@ def useful_lanes(caps: Caps, n: int) -> int:
 
 
 def traffic(group: Group) -> int:
-    """Least bytes a kernel moves at full size: each output written once, each input read once. Of
-    an input that is gathered or sliced only what is taken counts, and an update in place moves its
-    rows alone."""
+    """Returns the least bytes a kernel moves at full size: each output written once, each input
+    read once. A gathered or sliced input counts only the taken elements, and an update in place
+    only its rows."""
     inputs = {id(n): n for n in group.inputs}
-    read: dict[int, int] = dict.fromkeys(inputs, 0)  # bytes wanted of each input
+    read: dict[int, int] = dict.fromkeys(inputs, 0)  # bytes read of each input
     in_place = {id(group.outputs[k]) for k in group.in_place}
     seen: set[int] = set()
     stack = list(group.outputs)

@@ -40,13 +40,13 @@ UNROLL = 2
 # Vectors that go as one of twice the lanes where registers are few (measured on AVX2 only): side by
 # side each hides what the other waits for, as a processor looks no further than one long chain.
 PAIR = 2
-FILL = 1024  # groups that a GPU should have before its threads take more than a vector each
+FILL = 1024  # groups that a GPU should have before its threads take more than one vector each
 Element = Callable[[Sequence[Affine]], None]
 NONTEMPORAL_BYTES = 8 << 20  # outputs from this size on bypass the cache
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
-    """What `weft tune` may choose from on GPUs whose threads work in subgroups."""
+    """Returns the choices of `weft tune` on GPUs whose threads work in subgroups."""
     if not caps.subgroup:
         return []
     return [{"threads": t, "vectors": v} for t in (128, 256, 512) for v in (1, 2, 4)]
@@ -79,7 +79,7 @@ def store_all(
 
 
 def streams(group: Group, caps: Caps) -> tuple[bool, ...]:
-    """Which outputs are large enough that their stores should not displace the cache."""
+    """Returns, per output, True if it is so large that its stores should bypass the cache."""
     able = "nontemporal" in caps.features
     return tuple(
         able and o.nbytes >= NONTEMPORAL_BYTES and k not in group.in_place

@@ -1,9 +1,9 @@
-"""Transposing maps on a CPU: tiles that are turned in registers.
+"""Transposing maps on a CPU: tiles that are transposed in registers.
 
 When every load runs along another axis than the stores, values are computed with lanes along that
-axis, and the registers are transposed before they are stored, so that each cache line is read and
-written once: squares of `lanes` vectors, or, where the last axis has a few elements (the channels
-of a picture), all of these, woven into one run of memory.
+axis. The registers are transposed before they are stored, so that each cache line is read and
+written once. Tiles are squares of `lanes` vectors. Where the last axis has a few elements (the
+channels of a picture), a tile takes all of them, interleaved into one run of memory.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from weft.templates.loops import Space, kernel_name, traffic
 from weft.templates.registers import interleave, transpose_block
 from weft.templates.view import Index
 
-THIN = (2, 4, 8)  # elements of a last loop that are woven
-WOVEN = 8192  # elements of a group
+THIN = (2, 4, 8)  # elements of a last loop that are interleaved
+WOVEN = 8192  # elements per group
 
 
 def turned_axis(group: Group, caps: Caps, space: Space) -> int | None:
@@ -40,12 +40,13 @@ def turned_axis(group: Group, caps: Caps, space: Space) -> int | None:
 
 
 def _is_thin(caps: Caps, dims: Sequence[int], axis: int) -> bool:
-    """Whether the last loop has a few elements, and the one before it is followed."""
+    """True if the last loop has few elements and `axis` is the one before it."""
     return axis == len(dims) - 2 and dims[-1] in THIN and dims[axis] >= caps.lanes > dims[-1]
 
 
 def _followed(group: Group, space: Space) -> int | None:
-    """The loop, but the last, that every load that depends on the last one is contiguous along."""
+    """Returns a loop other than the last along which all loads are contiguous, if they depend on
+    the last."""
     if group.rows is not None or group.in_place or len(space.dims) < 2:
         return None
     syms = [space.axes[stop - 1].terms[0][0] for _, stop in space.spans]
@@ -80,7 +81,7 @@ def _build_woven(group: Group, caps: Caps, space: Space) -> Kernel:
     em = Emitter(b, group, caps)
     *outer, depth, n = space.dims
     lanes, stripes = caps.lanes, -(-depth // caps.lanes)
-    step = min(stripes, max(1, WOVEN // (lanes * n)))  # stripes of a group
+    step = min(stripes, max(1, WOVEN // (lanes * n)))  # stripes per group
     parts = -(-stripes // step)
     place, part = affine.divide(em.axis(b.group(0), math.prod(outer) * parts), parts)
     rest = affine.unflatten(place, outer)
@@ -88,7 +89,7 @@ def _build_woven(group: Group, caps: Caps, space: Space) -> Kernel:
     with b.loop(kb.minimum(low + step, stripes), low, name="s") as s, em.scope():
         first = em.axis(
             kb.minimum(s * lanes, depth - lanes), depth - lanes + 1
-        )  # the last overlaps
+        )  # the last one overlaps
         for node in group.outputs:
             _woven(em, node, space, rest, first)
     return b.kernel((math.prod(outer) * parts,), bytes=traffic(group))

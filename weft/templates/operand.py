@@ -1,5 +1,4 @@
-"""How templates read an operand: its elements, whatever they are in memory, as f32 (int32 for
-integers)."""
+"""Reads the elements of templates' operands, in any memory format, as f32 (int32 for integers)."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from weft.kernel.builder import Builder
 from weft.kernel.expr import Value, as_expr, bitcast, cast, const, iota, load, shuffle
 from weft.kernel.ir import Expr
 
-WORD = 4  # bytes of what moves as one item when a square of elements is transposed
+WORD = 4  # bytes of one item when a square of elements is transposed
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Reader:
 
     @property
     def buffer(self) -> ir.Buffer:
-        """The source, which is no array of the kernel's own."""
+        """The source as a buffer; it must not be an array of the kernel."""
         assert isinstance(self.source, ir.Buffer)
         return self.source
 

@@ -67,7 +67,7 @@ def numbers(b: Builder, form: Form, number: Callable[[str], Expr]) -> dict[str, 
 
 
 def finish(b: Builder, form: Form, value: Expr, beside: Mapping[str, Expr]) -> Expr:
-    """The weight of a code's value and the numbers beside it."""
+    """Returns the weight for a code's value and its scale, zero or low in `beside`."""
     if form.shift == "zero":
         value = b.let(value - beside["zeros"], "value")
     value = value * beside["scales"]

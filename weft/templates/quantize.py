@@ -39,7 +39,7 @@ from weft.templates.registry import template
 _BITS = 0x7FFFFFFF  # all but the sign
 _INFINITE = 0x7F800000
 _TINY = int(math.log2(TINY) + 127) << 23
-_CHUNK = 256  # blocks of a group on a CPU
+_CHUNK = 256  # blocks per group on a CPU
 
 
 @template("quantize")

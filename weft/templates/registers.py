@@ -79,5 +79,5 @@ def fold_lanes(b: Builder, vectors: Sequence[Expr], op: str = "add") -> Expr:
 
 
 def tail_mask(start: Expr, limit: Value, lanes: int) -> Expr:
-    """Which of `lanes` consecutive positions from `start` are below `limit`."""
+    """Returns a mask of the `lanes` consecutive positions from `start` that are below `limit`."""
     return splat(as_expr(limit), lanes) > splat(start, lanes) + iota(lanes)

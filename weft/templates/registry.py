@@ -1,4 +1,4 @@
-"""Which template builds which kind of group, and which composites a template claims.
+"""The templates by kind of group, and the composites that each template claims.
 
 A template module registers itself when it is imported:
 
@@ -8,7 +8,7 @@ A template module registers itself when it is imported:
     @claims("softmax", kind="norm")
     def claim_softmax(node, caps): return node.shape[-1] <= 65536
 
-Modules are imported only when their kind or composite is first asked for.
+Modules are imported only when their kind or composite is first needed.
 """
 
 from __future__ import annotations
@@ -142,9 +142,9 @@ def tunable() -> list[str]:
 
 
 def claimed_by(node: Node, caps: Caps) -> str | None:
-    """The kind of the template that takes this "call" node whole, or None: inline its body. No
-    template makes something of nothing: where an operand has no elements, the body says what the
-    result is (and which of several has elements), and folding works it out."""
+    """Returns the kind of the template that takes this "call" node whole, or None to inline its
+    body. Templates do not take calls with empty operands and non-empty results. There the body
+    defines the results, and folding computes them."""
     sizes = [x.size for x in results(node)]
     if any(sizes) and not all((*sizes, *(x.size for x in node.inputs))):
         return None

@@ -1,6 +1,6 @@
 """scatter: scatter_add and update of rows, deterministic and without atomics.
 
-Whoever owns a destination scans the indices in order, so equal indices add up in their order. An
+The owner of a destination scans the indices in order, so equal indices add up in their order. An
 update in place only visits the rows it replaces.
 """
 
@@ -79,7 +79,7 @@ class _Scatter:
         return (row, *self.space.index(coords)[1:])
 
     def target(self, r: Affine) -> Expr:
-        """Which row of x the r-th joined row goes to (bound, unchecked)."""
+        """Returns the row of x that receives the r-th joined row (bound, unchecked)."""
         return self.b.let(kb.cast(self.em.value(self.idx, (r,)), dt.int32), "target")
 
     def inside(self, target: Expr) -> Expr:

@@ -61,7 +61,8 @@ class _Sort:
         self.em = Emitter(self.b, group, caps)
 
     def wanted(self) -> Expr | int:
-        """How many rows a run wants (all of them when the sort's axis is the bounded one)."""
+        """Returns the number of rows that a run wants (all of them when the sort's axis is the
+        bounded one)."""
         if self.group.rows is None or self.axis == 0:
             return self.rows
         shape = self.x.shape

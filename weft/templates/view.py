@@ -43,9 +43,9 @@ def source_index(node: Node, index: Sequence[Affine]) -> Index:
 
 @dataclass(frozen=True)
 class Pick:
-    """A matrix chosen at run time: `by` elements further for each of what stands in the int32 value
-    `index`, whose axis j is at `at[j]`, affine in the view's axes but the last two. Where there is
-    `count`, only so many of the rows that meet it are read (ops/picks)."""
+    """A matrix chosen at run time: `by` elements further for each unit of the int32 value `index`.
+    Axis j of `index` is at `at[j]`, affine in the view's axes except the last two. With `count`,
+    only that many of the rows that meet it are read (ops/picks)."""
 
     index: Node
     at: Index
@@ -75,7 +75,7 @@ class View:
 
     @property
     def parted(self) -> bool:
-        """Whether what `node` is made of is read in its place."""
+        """True if the parts of `node` are read in its place."""
         return self.form is not None or self.whole
 
     @property
@@ -89,19 +89,19 @@ class View:
 
 
 def exact_cast(node: Node) -> bool:
-    """Whether it is a cast of f16 or bf16 to f32."""
+    """True for a cast of f16 or bf16 to f32."""
     narrow = (dt.float16, dt.bfloat16)
     return node.op == "cast" and node.dtype == dt.float32 and node.inputs[0].dtype in narrow
 
 
 def views(node: Node, picks: bool = False) -> Iterator[View]:
-    """`node` as a view of itself, then of what each movement op or exact cast under it reads, as
-    far as strides (in elements, one per axis) say where its elements lie; with `picks` also through
-    a gather of whole matrices whose index cannot be outside.
+    """Yields `node` as a view of itself, then as a view of the operand of each movement op or exact
+    cast under it, as long as strides (in elements, one per axis) describe it.
 
-    An exact cast is one of f16 or bf16 to f32: a template loads the narrow value and widens it.
-    Under a `dequantize` of parts that products read as they are (see compile/interleave) lies the
-    view of these.
+    With `picks` it also passes a gather of whole matrices whose index cannot be outside. An exact
+    cast is one of f16 or bf16 to f32: a template loads the narrow value and widens it. Under a
+    `dequantize` whose parts products read directly (see compile/interleave) is the view of these
+    parts.
     """
     syms = [Sym(f"axis{i}", "var", max(d, 1)) for i, d in enumerate(node.shape)]
     index: Index = tuple(affine.symbol(s) for s in syms)
@@ -136,7 +136,7 @@ def views(node: Node, picks: bool = False) -> Iterator[View]:
 
 
 def _picks(node: Node, index: Index, inner: Sequence[Sym]) -> bool:
-    """Whether `node` takes matrices by an index that holds only valid numbers and does not depend
+    """True if `node` takes matrices by an index that holds only valid numbers and does not depend
     on the axes `inner`."""
     if node.op != "gather" or node.attrs["axis"] != 0:
         return False
@@ -154,14 +154,14 @@ def _picks(node: Node, index: Index, inner: Sequence[Sym]) -> bool:
 
 
 def view_of(group: Group, node: Node, picks: bool = False) -> View | None:
-    """How `node` lies in one of the group's inputs, or None."""
+    """Returns the view of `node` in one of the group's inputs, or None."""
     materialised = {id(n) for n in group.inputs}
     found = views(node, picks)
     return next((v for v in found if all(id(x) in materialised for x in v.stored)), None)
 
 
 def operand(group: Group, node: Node, picks: bool = False) -> View:
-    """`view_of`, or a CompileError that names what stands in the way."""
+    """Returns `view_of`, or raises a CompileError that names the operand."""
     view = view_of(group, node, picks)
     if view is None:
         raise CompileError(f"operand {node!r} of {group.kind} is not a strided view of an input")

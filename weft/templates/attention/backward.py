@@ -1,17 +1,17 @@
 """The derivative of attention in parts: dq, and dk with dv, for every target.
 
-Some items stay and others pass: query rows stay and keys pass for dq, keys stay and the rows that
-see them pass, head after head, for dk and dv. The rows' log-sum-exp and delta (see
-`weft.ops.attention_grad`) are there already. Of each pair come two products
-(q . k, g . v), of these its weights p and ds = p (g . v - delta), and weights times what passes add
-up to the results. Who computes is a `Team`: one thread with vectors, a thread per item, threads
-that share tiles, or matrix units.
+Some items stay and others pass. For dq query rows stay and keys pass; for dk and dv keys stay, and
+the rows that see them pass, head after head. The rows' log-sum-exp and delta (see
+`weft.ops.attention_grad`) exist already. Each pair has two products (q . k, g . v), which give its
+weight p and ds = p (g . v - delta). The results add up weights times passing items. A `Team`
+computes them: one thread with vectors, a thread per item, threads that share tiles, or matrix
+units.
 
-A result is a chain of fused multiply-adds in ascending order over CHUNK of what passes, and chunks
-are added in ascending order, head after head; matrix units make one chain of everything. So every
-element is one sum in a fixed order. In f32 the parts give the same bits with vectors of any
-width and in threads, where targets keep products and sums as written; `attention_grad`, whose
-weights are not taken from a rounded log-sum-exp, gives its own, the same for vectors of any width.
+A result is a chain of fused multiply-adds in ascending order over CHUNK passing items, and chunks
+are added in ascending order, head after head. Matrix units make one chain of everything. So every
+element is one sum in a fixed order. In f32 the parts give the same bits with vectors of any width
+and in threads, where targets keep products and sums as written. `attention_grad` has bits of its
+own, the same for vectors of any width, since it does not take weights from a rounded log-sum-exp.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ Q, K, V, G = range(4)  # operands that hold components; then come lse and delta
 
 @dataclass(frozen=True)
 class Form:
-    """What a composite gives: results, products per pair, whether query rows stay (or keys)."""
+    """The form of a composite: its results, products per pair, and if query rows stay (else
+    keys)."""
 
     results: tuple[str, ...]
     products: int
@@ -55,13 +56,13 @@ class Form:
 FORMS = {
     "attention_dq": Form(("dq",), 3, True),
     "attention_dkv": Form(("dk", "dv"), 4),
-    "attention_grad": Form(("dk", "dv"), 5),  # and dq, of each block that passes
+    "attention_grad": Form(("dk", "dv"), 5),  # and dq, from each passing block
 }
 
 
 class Call:
-    """One call of those in FORMS: what pairs there are, what they weigh, where results go. Axis 0
-    of the grid counts blocks of what stays, 1 heads, 2 batches."""
+    """One call of a composite in FORMS: its pairs, their weights, and the places of results. Axis 0
+    of the grid counts blocks of staying items, 1 heads, 2 batches."""
 
     def __init__(self, group: Group, node: Node, caps: Caps) -> None:
         self.group, self.node, self.caps = group, node, caps
@@ -82,7 +83,7 @@ class Call:
         self.length = length_of(self.em, node, 4 + len(self.sums), self.bi)
         at = b.let(b.group(1), "head")
         self.own = self.em.axis(at, self.heads if self.rows_stay else self.groups)
-        self.head = self.own  # the query head at work
+        self.head = self.own  # the current query head
         self._at = at
 
     # -- the algorithm
@@ -198,7 +199,8 @@ class Call:
     # -- results
 
     def factor(self, result: str) -> float:
-        """What the sums of a result lack: dq and dk are without the scale."""
+        """Returns the factor that a result's sums lack: dq and dk are computed without the
+        scale."""
         return 1.0 if result == "dv" else self.params["scale"]
 
     def write(
@@ -218,11 +220,11 @@ class Call:
 
 
 class Team(abc.ABC):
-    """Who computes a call. `rows` items stay per group, from `call.first` on."""
+    """The worker of a call. Each group keeps `rows` items, from `call.first` on."""
 
     rows: int
     threads: tuple[int, ...] = (1,)
-    cut = CHUNK  # of what passes, in one chain; 0: everything
+    cut = CHUNK  # passing items in one chain; 0: all
 
     def __init__(self, call: Call) -> None:
         self.call, self.b, self.em = call, call.b, call.em
@@ -232,7 +234,7 @@ class Team(abc.ABC):
         return nullcontext()
 
     def range(self) -> tuple[Expr, Expr]:
-        """What passes and meets any of what stays: the first and the one after the last."""
+        """Returns the first passing item that meets any staying one, and the one after the last."""
         return self.call.meets(self.call.first, self.rows)
 
     @abc.abstractmethod

@@ -25,11 +25,11 @@ from weft.templates.attention.softmax import FLOOR, inverse
 from weft.templates.attention.tile import MR
 from weft.templates.operand import Reader
 
-SCORES = 1 << 15  # weights that a block of query rows holds: what the second cache takes easily
+SCORES = 1 << 15  # weights of a block of query rows, which fit easily in L2
 
 
 def fits(node: Node, caps: Caps) -> bool:
-    """Whether one group can hold its keys in scratch, and there are groups enough for all cores."""
+    """True if one group can hold its keys in scratch, and groups suffice for all cores."""
     q, k = node.inputs[:2]
     size, span = _sizes(caps, {}, q.shape[2], k.shape[2])
     wide = -(-k.shape[3] // size.lanes) * size.lanes
@@ -47,8 +47,8 @@ def _sizes(caps: Caps, config: Mapping[str, Any], t: int, s: int) -> tuple[Sizes
 
 
 class Whole(Vector):
-    """A thread that holds all keys of a head. A key's gradients are one chain over all rows: totals
-    beside the sums would not stay in the second cache (7 % of the time for 1,024 keys)."""
+    """A thread that holds all keys of a head. A key's gradients are one chain over all rows, since
+    totals as well as sums would not stay in L2 (7 % of the time for 1,024 keys)."""
 
     cut = 0
 
@@ -63,7 +63,7 @@ class Whole(Vector):
         self.dq_total = x.rows_array("dq_total", size.rows) if call.s > CHUNK else self.dq
         self.p, self.ds = x.pairs_array("p"), x.pairs_array("ds")
         self.slope = x.pairs_array("slope") if call.params["softcap"] else None
-        self.inverse = b.array("inverse", dt.float32, size.rows)  # of the sums of p
+        self.inverse = b.array("inverse", dt.float32, size.rows)  # inverse sums of p
         self.padded: Expr = const(span)
         self.count: Expr = const(call.s)
 

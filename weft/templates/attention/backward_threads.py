@@ -1,8 +1,8 @@
 """The derivative of attention in the threads of a GPU: alone, or sharing tiles.
 
 Where barriers are expensive a thread takes an item alone. Elsewhere a group of side x side threads
-takes a block of items: products of a pair of blocks are staged through shared memory a slice of D
-at a time, weights go to shared memory, and each thread adds its items and columns of the results.
+takes a block of items. Products of a pair of blocks are staged through shared memory a slice of D
+at a time. Weights go to shared memory, and each thread adds its items and columns of the results.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from weft.templates.attention.backward import Call, Team
 from weft.templates.attention.forward_threads import Grid, Take
 from weft.templates.operand import Reader
 
-THREADS = 64  # of a group whose threads work alone
-LARGE = 40 << 10  # bytes of shared memory that blocks of 64 want
+THREADS = 64  # threads of a group without shared tiles
+LARGE = 40 << 10  # bytes of shared memory for blocks of 64
 
 
 class Alone(Team):

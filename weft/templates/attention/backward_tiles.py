@@ -21,7 +21,7 @@ from weft.templates.attention.tile import MR, Scores, add, against
 from weft.templates.operand import Reader
 from weft.templates.product.pack import Packer
 
-Seen = tuple[list[Expr], list[Expr], Expr, Expr]  # of a tile: low, high, the least, the greatest
+Seen = tuple[list[Expr], list[Expr], Expr, Expr]  # for a tile: low, high, the least, the greatest
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Tiles:
         self.b.store(self.high, r, sees[1])
 
     def seen(self, r: Expr) -> Seen:
-        """What rows r .. r + MR see."""
+        """Returns the keys that rows r .. r + MR see."""
         b = self.b
         low = [b.let(load(self.low, r + i), "low") for i in range(MR)]
         high = [b.let(load(self.high, r + i), "high") for i in range(MR)]

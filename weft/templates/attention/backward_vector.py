@@ -1,7 +1,7 @@
 """The derivative of attention in parts on a CPU: one thread and its vectors.
 
-A group holds a block of items in scratch as f32; of what passes, a block is turned for the products
-(vectors of items that pass) and kept as it is for the sums (vectors of components).
+A group holds a block of items in scratch as f32. A passing block is kept twice: transposed for the
+products (vectors of passing items) and unchanged for the sums (vectors of components).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Vector(Team):
             self._note(call.first, self.padded)
 
     def _note(self, first: Expr, count: Expr) -> None:
-        """lse and delta of query rows from `first` on; the last instead of those beyond it."""
+        """Stores lse and delta of query rows from `first` on; rows beyond the last repeat it."""
         b, call = self.b, self.call
         with b.loop(count, name="r") as r, self.em.scope():
             for value, target in zip(call.note(minimum(first + r, call.t - 1)), self.notes):
@@ -95,8 +95,8 @@ class Vector(Team):
         x.against(self.held[1], r, self.turned[1], 0, 0, weigh)
 
     def _each(self, sources: Sequence[Reader], start: Expr, stop: Expr, body: Any) -> None:
-        """body(p0, r, seen) for every block that passes and every tile that sees some of it, after
-        its pairs."""
+        """Calls body(p0, r, seen), after computing its pairs, for every passing block and every
+        tile that sees part of it."""
         b, keys = self.b, self.size.keys
         with b.loop(stop, start - start % keys, keys, "p0") as p0, self.em.scope():
             self._take(sources, p0)

@@ -1,6 +1,7 @@
-"""Attention that never holds the T x T matrix, over whole sequences and over a KV cache, and its
-derivative: who computes a call follows from the target, the operands' dtypes and whether it is a
-decoding step."""
+"""Attention without the T x T matrix, over whole sequences and over a KV cache, and its derivative.
+
+The kernel follows from the target, the operands' dtypes and the kind of step (decoding or not).
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def claim_parts(node: Node, caps: Caps) -> bool:
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
-    """What `weft tune` may choose from for this group: other shapes of blocks in matrix units."""
+    """Returns the block shapes in matrix units from which `weft tune` may choose for this group."""
     node = find_call(group)
     if caps.is_cpu or node.attrs["name"] in ("cached_attention_parts", "attention_merge"):
         return []
@@ -85,7 +86,7 @@ def build_cached(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 
 
 def _build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
-    sinks = sinks_of(node) is not None  # matrix units and tiles do not take them
+    sinks = sinks_of(node) is not None  # matrix units and tiles do not take sinks
     if caps.is_cpu:
         call = Call(group, node, caps)
         if in_tiles(call) and not sinks:

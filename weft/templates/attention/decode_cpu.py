@@ -1,8 +1,8 @@
 """A few query rows over a KV cache on a CPU: each key and value is read once, at bandwidth.
 
 One group takes one row and one key/value head with all the query heads that share it. Keys are
-turned in registers, so that scores run along keys as in `forward_vector`: the same blocks, spans
-and sums, hence the same bits as among many rows, and in any batch.
+transposed in registers, so that scores run along keys as in `forward_vector`. Blocks, spans and
+sums are the same, so bits are the same as among many rows, and in any batch.
 """
 
 from __future__ import annotations

@@ -46,12 +46,12 @@ Q, K, V = range(3)
 
 
 def cached(node: Node) -> bool:
-    """Whether the keys are a cache's."""
+    """True if the keys belong to a cache."""
     return str(node.attrs["name"]).startswith("cached")
 
 
 def scaled(node: Node) -> bool:
-    """Whether the keys and values are int8 with a scale per row, the call's sixth operand."""
+    """True if the keys and values are int8 with a scale per row, the call's sixth operand."""
     return cached(node) and bool(beside(node.inputs[5:])[0])
 
 
@@ -61,13 +61,13 @@ def sinks_of(node: Node) -> Node | None:
 
 
 def table_of(node: Node) -> Node | None:
-    """Which page holds each part of a slot, where the cache is in pages."""
+    """Returns the table of pages of each slot, or None where the cache has no pages."""
     return next(iter(beside(node.inputs[5:])[1]), None) if cached(node) else None
 
 
 def few(node: Node) -> bool:
-    """Whether the call is a decoding step, whose blocks hold heads: rows of pages are mostly of
-    sequences of their own, which a block of rows would take one after the other."""
+    """True for a decoding step, whose blocks hold heads. Most rows of a paged cache belong to
+    different sequences, which a block of rows would take one after the other."""
     most = STREAM_ROWS if table_of(node) is None else STEP_ROWS
     return cached(node) and node.shape[0] <= most
 
@@ -93,9 +93,9 @@ class Row:
 
 
 class Call:
-    """One call: what rows there are, what they see, where results go. `few`: rows of a group are
-    query heads; `flat`: those of all sequences (else of one key/value head); `statistics`: rows
-    have no values, and their log-sum-exp is the result."""
+    """One call: its rows, the keys they see, and the places of results. `few`: rows of a group are
+    query heads. `flat`: rows of a group belong to all sequences (else to one key/value head).
+    `statistics`: there are no values, and the rows' log-sum-exp is the result."""
 
     def __init__(self, group: Group, node: Node, caps: Caps, flat: bool = False) -> None:
         self.group, self.node, self.caps = group, node, caps
@@ -116,8 +116,9 @@ class Call:
         self.flat = self.few and flat
         self.parts = -(-self.length // KEY_SPAN) if "part" in self.params else 0
         self.spans = self.length > KEY_SPAN and not (self.parts or self.statistics)
-        self.count = self.n if self.cached else node.shape[2]  # rows of a head
-        self.growing = not self.few and (self.cached or self.params["causal"])  # what rows see
+        self.count = self.n if self.cached else node.shape[2]  # rows per head
+        # rows see different numbers of keys
+        self.growing = not self.few and (self.cached or self.params["causal"])
         self.wanted = bounded_rows(group, self.n)  # rows, or batch entries
 
     def kernel(self, team: Team) -> Kernel:
@@ -135,7 +136,8 @@ class Call:
         return b.kernel(at, team.threads, flops, traffic(self.group))
 
     def _place(self, rows: int) -> tuple[Value, ...]:
-        """Which block of rows this group takes, from `first`, of `items`; the grid."""
+        """Sets the block of rows that this group takes, from `first`, of `items`; returns the
+        grid."""
         b, em = self.b, self.em
         part = b.let(b.group(1), "part") if self.flat else None
         blocks: Value
@@ -214,7 +216,7 @@ class Call:
 
     @property
     def one_slot(self) -> bool:
-        """Whether the group's rows all meet the same keys and values."""
+        """True if all rows of the group meet the same keys and values."""
         return not self.cached or self.few
 
     def range(self, rows: int) -> tuple[Expr, Expr]:
@@ -231,7 +233,7 @@ class Call:
         return self._reader(view, self.index(const(0)), view.strides[axis])
 
     def start(self, row: Row) -> Expr:
-        """Where the query of a row starts (bound)."""
+        """Returns the start of a row's query (bound)."""
         return self._base(self.views[Q], row.index)
 
     def query(self, start: Expr) -> Reader:
@@ -306,7 +308,7 @@ class Call:
 
 
 class Team(abc.ABC):
-    """Who computes a call: `rows` rows per group, from `call.first` on."""
+    """The worker of a call: `rows` rows per group, from `call.first` on."""
 
     rows: int
     threads: tuple[int, ...]

@@ -26,7 +26,7 @@ from weft.templates.attention.softmax import (
 )
 from weft.templates.operand import Reader
 
-THREADS = 64  # of a group
+THREADS = 64  # threads of a group
 
 
 class Alone(Team):

@@ -19,11 +19,12 @@ from weft.templates.attention.tile import MR, Scores
 from weft.templates.operand import Reader
 from weft.templates.product.pack import Packer
 
-TILE, BLOCK = 16, 32  # rows and columns of a tile of sums; of the four that are summed at once
+TILE, BLOCK = 16, 32  # rows and columns of one tile of sums; of the four summed together
 
 
 def in_tiles(call: Call) -> bool:
-    """Whether the matrix registers take a call: its operands are bf16, components side by side."""
+    """True if the matrix registers can take a call: its operands are bf16 with contiguous
+    components."""
     narrow = all(x.dtype == dt.bfloat16 and x.strides[-1] == 1 for x in call.views)
     unit = "mma_bf16" in call.caps.features and call.caps.lanes == TILE
     return narrow and unit and call.depth >= TILE and not call.statistics

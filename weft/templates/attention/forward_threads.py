@@ -1,7 +1,7 @@
 """Attention in the threads of a GPU that share tiles (see `forward`).
 
-A group of side x side threads takes a block of rows: products of a block of rows and one of keys
-are staged through shared memory a slice of D at a time, weights go to shared memory, and each
+A group of side x side threads takes a block of rows. Products of a block of rows and one of keys
+are staged through shared memory a slice of D at a time. Weights go to shared memory, and each
 thread adds up its rows and columns. Where barriers are expensive threads work alone.
 """
 
@@ -31,7 +31,7 @@ from weft.templates.attention.softmax import (
 )
 from weft.templates.operand import Reader
 
-SLICE = 8  # of D, staged at once
+SLICE = 8  # part of D that is staged at once
 
 
 Take = Callable[[Expr, Expr], Expr]  # an element of an operand: item of the block, component
@@ -184,8 +184,8 @@ class Shared(Team):
             yield here, *self._range(here)
 
     def held_by(self, i: Expr) -> Row:
-        """Row i of the block. What loops with barriers run over is worked out by every thread
-        alike: a WGSL compiler takes nothing from shared memory for the same in all of them."""
+        """Returns row i of the block. Every thread computes the bounds of loops with barriers
+        itself: a WGSL compiler never treats a value from shared memory as uniform."""
         return self.call.item(self.b.let(self.call.first + i, "at"))
 
     def _range(self, slot: Expr) -> tuple[Expr, Expr]:

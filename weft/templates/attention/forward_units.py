@@ -1,11 +1,11 @@
 """Attention in the matrix units of GPUs (see `forward`).
 
-`units_tiles` says how rows and keys move. Threads turn scores into weights, one or a few threads to
-a row, in base 2 (Dao, "FlashAttention-2", 2023); the rows' sums stay in the units and are rescaled
-there.
+The module `units_tiles` moves rows and keys. Threads turn scores into weights, one or a few threads
+to a row, in base 2 (Dao, "FlashAttention-2", 2023). The rows' sums stay in the units and are
+rescaled there.
 
-Blocks of keys start at multiples of their size and a block in which a row sees nothing leaves it
-unchanged bit for bit, so a row's result does not depend on the rows around it.
+Blocks of keys start at multiples of their size. A block in which a row sees no key leaves the row
+unchanged bit for bit, so its result does not depend on the rows around it.
 """
 
 from __future__ import annotations

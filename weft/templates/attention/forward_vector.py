@@ -1,12 +1,13 @@
 """Attention in a CPU's vectors (see `forward`).
 
 For each block of keys a group packs K transposed ([D][keys], f32) into scratch, then takes its
-query rows four at a time: scores by a register tile, running maximum and sum per row, weights, and
-weights times V added to the rows' accumulators (Milakov and Gimelshein, "Online normalizer
-calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). The T x T matrix never exists.
+query rows four at a time. A register tile computes scores; each row has a running maximum and sum;
+weights times V are added to the rows' accumulators. See Milakov and Gimelshein, "Online normalizer
+calculation for softmax" (2018), and Dao et al., "FlashAttention" (2022). The T x T matrix never
+exists.
 
-Rows that stand side by side and ask the same slot form a run: they share the packed keys. Of a
-cache rows need not be in order, and a group takes its runs in turn.
+Adjacent rows that read the same slot form a run: they share the packed keys. A cache's rows may
+come in any order, and a group takes its runs in turn.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Vector(Team):
     """One thread with vectors; state of `rows` query rows in scratch."""
 
     threads = (1,)
-    tile, step = MR, STRANDS  # query rows that are taken at once; blocks hold multiples of `step`
+    tile, step = MR, STRANDS  # query rows taken at once; blocks hold multiples of `step`
     exp: Exp = staticmethod(math.exp)
 
     def __init__(self, call: Call, config: Mapping[str, Any]) -> None:
@@ -118,12 +119,13 @@ class Vector(Team):
             self._write()
 
     def _begins(self, r: Expr) -> Expr:
-        """Whether a run begins with this row."""
+        """Returns a condition that is true where a run begins with this row."""
         before = maximum(r - 1, 0)
         return (r < 1) | ne(load(self.slot, r), load(self.slot, before))
 
     def _run(self, first: Expr, slot: Expr) -> tuple[Expr, Expr, Expr]:
-        """Where the run that begins at row `first` ends, and the keys that it sees (bound)."""
+        """Returns the end of the run that begins at row `first`, and the range of keys it sees
+        (bound)."""
         b = self.b
         end = b.var(self.present, "end", I32)
         low, high = b.var(self.call.length, "low", I32), b.var(0, "high", I32)
@@ -164,7 +166,8 @@ class Vector(Team):
         return Reader(target, const(0), self.wide, 1, dt.float32)
 
     def limits(self, row: Expr) -> tuple[Expr, Expr]:
-        """The first key that a row of those taken sees, and the one after the last (bound)."""
+        """Returns the first key that the group's row `row` sees, and the one after the last
+        (bound)."""
         b, at = self.b, self.b.let(self.first + row, "at")
         return b.let(load(self.low, at), "low"), b.let(load(self.high, at), "high")
 

@@ -1,5 +1,5 @@
-"""Which keys a row of attention sees, and which rows a key: both attention composites, and what is
-read of a cache's slots, positions and lengths, kept within bounds."""
+"""The keys that a row of attention sees, and the rows that see a key, for both attention
+composites. Slots, positions and lengths read from a cache are kept within bounds."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def keys_until(pos: Expr, window: int) -> tuple[Expr, Expr]:
 
 
 def length_of(em: Emitter, node: Node, index: int, entry: Affine) -> Expr:
-    """How many keys a batch entry of `attention` has: what input `index` says, if there is one,
-    else all (bound)."""
+    """Returns the number of keys of a batch entry of `attention` (bound): the content of input
+    `index`, if it exists, else all."""
     s = node.inputs[1].shape[2]
     if len(node.inputs) <= index:
         return const(s)
@@ -68,8 +68,8 @@ def visible_keys(
 def seeing_rows(
     b: Builder, key: Expr, keys: int, ahead: Expr, rows: Expr, causal: bool, window: int
 ) -> tuple[Expr, Expr]:
-    """The first of `rows` query rows that sees one of the keys key .. key + keys, and the one after
-    the last (lengths apart). Row r stands at key r + ahead."""
+    """Returns the first of `rows` query rows that sees one of the keys key .. key + keys, and the
+    row after the last (ignoring lengths). Row r is at key r + ahead."""
     first: Expr = const(0)
     stop = rows
     if causal:

@@ -97,7 +97,7 @@ def joined(total: Expr, span: Expr, fade: Expr, by: Expr) -> Expr:
 
 
 def seen(b: Builder, total: Expr) -> Expr:
-    """Whether the row saw a key (bound). A NaN counts as seen."""
+    """Returns a condition that is true if the row saw a key (bound). A NaN counts as seen."""
     return b.let(ne(bitcast(total, dt.int32), 0), "some")
 
 

@@ -1,8 +1,8 @@
 """Attention in a CPU's registers: tiles of a few rows by a few vectors of columns.
 
 Scores run along columns (`against`), are hidden where rows do not see them and become weights in
-scratch (`Scores`), and weights multiply rows of components (`add`). Forward, decoding and backward
-kernels are made of these.
+scratch (`Scores`), and weights multiply rows of components (`add`). The forward, decoding and
+backward kernels consist of these steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weft.templates.registers import fold_lanes
 MR = 4  # rows of a tile
 
 Left = Callable[[Expr], Sequence[Expr]]  # k -> an element of each row
-Right = Callable[[Expr, range], Sequence[Expr]]  # k, which vectors -> those vectors
+Right = Callable[[Expr, range], Sequence[Expr]]  # k, range of vectors -> those vectors
 
 
 def _multiply(
@@ -141,9 +141,9 @@ class Scores:
         self, state: State, row: Expr, base: Expr, rows: int, stop: Value, factor: float = 1.0,
         weight: Callable[[Expr, Expr], Expr] | None = None, exp: Exp = math.exp,
     ) -> Expr:  # fmt: skip
-        """A block of scores of rows `row` .. becomes weights, by weight(element, maximum) if given;
-        maxima, of scores times `factor`, and totals move on. What the rows' sums must be multiplied
-        by, a lane per row."""
+        """Turns a block of scores of rows `row` .. into weights, by weight(element, maximum) if
+        given. Updates the maxima (of scores times `factor`) and the totals. Returns the factor by
+        which the rows' sums must be multiplied, a lane per row."""
         b = self.b
         best = self.best(base, rows, stop)
         best = best if factor == 1.0 else best * factor

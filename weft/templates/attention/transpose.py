@@ -50,5 +50,5 @@ def _turn_quarters(b: Builder, rows: Sequence[Expr], width: int) -> list[Expr]:
     return [mix(*pair, picks) for pair in ((x, y), (z, w)) for picks in _PAIRS]
 
 
-_HALVES = ((0, 4, 1, 5), (2, 6, 3, 7))  # of two squares' rows: items 0 and 1, items 2 and 3
+_HALVES = ((0, 4, 1, 5), (2, 6, 3, 7))  # rows of two squares: items 0 and 1, items 2 and 3
 _PAIRS = ((0, 1, 4, 5), (2, 3, 6, 7))

@@ -1,8 +1,8 @@
-"""Blocks of attention in the matrix units of GPUs: what forward and backward kernels share.
+"""Blocks of attention in the matrix units of GPUs, shared by forward and backward kernels.
 
-A group keeps a block of rows in shared memory, a subgroup 16 or 32 of them; blocks of keys (or of
-what moves in their place) pass through, fetched to registers while others are multiplied. Products
-leave the units through shared memory, where threads work on them, one or a few to a row.
+A group keeps a block of rows in shared memory, a subgroup 16 or 32 of them. Blocks of keys (or of
+other passing items) are fetched to registers while others are multiplied. Products leave the units
+through shared memory, where threads work on them, one or a few to a row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from weft.templates.view import View, operand
 
 SIDE = 16  # rows and columns of a tile
 WORD = 8  # elements that a thread moves at once: 16 bytes
-_FEW = 32  # floats of a result that a thread may keep in registers beside its tiles
+_FEW = 32  # floats of a result that a thread may keep in registers as well as its tiles
 _FEATURES = {dt.bfloat16: "mma16_bf16", dt.float16: "mma16_f16"}
 
 Tiles = Sequence[Sequence[ir.Tile]]  # [of 16 rows][of 16 columns]
@@ -35,9 +35,9 @@ Tiles = Sequence[Sequence[ir.Tile]]  # [of 16 rows][of 16 columns]
 
 @dataclass(frozen=True)
 class Need:
-    """What a kernel holds: operands that stay, matrices of scores and of weights in shared memory,
-    sums in the units, blocks on their way in registers; and how many registers of a thread all of
-    the latter may take (compilers want some 60 more)."""
+    """The storage that a kernel needs: resident operands, matrices of scores and of weights in
+    shared memory, sums in the units, and blocks in transit in registers. `most` limits the
+    registers of a thread for sums, scores and blocks in transit (compilers want some 60 more)."""
 
     held: int = 1
     scores: int = 1
@@ -78,7 +78,7 @@ class Plan:
         return tiles + need.travelling * self.keys * self.wide // (2 * self.threads)
 
     def fits(self, need: Need, caps: Caps) -> bool:
-        """Whether a group of the target can be this large."""
+        """True if a group of the target can be this large."""
         return (
             self.registers(need, caps.subgroup) <= need.most
             and self.shared_bytes(need) <= caps.shared_bytes
@@ -97,7 +97,7 @@ _NEEDS = {
 
 
 def plan_for(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Plan | None:
-    """How the units take a call, or None (see `plan_of`)."""
+    """Returns the units' plan for a call, or None (see `plan_of`)."""
     name, (q, k) = node.attrs["name"], node.inputs[:2]
     values = 2 if name == "attention_lse" else 4 if name in _NEEDS else 3
     views = [operand(group, x) for x in node.inputs[:values]]
@@ -156,7 +156,8 @@ def _fewer(plan: Plan, rows: int, depth: int, caps: Caps) -> Plan:
 
 
 class Blocks:
-    """What kernels in matrix units share: places, moving blocks, results that leave the units."""
+    """The shared parts of kernels in matrix units: places, moving blocks, results leaving the
+    units."""
 
     def __init__(self, b: Builder, caps: Caps, plan: Plan, dtype: DType, depth: int) -> None:
         self.b, self.caps, self.plan, self.dtype, self.depth = b, caps, plan, dtype, depth
@@ -164,8 +165,8 @@ class Blocks:
         self.p_ld = plan.keys + WORD
         t = self.t = b.let(b.thread(0), "t")
         self.first = b.let(t // caps.subgroup * plan.per_wave, "first")  # row of the subgroup
-        self.row = b.let(t // plan.parts, "row")  # row whose scores this thread works on,
-        self.part = b.let(t % plan.parts, "part")  # and which part of it
+        self.row = b.let(t // plan.parts, "row")  # row whose scores this thread handles,
+        self.part = b.let(t % plan.parts, "part")  # and the part of that row
 
     # -- moving blocks
 
@@ -183,7 +184,7 @@ class Blocks:
         b = self.b
         for at, row, column, inside in self._reads(source, first, last, self.plan.rows):
             value = load(source.source, at, WORD)
-            if self.depth < self.plan.wide:  # products see zeros in the padding
+            if self.depth < self.plan.wide:  # products read zeros in the padding
                 zero = const(0.0, Type(self.dtype, WORD))
                 value = select(splat(column < self.depth, WORD), value, zero)
             with b.when(inside) if inside is not None else nullcontext():
@@ -195,7 +196,7 @@ class Blocks:
             self.b.store(target, u * WORD, load(source.source, at, WORD))
 
     def keep(self, fetched: ir.Array, target: ir.Array) -> None:
-        """What was fetched, to shared memory."""
+        """Stores the fetched vectors to shared memory."""
         b = self.b
         for u, (row, column, inside) in enumerate(self._places(self.plan.keys)):
             with b.when(inside) if inside is not None else nullcontext():
@@ -204,11 +205,12 @@ class Blocks:
     def _reads(
         self, source: Reader, first: Expr, last: Expr, rows: int
     ) -> list[tuple[Expr, Expr, Expr, Expr | None]]:
-        """Where this thread's vectors of a block start in memory, and their places."""
+        """Returns the start in memory of each of this thread's vectors of a block, and their
+        places."""
         b, padded = self.b, self.depth < self.plan.wide
         first = b.let(first, "first")
         found, places = [], self._places(rows)
-        if any(inside is not None for _, _, inside in places):  # nor beyond the block
+        if any(inside is not None for _, _, inside in places):  # stay within the block too
             last = b.let(minimum(last, first + (rows - 1)), "last_row")
         for row, column, inside in places:
             real = minimum(column, self.depth - WORD) if padded else column
@@ -315,9 +317,9 @@ class Blocks:
 
     @contextmanager
     def _turns(self, words: int) -> Iterator[tuple[Expr, Expr]]:
-        """(turn, number) of each of so many words that this thread meets. Few are kept in registers
-        (`kept`), which only a turn that is the same in all threads can index; many in memory, and a
-        loop that compilers unrolled would bring them into registers too."""
+        """Yields (turn, number) for each of `words` words that this thread handles. Few are kept in
+        registers (`kept`), which only a turn that is the same in all threads can index. Many are
+        kept in memory; if a compiler unrolled that loop, it would move them to registers too."""
         b, threads = self.b, self.plan.threads
         if words % threads or self.plan.rows * self.plan.wide // threads > _FEW:
             with b.loop(words, self.t, threads, name="v") as v:

@@ -48,8 +48,8 @@ def claim_conv(node: Node, caps: Caps) -> bool:
 
 @template("conv")
 def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
-    """The kernel of a group around a convolution, with its epilogue. Raises CompileError where an
-    operand is no value in memory as it is."""
+    """Returns the kernel of a group around a convolution, with its epilogue. Raises CompileError if
+    an operand is not a plain value in memory."""
     node = group.anchor
     assert node is not None
     em = Emitter(Builder(group.name or "conv"), group, caps)

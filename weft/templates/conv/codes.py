@@ -33,11 +33,12 @@ class CpuCodes:
         self.lanes = em.caps.lanes
         mr, self.nv = tile(s.o, em.caps)
         self.high = rows_per_group(s, em.caps, mr, self.nv, 1)
-        fewest = (s.oh % self.high or self.high) * s.ow  # places of the last group of an image
+        # places of the smallest (last) group of an image
+        fewest = (s.oh % self.high or self.high) * s.ow
         self.mr, self.columns = min(mr, fewest), self.nv * self.lanes
-        # k runs through whole rows of windows where these lie side by side
+        # k runs through whole rows of windows where they are contiguous
         self.run = (s.kernel[1] if s.dilation[1] == 1 else 1) * s.c
-        self.row = (s.wide if s.padded else s.w) * s.c  # from one row of the image to the next
+        self.row = (s.wide if s.padded else s.w) * s.c  # distance between rows of the image
 
     def kernel(self) -> Kernel:
         b, s = self.b, self.s
@@ -84,7 +85,7 @@ class CpuCodes:
         self.starts = [b.let(load(self.start, n, self.lanes, mask), "start") for n, mask in pairs]
 
     def _tile(self, first: Expr, fresh: Expr) -> None:
-        """The sums of `mr` places from number `first` of the group's on, and the results of those
+        """Stores the results of `mr` places from number `first` of the group on. Writes only those
         from `fresh` on: the last tile begins early, so that it is whole."""
         b, lanes, mr = self.b, self.lanes, self.mr
         acc = [[b.var(v, "acc", v.type) for v in self.starts] for _ in range(mr)]

@@ -1,10 +1,10 @@
-"""A convolution on a CPU: a product whose left operand are windows, read where they lie.
+"""A convolution on a CPU: a product whose left operand are windows, read in place.
 
-A group computes some rows of results of one image for a panel of outputs. Where there is padding,
-it copies the rows of the image that it sees into scratch, zeros around them: after that each place
-of a window is a constant distance from the first, and no window matrix is written. Weights come in
-bands (compile/channels_last), which the tile of product/blocked_cpu reads in place. Sums keep the
-order of core/order over k = (row of the window, column, channel).
+A group computes some rows of results of one image for a panel of outputs. With padding, it copies
+the image rows it sees into scratch with zeros around them. Each place of a window is then a
+constant distance from the first, and no window matrix is written. Weights come in bands
+(compile/channels_last), which the tile of product/blocked_cpu reads in place. Sums keep the order
+of core/order over k = (row of the window, column, channel).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class CpuConv(CpuMatmul):
         self.s, self.high = s, rows_per_group(s, em.caps, mr, nv)
         mb = self.high * s.ow
         super().__init__(em, p, Plan("f32", em.caps.lanes, min(mr, mb), nv, CHUNK, mb, 1, False))
-        # k runs through whole rows of windows where these lie side by side
+        # k runs through whole rows of windows where they are contiguous
         side_by_side = s.dilation[1] == 1
         self.run = (s.kernel[1] if side_by_side else 1) * s.c
-        self.row = (s.wide if s.padded else s.w) * s.c  # from one row of the image to the next
+        self.row = (s.wide if s.padded else s.w) * s.c  # distance between rows of the image
 
     def kernel(self) -> Kernel:
         b, s = self.b, self.s
@@ -91,7 +91,7 @@ class CpuConv(CpuMatmul):
             self._run(starts, acc, b.let(low, "low"), b.let(high, "high"), self._part(part, begin))
 
     def _part(self, part: Expr, begin: Expr) -> Expr:
-        """How far the elements of a part of a window lie beyond their k."""
+        """Returns the distance from k to the elements of a part of a window."""
         s, (dh, dw) = self.s, self.s.dilation
         if self.run > s.c or s.kernel[1] == 1:
             away = part * (dh * self.row)

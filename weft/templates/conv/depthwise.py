@@ -19,10 +19,10 @@ from weft.templates.product.epilogue import Tail
 from weft.templates.product.problem import Problem
 from weft.templates.registers import tail_mask
 
-PLACES = 256  # of a window at most: one chunk of the order of sums
+PLACES = 256  # most places of a window: one chunk of the order of sums
 TILE = {32: 8, 16: 4}  # registers -> places at once
-HELD = {32: 12, 16: 4}  # registers -> weights of a row of a window that they hold
-BLOCK = 1 << 15  # elements of results that a group computes
+HELD = {32: 12, 16: 4}  # registers -> weights of a window's row kept in them
+BLOCK = 1 << 15  # results of a group
 
 
 class CpuDepthwise:
@@ -32,7 +32,7 @@ class CpuDepthwise:
         self.em, self.b, self.s, self.lanes = em, em.b, s, em.caps.lanes
         self.p, self.tail = p, Tail(em, p, em.group.outputs)
         self.x, self.w, *more = (em.buffers[id(v.node)] for v in (p.a, *p.bs))
-        self.start = more[0] if more else None  # what sums of codes begin with
+        self.start = more[0] if more else None  # initial values of sums of codes
         bank = 32 if em.caps.registers >= 32 else 16
         self.tile = min(TILE[bank], s.ow)
         blocks = max(1, min(s.oh, -(-s.oh * s.ow * s.c // BLOCK)))
@@ -59,12 +59,13 @@ class CpuDepthwise:
         (kh, kw), (sh, sw), (dh, dw) = s.kernel, s.stride, s.dilation
         self.oh = oh
         self.y = b.let(oh * sh - s.padding[0][0], "y")
-        # the rows of the window that lie in the image
+        # the rows of the window that are inside the image
         self.low = b.let((maximum(0 - self.y, 0) + (dh - 1)) // dh, "low")
         self.high_row = b.let(minimum((maximum(s.h - self.y, 0) + (dh - 1)) // dh, kh), "high")
         left, reach = s.padding[1][0], dw * (kw - 1)
-        first = min(-(-left // sw), s.ow)  # from which on windows begin in the image
-        last = max(min((s.w - 1 - reach + left) // sw + 1, s.ow), first)  # and end in it
+        first = min(-(-left // sw), s.ow)  # windows begin inside the image from here
+        # and end inside it up to here
+        last = max(min((s.w - 1 - reach + left) // sw + 1, s.ow), first)
         whole = first + (last - first) // self.tile * self.tile
         self._tiles(0, first, True)
         if whole > first:
@@ -73,7 +74,7 @@ class CpuDepthwise:
         self._tiles(whole, s.ow, True)
 
     def _tiles(self, start: int, stop: int, edge: bool) -> None:
-        """What is left at an edge, in tiles of one place each."""
+        """Computes the remaining places at an edge, in tiles of one place each."""
         if stop - start == 1:
             with self.em.scope():
                 self._tile(const(start), 1, edge)
@@ -107,7 +108,7 @@ class CpuDepthwise:
                 self.tail.write((*index, place), self.c, lanes, self.mask, [var], 0)
 
     def _first(self) -> Expr:
-        """What the sums of the channels begin with."""
+        """Returns the initial value of the channels' sums."""
         type_ = Type(dt.float32, self.lanes)
         if self.start is None:
             return const(0, type_)
@@ -121,7 +122,7 @@ class CpuDepthwise:
         return [b.let(cast(w, dt.float32), "w") for w in found]
 
     def _outside(self, acc: list[Var]) -> None:
-        """What rows of the window see that lie outside the image."""
+        """Adds the contribution of window rows outside the image."""
         b, s = self.b, self.s
         zero = const(s.zero, Type(dt.float32, self.lanes))
         for stop, start in ((self.low, const(0)), (const(s.kernel[0]), self.high_row)):

@@ -34,17 +34,17 @@ from weft.templates.product.sums import Sums
 from weft.templates.view import Index
 
 THREADS = 128
-PLACES = 8  # of a thread; each weight that it loads serves so many products
+PLACES = 8  # places per thread; each weight that it loads serves all of them
 
 
 class _Threads:
-    """What both kernels share: a thread's number, the windows' places, the way of results."""
+    """The shared parts of both kernels: a thread's number, the windows' places, storing results."""
 
     def __init__(self, em: Emitter, p: Problem, s: Shape) -> None:
         self.em, self.b, self.s, self.p = em, em.b, s, p
         self.tail = Tail(em, p, em.group.outputs)
         self.x, self.w, *more = (em.buffers[id(v.node)] for v in (p.a, *p.bs))
-        self.start = more[0] if more else None  # what sums of codes begin with
+        self.start = more[0] if more else None  # initial values of sums of codes
         self.threads = min(THREADS, em.caps.max_threads)
 
     def launch(self, total: int) -> Kernel:
@@ -60,7 +60,8 @@ class _Threads:
         raise NotImplementedError
 
     def corner(self, m: Expr) -> tuple[Expr, Expr, Expr]:
-        """Of place number m: where its image begins, row and column of its window's first."""
+        """Returns, for place number m, the start of its image and the row and column of its
+        window's corner."""
         b, s = self.b, self.s
         row, image = m // s.ow, m // (s.oh * s.ow)
         y = row % s.oh * s.stride[0] - s.padding[0][0]
@@ -68,8 +69,8 @@ class _Threads:
         return b.let(image * (s.h * s.w * s.c), "image"), b.let(y, "y"), b.let(x, "x")
 
     def seen(self, corner: tuple[Expr, Expr, Expr], i: Expr, j: Expr) -> tuple[Expr, Expr | None]:
-        """Where the channels begin that place (i, j) of a window sees (the nearest in the image),
-        and whether there are any (None: always)."""
+        """Returns the start of the channels that place (i, j) of a window sees (the nearest in the
+        image), and a condition that is true if it is in the image (None: always)."""
         b, s = self.b, self.s
         image, y, x = corner
         y, x = b.let(y + i * s.dilation[0], "row"), b.let(x + j * s.dilation[1], "column")
@@ -169,7 +170,7 @@ class GpuCodes(GpuConv):
                 self._write(places[t], n, var)
 
     def _first(self, n: Expr) -> Expr:
-        """What the sums of the outputs from n on begin with."""
+        """Returns the initial values of the sums of the outputs from n on."""
         assert self.start is not None
         if self.s.o % FOUR == 0:
             return self.b.let(load(self.start, n, FOUR), "start")

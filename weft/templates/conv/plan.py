@@ -10,9 +10,9 @@ from weft.graph.ir import Node
 from weft.ops.conv import Sides, Sizes
 from weft.ops.winograd import KERNEL, STEP, WINOGRAD
 
-ROWS = 256  # results of one channel that a CPU's group sums at most, where rows are no longer
-FOUR = 4  # outputs that one thread of a GPU computes of each place
-# Of the peak, what a tile of so many vectors of outputs reaches: fewer load more per product.
+ROWS = 256  # most results per channel of a CPU's group, where rows are not longer
+FOUR = 4  # outputs per place that one thread of a GPU computes
+# Share of the peak speed that a tile of this many vectors reaches: fewer load more per product.
 _SHARE = {1: 0.6, 2: 0.85, 3: 0.95, 4: 1.0}
 _TILES = {32: {1: 12, 2: 12, 3: 8, 4: 6}, 16: {1: 8, 2: 6}}  # registers -> vectors -> places
 
@@ -32,7 +32,7 @@ class Shape:
     stride: Sizes
     padding: Sides
     dilation: Sizes
-    zero: int = 0  # what lies around the image
+    zero: int = 0  # the value around the image
 
     @property
     def places(self) -> int:
@@ -53,7 +53,7 @@ class Shape:
         return self.w + sum(self.padding[1])
 
     def high(self, rows: int) -> int:
-        """Rows of the image that so many rows of results see."""
+        """Returns the number of image rows that `rows` rows of results see."""
         return (rows - 1) * self.stride[0] + self.dilation[0] * (self.kernel[0] - 1) + 1
 
 
@@ -102,7 +102,7 @@ def rows_per_group(s: Shape, caps: Caps, mr: int, nv: int, itemsize: int = 4) ->
         blocks = -(-s.oh // rows)
         groups = s.n * blocks * panels
         tiles = -(-rows * s.ow // mr)
-        # a group's weights and windows come from beyond its first cache once per group
+        # A group's weights and windows come from beyond its L1 cache once per group.
         return -(-groups // caps.cores) * (tiles + 2.0)
 
     return min(range(1, most + 1), key=lambda rows: (cost(rows), -rows))
@@ -111,14 +111,16 @@ def rows_per_group(s: Shape, caps: Caps, mr: int, nv: int, itemsize: int = 4) ->
 # -- with fewer products (ops/winograd) -----------------------------------------------------------
 
 HELD = 640 << 10  # bytes of a group's tiles, their products and its part of the image, in L2
-DEEP = 8  # channels and outputs from which on the way in and out is worth it
-FAR = 2048  # weights for each place of the results: more come from far, and 16 matrices for 9
+DEEP = 8  # channels and outputs from which on the transforms pay
+# most weights per place of the results: beyond it more memory traffic, for 16 matrices in place of
+# 9
+FAR = 2048
 
 
 class Tiling:
-    """How a CPU's group goes through tiles of 2 x 2 results: `high` x `wide` of them in an image,
-    `rows` rows of them in a group, `mr` tiles by `nv` vectors of outputs in registers; `s` is the
-    shape with as much padding as whole tiles see."""
+    """The walk of a CPU's group through tiles of 2 x 2 results. An image has `high` x `wide` tiles
+    and a group `rows` rows of them. Registers hold `mr` tiles by `nv` vectors of outputs. `s` is
+    the shape with enough padding for whole tiles."""
 
     def __init__(self, s: Shape, caps: Caps) -> None:
         self.high, self.wide = -(-s.oh // STEP), -(-s.ow // STEP)
@@ -130,14 +132,15 @@ class Tiling:
         self.rows = self._rows(caps)
 
     def nbytes(self, rows: int, caps: Caps) -> int:
-        """Of scratch memory, for so many rows of tiles."""
+        """Returns the bytes of scratch memory for `rows` rows of tiles."""
         s, lanes = self.s, caps.lanes
         wide = -(-s.c // lanes) * lanes + self.nv * lanes
         pixels = (STEP * rows + 2) * s.wide * s.c + lanes
         return 4 * (16 * rows * self.wide * wide + pixels)
 
     def _rows(self, caps: Caps) -> int:
-        """As few and even groups as fit, as many as keep all cores at work."""
+        """Returns the rows per group: large, even groups that fit, and enough of them for all
+        cores."""
         panels = -(-self.s.o // (self.nv * caps.lanes)) * self.s.n
         fits = [r for r in range(1, self.high + 1) if self.nbytes(r, caps) <= HELD] or [1]
 
@@ -150,7 +153,7 @@ class Tiling:
 
 
 def fewer_products(s: Shape, caps: Caps) -> bool:
-    """Whether a convolution is faster with fewer products and more sums (measured on Zen 4)."""
+    """True if a convolution is faster with fewer products and more sums (measured on Zen 4)."""
     plain = s.kernel == (KERNEL,) * 2 and s.stride == s.dilation == (1, 1)
     if not (plain and caps.is_cpu and caps.registers >= 32 and min(s.oh, s.ow) >= 4):
         return False

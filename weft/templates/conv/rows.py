@@ -14,8 +14,8 @@ from weft.templates.registers import tail_mask
 def window_starts(
     b: Builder, s: Shape, row: int, first: Expr, at: list[Expr]
 ) -> list[tuple[Expr, int]]:
-    """Where the windows of the places `at` of a group's results begin, each as an expression and a
-    constant: its image begins at `first`, and has a row every `row` elements."""
+    """Returns the starts of the windows of places `at` of a group's results, each as an expression
+    and a constant. The image begins at `first` and has a row every `row` elements."""
     (sh, sw), step = s.stride, s.stride[1] * s.c
     if s.ow * sw * s.c == sh * row or s.ow == 1:  # the same distance everywhere
         step = step if s.ow > 1 else sh * row
@@ -25,8 +25,8 @@ def window_starts(
 
 
 class PaddedRows:
-    """`count` rows of an image of `source` in an array `pixels`, each with the padding of `s`
-    beside it. A vector is stored whole: the last may go `beyond` the end."""
+    """`count` rows of an image of `source` in an array `pixels`, with the padding of `s` on each
+    side. Vectors are stored whole, so the last may exceed the end by `beyond`."""
 
     def __init__(
         self, b: Builder, source: ir.Buffer | ir.Array, s: Shape, count: int, lanes: int,
@@ -53,8 +53,8 @@ class PaddedRows:
                 self._fill(at, self.row, None)
 
     def _fill(self, at: Expr, count: int, source: Expr | None) -> None:
-        """`count` elements of the copy from `at` on: zeros, or those from `source` on. What is
-        stored beyond them is written again by what comes next."""
+        """Writes `count` elements of the copy from `at` on: zeros, or elements from `source` on. It
+        may write beyond them; later stores overwrite that."""
         b, lanes = self.b, self.lanes
         zero = const(0, Type(self.source.dtype, lanes))
         if not count:

@@ -1,10 +1,11 @@
 """A convolution by 3 x 3 on a CPU with fewer products (ops/winograd has the scheme).
 
-A group computes some rows of tiles of one image for a panel of outputs. It copies the rows of the
-image that it sees into scratch, zeros around them, makes of each tile 16 sums and differences, a
-vector of channels at a time, multiplies those of all its tiles by one of the 16 matrices after the
-other, and makes of what comes 2 x 2 results a tile. A product is one chain of fused multiply-adds
-over ascending channels: results depend neither on the batch nor on how many groups there are.
+A group computes some rows of tiles of one image for a panel of outputs. It copies the image rows it
+sees into scratch, with zeros around them. It turns each tile into 16 sums and differences, a vector
+of channels at a time. It multiplies those of all its tiles by one of the 16 matrices after the
+other, and turns the products into 2 x 2 results per tile. A product is one chain of fused
+multiply-adds over ascending channels, so results depend neither on the batch nor on the number of
+groups.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from weft.templates.product.epilogue import Tail
 from weft.templates.product.problem import Problem
 from weft.templates.registers import tail_mask
 
-COUNT = TILE**2  # of the matrices
+COUNT = TILE**2  # number of matrices
 
 
 class CpuWinograd:
@@ -38,7 +39,7 @@ class CpuWinograd:
         self.s = t.s
         self.columns = t.nv * self.lanes
         self.deep = -(-s.c // self.lanes) * self.lanes  # channels, in whole vectors
-        self.room = t.rows * t.wide  # tiles of a group
+        self.room = t.rows * t.wide  # tiles per group
         self.type = Type(dt.float32, self.lanes)
 
     def kernel(self) -> Kernel:

@@ -16,13 +16,13 @@ from weft.kernel.expr import bitcast, cast, const, fma, load
 from weft.kernel.ir import Expr
 from weft.templates.packed import finish, looked_up, numbers, value_of
 
-BYTES = 4  # of a word
+BYTES = 4  # bytes per word
 WORD = 8 * BYTES
 
 
 def step_of(form: Form, k: int) -> int:
-    """How many k are read together: whole words of codes, of one group. 0 where there is no such
-    number, so that the form is not read in this order."""
+    """Returns the number of k read together: whole words of codes, of one group. Returns 0 if none
+    fits; the form is then not read in this order."""
     unit = WORD // min(form.planes)
     fits = (n for n in (32, 16, 8, 4) if n % unit == 0 and form.group % n == 0 and k % n == 0)
     return next(fits, 0)
@@ -30,8 +30,8 @@ def step_of(form: Form, k: int) -> int:
 
 @dataclass(frozen=True)
 class Bands:
-    """The packed right operand of a product over K = `k`, whose parts lie in `buffers`; `starts`
-    says where the parts of one band begin. The matrix is the rows of these from `first` on."""
+    """The packed right operand of a product over K = `k`, whose parts are in `buffers`. `starts`
+    holds the start of each part of one band. The matrix begins at row `first`."""
 
     form: Form
     buffers: Mapping[str, ir.Buffer]
@@ -60,8 +60,8 @@ class Bands:
         return codes * 8 // (self.k * self.form.planes[0])
 
     def vectors(self, b: Builder, k: Expr) -> Iterator[Expr]:
-        """What `step` of k take of the band, a lane for each row: f32 vectors, bound. k is a
-        multiple of `step`."""
+        """Yields the weights of `step` consecutive k of the band, a lane for each row: f32 vectors,
+        bound. k is a multiple of `step`."""
         form = self.form
         beside = self.numbers(b, k)
         words: dict[tuple[str, int], Expr] = {}
@@ -88,7 +88,7 @@ class Bands:
 
     @property
     def _exact(self) -> bool:
-        """Whether code times scale is no rounding, so that a low is added to it at once."""
+        """True if code times scale is exact, so that a low can be added to it in the same step."""
         form, digits = self.form, {dt.float16: 11, dt.bfloat16: 8}
         top = self.buffers["super_scales" if form.super_group else "scales"].dtype
         used = form.bits + digits.get(top, 24) + (8 if form.super_group else 0)
@@ -96,14 +96,15 @@ class Bands:
 
     @property
     def _by_tables(self) -> bool:
-        """Whether what a code stands for is a sum of entries of tables, one for each plane, which a
-        vector holds."""
+        """True if a code's value is a sum of table entries, one per plane, and a vector can hold
+        the table."""
         form = self.form
         able = "lookup" in self.caps.features and self.lanes >= 1 << max(form.planes)
         return able and (form.values == "int" or len(form.planes) == 1)
 
     def _looked_up(self, b: Builder, words: dict[tuple[str, int], Expr], k: Expr, u: int) -> Expr:
-        """The value of code k + u. Of integers each plane gives a part, so the sum is exact."""
+        """Returns the value of code k + u. For integers each plane gives a part, so the sum is
+        exact."""
         form, below = self.form, 0
         found: Expr | None = None
         for part, bits in zip(("codes", "high"), form.planes):
@@ -120,7 +121,7 @@ class Bands:
         self, b: Builder, words: dict[tuple[str, int], Expr], part: str, k: Expr, number: int,
         flip: int = 0,
     ) -> Expr:  # fmt: skip
-        """Word `number` of those that hold the codes from k on; `flip` inverts bits of it."""
+        """Returns word `number` of the codes from k on; `flip` inverts bits of it."""
         if (part, number) not in words:
             bits = self.form.planes[part == "high"]
             assert self.starts is not None
@@ -155,7 +156,7 @@ class Bands:
         return (word << (WORD - bits - place)) >> (WORD - bits)
 
     def numbers(self, b: Builder, k: Expr) -> dict[str, Expr]:
-        """What the group of k has beside its codes, as f32."""
+        """Returns the scales, zeros and lows of the group of k, as f32."""
         return numbers(b, self.form, lambda part: cast(self.loaded(part, k), dt.float32))
 
     def loaded(self, part: str, k: Expr) -> Expr:

@@ -26,8 +26,8 @@ from weft.templates.registry import template
 
 
 def _variant(p: Problem, caps: Caps) -> Any:
-    """Who computes a product: it follows from the target and from the operands' dtypes; from the
-    number of rows only between those whose sums have the same bits."""
+    """Returns the module that computes a product. It follows from the target and the operands'
+    dtypes. The number of rows decides only between modules whose sums have the same bits."""
     if p.a.whole:
         return blocked_integers if caps.is_cpu else blocked_words
     if caps.is_cpu:
@@ -37,20 +37,20 @@ def _variant(p: Problem, caps: Caps) -> Any:
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
-    """What `weft tune` may choose from for this group; any of it sums a row in the same way for
-    every number of rows."""
+    """Returns the choices of `weft tune` for this group. Each of them sums a row in the same way
+    for every number of rows."""
     problem = problem_of(group)
     found: list[dict[str, Any]] = _variant(problem, caps).candidates(problem, caps)
     return found
 
 
 def takes_norm(group: Group, caps: Caps, config: Mapping[str, Any]) -> bool:
-    """Whether a matmul group that ends with a norm should be one kernel: its groups can own whole
-    rows, and two kernels would be no faster."""
+    """True if a matmul group that ends with a norm should be one kernel: its groups can own whole
+    rows, and two kernels would not be faster."""
     p = problem_of(group)
     if not caps.is_cpu or group.rows is not None or len(p.dots) > 1:
         return False
-    # with matrix registers a product is so short that sums of whole rows, beyond L2, cost more
+    # With matrix registers a product is so short that sums of whole rows, beyond L2, cost more.
     tiles = blocked_amx.suits(p, caps)
     return not tiles and plan.pays(plan.plan_of(p, caps, config), p, caps)
 

@@ -1,13 +1,13 @@
 """Matrix multiplication of bf16 operands in a CPU's matrix registers, f32 sums (Intel AMX).
 
-The blocks are those of blocked_cpu. The right operand's panel holds 32 columns of pairs of k; a
-block of 32 x 32 sums is four tiles, which four tiles of operands feed at every 32 k. The left
-operand is read where it lies when its rows are contiguous along k and whole tiles of k and of
-rows exist; else it is packed (and turned) first, edges filled with zeros or copies of a row.
+Blocks are those of blocked_cpu. The right operand's panel holds 32 columns of pairs of k. A block
+of 32 x 32 sums is four tiles, fed by four tiles of operands per 32 k. The left operand is read in
+place when its rows are contiguous along k and there are whole tiles of k and of rows. Otherwise it
+is packed (and transposed) first, and edges are filled with zeros or copies of a row.
 
-An output element is one chain over tiles of k in ascending order per span of K (core/order), spans
-are added in ascending order; what the unit adds within a tile does not depend on where in a tile a
-row stands. So a row's result never depends on M.
+An output element is one chain over tiles of k in ascending order per span of K (core/order), and
+spans are added in ascending order. The unit's sum within a tile does not depend on a row's place in
+the tile, so a row's result never depends on M.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from weft.templates.product.plan import COPY, LATE, TURN, Plan
 from weft.templates.product.problem import Problem
 
 TILE, DEPTH, BLOCK = 16, 32, 32  # rows and columns of a tile of sums; its k; rows of a block
-_KC = 256  # of K at once: a panel of that depth (16 KiB) stays in the first cache
-_ROWS = 512  # of A in a block at most: the block (256 KiB) stays in the second cache
-_PANELS = 4  # in a group at most, where A need not be packed again for the next
-_COPY_A, _WEAVE_A = 0.35, 0.6  # cycles to pack an element of A: copied; woven and turned (measured)
-_SUMS = 256  # results to which the unit adds one k in a cycle, loads included
+_KC = 256  # K per block: a panel of that depth (16 KiB) stays in L1
+_ROWS = 512  # most rows of A in a block: the block (256 KiB) stays in L2
+_PANELS = 4  # most panels in a group, where A is not packed again for the next
+# measured cycles to pack an element of A: copied; transposed and interleaved
+_COPY_A, _WEAVE_A = 0.35, 0.6
+_SUMS = 256  # results to which the unit adds one k per cycle, loads included
 
 
 def suits(p: Problem, caps: Caps) -> bool:
-    """Whether the matrix unit takes this problem: every operand is bf16 in memory, and a dot has
-    at least half a tile of k (the choice must not depend on the number of rows)."""
+    """True if the matrix unit takes this problem: every operand is bf16 in memory, and a dot has at
+    least half a tile of k (the choice must not depend on the number of rows)."""
     operands = {v.dtype for v in (p.a, *p.bs)}
     unit = "mma_bf16" in caps.features and caps.lanes == TILE
     return unit and operands == {dt.bfloat16} and p.k >= DEPTH // 2
@@ -199,7 +200,7 @@ class _Tiled(CpuMatmul):
                 self._clear(cells)
         else:
             self._clear(cells)
-        wide = 2 * self.wide  # elements from one pair of k to the next
+        wide = 2 * self.wide  # distance between pairs of k
         with b.loop(self.klen, step=DEPTH, name="k") as k:
             at = b.let(k * self.wide + dot * 4 * TILE, "panel_at")
             for j in range(2):

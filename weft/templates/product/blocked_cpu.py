@@ -1,13 +1,13 @@
 """Matrix multiplication on a CPU: packed panels and a register tile of explicit vectors.
 
-One group computes a panel of `width` columns for a block of rows. For each block of K it packs
-the right operand's panel into scratch as f32 [k][width] (once), then sweeps the rows with a tile
-of `mr` x `width` accumulators: per k, one broadcast per row and one fused multiply-add per
-accumulator (the scheme of Goto and van de Geijn, "Anatomy of high-performance matrix
-multiplication", 2008, with the panel kept in place of the left operand's block).
+One group computes a panel of `width` columns for a block of rows. For each block of K it packs the
+right operand's panel into scratch as f32 [k][width] (once). It then sweeps the rows with a tile of
+`mr` x `width` accumulators: per k, one broadcast per row and one fused multiply-add per
+accumulator. This is the scheme of Goto and van de Geijn, "Anatomy of high-performance matrix
+multiplication" (2008), with the panel kept in place of the left operand's block.
 
-A block of K is one chunk of core/order, or two: accumulators start at zero with each and join
-running sums in scratch when it ends, so an element's sum takes the one order whatever the tile or
+A block of K is one or two chunks of core/order. Accumulators start at zero with each chunk and join
+running sums in scratch when it ends. So an element's sum takes the one order, whatever the tile or
 the number of rows.
 """
 
@@ -86,12 +86,12 @@ class CpuMatmul(Blocks):
             self.staged = b.array("staged", self.acc, plan.mr * self.wide)
 
     def _rows_here(self) -> Expr:
-        """How many rows the group has."""
+        """Returns the number of rows of the group."""
         limit = self.b.let(self.rows_wanted(), "limit")
         return self.b.let(minimum(limit - self.m0, self.plan.mb), "rows")
 
     def _operands(self) -> None:
-        """Where operands are packed."""
+        """Declares the arrays into which operands are packed."""
         b, p, plan = self.b, self.p, self.plan
         packed = dt.bfloat16 if plan.pair == 2 else self.acc
         kc = -(-max(min(plan.kc, p.k), 1) // (2 * plan.lanes)) * 2 * plan.lanes
@@ -226,7 +226,7 @@ class CpuMatmul(Blocks):
             self._finish(at, acc, last)
 
     def _begin(self, held: Sequence[Held]) -> None:
-        """What blocks of K before this one gave, to the first chunk of this one."""
+        """Adds the sums of earlier blocks of K to the first chunk of this one."""
         if self.blocks_k == 1:
             return
         with self.b.when(self.kb % self.per_span > 0 if self.spans > 1 else self.kb > 0):
@@ -253,7 +253,7 @@ class CpuMatmul(Blocks):
                     b.store(self.running, const(i * lanes), var)
 
     def _span_ends(self) -> Expr:
-        """Whether this block of K is the last of a span, or of all."""
+        """True if this block of K is the last of a span, or of all."""
         inside = eq(self.kb % self.per_span, self.per_span - 1)
         return inside | (self.kb >= self.blocks_k - 1)
 
@@ -277,7 +277,7 @@ class CpuMatmul(Blocks):
             self.b.store(sums, self._partial_at(row, j), var)
 
     def _prefetch(self, at: list[Expr]) -> None:
-        """What the epilogue reads besides the products, ahead of the last block of K."""
+        """Prefetches the epilogue's other operands before the last block of K."""
         b = self.b
         if not self.tail.others:
             return

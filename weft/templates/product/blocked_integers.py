@@ -1,7 +1,8 @@
 """Integers with scales times packed weights on a CPU, for many rows (see integers).
 
-As blocked_cpu, with a panel of bytes: each 32-bit word holds four codes of a column in ascending k,
-unpacked once for all rows of a group; scales and what else a run has lie beside it as f32.
+Works as blocked_cpu does, with a panel of bytes: each 32-bit word holds four codes of a column in
+ascending k, unpacked once for all rows of a group. The scales, zeros and lows of a run are kept
+next to it as f32.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class IntegerMatmul(CpuMatmul):
         }
         *self.planes, self.sx = (self.em.buffers[id(x)] for x in p.a.stored)
         self.runs = runs
-        # Per row and run: its codes' sum, times what an offset takes, and what that stands for.
+        # Per row and run: its codes' sum, times an offset's factor, and the sum in terms of x.
         self.sums = {
             n: b.array("sums", dt.int32, plan.mb * runs) for n in factors(self.caps, forms)
         }
@@ -108,7 +109,7 @@ class IntegerMatmul(CpuMatmul):
                 self._unpack_block(own, at + c, b.let(self.k0 + k, "k"), k)
 
     def _unpack_block(self, w: Weights, column: int, k: Expr, inside: Expr) -> None:
-        """The codes of a block and what its runs have beside."""
+        """Unpacks the codes of a block, and the scales, zeros and lows of its runs."""
         b = self.b
         place = b.let(inside // 4 * self.wide + column, "spot")
         words: dict[tuple[str, int], Expr] = {}

@@ -1,9 +1,9 @@
 """Matrix multiplication by outer products in a CPU's matrix registers (Arm's SME), in f32.
 
-The blocks and panels are those of blocked_cpu; a block of 32 x 32 sums is four tiles, to which
-every k adds the outer product of a column of the left operand, packed as the right one is, with a
-row of the right. An element is a chain of fused multiply-adds in ascending k, as everywhere, so
-sums have the bits of vectors'.
+Blocks and panels are those of blocked_cpu. A block of 32 x 32 sums is four tiles. Every k adds the
+outer product of a column of the left operand, packed like the right one, and a row of the right. An
+element is a chain of fused multiply-adds in ascending k, as everywhere, so sums have the same bits
+as with vectors.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from weft.templates.product.pack import Packer
 from weft.templates.product.plan import Plan, plan_of
 from weft.templates.product.problem import Problem, mode
 
-TILE, BLOCK = 16, 32  # rows and columns of a tile of sums, of the four that are summed at once
+TILE, BLOCK = 16, 32  # rows and columns of one tile of sums; of the four summed together
 
 
 def suits(p: Problem, caps: Caps) -> bool:
-    """Whether the unit takes this problem: there are rows enough that packing them pays."""
+    """True if the unit takes this problem: there are enough rows for their packing to pay."""
     return "outer16_f32" in caps.features and mode(p, caps) == "f32" and p.m >= TILE
 
 

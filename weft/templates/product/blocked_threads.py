@@ -60,7 +60,7 @@ class Plan(blocks.Plan):
 def plans(p: Problem, caps: Caps) -> list[Plan]:
     """Blocks worth having on the target, the largest first; each fits, except perhaps the last."""
     sizes = [(64, 64, 4, 4), (32, 32, 4, 4)]
-    if caps.subgroup:  # real hardware: its registers hold 64 sums per thread
+    if caps.subgroup:  # real hardware: registers hold 64 sums per thread
         large = {1: [(128, 128, 8, 8), (128, 64, 8, 8)], 2: [(128, 64, 8, 4)]}
         sizes = large.get(len(p.dots), []) + sizes
     found: list[Plan] = []
@@ -113,8 +113,8 @@ class _Tiles(Blocks):
     # -- results
 
     def finish(self, sums: list[Any]) -> None:
-        """Short epilogues are written out for every row. For others all rows take their turn in the
-        place of the first, so that a loop need not index registers."""
+        """Writes short epilogues out for every row. Otherwise all rows move in turn to the place of
+        the first, so that a loop does not index registers."""
         b = self.b
         limit = b.let(self.rows_wanted(), "limit")
         first = b.let(self.m0 + self.row, "first")
@@ -232,8 +232,8 @@ class Direct(_Tiles):
         self.finish(sums.result)
 
     def _starts(self, x: Operand, first: Expr) -> list[Expr]:
-        """Where this thread's rows (or columns) start; those that do not exist repeat others, and
-        where tiles divide the items a tile stays whole."""
+        """Returns the starts of this thread's rows (or columns). Rows that do not exist repeat
+        others; where tiles divide the items a tile stays whole."""
         b, count = self.b, x.items
         first = b.let(first, "first")
         if count % FOUR == 0:

@@ -32,12 +32,13 @@ from weft.templates.product.problem import Problem
 
 TILE = 16
 _FEATURES = {dt.bfloat16: "mma16_bf16", dt.float16: "mma16_f16"}
-_HALF = 2  # bytes of an operand's element
+_HALF = 2  # bytes per element of an operand
 
 
 def suits(p: Problem, caps: Caps) -> bool:
-    """Whether the matrix units take this problem: all operands of one 16-bit dtype that they know,
-    and at least half a tile of k and of n (the choice must not depend on the number of rows)."""
+    """True if the matrix units take this problem. All operands need one 16-bit dtype that the units
+    support, and at least half a tile of k and of n (the choice must not depend on the number of
+    rows)."""
     dtypes = {v.dtype for v in (p.a, *p.bs)}
     feature = _FEATURES.get(p.a.dtype)
     return len(dtypes) == 1 and feature in caps.features and min(p.k, p.n) >= TILE // 2
@@ -73,14 +74,14 @@ class Plan(blocks.Plan):
 
 
 def rows_of_k(p: Problem, i: int, caps: Caps) -> bool:
-    """Whether the right block of dot number i lies [k][column]: as in memory, where it is copied
-    from there. What goes through registers is turned on the way: [column][k] is quicker to load."""
+    """True if the right block of dot number i is stored [k][column]: as in memory, if it is copied
+    from there. Blocks through registers are transposed on the way, as [column][k] loads faster."""
     return ASYNC in caps.features and p.b_strides(i)[1] != 1
 
 
 def plans(p: Problem, caps: Caps) -> list[Plan]:
     """Blocks worth having on the target, the largest first; each fits, except perhaps the last."""
-    narrow = 1 << (len(p.dots) - 1).bit_length()  # of several dots each gets a part of the columns
+    narrow = 1 << (len(p.dots) - 1).bit_length()  # each of several dots gets a part of the columns
     many = 8 if caps.subgroup <= 32 else 4
     found: list[Plan] = []
     large = [(128, 128, 32, many), (128, 64, 32, many)]

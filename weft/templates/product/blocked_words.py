@@ -1,5 +1,7 @@
-"""Integers with scales times packed weights in many threads, for many rows (see integers): as
-blocked_threads, with words of four codes, and scales and what else a run has beside them.
+"""Integers with scales times packed weights in many threads, for many rows (see integers).
+
+Works as blocked_threads does, with words of four codes, and with the scales, zeros and lows of a
+run next to them.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from weft.templates.product.packed_rows import PackedRows, words_at
 from weft.templates.product.pipeline import ASYNC, Stage, pitch
 from weft.templates.product.problem import Problem
 
-_FOURS = BLOCK // 4  # words of a block
+_FOURS = BLOCK // 4  # words per block
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Plan(blocked_threads.Plan):
 
 
 def _run(p: Problem) -> int:
-    """How many k share scales; the dots of a group agree in it."""
+    """Returns the number of k that share scales; all dots of a group have the same."""
     form = p.bs[0].form
     assert form is not None
     return run_of(form, p.k)
@@ -54,7 +56,8 @@ def _run(p: Problem) -> int:
 def plans(p: Problem, caps: Caps) -> list[Plan]:
     """Blocks worth having on the target, the largest first; each fits, except perhaps the last."""
     sizes = [(64, 64, 4, 4), (32, 32, 4, 4)]
-    if caps.subgroup and len(p.dots) == 1 and len(p.a.stored) == 2:  # else registers are too few
+    # otherwise there are too few registers
+    if caps.subgroup and len(p.dots) == 1 and len(p.a.stored) == 2:
         sizes.insert(0, (64, 128, 4, 8))
     found: list[Plan] = []
     for rows, columns, tm, tn in sizes:
@@ -78,7 +81,7 @@ def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
 
 
 class IntegerTiles(Direct):
-    """Where barriers are expensive every thread reads its rows itself."""
+    """Tiles for targets with expensive barriers: every thread reads its rows itself."""
 
     def _chunk(self, acc: list[Any], start: Expr, stop: Expr) -> None:
         left, accs = left_of(self), [list(zip(*tile)) for tile in acc]
@@ -93,7 +96,7 @@ class _Made:
     as `row` binds it, and a k."""
 
     count: int
-    unit: int  # k of an element
+    unit: int  # number of k per element
     row: Callable[[Builder, Expr], Any]
     found: Callable[[Any, Expr], list[Expr]]
     of: Any = None
@@ -109,7 +112,8 @@ class _Made:
 
 
 class Words(Shared):
-    """Through shared memory: words [k / 4][row] and [k / 4][column], and what runs have beside."""
+    """Tiles through shared memory: words [k / 4][row] and [k / 4][column], and the numbers of
+    runs."""
 
     def arriving(self) -> list[Stage]:
         p, b, x = self.p, self.b, self.x
@@ -136,7 +140,7 @@ class Words(Shared):
         return self._way("left", source, (self.m0, self.plan.rows), 4, made)
 
     def _right(self, w: PackedRows) -> dict[str, int]:
-        """The ways of words and of what a run has beside them, by name."""
+        """Returns the stages of words and of a run's scales, lows and zeros, by name."""
         b, p, run = self.b, self.p, self.pace
 
         def way(
@@ -213,7 +217,7 @@ class Words(Shared):
         self, w: PackedRows | None, own: Mapping[str, int],
         columns: Callable[[int, Expr], list[Expr]], k: Expr,
     ) -> list[Expr] | None:  # fmt: skip
-        """What the sums of x are multiplied by, per vector of columns, or None."""
+        """Returns the factors of the sums of x, per vector of columns, or None."""
         assert w is not None
         if "taken" in own:
             return columns(own["taken"], k // self.pace)

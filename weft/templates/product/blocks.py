@@ -20,7 +20,7 @@ from weft.templates.product.pipeline import ASYNC, Stage
 from weft.templates.product.problem import Problem
 
 STRIP = 8  # rows of blocks that a GPU walks together
-_FILL = 100  # groups from which on a GPU counts as busy
+_FILL = 100  # number of groups from which a GPU counts as busy
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Plan(abc.ABC):
 
     @abc.abstractmethod
     def misfit(self) -> str | None:
-        """Why no target can have it, or None."""
+        """Returns the reason why no target can have it, or None."""
 
     def problem(self, p: Problem, caps: Caps) -> str | None:
-        """Why it cannot be had, or None."""
+        """Returns the reason why this target cannot have it, or None."""
         if self.ring < 2:
             return "one block is multiplied while another arrives"
         if (reason := self.misfit()) is not None:
@@ -57,17 +57,17 @@ class Plan(abc.ABC):
 
 
 class Blocks(Call):
-    """A blocked product: each group computes `rows` x `columns` results of every dot. Who computes
-    (vectors, matrix registers, threads, matrix units) is a subclass, which sets these and writes
-    `body`, with the block's corner `m0`, `n0` at hand: it walks along K, joins chunks and spans in
-    the one order of core/order and hands the sums to `write`."""
+    """A blocked product: each group computes `rows` x `columns` results of every dot. Subclasses
+    for vectors, matrix registers, threads and matrix units set these and write `body`, with the
+    block's corner in `m0`, `n0`. A body walks along K, joins chunks and spans in the one order of
+    core/order and passes the sums to `write`."""
 
     rows: int
     columns: int
     threads: tuple[int, ...] = (1,)
     flat: Expr  # the thread's number, where threads share memory
     resident = 1  # groups per core
-    strip = 0  # rows of blocks that are walked together, as they share what caches hold of B
+    strip = 0  # rows of blocks that are walked together, since they share cached parts of B
 
     def body(self) -> None:
         raise NotImplementedError
@@ -116,9 +116,9 @@ P = TypeVar("P", bound=Plan)
 
 
 def choose(plans: Sequence[P], p: Problem, caps: Caps, config: Mapping[str, Any]) -> P:
-    """The first of `plans` (the largest block first) that the target can hold, that gives it enough
-    groups and is not half empty, with the fields that `config` sets. Raises CompileError where
-    they do not fit."""
+    """Returns the first of `plans` (the largest block first) that fits the target, fills it with
+    groups and is at least half full. `config` overrides its fields. Raises CompileError if the
+    result does not fit."""
     fitting = [plan for plan in plans if plan.problem(p, caps) is None] or list(plans)
     chosen = fitting[-1]
     for plan in fitting:

@@ -29,8 +29,9 @@ from weft.templates.view import Index, Pick, View, operand
 
 @dataclass(frozen=True)
 class Operand(Reader):
-    """A dot's operand: its `items` are the rows of the left one, the columns of a right one. What
-    divides all of `known` (batch strides and the offset) and a step of `pick` divides `base`."""
+    """A dot's operand: `items` counts the rows of the left one or the columns of a right one. A
+    common divisor of all of `known` (batch strides and the offset) and a step of `pick` divides
+    `base`."""
 
     items: int
     k: int
@@ -39,11 +40,12 @@ class Operand(Reader):
 
     @property
     def along_k(self) -> bool:
-        """Whether neighbours in memory are neighbours along k."""
+        """True if neighbours in memory are neighbours along k."""
         return self.s_k == 1
 
     def lanes(self, items: int, bk: int) -> int:
-        """How many neighbours to load at once: no vector is cut by an edge, each is aligned."""
+        """Returns the number of neighbours to load at once, so that each vector is whole and
+        aligned."""
         if 1 not in (self.s_k, self.s_row):
             return 1
         length, limit = (self.k, bk) if self.along_k else (self.items, items)
@@ -67,13 +69,13 @@ class Call:
         self.mode = mode(p, em.caps)
         self.acc: DType = dt.int32 if self.mode == "i32" else dt.float32
         self.counts = next((v.pick.count for v in p.bs if v.pick is not None), None)
-        self.wanted: Expr | None = None  # of the batch entry
-        # Whether rows are counted at run time.
+        self.wanted: Expr | None = None  # rows of the batch entry that are wanted
+        # True if rows are counted at run time.
         self.bounded = self.counts is not None or (em.group.rows is not None and not p.batch)
         self.x = self._operand(p.a, p.a_batch, p.a_m, p.a_k, p.m)
         strides = [p.b_strides(i) for i in range(len(p.dots))]
         self.ws = [self._operand(v, s, s_n, s_k, p.n) for v, (s, s_k, s_n) in zip(p.bs, strides)]
-        # What reads the packed ones, interleaved or as the checkpoint has them; None of the others.
+        # Readers of the packed operands, interleaved or as in the checkpoint; None for others.
         self.packed = [
             Bands(*self._packed(v), v.run, em.caps) if v.form and v.run > 1 else None for v in p.bs
         ]
@@ -96,19 +98,19 @@ class Call:
 
     @property
     def pair(self) -> int:
-        """How many k one step of a chain takes."""
+        """The number of k in one step of a chain."""
         return 2 if self.mode == "dot2" else 1
 
     def rows_wanted(self) -> Bound:
-        """How many rows a run wants of a batch entry. Host-evaluable before one is entered, so a
-        grid may use it."""
+        """Returns the number of rows of a batch entry that a run wants. The host can evaluate it
+        outside of batch entries, so a grid may use it."""
         p = self.p
         if self.counts is not None or not self.bounded:
             return p.m if self.wanted is None else self.wanted
         return bounded_rows(self.group, p.rows[0]) * (p.m // p.rows[0])
 
     def entries(self) -> Bound:
-        """How many batch entries a run wants, for a grid."""
+        """Returns the number of batch entries that a run wants, for a grid."""
         p = self.p
         if not p.batch:
             return p.batches
@@ -139,7 +141,7 @@ class Call:
         return replace(x, base=self.b.let(start, "base"))
 
     def _picked(self, pick: Pick, source: Node | None = None) -> Expr:
-        """The number that stands in a pick's index, or in `source` beside it, for this batch
+        """Returns the number in a pick's index, or in `source` at the same place, for this batch
         entry."""
         lead = {f"axis{i}": value for i, value in enumerate(self.batch)}
         at = [
@@ -193,7 +195,7 @@ class Part(Call):
         self.limit = self.b.let(self.rows_wanted(), "limit")
 
     def starts(self, x: Reader, rows: Sequence[Expr]) -> list[Expr]:
-        """Where rows of x start; those that do not exist repeat the last."""
+        """Returns the starts of rows of x; rows that do not exist repeat the last."""
         last = self.p.m - 1
         near = [r if isinstance(r, ir.Const) else minimum(r, last) for r in rows]
         return [self.b.let(x.at(r, 0), "x") for r in near]
@@ -210,7 +212,8 @@ class Part(Call):
 
 
 def nothing(em: Emitter, *problems: Problem) -> Kernel | None:
-    """The kernel of products without results, which has no groups; None where there are some."""
+    """Returns an empty kernel without groups for products without results, or None if there are
+    results."""
     if any(p.m and p.n and p.batches for p in problems):
         return None
     return em.b.kernel((0,), (1,), 0, traffic(em.group))

@@ -1,4 +1,4 @@
-"""What happens to a dot's accumulators: the group's elementwise chain, then masked stores."""
+"""Applies the group's elementwise chain to a dot's accumulators, then masked stores."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Tail:
 
     @property
     def cheap(self) -> bool:
-        """Whether the chain is short enough to be repeated for every vector of a tile."""
+        """True if the chain is short enough to be repeated for every vector of a tile."""
         stop = {id(n) for n in (*self.em.group.inputs, *self.p.dots)}
         return sum(id(n) not in stop for n in reached(self.roots, stop)) <= 3
 

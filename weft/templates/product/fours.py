@@ -13,12 +13,12 @@ from weft.kernel.ir import Expr, Type
 from weft.ops.quantize import BLOCK, STEP
 from weft.templates.product.bands import WORD
 
-ONES = const(0x01010101)  # four codes of one: what sums x up
+ONES = const(0x01010101)  # four codes of one, which sum x up
 
 
 def natural(b: Builder, form: Form, word: Callable[[str, int], Expr]) -> list[Expr]:
-    """The codes of a block, four in ascending order to a word; `word` gives those of a part, as
-    they lie packed."""
+    """Returns the codes of a block, four in ascending order to a word. `word` gives a part's words
+    as packed."""
     found = []
     for g in range(BLOCK // 4):
         whole: Expr | None = None
@@ -50,7 +50,7 @@ def _spread(b: Builder, word: Expr, bits: int) -> Expr:
 
 
 def least_of(form: Form) -> int:
-    """What `signed` takes from every code."""
+    """Returns the number that `signed` subtracts from every code."""
     return 128 if form.bits == 8 else min(form.offset, 128)
 
 

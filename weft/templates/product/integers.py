@@ -1,9 +1,9 @@
-"""Products of integers with scales: x as `quantize` gives it, w packed (core/packed).
+"""Products of integers with scales: x from `quantize`, w packed (core/packed).
 
-A run is as many k as share both scales: 32, or 16 where a group of w is shorter. Its products add
-up exactly in int32; core/order says how runs do. Codes of w are multiplied as they lie in memory:
-the fields of a word at once, so x is brought into the order of these fields. What is taken from
-every code (an offset, a zero) is that many times the sum of the run's codes of x.
+A run is the k that share both scales: 32, or 16 where a group of w is shorter. Its products add up
+exactly in int32; core/order defines how runs add up. Codes of w are multiplied in their packed
+order, the fields of a word at once, so x is rearranged into the order of these fields. An offset or
+zero, subtracted from every code, becomes a multiple of the sum of the run's codes of x.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def codes_of(caps: Caps, form: Form, value: Expr) -> tuple[Expr, int]:
 
 
 def taken_of(caps: Caps, form: Form) -> int:
-    """What remains to be taken from every code that `codes_of` gives."""
+    """Returns the number still to subtract from every code that `codes_of` gives."""
     signed = form.bits == 8 and "dot4_mixed" not in caps.features
     return form.offset - _SIGN * signed
 
 
 def factors(caps: Caps, forms: Sequence[Form]) -> list[int]:
-    """What sums of codes of x are multiplied by to take offsets from the codes of w; 1 where each
-    group has its own."""
+    """Returns the factors of sums of codes of x that subtract offsets from the codes of w; 1 where
+    each group has its own."""
     found = (1 if form.shift == "zero" else -taken_of(caps, form) for form in forms)
     return sorted({*found} - {0})
 
@@ -66,9 +66,9 @@ def dot4(acc: Expr, a: Expr, x: Expr, promise: int) -> Expr:
 
 @dataclass(frozen=True)
 class Left:
-    """Rows of x: for each plane of its codes where they lie by the bits of a field of w; scales per
-    block; and per run the sum of the codes, times each of `factors`, and that of what they stand
-    for. Row m of codes starts at m * `k`, other rows likewise."""
+    """Rows of x, rearranged. `codes`: for each plane, by the bits of a field of w. `scales`: per
+    block. `sums`: per run, the sum of the codes times each of `factors`. `totals`: per run, the sum
+    of x itself. Row m of codes starts at m * `k`; other rows likewise."""
 
     k: int
     run: int
@@ -213,7 +213,8 @@ class Weights(Bands):
             finish(b, acc, _joined(ints, many), left.scale(row, k), beside, of_x)
 
     def taken(self, b: Builder, k: Expr) -> Expr:
-        """What the sum of x is multiplied by to take a group's zeros, and offsets, from codes."""
+        """Returns the factor of the sum of x that subtracts a group's zeros, and offsets, from
+        codes."""
         least = const(-taken_of(self.caps, self.form), Type(dt.int32, self.lanes))
         return b.let(least - cast(self.loaded("zeros", k), dt.int32), "taken")
 

@@ -82,11 +82,12 @@ class Packer:
         self, strides: tuple[int, int], rows: Value, cols: int, limit: Expr | None, pair: int = 1,
         whole: bool = True, apart: int = 1,
     ) -> None:  # fmt: skip
-        """As `rows` for a fixed number of columns; those at or beyond `limit` become 0. Column c,
-        the first of a vector, lies c * `apart` from the first of all. With `pair` = 2 pairs of
-        rows are woven together, target[2r, 2c], target[2r, 2c + 1] = source[2r, c],
-        source[2r + 1, c], and rows up to the next multiple of 2 * lanes become 0 unless all are
-        `whole`."""
+        """Packs a fixed number of columns, as `rows` does; those at or beyond `limit` become 0.
+
+        Column c, the first of a vector, is c * `apart` from the first of all. With `pair` = 2,
+        pairs of rows are interleaved: target[2r, 2c], target[2r, 2c + 1] = source[2r, c], source[2r
+        + 1, c]. Rows up to the next multiple of 2 * lanes then become 0 unless all are `whole`.
+        """
         b, n = self.b, self.lanes
         starts = range(0, cols, n)
         masks = [None if limit is None else b.let(tail_mask(const(c), limit, n)) for c in starts]
@@ -168,9 +169,12 @@ class Packer:
     def tiles(
         self, strides: tuple[int, int], rows: Value, cols: Expr, last: Expr | None, whole: bool
     ) -> None:
-        """target[i, j] = source[i * strides[0] + j * strides[1]] for matrix registers, whose tiles
-        are `lanes` by 2 * lanes: columns up to whole tiles are 0 from `cols` on (there are none
-        when all are `whole`), rows beyond `last` (None: there are none) hold anything."""
+        """Packs target[i, j] = source[i * strides[0] + j * strides[1]] for matrix registers.
+
+        Their tiles are `lanes` by 2 * lanes. Columns from `cols` on, up to whole tiles, are 0 (if
+        all are `whole`, there are none). Rows beyond `last` (None: there are none) hold arbitrary
+        values.
+        """
         n = self.lanes
         if strides[1] == 1:
             replace(self, lanes=2 * n).rows(strides[0], rows, cols, whole, last)

@@ -22,14 +22,14 @@ RUN = 8  # codes that are read together: whole bytes of every plane
 
 
 def fits(form: Form, k: int) -> bool:
-    """Whether rows of k weights are whole runs, each of one group."""
+    """True if rows of k weights are whole runs, each of one group."""
     return k % RUN == 0 and form.group % RUN == 0
 
 
 @dataclass(frozen=True)
 class PackedRows:
-    """The packed right operand of a product over K = `k`, whose parts lie in `buffers`; `starts`
-    says where the parts of one row begin. The matrix is the rows of these from `first` on."""
+    """The packed right operand of a product over K = `k`, whose parts are in `buffers`. `starts`
+    holds the start of each part of one row. The matrix begins at row `first`."""
 
     form: Form
     buffers: Mapping[str, ir.Buffer]
@@ -73,19 +73,19 @@ class PackedRows:
         return [b.let(signed(self.form, four), "four") for four in found]
 
     def numbers(self, b: Builder, k: Expr) -> dict[str, Expr]:
-        """What the group of k has beside its codes, as f32."""
+        """Returns the scales, zeros and lows of the group of k, as f32."""
         return numbers(b, self.form, lambda part: self._number(part, k))
 
     def taken(self, b: Builder, k: Expr) -> Expr | None:
-        """What the sum of x is multiplied by to take from `fours` what is left of an offset, and
-        the zero of the group of k; None where nothing is."""
+        """Returns the factor of the sum of x that subtracts from `fours` the rest of an offset, and
+        the zero of the group of k. Returns None if nothing is subtracted."""
         left = least_of(self.form) - self.form.offset
         if self.form.shift == "zero":
             return b.let(left - cast(self._load("zeros", k), dt.int32), "taken")
         return const(left) if left else None
 
     def _start(self, part: str, bits: int, k: Expr) -> Expr:
-        """Where the bits of the codes from k on lie."""
+        """Returns the place of the bits of the codes from k on."""
         assert self.starts is not None
         return self.starts[part] + (k * bits // 8 if bits < 8 else k)
 
@@ -116,7 +116,7 @@ class PackedRows:
 
 
 def words_at(b: Builder, source: ir.Buffer, at: Expr, size: int) -> list[Expr]:
-    """The int32 words of so many bytes from an index on, a vector of them at a time."""
+    """Returns the int32 words of `size` bytes from an index on, loaded a vector at a time."""
     found: list[Expr] = []
     at = b.let(at, "at")
     for first in range(0, size, WORD):

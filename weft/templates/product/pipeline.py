@@ -33,7 +33,7 @@ class Rows(Protocol):
     """An operand whose elements are not in memory as such, but worked out on the way."""
 
     def lanes(self, bk: int) -> int:
-        """How many of a row are worked out together."""
+        """Returns the number of a row's elements computed together."""
 
     def at(self, b: Builder, row: Expr) -> Rows:
         """One row."""
@@ -47,23 +47,24 @@ class _Slot:
     """A vector that a thread moves: where it comes from and where it goes."""
 
     k: Expr  # in the block
-    to: Expr  # element of the block
+    to: Expr  # the block's element
     at: Expr  # the operand's item
     start: Expr  # index of the element at k = 0 of its item, or of the last item
-    part: Expr | None  # whether this thread has the slot at all; None: all have
+    part: Expr | None  # true if the thread has the slot; None: all have
     held: list[ir.Var]
-    rows: Rows | None  # the item, where its elements are worked out
+    rows: Rows | None  # the item, where its elements are computed
 
 
 class Stage:
-    """The way of blocks of (items, bk) elements from `source`, where items start at `first`, to a
-    ring of `ring` blocks in a shared array. `team` are a thread's number and how many there are.
+    """Moves blocks of (items, bk) elements from `source`, starting at item `first`, to a shared
+    array.
 
-    A block holds rows of k (`k_major`: element (item, k) at k * pitch + item) or rows per item (at
-    item * pitch + k). What lies beyond the operand's edges arrives as 0. Where the target copies by
-    itself and nothing has to be converted or woven, it does (`late`), far ahead; else a block goes
-    through registers: asked for before the block ahead of it is multiplied, stored after. With
-    `rows` the elements are what that works out, K-major. An element stands for `unit` of the k in
+    The array is a ring of `ring` blocks. `team` is a thread's number and the number of threads. A
+    block holds rows of k (`k_major`: element (item, k) at k * pitch + item) or rows per item (at
+    item * pitch + k). Elements beyond the operand's edges arrive as 0. If the target copies by
+    itself and no element needs conversion or interleaving, it copies far ahead (`late`). Otherwise
+    a block goes through registers: loaded before the block ahead of it is multiplied, stored after.
+    With `rows`, that object computes the elements, K-major. An element covers `unit` of the k in
     which blocks are counted.
     """
 
@@ -98,7 +99,8 @@ class Stage:
             e = b.let(flat + start, "e")
             part = None if start + threads <= across * wide else b.let(e < across * wide, "part")
             near, far = e % row, e // row
-            if threads % row == 0:  # whole rows further on: constants that addresses absorb
+            # a whole number of rows further on: constants that addresses absorb
+            if threads % row == 0:
                 near, far = flat % row, flat // row + start // row
             k, item = (near, far) if inward else (far, near)
             at_k, at_item = b.let(k * of_k, "k"), b.let(item * self.of_item, "item")
@@ -143,7 +145,7 @@ class Stage:
                     b.assign(var, value)
 
     def _read(self, slot: _Slot, k: Expr) -> Expr:
-        """What lies in the slot's item from k on."""
+        """Returns the elements of the slot's item from k on."""
         if slot.rows is None:
             return load(self.source.buffer, slot.start + k * self.source.s_k, self.lanes)
         return pack(*slot.rows.elements(self.b, self.b.let(k, "at_k"), self.lanes))
@@ -195,7 +197,7 @@ def rotate(
         for stage in late if number * bk < k else []:
             stage.copy(const(number * bk), const(number * stage.size))
         if late and number < ring - 2:
-            b.barrier()  # between blocks, so that each is waited for on its own
+            b.barrier()  # between blocks, so that each is waited for by itself
     with b.loop(k, step=bk, name="k0") as k0:
         b.barrier()
         block = b.let(k0 // bk, "block")

@@ -16,9 +16,9 @@ from weft.templates.product.problem import Problem, mode
 @dataclass(frozen=True)
 class Plan:
     """Tile and block sizes. `mode` is "f32", "dot2" (bf16 pairs), "mma" (bf16 pairs in matrix
-    registers, see blocked_amx) or "i32" (exact integers); `panels` column panels per group; `kc`
-    is the K block (one or two chunks of core/order; of matrix registers a part of a span), `mb` the
-    rows'."""
+    registers, see blocked_amx) or "i32" (exact integers). A group has `panels` column panels. `kc`
+    is the K block (one or two chunks of core/order; for matrix registers a part of a span), and
+    `mb` the row block."""
 
     mode: str
     lanes: int
@@ -35,27 +35,28 @@ class Plan:
 
     @property
     def pair(self) -> int:
-        """How many k stand side by side in the panel."""
+        """The number of k that are adjacent in the panel."""
         return 2 if self.mode in ("dot2", "mma") else 1
 
 
 # Sizes, in rows of A:
 FIRST_CACHE = 32 << 10  # bytes
-ROWS = 1024  # that one group sweeps at most: the more, the less the packing of its panels weighs
-PACKED_ROWS = 576  # the same where they are packed: with a chunk of K 576 KiB, which L2 keeps
-LEAST_ROWS = 32  # of a block that is cut only to keep cores at work: fewer do not pay a panel
-TALL = 1024  # from which on a block of them, or a kernel by whole rows, is worth its packing
-# and in columns:
-BROAD = 256  # from which on so many panels read A that its packing pays
-SHARED = 512  # whose panels share one packing of A at most
-PACKING = 24  # whose products take as long as packing the A that they meet
+ROWS = 1024  # most rows of one group: more rows share the cost of packing its panels
+PACKED_ROWS = 576  # the same where rows are packed: 576 KiB with a chunk of K, which L2 keeps
+LEAST_ROWS = 32  # fewest rows of a block cut only to keep cores busy: fewer do not pay for a panel
+TALL = 1024  # rows from which a block of them, or a kernel by whole rows, pays for its packing
+# and columns:
+BROAD = 256  # columns from which enough panels read A for its packing to pay
+SHARED = 512  # most columns whose panels share one packing of A
+PACKING = 24  # columns whose products take as long as packing the A they meet
 # Cycles per element of an operand:
-COPY, TURN = 0.5, 0.65  # into a panel as it lies; turned in registers on the way
-READ = 0.25  # of a row, to read it again for its norm
-LATE = 0.1  # of a group's time that cores wait for the last one
-# Of the peak, what a tile of so many vectors per row reaches while its panel lies in L2.
+# cycles to put an element into a panel: copied; transposed in registers on the way
+COPY, TURN = 0.5, 0.65
+READ = 0.25  # cost of reading a row again for its norm
+LATE = 0.1  # share of a group's time that cores wait for the last one
+# Share of the peak that a tile of this many vectors per row reaches while its panel is in L2.
 _SHARE = {1: 0.6, 2: 0.85, 3: 0.95}
-_TILES = {  # vectors per row of the tile -> rows, so that accumulators and operands fit registers
+_TILES = {  # vectors per row of the tile -> rows; accumulators and operands fit the registers
     32: {1: 12, 2: 12, 3: 8, 4: 6},
     16: {1: 8, 2: 6, 3: 4, 4: 3},
 }
@@ -77,8 +78,8 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
 
 
 def packs_left(p: Problem, kind: str, config: Mapping[str, Any]) -> bool:
-    """Whether the left operand is copied into scratch: where rows cannot be read as they lie, and
-    where there are so many that reading them in place for every panel costs more."""
+    """True if the left operand is copied into scratch. That is so where rows cannot be read in
+    place, and where reading many rows in place for every panel costs more."""
     if kind != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1):
         return True
     tall = (
@@ -141,7 +142,7 @@ def _widest(p: Problem, caps: Caps) -> int:
 def _rows(p: Problem, caps: Caps, nv: int) -> int:
     """Rows of a tile of `nv` vectors per dot."""
     if p.a.whole and caps.registers < 32:
-        return 4  # whose integers fill the registers; sums wait in memory
+        return 4  # its integers fill the registers; sums stay in memory
     return _TILES[32 if caps.registers >= 32 else 16].get(nv * len(p.dots), 4)
 
 
@@ -149,14 +150,14 @@ def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
     """Widths of the tile, and the left operand packed or not."""
     widest = 4 if caps.registers >= 32 else 2
     found: list[dict[str, Any]] = [{"nv": nv} for nv in range(1, widest // len(p.dots) + 1)]
-    if mode(p, caps) == "f32":  # pairs are read as they lie in memory
+    if mode(p, caps) == "f32":  # pairs are read from memory in place
         found += [{"pack_a": True}, {"pack_a": False}]
     return found
 
 
 def _shared(panels: int, most: int, blocks: int, columns: int, cores: int) -> int:
-    """How many column panels, at most `most`, share one packing of the left operand: what the
-    busiest core does is least, where packing costs about as much as PACKING columns do."""
+    """Returns how many column panels, at most `most`, share one packing of the left operand. It
+    minimises the busiest core's work, where packing costs about as much as PACKING columns."""
 
     def cost(many: int) -> int:
         rounds = -(-(-(-panels // many) * blocks) // cores)
@@ -176,9 +177,9 @@ def whole_rows(plan: Plan, p: Problem, caps: Caps) -> Plan:
 
 
 def pays(plan: Plan, p: Problem, caps: Caps) -> bool:
-    """Whether a kernel by whole rows, its norm included, is faster than two: rows are many, keep
-    every core at work and fit the scratch memory, and more blocks of them do not pack the right
-    operand too often."""
+    """True if a kernel by whole rows, its norm included, is faster than two. Rows must be many,
+    keep every core busy and fit the scratch memory. The additional blocks of rows must not pack the
+    right operand too often."""
     whole = whole_rows(plan, p, caps)
     blocks = -(-p.m // whole.mb)
     packed = whole.mb if plan.pack_a else 0

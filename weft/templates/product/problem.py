@@ -1,4 +1,4 @@
-"""What a dot reads: its operands as strided views of materialised values, and its problem sizes."""
+"""A dot's problem: its sizes, and its operands as strided views of materialised values."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def problem_of(group: Group, dots: tuple[Node, ...] = ()) -> Problem:
 
 
 def _moves(b: View, axis: int) -> bool:
-    """Whether operand b is another matrix further along a batch axis."""
+    """True if operand b is another matrix further along a batch axis."""
     by_pick = b.pick is not None and any(
         s.name == f"axis{axis}" for x in b.pick.at for s, _ in x.terms
     )
@@ -98,8 +98,8 @@ def find_dots(group: Group) -> tuple[Node, ...]:
 
 
 def mode(p: Problem, caps: Caps) -> str:
-    """How products are taken: "f32", "dot2" (bf16 pairs) or "i32" (exact integers) or
-    "whole" (integers with scales). It follows from dtypes, K and the machine, not from the rows."""
+    """Returns the kind of products: "f32", "dot2" (bf16 pairs), "i32" (exact integers) or "whole"
+    (integers with scales). It follows from dtypes, K and the machine, not from the rows."""
     if not p.dots[0].inputs[0].dtype.is_float:
         return "i32"
     if p.a.whole:

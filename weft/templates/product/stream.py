@@ -62,8 +62,8 @@ def segments_of(group: Group) -> tuple[Segment, ...]:
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
-    """What `weft tune` may choose from for this group; any of it sums a row in the same way for
-    every number of rows."""
+    """Returns the choices of `weft tune` for this group. Each of them sums a row in the same way
+    for every number of rows."""
     segments = segments_of(group)
     if caps.is_cpu:
         tiles = blocked_amx.suits(segments[0].problem, caps)
@@ -82,8 +82,8 @@ def _streamer(p: Problem, caps: Caps) -> type[Streamer]:
 def _parts(
     em: Emitter, segments: Sequence[Segment], config: Mapping[str, Any]
 ) -> tuple[Sequence[Part], int]:
-    """What computes each segment, and the threads of a group. A product takes the unit that it
-    would take with many rows."""
+    """Returns the part that computes each segment, and the threads of a group. A product takes the
+    same unit as with many rows."""
     caps = em.caps
     if caps.is_cpu:
         return [_streamer(s.problem, caps)(em, s, config) for s in segments], 1

@@ -1,8 +1,8 @@
 """Matrix times a few vectors in a CPU's matrix registers: bf16 operands, where blocked_amx takes
 them for many rows.
 
-16 rows of w are a tile as they lie in memory, the left operand; the rows of x are the columns of
-the right one, pairs of k packed once per group. Swapping the operands changes nothing in an
+The left operand is a tile of 16 rows of w, in their order in memory. The right one's columns are
+the rows of x, as pairs of k packed once per group. Swapping the operands changes nothing in an
 element's chain: one of unit steps per span (core.order).
 """
 
@@ -18,7 +18,7 @@ from weft.templates.product.blocked_amx import DEPTH, TILE
 from weft.templates.product.pack import Packer
 from weft.templates.product.stream_cpu import Streamer
 
-_NEAR = 1 << 16  # bytes of a band that is asked for as a whole
+_NEAR = 1 << 16  # bytes of a band that is prefetched as a whole
 
 
 class TileStreamer(Streamer):
@@ -91,9 +91,9 @@ class TileStreamer(Streamer):
                 self._step(self.edge, k - first, CHUNK, k)
 
     def _ask(self, w: Reader, down: Expr, k: Expr, first: Expr) -> None:
-        """Asks for a tile's worth of what comes after the stretch from `first` on: of the next
-        band, in the order it lies in, where the second cache easily holds it; else whole rows of
-        the next stretch, which starts `down` from the band's first element."""
+        """Prefetches a tile's worth of later weights. It takes them from the next band, in its
+        order, if L2 easily holds it. Otherwise it takes whole rows of the next stretch, `down` from
+        the band's first element."""
         if not self.ahead:
             return
         b, length = self.b, min(self.p.k, CHUNK)

@@ -1,12 +1,12 @@
 """Matrix times a few vectors on a CPU: a lane is a row of w, and its sum one chain (see Sums).
 
-Of w[N, K], contiguous along K (checkpoints), a group streams `lanes` rows at once: squares of them
-are transposed in registers. Every row is a stream: a line of each is asked for some lines ahead,
-which the hardware's own prefetcher follows (whole stretches of one row after the other it does
-not). Of w[K, N], contiguous along N, it streams a strip of columns, K in order.
+For w[N, K], contiguous along K (checkpoints), a group streams `lanes` rows at once and transposes
+squares of them in registers. Every row is a stream: a line of each is prefetched some lines ahead,
+a pattern that the hardware's prefetcher follows (it does not follow whole stretches of one row
+after the other). For w[K, N], contiguous along N, a group streams a strip of columns, K in order.
 
-The chain behind an output element is the same whatever the number of rows of x and whichever rows
-share a register tile, and that of every other product (core.order).
+The chain behind an output element is the same for any number of rows of x and for any rows in a
+register tile. It is also that of every other product (core.order).
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ from weft.templates.product.sums import Sums
 from weft.templates.registers import interleave, tail_mask, transpose_block
 
 _LINE = 64  # bytes of a cache line
-_SETS = 64  # lines after which a first cache begins anew
-_KEPT = 1 << 20  # bytes of x that stay in a second cache
+_SETS = 64  # lines after which L1 sets repeat
+_KEPT = 1 << 20  # bytes of x that stay in L2
 
 
 def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]]:
-    """Vectors of columns of w[K, N] read at once and how far ahead memory is asked for; how many
-    bands of rows of w[N, K] a group takes and how many lines ahead it asks for."""
+    """Returns choices for `weft tune`.
+
+    For w[K, N]: vectors of columns read at once, and the distance of prefetches. For w[N, K]: bands
+    of rows per group, and the lines to prefetch ahead.
+    """
     p = segments[0].problem
     if _across(p):
         n = min(s.problem.n for s in segments)
@@ -44,7 +47,7 @@ def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]
 
 
 def _across(p: Problem) -> bool:
-    """Whether w is contiguous along N, and K not: as a whole, or in runs of lanes."""
+    """True if w is contiguous along N and not along K: as a whole, or in runs of lanes."""
     plain = all(p.b_strides(i)[2] == 1 and p.n > 1 for i in range(len(p.dots)))
     return plain or all(v.run > 1 for v in p.bs)
 
@@ -112,8 +115,8 @@ class Streamer(Part):
         return Reader(staged, const(0), ld, 1, self.acc)
 
     def _collide(self, stride: int) -> bool:
-        """Whether so many rows of x, this far apart, push each other out of the first cache, and
-        would not if they lay in scratch, a line further apart."""
+        """True if rows of x at this stride evict each other from L1, and would not if kept in
+        scratch a line further apart."""
         many = not self.across and self.mb > 4 and self.p.m * self.p.k * self.acc.itemsize <= _KEPT
         return many and stride * self.acc.itemsize % (_SETS * _LINE // 2) == 0
 
@@ -162,7 +165,7 @@ class Streamer(Part):
         def chunk(first: Expr, stop: Expr) -> None:
             if whole:
                 end = stop if whole == p.k else b.let(minimum(stop, whole), "whole")
-                for w, dot in zip(ws, acc):  # in turn: no more streams than a band has rows
+                for w, dot in zip(ws, acc):  # in turn: only as many streams as a band has rows
                     with b.loop(end, first, step=width, name="k") as k:
                         self._prefetch(w, k)
                         self._square([w], [dot], starts, k, width)
@@ -200,7 +203,8 @@ class Streamer(Part):
                         self.add(var, self._x(start, at), vector)
 
     def _turned(self, w: Reader, k: Expr, count: int) -> list[Expr]:
-        """What each step of `count` of k takes of w: a vector with a lane (or pair) per row."""
+        """Returns the weights for each of `count` steps of k: a vector with a lane (or pair) per
+        row."""
         b, lanes, item = self.b, self.lanes, w.item
         size = lanes * item
         mask = None if count == size else b.let(iota(size) < count, "tail")
@@ -222,13 +226,13 @@ class Streamer(Part):
         masks = [b.let(tail_mask(c, p.n, lanes), "cols") if ragged else None for c in columns]
         sums = self._chains(rows, vectors)
         acc, starts = sums.acc, self.starts(self.left, rows)
-        further = self.further if p.bs[0].run == 1 else 0  # runs are streams that need no help
+        further = self.further if p.bs[0].run == 1 else 0  # runs are streams that need no prefetch
         step = max(w.step if w is not None else self.pair for w in self.packed)
         near = [b.let(minimum(c, p.n - lanes), "near") if ragged else c for c in columns]
         bands = [[w.at(b, c) for c in near] if w is not None else None for w in self.packed]
 
         def lines(i: int, k: Expr) -> Iterator[list[Expr]]:
-            """What each of `step` of k takes of weight i: a vector per column."""
+            """Yields the weights i for each of `step` of k: a vector per column."""
             w, packed = self.ws[i], bands[i]
             if packed is not None:
                 yield from map(list, zip(*(band.vectors(b, k) for band in packed)))

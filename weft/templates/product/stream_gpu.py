@@ -1,12 +1,12 @@
 """Matrix times a few vectors in many threads: a thread takes whole chunks of K, one chain each.
 
-Where barriers are cheap the chunks of a column go to different threads, and their sums meet in
-shared memory, where one thread adds them up in order (core.order); where they are expensive one
-thread walks all of K. Of w[N, K] a thread reads rows of its own, whole cache lines of them at a
-time; of w[K, N] neighbouring threads read neighbouring columns.
+Where barriers are cheap the chunks of a column go to different threads; their sums meet in shared
+memory, where one thread adds them in order (core.order). Where barriers are expensive one thread
+walks all of K. For w[N, K] a thread reads its own rows, whole cache lines at a time; for w[K, N]
+neighbouring threads read neighbouring columns.
 
-config: threads (of a group at most), rows (of x in a group), each (rows of w in a thread), ahead
-(loads under way together).
+Its config has: threads (at most, per group), rows (of x in a group), each (rows of w in a thread),
+ahead (loads in flight together).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from weft.templates.product.packed_rows import RUN
 from weft.templates.product.problem import Problem, Segment
 from weft.templates.product.sums import Sums
 
-_PARTS = 16  # threads that share a column at most
+_PARTS = 16  # most threads that share a column
 
 
 def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ def team(p: Problem, caps: Caps, config: Mapping[str, Any]) -> tuple[int, int]:
     chunks = max(-(-p.k // CHUNK), 1)
     parts = min(chunks, _PARTS, threads) if caps.cheap_barrier else 1
     across = 1 << (threads // parts).bit_length() - 1
-    values = chunks * len(p.dots) * 4 * 4 * across  # bytes of sums of four rows
+    values = chunks * len(p.dots) * 4 * 4 * across  # bytes for the sums of four rows
     while parts > 1 and across > 1 and values > caps.shared_bytes:
         across, values = across // 2, values // 2
     return (across, parts) if values <= caps.shared_bytes else (threads, 1)
@@ -104,7 +104,8 @@ class Columns(Part):
         self._collect(sums, t)
 
     def _begin(self, column: Expr, k: int) -> None:
-        """Sums [dot][column of this thread][row] over so many k, and where its weights start."""
+        """Prepares sums [dot][column of this thread][row] over `k`, and the starts of the thread's
+        weights."""
         b, p = self.b, self.p
         self.ns = [
             b.let(self.n0 + (column + e * self.across) * self.vector, "n") for e in range(self.each)
@@ -213,7 +214,8 @@ class Columns(Part):
     def _joined(self, sums: ir.Array, at: Expr, count: int) -> Expr:
         """The chunks' sums, `count` elements apart, in order: spans of them, then the spans."""
         b, many = self.b, SPAN // CHUNK
-        nothing = const(-0.0 if self.acc.is_float else 0, Type(self.acc))  # leaves all as it is
+        # leaves everything unchanged
+        nothing = const(-0.0 if self.acc.is_float else 0, Type(self.acc))
         span, total = (b.var(nothing, name, nothing.type) for name in ("span", "total"))
         with b.loop(self.chunks, name="chunk") as c:
             b.assign(span, span + load(sums, at + c * count))

@@ -16,7 +16,7 @@ from weft.templates.product.integers import BLOCK, Weights, stage
 from weft.templates.product.problem import Segment
 from weft.templates.product.stream_cpu import Streamer
 
-_AHEAD = 1024  # bytes of codes that are asked for before they are wanted
+_AHEAD = 1024  # bytes of codes that are prefetched ahead
 
 
 class IntegerStreamer(Streamer):

@@ -17,7 +17,7 @@ from weft.templates.product.call import Part
 from weft.templates.product.pipeline import ASYNC
 from weft.templates.product.problem import Problem, Segment
 
-SUBGROUPS = 4  # of a group, each with a tile's columns
+SUBGROUPS = 4  # subgroups per group, each with a tile's columns
 _DEPTHS = (128, 64, 32, 16)
 
 

@@ -13,7 +13,7 @@ from weft.kernel.ir import Expr, Type
 
 
 def nested(values: Iterable[Any], lengths: Sequence[int]) -> list[Any]:
-    """The values as lists of these lengths within each other, the first the outermost."""
+    """Returns the values as nested lists with the given lengths, the outermost first."""
     left = iter(values)
     if len(lengths) == 1:
         return [next(left) for _ in range(lengths[0])]

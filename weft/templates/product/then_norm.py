@@ -1,8 +1,8 @@
 """A layer or rms norm that ends a product's kernel, whose groups then own whole rows.
 
-Such a group finishes its rows (sums, epilogue, stores of what others read), keeps them, and
-normalises them from there with the norm template's own code: the bits are those that a kernel of
-its own would give.
+Such a group finishes its rows (sums, epilogue, stores for other readers) and keeps them. It
+normalises them from there with the norm template's own code, so the bits are those of a separate
+norm kernel.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ NORMS = ("layer_norm", "rms_norm")
 
 @dataclass(frozen=True)
 class Following:
-    """How a group with a norm falls in two: `before` are the outputs of the product's part (none
-    where only the norm reads it) and `value` is what the norm reads of it; `group` is the norm with
-    its epilogue, as the norm template takes it."""
+    """The two halves of a group with a norm. `before` are the outputs of the product's half (empty
+    where only the norm reads it), and `value` is the norm's operand. `group` is the norm with its
+    epilogue, as the norm template takes it."""
 
     before: tuple[Node, ...]
     value: Node
@@ -34,7 +34,7 @@ class Following:
 
 
 def normalised(call: Node) -> Node:
-    """What a norm reads, without reshapes and casts on the way."""
+    """Returns the operand of a norm, without reshapes and casts on the way."""
     x = call.inputs[0]
     while x.op in ("reshape", "cast"):
         x = x.inputs[0]

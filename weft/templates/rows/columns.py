@@ -21,11 +21,11 @@ from weft.templates.rows.folds import Accumulator, State, fold_strands
 from weft.templates.rows.reduction import Reduction
 from weft.templates.rows.walk import Parts
 
-VECTORS = 8  # side by side on a CPU
-SIDE = 32  # threads side by side on a GPU
-ROWS = 16  # of them, a chain each
-THREADS = 128  # to a group at least, where columns are long
-STREAM = 4  # elements of a chain asked for together
+VECTORS = 8  # vectors taken together on a CPU
+SIDE = 32  # adjacent threads on a GPU
+ROWS = 16  # rows of threads, a chain each
+THREADS = 128  # fewest threads of a group, where columns are long
+STREAM = 4  # elements of a chain loaded together
 
 Outputs = Sequence[Sequence[Affine]]  # indices over the kept loops, vectors or numbers
 
@@ -141,7 +141,7 @@ def shared(plan: Reduction) -> Kernel:
         return acc.state()
 
     def level(first: Bound, span: int) -> State:
-        """Of elements first .. first + span, in the first row of threads."""
+        """Returns the state of elements first .. first + span, in the first row of threads."""
         acc = Accumulator(b, plan.fold, lanes)
         stop: Bound = plan.count
         if not isinstance(first, int):

@@ -1,6 +1,6 @@
-"""The formulas of the composites of rows, forward: softmax, log_softmax, layer_norm, rms_norm,
-cross_entropy, and the statistics moments and rms_scale. Sums are f32; the maths stands in the
-bodies of the composites (weft/ops)."""
+"""The formulas of row-wise composites, forward: softmax, log_softmax, layer_norm, rms_norm,
+cross_entropy, and the statistics moments and rms_scale. Sums are f32; the bodies of the composites
+(weft/ops) give the maths."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TOP, NUMBER, SUM = top_fold(), number_fold(), sum_fold(dt.float32)
 
 
 class Weights:
-    """exp(x - top) of a row's elements, where `top` is their maximum. A CPU's exponentials hand a
-    NaN on by themselves; elsewhere the maximum does, and `total` is told."""
+    """exp(x - top) of a row's elements, where `top` is their maximum. A CPU's exponentials
+    propagate a NaN by themselves; elsewhere the maximum does, and `total` handles it."""
 
     def __init__(self, row: Row, x: Held) -> None:
         self.row, self.x = row, x
@@ -104,7 +104,7 @@ def row_class(row: Row) -> Affine:
 
 
 def row_target(row: Row) -> tuple[Expr, Expr]:
-    """Whether the row's target is to be ignored, and whether it is a class."""
+    """Returns two conditions: the row's target is ignored, and it is a class."""
     b, target = row.b, row.number(1)
     known = b.let((target >= 0) & (target < row.n), "known")
     return b.let(kb.eq(target, row.params["ignore_index"]), "ignored"), known

@@ -1,6 +1,6 @@
-"""The formulas of the composites of rows, backward: softmax_grad, log_softmax_grad,
-layer_norm_grad, rms_norm_grad, cross_entropy_grad and norm_weight_grads. The maths stands in the
-bodies of the composites (weft/ops); sums that need no other sum share a pass."""
+"""The formulas of row-wise composites, backward: softmax_grad, log_softmax_grad, layer_norm_grad,
+rms_norm_grad, cross_entropy_grad and norm_weight_grads. The bodies of the composites (weft/ops)
+give the maths; sums that need no other sum share a pass."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def cross_entropy_grad(row: Row) -> None:
 
 
 def weight_terms(row: Row) -> Callable[[Affine], tuple[Expr, ...]]:
-    """What a row adds to norm_weight_grads at column j: g h and, for a centred norm, g."""
+    """Returns the terms of a row for norm_weight_grads at column j: g h and, for a centred norm,
+    g."""
     b, x, g = row.b, row.operand(0), row.operand(1, once=True)
     if not row.params["centred"]:
         scale = root_mean_square(row, x)

@@ -1,9 +1,9 @@
-"""norm: composites of rows over the last axis, each as one kernel, forward and backward.
+"""norm: row-wise composites over the last axis, each as one kernel, forward and backward.
 
-A formula (formulas, grads) walks its row in passes; what its (fused) prologue computes is kept
-between passes: in an array of a CPU's thread, in the registers of the threads that share the row
+A formula (formulas, grads) walks its row in passes. The values of its (fused) prologue are kept
+between passes: in an array of a CPU's thread, or in the registers of the threads that share the row
 (walk, walk_gpu). Elementwise values of the prologue may be outputs too (a residual sum). A row's
-sums are taken in the order of core/order.py on every target: its bits depend on its elements alone.
+sums follow core/order.py on every target, so its bits depend on its elements alone.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from weft.templates.rows.row import Row
 from weft.templates.rows.rows import FORMULAS, Rows
 from weft.templates.rows.walk import CpuWalk
 
-PASSES = 4  # over a row, by one thread at worst
-TURNS = 8  # steps that a turn of a loop may be made to take (kernel/turns.py)
+PASSES = 4  # passes over a row, by one thread at worst
+TURNS = 8  # most steps per iteration of a loop (kernel/turns.py)
 
 
 @claims(*FORMULAS, kind="norm")
 def claim_norm(node: Node, caps: Caps) -> bool:
-    """Every row is taken that has elements and, on a CPU, fits the scratch memory; on a target that
-    ends loops, one that they can walk."""
+    """True if rows have elements and, on a CPU, fit the scratch memory. On a target that ends
+    loops, the rows must also be short enough to walk."""
     x = node.inputs[0]
     if caps.max_turns and PASSES * x.shape[-1] > TURNS * caps.max_turns:
         return False

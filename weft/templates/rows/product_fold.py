@@ -14,9 +14,9 @@ MAGIC, MAGIC_BITS = 12582912.0, 0x4B400000  # 1.5 * 2^23: adding it leaves an in
 
 
 def prod_fold(dtype: DType) -> Fold:
-    """The product of values of a compute dtype. That of floats is kept as a mantissa of 1 to 2 and
-    an exponent (in f32, as what is added up to no end must not wrap), so that no part of it
-    overflows or vanishes that the whole does not."""
+    """Returns the fold for a product of values of a compute dtype. A product of floats is kept as a
+    mantissa of 1 to 2 and an exponent. A part then overflows or vanishes only if the whole does.
+    The exponent is f32, since an unlimited sum must not wrap."""
     acc = accumulator(dtype)
     if acc.is_float:
         parts = (acc, acc)
@@ -56,8 +56,8 @@ def _scaled_product(b: Builder, s: State, t: State) -> State:
 
 
 def _rejoined(b: Builder, s: State) -> Expr:
-    """The mantissa times 2^exponent, in two factors, as one may be out of range. What vanishes is
-    multiplied by zero: a result that underflows by itself takes a CPU a hundred times as long."""
+    """Returns the mantissa times 2^exponent, in two factors, as one may be out of range. A
+    vanishing result is multiplied by zero: underflow would take a CPU a hundred times as long."""
     bounded = kb.minimum(kb.maximum(s[1], -252.0), 252.0)
     exponent = b.let(kb.bitcast(bounded + MAGIC, dt.int32) - MAGIC_BITS, "exponent")
     half = b.let(exponent >> 1, "half")

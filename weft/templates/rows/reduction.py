@@ -46,7 +46,7 @@ class Reduction:
         self.outputs, self.count = math.prod(self.kept), math.prod(self.reduced)
         self.fold: Fold = FOLDS[self.op](compute_dtype(self.source.dtype))
         self.strided = bool(self.is_reduced) and not self.is_reduced[-1]
-        tail = 0  # loops at the end that are reduced: a run
+        tail = 0  # reduced loops at the end: a run
         while tail < len(self.is_reduced) and self.is_reduced[-1 - tail]:
             tail += 1
         self.outer = self.reduced[: len(self.reduced) - tail]
@@ -55,7 +55,7 @@ class Reduction:
         self.em = Emitter(self.b, group, caps)
 
     def wanted(self) -> Bound:
-        """How many outputs a run wants."""
+        """Returns the number of outputs that a run wants."""
         shape = self.anchor.shape
         if not shape or self.group.rows is None:
             return self.outputs
@@ -90,7 +90,7 @@ class Reduction:
         return walk_of(self.em, n, runs, self.like(), inner)
 
     def like(self) -> list[Node]:
-        """What has a value for each element."""
+        """The nodes that have a value for each element."""
         return [x for x in self.group.inputs if x.size == self.source.size] or [self.source]
 
     def finish(self, kept: Sequence[Affine], state: State) -> None:

@@ -1,6 +1,5 @@
-"""What the formulas of the norm template are written against: one row, and passes over it that a
-walk makes loops of.
-"""
+"""The interface for the norm template's formulas: one row, and passes over it that a walk turns
+into loops."""
 
 from __future__ import annotations
 
@@ -103,7 +102,7 @@ class Held:
 
 
 def _is_load(node: Node, em: Emitter) -> bool:
-    """Whether reading the value again costs no more than reading a kept copy."""
+    """True if reading the value again costs at most as much as reading a kept copy."""
     while id(node) not in em.buffers and node.op in ("reshape", "cast", "broadcast"):
         node = node.inputs[0]
     return id(node) in em.buffers or (node.op == "const" and node.shape == ())

@@ -24,7 +24,7 @@ from weft.templates.rows.walk import CpuWalk
 from weft.templates.rows.walk_gpu import walk_of
 from weft.templates.view import Index
 
-NEXT_BYTES = 8192  # of a row: the hardware itself runs ahead in longer ones
+NEXT_BYTES = 8192  # bytes of a row: in longer ones the hardware itself prefetches
 Element = Callable[[Affine], tuple[Expr, ...]]
 
 FORMULAS: dict[str, Formula] = {
@@ -93,7 +93,7 @@ class Rows:
         FORMULAS[self.anchor.attrs["name"]](Row(self, affine.unflatten(row, self.shape[:-1])))
 
     def wanted(self) -> Bound:
-        """How many rows a run wants."""
+        """Returns the number of rows that a run wants."""
         if self.group.rows is None or len(self.shape) < 2:
             return self.rows
         return bounded_rows(self.group, self.shape[0]) * (self.rows // self.shape[0])
@@ -103,7 +103,7 @@ class Rows:
         return self.walk.keep(cheap)
 
     def place(self, j: Affine) -> Expr | None:
-        """Where in such memory element j lies; None when it is not at hand."""
+        """Returns the place of element j in such memory, or None when it is not available."""
         return self.walk.place(j)
 
     def see(self, index: Index) -> None:

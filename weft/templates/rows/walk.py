@@ -1,8 +1,9 @@
-"""How a row is walked and folded, in the one order of core/order.py, by each kind of worker.
+"""Walks and folds a row, in the one order of core/order.py, with each kind of worker.
 
-A row is `runs` runs of n elements (one run but for reduced axes that lie apart); a run is cut into
-blocks of ROW_STRANDS, the row into segments of BLOCKS blocks. Here: the order, and a CPU's thread,
-which walks by vectors. walk_gpu: threads that share a row, and one thread by itself.
+A row is `runs` runs of n elements (one run unless reduced axes are not adjacent). A run is cut into
+blocks of ROW_STRANDS, the row into segments of BLOCKS blocks. This module has the order, and a
+CPU's thread, which walks by vectors. In walk_gpu: threads that share a row, and one thread by
+itself.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from weft.templates.rows.folds import Accumulator, Fold, State, fold_lanes, fold
 
 BLOCKS = ROW_SEGMENT // ROW_STRANDS  # blocks of a segment
 CHUNK = 16384  # elements per group on a CPU
-UNROLL = 4  # vectors at once on a CPU where no order is at stake
+UNROLL = 4  # vectors at once on a CPU where the order is free
 MASKS = 16  # lanes of a CPU whose vectors have masks
 
 Body = Callable[[Affine, Affine], None]  # (run, element of the run)
@@ -77,22 +78,24 @@ class Walk:
         return None
 
     def place(self, j: Affine) -> Expr | None:
-        """Where in such memory element j lies; None when it is not at hand."""
+        """Returns the place of element j in such memory, or None when it is not available."""
         return None
 
     @property
     def writer(self) -> Expr | None:
-        """Whether this thread writes the row's numbers; None where each thread has its own row."""
+        """Returns a condition that is true if this thread writes the row's numbers; None where each
+        thread has its own row."""
         return None
 
     @property
     def real(self) -> Expr | None:
-        """Whether this thread's row exists; None when it does."""
+        """Returns a condition that is true if this thread's row exists; None when it always
+        does."""
         return None
 
     @contextlib.contextmanager
     def only(self, condition: Expr | None) -> Iterator[None]:
-        """What is emitted inside happens where the condition holds; None: everywhere."""
+        """Emits the block under a condition; None: unconditionally."""
         if condition is None:
             yield
             return
@@ -117,7 +120,8 @@ class Walk:
         return Alone(self.em, pieces).fold(fold, lambda _, j: tops.load(self.em.expr(j)))
 
     def fill(self, parts: Parts, states: States, first: Expr, count: int) -> None:
-        """The sums of `count` segments from `first` on; of those beyond the row, nothing."""
+        """Stores the sums of `count` segments from `first` on; segments beyond the row are
+        empty."""
         with self.b.loop(count, name="s") as s, self.em.scope():
             parts.store(s, self.segment(parts.fold, states, self.b.let(first + s, "s")))
 
@@ -265,7 +269,7 @@ class Alone(Walk):
             body(affine.ZERO, self.em.axis(j, self.n))
 
     def fold(self, fold: Fold, states: States) -> State:
-        """Where no order is at stake, one element after the other."""
+        """Folds one element after the other where the order is free."""
         if not fold.free:
             return super().fold(fold, states)
         b, em = self.b, self.em

@@ -1,10 +1,10 @@
 """Threads that share a row.
 
-A segment belongs to a worker of up to WORKER threads, each of which holds neighbouring strands (one
-vector, or single elements half the strands apart), so that a segment's sum is a chain per thread
-and one fold across the worker. Several short rows share a group; a longer row has several workers,
-whose segments' sums meet in shared memory. A row of which each worker has one segment stays in
-registers: it is read once and written once.
+A segment belongs to a worker of up to WORKER threads. Each thread holds neighbouring strands (one
+vector, or single elements half the strands apart). So a segment's sum is a chain per thread and one
+fold across the worker. Several short rows share a group; a longer row has several workers, whose
+segments' sums meet in shared memory. A row with one segment per worker stays in registers: it is
+read once and written once.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from weft.templates.rows.folds import (
 )
 from weft.templates.rows.walk import BLOCKS, Alone, Body, CpuWalk, Parts, States, Walk
 
-WORKER = 32  # threads of a worker at most
-WORKERS = 16  # of a group at most
+WORKER = 32  # most threads of a worker
+WORKERS = 16  # most workers of a group
 FEW = 32  # segments whose sums every thread folds by itself
 SHORT = 32  # elements that one thread folds by itself where there are no subgroups
-STREAM = 4  # blocks asked for together where a row is longer than the registers
+STREAM = 4  # blocks loaded together where a row exceeds the registers
 
 
 class Team(Walk):
@@ -52,7 +52,7 @@ class Team(Walk):
         self.lanes = min(2, vector_lanes(caps, inner or n, like))
         strands = min(ROW_STRANDS, 1 << (n - 1).bit_length())
         self.threads = min(WORKER, caps.subgroup or WORKER, max(1, strands // self.lanes))
-        self.sets = strands // (self.lanes * self.threads)  # of vectors in a block
+        self.sets = strands // (self.lanes * self.threads)  # sets of vectors in a block
         most = min(WORKERS, caps.max_threads // self.threads)
         most = most if caps.subgroup else most // 2
         self.workers = max(1, min(self.segments, most))
@@ -66,7 +66,7 @@ class Team(Walk):
         self.t = self.b.let(self.thread % self.team, "t")
         self.p = self.b.let(self.t % self.threads, "p")
         self.w = self.b.let(self.t // self.threads, "w")
-        self.here: tuple[Affine, int] | None = None  # the vector at hand and where it is kept
+        self.here: tuple[Affine, int] | None = None  # the current vector and its place
         self._real: Expr | None = None
 
     @property
@@ -98,7 +98,7 @@ class Team(Walk):
             return None
         steps = min(self.blocks, BLOCKS) * self.sets
         row = self.b.array("row", dt.float32, steps * self.lanes)
-        # A thread that has no last vector keeps zeros: what it never reads holds something still.
+        # A thread without a last vector keeps zeros, so that its unused elements are defined.
         for step in range(steps):
             if not self._full(step // self.sets):
                 zero = ir.Const(0.0, ir.Type(dt.float32, self.lanes))
@@ -120,7 +120,7 @@ class Team(Walk):
             self._segment(body, s)
 
     def _full(self, k: int) -> bool:
-        """Whether block k of every worker's segment is whole (where rows are kept)."""
+        """True if block k of every worker's segment is whole (where rows are kept)."""
         return ((self.workers - 1) * BLOCKS + k + 1) * ROW_STRANDS <= self.n
 
     def _kept(self, body: Body) -> None:
@@ -190,7 +190,7 @@ class Team(Walk):
             self._hand_over(parts, self.segment(parts.fold, states, self.w), self.w, count)
         else:
             with self._rounds(count) as at:
-                b.barrier()  # what was there has been read
+                b.barrier()  # the previous content has been read
                 found = self.segment(parts.fold, states, b.let(first + at, "s"))
                 self._hand_over(parts, found, at, count)
         b.barrier()

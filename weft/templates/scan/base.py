@@ -1,9 +1,9 @@
-"""What the styles of the scan template share: rows, blocks, operands, and where results go.
+"""The shared parts of all styles of the scan template: rows, blocks, operands, storing results.
 
-A row is what one scan runs along; its elements and blocks are counted in the order of the scan.
-Within a block `run` is what came before in it; `carry` is what came before the block. The order in
-which they meet is the same whether blocks are walked one after the other or shared out; it depends
-on the length and on whether the axis is the last, not on how many rows there are.
+One scan runs along a row; its elements and blocks are counted in the order of the scan. Within a
+block `run` is the state before an element, and `carry` the state before the block. Their order of
+joining is the same if blocks are walked one after the other or shared out. It depends on the length
+and on the axis being the last, not on the number of rows.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Scans:
     # -- the work
 
     def wanted(self) -> Expr | int:
-        """How many of the outer rows a run wants."""
+        """Returns the number of outer rows that a run wants."""
         if self.group.rows is None or not self.axis:
             return self.outer
         first = self.shape[0]
@@ -89,7 +89,7 @@ class Scans:
         return bind(self.b, self.fold.lift(self.b, values[0], values[-1]), "x")
 
     def carry(self, outer: Affine, block: Affine, inner: Affine = ZERO) -> State:
-        """What comes before a block, as another kernel has found it."""
+        """Returns the state before a block, which another kernel has computed."""
         carries = self.anchor.inputs[-1]
         at = [(*self.index(outer, block, inner), affine.number(k)) for k in range(self.parts)]
         return restored(self.b, self.fold, [self.em.value(carries, i) for i in at])
@@ -115,7 +115,7 @@ class Scans:
         return bind(self.b, self.fold.combine(self.b, s, t), "run")
 
     def quick(self, s: State, t: State) -> State:
-        """As combine, where it makes no state of more than a tile, or a result."""
+        """Combines states that span at most one tile, or that form a result."""
         return bind(self.b, (self.fold.quick or self.fold.combine)(self.b, s, t), "run")
 
     def finish(self, state: State) -> Expr:

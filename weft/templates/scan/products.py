@@ -1,9 +1,9 @@
 """Running products of floats along the last axis on a CPU.
 
-The state of a product is a mantissa and an exponent (prod_fold), and taking them apart costs more
-than the product. So several tiles are first multiplied as they are: where no factor and no product
-on the way leaves the middle of the range, every number is the mantissa's times a power of two, and
-the results have the same bits as without the short cut. Otherwise these tiles go the long way.
+The state of a product is a mantissa and an exponent (prod_fold), and splitting a number costs more
+than the product. So several tiles are first multiplied directly. If every factor and product stays
+in the middle of the range, each number is the mantissa times a power of two. The results then have
+the same bits as without the shortcut. Otherwise these tiles are split.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRODUCT = 100  # ... and products of a block so far within 2^-PRODUCT .. 2^PRODU
 
 
 def _within(x: Expr, exponent: int) -> Expr:
-    """Where 2^-exponent <= |x| < 2^exponent."""
+    """Returns a condition that is true where 2^-exponent <= |x| < 2^exponent."""
     size = kb.bitcast(x, dt.uint32) & 0x7FFFFFFF
     low = (127 - exponent) << 23
     return kb.binary("lt", size - low, 2 * exponent << 23)
@@ -76,7 +76,7 @@ class Products(Rows):
         return found
 
     def _carried(self, before: Expr, carry: State | None) -> Expr:
-        """What comes before a tile, in every lane."""
+        """Returns the state before a tile, in every lane."""
         wide = kb.splat(before, self.tile)
         return wide if carry is None else self.b.let(carry[0] * wide, "before")
 

@@ -20,11 +20,11 @@ from weft.templates.scan.base import Scans
 from weft.templates.view import Index
 
 ABREAST = 4  # whole tiles that `several` takes together
-CHUNK = 16384  # elements to a group at least
+CHUNK = 16384  # fewest elements of a group
 
 
 class Cpu(Scans):
-    """What both styles share: several short rows to a group."""
+    """The shared part of both styles: several short rows in a group."""
 
     def shared_out(self, units: int, size: int, body: Callable[[Affine], None]) -> Kernel:
         """The kernel that runs body(unit) for the `units` of every outer row, `size` elements
@@ -119,7 +119,7 @@ class Rows(Cpu):
 
     @property
     def abreast(self) -> bool:
-        """Whether whole tiles are better taken ABREAST at a time."""
+        """True if whole tiles are better taken ABREAST at a time."""
         return not self.writes and self.tile > 2
 
     def several(
@@ -133,8 +133,9 @@ class Rows(Cpu):
         self.b.assign(done, True)
 
     def totals(self, states: list[State], join: Callable[[State, State], State]) -> State:
-        """What each of some tiles joins to, a lane each: neighbours are joined in pairs, those of
-        two tiles in one vector, in the order in which `one` comes to the last lane of a tile."""
+        """Returns the joined state of each of some tiles, one per lane. Neighbours are joined in
+        pairs, those of two tiles in one vector. The order is that in which `one` reaches the last
+        lane of a tile."""
         count = len(states)
         while len(states) > 1 or states[0][0].type.lanes > count:
             pairs: list[tuple[State, ...]] = list(zip(states[::2], states[1::2]))
@@ -180,9 +181,9 @@ class Rows(Cpu):
         body: Callable[[Affine, int], None],
         several: Callable[[Affine, Expr], None] | None = None,
     ) -> None:
-        """Runs body(first, length) for the tiles of a block: where they begin in the order of the
-        scan, and how many elements they have; before that several(first, done) for ABREAST whole
-        ones, if given, which sets `done` where it has dealt with them."""
+        """Runs body(first, length) for the tiles of a block: their starts in the order of the scan,
+        and their lengths. If given, several(first, done) runs before it for ABREAST whole tiles,
+        and sets `done` where it has handled them."""
         b, em, tile = self.b, self.em, self.tile
         start = block * self.block
         size: Bound = min(self.block, self.n // tile * tile)
@@ -241,7 +242,7 @@ class Rows(Cpu):
         return [i - by if i >= by else self.tile for i in lanes]
 
     def ends(self, state: State) -> State:
-        """What the whole tile joins to, in every lane."""
+        """Returns the joined state of the whole tile, in every lane."""
         last = 0 if self.reverse else self.tile - 1
         if self.tile == 1:
             return state

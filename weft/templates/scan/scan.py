@@ -25,8 +25,8 @@ from weft.templates.scan import scan_cpu, scan_gpu
 from weft.templates.scan.folds import beginning, kept, restored, scan_fold
 from weft.templates.view import Index
 
-ROWS = 64  # to a group
-AHEAD = 16  # states read together: a thread of a GPU alone would wait for each
+ROWS = 64  # rows per group
+AHEAD = 16  # states read together: a single GPU thread would wait for each
 NEAR = 4  # ... on a CPU
 
 
@@ -57,7 +57,7 @@ class _Totals:
         self.fold = scan_fold(params["op"], self.totals.dtype)
         self.parts = range(self.totals.shape[-1])
         self.exclusive: bool = params.get("exclusive", False)
-        self.each = self.anchor.attrs["name"] == "scan_carries"  # or the whole alone
+        self.each = self.anchor.attrs["name"] == "scan_carries"  # otherwise the whole alone
 
     def kernel(self) -> Kernel:
         b, em, caps = self.b, self.em, self.caps

@@ -1,8 +1,8 @@
 """Scans in many threads: a team shares a row, or a thread walks it alone.
 
 Along the last axis, where barriers are cheap, each thread of a team joins a vector of neighbouring
-elements, the team its totals in log2 rounds through shared memory (Hillis and Steele 1986), then
-the next tile. Across rows neighbouring threads take neighbouring columns.
+elements. The team joins its totals in log2 rounds through shared memory (Hillis and Steele 1986),
+then takes the next tile. Across rows neighbouring threads take neighbouring columns.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from weft.templates.scan.base import Scans
 from weft.templates.view import Index
 from weft.transform.scan import alone
 
-TEAM = 256  # threads to a row at most
-ITEMS = 4  # elements of a thread at least
-ALONE = 64  # threads to a group where each walks a row
+TEAM = 256  # most threads of a row
+ITEMS = 4  # fewest elements of a thread
+ALONE = 64  # threads of a group where each walks a row
 
 
 def build(group: Group, caps: Caps) -> Kernel:
@@ -102,7 +102,7 @@ class _Teams(Scans):
         ]
         self.here = self.b.let(self.b.thread(0), "here")
         self.t = self.b.let(self.here % self.team, "t")
-        self.real: Expr | None = None  # whether this team's row exists
+        self.real: Expr | None = None  # true if this team's row exists
 
     def kernel(self) -> Kernel:
         b, em = self.b, self.em
@@ -185,7 +185,7 @@ class _Teams(Scans):
         return found
 
     def meet(self, mine: State) -> tuple[State, State]:
-        """What the threads before this one have, and what the whole team has."""
+        """Returns the joined state of the threads before this one, and that of the whole team."""
         b = self.b
         if self.team == 1:
             return self.fold.empty(), mine
