@@ -1,14 +1,14 @@
 """A disk cache of compiled code, shared by the backends.
 
-One file per key, in WEFT_CACHE or the platform's user cache directory. What lies there is run as
-code, so it must be this user's: the directory and those above it, the file, and a keyed checksum
-that names user and host (its key is a file of the directory). A truncated or altered entry, or one
-copied from elsewhere, counts as absent and is rebuilt. Everything that goes wrong (a disk that is
-read-only or full, no home, no memory for an entry) means only that nothing is cached; a directory
-that others may write to is left alone, with a line on stderr.
+There is one file per key, in WEFT_CACHE or the platform's user cache directory. Its content is run
+as code, so weft checks that the directory, those above it and the file belong to this user. Each
+file also has a keyed checksum that names user and host (its key is a file of the directory). A
+truncated or altered entry, or one copied from elsewhere, counts as absent and is rebuilt.
+After a failure (a disk that is read-only or full, no home, no memory for an entry) weft just does
+not cache. It ignores a directory that others may write to, with a line on stderr.
 
-Each kind of thing has a budget of its own: kernels, Programs, and the quantised weights that
-models/kept_tensors.py keeps, of which one takes more than all kernels together.
+Each kind of entry has its own budget: kernels, Programs, and the quantised weights kept by
+models/kept_tensors.py, a single one of which takes more than all kernels together.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _MAGIC = b"weft2\n"
 _DIGEST = 32  # bytes of the checksum, and of its key
 _KEY = "key"
 _HALL, _NAME = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{62}")
-FILE = re.compile(r"[0-9a-f]{32}\.safetensors")  # of what models/kept_tensors.py keeps
-KERNELS, PROGRAMS = 512 << 20, 1 << 30  # bytes of all of a kind
+FILE = re.compile(r"[0-9a-f]{32}\.safetensors")  # files written by models/kept_tensors.py
+KERNELS, PROGRAMS = 512 << 20, 1 << 30  # bytes of all entries of a kind
 
 
 class DiskCache:
@@ -68,7 +68,7 @@ class DiskCache:
             path = self.directory / _KEY
             try:
                 found = read_regular(path, _DIGEST, own=True)
-            except OSError:  # none yet, or not ours: entries under it count as absent
+            except OSError:  # does not exist or is not ours: its entries count as absent
                 found = b""
             if len(found) != _DIGEST:
                 found = os.urandom(_DIGEST)
@@ -79,8 +79,8 @@ class DiskCache:
             return None
 
     def mark(self, key: str, payload: bytes) -> bytes:
-        """A checksum of what is kept under `key`, which nobody else can make; b"" where nothing is
-        cached."""
+        """Returns a checksum of the entry under `key` that other users cannot make, or b"" where
+        the cache is off."""
         return b"" if self._secret is None else self._digest(self._secret, key, payload)
 
     def _digest(self, secret: bytes, key: str, payload: bytes) -> bytes:
@@ -109,14 +109,14 @@ class DiskCache:
             if self.directory is None or path is None or secret is None:
                 return
             if len(_MAGIC) + _DIGEST + len(data) > self.limit // 2:
-                return  # it would drive out everything else
+                return  # it would evict everything else
             check_inside(path, self.directory)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             head = _MAGIC + self._digest(secret, key, data)
             with replacing(path, private=True, durable=False) as new, new.open("wb") as file:
                 file.write(head)
                 file.write(data)
-            if path.parent.name == "00":  # one put in 256: looking at every file takes a while
+            if path.parent.name == "00":  # one store in 256: checking every file takes a while
                 self.prune()
 
     def prune(self) -> int:
@@ -127,7 +127,7 @@ class DiskCache:
 
 @contextlib.contextmanager
 def _whatever_fails() -> Iterator[None]:
-    """A cache that fails is a cache that holds nothing."""
+    """Suppresses every failure: a cache that fails counts as empty."""
     with contextlib.suppress(Exception):
         yield
 
@@ -146,7 +146,8 @@ def _place() -> str:
 
 
 def digest(kernel: Kernel) -> str:
-    """The kernel_hash of a kernel: stored beside it, or found by printing it."""
+    """Returns the kernel_hash of a kernel: the one stored with it, or a new one from its printed
+    text."""
     found: str | None = getattr(kernel, "digest", None)
     if found is None:
         from weft.kernel.printer import kernel_hash

@@ -53,8 +53,8 @@ def host_memory() -> int:
 
 
 def may_have_gpu() -> bool:
-    """False where there plainly is no hardware GPU (on Linux: none of the device files that GPU
-    drivers make), so that nothing need be imported to find out."""
+    """False if there is certainly no hardware GPU, so that nothing has to be imported. On Linux:
+    none of the device files of GPU drivers exists."""
     if not sys.platform.startswith("linux"):
         return True
     files = ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd", "/dev/dri/renderD*")

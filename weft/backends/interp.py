@@ -21,7 +21,7 @@ from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device, DeviceInfo
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program, Step
 
-POISON = 0xA5  # what fresh memory holds, so that reading it shows
+POISON = 0xA5  # content of fresh memory, so that reading it shows
 
 
 class HostBuffer(Buffer):
@@ -70,7 +70,7 @@ class InterpDevice(Device):
 
     def alloc(self, nbytes: int) -> HostBuffer:
         free = self.free_memory()
-        if free and nbytes > free:  # the host would promise it, and end the process at its use
+        if free and nbytes > free:  # the host would grant it, and end the process at its use
             raise OutOfMemoryError(f"{self.kind}: {nbytes:,} bytes of memory, {free:,} are free")
         return HostBuffer(self, nbytes)
 
@@ -115,7 +115,7 @@ class InterpDevice(Device):
             bound.view(step.dst)[:] = step.byte
 
     def watch(self, kernel: Kernel) -> Watch | None:
-        """What is told of a run of `kernel` that begins: nothing."""
+        """Returns the watcher for a run of `kernel` that begins, or None."""
         return None
 
     def _dispatch(self, kernel: Kernel, args: list[np.ndarray], scalars: Sequence[int]) -> None:

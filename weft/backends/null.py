@@ -1,8 +1,8 @@
 """The smallest backend: `weft new-backend NAME` clones this file to bring up an accelerator.
 
-A device needs memory (`alloc write read`) and a way to play a Program's steps (`bind submit`).
-This one keeps NumPy bytes and lets the kernel interpreter compute, without its checks; yours
-renders each Kernel in a Dialect, compiles it in `load`, and launches it in `submit`. The class is
+A device needs memory (`alloc write read`) and a way to run a Program's steps (`bind submit`). This
+one keeps NumPy bytes and lets the kernel interpreter compute, without its checks. Yours renders
+each Kernel in a Dialect, compiles it in `load`, and launches it in `submit`. The class is
 registered under the entry-point group "weft.backends"; `weft check --device NAME` proves it.
 """
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from importlib import metadata
 
 GROUP = "weft.backends"
-PATIENCE = 10  # seconds that a plug-in has to say which devices there are
+PATIENCE = 10  # seconds that a plug-in has to list its devices
 
 
 def plugins() -> list[Plugin]:
@@ -47,8 +47,9 @@ class Plugin:
         return device
 
     def probe(self) -> list[DeviceInfo]:
-        """Its devices. Raises DeviceError for no answer in PATIENCE seconds, so that a plug-in
-        that hangs holds up no list, and the Exceptions of its code."""
+        """Returns its devices. Raises DeviceError after PATIENCE seconds without an answer, so that
+        a hanging plug-in does not block the list. Passes on the Exceptions of the plug-in's
+        code."""
         found: list[list[DeviceInfo]] = []
         wrong: list[BaseException] = []
 

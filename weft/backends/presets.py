@@ -1,4 +1,4 @@
-"""What Programs can be compiled for by name, whether it is here or not."""
+"""The targets that Programs can be compiled for by name, present on this machine or not."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from weft.program.program import Program
 
 
 def caps_of(device: str) -> Caps:
-    """The Caps that `device` names: a preset's, a GPU architecture's or a device's of this machine.
-    Raises DeviceError for none of these."""
+    """Returns the Caps of `device`: a preset, a GPU architecture or a device of this machine.
+    Raises DeviceError for any other name."""
     if device in PRESETS:
         return PRESETS[device]
     if not _opens(device):
@@ -28,12 +28,12 @@ def caps_of(device: str) -> Caps:
 
 def prepare(device: str, programs: Iterable[Program]) -> None:
     """Compiles the kernels of Programs for a device of this machine, so that weft's cache has them
-    when they are played. Does nothing for one that need not be here."""
+    before the first run. Does nothing for a preset or an architecture."""
     if device not in PRESETS and _opens(device):
         for program in programs:
             registry.get(device).load(program.kernels)
 
 
 def _opens(device: str) -> bool:
-    """Whether the name is of something to be opened, not of an architecture."""
+    """True if the name is a device to open, not an architecture."""
     return not device.startswith(("sm_", "gfx"))

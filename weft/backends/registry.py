@@ -29,7 +29,8 @@ VENDORS = ("cuda", "hip")  # preferred to wgpu for the same GPU
 
 @dataclass(frozen=True)
 class Backend:
-    """How to list (`probe`) and open (`open`, given what follows the colon) devices of one kind."""
+    """A kind of devices: how to list them (`probe`) and open one (`open`, given the text after the
+    colon)."""
 
     kind: str
     probe: Callable[[], list[DeviceInfo]]
@@ -211,18 +212,17 @@ _lock = lock_of(sys.modules[__name__])
 
 
 def get(spec: str | Device | None = None, fallback: str | None = None) -> Device:
-    """The device that `spec` names; the same instance every time.
+    """Returns the device that `spec` names; the same instance every time.
 
-    - "kind" or "kind:index": that device, or DeviceError saying why not and what to install.
-      "interp:NAME" takes the name of a preset of `core.caps`.
-    - "auto": what WEFT_DEVICE names, else the fastest real device: a hardware GPU (through cuda,
-      then hip, then wgpu), else the CPU. A software rasteriser is never chosen. One line on
-      stderr says which and why.
-    - "gpu" or "gpu:index": the best hardware GPU, in the same order; where none opens, the CPU
-      with a warning on stderr naming the reason.
-    - None: what WEFT_DEVICE names, else the CPU.
-    - `fallback="cpu"`: instead of an error about an explicitly named device, the CPU with a
-      warning.
+    - "kind" or "kind:index": that device. If it does not open, DeviceError gives the reason and
+      what to install. "interp:NAME" takes the name of a preset of `core.caps`.
+    - "auto": the device in WEFT_DEVICE, else the fastest real device: a hardware GPU (through
+      cuda, then hip, then wgpu), else the CPU. A software rasteriser is never chosen. One line on
+      stderr names the choice and the reason.
+    - "gpu" or "gpu:index": the best hardware GPU, in the same order. If none opens, the CPU, with
+      a warning on stderr naming the reason.
+    - None: the device in WEFT_DEVICE, else the CPU.
+    - `fallback="cpu"`: the CPU with a warning, if an explicitly named device does not open.
     """
     if isinstance(spec, Device):
         return spec
@@ -246,7 +246,7 @@ def check(spec: str | None = None) -> None:
 
 
 def _choose(spec: str | None, fallback: str | None, use: Callable[[str, str | None], T]) -> T:
-    """What `use` makes of the name that is meant."""
+    """Returns the result of `use` for the chosen name: `spec`, or WEFT_DEVICE."""
     wanted = os.environ.get("WEFT_DEVICE", "").strip()
     if wanted and (spec is None or spec == "auto"):
         try:
@@ -310,7 +310,7 @@ def _hardware() -> tuple[list[DeviceInfo], str]:
     lines = probe("webgpu")  # lists the adapters of every native kind in order of preference
     real = [x for x in lines if x.available and not x.software]
     named = tuple(x.name for x in own)
-    real.sort(key=lambda x: x.name.startswith(named))  # the same GPU again comes last
+    real.sort(key=lambda x: x.name.startswith(named))  # a second listing of the same GPU comes last
     soft = [x.name for x in lines if x.available and x.software]
     if soft:
         reason = f"only a software rasteriser ({soft[0]}), which is never picked on its own"

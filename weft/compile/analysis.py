@@ -1,5 +1,5 @@
-"""What grouping needs to know of single nodes: where values live, what recomputing costs, which
-operands are strided views, and how a run-time bound on rows travels through ops."""
+"""Facts about single nodes for grouping: where values live, the cost of recomputing them, operands
+that are strided views, and how a run-time bound on rows travels through ops."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def is_anchor(node: Node) -> bool:
 
 
 def takes_epilogue(node: Node) -> bool:
-    """Whether a kernel can end in elementwise work on what the node, an anchor with one output,
-    gives."""
+    """True if a kernel can end in elementwise work on the node's value; the node is an anchor with
+    one output."""
     return kind_of(node) in EPILOGUES and is_anchor(node) and len(results(node)) == 1
 
 
 def written(anchor: Node, users: Mapping[int, Sequence[Node]]) -> tuple[Node, ...]:
-    """What an anchor's kernel writes: of a call also the outputs that nobody reads."""
+    """Returns the nodes that an anchor's kernel writes, including a call's unused outputs."""
     read = {x.attrs["index"]: x for x in users[id(anchor)] if x.op == "result"}
     return tuple(read.get(i, x) for i, x in enumerate(results(anchor)))
 
@@ -91,9 +91,9 @@ def group_name(kind: str, nodes: list[Node], anchor: Node | None, buffers: set[i
 
 
 def strided_bases(node: Node, picks: bool = False) -> tuple[Node, ...]:
-    """What must be in memory so that a template can read `node` as a strided view of it: the
-    furthest that strides reach, and the index (and counts) where it `picks` matrices. An inline
-    source is in no memory: then it is `node` itself."""
+    """Returns the nodes that must be in memory for a template to read `node` as a strided view: the
+    furthest one that strides reach, and the index (and counts) where it `picks` matrices. An inline
+    source is never in memory; the result is then `node` itself."""
     *_, furthest = views(node, picks)
     found = (node,) if is_inline(furthest.node) else furthest.stored
     pick = furthest.pick
@@ -191,8 +191,8 @@ def _reshaped_rows(rows: tuple[str, int], old: tuple[int, ...], new: tuple[int, 
 
 
 def straight(group: Group, values: set[int], shape: Shape | None = None) -> bool:
-    """Whether the kernel reads the `values` (ids) only at the position that it writes: from outputs
-    (of `shape`, where given) by elementwise ops alone."""
+    """True if the kernel reads the `values` (ids) only at the position that it writes: from outputs
+    (of `shape`, if given) by elementwise ops alone."""
     stop = {id(x) for x in group.inputs} | values
     stack = [(root, shape is None or root.shape == shape) for root in group.outputs]
     seen = {(id(root), direct) for root, direct in stack}

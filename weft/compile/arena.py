@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from weft.core.errors import LimitError
 
 ALIGN = 256  # bytes; what WebGPU asks of binding offsets
-MANY = 4096  # spans from which they are placed in the order of the steps
+MANY = 4096  # from this many spans on, they are placed in the order of the steps
 
 
 @dataclass(eq=False)
@@ -28,7 +28,7 @@ class Span:
     label: str = ""
     buffer: int = -1
     offset: int = -1
-    apart: set[int] = field(default_factory=set)  # ids of spans
+    apart: set[int] = field(default_factory=set)  # ids of spans that need another buffer
 
 
 def place(spans: list[Span], limit: int) -> list[int]:
@@ -61,8 +61,8 @@ def place(spans: list[Span], limit: int) -> list[int]:
 
 
 def _place_in_turn(spans: list[Span], limit: int) -> list[int]:
-    """As a program that allocates and frees: spans in the order in which they begin, each in the
-    smallest gap that holds it. Time grows with the number of spans."""
+    """Places spans as a program that allocates and frees would: in order of their start, each in
+    the smallest gap that holds it. Time grows with the number of spans."""
     arenas: list[_Heap] = []
     by_id = {id(span): span for span in spans}
     ending: list[tuple[int, int, Span]] = []  # a heap by last step
@@ -95,7 +95,7 @@ class _Heap:
         self._to: dict[int, int] = {}  # end -> offset
 
     def take(self, size: int, last: int) -> int | None:
-        """The offset of `size` bytes at `last` or before; None where there is no room."""
+        """Returns the offset of `size` bytes at `last` or before, or None if they do not fit."""
         for at in range(bisect_left(self._gaps, (size, 0)), len(self._gaps)):
             found, offset = self._gaps[at]
             if offset <= last:

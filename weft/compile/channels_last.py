@@ -1,9 +1,9 @@
-"""Images with their channels last: how convolutions lie in memory.
+"""Images with their channels last: the memory layout of convolutions.
 
 A convolution's kernel reads neighbouring channels of one place, and writes neighbouring channels of
-another: with channels last both are one stream, and no window matrix is written. So each `conv` by
-weights becomes a `conv_last` on its operand's transpose, and transposes move down the graph, past
-elementwise ops, pools and means, until they meet each other or something that wants the old order.
+another. With channels last both are one stream, and no window matrix is written. So each `conv` by
+weights becomes a `conv_last` on its operand's transpose. Transposes move down the graph, past
+elementwise ops, pools and means, until they meet each other or a node that needs the old order.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class _Moves:
             banded = _banded(rows, *bands(w.shape[0], self.caps), codes.FOUR if more else 1)
             name, window["channels"] = codes.CONV_LAST if more else CONV, w.shape[0]
             made = call(name, image, banded, *start, where=node.where, **window)
-            # the matrices are not made in each run
+            # frozen weights: the matrices are not computed in each run
             if name == CONV and self.old.meta.get("frozen") and fewer(made, self.caps):
                 made = self._fewer(image, weight, node, window["padding"])
         if claimed_by(made, self.caps) is None:
@@ -235,7 +235,7 @@ class _Moves:
 
 
 def fewer(node: Node, caps: Caps) -> bool:
-    """Whether a `conv_last` is to be a `winograd_last`."""
+    """True if a `conv_last` should become a `winograd_last`."""
     return fewer_products(shape_of(node), caps)
 
 
@@ -255,14 +255,14 @@ def _runs(node: Node) -> list[tuple[list[int], list[int]]]:
             (left if a < b else right).append((left if a < b else right)[-1] + 1)
         runs.append((left, right))
         i, j = left[-1] + 1, right[-1] + 1
-    if runs:  # axes of one element that are left
+    if runs:  # remaining axes of one element
         runs[-1][0].extend(range(i, len(old)))
         runs[-1][1].extend(range(j, len(new)))
     return runs
 
 
 def _base_shape(sizes: Sequence[Any], perm: Sequence[int]) -> tuple[Any, ...]:
-    """What is given per axis of transpose(base, perm), per axis of the base."""
+    """Returns values given per axis of transpose(base, perm), reordered per axis of the base."""
     found = [None] * len(perm)
     for size, axis in zip(sizes, perm):
         found[axis] = size

@@ -1,13 +1,13 @@
 """Convolutions and products between dequantize_linear and quantize_linear, on the codes themselves.
 
-conv(dequantize(x), dequantize(w)) is an exact sum of products of codes times both scales, so it
-becomes `conv_codes` and a product by one number per output; a zero point of x is taken off by the
-sums of the weights, which follow from weights alone. A product by such a matrix is a convolution of
-a line by windows of one. The scale of the quantize_linear after it goes into the numbers before,
-through sums and what bounds from below or above. Movement passes by dequantize_linear. What is left
-of the two is replaced by its body.
+conv(dequantize(x), dequantize(w)) is an exact sum of products of codes times both scales. So it
+becomes `conv_codes` and a product by one number per output. The sums of the weights remove a zero
+point of x; they follow from weights alone. A product by such a matrix is a convolution of a line by
+windows of one. The scale of a following quantize_linear moves into the earlier numbers, through
+sums and upper or lower bounds. Movement passes by dequantize_linear. Any remaining call of the two
+is replaced by its body.
 
-Codes become of the sign that the target multiplies: 128 more, or less, than what they were.
+Codes are shifted by 128 to the sign that the target multiplies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from weft.transform.rebuild import const, filled, make, remake, rewrite, uniform
 
 PAIR = (QUANTIZE, DEQUANTIZE)
 POOL = "max_pool"
-_HALF = 128  # what an unsigned code is more than the signed one
+_HALF = 128  # difference between unsigned and signed codes
 
 
 def convolve_codes(graph: Graph, caps: Caps) -> Graph:
@@ -66,7 +66,7 @@ class _Rules:
         self.known: dict[int, tuple[Node, bool]] = {}  # by id: does it follow from weights alone
 
     def visit(self, node: Node, inputs: tuple[Node, ...]) -> Node:
-        """What stands for a node over new inputs."""
+        """Returns the replacement of a node over new inputs."""
         made = simplify(remake(node, inputs))
         if is_call(made, *PAIR, "conv"):
             rule = {QUANTIZE: self._quantized, DEQUANTIZE: self._reals, "conv": self._conv}
@@ -239,7 +239,7 @@ def _times(x: Node, by: float) -> Node:
 
 
 def _same(a: Sequence[Node], b: Sequence[Node]) -> bool:
-    """Whether scale and zero point are known to be those of the other, and positive."""
+    """True if scale and zero point are known to equal the other's, and the scale is positive."""
     pairs = [(_number(x), _number(y)) for x, y in zip(a, b)]
     known = all(x is not None and x == y for x, y in pairs)
     scale = pairs[0][0]
@@ -254,7 +254,7 @@ def _turned(codes: Node) -> Node:
 
 
 def _before_turn(codes: Node) -> Node | None:
-    """What `_turned` made these codes of, or None."""
+    """Returns the codes from which `_turned` made these, or None."""
     if codes.op != "cast" or codes.inputs[0].op != "add":
         return None
     wide, by = codes.inputs[0].inputs

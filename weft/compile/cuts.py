@@ -1,9 +1,9 @@
-"""Where fused work is cut, so that no kernel grows with the length of a program.
+"""Cuts fused work, so that no kernel grows with the length of a program.
 
-A compiler's time for one kernel grows faster than the kernel, and a fused value that movement
-reads at many places is computed at each of them. So the work of a kernel is counted as the emitter
-will write it: every (node, place) once, by its cost. The count is exact for elementwise ops, and
-an upper bound where two chains of movement lead to the same place.
+A compiler's time for one kernel grows faster than the kernel. A fused value that movement reads at
+many places is computed at each of them. So a kernel's work is counted as the emitter will write it:
+every (node, place) once, by its cost. The count is exact for elementwise ops, and an upper bound
+where two chains of movement lead to the same place.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from weft.templates.group import Group
 from weft.templates.view import PURE
 from weft.transform.rebuild import kind_of
 
-WORK = 1024  # operations per element in one kernel: a compiler takes up to a second for so many
-NESTED = 32  # movement ops above one another: each may put a division into the next one's index
+WORK = 1024  # operations per element in one kernel: a compiler takes up to a second for this many
+NESTED = 32  # nested movement ops: each may put a division into the next one's index
 READS = 4  # times the buffers that a kernel may have; the grouper cuts what is left
 WRITTEN = {"sin": 48, "cos": 48, "pow": 72}  # much more code than time, in the measure of tanh: 8
 REASON = "the kernel of all that leads to it would be too large"
@@ -26,8 +26,8 @@ REASON = "the kernel of all that leads to it would be too large"
 
 @dataclass(slots=True)
 class Work:
-    """What a kernel that reads a value must do for it: operations (a number for each), buffers (ids
-    of nodes), and how many movement ops stand above one another."""
+    """The work of a kernel that reads a value: operations (a number for each), buffers (ids of
+    nodes), and the depth of nested movement ops."""
 
     ops: set[int] = field(default_factory=set)
     reads: set[int] = field(default_factory=set)
@@ -59,7 +59,7 @@ class _Cutter:
     def __init__(self, in_memory: Callable[[Node], bool], most_reads: int):
         self.in_memory, self.most_reads = in_memory, most_reads
         self.found: dict[int, Node] = {}
-        self.work: dict[int, Work] = {}  # of values whose users have not all been seen
+        self.work: dict[int, Work] = {}  # for values with users not yet visited
 
     def run(self, order: Iterable[Node], users: Mapping[int, list[Node]]) -> dict[int, Node]:
         left: dict[int, int] = {}
@@ -105,7 +105,7 @@ class _Cutter:
         return parts
 
     def _computed(self, node: Node) -> bool:
-        """Whether the kernel computes a value that could be stored."""
+        """True if the kernel computes a value that could be stored."""
         stored = self.in_memory(node) or id(node) in self.found
         return kind_of(node) in analysis.FUSIBLE and not stored
 
@@ -116,7 +116,7 @@ class _Cutter:
     def _rest(
         self, node: Node, operands: dict[int, Node], parts: dict[int, Work], x: Node
     ) -> tuple[bool, int, int]:
-        """How much is left to do when x is stored: the less the better."""
+        """Returns the work left when x is stored; less is better."""
         work = _joined(node, _storing(x, operands, parts))
         return self._too_large(work), len(work.ops), len(work.reads)
 
@@ -144,7 +144,7 @@ def _joined(node: Node, parts: Mapping[int, Work], last: Collection[int] = ()) -
 
 
 def _own(node: Node) -> int:
-    """How much code the node alone becomes."""
+    """Returns the amount of code for the node alone."""
     fusible = kind_of(node) in analysis.FUSIBLE
     return max(analysis.own_cost(node), WRITTEN.get(node.op, 1)) if fusible else 0
 
@@ -154,7 +154,7 @@ def _numbers(key: int, count: int) -> list[int]:
 
 
 def _moved(node: Node) -> Node:
-    """What a value shows: storing that serves all that show it."""
+    """Returns the value behind pure movement; storing it serves every view of it."""
     while node.op in PURE:
         node = node.inputs[0]
     return node
@@ -180,8 +180,8 @@ def _storing(
 def neediest(
     order: Iterable[Node], able: Iterable[Node], stop: Collection[int], limit: int
 ) -> Node | None:
-    """Of the nodes `able`, what is left of them in `order`: the one that needs most buffers of
-    those that one kernel may have, `limit`. Walking ends at `stop`, which are in buffers."""
+    """Returns the node of `able`, if still in `order`, that needs the most buffers below `limit`,
+    the number that one kernel may have. Walking ends at `stop`, whose nodes are in buffers."""
     leaves: dict[int, set[int]] = {}  # the buffers that each node needs
     for node in order:
         found = (leaves[id(x)] if id(x) not in stop else {id(x)} for x in node.inputs)

@@ -1,9 +1,9 @@
-"""What follows from weights alone is worked out once, when a Program is bound, not in each run.
+"""Computes values that follow from weights alone once, when a Program is bound.
 
-The scales of a batch norm go into the weights of the convolution before it, and what is left of it
-is one shift per channel; weights come in the order of kernels (compile/channels_last). All that
-becomes formulas of the Program (program/formula), where `graph.meta["frozen"]` promises that
-weights never change. Views that kernels read as they lie are left alone.
+The scales of a batch norm move into the weights of the convolution before it, and its rest is one
+shift per channel. Weights are put in the order of kernels (compile/channels_last). All this becomes
+formulas of the Program (program/formula) where `graph.meta["frozen"]` promises that weights never
+change. Views that kernels read in place stay unchanged.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def fixed(graph: Graph) -> set[int]:
 
 
 def _steps(node: Node) -> bool:
-    """Whether a formula has such a step."""
+    """True if formulas have a step for this node."""
     if not node.inputs:
         return takes(node.op, None, node.dtype)
     x = node.inputs[0]
@@ -101,10 +101,10 @@ def _plus(conv: Node, row: Node, shifted: dict[int, tuple[Node, Node, Node]]) ->
 
 def _per_channel(node: Node) -> Node | None:
     """The row [C] that `node` repeats for every place, or None."""
-    if not node.shape:  # what a product of two numbers reads
+    if not node.shape:  # the operand of a product of two numbers
         return None
     channels = node.shape[-1]
-    # where there is one place only, nothing had to be repeated
+    # with a single place, the row is not repeated
     source = node.inputs[0] if node.op == "broadcast" else node
     if source.size == 1:
         flat = simplify(make("reshape", source, shape=(1,)))

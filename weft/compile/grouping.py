@@ -27,8 +27,8 @@ from weft.templates.group import Group
 from weft.templates.view import exact_cast, views
 from weft.transform.rebuild import kind_of, users
 
-CHEAP = 4  # operations per element that may be done again wherever an element is repeated
-AGAIN = 32  # ... that may be done again by other kernels: memory costs more than this on any target
+CHEAP = 4  # operations per element that may be repeated wherever an element is repeated
+AGAIN = 32  # ... repeated by other kernels: memory costs more than this on any target
 ENDLESS = 1 << 20  # operations beyond which their exact number does not matter
 MANY = 4  # operands beyond which their exact number does not matter
 READS_VALUES = (
@@ -37,7 +37,7 @@ READS_VALUES = (
     "reduce",
     "scan",
 )  # templates of calls that take operands as they come
-READS_WHOLE = ("conv",)  # those that read operands as they lie in memory, no view of them
+READS_WHOLE = ("conv",)  # templates that read operands in place, not through views
 Claimed = Callable[[Node], str | None]
 
 
@@ -189,10 +189,10 @@ class _Grouper:
                 self.cost[id(node)] = self._cost(node)
 
     def _worth(self, node: Node, reached: set[int]) -> str | None:
-        """Why a fusible node should be stored, or None."""
+        """Returns the reason why a fusible node should be stored, or None."""
         ops, loads = self.cost[id(node)]
         if form_of(node) is not None:
-            return None  # a few bits are read sooner than the float32 they stand for
+            return None  # reading a few bits is faster than reading their float32
         if counted(node)[1] is not None:
             return None  # products read its operands
         if len(reached) > 1 and node.op != "reshape":
@@ -200,14 +200,14 @@ class _Grouper:
                 return "several kernels use it and it has several operands"
             if ops * (len(reached) - 1) > AGAIN:
                 return "several kernels use it and it is costly to compute again"
-            if not exact_cast(node) and self._ends_anchor(node):  # as well read from what it widens
+            if not exact_cast(node) and self._ends_anchor(node):  # reading its operand is as good
                 return "several kernels use it and an anchor can write it"
         if ops > CHEAP and any(_expands(node, user) for user in self.users[id(node)]):
             return "a user repeats each element and it is costly to compute again"
         return None
 
     def _ends_anchor(self, node: Node) -> bool:
-        """Whether an anchor whose only use is `node` (through elementwise ops) lies below it."""
+        """True if `node` follows, by elementwise ops, from an anchor without other uses."""
         stack = [node]
         while stack:
             at = stack.pop()
@@ -221,7 +221,7 @@ class _Grouper:
         return False
 
     def too_large(self) -> dict[int, Node]:
-        """What must be stored as well, so that no kernel becomes too large."""
+        """Returns further nodes to store, so that no kernel becomes too large."""
         return cuts.cut(self.order, self.users, self._in_memory, self.caps.max_bindings)
 
     # -- groups ----------------------------------------------------------------------------------
@@ -255,8 +255,8 @@ class _Grouper:
         return [x for x in found if x is not None and id(x) not in self.forced]
 
     def _in_bytes(self, anchor: Node) -> Node | None:
-        """The last cast to bytes that all that is made of an anchor goes through, and that is made
-        of no other."""
+        """Returns the last cast to bytes through which every use of an anchor goes, and which
+        follows from that anchor alone."""
         found, after, seen = [], [anchor], {id(anchor)}
         while after:
             for user in self.users[id(after.pop())]:
@@ -269,7 +269,7 @@ class _Grouper:
         return max(able, key=lambda x: self.place[id(x)], default=None)
 
     def _made_of(self, node: Node, anchor: Node) -> bool:
-        """Whether `anchor` is the only one whose kernel can be that of `node`."""
+        """True if `anchor` is the only one whose kernel can compute `node`."""
         inside = self._inside(node, anchor)
         return not any(is_anchor(x) and x is not anchor and not self._in_memory(x) for x in inside)
 
@@ -315,7 +315,7 @@ class _Grouper:
         return id(node) in self.roots
 
     def _only_through(self, anchor: Node, root: Node) -> bool:
-        """Whether every path from anchor leads to root through elementwise ops of its shape."""
+        """True if every path from anchor leads to root through elementwise ops of its shape."""
         stack, seen = [iter(self.users[id(anchor)])], {id(root)}
         while stack:
             user = next(stack[-1], None)
@@ -343,7 +343,7 @@ class _Grouper:
                     stack.append(x)
 
     def aliased(self, node: Node) -> bool:
-        """Whether node's content is already in memory (perhaps under another shape)."""
+        """True if node's content is already in memory (perhaps under another shape)."""
         while not self._in_memory(node):
             if node.op != "reshape" or "interleave" in node.inputs[0].attrs:
                 return False
@@ -351,7 +351,7 @@ class _Grouper:
         return True
 
     def _given(self, node: Node, anchor: Node | None) -> bool:
-        """Whether a kernel reads node's content; of its anchor, reshaped or not, it makes it."""
+        """True if a kernel reads node's content; it computes that of its own anchor."""
         return self.aliased(node) and (anchor is None or base(node) is not anchor)
 
     def _group(self, root: Node, anchor: Node | None) -> Group:
@@ -413,6 +413,6 @@ class _Grouper:
 
 
 def _expands(node: Node, user: Node) -> bool:
-    """Whether `user` reads each element of `node` several times."""
+    """True if `user` reads each element of `node` several times."""
     repeats = user.op == "broadcast" or (user.op == "gather" and user.inputs[0] is node)
     return repeats and user.size > node.size

@@ -1,9 +1,9 @@
 """Weights of products in the order that a CPU's lanes read them: a kept interleaved order.
 
-Checkpoints hold a linear layer as w[N, K]. Lanes of a product are rows of w (core.order), which
-lie K apart there. Where nothing writes a weight, its product reads a copy in which `lanes` rows
-are interleaved, w[N / lanes, K, lanes]: one stream, no shuffle. Whatever else reads the weight
-(a gather of embeddings) reads the checkpoint's order.
+Checkpoints hold a linear layer as w[N, K]. Lanes of a product are rows of w (core.order), which are
+K apart there. If no node writes a weight, its product reads a copy in which `lanes` rows are
+interleaved, w[N / lanes, K, lanes]: one stream, no shuffle. Other readers of the weight (a gather
+of embeddings) read the checkpoint's order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weft.templates.product.packed_rows import fits
 from weft.templates.view import views
 from weft.transform.rebuild import remake, rewrite
 
-_PAIRS = {"dot2_bf16", "mma_bf16"}  # which take neighbours along K as they lie
+_PAIRS = {"dot2_bf16", "mma_bf16"}  # features whose instructions take neighbours along K directly
 
 
 def interleave(graph: Graph, caps: Caps) -> Graph:
@@ -63,9 +63,9 @@ def interleave(graph: Graph, caps: Caps) -> Graph:
 
 
 def _takes_integers(x: Node, form: Form, k: int, caps: Caps) -> bool:
-    """Whether a product by weights of a form takes its other operand as integers: that is a
-    `rescale` by whole blocks of rows that lie side by side, and a kernel may use as many buffers as
-    their parts are."""
+    """True if a product by weights of a form reads its other operand as integers. The operand must
+    be a `rescale` by whole blocks of contiguous rows, and a kernel must be allowed enough buffers
+    for all parts."""
     *_, view = views(x)
     *rows, step = view.strides
     if view.node.op != "call" or view.node.attrs["name"] != "rescale" or not run_of(form, k):
@@ -106,7 +106,7 @@ def _weight(node: Node, caps: Caps) -> Node | None:
 
 
 def _readable(weight: Node, caps: Caps) -> bool:
-    """Whether products read such a weight, or such a packed one, interleaved."""
+    """True if products can read such a weight, plain or packed, interleaved."""
     form = form_of(weight)
     if form is not None:
         depth = weight.shape[1]
@@ -120,7 +120,7 @@ def _readable(weight: Node, caps: Caps) -> bool:
 
 
 def _whole(node: Node) -> bool:
-    """Whether a weight is bound as the checkpoint has it."""
+    """True if a weight is bound as the checkpoint has it."""
     return _is_weight(node) and "part" not in node.attrs
 
 

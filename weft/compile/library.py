@@ -1,9 +1,10 @@
-"""Which groups are products that a vendor's library may do instead of their kernel (Library steps).
+"""Finds groups that are products which a vendor's library may compute instead of their kernel
+(Library steps).
 
-The offer is made only where the library computes what the kernel does, to the last rounding: one
-dot of plain matrices, plus a bias, a residual and gelu, rounded once. Rows bounded at run time are
-kept by the own kernel: a library's choice may change with their number, and decoding and serving
-promise that a row's bits do not.
+The offer requires that the library computes the same as the kernel, to the last rounding: one dot
+of plain matrices, plus a bias, a residual and gelu, rounded once. Products with rows bounded at run
+time keep their own kernel. A library may choose differently for another number of rows, and
+decoding and serving promise that a row's bits do not depend on it.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from weft.templates.view import view_of
 from weft.transform.rebuild import frozen
 
 FEATURE = "gemm_library"
-LEAST = 16  # of a side
+LEAST = 16  # least length of a side
 MOST = 3  # summands: the dot, a bias, a residual
-WORK = 1 << 21  # m * n * k * batch from which a call of a library is worth it
+WORK = 1 << 21  # m * n * k * batch from which a library call pays
 
 
 def offered(group: Group, caps: Caps) -> tuple[Gemm | None, str]:
-    """The product that a group is, or None and why not ("" where nobody would ask)."""
+    """Returns the product that a group computes, or None and the reason ("" for groups of other
+    kinds)."""
     if FEATURE not in caps.features or group.kind != "matmul":
         return None, ""
     if group.rows is not None:
@@ -81,7 +83,8 @@ def _gemm(group: Group, p: Problem) -> tuple[Gemm | None, str]:
 
 
 def _merged(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """The one stride that axes of these sizes and strides have in row-major order, or None."""
+    """Returns the single stride of axes with these sizes and strides in row-major order, or
+    None."""
     axes = [(d, s) for d, s in zip(sizes, strides) if d != 1]
     if any(s != s2 * d2 for (_, s), (d2, s2) in itertools.pairwise(axes)):
         return None
@@ -92,18 +95,18 @@ def _merged(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
 
 
 class _Chain:
-    """What a group computes of its dot, read from the result backwards."""
+    """The computation of a group from its dot, read from the result backwards."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
         self.numbers = {id(x): i for i, x in enumerate(group.inputs)}  # of its operands
 
     def is_op(self, node: Node, op: str) -> bool:
-        """Whether the group itself computes `node`, by `op`."""
+        """True if the group itself computes `node`, by `op`."""
         return node.op == op and id(node) not in self.numbers
 
     def behind(self, node: Node) -> Node:
-        """What a node shows without computing: behind reshapes and widening casts (exact)."""
+        """Returns the node behind reshapes and (exact) widening casts."""
         while self.is_op(node, "reshape") or (
             self.is_op(node, "cast") and _narrow(node.inputs[0].dtype)
         ):
@@ -130,7 +133,8 @@ class _Chain:
         return x if self.same(node, wanted, x) else None
 
     def same(self, node: Node, wanted: Node, leaf: Node) -> bool:
-        """Whether the group computes `node` from `leaf` as `wanted` is computed from it."""
+        """True if the group computes `node` from `leaf` in the same way as `wanted` is computed
+        from it."""
         if node is leaf or wanted is leaf or id(node) in self.numbers:
             return node is wanted
         alike = node.op == wanted.op and node.shape == wanted.shape and node.dtype is wanted.dtype
@@ -151,7 +155,7 @@ class _Chain:
         return found
 
     def added(self, terms: list[Node], p: Problem, dtype: DType) -> dict[str, Matrix] | None:
-        """What is added to the dot, as bias and residual; None where it is anything else."""
+        """Returns the terms added to the dot, as bias and residual, or None if there are others."""
         found = [self._added(t, p, dtype) for t in terms if t is not p.dots[0]]
         names = [name for x in found for name in (x or ())]
         if None in found or len(found) != len(terms) - 1 or len(set(names)) != len(names):

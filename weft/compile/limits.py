@@ -1,4 +1,4 @@
-"""What a target cannot hold is refused with the nodes named."""
+"""Rejects values that a target cannot hold, with an error naming the nodes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ def check_elements(nodes: Iterable[Node], caps: Caps) -> None:
 
 
 def reason(node: Node, caps: Caps) -> str | None:
-    """Why the target cannot compute a value (it or an operand does not fit), or None.
+    """Returns the reason why the target cannot compute a value (it or an operand does not fit), or
+    None.
 
     Stricter than compile_graph: a value that fusion would keep out of memory counts as stored.
     """
-    if node.op == "result":  # one kernel writes all that a call gives
+    if node.op == "result":  # one kernel writes all outputs of a call
         return reason(node.inputs[0], caps)
     given = results(node)
     inside = toposort(node.body.roots()) if node.body is not None else ()
@@ -69,7 +70,7 @@ def offer(graph: Graph, caps: Caps, host: Caps) -> str:
     work = [n for n in nodes if kind_of(n) != "source"]
     outside = [n for n in work if reason(n, caps) is not None]
     if not outside or any(reason(n, host) for n in nodes):
-        return ""  # the CPU could not do it either
+        return ""  # the CPU cannot compute it either
     return (
         f"; with partition=True {len(outside)} of {len(work)} nodes would run on the CPU, first "
         f"{shown(outside[0])}"

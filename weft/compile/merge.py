@@ -18,7 +18,7 @@ from weft.templates.group import Group
 from weft.templates.view import views
 from weft.transform.rebuild import kind_of
 
-MAX_DOTS = 4  # accumulators of so many dots still fit the registers
+MAX_DOTS = 4  # accumulators of this many dots still fit the registers
 
 
 def merge_dots(
@@ -36,7 +36,7 @@ def merge_dots(
 
 
 def _alike(a: Group, b: Group, caps: Caps) -> bool:
-    """Whether the kernels of two groups can be one."""
+    """True if the kernels of two groups can be joined."""
     if a.alone or b.alone:
         return False
     if a.kind != b.kind or a.kind not in (("matmul", "matvec") if caps.is_cpu else ("matvec",)):
@@ -54,8 +54,8 @@ def _alike(a: Group, b: Group, caps: Caps) -> bool:
 
 
 def _order(dot: Node) -> tuple[int, bool, int]:
-    """How many rows of the right operand are interleaved, whether it is packed, and the run of a
-    product of integers."""
+    """Returns the number of interleaved rows of the right operand, a flag for a packed one, and the
+    run of a product of integers."""
     *_, left = views(dot.inputs[0])
     *_, view = views(dot.inputs[1])
     run = run_of(view.form, view.node.shape[1]) if view.form and left.whole else 0
@@ -82,7 +82,7 @@ def _joined(a: Group, b: Group, outputs: tuple[Node, ...], drop: Node | None) ->
 
 
 def bindings(group: Group) -> int:
-    """How many buffers the group's kernel has."""
+    """Returns the number of buffers of the group's kernel."""
     return len(group.inputs) + len(group.outputs)
 
 
@@ -114,7 +114,8 @@ def _meet(
 
 
 def _only_pointwise(x: Node, root: Node, users: dict[int, list[Node]]) -> bool:
-    """Whether x is used for `root` alone, through elementwise ops of its shape (not too many)."""
+    """True if x is used for `root` alone, through a limited number of elementwise ops of its
+    shape."""
     stack, seen = [x], {id(root)}
     while stack:
         for user in users[id(stack.pop())]:

@@ -1,7 +1,7 @@
-"""Elementwise kernels that feed one other elementwise kernel of their shape become part of it.
+"""Joins elementwise kernels into the one other elementwise kernel of their shape that they feed.
 
-A value that must be in memory for another reason (the new state of an optimiser, an output) need
-not be read back from there by the one kernel that uses it: that kernel writes it as well.
+A value may have to be in memory for another reason (the new state of an optimiser, an output). Its
+only reader among the kernels then computes and writes it, so it does not read it from memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Norms that become the end of the product they follow, where the template's groups own whole rows.
+"""Joins norms to the product they follow, where the template's groups own whole rows.
 
-The rows are normalised while they are in the cache. What else reads the product's own result still
-finds it in memory: the kernel then has two outputs.
+The rows are normalised while they are in the cache. Other readers of the product's own result still
+find it in memory: the kernel then has two outputs.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _is_norm(group: Group) -> bool:
 
 
 def _fits(product: Group, norm: Group, order: Order) -> bool:
-    """Whether what the norm reads of the product is the element that it normalises, and it needs
-    nothing that another kernel computes from the product."""
+    """True if the norm reads only the element of the product that it normalises, and needs no value
+    that another kernel computes from the product."""
     call, (x,) = norm.anchor, product.outputs
     assert call is not None
     value = normalised(call)
@@ -69,7 +69,7 @@ def _fits(product: Group, norm: Group, order: Order) -> bool:
     if not whole or (product.rows, product.rows_scale) != (norm.rows, norm.rows_scale):
         return False
     if value is not x and not value.dtype == x.dtype == dt.float32:
-        return False  # a kernel of its own would read x rounded
+        return False  # a separate kernel would read x rounded
     if not straight(replace(norm, outputs=(value,)), {id(x)}):
         return False
     stop = {id(call), *(id(y) for y in norm.inputs)}

@@ -40,15 +40,15 @@ class Order:
         return found
 
     def leads_around(self, i: int, j: int) -> bool:
-        """Whether group j needs a group between that needs group i."""
+        """True if group j needs a group between that needs group i."""
         between, group = self.users_of(i, j), self.groups[j]
         assert group is not None
         writer = _writers(self.groups[i:j], i)
         return any(k in between for k in needed(group, writer))
 
     def join(self, i: int, j: int, joined: Group) -> None:
-        """Puts `joined` in the place of groups i and j. What j needs of the groups between comes
-        first; none of it needs i."""
+        """Puts `joined` in the place of groups i and j. Groups between them that j needs come
+        first; they do not need i."""
         between = [g for g in self.groups[i + 1 : j] if g is not None]
         made: list[Group | None] = [*_ordered([joined, *between])]
         made += [None] * (j + 1 - i - len(made))

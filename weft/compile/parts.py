@@ -31,9 +31,9 @@ class Transfer:
 
 @dataclass
 class PartsReport:
-    """How a graph was cut. `parts`: (target, nodes, launches) in the order they run; `host`: value,
-    its part, the user's line and why it is on the host, for each value there for a reason (all
-    else runs on the device)."""
+    """The parts of a cut graph. `parts`: (target, nodes, launches) in the order they run. `host`:
+    value, its part, the user's line and the reason, for each value that has a reason to be on the
+    host (all others run on the device)."""
 
     name: str
     parts: list[tuple[str, int, int]] = field(default_factory=list)
@@ -102,8 +102,9 @@ def compile_parts(
 
 
 class _Why:
-    """Why a target cannot compute a value: its size or dtype; once `trying`, what the compiler
-    says of the value alone, too (so limits that only a template knows need no list here)."""
+    """Finds the reason why a target cannot compute a value: its size or dtype. Once `trying`, it
+    also compiles the value alone and reports the compiler's error, so limits of templates need no
+    list here."""
 
     def __init__(self, caps: Caps):
         self.caps, self.trying = caps, False

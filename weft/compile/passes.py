@@ -41,7 +41,7 @@ Pass = Callable[[Graph, Caps], Graph]
 
 
 def _kept(node: Node, caps: Caps) -> bool:
-    """Whether a call is not to be inlined (yet)."""
+    """True if a call should not be inlined (yet)."""
     return is_call(node, "conv", POOL, *PAIR) or claimed_by(node, caps) is not None
 
 
@@ -59,7 +59,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("split scans", split_scans),
     ("split decoding", lambda g, c: split_decoding(g, lambda n: claimed_by(n, c) is not None)),
     ("sink reshapes", lambda g, caps: sink_reshapes(g)),
-    ("split k", lambda g, caps: split_k(g) if caps.subgroup else g),  # of GPUs' many cores
+    ("split k", lambda g, caps: split_k(g) if caps.subgroup else g),  # for the many cores of GPUs
     ("fold again", lambda g, caps: fold(g)),
     ("split for limits", split),
     ("cse again", lambda g, caps: cse(g)),

@@ -90,7 +90,7 @@ class _Layouter:
         self.writer = {id(v): i for i, t in enumerate(self.tasks) for v in t.writes}
         self.precedence = Precedence()
         self._readers: dict[int, list[int]] = {}
-        self._overwriters: dict[int, list[int]] = {}  # id(value) -> who reuses its buffer
+        self._overwriters: dict[int, list[int]] = {}  # id(value) -> tasks that reuse its buffer
         for i, task in enumerate(self.tasks):
             self._note_reads(i, task)
         self._roots = {id(r) for r in graph.outputs}
@@ -247,7 +247,7 @@ class _Layouter:
     # -- outputs ----------------------------------------------------------------------------------
 
     def _output(self, position: int, root: Node) -> Value:
-        """Where output number `position` is read: its own kernel's buffer, or a copy."""
+        """Returns the place of output number `position`: its own kernel's buffer, or a copy."""
         name = f"out{position}"
         if not root.size:
             return Value(root, "output", name)
@@ -269,7 +269,8 @@ class _Layouter:
         return id(node) in self._roots
 
     def _guard_overwrites(self, value: Value) -> None:
-        """A new reader of `value` (the last task) precedes whoever overwrites its buffer."""
+        """Orders a new reader of `value` (the last task) before the tasks that overwrite its
+        buffer."""
         reader = len(self.tasks) - 1
         for i in self._overwriters.get(id(value), ()):
             if i != reader and not self.precedence.order([(reader, i)]):
@@ -278,7 +279,7 @@ class _Layouter:
 
 
 def _computes_from(root: Node, target: Node, group: Group) -> bool:
-    """Whether the kernel reads `target` on its way to output `root`."""
+    """True if the kernel reads `target` on its way to output `root`."""
     inside = {id(x) for x in group.inputs}
     stack, seen = [root], {id(root)}
     while stack:

@@ -1,8 +1,8 @@
-"""Which tasks go before which, kept free of cycles while conditions are added.
+"""The order of tasks, kept free of cycles while conditions are added.
 
-The order is kept topological at every addition: only the tasks between the two ends of a new
-condition that goes against it are looked at and moved (Pearce & Kelly 2006, "A dynamic topological
-sort algorithm for directed acyclic graphs").
+The order stays topological at every addition: only tasks between the two ends of a violated new
+condition are examined and moved (Pearce & Kelly 2006, "A dynamic topological sort algorithm for
+directed acyclic graphs").
 """
 
 from __future__ import annotations

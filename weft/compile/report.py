@@ -13,8 +13,8 @@ from weft.core.text import table
 
 @dataclass
 class GroupLine:
-    """One kernel launch: what it computes and how it was chosen. `library` says whether a vendor's
-    library may do it instead, "" where that is no question."""
+    """One kernel launch: its work and how it was chosen. `library` says if a vendor's library may
+    do it instead; "" for kinds that libraries never do."""
 
     name: str
     kind: str
@@ -31,7 +31,7 @@ class GroupLine:
 
 @dataclass
 class Report:
-    """What compile_graph did. Sizes are in nodes (passes) and bytes (memory)."""
+    """The report of one compile_graph. Sizes are in nodes (passes) and bytes (memory)."""
 
     name: str
     caps: str

@@ -1,5 +1,5 @@
-"""The order of a run's tasks: any order that respects data and overwrites is right; this one
-prefers tasks that free memory, so that lifetimes stay short and the arena small."""
+"""The order of a run's tasks. Any order that respects data and overwrites is right. This one
+prefers tasks that free memory, so lifetimes stay short and the arena small."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Weights larger than a target may bind at once become row ranges of their buffer.
 
-A range is an "input" node of its own with attrs part=(start, stop) and whole=shape; the planner
-binds it at an offset of the whole weight's buffer or, where the target cannot hold that in one
-buffer, gives each range its own. Users see a concat of the ranges, which the
-rules here push through casts, transposes, gathers and dots, so that no kernel binds it all:
-a gather selects between ranges, a dot becomes one dot per range.
+A range is an "input" node with attrs part=(start, stop) and whole=shape. The planner binds it at an
+offset of the whole weight's buffer or, where the target cannot hold that in one buffer, gives each
+range its own. Users see a concat of the ranges. The rules here push it through casts, transposes,
+gathers and dots, so that no kernel binds it all: a gather selects between ranges, a dot becomes one
+dot per range.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def split(graph: Graph, caps: Caps) -> Graph:
 def _ranges(weight: Node, caps: Caps) -> Node | None:
     """A concat of row ranges of a weight that is too large to bind or to hold, or None."""
     if not weight.shape or not (rows := _rows((weight,), caps)):
-        return None  # also where one row is too large: the planner refuses it by name
+        return None  # also if one row is too large: the planner rejects it with an error naming it
     starts = range(0, weight.shape[0], rows)
     return make("concat", *(_range(weight, start, rows) for start in starts), axis=0)
 
@@ -74,8 +74,8 @@ def _packed_ranges(call: Node, caps: Caps) -> Node | None:
 
 
 def _rows(weights: Sequence[Node], caps: Caps) -> int:
-    """How many rows at a time are small enough of each of some weights of as many rows; 0 where
-    all are small enough as they are, or not even one row is."""
+    """Returns how many rows at a time are small enough in each of some weights with equally many
+    rows. Returns 0 where whole weights are small enough, or where one row is too large."""
     limit = min(caps.max_binding_bytes, caps.max_buffer_bytes)
     sizes = [max(w.nbytes // w.shape[0], 1) if w.shape[0] else 1 for w in weights]
     if all(w.nbytes <= limit for w in weights):
@@ -103,7 +103,7 @@ def _keep_whole(graph: Graph, caps: Caps, parts: dict[int, Node]) -> None:
     outputs = {id(x) for x in graph.roots()}
 
     def by_ranges(x: Node, axis: int) -> bool:
-        """Whether all readers of x, which is in ranges along `axis`, can do without the whole."""
+        """True if all readers of x, which is in ranges along `axis`, can do without the whole."""
         if id(x) in outputs:
             return False
         for node in readers.get(id(x), ()):
@@ -124,7 +124,7 @@ def _keep_whole(graph: Graph, caps: Caps, parts: dict[int, Node]) -> None:
 
 
 def _in_ranges(node: Node) -> bool:
-    """Whether node is a concat of ranges of one weight (behind casts and transposes)."""
+    """True if node is a concat of ranges of one weight (behind casts and transposes)."""
     if node.op != "concat":
         return False
     leaves = list(node.inputs)
@@ -150,7 +150,8 @@ def _pushed(node: Node, inputs: tuple[Node, ...]) -> Node | None:
 
 
 def _gather(node: Node, table: Node, idx: Node) -> Node:
-    """Each range is gathered; of those that begin at or before the index the last one is kept."""
+    """Gathers from each range, and keeps the last result whose range begins at or before the
+    index."""
     tail = (1,) * (len(node.shape) - len(idx.shape))
     out, stop = None, 0
     for part in table.inputs:

@@ -1,4 +1,4 @@
-"""Which configuration a group's template is given: its own default, or a row of a tuning table."""
+"""Chooses the configuration of a group's template: its own default, or a row of a tuning table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Program's weights are in memory, for its report: form, bits of an element, order."""
+"""The memory format of a Program's weights, for its report: form, bits per element, order."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What an AArch64 processor can do, asked of the system: LLVM reads /proc/cpuinfo on Linux, which
-containers and emulators may hide or fill with another machine's, and finds nothing on macOS.
+"""The features of an AArch64 processor, as the system reports them.
+
+LLVM reads /proc/cpuinfo on Linux, which containers and emulators may hide or fill with another
+machine's, and detects nothing on macOS.
 
 Sources: Linux, Documentation/arch/arm64/elf_hwcaps.rst (numbers of bits: asm/hwcap.h); Apple,
 "Determining instruction set characteristics"; Microsoft, IsProcessorFeaturePresent.
@@ -27,13 +29,13 @@ _WINDOWS = {"lse": 34, "dotprod": 43}  # PF_ARM_V81_ATOMIC_.., PF_ARM_V82_DP_INS
 
 
 def is_arm() -> bool:
-    """Whether this process runs on AArch64."""
+    """True if this process runs on AArch64."""
     return platform.machine().lower() in ("aarch64", "arm64")
 
 
 def features() -> frozenset[str] | None:
-    """LLVM's names of the features above that this processor has; None where the system has no
-    answer (or is no AArch64)."""
+    """Returns LLVM's names of the features above that this processor has, or None where the system
+    does not report them (or is not AArch64)."""
     if not is_arm():
         return None
     try:

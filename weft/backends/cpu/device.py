@@ -23,7 +23,7 @@ from weft.program.device import Bound, Buffer, Device, DeviceInfo
 from weft.program.program import Dispatch, Program
 
 _TRIALS = 3  # runs in which a small Program may prove short
-_SMALL_BYTES, _SMALL_FLOPS = 1 << 20, 2 << 20  # what is worth a trial
+_SMALL_BYTES, _SMALL_FLOPS = 1 << 20, 2 << 20  # larger Programs are not worth a trial
 
 
 class CpuBound(Bound):
@@ -39,11 +39,11 @@ class CpuBound(Bound):
             self._table.check(i, buffer.nbytes, buffer.writable)
             self._table.point(i, buffer.address)
         self._trials = _TRIALS if self._small() else 0
-        self._alone = False  # whether runs are so short that one thread does them best
+        self._alone = False  # true if runs are so short that one thread is fastest
         self._direct: list[Table] = []  # the tables of functions from `direct`
 
     def _small(self) -> bool:
-        """Whether a run may turn out to be that short."""
+        """True if a run may turn out to be that short."""
         p = self.program
         kernels = [p.kernels[step.kernel] for step in p.steps if isinstance(step, Dispatch)]
         return (
@@ -66,7 +66,8 @@ class CpuBound(Bound):
         table.set_scalars(scalars)
         alone = self._alone or self._trials > 0
         workers.run(table.address, table.steps, table.scalars_address, alone)
-        if self._trials:  # the first run may be slow: memory and code are touched for once
+        # the first run may be slow, as memory and code are touched for the first time
+        if self._trials:
             self._trials -= 1
             if table.ticks <= workers.alone_ticks:
                 self._alone, self._trials = True, 0
@@ -149,8 +150,8 @@ class CpuDevice(Device):
             return self._workers
 
     def load(self, kernels: Sequence[Kernel]) -> Sequence[int]:
-        """The native address of each kernel, compiled now or read from the cache; so is what plays
-        them: a cache that was filled for a Program has all that it takes."""
+        """Returns the native address of each kernel, compiled now or read from the cache. It loads
+        the runtime too, so a cache filled for a Program has everything to run it."""
         _ = self.functions
         return self.loader.kernels(kernels, self.caps)
 

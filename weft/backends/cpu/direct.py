@@ -2,7 +2,7 @@
 
 `weft_call` (runtime_call.py) reads an array's type, dtype, shape and address where CPython and
 NumPy keep them. That layout has been the same in all versions of NumPy since 1.7, and `supported`
-looks at arrays to make sure of it; where it differs, nobody calls Programs in this way.
+verifies it on sample arrays. Where it differs, Programs are called in another way.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ def caller(
     holder: type | None = None,
     keep: object = None,
 ) -> Callable[..., int] | None:
-    """A function of one array per operand (Program buffer, shape and dtype) that plays the table
-    over them where they lie, and returns 1; or returns 0 and does nothing where one is no
-    contiguous, aligned np.ndarray of just that shape and dtype. An argument may also be a `holder`,
-    an object with such an array in a slot `_value`. A `small` Program is played without the
-    workers' help, and Python's lock is kept meanwhile.
+    """Returns a function of one array per operand (Program buffer, shape and dtype) that runs the
+    table.
 
-    The table is this function's from now on; it keeps `keep` alive. None where this Python cannot
-    be called so.
+    The function reads and writes the arrays in place and returns 1. It does nothing and returns 0
+    if one is not a contiguous, aligned np.ndarray of exactly that shape and dtype. An argument may
+    also be a `holder`, an object with such an array in a slot `_value`. A `small` Program runs
+    without the workers and keeps Python's lock.
+    The function owns the table and keeps `keep` alive. Returns None where this Python does not
+    allow such calls.
     """
     held_at = _slot(holder) if holder is not None and supported() else 0
     if not supported() or held_at is None:
@@ -72,7 +73,7 @@ def caller(
         "restore": 0 if small else _python("PyEval_RestoreThread"),
     }  # fmt: skip
     words = [header[name] for name in HEADER]
-    tail: list[int] = []  # what the operands' words point at, which stands behind them all
+    tail: list[int] = []  # targets of the operands' words, stored after all of them
     start = len(words) + len(OPERAND) * len(operands)
     pointers: list[int] = []  # words that point into the tail
     for buffer, shape, dtype in operands:
@@ -97,7 +98,8 @@ def _python(name: str) -> int:
 
 
 class _Words(np.ndarray):
-    """What weft_call knows of one Program, and the objects whose addresses are in it."""
+    """The words that weft_call reads about one Program, and the objects whose addresses they
+    hold."""
 
     kept: Any = None
 
@@ -117,10 +119,10 @@ def _function(address: int, words: _Words) -> Callable[..., int]:
 
 @functools.cache
 def supported() -> bool:
-    """Whether this Python's arrays lie in memory as weft_call reads them."""
+    """True if this Python's arrays have the memory layout that weft_call reads."""
     if platform.python_implementation() != "CPython" or sys.maxsize < 1 << 32:
         return False
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):  # objects have another head there
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):  # objects have another header there
         return False
     some = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     samples = (some, some[1:], some.T, some[..., ::2], some[0, 0, 0:0], np.zeros((), np.int32))
@@ -128,7 +130,7 @@ def supported() -> bool:
 
 
 def _as_expected(a: np.ndarray) -> bool:
-    """Whether one array's fields are where they should be."""
+    """True if one array's fields are where they should be."""
     at = id(a)
     shape = (ctypes.c_int64 * a.ndim).from_address(_pointer(at + SHAPE)) if a.ndim else ()
     return (

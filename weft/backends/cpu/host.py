@@ -1,4 +1,4 @@
-"""What this machine's CPU can do, without loading LLVM when it has been asked before."""
+"""The capabilities of this machine's CPU, read without loading LLVM once they are known."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def without_tiles(host: Host) -> Host:
 
 @functools.cache
 def tiles_allowed() -> bool:
-    """Whether this process may use the AMX tile registers: asks Linux for it, once. What is
-    granted holds for every thread and for children after a fork."""
+    """True if this process may use the AMX tile registers: asks Linux for it, once. Permission
+    holds for every thread and for children after a fork."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -108,8 +108,9 @@ def cpu_name() -> str:
 
 
 def thread_count(threads: int | None = None) -> int:
-    """How many threads to run on: the CPUs this process may use, at most WEFT_NUM_THREADS and
-    `threads` where given. Raises UsageError for a count that is not a positive integer."""
+    """Returns the number of threads to run on: the CPUs this process may use, limited by
+    WEFT_NUM_THREADS and by `threads` if given. Raises UsageError for a count that is not a positive
+    integer."""
     if hasattr(os, "sched_getaffinity"):
         available = len(os.sched_getaffinity(0))
     else:

@@ -101,5 +101,5 @@ def link_by_llvm(host: Host, data: bytes, wanted: Sequence[str]) -> dict[str, in
         engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         engine.finalize_object()
         found = {name: int(engine.get_function_address(name)) for name in wanted}
-        engine.detach()  # never disposed of: a worker may be in its code until the very end
+        engine.detach()  # never disposed of: a worker may run its code until the very end
         return found

@@ -26,19 +26,19 @@ class Unsupported(Exception):
 
 
 class Region:
-    """Executable memory, given back when nobody holds it or an Address in it any more."""
+    """Executable memory, freed when the last reference to it or to an Address in it goes."""
 
     def __init__(self, base: int, size: int) -> None:
         self.base, self.size = base, size
         self._unmap = _libc().munmap
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not finalizing():  # then threads may still be in it
+        if not finalizing():  # threads may still run its code during finalisation
             self._unmap(self.base, self.size)
 
 
 class Address(int):
-    """Where a function is. It keeps the function's code in memory."""
+    """The address of a function. It keeps the function's code in memory."""
 
     region: Region
 

@@ -16,21 +16,21 @@ from weft.core.caps import Caps
 from weft.core.forks import lock_of
 from weft.kernel.ir import Kernel
 
-ENTRY = "weft_kernel"  # as in llvm.dialect, which is imported only to compile
+ENTRY = "weft_kernel"  # the name in llvm.dialect, which is imported only to compile
 _RUNTIME = (
     "weft_run", "weft_alone", "weft_worker", "weft_copy", "weft_fill", "weft_clock", "weft_call",
 )  # fmt: skip
 
 
-KEPT = 2048  # modules whose code stays loaded though no Program may use it any more
+KEPT = 2048  # modules whose code stays loaded after the last Program that uses it
 # Addresses by key, for the whole process; least recently used first.
 _linked: OrderedDict[str, Mapping[str, int]] = OrderedDict()
-_runtime: list[Mapping[str, int]] = []  # workers are in its code until the process ends
+_runtime: list[Mapping[str, int]] = []  # workers run its code until the process ends
 _lock = lock_of(sys.modules[__name__])
 
 
 class _Source(NamedTuple):
-    """What a module is called, what identifies its code, and how to get its text."""
+    """The name of a module, an identity of its code, and a function that returns its text."""
 
     name: str
     identity: str
@@ -51,9 +51,9 @@ class Loader:
         )
 
     def kernels(self, kernels: Sequence[Kernel], caps: Caps) -> list[int]:
-        """The entry address of each kernel. A kernel with a `digest` (its kernel_hash, stored
-        beside it) whose code is cached is found without reading its body. Raises CompileError
-        naming the kernel."""
+        """Returns the entry address of each kernel. If a kernel has a `digest` (its kernel_hash,
+        stored with it) and its code is cached, its body is not read. Raises CompileError naming the
+        kernel."""
         found = self._load([self._source(kernel, caps) for kernel in kernels], (ENTRY,))
         return [symbols[ENTRY] for symbols in found]
 

@@ -13,9 +13,9 @@ from weft.core.errors import OutOfMemoryError
 from weft.program.device import Buffer, Device
 
 _ALIGN = 64
-_LARGE = 1 << 20  # from here on whole pages straight from the system, huge ones where possible
+_LARGE = 1 << 20  # from this size on, pages come straight from the system, huge ones where possible
 _HUGE = 2 << 20  # bytes of a huge page, on most machines
-_CHECKED = 64 << 20  # from here on the free memory is looked at first
+_CHECKED = 64 << 20  # from this size on, free memory is checked first
 
 
 class CpuBuffer(Buffer):
@@ -101,8 +101,8 @@ def _aligned(size: int) -> np.ndarray:
 
 
 def _pages(size: int) -> np.ndarray:
-    """Memory from the system. Huge pages need their alignment, and only whole ones are asked for:
-    less of them would be memory that nobody uses."""
+    """Allocates memory from the system. Only whole huge pages are requested, at their alignment:
+    part of one would waste memory."""
     if not hasattr(mmap, "MAP_ANONYMOUS"):
         return _aligned(size)
     huge = size - size % _HUGE

@@ -45,10 +45,10 @@ class Value:
     __lt__, __le__ = _operator("icmp slt", "i1"), _operator("icmp sle", "i1")
     __gt__, __ge__ = _operator("icmp sgt", "i1"), _operator("icmp sge", "i1")
     same, differs = _operator("icmp eq", "i1"), _operator("icmp ne", "i1")
-    half = _operator("ashr")  # divided by 2 so many times, with the sign kept
+    half = _operator("ashr")  # divides by a power of 2 and keeps the sign
 
     def missing(self) -> Value:
-        """Of a pointer: whether it is null."""
+        """True, for a pointer, if it is null."""
         return self.fn.let("i1", f"icmp eq {self}, null")
 
     def to(self, type: str) -> Value:
@@ -127,7 +127,7 @@ class Function:
         self._variables: list[str] = []
         self._lines: list[str] = []
         self._names = 0
-        self._open = True  # whether the present block still needs an end
+        self._open = True  # true if the current block still needs an end
 
     def __getitem__(self, name: str) -> Value:
         return self._arguments[name]
@@ -203,7 +203,7 @@ class Function:
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """What runs only where the condition holds."""
+        """Runs the block only where the condition holds."""
         then, after = self.name("then"), self.name("after")
         self._end(f"br {condition}, label %{then}, label %{after}")
         self._label(then)
@@ -212,7 +212,7 @@ class Function:
 
     @contextmanager
     def loop(self) -> Iterator[Loop]:
-        """What runs again and again until it is left."""
+        """Runs the block repeatedly until it leaves the loop."""
         loop = Loop(self)
         self._label(loop.top)
         yield loop
@@ -222,7 +222,7 @@ class Function:
 
     @contextmanager
     def count(self, limit: Value) -> Iterator[Value]:
-        """What runs for each number from 0 below `limit` (an i64)."""
+        """Runs the block for each number from 0 below `limit` (an i64)."""
         at = self.variable("i64")
         with self.loop() as loop:
             now = at.get()

@@ -1,8 +1,9 @@
-"""Where worker threads run: each on CPUs that no other thread of the pool uses.
+"""Places worker threads, each on CPUs that no other thread of the pool uses.
 
-A scheduler that knows of no cache shared by the CPUs (many virtual machines) wakes a thread where
-it slept, even on the caller's CPU while another idles, and both run at half speed until somebody
-balances the load: tenths of a second. So the caller runs where it likes, and workers elsewhere.
+Some schedulers do not know which CPUs share a cache (many virtual machines). They wake a thread
+where it slept, even on the caller's CPU while another idles. Both threads then run at half speed
+until the load is balanced, which takes tenths of a second. So the caller runs anywhere, and workers
+elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The CPU runtime's function for Python: plays a Program over arrays that fit (direct.py)."""
+"""The CPU runtime's function for Python: runs a Program over arrays that fit (direct.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weft.backends.cpu.native import Function, Value
 TYPE, DATA, NDIM, SHAPE, DTYPE, FLAGS = 8, 16, 24, 32, 56, 64
 FIT = 0x101  # NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED
 
-# What weft_call knows of its Program: words of 8 bytes, then OPERAND words per argument.
+# The words of a Program that weft_call reads, 8 bytes each; OPERAND words per argument follow.
 HEADER = (
     "count", "table", "steps", "scalars", "scratch", "array", "holder", "held_at", "long",
     "pool", "save", "restore",
@@ -18,11 +18,14 @@ OPERAND = ("dtype", "ndim", "shape", "uses", "many")
 
 
 def call() -> Function:
-    """A C function of Python's (METH_FASTCALL) whose `self` is an array of such words. Arguments
-    are arrays, or objects of type `holder` with one at byte `held_at`. Where each has its dtype
-    and shape, the words that point at it are set (`uses`: pairs of a word's address and what to
-    add), the table is played, and 1 is returned; else 0. With a `pool` its workers help. Where
-    PyEval_SaveThread and PyEval_RestoreThread are known, Python's lock is free meanwhile."""
+    """Builds a C function for Python (METH_FASTCALL) whose `self` is an array of such words.
+
+    Arguments are arrays, or objects of type `holder` with one at byte `held_at`. If each has its
+    dtype and shape, the function sets the words that point at it (`uses`: pairs of a word's address
+    and an offset to add), runs the table and returns 1; otherwise it returns 0. With a `pool` its
+    workers help. If PyEval_SaveThread and PyEval_RestoreThread are known, it releases Python's lock
+    meanwhile.
+    """
     f = Function("weft_call", "ptr self, ptr args, i64 many", "ptr", local=False)
     known = f["self"].at("ptr", DATA).get()
     word = {name: known.at("i64", 8 * i) for i, name in enumerate(HEADER)}

@@ -136,7 +136,7 @@ def _futex_wake() -> Function:
 
 
 def _futex_wait() -> Function:
-    """Sleeps while *word is `seen`; where there is no futex, gives up the time slice."""
+    """Sleeps while *word is `seen`; without a futex, yields the time slice."""
     f = Function("futex_wait", "ptr pool, ptr word, i32 seen")
     with f.when(pool_field(f["pool"], "syscall").get().missing()):
         f.call(pool_field(f["pool"], "yield").get(), "i32")
@@ -169,8 +169,8 @@ def pause_here(f: Function, pause: str) -> None:
 
 
 def _bytes(f: Function) -> tuple[Value, Value, Value]:
-    """Of Copy and Fill: destination, first byte and number of bytes of these groups. `args` are
-    destination, source or byte, bytes, bytes per group."""
+    """Returns destination, first byte and number of bytes of these groups, for Copy and Fill.
+    `args` are destination, source or byte, bytes, bytes per group."""
     to = f["args"].at("ptr").get()
     nbytes, size = f["args"].at("i64", 16).get(), f["args"].at("i64", 24).get()
     first = f["begin"] * size

@@ -130,7 +130,8 @@ def _run() -> Function:
 
 
 def _worker(pause: str) -> Function:
-    """Takes chunks until it is told to stop (0) or, without a futex, finds none for long (1)."""
+    """Takes chunks until a stop order (returns 0) or, without a futex, until none arrives for long
+    (returns 1)."""
     f = Function("weft_worker", "ptr pool, ptr scratch, i64 me", "i32", local=False)
     pool = f["pool"]
     wake, done = pool_field(pool, "wake"), pool_field(pool, "done")

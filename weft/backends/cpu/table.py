@@ -18,9 +18,9 @@ _BLOCK = 256 << 10  # bytes of a Copy or Fill that make one group
 
 
 class Table:
-    """Entries for `program`; `handles` are the kernels' addresses, `functions` the runtime's.
+    """The entries of `program`; `handles` are the kernels' addresses, `functions` the runtime's.
 
-    Pointers stand in one flat array, so that rebinding a buffer is one indexed assignment.
+    Pointers are in one flat array, so that rebinding a buffer is one indexed assignment.
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class Table:
         return [(base + 8 * int(w), int(o)) for w, o in zip(words, offsets)]
 
     def fits(self, index: int, written: bool) -> bool:
-        """Whether an array of Program buffer `index`'s shape has all that the steps reach, which
-        may write it only where that is said."""
+        """True if an array with the shape of Program buffer `index` covers everything that the
+        steps reach. The steps may write to it only if `written` is true."""
         spec = self.program.buffers[index]
         nbytes = math.prod(spec.shape) * spec.dtype.itemsize
         return self._ends.get(index, 0) <= nbytes and (written or index not in self._written)

@@ -21,7 +21,7 @@ from weft.backends.cpu.places import Places
 # Clock units are nanoseconds here and become ticks by calibration.
 _SERIAL_NS = 3_000  # less work than this stays on the caller while workers are awake
 _WAKE_NS = 20_000  # ... and while they sleep: waking one costs several microseconds
-_ALONE_NS = 20_000  # a Program of less work than this in all never asks the workers
+_ALONE_NS = 20_000  # a Program with less total work than this never wakes the workers
 _CHUNK_NS = 2_000  # the least work worth a ticket
 _SPINS = 1500  # some 30 us of waiting: longer than a caller's gap between runs, then sleep
 _FUTEX = {"x86_64": 202, "aarch64": 98, "arm64": 98, "riscv64": 98}
@@ -69,7 +69,7 @@ class Workers:
         self._fields = self._state[: POOL_DTYPE.itemsize].view(POOL_DTYPE)[0]
         self._state[:] = 0
         rate = _ticks_per_ns(self._clock)
-        self.alone_ticks = int(_ALONE_NS * rate)  # a Program's work that one thread does best
+        self.alone_ticks = int(_ALONE_NS * rate)  # work of a Program that one thread does fastest
         number = _FUTEX.get(platform.machine()) if sys.platform == "linux" else None
         self._futex = number is not None
         values = {
@@ -97,7 +97,8 @@ class Workers:
         return self._scratch_at[-1 if locked else 0]
 
     def guarded(self, play: Callable[..., int]) -> Callable[..., int]:
-        """`play`, whose native code asks the workers itself, for one thread at a time."""
+        """Wraps `play`, whose native code wakes the workers itself, so that one thread at a time
+        runs it."""
 
         def played(*arguments: object) -> int:
             with self.lock:
@@ -184,7 +185,7 @@ _rate: list[float] = []
 
 
 def _ticks_per_ns(clock: Any) -> float:
-    """How fast the native clock runs, from a fifth of a millisecond."""
+    """Returns the rate of the native clock, measured over a fifth of a millisecond."""
     if not _rate:
         start, ticks = time.perf_counter_ns(), clock()
         while time.perf_counter_ns() - start < 200_000:

@@ -72,7 +72,7 @@ class EmulatedBound(Bound):
         return self._buffers[operand.buffer].address + operand.offset
 
     def _where(self) -> str:
-        """What runs now, for errors."""
+        """Returns the current step, for errors."""
         number = self.device.process.running()
         step = self.program.steps[number] if number < len(self.program.steps) else None
         name = type(step).__name__
@@ -98,7 +98,7 @@ class EmulatedBound(Bound):
 
 
 def _operands(program: Program, step: Step) -> list[BufferRef | int]:
-    """What a step's function is given: places, and numbers as they are."""
+    """Returns the operands of a step's function: places, and plain numbers."""
     if isinstance(step, Copy):
         return [step.dst, step.src, min(step.src.nbytes, step.dst.nbytes)]
     if isinstance(step, Fill):

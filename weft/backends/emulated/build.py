@@ -24,9 +24,9 @@ from weft.kernel.ir import Kernel
 LINKER = "ld.lld"
 _GUEST = 1 << 24  # the address of the guest's own code
 _COMPILER = Path(__file__).with_name("compiler.py")
-_PACKAGES = ("weft", "llvmlite", "numpy", "ml_dtypes")  # that the compiler imports
+_PACKAGES = ("weft", "llvmlite", "numpy", "ml_dtypes")  # modules that the compiler imports
 _LIMITS = Limits(seconds=300.0, memory=4 << 30, reply=256 << 20)
-STEPS = ("weft_copy", "weft_fill")  # of the library
+STEPS = ("weft_copy", "weft_fill")  # functions of the library
 # All of an image in one piece, the addresses of what is wanted first.
 _IMAGE = """SECTIONS {{
   .image {base:#x} : {{ {addresses} *(.text .text.*) *(.rodata .rodata.*) *(.data .data.*)
@@ -37,7 +37,7 @@ _IMAGE = """SECTIONS {{
 
 
 def missing(machine: Machine) -> str:
-    """What is not installed, and how to install it; "" where all is there."""
+    """Returns the missing tool and how to install it, or "" if all are installed."""
     for tool, package in ((machine.qemu[0], "qemu-user"), (LINKER, "lld")):
         if shutil.which(tool) is None:
             return f"{tool} is not there: apt install {package}"
@@ -114,7 +114,7 @@ class Builder:
 
 
 def linked(objects: Sequence[bytes], options: Sequence[str], script: str = "") -> bytes:
-    """What lld makes of them. Raises CompileError with its first line."""
+    """Returns the output of lld for `objects`. Raises CompileError with its first line."""
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         place = Path(folder)
         paths = []

@@ -1,7 +1,7 @@
-"""EmulatedDevice: a machine with an instruction set of its own, run by an emulator.
+"""EmulatedDevice: a machine with its own instruction set, run by an emulator.
 
-Its memory is a file that both processes map: buffers are read and written without asking the
-guest, which only plays steps. Code lies in the same memory, at addresses that are used once.
+Its memory is a file that both processes map: buffers are read and written without the guest, which
+only runs steps. Code is in the same memory, at addresses that are used once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device, DeviceInfo
 from weft.program.program import Program
 
-_SCRATCH = 4096  # where in the memory the scratch lies; before it what the guest notes
-_CODE = 512 << 20  # bytes from the start that end with the code; then buffers
+_SCRATCH = 4096  # offset of the scratch memory; the guest's notes precede it
+_CODE = 512 << 20  # bytes from the start up to the end of the code; then buffers
 _LARGE = 1 << 20  # bytes of a buffer whose pages go back to the system when it is freed
 
 
@@ -42,7 +42,7 @@ class EmulatedBuffer(Buffer):
 
     @property
     def address(self) -> int:
-        """Where the machine sees it."""
+        """The address in the machine's memory."""
         return guest.BASE + self.offset
 
 
@@ -62,14 +62,14 @@ class EmulatedDevice(Device):
         self.scratch = guest.BASE + _SCRATCH
         self._code = _SCRATCH + machine.caps.scratch_bytes  # the first byte without code
         self._places = Places(_CODE, machine.memory)
-        self.freed: deque[int] = deque()  # offsets of buffers that nobody has any more
-        self._addresses: dict[str, int] = {}  # of functions that are in memory
+        self.freed: deque[int] = deque()  # offsets of freed buffers
+        self._addresses: dict[str, int] = {}  # addresses of functions in memory
         self._lock = lock_of(self)
         self.functions = dict(zip(build.STEPS, self._place(build.STEPS, [])))
 
     @property
     def lost(self) -> bool:
-        """Whether the process has ended."""
+        """True if the process has ended."""
         return bool(self.process.lost)
 
     # -- memory

@@ -1,10 +1,12 @@
-"""What runs on the emulated machine beside kernels: the loop that plays steps, and the few C
-functions that LLVM calls. Written in LLVM IR, so that LLVM makes each machine's own code of it.
+"""The guest program of the emulated machine: the loop that runs steps, and the few C functions that
+LLVM calls.
 
-The guest is one static program. Orders come to its standard input, each of four i64 in the
-machine's own byte order. The first is (number of the memory's open file, its bytes, 0, 0): it is
-mapped at BASE. All others are (address of a table of steps, their number, of the scalars, of the
-scratch memory): each step's function is called in turn. Before each order the guest writes a byte.
+It is written in LLVM IR, so that LLVM compiles it for each machine. The guest is one static
+program. Orders come to its standard input, each of four i64 in the machine's own byte order. The
+first is (number of the memory's open file, its bytes, 0, 0), which the guest maps at BASE. All
+others hold the address of a table of steps, their number, and the addresses of the scalars and the
+scratch memory; the guest calls each step's function in turn. Before each order the guest writes a
+byte.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ def _memmove(word: str, name: str) -> Function:
 
 
 def _streaming(word: str) -> list[Function]:
-    """What LLVM calls in and around a processor's streaming mode. Nobody's sums wait to be saved:
-    no kernel calls another."""
+    """Returns the functions that LLVM calls in and around a processor's streaming mode. Kernels
+    never call each other, so no sums have to be saved."""
     save = Function("__arm_tpidr2_save", "", local=False)
     moved = [_memmove(word, f"__arm_sc_{name}") for name in ("memcpy", "memmove")]
     return [save, *moved, _memset(word, "__arm_sc_memset")]

@@ -1,8 +1,8 @@
-"""The machines: one row each. What a row says is all that weft knows of an instruction set.
+"""The machines: one row each, with all that weft knows of an instruction set.
 
 Kernels are those of a CPU (one thread per group, vectors of `lanes`), compiled by LLVM for
-`triple`, `cpu` and `features`; `target` says which intrinsics the dialect may write. `qemu` is the
-emulator with the options that make it this machine.
+`triple`, `cpu` and `features`; `target` lists the intrinsics that the dialect may write. `qemu` is
+the emulator with the options that make it this machine.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def _matrix() -> Machine:
 
 
 def _power() -> Machine:
-    """POWER9: a big-endian machine. Its memory is little-endian all the same, as files and Programs
-    are; loads and stores of buffers turn bytes around."""
+    """Returns POWER9: a big-endian machine. Its buffers are little-endian, as files and Programs
+    are, so loads and stores reverse bytes."""
     return Machine(
         "ppc64",
         "POWER9, big-endian",
@@ -130,10 +130,12 @@ def _power() -> Machine:
 
 
 def _hexagon(hvx: bool) -> Machine:
-    """Hexagon v67, Qualcomm's NPU; with HVX's vectors of 128 bytes, which sum four products of
-    bytes in 32 lanes at once. Only kernels that do so are compiled with HVX: it has no floats, and
-    LLVM 22 fails (by an assertion, or in what it stores) on much else. All other vectors are taken
-    apart, so without HVX they have 8 lanes, which compile four times as fast."""
+    """Returns Hexagon v67, Qualcomm's NPU, with or without HVX's vectors of 128 bytes.
+
+    HVX sums four products of bytes in 32 lanes at once. Only kernels that do so are compiled with
+    it: it lacks floats, and LLVM 22 fails (by an assertion, or in its stores) on much else. All
+    other vectors are split, so without HVX they have 8 lanes, which compile four times as fast.
+    """
     name = "hexagon-hvx" if hvx else "hexagon"
     dot = "llvm.hexagon.V6.vrmpyb{}.acc.128B"
     return Machine(

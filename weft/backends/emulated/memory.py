@@ -11,11 +11,11 @@ class Places:
     """Numbers from `start` to `end` (exclusive), handed out in pieces at multiples of ALIGN."""
 
     def __init__(self, start: int, end: int) -> None:
-        self._free = [(start, end)]  # in order, never touching each other
+        self._free = [(start, end)]  # in order, never adjacent to each other
         self._taken: dict[int, int] = {}
 
     def take(self, size: int) -> int | None:
-        """The start of `size` numbers that nobody else has; None where there are none."""
+        """Returns the start of `size` free numbers, or None if there are none."""
         size = -(-max(size, 1) // ALIGN) * ALIGN
         for i, (start, end) in enumerate(self._free):
             if end - start >= size:

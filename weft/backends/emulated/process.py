@@ -23,7 +23,7 @@ class Process:
 
     def __init__(self, machine: Machine, program: bytes) -> None:
         self.machine = machine
-        self.lost = ""  # why it is gone
+        self.lost = ""  # the reason why it ended
         self._owner = os.getpid()
         if not hasattr(os, "memfd_create"):
             raise DeviceError(f"{machine.name}: memory is shared with the emulator on Linux only")
@@ -59,7 +59,7 @@ class Process:
 
     @property
     def ours(self) -> bool:
-        """Whether this process started it, and not the one that this is a fork of."""
+        """True if this process started it, not the parent that it was forked from."""
         return self._owner == os.getpid()
 
     def check(self) -> None:
@@ -87,7 +87,7 @@ class Process:
         assert self._process.stdout is not None
         try:
             answer = self._process.stdout.read(1)
-        except BaseException:  # interrupted: what comes later would answer another order
+        except BaseException:  # interrupted: later replies would belong to another order
             self.lost = "interrupted"
             self._process.kill()
             raise

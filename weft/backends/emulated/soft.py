@@ -1,6 +1,6 @@
-"""What a machine without the instructions calls instead: integer division, square roots, rounding.
+"""Functions for machines without the instructions: integer division, square roots, rounding.
 
-Slow and exact: one bit of the result a turn. The names are those that LLVM calls.
+They are slow and exact, with one bit of the result per iteration. LLVM calls them by these names.
 """
 
 from __future__ import annotations

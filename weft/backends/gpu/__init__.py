@@ -1,4 +1,4 @@
-"""What CUDA and HIP devices share: everything but the names of the driver's calls."""
+"""The shared part of CUDA and HIP devices: everything but the names of the driver's calls."""
 
 from weft.backends.gpu.api import Api, Card, Failed
 from weft.backends.gpu.device import GpuDevice

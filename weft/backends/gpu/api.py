@@ -35,7 +35,7 @@ FATAL = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 7
 
 
 def wished(name: str, default: bool) -> bool:
-    """What an environment variable wants, "on" or "off"; `default` where it says nothing. Raises
+    """Returns the value of an on/off environment variable, or `default` if it is not set. Raises
     UsageError."""
     wish = os.environ.get(name, "").strip().lower()
     if wish not in ("", "on", "off"):
@@ -53,8 +53,9 @@ class Failed(DeviceError):
 
 @dataclass(frozen=True)
 class Card:
-    """What a driver says of a GPU before it is opened. `arch` is "" where `reason` says why weft
-    has no code for it; `pools` is whether memory can be asked for in the order of the stream."""
+    """A driver's description of a GPU before it is opened. `arch` is "" where weft has no code for
+    it, and `reason` says why. `pools` is true if memory can be allocated in the order of the
+    stream."""
 
     name: str
     memory: int  # bytes
@@ -75,12 +76,12 @@ class Api(abc.ABC):
     maker: ClassVar[str]
     module_name: ClassVar[str]
     package: ClassVar[str]
-    install: ClassVar[str]  # what to do where the driver itself is missing
+    install: ClassVar[str]  # remedy where the driver itself is missing
     prefix: ClassVar[str]
     names: ClassVar[Mapping[str, str]]
     hiding: ClassVar[tuple[str, ...]]  # environment variables that hide GPUs
     blas: ClassVar[Vendor]  # its library of matrix products
-    pools: ClassVar[bool] = True  # whether the driver's pools of memory are trusted
+    pools: ClassVar[bool] = True  # true if the driver's pools of memory are trusted
 
     def __init__(self) -> None:
         try:
@@ -91,7 +92,7 @@ class Api(abc.ABC):
             ) from None
         try:
             status = int(getattr(self.raw, f"{self.prefix}Init")(0)[0])
-        except (RuntimeError, OSError) as error:  # the driver's library is not there
+        except (RuntimeError, OSError) as error:  # the driver's library is missing
             said = re.split(r"[:.]\s", str(error).replace("b'", "'").replace("''", "'"))[0]
             raise DeviceError(f"no {self.maker} driver found ({said}): {self.install}") from None
         if status == NO_DEVICE:
@@ -110,9 +111,9 @@ class Api(abc.ABC):
         shown = self.names.get(name, self.prefix + name)
         try:
             status, *values = getattr(self.raw, shown)(*args)
-        except ValueError as error:  # an error number that the bindings do not know
+        except ValueError as error:  # an error number unknown to the bindings
             raise DeviceError(f"{shown} failed: {error}") from None
-        except RuntimeError as error:  # a function that the driver does not have
+        except RuntimeError as error:  # a function that the driver lacks
             older = f"is the driver older than {self.package}? An older one may do"
             raise DeviceError(f"{shown} failed: {error}; {older}") from None
         if int(status):
@@ -124,7 +125,7 @@ class Api(abc.ABC):
         return getattr(self.raw, self.names[name])(number)
 
     def count(self) -> int:
-        """How many GPUs there are. Raises DeviceError where there are none."""
+        """Returns the number of GPUs. Raises DeviceError if there are none."""
         try:
             count = int(self.call("GetCount"))
         except Failed as error:
@@ -144,7 +145,7 @@ class Api(abc.ABC):
 
     @abc.abstractmethod
     def open(self, index: int) -> Any:
-        """What `choose` takes."""
+        """Returns the arguments of `choose`."""
 
     @abc.abstractmethod
     def choose(self, context: Any) -> None:
@@ -163,13 +164,15 @@ class Api(abc.ABC):
         """The code of the function `entry`, loaded. Raises CompileError with the driver's words."""
 
     def refused(self, entry: str, error: Failed, said: str = "") -> Exception:
-        """What to raise where code does not load: the code's fault, or not."""
+        """Returns the exception for code that does not load: a CompileError if the code is at
+        fault."""
         if error.status in FATAL or error.status == OUT_OF_MEMORY:
             return error
         return CompileError(f"{entry}: the driver refuses the code: {said or error}")
 
     def replay_defect(self) -> str:
-        """Why this driver's replays of recordings may go wrong; "" where nothing is known."""
+        """Returns the reason why this driver's replays of recordings may go wrong; "" if none is
+        known."""
         return ""
 
     @abc.abstractmethod

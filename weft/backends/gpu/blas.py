@@ -21,9 +21,9 @@ from weft.core.errors import DeviceError, UsageError
 from weft.program.gemm import Gemm, Matrix
 
 WORKSPACE = 32 << 20  # bytes, for one product at a time
-ALIGN = 256  # bytes: alignment beyond this is of no use
-_BIAS_ALIGN = 16  # bytes: what some algorithms assume of a bias and have no preference for
-_REDUCTION = 0  # no sum is split between groups, which might be added in any order
+ALIGN = 256  # bytes: alignment beyond this brings nothing
+_BIAS_ALIGN = 16  # bytes: some algorithms assume it for a bias, and have no preference to say so
+_REDUCTION = 0  # no sum is split between groups, as these might be added in any order
 _RESULT = 512  # bytes: room for one heuristic result of either library, whatever its version
 
 Call = Callable[..., Any]
@@ -84,7 +84,8 @@ class Blas:
         self._call, self._stream, self._memory = call, stream, memory
         self._workspace, self._nbytes = 0, workspace  # its address: 0 before the first product
         self._products: dict[tuple[Gemm, tuple[int, ...]], Product | str] = {}
-        self._made: list[tuple[str, ctypes.c_void_p]] = []  # how to destroy what, in order
+        # pairs of a destructor's name and a handle, in order
+        self._made: list[tuple[str, ctypes.c_void_p]] = []
         kinds = ctypes.c_float, ctypes.c_int32
         self._scalars = {kind: (kind(0), kind(1)) for kind in kinds}  # what alpha and beta point to
         self._handle = self._make("", "Create")

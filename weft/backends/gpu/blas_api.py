@@ -46,11 +46,11 @@ Attribute = tuple[int, Any]  # its number and its C type
 
 @dataclass(frozen=True)
 class Vendor:
-    """What differs between the two libraries. `compute` maps what sums are in to a compute type,
-    `operations` are "as it is" and "transposed". `desc`, `layout` and `preference` hold the
-    attributes that weft sets, by weft's names; `state` is where a heuristic's result has its
-    status, None where its place is not fixed. `ordered`: whether the library can be told to sum in
-    an order that is the same in every run; one that cannot is used only where it is asked for."""
+    """The differences between the two libraries. `compute` maps the dtype of sums to a compute
+    type; `operations` are "plain" and "transposed". `desc`, `layout` and `preference` hold the
+    attributes that weft sets, by weft's names. `state` is the place of the status in a heuristic's
+    result, None where it is not fixed. `ordered` is true if the library can be told to sum in the
+    same order in every run; a library that cannot is used only on request."""
 
     name: str
     prefix: str
@@ -139,7 +139,8 @@ def find(vendor: Vendor) -> Any:
 
 
 def _by_pathfinder(vendor: Vendor) -> str:
-    """Where NVIDIA's own search finds its library (wheels, conda, the toolkit), "" if nowhere."""
+    """Returns the path of NVIDIA's library as its own search finds it (wheels, conda, the toolkit),
+    or ""."""
     try:
         finder = importlib.import_module("cuda.pathfinder")
         return str(finder.load_nvidia_dynamic_lib(vendor.prefix).abs_path)

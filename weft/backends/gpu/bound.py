@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from weft.backends.gpu.device import Function, GpuBuffer, GpuDevice
 
 
-KEPT = 4  # recordings kept, for buffers that take turns
+KEPT = 4  # recordings kept, for buffers that alternate
 
 Key = tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]  # grids, addresses
 
@@ -54,9 +54,9 @@ class GpuBound(Bound):
         self._fixed = {number: self._grid(number, ()) for number in constant}  # by kernel
         self._free = set(self._dispatched) - constant  # kernels whose grids the scalars decide
         self._grids: tuple[tuple[int, int, int], ...] = ()  # of each dispatch
-        self._key: Key | None = None  # of the grids and buffers of now
+        self._key: Key | None = None  # the current grids and buffers
         self._graphs: dict[Key, Any] = {}
-        self._last: Key | None = None  # what the last run was like
+        self._last: Key | None = None  # the grids and buffers of the last run
         forget = weakref.finalize(self, _forget, device, self._graphs)
         forget.atexit = False
 
@@ -111,7 +111,7 @@ class GpuBound(Bound):
             self.device.driver.replay(graph)
 
     def _asks(self) -> bool:
-        """Whether anything is asked for: HIP may crash at a recording of nothing."""
+        """True if there is any work: HIP may crash on an empty recording."""
         others = len(self.program.steps) - len(self._grids)
         return others > 0 or any(0 not in grid for grid in self._grids)
 
@@ -145,7 +145,7 @@ class GpuBound(Bound):
                     driver.sync()
             except DeviceError as error:
                 if driver.lost and not checked:
-                    raise  # it may come from any step before
+                    raise  # any earlier step may have caused it
                 raise DeviceError(
                     f"{self.program.name}, step {number}, {self._named(step)}: {error}"
                 ) from None

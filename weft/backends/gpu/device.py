@@ -1,4 +1,4 @@
-"""A CUDA or HIP device: memory, compiled kernels, and Programs played step by step."""
+"""A CUDA or HIP device: memory, compiled kernels, and Programs run step by step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from weft.program.device import Bound, Buffer, Device, DeviceInfo
 from weft.program.gemm import Gemm
 from weft.program.program import Program
 
-_SIZE = 4  # bytes that tell the dynamic shared memory, before a kernel's code in the cache
+_SIZE = 4  # bytes before a kernel's code in the cache: the size of its dynamic shared memory
 
 
 class GpuBuffer(Buffer):
@@ -40,7 +40,7 @@ class GpuBuffer(Buffer):
         self.address = device.driver.alloc(max(nbytes, 1))
         back = functools.partial(device.driver.free, self.address)
         free = weakref.finalize(self, device.give_back, back)
-        free.atexit = False  # the process's end gives everything back
+        free.atexit = False  # the end of the process frees everything
 
 
 class Function(NamedTuple):
@@ -65,8 +65,9 @@ class GpuDevice(Device):
         self.replaying = wished("WEFT_REPLAY", not driver.replay_defect)
         self.compiled = 0  # how many kernels LLVM has compiled here (the rest were cached)
         self._functions: dict[str, Function] = {}
-        self._gone: list[Callable[[], None]] = []  # gives back what other threads left
-        self._blas: Blas | str | None = None  # or why there is none; asked for when first needed
+        self._gone: list[Callable[[], None]] = []  # frees memory that other threads left
+        # or the reason why it is missing; loaded when first needed
+        self._blas: Blas | str | None = None
         names = tuple(d.name for d in dt.DEVICE)
         self.info = DeviceInfo(
             driver.kind, driver.index, driver.name, True, "", driver.version, driver.memory, names,
@@ -75,7 +76,7 @@ class GpuDevice(Device):
 
     @property
     def lost(self) -> bool:
-        """Whether an error left the device unusable: open it anew."""
+        """True if an error left the device unusable and it must be opened again."""
         return self.driver.lost
 
     # -- memory
@@ -157,7 +158,7 @@ class GpuDevice(Device):
         return f"{self.kind}:{hashlib.sha256(salt.encode()).hexdigest()}"
 
     def code(self, kernel: Kernel) -> bytes:
-        """What the driver loads: PTX text or a linked code object."""
+        """Returns the code for the driver: PTX text or a linked code object."""
         from weft.backends.llvm import offline
 
         return offline.code(kernel, self.target)

@@ -1,7 +1,7 @@
-"""The few calls that a GPU device makes of its vendor's driver, on one GPU and one stream: what
-CUDA's and HIP's drivers share, which is the most.
+"""The few driver calls of a GPU device, on one GPU and one stream: the shared part of CUDA's and
+HIP's drivers.
 
-No line of this has met a real driver yet: tests play it on stand-ins.
+This code has not met a real driver yet: tests run it on stand-ins.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Driver:
         self.version, self.replay_defect = api.version(), api.replay_defect()
         self._held: dict[int, int] = {}  # bytes at each address given
         self._recording = False
-        self._later: list[Callable[[], None]] = []  # what was given back while recording
+        self._later: list[Callable[[], None]] = []  # memory given back while recording
         self._modules: list[tuple[Any, bytes]] = []  # a driver may read the code later
         self._blas: Blas | None = None
         self._stream: Any = None
@@ -147,8 +147,8 @@ class Driver:
         return address
 
     def _twice(self, call: Callable[[], Any]) -> Any:
-        """What may want memory that is kept here, which nothing else gets: where there is none,
-        that is given back, and the call is made once more."""
+        """Makes a call that may need memory which weft keeps for reuse. If memory runs out, frees
+        the kept memory and calls again."""
         try:
             return call()
         except OutOfMemoryError:
@@ -169,8 +169,8 @@ class Driver:
         self._memory.free(address)
 
     def room(self) -> tuple[int, int]:
-        """How many bytes are free, and how many there are. What other programs take is not free."""
-        self._trim()  # what is kept counts as taken
+        """Returns the free bytes and the total bytes; memory of other programs is not free."""
+        self._trim()  # kept memory counts as taken
         free, total = map(int, self._do("MemGetInfo"))
         return free, total
 
@@ -251,7 +251,8 @@ class Driver:
                 give_back()
 
     def recorded(self) -> Any:
-        """What was noted, to be replayed as one. Memory freed meanwhile is freed now."""
+        """Returns the recorded work, for replay as one. Frees memory that was given back
+        meanwhile."""
         try:
             graph = self._do("StreamEndCapture", self._stream)
         finally:

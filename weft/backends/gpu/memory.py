@@ -1,7 +1,6 @@
-"""Where a device's memory comes from: the driver's pool, or memory that is asked for once and kept.
+"""The source of a device's memory: the driver's pool, or memory that is allocated once and kept.
 
-All work is asked for on one stream, in order. So memory that was given back may be given again at
-once: what is asked for later runs later.
+All work goes to one stream, in order. So freed memory may be reused at once: later work runs later.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Kept:
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
-        self._sizes: dict[int, int] = {}  # of what is given out
+        self._sizes: dict[int, int] = {}  # sizes of allocated memory
         self._kept: dict[int, list[int]] = {}  # addresses by size
 
     def alloc(self, nbytes: int) -> int:

@@ -18,8 +18,8 @@ _DEPTH = 16
 
 
 def kernels(data: bytes) -> dict[str, Resources]:
-    """What each kernel of an object or code object takes, by its function's name. Raises
-    CompileError for anything that is not such a file."""
+    """Returns the resources of each kernel of an object or code object, by its function's name.
+    Raises CompileError for any other file."""
     found = {}
     for k in metadata(data).get("amdhsa.kernels", []):
         try:

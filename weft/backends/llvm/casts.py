@@ -131,8 +131,8 @@ class Casts(Values):
         return self.emit(f"select {text.vector('i1', lanes)} {cond}, {t} {a}, {t} {right}")
 
     def _widen_f16(self, operand: str, n: int) -> str:
-        """half → float on the bits: the exponent is rebiased by a multiplication by 2^112, which
-        also normalises denormals and takes what is no number to 2^16 and above."""
+        """Widens half to float on the bits. Multiplying by 2^112 rebiases the exponent. It also
+        normalises denormals, and takes infinities and NaN to 2^16 and above."""
         half, i16, i32, f32 = (text.vector(t, n) for t in ("half", "i16", "i32", "float"))
         bits = self.emit(f"bitcast {half} {operand} to {i16}")
         placed = self._u32("shl", self.emit(f"sext {i16} {bits} to {i32}"), 13, n)

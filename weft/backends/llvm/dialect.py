@@ -1,11 +1,11 @@
 """Statements and whole functions: one Kernel becomes two LLVM functions.
 
-`@weft_kernel` is the entry that the runtime calls for a range of linear group numbers:
+The entry `@weft_kernel` runs a range of linear group numbers for the runtime:
 
     void (ptr bufs, ptr scalars, i32 gx, i32 gy, i32 gz, i64 begin, i64 end, ptr scratch)
 
-It loads the buffer pointers and calls `@body`, whose parameters are `noalias` (the Kernel IR
-promises that buffers do not overlap), and which loops over the groups, axis 0 fastest.
+It loads the buffer pointers and calls `@body`, which loops over the groups, axis 0 fastest. The
+parameters of `@body` are `noalias` (the Kernel IR promises that buffers do not overlap).
 """
 
 from __future__ import annotations

@@ -102,8 +102,9 @@ class Dots(Casts):
         return self.emit(f"sub {i32} {total}, {extra}")
 
     def _dot4_pairs(self, n: int, acc: str, a: str, b: str, a_dtype: dt.DType, small: int) -> str:
-        """Pairs of products in 16 bits, then pairs of these. vpmaddubsw saturates, so it takes what
-        is promised to be small; else bytes are widened first, even and odd ones apart."""
+        """Sums pairs of products in 16 bits, then pairs of these sums. vpmaddubsw saturates, so it
+        is used only for bytes promised to be small. Otherwise bytes are widened first, even and odd
+        ones separately."""
         of_bytes, of_words, sign = self.target.pairs[n]
         i8, i16, i32 = f"<{4 * n} x i8>", f"<{2 * n} x i16>", f"<{n} x i32>"
 

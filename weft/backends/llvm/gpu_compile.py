@@ -48,8 +48,9 @@ _RESULT = re.compile(r"^\t(?!st\.)[a-z][\w.]*\s+(%rs?\d+|\{[^}]*\})", re.M)
 
 
 def _whole_pairs(ptx: str) -> str:
-    """The same PTX, in which half of a pair that nothing needs is 0: LLVM takes it from a register
-    that it never writes, and who executes PTX as it stands finds there what was left."""
+    """Returns the same PTX, with 0 in each unused half of a pair. LLVM takes such a half from a
+    register that it never writes, and an executor of the plain PTX would find stale content
+    there."""
     halves = {half for pair in _PAIR.findall(ptx) for half in pair}
     missing = halves and halves.difference(re.findall(r"%rs?\d+", str(_RESULT.findall(ptx))))
 

@@ -1,7 +1,7 @@
-"""Copies from buffers to shared memory that no thread waits for (NVIDIA's cp.async).
+"""Asynchronous copies from buffers to shared memory (NVIDIA's cp.async).
 
-Copies between two barriers are a group; at a barrier a thread waits until only so many of its last
-groups are under way as the kernel's most urgent copies allow, and the barrier shows all the others.
+Copies between two barriers are a group. At a barrier a thread waits until only as many of its last
+groups are in flight as the kernel's most urgent copies allow; the barrier shows all the others.
 
 Source: NVIDIA "PTX ISA", "cp.async", "cp.async.commit_group", "cp.async.wait_group".
 """
@@ -15,7 +15,7 @@ from weft.kernel.align import lanes_uniform
 from weft.kernel.walk import statements
 
 _NAME = "llvm.nvvm.cp.async"
-_HOW = {4: "ca", 8: "ca", 16: "cg"}  # by bytes: only 16 can go past the first cache
+_HOW = {4: "ca", 8: "ca", 16: "cg"}  # by bytes: only 16 can bypass L1
 
 
 class GpuCopies(GpuTiles):
@@ -40,7 +40,7 @@ class GpuCopies(GpuTiles):
         target = self.address(s.store.target, s.store.index)
         source = self.address(value.source, value.index, masked=mask is not None)
         args = [(self.pointer(s.store.target), target), (self.pointer(value.source), source)]
-        if mask is not None:  # what is not read arrives as zeros
+        if mask is not None:  # unread elements arrive as zeros
             one = mask.args[0] if isinstance(mask, ir.Vec) else mask
             count = self.emit(f"select i1 {self.value(one)}, i32 {nbytes}, i32 0")
             name, args = f"{name}.s", [*args, ("i32", count)]
@@ -54,6 +54,6 @@ class GpuCopies(GpuTiles):
 
 
 def _single(value: ir.Load) -> bool:
-    """Whether one condition decides over all that is loaded."""
+    """True if one condition decides over the whole load."""
     mask = value.mask
     return lanes_uniform(mask) and not (value.type.lanes > 1 and isinstance(mask, ir.Const))

@@ -86,7 +86,7 @@ def nvptx_target(arch: str, ptx: int | None = None) -> GpuTarget:
         convention="ptx_kernel",
         thread="llvm.nvvm.read.ptx.sreg.tid.{}",
         group="llvm.nvvm.read.ptx.sreg.ctaid.{}",
-        # Told the threads alone, ptxas keeps registers few and spills some, even where it need not.
+        # Given the threads alone, ptxas keeps registers few and spills some without need.
         attributes='nounwind convergent "nvvm.reqntid"="{x},{y},{z}" "nvvm.minctasm"="{resident}"',
         barrier=("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)",),
         shuffle=(
@@ -170,8 +170,8 @@ def amdgcn_target(arch: str) -> GpuTarget:
 
 
 def amd_arch(name: str) -> str:
-    """The architecture in the name that HIP gives a GPU ("gfx90a:sramecc+:xnack-"; weft's code
-    suits every setting of these). Raises UsageError for one that weft has no code for."""
+    """Returns the architecture in HIP's name of a GPU ("gfx90a:sramecc+:xnack-"; weft's code suits
+    every setting of its features). Raises UsageError for an architecture without weft code."""
     arch = name.partition(":")[0]
     if arch not in _AMD:
         raise UsageError(f"architecture {arch[:60]}; weft compiles for {', '.join(_AMD)}")

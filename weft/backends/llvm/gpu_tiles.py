@@ -24,7 +24,7 @@ _ROW = 8  # elements of 2 bytes in a row that ldmatrix reads
 @dataclass(frozen=True)
 class Held:
     """A tile's registers: stack slots (LLVM keeps them in registers) of one LLVM `type` each, which
-    stands for a vector of elements."""
+    holds a vector of elements."""
 
     layout: Layout
     slots: tuple[str, ...]
@@ -183,8 +183,8 @@ class GpuTiles(Statements):
         return self.emit(f"getelementptr inbounds {element}, {p} {base}, i32 {elements}")
 
     def _runs(self, s: ir.TileOp, held: Held) -> Iterator[tuple[int, int, int, str, int]]:
-        """(register, first element in it, elements, pointer, bytes that divide the address) of
-        each row of memory that one register holds."""
+        """Yields (register, first element in it, elements, pointer, bytes that divide the address)
+        for each row of memory that one register holds."""
         assert s.memory is not None
         layout = held.layout
         row, col = (layout.col, layout.row) if held.turned else (layout.row, layout.col)
@@ -261,8 +261,8 @@ class GpuTiles(Statements):
     # -- ldmatrix
 
     def _reads_rows(self, s: ir.TileOp, held: Held) -> bool:
-        """Whether ldmatrix can: from shared memory, rows of eight elements at multiples of 16
-        bytes."""
+        """True if ldmatrix can load the tile: from shared memory, rows of eight elements at
+        multiples of 16 bytes."""
         assert s.memory is not None
         shared = self.spaces.get(s.memory.name) == _SHARED
         operand = self.gpu.unit == "mma" and s.memory.dtype.itemsize == 2

@@ -1,9 +1,9 @@
-"""How a GPU kernel is launched: what the code and whoever starts it must agree on.
+"""The launch of a GPU kernel: the agreement between the code and its launcher.
 
 A kernel takes one pointer per buffer, in order, and a last one to the runtime scalars (int32).
-Every pointer is a multiple of ALIGN bytes. Grid axes 1 and 2 that may be longer than the hardware
-takes are folded into axis 0; the kernel then finds its place from the scalars itself. Shared
-arrays beyond what the code may declare lie together in memory that the launch asks for.
+Every pointer is a multiple of ALIGN bytes. If grid axes 1 and 2 may exceed the hardware's limit,
+they are folded into axis 0; the kernel then computes its place from the scalars. Shared arrays
+beyond what the code may declare are together in memory that the launch requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def entry(kernel: ir.Kernel) -> str:
 
 
 def folded(kernel: ir.Kernel) -> bool:
-    """Whether all three axes of the grid are launched as one."""
+    """True if all three axes of the grid are launched as one."""
     return not all(isinstance(g, ir.Const) and int(g.value) <= _UPPER for g in kernel.grid[1:])
 
 
@@ -41,8 +41,8 @@ def shared_layout(kernel: ir.Kernel) -> tuple[dict[str, int], int]:
 
 
 def shared_bytes(kernel: ir.Kernel, static: int) -> int:
-    """How much dynamic shared memory a launch asks for: all of it when the kernel takes more than
-    the `static` bytes that code may declare, else 0."""
+    """Returns the bytes of dynamic shared memory of a launch: all of it when the kernel takes more
+    than the `static` bytes that code may declare, else 0."""
     used = shared_layout(kernel)[1]
     return used if used > static else 0
 
@@ -50,10 +50,11 @@ def shared_bytes(kernel: ir.Kernel, static: int) -> int:
 def launch_grid(
     kernel: ir.Kernel, scalars: Sequence[int], threads: int | None = None
 ) -> tuple[int, int, int]:
-    """How many groups to launch along each axis; a zero means that there is nothing to do. At most
-    `threads` may run along axis 0 where that is limited.
+    """Returns the number of groups to launch along each axis; a zero means that there is nothing to
+    do.
 
-    Raises LimitError when the grid is beyond what a GPU takes.
+    At most `threads`, if given, may run along axis 0. Raises LimitError when the grid exceeds the
+    limits of a GPU.
     """
     x, y, z = groups(kernel, scalars)
     wanted = (x * y * z, 1, 1) if folded(kernel) else (x, y, z)

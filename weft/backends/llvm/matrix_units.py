@@ -1,7 +1,7 @@
-"""The matrix units of GPUs as data: which lane of a subgroup holds which element of a tile.
+"""The matrix units of GPUs as data: the lane of a subgroup that holds each element of a tile.
 
-A unit takes tiles of 16 x 16: both operands with rows along k ("operand"), so a right operand that
-is stored with rows of n is held transposed; sums in float32 ("result").
+A unit takes tiles of 16 x 16. Both operands have rows along k ("operand"), so a right operand
+stored with rows of n is held transposed. Sums are float32 ("result").
 
 Sources: NVIDIA "PTX ISA", "Matrix Fragments for mma.m16n8k16 with floating point type"; AMD "CDNA3
 Instruction Set Architecture", "Matrix Arithmetic Instructions", and AMD's matrix instruction
@@ -20,7 +20,7 @@ SIDE = 16  # rows, columns and k of a tile
 
 @dataclass(frozen=True)
 class Part:
-    """What a lane's number adds to a row or column: lane / `div` % `mod` * `times`."""
+    """A lane's offset to a row or column: lane / `div` % `mod` * `times`."""
 
     div: int
     mod: int
@@ -32,7 +32,8 @@ Place = tuple[int, int]  # row and column
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the elements of a lane's registers lie: each at its place plus the lane's parts."""
+    """The places of the elements in a lane's registers: each has its own place plus the lane's
+    parts."""
 
     row: Part
     col: Part

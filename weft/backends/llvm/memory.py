@@ -148,12 +148,12 @@ class Memory(Dots):
         return self._to_register(whole, x.type)
 
     def _turns(self, type_: Type, place: ir.Buffer | ir.Array) -> bool:
-        """Whether bytes are the other way around in the machine than in the buffer."""
+        """True if the machine's byte order differs from the buffer's."""
         return self.target.swap and type_.dtype.itemsize > 1 and isinstance(place, ir.Buffer)
 
     def _element(self, type_: Type, place: ir.Buffer | ir.Array) -> str:
-        """What an element is in memory. Bytes to be turned are no float yet: a load may change the
-        bits of what looks like a signalling NaN."""
+        """Returns the type of an element in memory. Elements whose bytes must be reversed are
+        integers: a load may change the bits of a signalling NaN."""
         bits = f"i{8 * type_.dtype.itemsize}"
         return bits if self._turns(type_, place) else text.MEMORY[type_.dtype]
 

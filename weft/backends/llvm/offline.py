@@ -13,8 +13,8 @@ from weft.kernel.ir import Kernel
 
 
 def code(kernel: Kernel, target: GpuTarget) -> bytes:
-    """What a driver loads: PTX text, or a linked AMD code object. Raises CompileError or LimitError
-    naming the kernel."""
+    """Returns the code for a driver: PTX text, or a linked AMD code object. Raises CompileError or
+    LimitError naming the kernel."""
     text = render_gpu(kernel, target)
     if target.code == "ptx":
         return gpu_compile.assembly(text, target, kernel.name).encode()
@@ -29,9 +29,9 @@ def source(kernel: Kernel, target: GpuTarget) -> str:
 def resources(
     kernels: Sequence[Kernel], target: GpuTarget, codes: Sequence[bytes] | None = None
 ) -> dict[str, Resources]:
-    """What each kernel takes, by its name (names must differ); `codes` is what `code` made of them,
-    where that is known. For NVIDIA this needs ptxas: raises CompileError where it is missing or
-    refuses the code."""
+    """Returns the resources of each kernel, by name (names must differ); `codes`, if known, are the
+    results of `code`. For NVIDIA this needs ptxas: raises CompileError where it is missing or
+    rejects the code."""
     named = {launch.entry(k): k for k in kernels}
     found: dict[str, Resources] = {}
     codes = [code(k, target) for k in kernels] if codes is None else codes

@@ -19,7 +19,7 @@ from weft.kernel.tiles import PRODUCTS
 from weft.kernel.walk import statements
 
 _SUMS = 4
-_ZERO = 0x11  # of llvm.aarch64.sme.zero: the bits of register 0
+_ZERO = 0x11  # the bits of register 0 for llvm.aarch64.sme.zero
 # dtype of a and b -> lanes of a vector per 128 bits, element, intrinsic. None of bytes: QEMU 7.2's
 # smopa is wrong (gitlab.com/qemu-project/qemu, issue 2083), so its use could not be proven.
 _MMA = {
@@ -29,14 +29,14 @@ _MMA = {
 
 
 def takes(kernel: ir.Kernel, target: LlvmTarget) -> bool:
-    """Whether the target has such a unit, and it does all of a kernel's products of tiles."""
+    """True if the target has such a unit, and it can do all of a kernel's products of tiles."""
     ops = [s for s in statements(kernel.body) if isinstance(s, ir.TileOp) and s.op in PRODUCTS]
     known = (s.op == "mma_tn" and s.tiles[1].dtype in _MMA for s in ops)
     return bool(target.outer and ops) and all(known)
 
 
 def streaming(target: LlvmTarget) -> LlvmTarget:
-    """The table in streaming mode, which has no sums of four products in NEON's vectors."""
+    """Returns the target in streaming mode, where NEON's sums of four products do not exist."""
     return replace(target, dot4={}, dot4_signed={})
 
 

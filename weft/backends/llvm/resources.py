@@ -1,4 +1,4 @@
-"""What a compiled GPU kernel takes of the hardware, as the compiler reports it."""
+"""The hardware resources of a compiled GPU kernel, as the compiler reports them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from weft.core.text import table
 
 @dataclass(frozen=True)
 class Resources:
-    """One kernel. `registers` are 32-bit vector registers per thread, `scalar_registers` those of
-    an AMD wave; `shared` is bytes per group, `dynamic` as many more that the launch asks for;
-    `stack` is bytes per thread in memory; `spills` counts registers kept in memory (bytes stored,
-    on NVIDIA)."""
+    """The resources of one kernel. `registers` are 32-bit vector registers per thread, and
+    `scalar_registers` those of an AMD wave. `shared` is bytes per group; the launch adds `dynamic`
+    bytes. `stack` is bytes per thread in memory. `spills` counts registers kept in memory (bytes
+    stored, on NVIDIA)."""
 
     threads: int
     registers: int

@@ -1,5 +1,5 @@
-"""Statements: each Kernel IR statement becomes blocks of LLVM IR. What a group is (a turn of a loop
-on a CPU, threads that meet on a GPU) is left to the subclass that writes the whole module."""
+"""Statements: each Kernel IR statement becomes blocks of LLVM IR. The subclass that writes the
+whole module defines a group (an iteration of a loop on a CPU, threads together on a GPU)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between LLVM targets, as data: intrinsics, attributes, instruction features."""
+"""The differences between LLVM targets, as data: intrinsics, attributes, instruction features."""
 
 from __future__ import annotations
 
@@ -10,31 +10,36 @@ from dataclasses import dataclass, field
 class LlvmTarget:
     """One LLVM target.
 
-    `kernel_attributes` go on every function. `dot2` and `dot4` (unsigned x signed bytes) map a lane
-    count of the accumulator to the intrinsic that computes it (empty: the portable expansion is
-    used), `dot4_signed` that of signed x signed ones, `pairs` those of sums of two products of
-    unsigned x signed bytes in 16 bits ("": they are widened), of 16-bit ones in 32, and a byte with
-    another's sign; where `dot4_features` is not "", those of dot4 take bytes as words, and kernels
-    that have one are compiled with these LLVM features, which no other has;
-    `permute` maps a lane count to the intrinsic that takes lanes of a float vector by index.
-    `bf16_round` says that `fptrunc` to bfloat is one instruction (x86's takes subnormals for 0, so
-    it is not used), `f16_convert` that conversions of half are instructions (else both are computed
-    on the bits). `store_fence` is the intrinsic that orders non-temporal stores before what follows
-    (empty: none is needed). `hide_masks` keeps the masks of stores of 8- and 16-bit elements from
+    `kernel_attributes` go on every function.
+
+    Products. `dot2` and `dot4` (unsigned x signed bytes) map a lane count of the accumulator to the
+    intrinsic that computes it (empty: the portable expansion is used). `dot4_signed` maps to those
+    for signed x signed bytes. `pairs` maps to three intrinsics: sums of two products of unsigned x
+    signed bytes in 16 bits ("": bytes are widened), of 16-bit numbers in 32, and a byte with
+    another's sign. `seven` is the intrinsic of sums of two products, in 16 bits, of signed bytes
+    with bytes below 128. If `dot4_features` is not "", the intrinsics of dot4 take bytes as words.
+    Kernels with a dot4 are then compiled with these LLVM features, and other kernels without.
+    `fused` and `min_max` say that the target has instructions for a sum with a product in one
+    rounding and for minNum. Elsewhere LLVM would call a C function for each lane. So product and
+    sum are rounded separately, or `madd` is the intrinsic that adds a product on four lanes, and
+    minNum is compared. `tiles` says that the target has AMX (else tiles are expanded). `outer` is
+    not 0 where a unit adds outer products (Arm's SME) to four registers of that many rows and
+    columns of 32 bits.
+
+    Floats and lanes. `permute` maps a lane count to the intrinsic that takes lanes of a float
+    vector by index. `bf16_round` says that `fptrunc` to bfloat is one instruction (x86's takes
+    subnormals for 0, so it is not used). `f16_convert` says that conversions of half are
+    instructions (else both are computed on the bits). `to_zero` says that an instruction rounds
+    vectors of floats toward zero (else they are rounded to the nearest, and corrected).
+
+    Memory. `store_fence` is the intrinsic that orders non-temporal stores before later accesses
+    (empty: it is not needed). `hide_masks` keeps the masks of stores of 8- and 16-bit elements from
     becoming constants: LLVM 22's x86 back end stores the untruncated 32 bits when it narrows such a
-    store to a single lane. `tiles` says that the target has AMX (else tiles are expanded); `outer`
-    is not 0 where a unit adds outer products (Arm's SME) to four registers of as many rows and
-    columns of 32 bits. `index`
-    is the type in which addresses are computed; `buffer_space` and `stack_space` are the address
-    spaces of buffers and of locals; memory starts at multiples of `base_align` bytes (1: nothing is
-    assumed). `nontemporal` and `prefetch` say whether these hints are passed on. `fused` and
-    `min_max` say that the target has instructions for a sum with a product in one rounding and for
-    minNum; elsewhere LLVM would call a C function for each lane, so product and sum are rounded
-    each, or `madd` is the intrinsic that adds a product on four lanes, and minNum is compared.
-    `seven` is that of sums of two products, in 16 bits, of signed bytes with bytes below 128.
-    `to_zero` says that vectors of floats are rounded toward zero by an instruction (else they are
-    rounded to the nearest, and corrected). `swap` says that the machine is big-endian: buffers are
-    little-endian all the same, so loads and stores turn bytes around.
+    store to a single lane. `index` is the type in which addresses are computed. `buffer_space` and
+    `stack_space` are the address spaces of buffers and of locals. Memory starts at multiples of
+    `base_align` bytes (1: any address). `nontemporal` and `prefetch` say if these hints are passed
+    on. `swap` says that the machine is big-endian. Its buffers are still little-endian, so loads
+    and stores reverse bytes.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How types and constants are spelled in LLVM IR."""
+"""The spelling of types and constants in LLVM IR."""
 
 from __future__ import annotations
 

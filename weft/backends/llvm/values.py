@@ -28,9 +28,9 @@ def is_literal(operand: str) -> bool:
 
 
 class Values:
-    """Emits the expressions of one kernel. `env` maps Var names to operands; a mutable Var maps
-    to the pointer of its stack slot (listed in `slots`). `wides` holds the 64-bit form of the
-    int32 Vars that form addresses: LLVM need not widen them in loops."""
+    """Emits the expressions of one kernel. `env` maps Var names to operands; a mutable Var maps to
+    the pointer of its stack slot (listed in `slots`). `wides` holds the 64-bit form of the int32
+    Vars that form addresses, so that LLVM does not widen them in loops."""
 
     def __init__(self, kernel: ir.Kernel, target: LlvmTarget) -> None:
         self.kernel = kernel

@@ -1,7 +1,7 @@
-"""Kernels → one WebAssembly module: LLVM's wasm32 target with SIMD, and our own linker.
+"""Kernels → one WebAssembly module: LLVM's wasm32 target with SIMD, and weft's own linker.
 
-Kernel number n is the export `k{n}(bufs, scalars, gx, gy, gz, begin, end, scratch)`, all i32: it
-plays the groups begin <= g < end of the grid in linear order. `bufs` points at one i32 per buffer.
+Kernel number n is the export `k{n}(bufs, scalars, gx, gy, gz, begin, end, scratch)`, all i32. It
+runs the groups begin <= g < end of the grid in linear order. `bufs` points at one i32 per buffer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.backends.llvm.target import LlvmTarget
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel
 
-BASE = 1024  # address of the constants: a null pointer is none
+BASE = 1024  # address of the constants, so that none has a null pointer
 TRIPLE = "wasm32-unknown-unknown"
 FEATURES = "+simd128,+bulk-memory,+bulk-memory-opt,+nontrapping-fptoint,+sign-ext"
 WASM = LlvmTarget(

@@ -1,8 +1,8 @@
-"""A relocatable WebAssembly object → a module that a page instantiates: a small linker.
+"""A relocatable WebAssembly object → a module for a page: a small linker.
 
-It takes what LLVM makes of one module: functions, constant data, and calls of its own functions.
-Memory, the stack pointer and what else the object imports stay imports of "env", which the player
-gives. Memory is imported with a limit, so that a player makes it memory that threads share by
+It takes LLVM's output for one module: functions, constant data, and calls of its own functions.
+Memory, the stack pointer and the object's other imports stay imports of "env", which the player
+gives. Memory is imported with a limit, so that a player can make it shared between threads by
 setting one bit of the module. Constants move to the address that the player keeps for them, and
 `wanted` functions are exported by name.
 

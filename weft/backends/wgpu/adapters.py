@@ -18,7 +18,7 @@ from weft.program.device import DeviceInfo
 
 NATIVE = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
 _SOFTWARE = ("llvmpipe", "lavapipe", "swiftshader", "basic render", "warp")
-_TURNS = {"llvmpipe": 65535}  # after how many in all a thread's loops end (see kernel/turns.py)
+_TURNS = {"llvmpipe": 65535}  # iterations after which a thread's loops end (see kernel/turns.py)
 _RANK = {"DiscreteGPU": 0, "IntegratedGPU": 1, "CPU": 3}
 _INSTALL = {
     "vulkan": "install the GPU's Vulkan driver (Debian, Ubuntu: apt install libvulkan1 "
@@ -52,14 +52,15 @@ def native() -> tuple[Any, Any]:
 
 
 def is_software(adapter: Any) -> bool:
-    """Whether an adapter computes on the CPU (lavapipe, SwiftShader, WARP)."""
+    """True if an adapter computes on the CPU (lavapipe, SwiftShader, WARP)."""
     info = adapter.info
     name = f"{info['device']} {info['vendor']} {info['description']}".lower()
     return info["adapter_type"] == "CPU" or any(word in name for word in _SOFTWARE)
 
 
 def max_turns(adapter: Any) -> int:
-    """How often the loops of a thread may go round in all; 0 where nothing limits it."""
+    """Returns the most iterations of all loops of a thread together, or 0 where there is no
+    limit."""
     name = adapter.info["device"].lower()
     return next((most for word, most in _TURNS.items() if word in name), 0)
 
@@ -124,7 +125,7 @@ def pick(kind: str, index: int) -> Any:
 
 
 def missing(kind: str) -> str:
-    """Why no adapter of this kind was found, and what to install."""
+    """Returns why no adapter of this kind was found, and what to install."""
     here = {"darwin": "metal", "win32": "dx12"}.get(sys.platform)
     if kind == "vulkan" and here:
         return f'no Vulkan driver found; use "{here}" here'

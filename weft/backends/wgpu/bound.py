@@ -18,7 +18,7 @@ from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
 if TYPE_CHECKING:
     from weft.backends.wgpu.device import Pipeline, WgpuDevice
 
-KEPT_GROUPS = 4  # bind groups kept per dispatch, for buffers that take turns
+KEPT_GROUPS = 4  # bind groups kept per dispatch, for buffers that alternate
 FILL_BYTES = 1 << 16
 
 
@@ -190,7 +190,7 @@ class WgpuBound(Bound):
     # -- copies and fills -----------------------------------------------------------------------
 
     def _prepare(self, step: Copy | Fill) -> None:
-        """What a copy or fill needs beside its buffers, made once."""
+        """Makes the additional buffers of a copy or fill, once."""
         refs = (step.src, step.dst) if isinstance(step, Copy) else (step.dst,)
         for ref in refs:
             spec = self.program.buffers[ref.buffer]

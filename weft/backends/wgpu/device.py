@@ -1,4 +1,4 @@
-"""WgpuDevice: plays Programs through wgpu on Vulkan, Metal, DX12 or whichever it prefers."""
+"""WgpuDevice: runs Programs through wgpu on Vulkan, Metal, DX12 or its preferred API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device
 from weft.program.program import Program
 
-KEPT = 256  # pipelines that no Program may use any more; each takes 0.3 MB of lavapipe and more
+KEPT = 256  # pipelines kept after their last Program; each takes at least 0.3 MB of lavapipe
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +43,8 @@ def _after_fork() -> None:
     """The driver's threads are not in the child: it only says so, and touches nothing of theirs."""
     for device in list(_devices):
         device._lost = adapters.FORKED
-        device.memory.limit = 1 << 62  # what is given back stays
-    if adapters.opened:  # what wgpu's objects do on their deletion waits for the driver's threads
+        device.memory.limit = 1 << 62  # freed memory stays here
+    if adapters.opened:  # the deletion of wgpu's objects waits for the driver's threads
         base = getattr(sys.modules.get("wgpu._classes"), "GPUObjectBase", None)
         if base is not None:
             base.__del__ = lambda self: None
@@ -73,7 +73,7 @@ class WgpuDevice(Device):
             self.raw = adapter.request_device_sync(
                 label="weft", required_features=asked, required_limits=dict(adapter.limits)
             )
-        self._trap.take()  # what drivers say while they are looked for is not about this device
+        self._trap.take()  # messages of drivers during the search are not about this device
         caps = adapters.caps_of(kind, self.raw.limits, asked, self.info.software)
         self.caps = replace(caps, **{"max_turns": adapters.max_turns(adapter), **limits})
         self.offset_alignment = int(self.raw.limits["min-storage-buffer-offset-alignment"])
@@ -111,7 +111,7 @@ class WgpuDevice(Device):
 
     @property
     def lost(self) -> bool:
-        """Whether the device is gone for good; the registry opens another in its place."""
+        """True if the device is gone for good; the registry then opens another in its place."""
         return bool(self._lost)
 
     # -- memory ---------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Turning wgpu's errors into weft's, also those that only reach its log.
+"""Turns wgpu's errors into weft's, including those that only reach its log.
 
-wgpu-py raises what goes wrong inside a call. What goes wrong later (a lost device, an error found
-on another thread) it writes to the logger "wgpu". A handler there keeps such messages, and every
-call that waits for results looks at them first, so a failed run is an error and never zeros.
+wgpu-py raises errors found inside a call. Later ones (a lost device, an error found on another
+thread) go to the logger "wgpu". A handler there keeps such messages, and every call that waits for
+results checks them first, so a failed run is an error and never zeros.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ _WIDTH = 96  # of the source shown
 
 
 def refusal(message: str, kernel: str, source: str) -> str:
-    """Why a compiler of WGSL refuses a kernel, and below it the line of `source` that it means with
-    a caret, where it names one."""
+    """Returns the reason why a WGSL compiler rejects a kernel. Below it, if the compiler names a
+    place, is the line of `source` with a caret."""
     words = _reason(message)
     place = _PLACE.search(message)
     lines = source.splitlines()

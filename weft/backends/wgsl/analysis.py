@@ -1,8 +1,8 @@
-"""What is known of a kernel before rendering: which indices are aligned, how each source is stored.
+"""Facts about a kernel before rendering: alignment of indices, and the storage of each source.
 
 A source (buffer or array) is a WGSL array of units, each `k` words (k = 1, 2, 4: a vecK), a word
 holding `per` elements (4 i8, 2 f16, 1 f32). Units wider than a word are chosen when the kernel's
-vector accesses are provably aligned, since they are what a GPU loads in one go.
+vector accesses are provably aligned, since a GPU loads such a unit in one go.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ def per_word(dtype: DType) -> int:
 
 @dataclass(frozen=True)
 class Source:
-    """How one buffer or array is stored. `word` is WGSL's type of a word, `k` the words in a unit,
-    `per` the elements in a word; `atomic` words are read and changed by atomic operations."""
+    """The storage of one buffer or array. `word` is WGSL's type of a word, `k` the words in a unit,
+    `per` the elements in a word. Words that are `atomic` are read and changed by atomic
+    operations."""
 
     name: str
     dtype: DType
@@ -35,7 +36,7 @@ class Source:
     k: int
     atomic: bool = False
     parts: tuple[int, ...] = (0,)  # first unit of each part of a split buffer
-    units: int = 1 << 31  # of an array; a buffer's end is known when it runs
+    units: int = 1 << 31  # units of an array; a buffer's end is known when it runs
 
     @property
     def unit(self) -> int:
@@ -71,7 +72,7 @@ def sources(
     for access in accesses(kernel):
         node = access.node
         if isinstance(node, ir.TileOp):
-            continue  # refused later, by name
+            continue  # rejected later, with an error naming it
         target = node.source if isinstance(node, ir.Load) else node.target
         by_source.setdefault(id(target), []).append(access)
     result: dict[int, Source] = {}

@@ -19,7 +19,7 @@ from weft.core.dtypes import DType
 from weft.kernel import ir, lanewise
 
 Lanes = np.ndarray[Any, Any]  # the lanes of a value, in the NumPy dtype of its type
-Known = Mapping[str, Lanes]  # variables that have one value where they stand
+Known = Mapping[str, Lanes]  # variables with a single value at this place
 
 INT_MIN = -(1 << 31)
 
@@ -89,7 +89,7 @@ def _lanewise(
 
 
 def _select(e: ir.Select, known: Known) -> Lanes | None:
-    """The side that is not chosen need not be known."""
+    """Folds a select; the side that is not chosen may be unknown."""
     cond = fold(e.cond, known)
     if cond is None or cond.all():
         return None if cond is None else fold(e.a, known)

@@ -151,7 +151,7 @@ def _barrier(w: Writer, s: ir.Barrier) -> None:
 
 
 def _nothing(w: Writer, s: ir.Stmt) -> None:
-    """Prefetch: a hint that WGSL has no word for."""
+    """Ignores Prefetch, a hint that WGSL lacks."""
 
 
 _STATEMENT: dict[type, Callable[..., None]] = {

@@ -2,7 +2,7 @@
 
 A value of up to four lanes is one WGSL scalar or vector; a wider one is a list of vec4 chunks.
 Narrow floats are held as f32 (already rounded), i8 as i32, u8 as u32, so that only memory knows
-about packing. Whatever is needed twice is bound by a `let` emitted before the statement.
+about packing. A `let`, emitted before the statement, binds every text that is needed twice.
 """
 
 from __future__ import annotations

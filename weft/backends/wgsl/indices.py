@@ -43,7 +43,7 @@ def within(index: str, divisor: int) -> str:
 
 
 def inside(s: Source, index: str) -> str:
-    """A unit index that a compiler can see to be outside, moved inside: such an access does not
-    happen (its mask or branch is false), but is refused all the same."""
+    """Moves inside a unit index that a compiler can see to be outside. Such an access never happens
+    (its mask or branch is false), but compilers reject it."""
     at = number(index)
     return index if at is None else f"{min(max(at, 0), s.units - 1)}i"

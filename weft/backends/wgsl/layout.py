@@ -1,7 +1,7 @@
-"""How a kernel's buffers become storage bindings: the one place that dialect and devices share.
+"""The mapping of a kernel's buffers to storage bindings, shared by dialect and devices.
 
-A buffer larger than a binding may be is split into parts of a power of two bytes, so that an index
-finds its part by comparison. The scalar buffer, when a kernel uses it, is the last binding.
+A buffer larger than the largest binding is split into parts of a power of two bytes, so that an
+index finds its part by comparison. The scalar buffer, when a kernel uses it, is the last binding.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def parts(nbytes: int, caps: Caps) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a kernel uses: its local arrays, and whether it reads a runtime scalar."""
+    """Facts about a kernel: its local arrays, and whether it reads a runtime scalar."""
 
     arrays: tuple[ir.Array, ...]
     scalars: bool
@@ -70,11 +70,12 @@ def folds(kernel: ir.Kernel, caps: Caps) -> bool:
 
 
 def plan(kernel: ir.Kernel, caps: Caps, writable: frozenset[int] = frozenset()) -> Layout:
-    """The bindings of `kernel`. `writable` names "r" buffers to be declared read-write all the
-    same: WebGPU refuses one buffer as read-only and as writable in one dispatch, so an operand
-    that lives in the buffer that the kernel writes (the arena) must be declared like its result.
+    """Returns the bindings of `kernel`.
 
-    Raises LimitError when the kernel needs more bindings than `caps.max_bindings`.
+    `writable` names "r" buffers to declare read-write. WebGPU forbids binding one buffer as
+    read-only and as writable in one dispatch. So an operand in the buffer that the kernel writes
+    (the arena) is declared like its result. Raises LimitError when the kernel needs more bindings
+    than `caps.max_bindings`.
     """
     bindings = [
         Binding(n, at, size, buffer.access != "r" or n in writable)

@@ -152,8 +152,8 @@ def unpack(w: Writer, dtype: dt.DType, words: list[str]) -> str:
 
 
 def words(w: Writer, e: ir.Expr) -> list[str]:
-    """The u32 words that hold the bytes of a value: as they lie in memory, where it is loaded whole
-    words at a time, or as they were before they were cut."""
+    """Returns the u32 words with the bytes of a value: straight from memory, where it is loaded
+    whole words at a time, or as they were before the split."""
     if isinstance(e, ir.Bitcast) and e.x.type.dtype.itemsize == 4:
         return [f"bitcast<u32>({x})" for x in w.spread(e.x)]
     if isinstance(e, ir.Load) and e.mask is None and e.index.type.lanes == 1:
@@ -194,7 +194,7 @@ def store(w: Writer, e: ir.Store) -> None:
 
 @contextlib.contextmanager
 def _when(w: Writer, condition: str) -> Iterator[None]:
-    """What is emitted inside stands under the condition."""
+    """Emits the block's statements under the condition."""
     if condition == "true":
         yield
         return
@@ -206,8 +206,8 @@ def _when(w: Writer, condition: str) -> Iterator[None]:
 
 
 def _bits_source(value: ir.Expr, s: Source) -> ir.Expr:
-    """What to round when storing: the f32 inside a cast to the stored type (rounding once more
-    would change nothing)."""
+    """Returns the value to round when storing: the f32 inside a cast to the stored type (rounding
+    once more would change nothing)."""
     inner = isinstance(value, ir.Cast) and value.x.type.dtype is dt.float32
     return value.x if inner and s.per > 1 and s.dtype.is_float else value  # type: ignore[attr-defined]
 

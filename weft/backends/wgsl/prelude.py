@@ -1,9 +1,9 @@
 """WGSL helper functions that kernels pull in by name, one copy per lane count.
 
-In a template, $F $I $U $B stand for f32, i32, u32, bool of the lane count and $n for the count.
-Everything is standard WGSL: no implementation's habits are relied on. NaN is tested on bits, and
-the narrow floats are rounded to nearest even by integer arithmetic, because WGSL leaves the
-rounding of its own conversions open.
+In a template, $F $I $U $B are f32, i32, u32, bool of the lane count and $n is the count. Everything
+is standard WGSL, independent of any implementation's habits. NaN is tested on bits. Narrow floats
+are rounded to nearest even by integer arithmetic, because WGSL leaves the rounding of its own
+conversions open.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def _function(name: str, n: int) -> str:
 
 
 def functions(used: set[tuple[str, int]]) -> str:
-    """The text of the helpers in `used` ((name, lanes) pairs) and of those that they call."""
+    """Returns the text of the helpers in `used` ((name, lanes) pairs) and of the helpers they
+    call."""
     calls_nan = re.compile(r"w_(min|max|bf16_bits|f2)")
     todo = used | {("w_nan", n) for name, n in used if calls_nan.match(name)}
     return "".join(_function(name, n) + "\n" for name, n in sorted(todo))
