@@ -20,12 +20,13 @@ from weft.models.machines.load import Way, follow, leading
 from weft.models.random_weights import random_folder
 from weft.ranks import join
 
-WARM, PROMPT = 4, list(range(1, 17))  # tokens before the clock, and what they follow
+WARM, PROMPT = 4, list(range(1, 17))  # tokens before the clock starts, and the prompt before them
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure: a llama of random weights; `rounds` times each case, in turn."""
+    """The options of the measurement: a llama of random weights; each case runs `rounds` times, in
+    turn."""
 
     ranks: int = 2
     tokens: int = 32

@@ -1,9 +1,9 @@
-"""`weft bench drafts`: tokens per second with drafts beside without, by one engine in turn.
+"""`weft bench drafts`: tokens per second with drafts and without, by one engine in turn.
 
-`edit`: each answer is its prompt again with a twentieth of the tokens changed, as an edited file
-is. `new`: random tokens, among which nothing is to be found. A constraint tells the model these
-answers token by token, so that the text decides what drafts are worth, and not the weights.
-`own`: what the model says itself, greedily.
+In `edit`, each answer is its prompt again with a twentieth of the tokens changed, like an edited
+file. In `new`, answers are random tokens, in which drafts find nothing. A constraint gives the
+model these answers token by token, so that the text and not the weights decides the value of
+drafts. In `own`, answers are the model's own, greedily.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ CHANGED = 20  # tokens of which `edit` changes one
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure. `prompt` and `gen` are token counts, `sequences` how many at once; `load`
-    are options of weft.load, `draft` the path of a model that drafts."""
+    """The options of the measurement. `prompt` and `gen` are token counts, `sequences` the numbers
+    of concurrent sequences. `load` are options of weft.load, `draft` the path of a model that
+    drafts."""
 
     path: str
     load: dict[str, Any]
@@ -68,8 +69,8 @@ class Told:
 
 
 def run(o: Options, note: Callable[[str], None]) -> dict[str, Any]:
-    """Medians over rounds, in each of which both sides play the same jobs. Raises UsageError where
-    the models do not fit one another."""
+    """Returns medians over rounds; in each round both sides run the same jobs. Raises UsageError if
+    the models do not match."""
     context = o.prompt + o.gen
     model = _decoder(o.path, {**o.load, "context": context})
     draft = None
@@ -126,7 +127,7 @@ def _job(o: Options, vocab: int, case: str, seed: tuple[int, int], drafts: bool)
         text = [new if rng.random() < 1 / CHANGED else old
                 for old, new in zip(prompt * (o.gen // o.prompt + 1), text)]  # fmt: skip
     told = None if case == "own" else (lambda: Told(text, vocab))
-    salt = f"{case}{seed}{drafts}".encode()  # nothing is found of an earlier round
+    salt = f"{case}{seed}{drafts}".encode()  # finds nothing of an earlier round
     return Job(tuple(prompt), o.gen, salt=salt, drafts=drafts, decoded=False, constraint=told)
 
 

@@ -28,8 +28,8 @@ from weft.models.runner import CompiledRunner
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure. `prompt` and `gen` are token counts; by default 512 and 128, or three
-    quarters and a quarter of a model's positions where it has fewer than those."""
+    """The options of the measurement. `prompt` and `gen` are token counts. The default is 512 and
+    128, or three quarters and one quarter of the model's positions if it has fewer."""
 
     path: str
     device: str = "cpu"
@@ -46,7 +46,7 @@ def _sizes(o: Options) -> tuple[int, int]:
     """Tokens of the prompt and of what is generated."""
     if o.prompt is not None and o.gen is not None:
         return o.prompt, o.gen
-    model = weft.load(o.path, device=ORACLE)  # maps the file, no more
+    model = weft.load(o.path, device=ORACLE)  # only maps the file
     room = model.config.max_positions
     gen = o.gen or min(128, max(1, room // 4))
     return o.prompt or min(512, max(1, room - gen)), gen

@@ -1,5 +1,5 @@
-"""`weft bench nets`: nets with random weights, or an ONNX file, beside the roofline and, where
-asked for, beside PyTorch and ONNX Runtime: each side a process of its own, in turn by rounds."""
+"""`weft bench nets`: nets with random weights, or an ONNX file, compared with the roofline and, on
+request, with PyTorch and ONNX Runtime. Each side is a process of its own, in turn by rounds."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ REST = 0.05  # seconds between turns: threads of the last side spin no longer
 
 @dataclass(frozen=True)
 class Options:
-    """`peers` (of PEERS) stand beside weft; each side makes `repeats` calls in ROUNDS turns, or as
-    many as fit into `budget` seconds. `model` is an ONNX file to measure as well."""
+    """The options of the measurement. `peers` (of PEERS) run as well as weft. Each side makes
+    `repeats` calls in ROUNDS turns, or as many as fit into `budget` seconds. `model` is a further
+    ONNX file to measure."""
 
     device: str
     threads: int
@@ -42,7 +43,7 @@ class Options:
 
 
 class _Side:
-    """A process that plays one side; see net_sides."""
+    """A process that runs one side; see net_sides."""
 
     def __init__(self, want: Wanted) -> None:
         threads = str(want.threads)
@@ -53,7 +54,7 @@ class _Side:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.times: list[float] = []
-        self.busy: list[float] = []  # of all threads together
+        self.busy: list[float] = []  # seconds of all threads together
         self.facts = self._line()
 
     def _line(self) -> Any:
@@ -65,7 +66,8 @@ class _Side:
         return json.loads(line)
 
     def turn(self, calls: int) -> None:
-        """Makes so many calls that count, after one that does not: its weights return to caches."""
+        """Makes `calls` timed calls after an untimed one, which brings its weights back into the
+        caches."""
         assert self._process.stdin
         print(1 + calls, file=self._process.stdin, flush=True)
         for seconds, busy in self._line()[1:]:
@@ -86,10 +88,13 @@ def cases(model: str = "") -> dict[str, tuple[str, int]]:
 
 
 def run_case(net: str, batch: int, roofline: Roofline, o: Options) -> dict[str, Any]:
-    """Times a net on every side: of weft's the keys of `summary`, "cpu_ms" and "cpu_min_ms" of all
-    threads together, "gflops" of its products, "roofline", their share of the peak, and "launches";
-    of "peers" each the same, and how many times weft's its figures are ("times_ratio", of least
-    times "least_ratio", of least processor time "cpu_ratio")."""
+    """Times a net on every side.
+
+    Returns, for weft: the keys of `summary`; "cpu_ms" and "cpu_min_ms" of all threads together;
+    "gflops" of its products; "roofline", their share of the peak; and "launches". "peers" has the
+    same for each peer, and the ratios of its figures to weft's: "times_ratio", "least_ratio" (of
+    least times) and "cpu_ratio" (of least processor time).
+    """
     path = o.model if net not in BATCHES else ""
     wanted = ["weft", *(p for p in o.peers if not path or p == "ort")]
     sides: list[_Side] = []

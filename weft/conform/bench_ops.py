@@ -1,4 +1,4 @@
-"""`weft bench ops`: single operations, compiled, beside the device's own roofline."""
+"""`weft bench ops`: single operations, compiled, compared with the device's own roofline."""
 
 from __future__ import annotations
 

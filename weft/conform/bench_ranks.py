@@ -33,8 +33,8 @@ WARM = 2  # steps before the clock
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure: a llama of random weights, `accumulate` batches a step; `rounds` times each
-    case, in turn."""
+    """The options of the measurement: a llama of random weights, `accumulate` batches per step;
+    each case runs `rounds` times, in turn."""
 
     ranks: int = 2
     steps: int = 6
@@ -84,8 +84,8 @@ def middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def case(module: str, options: Any, count: int, threads: int) -> dict[str, Any]:
-    """What measure(options as JSON) of a module prints as its last line, run by so many ranks of so
-    many threads each. Raises DeviceError where they fail."""
+    """Returns the JSON that measure(options as JSON) of a module prints as its last line, run by
+    `count` ranks of `threads` threads each. Raises DeviceError if they fail."""
     code = f"import sys; from weft.conform.{module} import measure; measure(sys.argv[1])"
     line = [sys.executable, "-c", code, json.dumps(options)]
     if count > 1:

@@ -21,16 +21,17 @@ from weft.core.errors import DeviceError, UsageError
 
 Figures = dict[str, Any]
 _WARM = Load(2, 0, 8, 4, 0.0)
-_SHORT = 16  # tokens of a prompt whose reading is not what is measured
+_SHORT = 16  # tokens of a prompt whose reading time is negligible
 _OPENED = 100  # connections at a time
 _OPEN_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure: `commands` and `urls` are servers by name, to be started or running.
-    `cases` of CASES; `load` of the open loop; `at_once` answers side by side;
-    `turn` tokens that a second turn shares with the first; `idle` connections."""
+    """The options of the measurement. `commands` and `urls` are servers by name, to be started or
+    already running. `cases` are some of CASES; `load` is the open loop's load; `at_once` the
+    numbers of concurrent answers; `turn` the tokens that a second turn shares with the first;
+    `idle` the idle connections."""
 
     commands: Mapping[str, str] = field(default_factory=dict)
     urls: Mapping[str, str] = field(default_factory=dict)
@@ -211,8 +212,8 @@ def _result(
 
 
 def middle(rounds: Sequence[Figures]) -> Figures:
-    """The median of each figure, and its least and most under `range`; of what is no number the
-    last that was said."""
+    """Returns the median of each figure, and its least and most under `range`. For texts it returns
+    the last one."""
     made: Figures = {}
     for key in dict.fromkeys(k for r in rounds for k in r):
         values = [r[key] for r in rounds if key in r]

@@ -1,4 +1,5 @@
-"""What an engine adds to a step: the time of its steps, and that of the runner within them."""
+"""Measures an engine's overhead per step: the time of its steps, and that of the runner within
+them."""
 
 from __future__ import annotations
 
@@ -63,10 +64,13 @@ class Timed:
 
 
 def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]) -> dict[str, Any]:
-    """Milliseconds of a step by how many answers are decoded in it, text and all, none of them
-    proposed; `host_share` is what is not the runner's. `roofline` of the runner's: bytes of weights
-    once and of each answer's keys and values over the bandwidth of reading. Raises UsageError for a
-    model that is no decoder."""
+    """Returns milliseconds per step by the number of answers decoded in it, text included, without
+    drafts.
+
+    `host_share` is the part outside the runner. `roofline` is for the runner's part: the bytes of
+    weights once, and of each answer's keys and values, over the bandwidth of reading. Raises
+    UsageError for a model that is not a decoder.
+    """
     model = weft.load(o.path, **o.load)
     if not isinstance(model, Decoder):
         raise UsageError(f"{o.path} is no decoder; bench serve measures those")

@@ -1,5 +1,5 @@
 """`weft bench train`: one training step of the peers' GPT (forward, backward and AdamW as one
-Program), by the peers' names and rules; beside it the share of the FMA peak that it reached."""
+Program), by the peers' names and rules, with the share of the FMA peak that it reached."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ DTYPES = {"f32": dt.float32, "bf16": dt.bfloat16, "f16": dt.float16}
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure. `dtype` is that of matrix products; weights and optimiser stay float32.
-    With `startup` the first step is timed in two processes of their own: with an empty code cache,
-    then with the cache that the first one left."""
+    """The options of the measurement. `dtype` is that of matrix products; weights and optimiser
+    stay float32. With `startup` the first step is timed in two separate processes: with an empty
+    code cache, then with the cache that the first one left."""
 
     device: str = "cpu"
     dtype: str = "f32"

@@ -1,6 +1,8 @@
-"""Functions of two arguments against NumPy in float64, as `unary` holds those of one: the largest
-error in ulp over pairs drawn from a fixed seed and all pairs of edges, of either sign: zeros,
-subnormals, ones and their neighbours, integers, the largest numbers, infinities and NaN.
+"""Functions of two arguments against NumPy in float64, as `unary` tests those of one.
+
+The result is the largest error in ulp over pairs drawn from a fixed seed and all pairs of edges, of
+either sign: zeros, subnormals, ones and their neighbours, integers, the largest numbers, infinities
+and NaN.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ _EDGES = (
 
 @dataclass(frozen=True)
 class Function:
-    """A function of two tensors and its meaning in float64; `pairs(rng, n)` draws operands beside
-    the common ones; errors of results below `least` count in the ulp of that."""
+    """A function of two tensors and its meaning in float64. `pairs(rng, n)` draws further operands,
+    in addition to the common ones. Errors of results below `least` count in the ulp of `least`."""
 
     name: str
     fn: Callable[[Any, Any], Tensor]

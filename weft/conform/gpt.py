@@ -126,5 +126,5 @@ class Trainer:
         return sum(b.nbytes for b in program.buffers if b.role == "arena")
 
     def size(self) -> int:
-        """How many parameters the model has."""
+        """The number of parameters of the model."""
         return sum(t.size for t in self.model.parameters())

@@ -22,7 +22,7 @@ from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 _GUARD = 256  # bytes before and after each buffer: the alignment every device can bind at
 
 
-# What is compared: a label, a function of values, its operands, and the kind of tolerance.
+# One comparison: a label, a function of values, its operands, and the kind of tolerance.
 Case = tuple[str, Callable[..., Any], list[np.ndarray], str]
 
 

@@ -1,6 +1,8 @@
-"""An open-loop load: requests come when they come, whether or not those before them are answered,
-and waiting counts from the moment they were due (a closed loop would wait with the server and so
-hide what it is slow at)."""
+"""An open-loop load: requests are sent at their own times, even while earlier ones are unanswered.
+
+Waiting counts from the moment a request was due. A closed loop would wait with the server and so
+hide its slowness.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,16 @@ import numpy as np
 from weft.conform.load_client import Trace, complete
 from weft.core.errors import UsageError
 
-FIRST_ID = 3  # below are what tokenizers begin with: unknown, begin, end
+FIRST_ID = 3  # tokenizers use lower ids for special tokens: unknown, begin, end
 
 
 @dataclass(frozen=True)
 class Load:
-    """`requests` by a Poisson process of `rate` per second (0: all at once), each of `prompt`
-    random tokens (ids below `vocab`), of which the first `shared` share are the same in all, and
-    `answer` new ones. The same seed gives the same times and tokens."""
+    """The load: `requests` by a Poisson process of `rate` per second (0: all at once).
+
+    Each has `prompt` random tokens (ids below `vocab`) and `answer` new ones. The first `shared`
+    share of the prompt is the same in all. The same seed gives the same times and tokens.
+    """
 
     requests: int = 32
     rate: float = 1.0
@@ -88,8 +92,8 @@ async def play(url: str, load: Load, key: str = "") -> list[Trace]:
 
 
 def figures(traces: Sequence[Trace]) -> dict[str, Any]:
-    """What a load gave: counts, tokens per second over the whole, milliseconds to the first event
-    and between events at the 50th and 99th percentile."""
+    """Returns a load's figures: counts, tokens per second over the whole, milliseconds to the first
+    event and between events at the 50th and 99th percentile."""
     whole = [t for t in traces if t.error is None]
     made: dict[str, Any] = {"requests": len(traces), "errors": len(traces) - len(whole)}
     if made["errors"]:

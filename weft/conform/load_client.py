@@ -1,6 +1,6 @@
-"""What a load generator needs of HTTP/1.1: one streamed completion on a connection of its own, each
-event with the time at which it came. It parses nothing while others stream: reading takes as little
-of the machine that is measured as it can."""
+"""The HTTP/1.1 client of a load generator: one streamed completion per connection, each event with
+its time of arrival. It parses nothing while others stream, so that reading takes as little as
+possible of the measured machine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from weft.core.errors import UsageError
 
 @dataclass
 class Trace:
-    """One request: when it was due, when each event with a choice came (seconds, one clock), and
-    what the server says of tokens; `error` where there was no whole answer."""
+    """One request: its due time, the times of events with a choice (seconds, one clock), and the
+    server's token counts. `error` is set if the answer was incomplete."""
 
     due: float
     times: list[float] = field(default_factory=list)
@@ -87,7 +87,7 @@ async def _ask(
         status = int((await reader.readuntil(b"\r\n")).split()[1])
         while (await reader.readuntil(b"\r\n")) != b"\r\n":
             pass
-        while line := await reader.readline():  # sizes of chunks are lines that mean nothing here
+        while line := await reader.readline():  # lines with the sizes of chunks are ignored
             if line.startswith(b"data: ") or status != 200:
                 events.append((time.perf_counter(), line))
         return status

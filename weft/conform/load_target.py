@@ -23,8 +23,8 @@ _STOP_SECONDS = 60.0
 
 @dataclass
 class Target:
-    """A server by the name that figures stand under; `process` where it was started here, which
-    took `start_s` seconds until it said that it was well."""
+    """A server by its name in the figures. `process` is set if it was started here; `start_s` is
+    the number of seconds until it reported health."""
 
     name: str
     url: str
@@ -76,7 +76,7 @@ def started(name: str, command: str) -> Iterator[Target]:
 
 
 def well(url: str) -> bool:
-    """Whether GET /health is answered by 200."""
+    """True if GET /health answers with 200."""
     connection = http.client.HTTPConnection(*place_of(url), timeout=10)
     try:
         connection.request("GET", "/health")

@@ -1,9 +1,9 @@
 """Level "models": whole models of random weights, compiled for the device, against the oracle:
 inference and training.
 
-Logits must agree within the table, and under forced decoding (the oracle's tokens are fed to both)
-the likeliest token must be the same at every step wherever the oracle's own margin exceeds the
-tolerance; a tie within rounding is nobody's mistake.
+Logits must agree within the table. Under forced decoding (the oracle's tokens go to both), the
+likeliest token must be the same at every step whose margin in the oracle exceeds the tolerance. A
+tie within rounding is not an error.
 """
 
 from __future__ import annotations

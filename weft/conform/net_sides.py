@@ -1,10 +1,11 @@
-"""One side of `weft bench nets`: a process that holds a net of weft's, PyTorch's or ONNX Runtime's
-and runs it when it is told to, so that sides take turns and none has another's threads.
+"""One side of `weft bench nets`: a process that holds a net of weft, PyTorch or ONNX Runtime.
+
+It runs the net on request, so that sides take turns and none has another's threads.
 
     python -m weft.conform.net_sides '{"side": "ort", "net": "resnet50", "batch": 1, ...}'
 
-It prints a JSON object of facts once it is ready; then for each number on its input, of so many
-calls the seconds, and those that its threads were at work.
+It prints a JSON object of facts once it is ready. For each number n on its input it then makes n
+calls. It prints the seconds of each, and the seconds that its threads were busy.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ import numpy as np
 
 from weft.conform import nets
 
-WARM = 3  # calls that do not count
+WARM = 3  # untimed calls
 
 
 class Wanted(NamedTuple):
-    """Who runs which net: a name of nets.build, or of an ONNX file (`path`)."""
+    """The side and its net: a name of nets.build, or an ONNX file (`path`)."""
 
     side: str
     net: str

@@ -20,7 +20,7 @@ ENCODERS = ("vit_b16", "bert_base")
 
 
 def example(name: str, batch: int) -> np.ndarray:
-    """What a net takes: images [N, 3, S, S], or of BERT the tokens of texts [N, T]."""
+    """Returns an input of a net: images [N, 3, S, S], or for BERT the tokens of texts [N, T]."""
     random = np.random.default_rng(0)
     if name == "bert_base":
         size = encoder_nets.BERT

@@ -30,7 +30,7 @@ from weft.program.device import Device
 from weft.program.session import Session
 
 _N, _K = 32, 512
-_BITS = {1: 8, 2: 15}  # of what `quantize` gives, by its planes
+_BITS = {1: 8, 2: 15}  # bits of the result of `quantize`, by its planes
 _GGUF = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q4_K", "Q6_K", "IQ4_NL", "MXFP4")
 FORMS = {name: gguf.FORMS[name][0] for name in _GGUF} | {
     "int8 per channel": Form(8, _K, offset=128),
@@ -109,7 +109,8 @@ def _product(device: Device, form: Form, planes: int = 0) -> float:
 
 
 def _quantize(device: Device, planes: int) -> float:
-    """Codes and scales, and what they stand for; zeros, huge numbers, an infinity and NaN too."""
+    """Checks codes and scales, and the values they encode; also for zeros, huge numbers, an
+    infinity and NaN."""
     x = np.random.default_rng(3).standard_normal((4, 3, 4 * BLOCK)).astype(np.float32)
     x *= np.float32(10.0) ** np.arange(-6, 6, dtype=np.float32).reshape(4, 3, 1)
     x[0, 0, :BLOCK], x[1, 0, 3], x[1, 1, 40] = 0, np.inf, np.nan

@@ -77,7 +77,7 @@ def _elementwise() -> Iterator[Case]:
                 arrays[1] = (np.abs(arrays[1].astype(np.int64)) % 32).astype(d.numpy)
             yield f"{p.name} {d} {list(shape)}", partial(ops.bind, p.name), arrays, "elementwise"
     for name, kind in {"remainder": "exact", "floor_divide": "elementwise"}.items():
-        # quotients of every size; the largest are as right as the device's division
+        # quotients of every size; the largest are as accurate as the device's division
         arrays = [data(dt.float32, (500,), 1), data(dt.float32, (500,), 2)]
         arrays[0] *= np.exp2(np.linspace(-60, 60, 500, dtype=np.float32))
         yield f"{name} far", partial(ops.bind, name), arrays, kind
@@ -87,7 +87,7 @@ def _elementwise() -> Iterator[Case]:
     for src in (*_FLOATS, *_INTS, dt.bool_):
         for dst in (*_FLOATS, *_INTS, dt.bool_):
             if src.is_float and dst.is_int:
-                continue  # out of range is the Kernel IR's business (level kernels)
+                continue  # level kernels covers values out of range
             fn = partial(ops.bind, "cast", dtype=dst)
             yield f"cast {src} to {dst}", fn, [data(src, (5, 7), 4)], "elementwise"
 

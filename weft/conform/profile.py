@@ -1,4 +1,4 @@
-"""Where a Program's time goes: each step timed alone on the buffers of a live Session."""
+"""Profiles a Program: each step is timed alone on the buffers of a live Session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.program.device import OWN_KERNEL
 from weft.program.program import Dispatch, Program, Step
 from weft.program.session import Session
 
-_LEAST = 1e-9  # seconds, where a clock saw no time pass
+_LEAST = 1e-9  # seconds, for steps too short for the clock
 HEADER = ("kernel", "runs", "ms", "share %", "GB/s", "GFLOP/s", "roofline", "computes")
 
 
@@ -35,11 +35,12 @@ class StepTime:
 
 
 def profile(session: Session, scalars: Sequence[int], repeats: int = 7) -> list[StepTime]:
-    """Median time of each step of the Program with these runtime scalars (int32, in slot order).
+    """Returns the median time of each step of the Program with these runtime scalars (int32, in
+    slot order).
 
-    A step is bound as a Program of its own over the Session's buffers, so a figure includes the
-    cost of one submission, or as much of it as a GPU (timed by its own clock) waits for; what the
-    buffers hold afterwards is no result.
+    A step is bound as a separate Program over the Session's buffers. So a figure includes the cost
+    of one submission, or the part of it that a GPU (timed by its own clock) waits for. The content
+    of the buffers is meaningless afterwards.
     """
     device, program = session.device, session.program
     alone = [

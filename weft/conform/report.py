@@ -80,7 +80,7 @@ def run_checks(report: Report, level: str, checks: Iterator[Check]) -> Iterator[
             case = Case(level, name, "ok", "", float(thunk()))
         except Skip as why:
             case = Case(level, name, "skip", str(why))
-        except Exception as error:  # the report is where failures belong
+        except Exception as error:  # failures belong in the report
             message = str(error) if isinstance(error, Mismatch) else f"{_kind(error)}: {error}"
             case = Case(level, name, "fail", message.strip().splitlines()[0][:300])
         report.cases.append(case)
@@ -95,7 +95,7 @@ def _kind(error: Exception) -> str:
 _NEVER = dict.fromkeys(("cuda", "hip"), "compiled and interpreted, never run on hardware")
 
 
-HEAD = "| device | ran on |"  # how the table begins
+HEAD = "| device | ran on |"  # the table's first line
 
 
 def table_of(page: str) -> str:
@@ -106,9 +106,9 @@ def table_of(page: str) -> str:
 
 
 def support_table(reports: list[Report], previous: str = "") -> str:
-    """The Markdown table of docs/support.md: a row per device, a column per level; devices that
-    never ran at the end. What did not run now stays as it is in `previous`, a text that holds such
-    a table."""
+    """Returns the Markdown table of docs/support.md: a row per device, a column per level, and
+    devices that never ran at the end. Cells without a new result keep the content of `previous`, a
+    text with such a table."""
     lines = [line[2:-2].split(" | ") for line in previous.splitlines() if line.startswith("| ")]
     known = {cells[0]: cells for cells in lines if ":" in cells[0] and "---" not in cells[0]}
     for r in reports:

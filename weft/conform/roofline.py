@@ -1,10 +1,10 @@
-"""What a device can do at best, measured with kernels of our own: the yardstick of every figure.
+"""The best performance of a device, measured with weft's own kernels: the yardstick of every
+figure.
 
-A benchmark figure means little alone. Beside it stands its share of the roofline (Williams,
-Waterman, Patterson, "Roofline", CACM 2009): FLOPs over the measured FMA peak, or bytes over the
-measured read bandwidth, whichever is larger. No device does more than its most: a share above 1
-says that the data came from caches, or that there was less work than at full size, so tables leave
-it out.
+A benchmark figure means little alone, so it comes with its share of the roofline (Williams,
+Waterman, Patterson, "Roofline", CACM 2009). That is FLOPs over the measured FMA peak, or bytes over
+the measured read bandwidth, whichever is larger. A share above 1 is beyond any device's peak: the
+data came from caches, or there was less work than at full size, so tables leave it out.
 """
 
 from __future__ import annotations
@@ -28,9 +28,14 @@ _ITERATIONS = 2048
 
 @dataclass(frozen=True)
 class Roofline:
-    """Peaks of one device: f32 FMA rate in GFLOP/s, read bandwidth in GB/s, the rate of bf16
-    products in matrix units in GFLOP/s (0: it has none), and the bandwidth of a copy in GB/s, each
-    byte counted as it is read and as it is written (0: not measured)."""
+    """Peaks of one device.
+
+    gflops: f32 FMA rate in GFLOP/s.
+    read_gbs: read bandwidth in GB/s.
+    tile_gflops: rate of bf16 products in matrix units in GFLOP/s (0: it has none).
+    copy_gbs: bandwidth of a copy in GB/s, each byte counted once as read and once as written (0:
+    not measured).
+    """
 
     gflops: float
     read_gbs: float
@@ -38,8 +43,8 @@ class Roofline:
     copy_gbs: float = 0.0
 
     def share(self, flops: float, nbytes: float, seconds: float, tiles: bool = False) -> float:
-        """How much of the roofline a run of `seconds` reached (1 is the roof); `tiles` says that
-        its FLOPs are done in matrix units, where the device has them."""
+        """Returns the share of the roofline that a run of `seconds` reached (1 is the roof).
+        `tiles` says that its FLOPs run in matrix units, if the device has them."""
         peak = self.tile_gflops if tiles and self.tile_gflops else self.gflops
         floor = max(flops / (peak * 1e9), nbytes / (self.read_gbs * 1e9))
         return floor / seconds if seconds > 0 else 0.0

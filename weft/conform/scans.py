@@ -68,7 +68,7 @@ def cases() -> Iterator[Case]:
 
 
 def differentiated() -> Iterator[Case]:
-    """What the gradient is taken of."""
+    """Yields the cases whose gradient is checked."""
     for d in (dt.float32, dt.bfloat16):
         for shape, axis in _SHAPES:
             for op in ("sum", "prod", "max"):

@@ -24,9 +24,11 @@ _NOT_GPUS = ("cpu", "interp", "null")
 
 @dataclass(frozen=True)
 class Op:
-    """An operation on n x n float32 matrices: `operands` of them (or rows where a shape says so),
-    its work at size n in FLOPs ("gflops") or bytes read and written once ("gbs"), and the kind of
-    tolerance that its result is held to."""
+    """An operation on n x n float32 matrices (or rows, where a shape says so).
+
+    `shapes` are those of its operands at size n. `work` is its work at size n, in FLOPs ("gflops")
+    or in bytes read and written once ("gbs"). `kind` is the kind of tolerance for its result.
+    """
 
     name: str
     fn: Callable[..., Any]
@@ -41,12 +43,12 @@ def _chain(x: Any, y: Any) -> Any:
 
 
 def _square(operands: int, rows: int = 0) -> Callable[[int], tuple[tuple[int, ...], ...]]:
-    """Shapes of so many n x n matrices, then so many rows of n."""
+    """Returns the shapes of `operands` n x n matrices, then `rows` rows of n."""
     return lambda n: (*((n, n),) * operands, *((n,),) * rows)
 
 
 def _traffic(arrays: int) -> Callable[[int], float]:
-    """Bytes of so many n x n float32 arrays."""
+    """Returns the bytes of `arrays` n x n float32 arrays."""
     return lambda n: 4.0 * arrays * n * n
 
 
@@ -135,7 +137,7 @@ def rows(
                 group.append(row)
                 try:
                     times, got = _measure(op, n, device, arrays, repeats, budget)
-                except LimitError as error:  # too large for this device; the others go on
+                except LimitError as error:  # too large for this device; the others continue
                     row["refused"] = str(error)
                     continue
                 row |= times

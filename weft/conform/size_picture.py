@@ -47,7 +47,7 @@ def _color(runs: Sequence[dict[str, Any]], run: dict[str, Any]) -> str:
 def _name(
     axes: Any, points: Sequence[tuple[float, float]], names: Sequence[str], colors: Sequence[str]
 ) -> None:
-    """Writes each name beside its point, where it covers no other name and no point."""
+    """Writes each name next to its point, where it covers no other name and no point."""
     from matplotlib.transforms import Bbox
 
     axes.figure.canvas.draw()  # so that the limits and the sizes of texts are known

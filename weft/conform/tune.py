@@ -31,10 +31,10 @@ from weft.program.device import Buffer, Device
 from weft.templates import registry
 from weft.templates.group import Group
 
-GAIN = 0.97  # of the default's time that another configuration must stay below to be chosen
+GAIN = 0.97  # another configuration must stay below this share of the default's time to be chosen
 _COLD = 256 << 20  # bytes that a timed run walks through, so that no cache holds the operands
-_COPIES = 64  # of the operands at most: small ones may stay in a cache, as they would in a run
-_RUN = 2e-3  # seconds that a timed run takes at least
+_COPIES = 64  # most copies of the operands: small ones may stay in a cache, as they would in a run
+_RUN = 2e-3  # least seconds of a timed run
 
 Note = Callable[[str], None]
 
@@ -51,13 +51,13 @@ class Measured:
 
 @dataclass
 class Choice:
-    """What was measured of a class and which configuration it gets ({}: the default)."""
+    """The measurements of a class, and its configuration ({}: the default)."""
 
     kind: str
     shapes: str
     cases: dict[str, list[Measured]] = field(default_factory=dict)  # by the case's label
     config: Mapping[str, Any] = field(default_factory=dict)
-    ms: float = 0.0  # of all its cases, in this configuration
+    ms: float = 0.0  # all cases together, in this configuration
     default_ms: float = 0.0
 
 
@@ -93,7 +93,7 @@ class Bench:
         return [self.device.read(b, x.shape, x.dtype) for b, x in zip(mine[-count:], outputs)]
 
     def _bind(self, kernel: Kernel, launches: int) -> Any:
-        """A Program of so many launches that walks through the sets of operands."""
+        """Binds a Program of `launches` launches that walks through the sets of operands."""
         slots = tuple(f"s{i}" for i in range(len(self.scalars)))
         program, _ = program_of(kernel, launches, slots, sets=len(self.sets))
         return self.device.bind(program, [b for group in self.sets for b in group])
@@ -178,13 +178,13 @@ def _disagreement(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> str:
 
 
 def rows_differ(device: Device, case: Case, config: Mapping[str, Any]) -> bool:
-    """Whether a row's bits depend, in this configuration, on how many rows there are."""
+    """True if, in this configuration, a row's bits depend on the number of rows."""
     build, group = registry.get(case.group.kind), case.group
     bench = Bench(device, case, 0.0)
     if case.other is not None:
         more = Bench(device, dataclasses.replace(case, group=case.other), 0.0)
         count = min(len(b.arrays[0]) for b in (bench, more))
-        for b in (bench, more):  # the first operand of a product has a row for each of the result
+        for b in (bench, more):  # the first operand of a product has a row per row of the result
             b.arrays[0][:count] = bench.arrays[0][:count]
             device.write(b.sets[0][0], b.arrays[0])
             for array, mine in zip(bench.arrays[1:-1], b.sets[0][1:-1]):
@@ -224,7 +224,7 @@ def _choose(choice: Choice, differs: Callable[[Mapping[str, Any]], bool]) -> Non
     tables = [{_key(m.config): m for m in rows} for rows in choice.cases.values()]
     configs = {_key(m.config): m.config for rows in choice.cases.values() for m in rows}
 
-    def total(key: str) -> float:  # a configuration that is missing changes nothing in that case
+    def total(key: str) -> float:  # a missing configuration changes nothing in that case
         return sum(t.get(key, t["{}"]).ms / t["{}"].ms for t in tables) / len(tables)
 
     def ms(key: str) -> float:

@@ -1,4 +1,5 @@
-"""What `weft tune` measures: products of given sizes, or the groups of a model's steps."""
+"""The cases that `weft tune` measures: products of given sizes, or the groups of a model's
+steps."""
 
 from __future__ import annotations
 
@@ -53,8 +54,9 @@ def parse_sizes(text: str) -> list[Size]:
 def product_cases(
     kinds: Sequence[str], sizes: Sequence[Size], dtypes: Sequence[DType], caps: Caps
 ) -> list[Case]:
-    """Products of these sizes: as matmul with the right operand both ways round, as matvec (one
-    row) with the rows of a checkpoint's weight. Sizes that become another kind are left out."""
+    """Returns products of the given sizes: as matmul with the right operand in both orders, as
+    matvec (one row) with the rows of a checkpoint's weight. Sizes that become another kind are left
+    out."""
     found = []
     for kind in kinds:
         for m, n, k in sizes:

@@ -36,7 +36,7 @@ HEADER = ["function", *(f"{name}, {kind}" for kind in ("f32", "16 bits") for nam
 @dataclass(frozen=True)
 class Function:
     """A function of tensors and its meaning in float64. Errors of results below `least` count in
-    the ulp of that: they are what numbers of that size leave."""
+    the ulp of `least`, since such results remain from numbers of that size."""
 
     name: str
     fn: Callable[[Any], Tensor]
@@ -117,7 +117,7 @@ def ulps(got: Array, want: Array, dtype: DType, least: float = 0.0) -> Array:
         return np.where(got == want, 0.0, np.inf)
     bits, lowest, highest = _FORMAT[dtype]
     g, beyond = got.astype(np.float64), 2.0**highest
-    # An overflow by rounding counts as the number that infinity stands for.
+    # An overflow by rounding counts as the number in infinity's place.
     g = np.where(np.isinf(g) & np.isfinite(want), np.copysign(beyond, g), g)
     w = np.where(np.isfinite(want), np.clip(want, -beyond, beyond), want)
     size = np.maximum(np.where(np.isfinite(w), np.abs(w), 1.0), max(least, 2.0**lowest))
@@ -154,7 +154,7 @@ def largest(f: Function, device: str | None, count: int = 1_000_000) -> tuple[fl
 
 
 def widths(found: Callable[[dt.DType], Array]) -> tuple[float, float]:
-    """The largest of the errors found in float32, and of those in the two 16-bit floats."""
+    """Returns the largest of the errors found in float32, and of those in the two 16-bit floats."""
     wide, *narrow = (float(found(d).max()) for d in (dt.float32, dt.float16, dt.bfloat16))
     return wide, max(narrow)
 

@@ -1,12 +1,12 @@
 """Several Programs with their weights in one file: a model, compiled.
 
-    weft.json            the head: what the Programs are for, which device, where each tensor lies
+    weft.json            the head: purpose of the Programs, device, place of each tensor
     programs/NAME.weft   each Program, as serial.py writes one
     weights.bin          tensors, each on a multiple of 64 bytes; the member on one of 4096
-    files/NAME           what belongs to the model besides, such as its tokenizer
+    files/NAME           other files of the model, such as its tokenizer
 
-A stored zip file: the weights are mapped, not read. They may lie in a file beside it instead, which
-is named by its hash. The same bytes come of the same content.
+The file is a stored zip: weights are mapped, not read. Weights may be in a separate file in the
+same folder, named by its hash. The same content always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Bundle:
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether `path` is a file that begins as one that `write` wrote."""
+    """True if `path` is a file that begins like one from `write`."""
     try:
         with path.open("rb") as f:
             return f.read(30 + len(HEAD))[30:] == HEAD.encode()
@@ -75,7 +75,7 @@ def head_of(path: Path) -> Mapping[str, Any]:
 
 
 def write(bundle: Bundle, path: Path, beside: bool = False) -> None:
-    """Writes the file at `path`, whole or not at all; with `beside`, the tensors go into a file in
+    """Writes the file at `path`, whole or not at all. With `beside`, the tensors go into a file in
     the same folder, which is written first. Raises StorageError."""
     index, nbytes, digest = _index(bundle.tensors)
     where = f"{digest}.weights" if beside else None
@@ -123,11 +123,11 @@ def _padded(nbytes: int) -> int:
 
 
 def _entry(name: str, at: int | None = None) -> zipfile.ZipInfo:
-    """A member's entry; of one whose header stands at `at`, the data begin on a page."""
+    """Returns a member's zip entry. If its header is at `at`, the data begin on a page."""
     info = zipfile.ZipInfo(name, _STAMP)
     info.create_system, info.external_attr = 3, 0o644 << 16  # the same on every system
     if at is not None:
-        zip64 = 20  # what zipfile puts before our own field
+        zip64 = 20  # bytes that zipfile puts before our own field
         fill = -(at + 30 + len(name) + zip64 + 4) % PAGE
         info.extra = _PADDING.to_bytes(2, "little") + fill.to_bytes(2, "little") + bytes(fill)
     return info
@@ -137,8 +137,8 @@ def _entry(name: str, at: int | None = None) -> zipfile.ZipInfo:
 
 
 def read(path: Path) -> Bundle:
-    """What `write` wrote at `path`: Programs as bytes, tensors as views of the mapped file. Raises
-    FileFormatError for anything else."""
+    """Reads the file that `write` wrote at `path`: Programs as bytes, tensors as views of the
+    mapped file. Raises FileFormatError for anything else."""
     mapped = map_file(path, 22, "a compiled model has more")
     try:
         with path.open("rb") as f, zipfile.ZipFile(f) as archive:
@@ -219,8 +219,8 @@ def _tensors(
 
 
 def _start(path: Path, f: IO[bytes], info: zipfile.ZipInfo) -> int:
-    """Where a member's bytes begin: behind a header of its own, whose length the directory does
-    not say."""
+    """Returns the place of a member's bytes: behind a header of its own, whose length the directory
+    does not tell."""
     f.seek(info.header_offset)
     header = f.read(30)
     if len(header) < 30 or header[:4] != b"PK\3\4":
@@ -230,7 +230,7 @@ def _start(path: Path, f: IO[bytes], info: zipfile.ZipInfo) -> int:
 
 
 def _beside(path: Path, name: Any, digest: Any, nbytes: int) -> memoryview:
-    """The bytes of the file beside `path` that is named by its hash."""
+    """Returns the bytes of the file in the folder of `path` that is named by its hash."""
     if not isinstance(name, str) or not _BESIDE.fullmatch(name) or name != f"{digest}.weights":
         raise FileFormatError(f"{path}: weights in {str(name)[:80]!r}, which is no name of theirs")
     file = path.parent / name

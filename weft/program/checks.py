@@ -1,4 +1,4 @@
-"""What must hold of every Program before a device may play it."""
+"""The conditions on every Program that must hold before a device may run it."""
 
 from __future__ import annotations
 
@@ -132,6 +132,6 @@ def _check_args(program: Program, step: Dispatch, kernel: Kernel, what: str) -> 
 
 
 def _overlap(a: BufferRef, b: BufferRef) -> bool:
-    """Whether two ranges share a byte."""
+    """True if two ranges share a byte."""
     same = a.buffer == b.buffer and a.nbytes > 0 and b.nbytes > 0
     return same and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes

@@ -1,7 +1,7 @@
 """The contract between weft and a device. A backend author writes Caps, a Dialect and a Device.
 
 Nothing here (or in any backend) knows graphs or op names: a device allocates bytes, compiles
-kernels and plays the steps of a Program.
+kernels and runs the steps of a Program.
 """
 
 from __future__ import annotations
@@ -74,11 +74,14 @@ class Bound(abc.ABC):
     def direct(
         self, inputs: Sequence[int], outputs: Sequence[int], holder: type | None = None
     ) -> Callable[..., int] | None:
-        """For a Program in host memory, a shorter way to play it: a function of one array per
-        output and then per input (Program buffer numbers). Where each is a contiguous np.ndarray of
-        its buffer's shape and dtype, or a `holder` of one in a slot `_value`, it plays the Program
-        over them in place and returns 1; else 0, and nothing was done. None where there is none
-        (yet: a Program may have to run before it is known how it is played best)."""
+        """Returns a shorter way to run a Program in host memory, or None.
+
+        The result is a function of one array per output and then per input (Program buffer
+        numbers). If each is a contiguous np.ndarray of its buffer's shape and dtype, or a `holder`
+        of one in a slot `_value`, it runs the Program on them in place and returns 1. Otherwise it
+        does nothing and returns 0. None may become a function later: a few runs may be needed to
+        find the best way to run a Program.
+        """
         return None
 
 
@@ -156,8 +159,8 @@ class Device(abc.ABC):
         return buffer
 
     def bindable(self, program: Program, buffers: Sequence[Buffer]) -> list[Any]:
-        """What `bind` was given, if there is a fitting buffer for each of the Program's; else
-        DeviceError."""
+        """Returns the arguments for `bind`: a fitting buffer for each of the Program's. Raises
+        DeviceError if there are too few or too many."""
         if len(buffers) != len(program.buffers):
             raise DeviceError(
                 f"{program.name} has {len(program.buffers)} buffers, got {len(buffers)}"
@@ -165,7 +168,7 @@ class Device(abc.ABC):
         return [self.fitting(program, n, buffer) for n, buffer in enumerate(buffers)]
 
     def free_memory(self) -> int:
-        """How many bytes may still be allocated; 0 where the device cannot tell."""
+        """Returns the number of bytes that may still be allocated; 0 if the device cannot tell."""
         return 0
 
     def timed(self, runs: Sequence[Callable[[], None]]) -> list[float]:
@@ -185,8 +188,8 @@ class Device(abc.ABC):
         return text(kernel)
 
     def library(self) -> str:
-        """The vendor's library that does Library steps here, or why there is none; "" on devices
-        for which nobody makes one."""
+        """Returns the vendor's library that does Library steps here, or the reason why it is
+        missing; "" on devices without such libraries."""
         return ""
 
     def supports(self, dtype: DType) -> bool:

@@ -1,7 +1,7 @@
-"""A Program that nobody vouches for, made harmless before a device sees it.
+"""Makes a Program from an untrusted source harmless before a device sees it.
 
-Its kernels may touch nothing but their arguments (kernel.guard sees to that), are small enough to
-compile and to hold, and come to an end.
+Its kernels can touch only their arguments (kernel.guard ensures that), are small enough to compile
+and to hold, and come to an end.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import numpy as np
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, ShapeError
 
-FEW = 4  # floats that a sum adds up at most
-GROWTH = 4  # times the bytes of the result that a step of a stranger's formula may give
+FEW = 4  # most floats in one sum
+GROWTH = 4  # a step of an untrusted formula may give this many times the bytes of the result
 Shape = tuple[int, ...]
 Known = tuple[Shape, DType]
 
@@ -29,8 +29,8 @@ STEPS = frozenset((*_NUMBERS, *_MOVES, *_OWN))
 
 
 def takes(op: str, given: DType | None, made: DType, joined: int = 1) -> bool:
-    """Whether a step of this name is one of STEPS, and casts whole numbers only, and sums those or
-    few (`joined`) others, which NumPy adds up in their order."""
+    """True if `op` is one of STEPS with supported dtypes. Casts take whole numbers only. Sums take
+    whole numbers, or a few (`joined`) other numbers, which NumPy adds in order."""
     if op == "cast":
         return given is not None and (given.name, made.name) in _CASTS
     few = made.name == "float32" and joined <= FEW
@@ -68,7 +68,7 @@ class Formula(NamedTuple):
         return np.ascontiguousarray(values[-1])
 
     def check(self, shape: Shape, dtype: DType) -> str | None:
-        """What is wrong with it as the recipe of a buffer, or None."""
+        """Returns the fault of this formula as the recipe of a buffer, or None."""
         try:
             known: list[Known] = [(s, as_dtype(d)) for _, s, d in self.sources]
             most = GROWTH * (max(math.prod(s) for s, _ in (*known, (shape, dtype))) + 64)
@@ -84,7 +84,7 @@ class Formula(NamedTuple):
         return None if self.steps and known[-1] == (shape, dtype) else f"it gives {known[-1:]}"
 
     def plain(self) -> list[Any]:
-        """As JSON has it."""
+        """Returns the formula as JSON values."""
         steps = [[s.op, list(s.operands), dict(s.attrs)] for s in self.steps]
         return [[[n, list(s), d] for n, s, d in self.sources], steps]
 
@@ -139,7 +139,7 @@ def _run(step: Step, values: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _shape_of(step: Step, given: Sequence[Known]) -> Known | None:
-    """What a step gives; None where it cannot be done."""
+    """Returns the shape and dtype of a step's result, or None if the step is not possible."""
     op, attrs = step.op, step.attrs
     if op == "const":
         shape, dtype = tuple(attrs["shape"]), as_dtype(attrs["dtype"])

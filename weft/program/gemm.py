@@ -36,7 +36,7 @@ class Matrix:
 
     @property
     def row_major(self) -> bool:
-        """Whether the elements of a row are next to each other."""
+        """True if the elements of a row are next to each other."""
         return self.strides[2] == 1
 
     @property
@@ -47,9 +47,11 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """c[t] = gelu?(a[t] b[t] + bias + residual[t]) for t < batch, summed in float32 (int8: int32)
-    and rounded once; a [m, k], b [k, n], c and residual [m, n], bias [n] for each row. `gelu` is
-    the tanh form."""
+    """The product c[t] = gelu?(a[t] b[t] + bias + residual[t]) for t < batch.
+
+    Sums are float32 (int8: int32) and are rounded once. Shapes: a [m, k], b [k, n], c and residual
+    [m, n], bias [n] for each row. `gelu` is the tanh form.
+    """
 
     m: int
     n: int
@@ -64,15 +66,16 @@ class Gemm:
 
 
 def plain(x: Matrix, rows: int, columns: int) -> bool:
-    """Whether a matrix of these sides is one that libraries take: rows or columns contiguous and
-    not overlapping."""
+    """True if libraries take a matrix with these sides: rows or columns contiguous and not
+    overlapping."""
     _, i, j = x.strides
     return i >= columns if j == 1 else i == 1 and j >= rows
 
 
 def check_gemm(g: Gemm, buffers: Sequence[Buffer], want: Callable[[bool, str], None]) -> None:
-    """Calls want(holds, message) for everything that makes `g` a product of these arguments of a
-    kernel: all that it touches lies in them, it writes the one that the kernel writes, whole."""
+    """Calls want(holds, message) for every condition on `g` as a product of these kernel arguments.
+    All its accesses must lie within them, and it must write the kernel's written argument,
+    whole."""
     sides = (g.m, g.n, g.k, g.batch)
     want(all(type(s) is int and 0 < s < MAX_SIDE for s in sides), f"has sides {sides!r}")
     want(type(g.gelu) is bool, f"has gelu {g.gelu!r}")

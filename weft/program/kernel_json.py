@@ -43,7 +43,8 @@ def _all(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, tuple) and all(map(holds, value))
 
 
-# What a field declared so may hold: the values of a stranger's file are taken for nothing else.
+# The accepted values of a field by its declared type: values of an untrusted file are never
+# coerced.
 _SHAPES: dict[Any, Callable[[Any], bool]] = {
     "Expr": _is(Expr), "Expr | None": _is(Expr, type(None)), "tuple[Expr, ...]": _all(_is(Expr)),
     "tuple[Stmt, ...]": _all(_is(ir.Stmt)), "Block": _is(ir.Block),

@@ -1,4 +1,4 @@
-"""The memory of a Program that nobody vouches for."""
+"""The memory of a Program from an untrusted source."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from weft.program.array import DeviceArray
 from weft.program.device import Buffer, Device
 from weft.program.program import BufferSpec
 
-Pool = list[tuple[Buffer, weakref.ref[DeviceArray] | None]]  # memory, and who holds it
-KEPT = 3  # results of one output whose memory waits to be used again
-_SMALL = 1 << 12  # bytes: below, NumPy's own memory is as good
+Pool = list[tuple[Buffer, weakref.ref[DeviceArray] | None]]  # memory, and its holder
+KEPT = 3  # results of one output kept for reuse
+_SMALL = 1 << 12  # bytes: below this, NumPy's own memory is as good
 
 
 def maker(device: Device, spec: BufferSpec, pool: Pool) -> Callable[[], np.ndarray]:
-    """What makes arrays for an output in host memory, content undefined. Buffers of `pool` that
-    nobody holds leave it to be their memory."""
+    """Returns a function that makes arrays for an output in host memory, content undefined. Unused
+    buffers of `pool` leave it and become the arrays' memory."""
     shape, dtype = spec.shape, spec.dtype.numpy
     if spec.nbytes < _SMALL:
         return lambda: np.empty(shape, dtype)
@@ -29,8 +29,8 @@ def maker(device: Device, spec: BufferSpec, pool: Pool) -> Callable[[], np.ndarr
 
 
 class Results:
-    """Arrays in a device's aligned memory, each given again once nobody holds it or a view of it,
-    which CPython's counts of references tell."""
+    """Arrays in a device's aligned memory. Each is reused once no references to it or to its views
+    remain, according to CPython's reference counts."""
 
     def __init__(self, device: Device, spec: BufferSpec, buffers: Iterable[Buffer]) -> None:
         self._device, self._spec, self._dtype = device, spec, spec.dtype.numpy

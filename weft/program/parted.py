@@ -1,4 +1,4 @@
-"""Programs cut between a device and the host, and the Session that plays them in order.
+"""Programs cut between a device and the host, and the Session that runs them in order.
 
 Only values move between the two, each at most once per run and direction, and every move is
 counted: device memory to host memory (`Device.read`), host memory to device memory
@@ -99,7 +99,7 @@ class PartedSession:
         self.moved = 0  # bytes
         self.weights: dict[str, Buffer] = {}  # on the device
         self._on: dict[Side, Device] = {"device": device, "host": host}
-        self._landing: dict[str, DeviceArray] = {}  # where values from the host go
+        self._landing: dict[str, DeviceArray] = {}  # destinations of values from the host
         arenas = {"device": arena or Arena(device), "host": Arena(host)}
         held: dict[Side, dict[str, Value]] = {"device": {}, "host": {}}
         self.sessions: list[Session] = []
@@ -123,7 +123,7 @@ class PartedSession:
         buffer = value.buffer if isinstance(value, DeviceArray) else value
         if not isinstance(buffer, Buffer) or buffer.device is self._on[side]:
             return value
-        if isinstance(value, DeviceArray):  # which a recipe may make something else of
+        if isinstance(value, DeviceArray):  # a recipe may change such a value
             return value.numpy()
         return buffer.device.read(buffer, spec.shape, spec.dtype)
 

@@ -1,4 +1,4 @@
-"""Program: the compiled form that every device plays. Data only; running it needs no compiler."""
+"""Program: the compiled form that every device runs. Data only; running it needs no compiler."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Library(Dispatch):
-    """A Dispatch whose result is also a matrix product: a device that has its vendor's library may
-    let that compute `gemm` of `args` instead of running the kernel. Every other device runs it."""
+    """A Dispatch whose result is also a matrix product. A device with its vendor's library may let
+    it compute `gemm` of `args`; any other device runs the kernel."""
 
     gemm: Gemm = field(kw_only=True)
 

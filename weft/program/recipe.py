@@ -1,4 +1,4 @@
-"""How a weight's buffer is made of the weight: part of it, or its rows in another order."""
+"""The recipe of a weight's buffer: part of the weight, or its rows in another order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ ITEMS = (1, 4)  # elements, of one byte each where they are several
 
 
 class Recipe(NamedTuple):
-    """A weight buffer holds rows of the weight `whole`, which has `rows` of them: from `start` on,
-    as many as fit. Where `lanes` > 1 so many rows are interleaved, `item` elements of each at a
-    time: of w[N, K] the buffer is [N / lanes, K / item, lanes * item], in which element
-    (i, j, l * item + u) is w[i * lanes + l, j * item + u]."""
+    """The rows of the weight `whole` that a buffer holds, and their order.
+
+    The weight has `rows` rows; the buffer holds them from `start` on, as many as fit. If `lanes` >
+    1, that many rows are interleaved, `item` elements of each at a time. For w[N, K] the buffer is
+    [N / lanes, K / item, lanes * item]. Its element (i, j, l * item + u) is w[i * lanes + l, j *
+    item + u].
+    """
 
     whole: str
     start: int
@@ -24,7 +27,7 @@ class Recipe(NamedTuple):
     item: int = 1
 
     def sound(self, shape: tuple[int, ...]) -> bool:
-        """Whether a buffer of this shape can hold what the recipe says."""
+        """True if a buffer of this shape can hold the recipe's rows."""
         if self.lanes == 1:
             return bool(shape) and self.start + shape[0] <= self.rows
         whole = len(shape) == 3 and self.item in ITEMS and shape[2] == self.lanes * self.item

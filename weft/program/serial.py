@@ -3,7 +3,7 @@
     program.json         buffers, steps, scalars, kernel heads
     kernels.json         one body text per kernel
     consts.safetensors   constant buffers, by name
-    report.json          what the compiler decided (for people)
+    report.json          the compiler's decisions (for people)
 
 Everything read is checked: a truncated, inconsistent or hostile file raises FileFormatError.
 """
@@ -43,7 +43,7 @@ from weft.program.recipe import Recipe
 
 FORMAT = 2
 MEMBERS = ("program.json", "kernels.json", "consts.safetensors")
-MAX_BYTES = 1 << 32  # of a Program file: weights are not in it
+MAX_BYTES = 1 << 32  # largest Program file: weights are not in it
 
 PathLike = str | os.PathLike[str]
 
@@ -89,7 +89,7 @@ def _json(value: Any) -> bytes:
 
 
 def head(program: Program) -> dict[str, Any]:
-    """What program.json holds of a Program (docs/file-format.md), as JSON values."""
+    """Returns the content of program.json for a Program (docs/file-format.md), as JSON values."""
     return {
         "format": FORMAT,
         "name": program.name,

@@ -28,10 +28,10 @@ _WRAP_BYTES = 1 << 16  # below this, copying an input is cheaper than rebinding
 class Session:
     """One Program on one device, for one thread at a time.
 
-    `weights` maps names to NumPy arrays (copied once, or used in place where the device allows)
-    or to Buffers that another Session already holds (`session.weights`, which has a weight cut for
-    the device under the names of its buffers); `state` likewise, else state starts as zeros.
-    Raises UsageError for a missing weight, ShapeError or DTypeError for one that does not fit,
+    `weights` maps names to NumPy arrays (copied once, or used in place where the device allows) or
+    to Buffers of another Session. `session.weights` gives those; it lists a weight cut for the
+    device under the names of its buffers. `state` takes the same; otherwise state starts as zeros.
+    Raises UsageError for a missing weight, ShapeError or DTypeError for one that does not fit, and
     LimitError or OutOfMemoryError for sizes that the device cannot hold.
     """
 
@@ -55,11 +55,11 @@ class Session:
         self._ranges = program.scalar_ranges
         check_fits(program, device)
         self._index = {b.name: i for i, b in enumerate(program.buffers)}
-        self._pool: dict[int, Pool] = {}  # of each output
+        self._pool: dict[int, Pool] = {}  # one pool per output
         with ordering(device) as self._threads:
             given = weights or {}, state or {}
             self._buffers = [self._make(i, spec, *given) for i, spec in enumerate(program.buffers)]
-        self._own = {i: self._buffers[i] for i in program.inputs}  # where NumPy inputs go
+        self._own = {i: self._buffers[i] for i in program.inputs}  # memory for NumPy inputs
         self._inputs = {program.buffers[i].name: i for i in program.inputs}
         self._seen: dict[int, np.ndarray] = {}  # inputs read in place at the last run
         self._small = self._small_inputs() if device.is_host else {}
@@ -73,13 +73,13 @@ class Session:
 
     @property
     def input_names(self) -> Collection[str]:
-        """What `run` takes."""
+        """The names of the inputs that `run` takes."""
         return self._inputs
 
     @property
     def products(self) -> Mapping[int, str]:
-        """Who does each Library step, by its number in the Program: a vendor's library by name, or
-        the step's own kernel and why."""
+        """The worker of each Library step, by its number in the Program: a vendor's library by
+        name, or the step's own kernel and the reason."""
         steps = enumerate(self.program.steps)
         taken: Mapping[int, str] = self._bound.products
         return {n: taken.get(n, OWN_KERNEL) for n, s in steps if isinstance(s, Library)}
@@ -123,7 +123,7 @@ class Session:
         return buffer
 
     def _small_inputs(self) -> dict[int, np.ndarray]:
-        """Arrays over the memory where NumPy inputs go, of those small enough to be copied."""
+        """Returns arrays over the memory of those NumPy inputs that are small enough to copy."""
         specs = ((i, self.program.buffers[i]) for i in self.program.inputs)
         small = ((i, s) for i, s in specs if 0 < s.nbytes < _WRAP_BYTES)
         return {i: DeviceArray(self._own[i], s.shape, s.dtype).view() for i, s in small}
@@ -150,7 +150,7 @@ class Session:
         return self._place(spec, recipe.rows_of(value, spec.shape[1:], spec.shape[0]))
 
     def _sources(self, formula: Formula, weights: Mapping[str, Value]) -> dict[str, Any]:
-        """What a formula reads, on the host."""
+        """Returns the host values of a formula's weights."""
         for name in formula.names:
             if name not in weights:
                 raise UsageError(f"{self.program.name}: weight {name!r} was not given")
@@ -224,16 +224,17 @@ class Session:
         scalars: Mapping[str, int] | None,
         in_place: bool,
     ) -> list[DeviceArray]:
-        """With `in_place`, large host inputs are read where they lie: the caller waits for the
-        run, so nobody can change them meanwhile."""
+        """Binds, submits and returns the outputs. With `in_place`, large host inputs are read in
+        place: the caller waits for the run, so they cannot change meanwhile."""
         self._bind_inputs(inputs, in_place)
         outputs = self._bind_outputs()
         self.device.submit(self._bound, self._scalars(scalars or {}))
         return outputs
 
     def direct(self, names: Sequence[str], holder: type | None = None) -> Direct | None:
-        """A shorter way to run a Program in host memory, where there is one: what makes arrays for
-        the outputs, and Bound.direct's function of these and then the inputs `names`."""
+        """Returns a shorter way to run a Program in host memory, or None: functions that make
+        arrays for the outputs, and Bound.direct's function of these arrays and then the inputs
+        `names`."""
         p = self.program
         specs = [p.buffers[i] for i in p.outputs]
         plain = all(spec.role == "output" for spec in specs) and len(set(p.outputs)) == len(specs)
@@ -252,8 +253,8 @@ class Session:
         inputs: Mapping[str, Value] | Sequence[Value] = (),
         scalars: Mapping[str, int] | None = None,
     ) -> list[int]:
-        """Binds inputs and outputs as `run` does, without running; the scalar buffer's content.
-        For tools that play the steps themselves."""
+        """Binds inputs and outputs as `run` does, without running. Returns the content of the
+        scalar buffer. For tools that run the steps themselves."""
         self._bind_inputs(inputs)
         self._bind_outputs()
         return self._scalars(scalars or {})
@@ -279,7 +280,7 @@ class Session:
     def _bind_input(self, i: int, spec: BufferSpec, value: Value, in_place: bool) -> None:
         seen = self._seen.get(i)
         if seen is not None and seen is value and in_place and seen.shape == spec.shape:
-            return  # the very array of the last run, read where it lies
+            return  # the same array as in the last run, read in place
         self._seen.pop(i, None)
         if (small := self._small.get(i)) is not None and _alike(value, small):
             self._set(i, self._own[i])

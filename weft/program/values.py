@@ -12,7 +12,7 @@ INT32 = -(2**31), 2**31 - 1
 
 
 def zeros(spec: BufferSpec) -> np.ndarray:
-    """What a state starts as. Raises OutOfMemoryError."""
+    """Returns the initial content of a state. Raises OutOfMemoryError."""
     try:
         return np.zeros(spec.shape, spec.dtype.numpy)
     except (MemoryError, ValueError):  # ValueError: more elements than an address can count

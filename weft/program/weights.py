@@ -18,7 +18,7 @@ from weft.program.program import BufferSpec, Program
 from weft.program.recipe import Recipe
 from weft.program.values import check_fit
 
-_PIECE = 1 << 22  # bytes that are brought into order at a time
+_PIECE = 1 << 22  # bytes that are reordered at a time
 
 
 def ordering(device: Device) -> Executor:
@@ -53,7 +53,8 @@ def interleaved(
 
 
 def arranged(recipe: Recipe, spec: BufferSpec, value: Any) -> np.ndarray:
-    """What the buffer `spec` holds of the weight `value`, as an array. Raises as `interleaved`."""
+    """Returns the content of buffer `spec` for the weight `value`, as an array. Raises as
+    `interleaved` does."""
     if recipe.lanes == 1:
         return recipe.rows_of(value, spec.shape[1:], spec.shape[0])
     turned = np.ascontiguousarray(_turned(recipe, spec, value))
@@ -76,8 +77,8 @@ def _items(array: np.ndarray, item: int) -> np.ndarray:
 
 
 class Ordered(Mapping[str, np.ndarray]):
-    """What the weight buffers of some Programs hold, by name; each is made when it is asked for.
-    Raises CompileError where two Programs want different things under one name."""
+    """The content of the weight buffers of some Programs, by name; each is made on first access.
+    Raises CompileError if two Programs want different content under one name."""
 
     def __init__(self, programs: Mapping[str, Program], weights: Mapping[str, np.ndarray]) -> None:
         self._weights = weights
