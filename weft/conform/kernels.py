@@ -45,8 +45,7 @@ _F32_SPECIAL = np.array(
 
 
 def sample(dtype: DType, seed: int = 0, n: int = _N) -> np.ndarray:
-    """Returns values of a dtype with its corners among them (without NaN, whose payload is not
-    defined)."""
+    """Returns values of a dtype with its corners among them (no NaN: its payload is undefined)."""
     rng = np.random.default_rng(seed)
     if dtype is dt.bool_:
         return rng.integers(0, 2, n).astype(bool)
