@@ -120,8 +120,8 @@ class DiskCache:
                 self.prune()
 
     def prune(self) -> int:
-        """When the total is over the limit, removes the files used least recently until it is well
-        below. Returns the bytes that were freed."""
+        """Removes the least recently used files if the total is over the limit, until it is well
+        below. Returns the number of bytes freed."""
         return 0 if self.shelf is None else self.shelf.prune()
 
 

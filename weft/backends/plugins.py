@@ -30,7 +30,7 @@ def plugins() -> list[Plugin]:
 
 @dataclass(frozen=True)
 class Plugin:
-    """One kind of device of another package. Its code is a stranger's: it may raise anything."""
+    """One kind of device of another package. Its code is untrusted: it may raise anything."""
 
     entry: metadata.EntryPoint
 

@@ -138,7 +138,7 @@ class _Moves:
         return simplify(make("broadcast", self._as(node.inputs[0], perm), shape=shape)), perm
 
     def _reshape(self, node: Node, perm: tuple[int, ...]) -> tuple[Node, tuple[int, ...]] | None:
-        """Axes cut into several or joined, where those that meet lie side by side in the base."""
+        """Moves a transpose past a reshape whose split or joined axes are adjacent in the base."""
         runs = [(tuple(perm[a] for a in old), new) for old, new in _runs(node)]
         if any(spots != tuple(range(spots[0], spots[0] + len(spots))) for spots, _ in runs):
             return None

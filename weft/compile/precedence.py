@@ -45,7 +45,7 @@ class Precedence:
         return True
 
     def _move(self, a: int, b: int) -> bool:
-        """Makes a stand before b, which stands before it; False where b leads to a."""
+        """Moves a before b, where b precedes it; returns False if b leads to a."""
         low, high = self._rank[b], self._rank[a]
         later = self._reached(b, lambda i: self._users[i], lambda r: r <= high)
         if a in later:

@@ -86,7 +86,7 @@ def _rows(weights: Sequence[Node], caps: Caps) -> int:
 
 
 def _range(weight: Node, start: int, rows: int) -> Node:
-    """So many rows of a weight from one on, or as many as there are."""
+    """Returns `rows` rows of a weight from `start` on, or the remaining ones."""
     stop = min(start + rows, weight.shape[0])
     attrs = {**weight.attrs, "part": (start, stop), "whole": weight.shape}
     shape = (stop - start, *weight.shape[1:])

@@ -27,9 +27,10 @@ class Entry(NamedTuple):
 
 
 class Shelf(NamedTuple):
-    """The files of one kind: `folder` holds them, or with `halls` folders of such names in it do;
-    `names` are theirs. Anything else there is somebody else's. `limit` is in bytes. With `notes`,
-    a file of that folder has the time of last use: the files' own times stay as they are."""
+    """The files of one kind in `folder`, or with `halls` in its subfolders of those names. `names`
+    matches these files; anything else there belongs to others. `limit` is in bytes. With `notes`, a
+    file of that folder records the time of last use, so that the files' own times stay
+    unchanged."""
 
     folder: Path
     names: re.Pattern[str]
@@ -70,7 +71,7 @@ class Shelf(NamedTuple):
                 os.utime(self.notes / path.name, follow_symlinks=False)
 
     def _noted(self, path: Path) -> float:
-        """When a use of a file was noted; 0.0 where none was."""
+        """Returns the recorded time of a file's last use, or 0.0."""
         try:
             return 0.0 if self.notes is None else os.lstat(self.notes / path.name).st_mtime
         except OSError:

@@ -107,7 +107,7 @@ class Confined:
             self._process = self._finalizer = None
 
     def forget(self) -> None:
-        """In a forked process: lets go of the parent's child, which must see its pipe end."""
+        """Releases, in a forked process, the parent's child, which must see its pipe end."""
         process, self._process, self._finalizer = self._process, None, None
         if process is not None:
             _close_pipes(process)

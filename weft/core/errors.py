@@ -28,7 +28,7 @@ class OutOfMemoryError(LimitError, MemoryError):
 
 
 class BusyError(LimitError):
-    """More is asked for at once than may wait: try again later."""
+    """The error for more concurrent requests than may wait: try again later."""
 
 
 class TraceError(WeftError, RuntimeError):
@@ -76,4 +76,4 @@ class UnknownDeviceError(UsageError, DeviceError):
 
 
 class RankError(WeftError, RuntimeError):
-    """Another process of the same work that is lost, silent, or not what it has to be."""
+    """The error for another process of the same work that is lost, silent, or of the wrong kind."""

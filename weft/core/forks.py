@@ -19,7 +19,7 @@ from weft.core.errors import DeviceError
 
 
 class _Torn:
-    """In a lock's place: what it guarded was being changed by a thread that the child lacks."""
+    """Takes a lock's place if its data was being changed by a thread that the child lacks."""
 
     def __init__(self, why: str) -> None:
         self.why = why

@@ -15,7 +15,7 @@ from weft.core.private import open_regular
 
 
 class MappedFile(mmap.mmap):
-    """A file's bytes, read where they lie."""
+    """A file's bytes, read in place."""
 
     path: Path
     status: os.stat_result  # when it was mapped

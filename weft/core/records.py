@@ -47,8 +47,8 @@ def to_data(value: Any) -> Any:
 
 
 def from_data(kind: type[Record], data: Any, where: str) -> Record:
-    """The `kind` that `to_data` made `data` of. Raises FileFormatError, which names `where` and the
-    field, for what none can be made of."""
+    """Returns the `kind` from which `to_data` made `data`. Raises FileFormatError, which names
+    `where` and the field, for other data."""
     made: Record = _read(kind, data, where, 0)
     return made
 

@@ -33,8 +33,8 @@ class Watch(Protocol):
         """The active threads of `batch` are about to run the statements of `block` once."""
 
     def access(self, batch: Batch, buffer: ir.Buffer, at: np.ndarray, rows: np.ndarray) -> None:
-        """Thread `rows[i]` of the batch reads or writes element `at[i]` of `buffer`; what one
-        thread does with one node stands together."""
+        """Records that thread `rows[i]` of the batch reads or writes element `at[i]` of `buffer`.
+        Accesses of one thread by one node are adjacent."""
 
 
 class Batch:

@@ -195,7 +195,8 @@ def shuffle(lanes: Sequence[int], a: Expr, b: Expr | None = None) -> Expr:
 
 
 def lookup(table: Expr, index: Expr) -> Expr:
-    """For each lane of `index` (int32) the lane of `table` (f32) that its lowest bits name."""
+    """Returns, for each lane of `index` (int32), the lane of `table` (f32) that its lowest bits
+    name."""
     return ir.Vec("lookup", (table, index), Type(dt.float32, index.type.lanes))
 
 

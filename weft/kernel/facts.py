@@ -36,7 +36,8 @@ class Facts:
                 self._bounds[key].pop()
 
     def add(self, facts: Iterable[Sum]) -> None:
-        """Also what follows for the operands of a quotient, minimum or maximum in a fact."""
+        """Adds facts, and their consequences for the operands of a quotient, minimum or maximum in
+        them."""
         found = [fact for fact in facts if fact.range[1] > 0 and fact.terms]
         for fact in found:  # other facts already show in their atoms' ranges
             self._add(fact)

@@ -189,7 +189,7 @@ class Ranges:
         return self.unknown(low, high, e.type.lanes > 1)
 
     def bounds(self, total: Sum) -> Range:
-        """Between which numbers a sum lies."""
+        """Returns the least and greatest value of a sum."""
         return self.facts.low(total), self.facts.high(total)
 
     # -- arithmetic

@@ -19,7 +19,7 @@ Bound = tuple[bool, int, "Sum"]  # (True, k, S): k * atom <= S; (False, k, S): k
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """One unknown number, the same wherever its key stands. `lanes`: each lane has its own (`iota`:
+    """One unknown number, the same wherever its key occurs. `lanes`: each lane has its own (`iota`:
     and it is the lane's number)."""
 
     key: str
@@ -43,7 +43,7 @@ class Sum:
 
     @property
     def range(self) -> Range:
-        """Between which numbers it lies, as far as its atoms' ranges tell."""
+        """The least and greatest value, as far as its atoms' ranges tell."""
         low = high = self.const
         for c, atom in self.terms.values():
             low += c * (atom.low if c > 0 else atom.high)

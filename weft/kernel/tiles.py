@@ -131,7 +131,7 @@ def play(batch: Batch, s: ir.TileOp) -> None:
 
 
 def _move(batch: Batch, s: ir.TileOp, tile: ir.Tile, width: int, active: np.ndarray) -> None:
-    """load, store and scale, for which the subgroup's first thread stands."""
+    """Performs load, store and scale, as accesses by the subgroup's first thread."""
     assert s.memory is not None and s.index is not None
     index = np.broadcast_to(batch.eval(s.index), (batch.n, 1)).astype(np.int64)
     alike = index.reshape(-1, width) == index[::width]

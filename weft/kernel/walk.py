@@ -83,7 +83,7 @@ def assigned(s: Stmt) -> dict[str, list[Expr]]:
 
 
 def changed(node: Any, **fields: Any) -> Any:
-    """The node with these fields: itself where they are what it has."""
+    """Returns the node with these fields, or the node itself if it has them already."""
     same = all(getattr(node, name) is value for name, value in fields.items())
     return node if same else replace(node, **fields)
 

@@ -107,7 +107,8 @@ def _silu_grad(x: Value, g: Value) -> Value:
 
 
 def _relu_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
-    """By the result, which is in memory anyway; a NaN passes the gradient on, as in PyTorch."""
+    """Returns the gradient from the result, which is in memory anyway; a NaN passes the gradient
+    on, as in PyTorch."""
     return (f.where(f.less_equal(out, 0), 0, g),)
 
 
@@ -152,7 +153,7 @@ def _halves(c: Value, interleaved: bool) -> tuple[Value, Value]:
 
 
 def _rope(x: Value, cos: Value, sin: Value, *, interleaved: bool) -> Value:
-    """Pairs (a, b) turned by an angle: (a cos - b sin, b cos + a sin) (Su et al. 2021). A pair is
+    """Rotates pairs (a, b) by an angle: (a cos - b sin, b cos + a sin) (Su et al. 2021). A pair is
     (i, i + D/2), as in Hugging Face checkpoints, or (2i, 2i + 1) when interleaved."""
     n, h, d = aval(x).shape
     half = d // 2
@@ -173,7 +174,7 @@ def _rope(x: Value, cos: Value, sin: Value, *, interleaved: bool) -> Value:
 def _rope_vjp(
     g: Value, out: Value, x: Value, cos: Value, sin: Value, *, interleaved: bool
 ) -> Sequence[Any]:
-    """x is turned back; an angle's gradients are sums over the heads."""
+    """Rotates x back; an angle's gradients are sums over the heads."""
 
     def halves() -> list[Value]:
         return [*_halves(compute(g), interleaved), *_halves(compute(x), interleaved)]

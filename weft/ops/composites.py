@@ -136,7 +136,7 @@ def _log_softmax_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
 
 
 def _chunks(rows: int) -> int:
-    """In how many equal parts a sum over rows is done: as many as divide them, up to 64."""
+    """Returns the number of equal parts of a sum over rows: a divisor of their number, up to 64."""
     return next(c for c in range(min(rows, 64), 0, -1) if rows % c == 0)
 
 

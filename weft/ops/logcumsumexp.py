@@ -46,8 +46,8 @@ def _ratio(x: Value, y: Value) -> Value:
 
 
 def _vjp(g: Value, out: Value, x: Value, *, axis: int) -> Sequence[Any]:
-    """By x[i]: exp(x[i] - y[i]) times the sum of g[j] exp(y[i] - y[j]) over j >= i, where no factor
-    is above 1 as y grows."""
+    """Returns the gradient by x[i]: exp(x[i] - y[i]) times the sum of g[j] exp(y[i] - y[j]) over j
+    >= i. No factor is above 1, since y grows."""
     narrow = aval(x).dtype
     g, out, x = (f.cast(v, dt.compute_dtype(narrow)) for v in (g, out, x))
     factor = _ratio(out, shifted(out, axis, 1, math.inf, True))

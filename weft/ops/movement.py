@@ -132,7 +132,7 @@ def _broadcast_vjp(g: Value, out: Value, x: Value, *, shape: Ints) -> Sequence[A
 def _slice_vjp(
     g: Value, out: Value, x: Value, *, starts: Ints, stops: Ints, steps: Ints
 ) -> Sequence[Any]:
-    """The elements go back where they came from: turned round, spread out, then padded."""
+    """Moves the gradient's elements back to their places: reversed, spread out, then padded."""
     shape = list(aval(g).shape)
     if 0 in shape:
         return (f.full_like(x, 0),)

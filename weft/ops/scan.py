@@ -218,8 +218,9 @@ def _scan_vjp(
 
 
 def _prod_slope(g: Value, out: Value, x: Value, axis: int, reverse: bool) -> Value:
-    """By x[i]: the sum of g y from i on over x[i]. Where that is zero, the product of what comes
-    before i times the sum over j >= i of g[j] and the factors between i and j."""
+    """Returns the gradient by x[i]: the sum of g y from i on, over x[i]. Where that is zero, it is
+    the product of the elements before i times the sum over j >= i of g[j] and the factors between i
+    and j."""
     whole = scan(times(g, out), "sum", axis, False, not reverse)
     before = shifted(out, axis, 1, 1, reverse)
     factor = shifted(x, axis, 1, 1, not reverse)
@@ -291,7 +292,8 @@ def part(x: Value, axis: int, start: int, length: int) -> Value:
 
 
 def _prod_vjp(g: Value, out: Value, x: Value, *, axes: tuple[int, ...]) -> Sequence[Any]:
-    """By x[i]: g y / x[i], or the product of what comes before i and of what comes after."""
+    """Returns the gradient by x[i]: g y / x[i], or the product of the elements before i and after
+    it."""
     shape, narrow = aval(x).shape, aval(x).dtype
     if 0 in shape:
         return (f.full_like(x, 0),)

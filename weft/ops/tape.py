@@ -119,7 +119,7 @@ def remember(what: str, out: Value, inputs: tuple[Value, ...], rule: Rule) -> Va
 
 
 def changed(what: str, operand: object) -> str:
-    """The message for an operand whose content is no longer what it was in the forward pass."""
+    """Returns the message for an operand whose content changed since the forward pass."""
     return (
         f"backward through {what}: its operand {operand} was written after the forward pass (by a "
         "compiled function, or assigned to); call backward before, or compute forward again"

@@ -45,7 +45,7 @@ def _scalar(em: Emitter, node: Node, index: Index) -> Expr:
 
 
 def _cast(em: Emitter, node: Node, index: Index) -> Expr:
-    """A cast to a narrow float rounds, though the value goes on as f32."""
+    """Emits a cast. A cast to a narrow float rounds, though the value stays f32."""
     wide = kb.cast(em.value(node.inputs[0], index), dt.compute_dtype(node.dtype))
     return kb.cast(wide, node.dtype)
 

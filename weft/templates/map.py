@@ -196,7 +196,7 @@ def _vectors_per_thread(caps: Caps, total: Bound, threads: int, config: Mapping[
 
 
 def _together(em: Emitter, places: Sequence[Index]) -> None:
-    """Every output at several places: what is read is asked for before anything is written."""
+    """Writes every output at several places: all loads come before any store."""
     outputs = em.group.outputs
     found = []
     for index in places:

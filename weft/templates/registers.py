@@ -1,4 +1,4 @@
-"""Vectors in registers: squares turned, lanes woven, folded and masked."""
+"""Vectors in registers: squares transposed, lanes interleaved, folded and masked."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Sums of zero-padded pieces become one concatenation: what the derivatives of slices add up to.
+"""Turns sums of zero-padded pieces, which derivatives of slices produce, into one concatenation.
 
-Equal in value; a piece's -0.0 stays what it is (added to a padding's 0.0 it would become 0.0).
+Values are equal; a piece's -0.0 stays -0.0 (added to a padding's 0.0 it would become 0.0).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from weft.transform.rebuild import make, remake, rewrite
 
 
 def join_pads(graph: Graph) -> Graph:
-    """The graph with add(pad(x), pad(y)), where x and y lie side by side along one axis, as a
+    """Returns the graph with add(pad(x), pad(y)), where x and y are adjacent along one axis, as a
     concat (padded where something is left on either side)."""
 
     def visit(node: Node, inputs: tuple[Node, ...]) -> Node:

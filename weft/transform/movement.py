@@ -112,7 +112,7 @@ def _slice(node: Node, x: Node) -> Node | None:
 
 
 def _slice_of_part(node: Node, joined: Node) -> Node | None:
-    """A slice that lies in one part of a concat, taken from that part."""
+    """Takes a slice within one part of a concat from that part."""
     axis, at = joined.attrs["axis"], 0
     starts, stops = list(node.attrs["starts"]), list(node.attrs["stops"])
     for part in joined.inputs:

@@ -1,4 +1,4 @@
-"""Building nodes and rewriting graphs: what every transform is made of."""
+"""Builds nodes and rewrites graphs: the tools of every transform."""
 
 from __future__ import annotations
 

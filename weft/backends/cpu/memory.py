@@ -1,4 +1,4 @@
-"""Host memory as device buffers: aligned, pooled for reuse, or a NumPy array as it stands."""
+"""Host memory as device buffers: aligned, pooled for reuse, or a NumPy array in place."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 
 class Places:
-    """The CPUs of `workers` workers (Linux; elsewhere nothing is ever asked for)."""
+    """The CPUs of `workers` workers (Linux; elsewhere it does nothing)."""
 
     def __init__(self, workers: int) -> None:
         self._here = _getcpu() if workers else None
@@ -30,7 +30,7 @@ class Places:
         self._threads.append(thread)
 
     def settle(self) -> None:
-        """Before a run: keeps the caller's CPU free of workers."""
+        """Keeps the caller's CPU free of workers, before a run."""
         if self._here is None or len(self._threads) < self._workers:
             return
         cpu = self._here()

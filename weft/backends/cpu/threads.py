@@ -119,7 +119,7 @@ class Workers:
             self._run(self._pool, table, steps, scalars)
 
     def _ready(self) -> None:
-        """Before a run that workers may help with."""
+        """Prepares the workers for a run."""
         if not self._started:
             self._start()
         self._places.settle()

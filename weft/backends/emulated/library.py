@@ -40,7 +40,8 @@ def _memset(word: str, name: str = "memset") -> Function:
 
 
 def _memmove(word: str, name: str) -> Function:
-    """Also memcpy: downwards where the target lies behind."""
+    """Builds memmove, which also serves as memcpy: it copies downwards where the target is behind
+    the source."""
     f = Function(name, f"ptr to, ptr from, {word} bytes", "ptr", local=False)
     size = _wide(f["bytes"])
     behind = f.let("i1", f"icmp ugt {f['to']}, {f['from'].text}")

@@ -1,4 +1,4 @@
-"""Places in a fixed range of addresses: first fit, neighbours joined when given back."""
+"""Places in a fixed range of addresses: first fit, neighbours joined when freed."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Process:
         return DeviceError(f"{self.machine.name}: {self.lost}")
 
     def close(self) -> None:
-        """Ends the process; its memory stays readable while somebody holds it."""
+        """Ends the process; its memory stays readable while a reference to it remains."""
         self.lost = self.lost or "closed"
         if not self.ours:
             return

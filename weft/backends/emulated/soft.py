@@ -80,7 +80,7 @@ def _unsigned(name: str, what: str, bits: int) -> Function:
 
 
 def _signed(name: str, unsigned: str, bits: int) -> Function:
-    """By the unsigned one; a remainder has the sign of what was divided."""
+    """Divides signed numbers by the unsigned division; a remainder has the sign of the dividend."""
     word = f"i{bits}"
     f = Function(name, f"{word} a, {word} b", word, local=False)
     a, b = (f[x].half(bits - 1) for x in "ab")  # 0, or -1 where it is negative

@@ -177,7 +177,7 @@ class Api(abc.ABC):
 
     @abc.abstractmethod
     def allow_shared(self, function: Any, nbytes: int) -> None:
-        """Lets a function take that much dynamic shared memory, where that must be asked for."""
+        """Lets a function take that much dynamic shared memory, where the driver requires it."""
 
 
 def attempt(arch: Callable[[], str]) -> tuple[str, str]:

@@ -116,7 +116,7 @@ class GpuBound(Bound):
         return others > 0 or any(0 not in grid for grid in self._grids)
 
     def _record(self, key: Key) -> Any:
-        """Notes what the steps ask for."""
+        """Records the work of the steps."""
         driver = self.device.driver
         if len(self._graphs) >= KEPT:
             driver.forget(self._graphs.pop(next(iter(self._graphs))))

@@ -33,7 +33,7 @@ _SIZE = 4  # bytes before a kernel's code in the cache: the size of its dynamic 
 
 
 class GpuBuffer(Buffer):
-    """Memory of a GPU, given back when the last reference goes."""
+    """Memory of a GPU, freed when the last reference goes."""
 
     def __init__(self, device: GpuDevice, nbytes: int) -> None:
         self.device, self.nbytes = device, nbytes

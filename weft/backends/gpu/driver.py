@@ -161,7 +161,7 @@ class Driver:
         self._memory.trim()
 
     def free(self, address: int) -> None:
-        """Gives memory back once the work that was asked for is done."""
+        """Frees memory once the work submitted so far is done."""
         if self._recording:  # a recording would free it at every replay
             self._later.append(functools.partial(self.free, address))
             return
@@ -234,7 +234,8 @@ class Driver:
     # -- recordings
 
     def record(self) -> None:
-        """From here on launches, copies and fills are noted, not done, until `recorded`."""
+        """Records launches, copies and fills from here on, without running them, until
+        `recorded`."""
         mode = self.api.enum("StreamCaptureMode", _THREAD_LOCAL)
         self._recording = True  # first: Python may collect garbage, and so free, at any time
         try:
@@ -276,7 +277,7 @@ class Driver:
     # -- time
 
     def sync(self) -> None:
-        """Waits for everything asked for; errors of kernels show here."""
+        """Waits for all submitted work; errors of kernels show here."""
         self._do("StreamSynchronize", self._stream)
         self._staging.idle()
 

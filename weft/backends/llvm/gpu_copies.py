@@ -47,7 +47,7 @@ class GpuCopies(GpuTiles):
         self.call(name, "void", args)
 
     def arrive(self) -> None:
-        """Before a barrier: waits for this thread's copies that are due."""
+        """Waits, before a barrier, for this thread's copies that are due."""
         if self._urgent:
             self.call(f"{_NAME}.commit.group", "void", [])
             self.call(f"{_NAME}.wait.group", "void", [("i32", str(self._urgent - 1))])

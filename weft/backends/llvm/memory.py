@@ -73,7 +73,7 @@ class Memory(Dots):
         self.cleared(place, nbytes)
 
     def cleared(self, place: str, nbytes: int, space: int = 0) -> None:
-        """Local memory starts as zeros where the kernel asks for it."""
+        """Clears local memory at the start where the kernel requires it."""
         if self.kernel.clean:
             name, p = f"llvm.memset.p{space}.i64", text.pointer(space)
             self.declared[name] = f"declare void @{name}({p}, i8, i64, i1)"

@@ -206,7 +206,7 @@ class Values:
         return self.emit(f"fadd {text.register(type_)} {product}, {c}")
 
     def _madd(self, n: int, *operands: str) -> str:
-        """By the target's instruction of four lanes, so that a lane has the bits of a scalar."""
+        """Emits the target's instruction of four lanes, so that a lane has the bits of a scalar."""
         t, four = text.vector("float", n), "<4 x float>"
         if n == 4:
             return self.call(self.target.madd, four, [(four, x) for x in operands])
@@ -318,7 +318,7 @@ class Values:
         raise self.fail(f"no Vec {x.op}")
 
     def _lookup(self, table: str, size: int, index: str, n: int) -> str:
-        """By the target's permutation; of a larger table by that of each half."""
+        """Emits the target's permutation; for a larger table, that of each half."""
         t, i32 = text.vector("float", n), text.vector("i32", n)
         if n not in self.target.permute:
             raise self.fail(f"no lookup in {n} lanes")

@@ -140,8 +140,8 @@ class Call:
         return Reader(self.em.buffers[id(view.node)], base, row, step, dt.float32)
 
     def sees(self, item: Expr) -> tuple[Expr, Expr]:
-        """The first that passes of what an item meets, and the one after the last (bound): nothing
-        where there is no such item."""
+        """Returns the first passing item that an item meets, and the one after the last (bound);
+        nothing for items that do not exist."""
         b = self.b
         if self.rows_stay:
             low, high = self.keys_of(item)
@@ -230,7 +230,7 @@ class Team(abc.ABC):
         self.call, self.b, self.em = call, call.b, call.em
 
     def inside(self) -> AbstractContextManager[None]:
-        """Around everything that a thread does."""
+        """Wraps everything that a thread does."""
         return nullcontext()
 
     def range(self) -> tuple[Expr, Expr]:

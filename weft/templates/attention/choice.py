@@ -35,7 +35,7 @@ from weft.templates.registry import claims, template
 
 @claims("cached_attention_parts", kind="cached_attention")
 def claim_parts(node: Node, caps: Caps) -> bool:
-    """On every GPU: one group per row and key/value head would leave most of it idle."""
+    """True on every GPU: one group per row and key/value head would leave most of it idle."""
     buffers = len(node.inputs) + 3  # its two results, and the runtime scalars
     fits = buffers <= caps.max_bindings
     return not caps.is_cpu and node.attrs["params"]["part"] == KEY_SPAN and fits

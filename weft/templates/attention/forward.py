@@ -294,7 +294,7 @@ class Call:
             store_all(self.em, self.node, (*index, *part, column), value, mask)
 
     def write_state(self, index: tuple[Affine, ...], *state: Expr) -> None:
-        """With `parts` a row's maximum and its total, else its log-sum-exp."""
+        """Writes a row's maximum and total if there are `parts`, else its log-sum-exp."""
         if self.part is None:
             with self.em.scope():
                 top, total = (self.b.let(x, "state") for x in state)
@@ -317,7 +317,7 @@ class Team(abc.ABC):
         self.call, self.b, self.em = call, call.b, call.em
 
     def inside(self) -> AbstractContextManager[None]:
-        """Around everything that a thread does."""
+        """Wraps everything that a thread does."""
         return nullcontext()
 
     @abc.abstractmethod

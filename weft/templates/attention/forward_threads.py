@@ -100,7 +100,7 @@ class Grid:
         self, first: Expr, count: Expr,
         parts: Sequence[tuple[ir.Array, Reader, Sequence[Sequence[ir.Var]]]],
     ) -> None:  # fmt: skip
-        """For each part the thread's sums [own][columns] take `count` rows of the operand, from
+        """Adds to the thread's sums [own][columns] of each part `count` rows of the operand, from
         `first` on, times the block of weights."""
         b, last = self.b, self.depth - 1
         with b.loop(count, name="j") as j:

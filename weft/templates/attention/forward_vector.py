@@ -156,7 +156,8 @@ class Vector(Team):
             self.query = self._packed(self.query, self.qs, self.count, const(self.depth))
 
     def _packed(self, source: Reader, target: ir.Array, count: Expr, columns: Expr) -> Reader:
-        """`count` rows in f32; where components lie apart `columns` of them, the last repeated."""
+        """Packs `count` rows in f32; if components are not contiguous, `columns` of them, the last
+        repeated."""
         b, lanes, depth = self.b, self.lanes, self.depth
         packer = Packer(b, source.source, source.base, target, self.wide, lanes, dt.float32)
         if source.s_k == 1:

@@ -35,7 +35,8 @@ def capped(b: Builder, score: Expr, scale: float, softcap: float) -> Expr:
 
 
 def base_two(scale: float, softcap: float) -> float:
-    """The factor that turns products into scores in base 2; 0 where more stands between."""
+    """Returns the factor that turns products into scores in base 2, or 0 where base 2 cannot be
+    used (a softcap, or a tiny factor)."""
     factor = scale * LOG2E
     return factor if not softcap and factor > 1e-4 else 0.0
 

@@ -103,7 +103,7 @@ class CpuConv(CpuMatmul):
         self, starts: list[tuple[Expr, int]], acc: list[list[ir.Var]], low: Expr, high: Expr,
         away: Expr,
     ) -> None:  # fmt: skip
-        """Adds what k from `low` to `high` give, which lie side by side in the image."""
+        """Adds the products for k from `low` to `high`, which are contiguous in the image."""
         b, lanes = self.b, self.plan.lanes
         known: dict[int, Expr] = {}
         for base, _ in starts:

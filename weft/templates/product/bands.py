@@ -148,7 +148,7 @@ class Bands:
         return code
 
     def _signed(self, b: Builder, words: dict[tuple[str, int], Expr], k: Expr, u: int) -> Expr:
-        """Code k + u less half of what its bits count: its highest bit turned into a sign."""
+        """Returns code k + u less half of its range: its highest bit becomes a sign."""
         bits = self.form.bits
         ones = sum(1 << (i + bits - 1) for i in range(0, WORD, bits))
         number, place = divmod(u * bits, WORD)

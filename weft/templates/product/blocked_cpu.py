@@ -337,7 +337,7 @@ class CpuMatmul(Blocks):
         )
 
     def _from_staged(self, first: Expr, count: Expr) -> None:
-        """The epilogue of `count` rows from `first`, whose sums lie in `staged`."""
+        """Writes the epilogue of `count` rows from `first`, whose sums are in `staged`."""
         b, plan = self.b, self.plan
         with b.loop(count, name="i") as ti, self.em.scope():
             self._row(

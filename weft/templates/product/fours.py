@@ -55,8 +55,8 @@ def least_of(form: Form) -> int:
 
 
 def signed(form: Form, four: Expr) -> Expr:
-    """The bytes of a word of codes less `least_of`: added so that none overflows, then the highest
-    bit of each turned into a sign."""
+    """Returns the bytes of a word of codes less `least_of`: added without overflow, then the
+    highest bit of each becomes a sign."""
     least = least_of(form)
     if not least:
         return four

@@ -39,7 +39,7 @@ class Rows(Protocol):
         """One row."""
 
     def elements(self, b: Builder, k: Expr, count: int) -> list[Expr]:
-        """So many elements of the row from k, a multiple of them, on."""
+        """Returns `count` elements of the row from k, a multiple of them, on."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Stage:
         return pack(*slot.rows.elements(self.b, self.b.let(k, "at_k"), self.lanes))
 
     def put(self, base: Expr) -> None:
-        """Stores what was asked for, in the block that starts at element `base` of the target."""
+        """Stores the loaded elements in the block that starts at element `base` of the target."""
         b = self.b
         for slot in self.slots:
             with self._having(slot):

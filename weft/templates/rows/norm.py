@@ -42,7 +42,8 @@ def claim_norm(node: Node, caps: Caps) -> bool:
 
 @claims("norm_weight_grads", kind="norm")
 def claim_weight_grads(node: Node, caps: Caps) -> bool:
-    """On a CPU, where one thread can add up rows; elsewhere the body is inlined: moments, sums."""
+    """True on a CPU, where one thread can add up rows; elsewhere the body is inlined: moments,
+    sums."""
     n = node.shape[-1]
     return node.inputs[0].size > 0 and caps.is_cpu and 16 * n <= _room(caps)
 

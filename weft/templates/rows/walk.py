@@ -244,7 +244,7 @@ def _evenly(rows: int, per: int, cores: int) -> int:
     """Rows to a group: `per` or somewhat fewer, so that each core gets as many."""
 
     def last(n: int) -> int:
-        """When the last core ends, in rows."""
+        """Returns when the last core ends, in rows."""
         groups = -(-rows // n)
         return -(-groups // cores) * n
 
