@@ -12,8 +12,8 @@ _PIECE = 1 << 24  # bytes cleared at once
 
 
 def check_fits(program: Program, device: Device) -> None:
-    """Raises OutOfMemoryError unless all that a stranger's Program asks for fits together: each
-    buffer alone may fit, and memory that is only promised ends the process when it is used."""
+    """Raises OutOfMemoryError unless all buffers of an untrusted Program fit together. Each buffer
+    alone may fit, and memory that is only promised ends the process at its first use."""
     if not program.meta.get("foreign"):
         return
     need = sum(b.nbytes for b in program.buffers if b.role not in ("weight", "const"))

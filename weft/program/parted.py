@@ -57,7 +57,7 @@ class PartedProgram:
         return [found[name] for name in self.outputs]
 
     def sources(self, buffer: str) -> tuple[str, ...]:
-        """The weights that the weight buffer of this name is made of."""
+        """Returns the weights that make up the weight buffer of this name."""
         found = (p.program.sources(buffer) for p in self.parts)
         return next((names for names in found if names != (buffer,)), (buffer,))
 
@@ -164,7 +164,7 @@ class PartedSession:
         given: Mapping[str, Value],
         there: dict[tuple[str, Side], Value],
     ) -> Value:
-        """A value on `side`; one that lies on the other side is moved, once per run."""
+        """Returns a value on `side`; moves it from the other side if needed, once per run."""
         value = given[name]
         if not isinstance(value, DeviceArray) or value.device is self._on[side]:
             return value

@@ -109,7 +109,7 @@ class Program:
 
     @property
     def recipes(self) -> Mapping[str, Recipe]:
-        """Names of weight buffers that hold no weight as it is -> what they are made of."""
+        """The recipes of weight buffers that do not hold a weight unchanged, by buffer name."""
         return self.meta.get("recipes", {})
 
     @property
@@ -118,7 +118,7 @@ class Program:
         return self.meta.get("formulas", {})
 
     def sources(self, buffer: str) -> tuple[str, ...]:
-        """The weights that the weight buffer of this name is made of: often itself."""
+        """Returns the weights that make up the weight buffer of this name: often itself."""
         if buffer in self.formulas:
             return self.formulas[buffer].names
         return (self.recipes[buffer].whole if buffer in self.recipes else buffer,)

@@ -117,7 +117,7 @@ class Session:
         return buffer
 
     def _fresh(self, buffer: Buffer, spec: BufferSpec) -> Buffer:
-        """Memory as the Program may see it: a stranger's sees nothing of what was there before."""
+        """Returns memory for the Program; an untrusted one sees no earlier content."""
         if self.program.meta.get("foreign"):
             clear(self.device, buffer, spec.nbytes)
         return buffer
@@ -132,7 +132,7 @@ class Session:
         return f"Session({self.program.name!r} on {self.device.info.id})"
 
     def _weight(self, spec: BufferSpec, weights: Mapping[str, Value]) -> Buffer:
-        """The buffer that holds a weight, or what its recipe makes of one."""
+        """Returns the buffer with a weight, or with the result of its recipe."""
         if spec.name in weights:
             return self._place(spec, weights[spec.name])
         formula = self.program.formulas.get(spec.name)
