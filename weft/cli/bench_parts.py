@@ -1,4 +1,4 @@
-"""What the commands of `weft bench` share."""
+"""Helpers that the commands of `weft bench` share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ takes_threads = click.option(
 )  # fmt: skip
 
 
-LOAD = ("device", "dtype", "quant", "act_dtype", "cache")  # what takes_load gives
+LOAD = ("device", "dtype", "quant", "act_dtype", "cache")  # the options of takes_load
 
 
 def takes_load(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -164,7 +164,8 @@ def _servers(
 
 
 def _open_files(count: int) -> None:
-    """Lets this process and those it starts have so many files open, where the system does."""
+    """Raises the limit of open files of this process and its children to `count`, as far as the
+    system allows."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

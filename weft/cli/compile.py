@@ -111,7 +111,7 @@ def compile_model(
 def _say(
     out: str, device: str, programs: list[str], weights: int, as_json: bool, then: str
 ) -> None:
-    """What was written, and what to do with it."""
+    """Prints what was written, and a command that uses it."""
     size = Path(out).stat().st_size
     if as_json:
         about = {"out": out, "device": device, "programs": programs, "weights": weights}
@@ -145,7 +145,7 @@ def _compile_imported(
 
 
 def _prepare(device: str, made: Bundle) -> None:
-    """Where the device is here, the first to play the file finds its kernels compiled."""
+    """Compiles the kernels if the device is here, so that the first run of the file finds them."""
     from weft.backends.presets import prepare
     from weft.tensor.programs import program_from
 

@@ -134,7 +134,7 @@ def explain(
 def _explained(
     path: str, yes: bool, target: str | None, whole: bool, **options: Any
 ) -> Explained:  # fmt: skip
-    """What `path` names, to be looked at."""
+    """The Explained form of the model or file that `path` names."""
     import weft
     from weft.backends import registry
     from weft.program.bundle import is_bundle

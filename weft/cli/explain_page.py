@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.kernel.ir import Kernel
 
 TEMPLATE = Path(__file__).with_name("explain.html")
-WIDE, HIGH = 960, 220  # of the picture of memory, in its own units
+WIDE, HIGH = 960, 220  # the size of the picture of memory, in its own units
 SOURCE = 200_000  # characters of a kernel's text that are shown
 
 
@@ -115,8 +115,8 @@ def _outside(program: Program, ref: BufferRef) -> bool:
 
 
 def lifetimes(program: Program) -> list[Life]:
-    """When which part of the arena holds a value: from the step that writes it to the last that
-    uses it before other bytes take its place."""
+    """The lifetime of each value in the arena: from the step that writes it to its last use before
+    other bytes take its place."""
     found: list[Life] = []
     live: dict[tuple[int, int, int], Life] = {}
     for number, step in enumerate(program.steps):
@@ -138,7 +138,7 @@ def lifetimes(program: Program) -> list[Life]:
 
 
 def _uses(program: Program, step: Any) -> list[tuple[BufferRef, str]]:
-    """What a step reads, then what it writes."""
+    """The buffers that a step reads, then those that it writes."""
     if isinstance(step, Dispatch):
         accesses = (b.access for b in program.kernels[step.kernel].buffers)
         return sorted(zip(step.args, accesses), key=lambda use: use[1] == "w")

@@ -1,4 +1,4 @@
-"""What the launches of a Program take on a device that is here, for `weft explain --html`."""
+"""The times of a Program's launches on a device of this machine, for `weft explain --html`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def measured(program: Program, device: Device | None, name: str, roof: Roofline 
 
 
 def roof_of(device: Device | None) -> Roofline | None:
-    """What the device can do at most, measured; None where that says nothing."""
+    """The measured limits of the device; None for no device or one in software, where they say
+    nothing."""
     if device is None or device.info.software:
         return None
     from weft.conform import roofline

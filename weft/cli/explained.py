@@ -1,4 +1,5 @@
-"""What `weft explain` looks at: the steps of a model, of a compiled file, of one Program."""
+"""The objects that `weft explain` shows: the steps of a model, of a compiled file, of one
+Program."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ MOST_GRAPH = 1 << 30  # bytes of a graph's file
 
 @dataclass(frozen=True)
 class Goal:
-    """What programs are compiled for. `resources` says what kernels take of it, where that is
-    known without running them; `missing` why it is not. `library` names the vendor's library that
-    is there, or says why there is none."""
+    """A target that programs are compiled for. `resources` gives the resources that kernels use
+    there, if they are known without a run; else `missing` says why not. `library` gives the name of
+    the vendor's library, or the reason why there is none."""
 
     name: str
     caps: Caps
@@ -35,13 +36,13 @@ class Goal:
     resources: Callable[[Program], Mapping[str, Resources]] | None = None
     missing: str = ""
     library: Callable[[], str] = str
-    device: Device | None = None  # that of this machine, where there is one
+    device: Device | None = None  # this machine's device, if there is one
 
 
 @dataclass(frozen=True)
 class Step:
-    """One Program: its Graph, where that is known, what makes it and its report (None where
-    nobody kept one), and its goal where that is not the whole's."""
+    """One Program: its Graph, if that is known, the function that makes it and its report (None
+    where none was kept), and its goal if it differs from the whole's."""
 
     graph: Graph | None
     make: Callable[[], tuple[Program, Report | None]]
@@ -167,8 +168,8 @@ def of_device(device: Device) -> Goal:
 
 
 def of_target(name: str) -> Goal:
-    """A GPU architecture that need not be here. Raises UsageError for one that weft does not
-    know."""
+    """A GPU architecture, which this machine does not have to have. Raises UsageError for one that
+    weft does not know."""
     from weft.backends.llvm import gpu_target, offline, ptxas
 
     target = gpu_target(name)
@@ -185,7 +186,7 @@ def of_target(name: str) -> Goal:
 
 
 def _of_caps(name: str, caps: Caps) -> Goal:
-    """What a file was compiled for, as far as its text can be shown here."""
+    """The target that a file was compiled for, as far as its text can be shown here."""
     from weft.backends import registry, wgsl
 
     try:
@@ -199,7 +200,7 @@ def _of_caps(name: str, caps: Caps) -> Goal:
 
 
 def _here(name: str, caps: Caps) -> Device | None:
-    """A device of this machine that plays what was compiled for `caps`."""
+    """A device of this machine that can run Programs compiled for `caps`."""
     from weft.backends import registry
 
     try:

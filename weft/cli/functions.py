@@ -63,7 +63,7 @@ class Played:
 
 
 def is_function(path: str) -> bool:
-    """Whether `path` is a file of a function, not of a model that writes."""
+    """True if `path` is a file of a function, not of a model that writes."""
     file = Path(path)
     if file.suffix in GRAPHS:
         return True

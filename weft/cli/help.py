@@ -12,8 +12,8 @@ _LEAST = 34  # columns that the description of an option needs to be read
 
 
 class Formatter(click.HelpFormatter):
-    """Puts descriptions below their options where there is no room beside them, and folds
-    examples as a shell reads them."""
+    """Puts descriptions below their options if the terminal is narrow, and folds examples as a
+    shell reads them."""
 
     def write_dl(
         self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2

@@ -33,7 +33,8 @@ def model_path(model: str, yes: bool) -> str:
 
 
 def asking(yes: bool) -> Agree | None:
-    """What asks on a terminal before anything is fetched; None where nobody is to be asked."""
+    """A function that asks on the terminal before a fetch; None if no question is wanted or
+    possible."""
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
 

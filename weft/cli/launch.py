@@ -68,7 +68,7 @@ def _checked(hosts: str | None) -> list[str]:
 
 
 def _onwards(words: Sequence[str]) -> list[str]:
-    """What a command is told so that it goes on where it was."""
+    """The options that make a command continue its earlier run."""
     from weft.cli.train import train
     from weft.models.training.checkpoints import found
     from weft.models.training.settings import read_settings

@@ -1,4 +1,4 @@
-"""What commands that listen have in common: where, for whom, and until when."""
+"""The common parts of commands that listen: their address, their clients, and their end."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def play(
 
     def ready() -> None:
         first = f"{what} at http://{where}:{port}" + (" (key needed)" if app.keyed else "")
-        with contextlib.suppress(OSError):  # a full disk behind stdout keeps nobody from asking
+        with contextlib.suppress(OSError):  # a full disk behind stdout must not stop the server
             click.echo("\n  ".join([first, *more()]))
 
     server = Server(app.application, ready, app.leave)

@@ -1,4 +1,4 @@
-"""What commands share that run a model on several ranks (`weft launch -n 2 run ...`)."""
+"""The common parts of commands that run a model on several ranks (`weft launch -n 2 run ...`)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ FUNCTIONS = {
     "run-onnx": "run_onnx",
     "serve-page": "serve_page",
     "new-backend": "new_backend",
-}  # where Python has the command's name
+}  # commands whose names Python reserves or cannot spell
 
 
 class LazyGroup(click.Group):
@@ -105,7 +105,7 @@ def invoke(argv: list[str] | None = None) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", 130)
-    except BrokenPipeError:  # whoever read our output has gone; nothing is left to say
+    except BrokenPipeError:  # The reader of our output has gone, so nothing is left to say.
         _let_go()
         return 1
     except UsageError as error:

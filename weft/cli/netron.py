@@ -35,8 +35,8 @@ _WHOLE = ("neg", "abs", "add", "sub", "mul", "maximum", "minimum", "less", "less
 
 
 def model(steps: Mapping[str, Step], kernels: bool) -> bytes:
-    """The file's bytes: what is known of each step, its graph or (with `kernels`, or where there is
-    no graph) its Program. Raises UsageError without the onnx package, CompileError."""
+    """The file's bytes: the graph of each step, or its Program (with `kernels`, or if the graph is
+    not known). Raises UsageError without the onnx package, CompileError."""
     try:
         import onnx
     except ImportError:
@@ -70,7 +70,7 @@ def model(steps: Mapping[str, Step], kernels: bool) -> bytes:
 
 
 class _Model:
-    """What becomes of the model's graph."""
+    """The parts of the model's graph."""
 
     def __init__(self, helper: Any) -> None:
         self.helper = helper
@@ -295,4 +295,4 @@ def _name(names: dict[tuple[int, int], str], ref: BufferRef, prefix: str) -> str
     if (ref.buffer, ref.offset) in names:
         return names[ref.buffer, ref.offset]
     before = [at for b, at in names if b == ref.buffer and at <= ref.offset]
-    return names[ref.buffer, max(before)] if before else ""  # "": nobody wrote it
+    return names[ref.buffer, max(before)] if before else ""  # "" means that no step wrote the place

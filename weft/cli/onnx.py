@@ -31,7 +31,8 @@ def run_onnx(
 
 
 def explain_onnx(path: str, device: str, as_json: bool) -> str:
-    """What `weft explain` prints of an ONNX file: run once with random inputs, open sizes 1."""
+    """The output of `weft explain` for an ONNX file: it runs once with random inputs, open sizes
+    1."""
     done = functions.played(path, (), (), device)
     found, report = functions.facts(done), done.function.report()
     if as_json:

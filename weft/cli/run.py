@@ -286,7 +286,8 @@ class Watch:
         return f"{speed}\n({tokens / passed:.1f} with {compiled:.2f} s of compiling)"
 
     def as_json(self, tokens: int) -> dict[str, float]:
-        """Seconds of generating and, of these, compiling; tokens per second of the rest."""
+        """Seconds of generating, and how many of them compiling took; tokens per second of the
+        rest."""
         passed, compiled = self._seconds()
         speed = tokens / max(passed - compiled, 1e-9)
         return {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 
-TYPE_CHECKING = False  # what takes longer is imported once Ctrl-C ends the command quietly
+TYPE_CHECKING = False  # Slower imports follow once Ctrl-C ends the command quietly.
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
@@ -23,7 +23,7 @@ _IMPORT = "<frozen importlib._bootstrap"
 def main() -> None:
     """Entry point of the `weft` command."""
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if ours:  # else whoever started us has it ignored
+    if ours:  # otherwise the caller has chosen to ignore it
         signal.signal(signal.SIGINT, _leave)
     import threading  # noqa: F401 (for `interrupt`, which may come in the midst of its import)
 

@@ -106,7 +106,8 @@ def _dtypes(given: str) -> list[Any]:
 
 
 def _kept(path: Path, device: Device) -> tuned.Table:
-    """What the table already says of this device, to be added to; else an empty one."""
+    """The table's present entries for this device, to which new ones are added; else an empty
+    table."""
     from weft.core import tuned
 
     fresh = tuned.new(device.info.name, device.caps)
@@ -144,7 +145,7 @@ def _measure(device: Device, cases: Sequence[Case], roof: Any, budget: float) ->
 
 
 def _result(device: Device, path: Path, choices: Sequence[Choice]) -> dict[str, Any]:
-    """The JSON object: configurations that are out have no time."""
+    """The JSON object; configurations that were dropped have no time."""
     found = []
     for c in choices:
         cases = {

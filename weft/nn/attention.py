@@ -19,8 +19,9 @@ class MultiheadAttention(Module):
     """Attention with `num_heads` heads of embed_dim / num_heads (Vaswani et al. 2017), with
     PyTorch's parameters: in_proj_weight [3 E, E], in_proj_bias [3 E], out_proj.
 
-    query [T, B, E] and key, value [S, B, E], or [B, T, E] and [B, S, E] with batch_first. Without
-    masks and dropout the T x S matrix of weights is never formed."""
+    query is [T, B, E] and key, value [S, B, E]. With batch_first they are [B, T, E] and [B, S, E].
+    Without masks and dropout the T x S matrix of weights is never formed.
+    """
 
     def __init__(
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
@@ -46,8 +47,9 @@ class MultiheadAttention(Module):
         """(the result, shaped as query; the weights averaged over heads [B, T, S], if needed).
 
         key_padding_mask [B, S]: True for keys to leave out. attn_mask [T, S] (or [B H, T, S]): True
-        for pairs to leave out, or floats to add to the scores. is_causal: query t sees keys up to
-        t + S - T, without a mask. A query that sees no key gives NaN with a mask, else zeros."""
+        for pairs to leave out, or floats to add to the scores. is_causal: query t sees keys up to t
+        + S - T, without a mask. A query that sees no key gives NaN with a mask, else zeros.
+        """
         own = query is key and key is value
         if not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))

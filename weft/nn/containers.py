@@ -22,7 +22,8 @@ class ModuleList(Module):
         """Adds a module at the end."""
         if not isinstance(module, Module):
             raise UsageError(f"{type(self).__name__}: {type(module).__name__} is not a Module")
-        number = len(vars(self))  # or less: an attribute need not be a module
+        # Start from the number of attributes, which is at least the number of modules.
+        number = len(vars(self))
         while number and str(number - 1) not in vars(self):
             number -= 1
         setattr(self, str(number), module)
@@ -50,7 +51,8 @@ class Sequential(ModuleList):
         return x
 
     def _steps(self) -> Iterator[Module]:
-        """The modules, with those of a Sequential in its place: calls need not nest."""
+        """Yields the modules, and in place of each nested Sequential its own modules, so that calls
+        do not nest."""
         inside: list[tuple[Module, Iterator[Module]]] = [(self, self.children())]
         around = {id(self)}
         while inside:

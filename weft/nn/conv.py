@@ -17,10 +17,10 @@ from weft.tensor.pooling import Wanted
 
 
 class _Conv(Module):
-    """What convolutions share: weight [O, C / groups, *kernel] and bias [O], both uniform in
-    +- 1/sqrt(inputs per output)."""
+    """The base of convolutions: weight [O, C / groups, *kernel] and bias [O], both uniform in +-
+    1/sqrt(inputs per output)."""
 
-    _axes: ClassVar[int]  # of the kernel
+    _axes: ClassVar[int]  # number of the kernel's axes
     _apply: ClassVar[Callable[..., Tensor]]
 
     def __init__(
@@ -87,7 +87,7 @@ class Conv3d(_Conv):
 
 
 class _ConvTranspose(_Conv):
-    """What transposed convolutions share: weight [C, O / groups, *kernel] and bias [O]."""
+    """The base of transposed convolutions: weight [C, O / groups, *kernel] and bias [O]."""
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
@@ -129,8 +129,8 @@ class ConvTranspose3d(_ConvTranspose):
 
 
 class _MaxPool(Module):
-    """The largest in each window; stride defaults to the kernel. With return_indices also where
-    each stands in its image."""
+    """The largest in each window; stride defaults to the kernel. With return_indices also the
+    position of each in its image."""
 
     _apply: ClassVar[Callable[..., Any]]
 
@@ -166,7 +166,7 @@ class _AvgPool(Module):
 
 
 class _AdaptivePool(Module):
-    """As many windows per axis as wanted, as equal as can be; None keeps a size."""
+    """A pool with a given number of windows per axis, as equal as possible; None keeps a size."""
 
     _apply: ClassVar[Callable[..., Tensor]]
 
@@ -238,7 +238,7 @@ class AdaptiveAvgPool3d(_AdaptivePool):
 
 
 class _AdaptiveMaxPool(_AdaptivePool):
-    """As _AdaptivePool; with return_indices also where each maximum stands in its image."""
+    """An _AdaptivePool of maxima; with return_indices also the position of each in its image."""
 
     def __init__(self, output_size: Wanted, return_indices: bool = False):
         super().__init__(output_size)

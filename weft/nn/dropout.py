@@ -14,13 +14,14 @@ from weft.tensor.random import next_key, randint
 
 
 class Dropout(Module):
-    """While training, zeroes each element with probability p and divides the others by 1 - p
+    """In training, zeroes each element with probability p and divides the others by 1 - p
     (Srivastava et al. 2014).
 
     `key` (uint32 [2]: a random word and the number of calls so far) is a buffer outside the state
-    dict: each training call draws from it and moves it on, also inside `weft.compile`. The word is
+    dict. Each training call draws from it and advances it, also inside `weft.compile`. The word is
     from the global stream (`weft.manual_seed`); set `key` to repeat a run from the middle.
-    `inplace` changes nothing: tensors are values."""
+    `inplace` changes nothing: tensors are values.
+    """
 
     key: Tensor
 

@@ -18,8 +18,8 @@ from weft.tensor.guards import Watched, members
 
 
 class Parameter(Tensor):
-    """A tensor that belongs to a Module and is trained: a leaf that requires gradients. `data` is
-    copied; computing with it gives plain Tensors."""
+    """A trained tensor of a Module: a leaf that requires gradients. `data` is copied; computing
+    with it gives plain Tensors."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class Parameter(Tensor):
 
 
 class Mismatch(NamedTuple):
-    """What load_state_dict(strict=False) could not match."""
+    """The names that load_state_dict(strict=False) could not match."""
 
     missing: list[str]
     unexpected: list[str]
@@ -47,7 +47,7 @@ class Module(Watched):
     _wide: frozenset[str] = frozenset()  # buffers that keep their dtype: sums over many batches
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing to set: a subclass need not call it. Raises CallError for arguments."""
+        """Sets nothing, so a subclass may omit the call. Raises CallError for arguments."""
         if args or kwargs:
             raise CallError(f"{type(self).__name__}() takes no arguments")
 
@@ -144,7 +144,7 @@ class Module(Watched):
 
     @property
     def training(self) -> bool:
-        """Whether the module trains. A function compiled while it did serves only while it does."""
+        """True if the module trains. A function compiled in training is valid only in training."""
         return self._training
 
     def train(self, mode: bool = True) -> Self:
@@ -187,8 +187,8 @@ class Module(Watched):
     # -- saved state
 
     def _state(self) -> dict[str, Tensor]:
-        """What the state dict holds, in PyTorch's order: per module its parameters, its buffers,
-        then the modules below."""
+        """The content of the state dict, in PyTorch's order: per module its parameters, its
+        buffers, then the modules below."""
         out: dict[str, Tensor] = {}
         for path, module in self._tree(""):
             for name, value in members(module, _parameters):
@@ -254,7 +254,7 @@ def _buffers(inside: Mapping[str, Any]) -> list[tuple[str, Tensor, bool]]:
 
 
 def lacks(module: Module, **options: Any) -> None:
-    """Raises UsageError for an option of PyTorch's that is set and that weft does not have."""
+    """Raises UsageError for an option of PyTorch's that is set but not supported."""
     for name, value in options.items():
         if value not in (None, False):
             raise UsageError(f"{type(module).__name__}: {name}={value!r} is not supported")

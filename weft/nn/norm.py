@@ -16,7 +16,7 @@ from weft.tensor.create import ones, zeros
 
 
 class _RowNorm(Module):
-    """What the norms over the last axes share; weight (and bias) have the shape of those axes."""
+    """The base of the norms over the last axes; weight (and bias) have the shape of those axes."""
 
     weight: Tensor | None
 
@@ -28,7 +28,7 @@ class _RowNorm(Module):
         self.weight = init.ones_(empty(*self.normalized_shape)) if affine else None
 
     def _fit(self, x: Tensor) -> int:
-        """How many axes are normalised. Raises ShapeError when those of x are others."""
+        """The number of axes that are normalised. Raises ShapeError if x ends in other axes."""
         axes = len(self.normalized_shape)
         if x.shape[-axes:] != self.normalized_shape:
             raise ShapeError(
@@ -70,10 +70,13 @@ class RMSNorm(_RowNorm):
 
 
 class _BatchNorm(Module):
-    """Normalisation per channel by the batch's statistics in training (moving the buffers
-    running_mean and running_var towards them by `momentum`, or as their average over all batches
-    when it is None), and by those buffers in evaluation (Ioffe and Szegedy 2015). The buffers stay
-    float32 when the module is cast: in 16 bits they would stop moving."""
+    """Normalisation per channel (Ioffe and Szegedy 2015): by the batch's statistics in training, by
+    the buffers running_mean and running_var in evaluation.
+
+    Training moves the buffers towards the batch's statistics by `momentum`; when it is None, they
+    are the average over all batches. The buffers stay float32 when the module is cast: in 16 bits
+    they would stop moving.
+    """
 
     RANKS: tuple[int, ...] = ()
     _wide = frozenset(("running_mean", "running_var"))

@@ -20,8 +20,9 @@ def join(prefix: str, name: str) -> str:
 
 
 def walk(root: Module, prefix: str = "") -> Iterator[tuple[str, Module, bool]]:
-    """(name, module, True) of each before those below it, and once more with False behind them;
-    one that stands at two places, at both. Raises UsageError for one that holds itself."""
+    """Yields (name, module, True) before the modules below it, and (name, module, False) after
+    them. A module at two places appears at both. Raises UsageError for a module that holds
+    itself."""
     stack = [(prefix, root, True)]
     inside: set[int] = set()
     while stack:
@@ -54,8 +55,8 @@ def copied(root: Module, memo: dict[int, Any], base: type[Module]) -> Any:
 
 
 def options(module: Any, beside: tuple[str, ...] = ()) -> str:
-    """The constructor's arguments that a module keeps under their names, but for those in `beside`:
-    the ones without a default, then the ones that are not at it."""
+    """The constructor's arguments that a module keeps under their names, except those in `beside`:
+    first the required ones, then those that differ from their default."""
     inside, found = attributes(module), []
     for p in inspect.signature(type(module).__init__).parameters.values():
         value = inside.get(p.name, p.default)
@@ -74,7 +75,7 @@ def options(module: Any, beside: tuple[str, ...] = ()) -> str:
 def shown(root: Module, base: type[Module]) -> str:
     """One line per module, those below further in; of a class with a __repr__ of its own, that."""
     for _ in walk(root):
-        pass  # it comes to an end
+        pass  # walk raises for a module that holds itself
     lines: list[str] = []
     stack: list[tuple[int, str, Module | None]] = [(0, "", root)]
     while stack:

@@ -15,7 +15,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def all_finite(tensors: Iterable[Any]) -> Tensor:
-    """Whether no element is NaN or infinite (bool []): the largest magnitude is looked at, and NaN
+    """True if no element is NaN or infinite (bool []). It tests the largest magnitude, and NaN
     counts as the largest."""
     worst: Any = None
     for t in tensors:

@@ -1,7 +1,7 @@
-"""What the optimisers share: parameter groups, the step count, learning rates, saved state.
+"""The base of the optimisers: parameter groups, the step count, learning rates, saved state.
 
-A step is tensor ops and assignments, so the same code runs eagerly and inside `weft.compile`,
-where parameters and state are updated in place by the Program that computed the gradients.
+A step is tensor ops and assignments, so the same code runs eagerly and inside `weft.compile`, where
+parameters and state are updated in place by the Program that computed the gradients.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Group(Watched):
 
 class Optimizer(Watched):
     """The base of all optimisers. `params`: tensors, (name, tensor) pairs, or dicts with "params"
-    and options that differ for that group. `count` (int32 []) is the number of steps taken; it is
-    shared by all parameters, also those that had no gradient in some step."""
+    and the options of that group. `count` (int32 []) is the number of steps taken. All parameters
+    share it, also those without a gradient in some step."""
 
     SLOTS: tuple[str, ...] = ()  # the state tensors of each parameter
 
@@ -168,8 +168,8 @@ class Optimizer(Watched):
         raise NotImplementedError
 
     def _gradients(self, group: Group) -> Iterable[tuple[Tensor, Tensor, dict[str, Tensor]]]:
-        """Parameter (as float32 at least), its gradient and its state, of those with a gradient;
-        the parameter itself is under "param"."""
+        """Yields each parameter with a gradient (as float32 at least), its gradient and its state;
+        "param" in the state is the parameter itself."""
         for name, p in group.params:
             if p.grad is not None:
                 wide = dt.compute_dtype(p.dtype)

@@ -25,8 +25,9 @@ class LossScaler(Watched):
         scaler.step(opt)        # unscales (unless done); skips the step if a gradient overflowed
         scaler.update()         # the next scale
 
-    All of it works eagerly and inside `weft.compile`: whether to skip is decided in the Program.
-    The scale is halved after a skipped step and doubled after `growth_interval` good ones."""
+    All of it works eagerly and inside `weft.compile`: the Program decides if it skips the step. The
+    scale is halved after a skipped step and doubled after `growth_interval` good ones.
+    """
 
     def __init__(
         self, init_scale: float = 2.0**16, growth_factor: float = 2.0,
@@ -37,7 +38,8 @@ class LossScaler(Watched):
         self._factors = (float(growth_factor), float(backoff_factor), int(growth_interval))
         self._scale = Tensor(np.array(init_scale, np.float32), "scaler.scale")
         self._good = Tensor(np.zeros((), np.int32), "scaler.good_steps")
-        self._finite: Tensor | None = None  # of the gradients of this step, once unscaled
+        # True if this step's gradients are finite; set when they are unscaled
+        self._finite: Tensor | None = None
 
     def __repr__(self) -> str:
         growth, backoff, interval = self._factors
@@ -89,7 +91,7 @@ class LossScaler(Watched):
             self._good.assign(grows.where(0, good))
 
     def forget(self) -> None:
-        """As if the gradients had not been unscaled: the scale stays."""
+        """Forgets that the gradients were unscaled; the scale stays."""
         self._finite = None
 
     def value(self) -> float:

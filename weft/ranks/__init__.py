@@ -1,5 +1,5 @@
-"""Several processes that do one work, on one machine or many: who they are, and how typed arrays
-get from one to another.
+"""Several processes that share one work, on one machine or many: ranks, and typed arrays sent
+between them.
 
     ranks = join()                          # Alone() unless an MPI launcher started this process
     ranks.watch()                           # heartbeats: a silent rank becomes a RankError
@@ -8,13 +8,13 @@ get from one to another.
     sent = ranks.start_send(array, to=1)    # sent.wait() before the array is written again
     ranks.broadcast(array)                  # in place; the same shape and dtype everywhere
     ranks.gather(part, sizes) -> all parts, in the order of ranks, everywhere
-    ranks.exchange(mine, sizes) -> what every rank has for this one
+    ranks.exchange(mine, sizes) -> the part of every rank for this one
     ranks.finish(); ranks.leave(status)     # together, or at once without the others
 
 Every call takes `seconds`, a deadline (None: as long as every rank is heard of), and raises
 RankError, after which the process can only `leave`. Libraries move bytes and weft adds: no call
-here sums anything, so no result depends on how many ranks there are. What travels are buffers of a
-fixed binary form (frames.py), never Python objects.
+here sums anything, so no result depends on the number of ranks. Messages are buffers of a fixed
+binary form (frames.py), never Python objects.
 """
 
 from weft.ranks.base import Alone as Alone, Pending as Pending, Ranks as Ranks

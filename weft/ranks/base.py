@@ -1,4 +1,4 @@
-"""What a rank can do, and the rank that is alone."""
+"""The operations of a rank, and the rank that is alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from weft.core.errors import RankError, UsageError
 from weft.core.notices import tell
 
 LOST = 75  # exit status of a rank that cannot go on without the others (EX_TEMPFAIL): try again
-SILENT = "said nothing for"  # in the message about such a rank, by which weft launch knows it
+# part of the message about such a rank, by which weft launch recognises it
+SILENT = "said nothing for"
 
 
 class Pending(Protocol):
@@ -36,12 +37,13 @@ class Ranks:
     moved: int = 0  # bytes sent to others, so far
 
     def name(self, rank: int) -> str:
-        """How messages call a rank."""
+        """The name of a rank in messages."""
         return f"rank {rank}"
 
     def watch(self) -> None:
-        """From here on a rank that is not heard of for WEFT_PATIENCE seconds (20) is lost: whoever
-        waits gets a RankError, and who does not wait within a few seconds more leaves."""
+        """Watches the other ranks from here on: one that is silent for WEFT_PATIENCE seconds (20)
+        is lost. A call that waits raises RankError; a process that does not wait within a few
+        seconds more leaves."""
 
     def send(
         self, array: np.ndarray, to: int, tag: int = 0, seconds: float | None = None
@@ -89,8 +91,8 @@ class Ranks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What happens inside takes all ranks: an error in the midst of it is the end of them
-        all. Raises RankError where one came before."""
+        """A context for an operation of all ranks: an error inside ends all of them. Raises
+        RankError after an earlier one."""
         if self.torn:
             raise RankError("the ranks lost one another in an earlier step; start them again")
         self.torn = True

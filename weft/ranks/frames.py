@@ -1,6 +1,6 @@
 """The fixed binary form in which an array travels: a header of 12 int64, then its bytes.
 
-    MAGIC, FORM, dtype (its place in DTYPES), number of axes, 8 sizes (0 where there is no axis)
+    MAGIC, FORM, dtype (its place in DTYPES), number of axes, 8 sizes (0 for a missing axis)
 
 A rank of the other byte order, or of another form, does not find MAGIC and FORM there.
 """

@@ -1,4 +1,4 @@
-"""Who this process is among those that an MPI launcher started."""
+"""The rank of this process among those that an MPI launcher started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")  # set by MPICH's, Intel's and Open
 
 
 def launched() -> int:
-    """How many ranks the launcher of this process started; 1 where there was none."""
+    """The number of ranks that the launcher of this process started; 1 without a launcher."""
     for name in SIZES:
         value = os.environ.get(name, "")
         if value.isdecimal():
@@ -26,7 +26,8 @@ def launched() -> int:
 
 
 def mpiexec() -> Path:
-    """MPI's launcher: the one beside this Python, else that of the PATH. Raises UsageError."""
+    """MPI's launcher: the one in this Python's folder, else the one in the PATH. Raises
+    UsageError."""
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:

@@ -1,6 +1,6 @@
-"""Before several ranks begin: rank 0 says what it has, and the others compare.
+"""The comparison of ranks before they begin: rank 0 sends its facts, and the others compare theirs.
 
-Whatever would change a bit counts: weft's source, the kind of device, its tuning.
+The facts are all that could change a bit: weft's source, the kind of device, its tuning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def source() -> str:
 
 
 def facts(device: Device) -> dict[str, Any]:
-    """What has to be the same on every rank, whatever they do."""
+    """The facts that must be the same on every rank, for any work."""
     caps = replace(device.caps, cores=1, model="")
     return {
         "weft": source(), "device": f"{device.kind}: {caps.text()}",
@@ -37,7 +37,7 @@ def facts(device: Device) -> dict[str, Any]:
 
 
 def differs(mine: Mapping[str, Any], leads: Mapping[str, Any]) -> str:
-    """What this rank has otherwise than rank 0, of `facts`; "" for nothing."""
+    """The difference between this rank's `facts` and rank 0's; "" if there is none."""
     if mine["weft"] != leads.get("weft"):
         return "another weft: install the same version everywhere"
     if mine["device"] != leads.get("device"):

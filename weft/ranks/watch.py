@@ -45,7 +45,7 @@ class Watch:
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise UsageError(f"this MPI does not serve threads; MPICH does: {how('mpi')}")
         comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self.lost = ""  # which rank, since when
+        self.lost = ""  # the rank that was lost, and since when
         self._comm, self._name, self._patience = comm, name, patience()
         me, size = comm.Get_rank(), comm.Get_size()
         self._heard = {r: time.monotonic() for r in range(size) if r != me}
@@ -95,7 +95,8 @@ class Watch:
             self._heard[source] = time.monotonic()
 
     def _leave(self) -> None:
-        """Whoever waits finds `lost` and says so; who computes for long does not."""
+        """Leaves after a grace period. A call that waits finds `lost` earlier and reports it; a
+        long computation does not."""
         if self._ended.wait(GRACE):
             return
         tell(f"weft: {self.lost}; stopping")

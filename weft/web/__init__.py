@@ -1,1 +1,1 @@
-"""Programs in a web page: the folder that a page needs, and the JavaScript that plays it."""
+"""Programs in a web page: the folder that a page needs, and the JavaScript that runs it."""

@@ -1,6 +1,8 @@
-"""A chat template as data that a page plays (js/template.js): the tree that Jinja's own parser
-makes of it, where it holds nothing but what the player has; how Python's values behave there is
-tested against Jinja (tests/web/test_page_chat.py)."""
+"""A chat template as data that a page can run (js/template.js): the tree of Jinja's own parser, if
+it holds only nodes that the page supports.
+
+tests/web/test_page_chat.py compares the behaviour of Python's values there with Jinja's.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +43,15 @@ TEXT_METHODS = _words(
 DICT_METHODS = _words("get items keys values")
 GLOBALS = _words("namespace raise_exception range strftime_now")
 LOOP = _words("first index index0 last length nextitem previtem revindex revindex0")
-# what Jinja means by these names is not a variable, or is another thing than a dict's entry
+# Jinja gives these names a meaning other than a variable or a dict's entry.
 _RESERVED = _words("caller cycler dict joiner kwargs lipsum self super varargs")
 _OTHER = frozenset(dir(dict)) - {n for n in dir(dict) if n.startswith("__")}
 _TIME = re.compile(r"(?:[^%]|%[aAbBdmyYHMS%])*")
 
 
 def chat_file(tokenizer: Tokenizer) -> bytes:
-    """JSON of {"template": a tree, "special": the special tokens}. Raises ModelError that names
-    what a page cannot play, and what `ChatTemplate` raises."""
+    """JSON of {"template": a tree, "special": the special tokens}. Raises ModelError naming the
+    parts that a page cannot run, and the errors of `ChatTemplate`."""
     tree = playable(tokenizer.chat_template().tree())
     data = {"template": tree, "special": tokenizer.special_tokens}
     try:
@@ -85,7 +87,7 @@ def _check(node: list[Any]) -> None:
     if check is not None:
         check(*node[1:])
     if kind == "Output":
-        for n, each in enumerate(node[1]):  # as text, where nothing is escaped
+        for n, each in enumerate(node[1]):  # nothing is escaped, so `safe` changes no text
             while each[0] == "Filter" and each[2] == "safe":
                 each = node[1][n] = each[1]
     elif kind == "Filter" and node[2] == "map" and node[4]:

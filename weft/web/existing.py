@@ -1,4 +1,4 @@
-"""What may stand where a page is to go."""
+"""The check of what exists at the place of a new page."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
 """A model as a static folder that runs in a visitor's browser (docs/browser.md).
 
-manifest.json     what the folder holds: sizes, hashes, tensors, the model's numbers
+manifest.json     a list of the content: sizes, hashes, tensors, the model's numbers
 webgpu.json       Programs with WGSL; webgpu-FEATURE.json the same for GPUs that have it
 wasm.json         Programs for WebAssembly, kernels*.wasm their code
-selftest.json     what its kernels give on another device, for ?selftest
+selftest.json     results of its kernels on another device, for ?selftest
 weights-*.bin     tensors
 tokenizer.json    as the checkpoint has it
-chat.json         its chat template, where it has one that a page can play
-scratch/, lora/   what trains a new model, or an adapter: each with a manifest of its own
+chat.json         its chat template, if it has one that a page can run
+scratch/, lora/   files that train a new model, or an adapter: each with its own manifest
 search/           an encoder for the page's search, likewise
-LICENSE, NOTICE   weft's terms; model-LICENSE and the like: the model's, where its folder has them
-index.html, *.js  the page and the player, as they stand in weft/web/js
+LICENSE, NOTICE   weft's terms; model-LICENSE and the like: the model's, if its folder has them
+index.html, *.js  the page and the player, copied from weft/web/js
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ from weft.web.training import Training, training
 FORMAT = 2
 TARGETS = (targets.WEBGPU, targets.WASM)
 PLAYER = Path(__file__).with_name("js")
-DEVELOPING = ("eslint.config.js", "jsconfig.json")  # of the player's source, not of a page
+# files of the player's source that a page does not need
+DEVELOPING = ("eslint.config.js", "jsconfig.json")
 TARGET = ("webgpu.js", "wasm.js", "thread.js")
-# fetched when they are used
+# The page fetches these when it uses them.
 LATER = (
     "chat.js", "encoder.js", "page_trainer.js", "philox.js", "search.js", "selftest.js",
     "template.js", "template_filters.js", "template_values.js", "testpage.js", "train.js",
@@ -64,10 +65,12 @@ SEARCH = "search"
 def export_web(
     model: Model, out: Path, train: Sequence[str] = (), search: Model | None = None
 ) -> dict[str, Any]:
-    """Writes the folder `out`, whole or not at all; the manifest. `train` says what the page can
-    train besides (training.KINDS); `search` is an encoder for its search. Raises UsageError for a
-    model that a page cannot run and for a folder that is something else, StorageError as files
-    do."""
+    """Writes the folder `out`, whole or not at all; returns the manifest. `train` names what the
+    page can also train (training.KINDS); `search` is an encoder for its search.
+
+    Raises UsageError for a model that a page cannot run and for a folder that is something else,
+    StorageError if a file cannot be written.
+    """
     if search is not None and not (isinstance(model, Decoder) and isinstance(search, Encoder)):
         raise UsageError("--search takes an encoder, beside a model that writes text")
     if train and not isinstance(model, Decoder):
@@ -135,7 +138,7 @@ def export_encoder(model: Model, folder: Path) -> dict[str, Any]:
 
 
 def _chat(model: Decoder, folder: Path, files: dict[str, Any]) -> bool | str | None:
-    """Whether the page can chat, or why it cannot; None for a model without a template."""
+    """True if the page can chat, else the reason; None for a model without a template."""
     tokenizer = model.need_tokenizer("a page cannot run without one")
     if not tokenizer.has_chat:
         return None
@@ -172,9 +175,9 @@ def _export_training(it: Training, folder: Path, name: str, about: Mapping[str, 
 def _body(
     folder: Path, made: Mapping[str, Mapping[str, Program]], weights: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Writes Programs by target and name, the `weights` that they read (what a formula makes of
-    them as a tensor: a player works nothing out), and of their states those that do not begin as
-    zeros; what a manifest says of them. Raises CompileError as _derived."""
+    """Writes Programs by target and name, the `weights` that they read, and the states that do not
+    begin as zeros. A weight given by a formula is written as its result: a player computes none.
+    Returns the manifest's entries. Raises CompileError as _derived."""
     weights = ChainMap(_derived(made, weights), dict(weights))
     shards = Shards(folder)
     for name in sorted(_weights(made, "weight") | _weights(made, "state") & weights.keys()):
@@ -217,7 +220,7 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
 
 
 def _prompt(runner: CompiledRunner, kind: str) -> dict[str, np.ndarray]:
-    """What a step is fed at the beginning of a text: what ?selftest feeds it."""
+    """The inputs of a step at the beginning of a text, which ?selftest uses."""
     n = min(3, runner.room(kind))
     slot, place = np.zeros(n, np.int32), np.arange(n, dtype=np.int32)
     at = cache_rows(runner.config, slot, place, runner.context, runner.room(kind))
@@ -252,10 +255,10 @@ def _derived(
 
 
 def _memory(target: str, each: Mapping[str, Program]) -> int:
-    """Bytes that the player allocates (js/session.js, js/webgpu.js, js/wasm.js): weights and state
-    once by name, arenas once for all Programs, each Program's own buffers and scalars; on WebGPU
-    what outputs are read through, on WebAssembly the arguments of each dispatch. The threads'
-    stacks and what kernels.wasm itself holds come on top."""
+    """Bytes that the player allocates (js/session.js, js/webgpu.js, js/wasm.js). Weights and state
+    count once by name, arenas once for all Programs; each Program has its own buffers and scalars.
+    WebGPU adds buffers through which outputs are read, WebAssembly the arguments of each dispatch.
+    The threads' stacks and the memory of kernels.wasm itself are not included."""
     gpu = target == targets.WEBGPU.name
     room = partial(_rounded, unit=16 if gpu else 256)
     shared: dict[tuple[str, str], int] = {}
@@ -303,7 +306,7 @@ def _code(folder: Path, made: Mapping[str, Mapping[str, Program]]) -> dict[str, 
 
 
 def _player(folder: Path) -> None:
-    """The page and what plays; its service worker keeps all of it but the weights."""
+    """Copies the page and the player; its service worker keeps every file but the weights."""
     for source in PLAYER.iterdir():
         if source.is_file() and source.name not in DEVELOPING:
             write_bytes(folder / source.name, source.read_bytes())
@@ -314,7 +317,7 @@ def _player(folder: Path) -> None:
     )
     kept = [n for n in names if not large.fullmatch(n) and not is_licence(n)]
     digest = hashlib.sha256()
-    begins = {}  # of each file's own digest, by which the worker knows it
+    begins = {}  # the first letters of each file's digest, by which the worker recognises it
     for name in kept:
         data = (folder / name).read_bytes()
         digest.update(data)

@@ -1,4 +1,4 @@
-"""The licences that go beside a page: weft's own, and what stands in the model's folder."""
+"""The licences that accompany a page: weft's own, and those in the model's folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 from weft.core.files import write_bytes
 
-OWN = ("LICENSE", "NOTICE")  # in weft/web/js, since they also belong to the npm package
+# The files are in weft/web/js, since the npm package also contains them.
+OWN = ("LICENSE", "NOTICE")
 _TERMS = re.compile(r"(licen[cs]e|notice|copying|copyright|use[-_]policy)([-_.].*)?", re.I)
 _LARGEST = 1 << 20  # a longer file is something else
 

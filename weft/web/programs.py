@@ -1,7 +1,7 @@
-"""Programs as a page's player takes them: their heads as in docs/file-format.md, and code beside.
+"""Programs in the form that a page's player reads: heads as in docs/file-format.md, and their code.
 
 `webgpu.json` holds WGSL, each text once; `wasm.json` names the exports of `kernels*.wasm`. A player
-takes nothing from here that it has not checked: sizes, places and names (js/program.js).
+checks everything that it reads here: sizes, places and names (js/program.js).
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def _shader(program: Program, step: Dispatch, caps: Caps, kinds: dict[str, str])
 
 
 def shared_arguments(kernel: Kernel, step: Dispatch) -> frozenset[int]:
-    """What is only read, but lies in a buffer that the step also writes."""
+    """Arguments that are only read, but that share a buffer with an argument that the step
+    writes."""
     args = list(zip(step.args, kernel.buffers, strict=True))
     written = {ref.buffer for ref, b in args if b.access != "r"}
     return frozenset(

@@ -1,8 +1,8 @@
-"""What each kernel of a page's Programs gives for inputs that both sides can make: the references
-of ?selftest, computed by the interpreter.
+"""Reference results of each kernel of a page's Programs, for inputs that both sides can make: the
+references of ?selftest, computed by the interpreter.
 
-A kernel runs once, alone, on a few of its groups, so a model's size matters little. Elements of
-its buffers follow from their place (`filled`); int32 inputs are those of a short prompt, int32
+A kernel runs once, alone, on a few of its groups, so a model's size matters little. Elements of its
+buffers follow from their place (`filled`). int32 inputs are those of a short prompt, int32
 constants the Program's, other int32 buffers zeros. Floats are multiples of 1/128 below 1: exact in
 each dtype, none denormal.
 """
@@ -25,10 +25,10 @@ from weft.kernel.grid import groups
 from weft.program.program import BufferSpec, Dispatch, Program
 from weft.web.programs import shared_arguments
 
-GROUPS = (32, 4, 4)  # at most
+GROUPS = (32, 4, 4)  # most groups per axis
 LARGEST = 1 << 26  # bytes of a kernel's buffers; those with more are not tested
-KNOWN = ("input", "const")  # whose integers are those of the model
-SAMPLES = 5  # elements of each result that are compared, beside its sums
+KNOWN = ("input", "const")  # roles whose integers are the model's own
+SAMPLES = 5  # elements of each result that are compared, besides its sums
 
 Inputs = Mapping[str, np.ndarray]
 
@@ -116,12 +116,13 @@ def _run(
             before.append(given[spec.name][at : at + b.size])
         else:
             before.append(filled(b.size, n, b.dtype, least))
-    heads = {f.name: getattr(kernel, f.name) for f in fields(ir.Kernel)}  # it may be a LazyKernel
+    # the kernel may be a LazyKernel
+    heads = {f.name: getattr(kernel, f.name) for f in fields(ir.Kernel)}
     cut = ir.Kernel(**heads | {"grid": tuple(const(n) for n in grid)})
     after = [array.copy() for array in before]
     try:
         interp.run(cut, after, scalars, caps=caps, check=False)
-    except KernelError:  # it does not take these inputs
+    except KernelError:  # the kernel does not take these inputs
         return None
     return [
         [n, *_summary(before[n], after[n], b.dtype)]

@@ -12,8 +12,8 @@ import numpy as np
 from weft.core.dtypes import as_dtype
 from weft.core.files import write_bytes
 
-SHARD = 16 << 20  # bytes at most, so that little is fetched twice after a cut
-ALIGN = 256  # of each tensor within the weights: what WebGPU asks of a copy, and more
+SHARD = 16 << 20  # most bytes of a file, so that an interrupted download repeats little
+ALIGN = 256  # alignment of each tensor in the weights: WebGPU's for copies, and more
 
 
 class Shards:

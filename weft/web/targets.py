@@ -1,4 +1,4 @@
-"""What a page can run on, as Caps: WebGPU at its default limits, and WebAssembly with SIMD."""
+"""The targets of a page, as Caps: WebGPU at its default limits, and WebAssembly with SIMD."""
 
 from __future__ import annotations
 

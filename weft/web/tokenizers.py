@@ -1,5 +1,5 @@
-"""Which tokenizer files the page's own tokenizer (js/tokenizer.js) takes as Python does: those all
-of whose steps it has, with patterns that were tried (tests/web/test_tokenizers.py)."""
+"""The tokenizer files that the page's own tokenizer (js/tokenizer.js) reads as Python does. It
+knows all of their steps, and their patterns were tried (tests/web/test_tokenizers.py)."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ LORA = Settings(
 
 
 class Training:
-    """What a page trains: `tensors` is all that its Programs read or update, by name, but what
-    begins as zeros, as a page's own buffers do; `about` goes into the manifest."""
+    """One kind of training in a page. `tensors`, by name, are all that its Programs read or update,
+    except those that begin as zeros, as a page's own buffers do. `about` goes into the manifest."""
 
     def __init__(self, kind: str, settings: Settings, trained: Trained) -> None:
         t, o = settings.train, settings.optimizer
