@@ -35,9 +35,9 @@ MAX_BIASES = 1024
 
 @dataclass(frozen=True)
 class Piece:
-    """What one output adds to an answer: `events` of its text, the tokens behind it. The last has
-    `finish`, `usage`, and in `stopped` the stop string that ended it; one before the first token
-    has the tokens of the `prompt`, where their logprobs were asked for."""
+    """The part of an answer from one output: `events` of its text, its tokens. The last piece has
+    `finish` and `usage`, and `stopped` with the stop string that ended it. A piece before the first
+    token has the tokens of the `prompt`, if their logprobs were asked for."""
 
     events: tuple[Event, ...] = ()
     tokens: tuple[Chosen, ...] = ()
@@ -54,11 +54,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Options:
-    """How answers are to be made, whatever the protocol. seed None: one is drawn. context: how many
-    positions prompt and answer may take, at most the model's. constraint: what compiles to one, off
-    the event loop."""
+    """Settings of an answer, in any protocol. seed None: one is drawn. context: the positions that
+    prompt and answer may take, at most the model's. constraint: compiles to a Constraint, off the
+    event loop."""
 
-    max_new_tokens: int | None = None  # None: as many as the context holds
+    max_new_tokens: int | None = None  # None: up to the end of the context
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=1.0))
     seed: int | None = None
     n: int = 1
@@ -66,22 +66,26 @@ class Options:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     salt: bytes = b""
-    special: bool = False  # whether texts show special tokens, as parsers want them
-    ends: bool = True  # whether an end-of-text token ends it
-    drafts: bool = True  # whether a step may make several tokens
+    special: bool = False  # True if texts show special tokens, as parsers want them
+    ends: bool = True  # True if an end-of-text token ends the answer
+    drafts: bool = True  # True if a step may make several tokens
     constraint: Follow | None = None
     context: int | None = None
-    cut: bool = False  # whether the context may end an answer before max_new_tokens
+    cut: bool = False  # True if the context may end an answer before max_new_tokens
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A conversation and what is wanted next. `messages` are as chat templates take them, content
-    as text; `variables` are the template's. tools: those that may be called, as templates take
-    them. parallel: whether one answer may call several. prefix: how the answer has to begin; it is
-    not part of it. needed: the names of those of which one has to be called, if any. strict:
-    whether arguments have to satisfy the schemas. later: further tools that may be called, of which
-    the messages tell."""
+    """A conversation and a request for its next answer. `messages` are as chat templates take them,
+    content as text; `variables` are the template's.
+
+    - tools: the tools that the model may call, as templates take them.
+    - parallel: True if one answer may call several tools.
+    - prefix: the required beginning of the answer; it is not part of it.
+    - needed: names of tools, one of which the answer must call, if any.
+    - strict: True if arguments must satisfy the schemas.
+    - later: further tools that the model may call, which the messages introduce.
+    """
 
     messages: Sequence[Mapping[str, Any]]
     options: Options
@@ -100,7 +104,7 @@ class Turn:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What the template knows besides the messages."""
+        """The template's variables besides the messages."""
         return {**self.variables, **({"tools": self.tools} if self.tools else {})}
 
 
@@ -138,7 +142,8 @@ async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int], s
 
 
 async def tokens_of(model: ServedDecoder, text: str) -> int:
-    """How many tokens a text has: of reasoning, the same however its answer was made."""
+    """The number of tokens of a text; for reasoning, it does not depend on the way its answer was
+    made."""
     return len((await model.encoded([text], special=False))[0]) if text else 0
 
 
@@ -163,7 +168,8 @@ async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
 
 
 def _constraint(turn: Turn, context: Context) -> Callable[[ServedDecoder], Shape] | None:
-    """What an answer has to be: where tools are offered, text or calls."""
+    """The form that an answer must have: text or calls if tools are offered. None if there is no
+    constraint."""
     content, tools = turn.options.constraint, turn.parameters
     if content is not None and not tools:
         return lambda model: shaped(model, context, turn.values, content)
@@ -189,7 +195,8 @@ async def begin_ids(
     try:
         if make is not None:
             made = await model.constraint(make)
-        jobs = [  # what has to be a form ends where that does, whoever ignores its ends
+        # A constrained answer ends where its form does, even if the request ignores ends of text.
+        jobs = [
             job if made is None else replace(job, constraint=made, eos=model.eos)
             for ids in prompts
             for job in _jobs(model, tuple(ids), options)
@@ -235,7 +242,7 @@ class Choice:
         self._read = 0  # characters
         self.prompt, self.limit = len(job.prompt), job.max_new_tokens
         self._calls = calls
-        self._over = False  # whether what follows is left out
+        self._over = False  # True if the following output is left out
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
         try:

@@ -25,8 +25,8 @@ def openai(error: Refused) -> dict[str, Any]:
 
 
 def anthropic(error: Refused) -> dict[str, Any]:
-    """{"type": "error", "error": {"type", "message"}}; the message names the parameter. Of a
-    prompt that is too long it has the words by which clients know that."""
+    """{"type": "error", "error": {"type", "message"}}; the message names the parameter. For an
+    over-long prompt it uses Anthropic's exact wording, because clients match on it."""
     kind = _ANTHROPIC.get(error.status, _kind(error))
     said = _named(error)
     if isinstance(error, TooLong):

@@ -32,8 +32,7 @@ def seed_of(seed: int | None) -> int | None:
 
 
 def sampling(**given: Any) -> Sampling:
-    """How tokens are chosen, by Sampling's fields; one that is None is as if left out. Raises
-    Refused."""
+    """The Sampling with the given fields; None counts as left out. Raises Refused."""
     try:
         return Sampling(**{name: value for name, value in given.items() if value is not None})
     except UsageError as e:
@@ -51,6 +50,6 @@ def stops(given: str | Sequence[str] | None, field: str = "stop") -> tuple[str, 
 
 
 def tops(given: int | None, field: str) -> int | None:
-    """How many of the most probable tokens are told. Raises Refused."""
+    """The number of most probable tokens that the answer lists. Raises Refused."""
     between(field, given, 0, MAX_LOGPROBS)
     return given

@@ -64,8 +64,8 @@ def forced(
 def shaped(
     model: ServedDecoder, context: Context, variables: Mapping[str, Any], content: Follow
 ) -> Shape:
-    """The form of an answer that is as `content` says: where the prompt has begun
-    reasoning, after that. Raises UsageError where nothing is known to end it."""
+    """The form of an answer that follows `content`; if the prompt has started reasoning, the form
+    starts after it. Raises UsageError if nothing is known to end the reasoning."""
     if not _opened(model, context):
         return Shape(content(model), lambda context: Verbatim(model.marks))
     grammars = model.grammars()
@@ -80,7 +80,7 @@ def shaped(
 def _closing(
     model: ServedDecoder, context: Context, variables: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """The text that ends the reasoning that the prompt has begun, and the space after it."""
+    """The text that ends the reasoning which the prompt has started, and the space after it."""
     closing, gap = closing_of(_render(model, variables))
     closing, gap = (closing, gap) if closing else ("</think>", "\n\n")
     parser = model.parser(context)
@@ -99,7 +99,7 @@ def formed(
 
 
 def _opened(model: ServedDecoder, context: Context) -> bool:
-    """Whether what follows the prompt is reasoning."""
+    """True if the text after the prompt is reasoning."""
     events = model.parser(context).feed("x")
     return any(isinstance(e, Reasoning) for e in events)
 

@@ -1,8 +1,8 @@
 """Structured output: answers that satisfy a JSON schema, a regular expression or a grammar.
 
 llguidance (https://github.com/guidance-ai/llguidance, MIT) says at each step which tokens may come
-next. A grammar comes from a stranger: its size is limited, it is tried out in a process of its own
-with an end to its time and memory, and what llguidance does not implement is refused by name.
+next. A grammar comes from a stranger. So its size is limited, and a separate process tries it
+first, with limits to time and memory. An error names each part that llguidance does not implement.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from weft.serve.schemas import kept
 from weft.serve.vocabulary import Tokens, special_ids, token_bytes
 
 MAX_GRAMMAR = 256 << 10  # bytes of a grammar, as llguidance gets it
-MAX_DEPTH = 64  # of a schema's nesting
+MAX_DEPTH = 64  # levels of a schema's nesting
 MAX_KEPT = 16 << 20  # bytes of the grammars that are kept compiled, by MIN_COST or their texts
 MIN_COST = 16 << 10
-MAX_SECONDS = 5.0  # of trying a grammar out
-MAX_MEMORY = 512 << 20  # bytes, likewise
+MAX_SECONDS = 5.0  # seconds for trying a grammar
+MAX_MEMORY = 512 << 20  # bytes for trying a grammar
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 100_000, "step_max_items": 50_000,
     "max_lexer_states": 20_000, "max_grammar_size": 100_000, "max_items_in_row": 2000,
@@ -44,9 +44,9 @@ Part = dict[str, Any]
 
 
 def json_schema(schema: object) -> Part:
-    """JSON that satisfies `schema` (draft 2020-12, as far as llguidance implements it; what it
-    does not is refused when compiled). Between its tokens stands at most a space, or a line's end
-    and what indents the next. Raises UsageError for what is no schema."""
+    """JSON that satisfies `schema` (draft 2020-12, as far as llguidance implements it; compiling
+    rejects the rest). Its tokens are separated by at most a space, or by a line's end and the
+    indentation of the next. Raises UsageError if `schema` is not a schema."""
     if schema is True:
         schema = {}
     if not isinstance(schema, Mapping):
@@ -65,8 +65,8 @@ def json_object() -> Part:
 
 
 def regex(pattern: object) -> Part:
-    """Text that as a whole matches `pattern` (Rust's regex syntax, Unicode classes, without
-    anchors or looking around). Raises UsageError for what is no text."""
+    """Text that as a whole matches `pattern` (Rust's regex syntax, Unicode classes, without anchors
+    or looking around). Raises UsageError if `pattern` is not text."""
     if not isinstance(pattern, str):
         raise UsageError(f"a regular expression is text; got {type(pattern).__name__}")
     from llguidance import regex_to_lark
@@ -90,7 +90,8 @@ def grammar(text: object) -> Part:
 
     try:
         return {"lark_grammar": any_to_lark(text)}
-    except Exception as e:  # it raises plain Exceptions, and IndexError for what ends too early
+    # llguidance raises plain Exceptions, and IndexError for a text that ends too early
+    except Exception as e:
         raise UsageError(f"the grammar is neither Lark nor GBNF: {first_line(e)}") from None
     except RecursionError:
         raise UsageError("the grammar is nested too deeply") from None
@@ -103,10 +104,10 @@ def quoted(text: str) -> str:
 
 class Grammars:
     """The grammars of one tokenizer, whose answers end by one of `eos`; a mask has `vocab` entries.
-    `marks` are tokens that stand for no text, as special ones: what calls of tools begin with.
+    `marks` are tokens without text, such as special ones: calls of tools begin with them.
 
-    Any thread may call. Making one imports llguidance and reads the vocabulary: tenths of a second.
-    Raises UsageError for tokenizers whose tokens have no bytes (vocabulary.py).
+    Any thread may call. The constructor imports llguidance and reads the vocabulary: tenths of a
+    second. Raises UsageError for tokenizers whose tokens have no bytes (vocabulary.py).
     """
 
     def __init__(
@@ -133,10 +134,10 @@ class Grammars:
         self._trying: int | None = None  # the thread that tries a grammar out
 
     def compile(self, part: Part, *more: Part) -> Callable[[], Constraint]:
-        """A grammar, and `more` that it names as @name: what makes constraints that stand at the
-        text's start. The first time it takes milliseconds to MAX_SECONDS, so it does not belong on
-        an event loop. Raises UsageError for a grammar that is wrong, too large, takes too long, or
-        uses what llguidance does not implement."""
+        """Compiles a grammar and the parts in `more` that it names as @name; returns a function
+        that makes constraints at the text's start. The first call takes milliseconds to
+        MAX_SECONDS, so it does not belong on an event loop. Raises UsageError for a grammar that is
+        wrong, too large, too slow, or uses what llguidance does not implement."""
         text = written(part, *more)
         return self.kept(text) or self._start(self._compiled(text))
 
@@ -226,13 +227,13 @@ class Matching:
         self._matcher, self._vocab, self._ends = matcher, vocab, list(ends)
 
     def allowed(self) -> np.ndarray:
-        """Which tokens may come next, bool [vocab]; where the text is whole, those that end it
-        among them. Raises LimitError where going on takes more than LIMITS."""
+        """The tokens that may come next, bool [vocab]; if the text is whole, they include those
+        that end it. Raises LimitError if the next step takes more than LIMITS."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
         found = np.unpackbits(bits, count=self._vocab, bitorder="little").view(np.bool_)
         if found[self._ends].any() and not self.whole:
-            found[self._ends] = False  # as where a grammar itself asks for such a token
+            found[self._ends] = False  # a grammar itself may ask for such a token
             if not found.any():
                 raise UsageError("the grammar has no text to go on by: it asks for a token that "
                                  "ends answers, or for text that no token spells")  # fmt: skip
@@ -245,7 +246,7 @@ class Matching:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing but the end of the text may follow."""
+        """True if only the end of the text may follow."""
         return bool(self._matcher.is_stopped())
 
     def forced(self) -> list[int]:
@@ -255,14 +256,14 @@ class Matching:
         return found
 
     def fits(self, tokens: Sequence[int]) -> int:
-        """How many of `tokens`, the first ones, may follow one after the other."""
+        """The number of `tokens`, from the first, that may follow one after the other."""
         count = int(self._matcher.validate_tokens(list(tokens)))
         self._check()
         return count
 
     @property
     def whole(self) -> bool:
-        """Whether the text so far satisfies the grammar."""
+        """True if the text so far satisfies the grammar."""
         return bool(self._matcher.is_accepting())
 
     def _check(self) -> None:

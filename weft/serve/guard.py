@@ -1,7 +1,7 @@
-"""What stands before every route: who may ask, under which name, and how much.
+"""The checks before every route: the client's key, the host's name, and the size of requests.
 
-Judged by what the server itself read (the path of the scope, the raw headers), never by a URL that
-a client's Host header had a part in.
+The checks use what the server itself read (the path of the scope, the raw headers), never a URL
+that a client's Host header is part of.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SAFE = [
 
 
 def is_local(host: str) -> bool:
-    """Whether an address to listen on is this machine's alone."""
+    """True if an address to listen on is reachable from this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -38,10 +38,12 @@ def is_local(host: str) -> bool:
 class Guard:
     """The application behind a key and a list of names.
 
-    key: what `Authorization: Bearer KEY`, `x-api-key: KEY` or, from the chat page, the password of
-    `Authorization: Basic` must say on every path; None: nobody is asked. hosts: names that a Host
-    header may have (a page of another site that has had its name pointed here sends its own);
-    None: any. What a page of another origin sends is refused.
+    key: the secret that every request must send, on every path (None: no key). It comes as
+    `Authorization: Bearer KEY`, as `x-api-key: KEY` or, from the chat page, as the password of
+    `Authorization: Basic`.
+
+    hosts: the names that a Host header may have (None: any). A page of another site whose name
+    points here sends its own name. Requests from pages of another origin are rejected.
     """
 
     def __init__(self, app: ASGIApp, key: bytes | None, hosts: Iterable[str] | None) -> None:
@@ -112,7 +114,7 @@ def _keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 def _foreign(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Whether a browser says that a page of another origin asks."""
+    """True if a browser says that a page of another origin sent the request."""
     known = dict(headers)
     origin = known.get(b"origin")
     return origin is not None and origin.partition(b"//")[2] != known.get(b"host")
@@ -120,7 +122,7 @@ def _foreign(headers: list[tuple[bytes, bytes]]) -> bool:
 
 async def _refuse(status: int, message: str, scope: Scope, receive: Receive, send: Send) -> None:
     error = form_of(scope["path"])(Refused(status, message))
-    # A browser asks for a key where a person opens the page; programs are not to.
+    # A browser asks for a key if a person opens the page; programs get no such request.
     asks = status == 401 and scope["path"] == "/" and scope["method"] == "GET"
     more = {"WWW-Authenticate": 'Basic realm="weft: any name, the key as password"'} if asks else {}
     await json_response(error, status, more)(scope, receive, _safe(send))

@@ -1,7 +1,7 @@
-"""Logs on stderr that hold nobody up.
+"""Logs on stderr that block no caller.
 
-A disk that is full, or a pipe whose reader sleeps, would stop the event loop and with it every
-answer. So a thread writes, and what it cannot keep up with is left out.
+A full disk, or a pipe whose reader sleeps, would stop the event loop and with it every answer. So a
+thread writes, and drops the lines that it cannot keep up with.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 import threading
 import time
 
-LINES = 10_000  # that may wait to be written
-LAST_SECONDS = 1.0  # for them to be written when the process ends
+LINES = 10_000  # most lines that wait to be written
+LAST_SECONDS = 1.0  # time to write the remaining lines when the process ends
 
 Lines = queue.Queue[bytes]
 
@@ -58,7 +58,7 @@ def _write(lines: Lines, file: int) -> None:
 
 
 def _written(lines: Lines) -> None:
-    """Waits for what was said last, not for ever."""
+    """Waits for the last lines, up to LAST_SECONDS."""
     end = time.monotonic() + LAST_SECONDS
     while lines.unfinished_tasks and time.monotonic() < end:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What Prometheus is told: counts and times, never a word of a prompt."""
+"""Metrics for Prometheus: counts and times, never a word of a prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether what the server is made of is installed; imported before any of it."""
+"""The check that the server's packages are installed; it is imported before any of them."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ _REFUSALS = {
     "500": "The model or the server failed.",
     "503": "The device, the memory or the server is not there now.",
 }
-_EVENT = {  # of a stream, whose data is JSON or [DONE]
+_EVENT = {  # an event of a stream, whose data is JSON or [DONE]
     "type": "object",
     "required": ["data"],
     "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
@@ -121,7 +121,7 @@ def _operation(route: Described, path: str, schemas: Mapping[type, Any]) -> dict
 
 
 def _refusals(path: str, body: Any) -> dict[str, Any]:
-    """What else than 200 may come. Without a body fewer things can be wrong."""
+    """The responses of a route besides 200. A route without a body has fewer."""
     error = {
         "application/json": {"schema": {"$ref": _REF.format(name=_name(errors.form_of(path)))}}
     }

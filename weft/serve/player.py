@@ -1,4 +1,4 @@
-"""One engine, played by a thread of its own; what it makes is handed to the event loop step by
+"""One engine, run by a thread of its own, which passes the results to the event loop after each
 step."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ IDLE_SECONDS = 60.0  # the thread looks around at least so often
 
 @dataclass(eq=False)
 class Answer:
-    """One job's outputs, for whoever awaits them on the event loop. `ticket` is None until its
-    turn among the answers of its request has come."""
+    """One job's outputs, for a task that awaits them on the event loop. `ticket` is None until the
+    answer's turn within its request has come."""
 
     player: Player
     turns: Turns
@@ -73,20 +73,20 @@ class Player:
 
     def __init__(self, engine: Engine, name: str, metrics: Metrics) -> None:
         self.engine, self.name, self._metrics = engine, name, metrics
-        self.failed: str | None = None  # why nothing more is played
+        self.failed: str | None = None  # the reason why the engine has stopped, if it has
         self._loop = asyncio.get_running_loop()
         self._work = threading.Condition()
         self._closing = False
-        self._batch: list[tuple[Answer, Output]] = []  # of the step being played
+        self._batch: list[tuple[Answer, Output]] = []  # outputs of the present step
         self._turns: deque[Turns] = deque()  # requests that have more answers to hand in
         self._thread = threading.Thread(target=self._run, name=f"weft-{name}", daemon=True)
         self._thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> list[Answer]:
         """Takes the jobs of a request, all or none. The engine has as many of them at once as it
-        plays; the others follow as those end, in turns with other requests'. Raises what
-        Engine.submit raises, BusyError where not even the first may wait, DeviceError where the
-        engine has ended."""
+        runs; the others follow as those end, in turns with other requests'. Raises the errors of
+        Engine.submit, BusyError if not even the first may wait, DeviceError if the engine has
+        ended."""
         for job in jobs:
             self.engine.limit_of(job)
         turns = Turns(self, jobs)
@@ -115,9 +115,9 @@ class Player:
             for turns in ready:
                 try:
                     self._hand_in(turns)
-                except BusyError:  # others are first: their ends bring it on
+                except BusyError:  # Other jobs are first; their ends call this again.
                     return
-                except WeftError as error:  # the engine has ended, or is told to
+                except WeftError as error:  # The engine has ended or will end.
                     answer, _ = turns.left.popleft()
                     ended = Output(finish="cancelled") if self._closing else Output(error=error)
                     self._give(answer, ended)
@@ -168,7 +168,7 @@ class Player:
     def _hand_over(self) -> None:
         batch, self._batch = self._batch, []
         if batch or self._closing or self.failed is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            with contextlib.suppress(RuntimeError):  # The loop is closed, so no task waits.
                 self._loop.call_soon_threadsafe(self._deliver, batch)
 
     def _deliver(self, batch: list[tuple[Answer, Output]]) -> None:

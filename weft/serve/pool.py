@@ -29,7 +29,7 @@ class Pool:
         self.name, self.waiting = name, waiting
         self._threads = ThreadPoolExecutor(threads, f"weft-{name}")
         self._idle = threads
-        self._turns: deque[_Work] = deque()  # requests that have items nobody has begun
+        self._turns: deque[_Work] = deque()  # requests with items that no thread has started
         self._open = 0
 
     async def each(
@@ -104,7 +104,7 @@ class _Work:
         self.begun = 0
         self._made: list[Any] = [None] * len(items)
         self._left = len(items)
-        self.threads: set[int] = set()  # that are at one of the items
+        self.threads: set[int] = set()  # the threads that work on one of the items
 
     def do(self, item: int) -> Any:
         self.threads.add(threading.get_ident())

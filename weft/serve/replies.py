@@ -1,4 +1,4 @@
-"""How every generating route answers: all at once, or as a stream."""
+"""The replies of every generating route: in one piece, or as a stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Writer:
         raise NotImplementedError
 
     def failed(self, error: Refused) -> bytes:
-        """What a stream says where it breaks off."""
+        """The last bytes of a stream that breaks off: its error."""
         return event(errors.openai(error))
 
 
@@ -55,7 +55,7 @@ async def reply(
 
 
 async def counted(request: Request, name: str | None, turn: Turn) -> int:
-    """How many tokens the prompt of a turn has for the model called `name`. Raises Refused."""
+    """The number of tokens in the prompt of a turn for the model called `name`. Raises Refused."""
     shelf: Shelf = request.app.state.shelf
     async with shelf.use(name) as model:
         return len((await while_there(request, prompt_of(_decoder(model), turn)))[1])

@@ -20,17 +20,17 @@ from weft.serve import errors
 from weft.serve.wire import Refused
 
 HEADER_BYTES = 16 << 10
-HEADER_SECONDS = 20.0  # for a request's head to come
-LINGER_SECONDS = 2.0  # for what follows a refused head
+HEADER_SECONDS = 20.0  # time for the head of a request
+LINGER_SECONDS = 2.0  # time to read what follows a refused head
 KEEP_ALIVE = 75.0  # seconds of an idle connection
-DRAIN_SECONDS = 30.0  # for answers to end when the server is told to go
-LAST_SECONDS = 5.0  # for what then still runs to be told so
+DRAIN_SECONDS = 30.0  # time for answers to end when the server shall stop
+LAST_SECONDS = 5.0  # time to report the end to what still runs then
 
 
 class Heads(h11.Connection):
-    """HTTP/1.1 that takes no head of more than HEADER_BYTES, also one that has come as a whole, and
-    none that leaves open where its body ends (RFC 9112, 6.1: what stands in between may read it
-    otherwise). `why` is what was wrong: a status and a message."""
+    """HTTP/1.1 with limits on heads. It rejects a head of more than HEADER_BYTES, even if it came
+    as a whole. It also rejects a head that leaves the end of its body open, which a proxy may read
+    otherwise (RFC 9112, 6.1). `why` describes the error: a status and a message."""
 
     why = (400, "this is not a request of HTTP/1.1")
 
@@ -67,11 +67,11 @@ _TOO_LONG = (431, f"the head of a request holds at most {HEADER_BYTES} bytes")
 
 
 class Patient(H11Protocol):
-    """HTTP/1.1 that closes connections whose request does not come: uvicorn itself waits for the
-    rest of a head for ever."""
+    """HTTP/1.1 that closes connections whose request does not come: uvicorn itself waits without
+    limit for the rest of a head."""
 
     _timer: asyncio.TimerHandle | None = None
-    _over = False  # whether what comes is read no more
+    _over = False  # True once further input is discarded
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -81,7 +81,7 @@ class Patient(H11Protocol):
         """Says nothing: uvicorn would name packages that weft has no use for."""
 
     def send_400_response(self, msg: str) -> None:
-        """Refuses what is no request, in a form that clients read, and closes."""
+        """Rejects input that is not a request, in a form that clients read, and closes."""
         assert isinstance(self.conn, Heads)
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             status, said = self.conn.why
@@ -89,11 +89,11 @@ class Patient(H11Protocol):
             head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: close\r\n"
             head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
             self.transport.write(head.encode() + data)
-        if self.cycle is not None:  # its body is what was wrong
+        if self.cycle is not None:  # The error was in the request's body.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        # A socket that is closed before all was read may take the answer back: what still comes
-        # is read for a moment, and is nothing.
+        # A socket closed before all input was read may take the answer back. So further input is
+        # read for a moment and discarded.
         self._over = True
         if self.transport.can_write_eof():
             self.transport.write_eof()

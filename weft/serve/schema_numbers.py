@@ -14,7 +14,7 @@ from weft.core.errors import UsageError
 Schema = dict[str, Any]
 
 NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-DIGITS = 15  # that float64 always tells apart, and llguidance keeps
+DIGITS = 15  # number of digits that float64 always distinguishes, and llguidance keeps
 LARGEST = Fraction(2**63 - 1024)  # the largest float64 that its expressions hold
 EXACT = 2**53  # integers up to here are float64
 

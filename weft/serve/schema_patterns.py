@@ -14,7 +14,7 @@ _META = r"\.+*?()|[]{}^$#&-~"
 _COUNT = re.compile(r"\{\d+(,\d*)?\}")
 _FLAGS = re.compile(r"\?([a-zA-Z-]*)([:)])")
 
-# What \d, \w and \s stand for inside a class: at most, at least, and exactly as in Python.
+# The members of \d, \w and \s inside a class: at least, exactly as in Python, and at most.
 _LEAST = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\x20\t\n\r\x0b\x0c"}
 _EXACT = {"d": r"\p{Nd}", "w": r"\p{L}\p{N}_", "s": r"\p{White_Space}\x1c-\x1f"}
 _MOST = {"d": r"\p{Nd}", "w": r"\p{L}\p{N}\p{M}_", "s": _EXACT["s"] + r"\x{feff}"}
@@ -60,7 +60,7 @@ class _Translation:
 
     def text(self) -> str:
         made = []
-        repeated = False  # whether the last part was a repetition
+        repeated = False  # True if the last part was a repetition
         while self._at < len(self._source):
             c = self._next()
             repeats = c in "*+?" or (c == "{" and self._count() is not None)
@@ -134,11 +134,11 @@ class _Translation:
     def _class(self) -> str:
         negated = self._source.startswith("^", self._at)
         self._at += negated
-        # In a class that is negated, more inside is less outside.
+        # More inside of a negated class is less outside.
         inside = self._outside if negated else self._inside
         outside = self._inside if negated else self._outside
         made: list[str] = []
-        quotes = False  # whether what JSON escapes by itself, " and \\, is among the members
+        quotes = False  # True if " or \, which JSON itself escapes, is among the members
         while (c := self._next()) != "]" or not made:
             if c == "]":
                 self._refuse("a class that is empty or begins with ]")
@@ -160,7 +160,7 @@ class _Translation:
             quotes |= any(_code(first) <= ord(q) <= _code(last) for q in '"\\')
             made.append(first if first == last else f"{self._low(first, last, negated)}-{last}")
         if negated and quotes:
-            # llguidance lets \" and \\ through where a class holds all control characters.
+            # llguidance accepts \" and \\ if a class holds all control characters.
             if self._exact:
                 self._refuse("a class without quotes")
             made.append(r"\x00-\x1f")

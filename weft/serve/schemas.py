@@ -37,7 +37,7 @@ TOGETHER = ("allOf", "anyOf", "oneOf")  # schemas of the same value
 FIXED = {"$ref", "const", "enum"}  # one that has these bounds its numbers
 INSIDE = {"properties", "patternProperties", "items", "prefixItems"}  # schemas of a value's parts
 ESCAPES = 'nrbtf\\"'
-_HIDDEN = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # what JSON writes with \u alone
+_HIDDEN = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # characters that JSON writes with \u alone
 _LONE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -52,12 +52,12 @@ def kept(schema: Schema) -> tuple[Schema, str]:
 
 
 class _Rewriting:
-    """Goes through a schema and those in it, `parts` by their JSON pointers; `where` is the pointer
-    to what it is at. hidden: whether \\u may stand in texts, and so in names."""
+    """Rewrites a schema and those in it, `parts` by their JSON pointers; `where` is the pointer to
+    the present one. hidden: True if \\u may occur in texts, and so in names."""
 
     def __init__(self, parts: Mapping[str, Mapping[str, Any]], hidden: bool) -> None:
         self._parts, self._hidden = parts, hidden
-        self._name = "any"  # of the definition of any JSON whose numbers are float64's
+        self._name = "any"  # name of the definition of any JSON whose numbers are float64's
         while f"#/$defs/{self._name}" in parts:
             self._name += "-"
 
@@ -122,8 +122,8 @@ class _Rewriting:
         return made
 
     def _bound(self, made: Schema, together: Sequence[Mapping[str, Any]]) -> None:
-        """Has the parts that a schema does not name hold no number that float64 does not. Those
-        that the schemas `together` with it name are left to these."""
+        """Keeps numbers that float64 cannot hold out of the parts without a schema of their own.
+        Parts named by the schemas `together` with it are left to these schemas."""
         if may_be(made, "array") and not any("items" in one for one in together):
             made.setdefault("items", self._any)
         if may_be(made, "object") and "additionalProperties" not in made:
@@ -151,7 +151,7 @@ class _Rewriting:
             patterns.append(translated(_typed(made, "pattern", str, where)))
         form = made.get("format")
         if "format" in made and not may_be(made, "string"):
-            del made["format"]  # it says nothing of other types
+            del made["format"]  # the format applies to texts only
         elif isinstance(form, str) and form in FORMATS:
             del made["format"]
             patterns.append(FORMATS[form])
@@ -178,7 +178,7 @@ class _Rewriting:
         least = made.get("minProperties", 0)
         if least <= len(set(required)):
             made.pop("minProperties", None)
-        elif least > 1:  # llguidance counts a name that comes twice twice
+        elif least > 1:  # llguidance counts a repeated name twice
             raise unsupported("minProperties", where, "required")
         if "patternProperties" in made:
             # Names that a pattern leaves out are held to additionalProperties.
@@ -261,7 +261,7 @@ def _pointer(key: object) -> str:
 
 
 def _check_refs(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises UsageError for references to parts that are no schemas, which nobody rewrote."""
+    """Raises UsageError for references to parts that are not schemas, which were not rewritten."""
     for where, one in found.items():
         ref = one.get("$ref")
         if isinstance(ref, str) and ref.startswith("#/") and unquote(ref) not in found:

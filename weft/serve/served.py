@@ -45,7 +45,7 @@ TOGETHER = 16  # texts that are read as one item of work
 
 @dataclass
 class Made:
-    """What is made of a model's tokens when somebody needs it, once for all of its names."""
+    """Objects made from a model's tokens at their first use, once for all of its names."""
 
     grammars: Grammars | None = None
     making: threading.Lock = field(default_factory=threading.Lock)
@@ -84,8 +84,8 @@ class Served:
     async def encoded(
         self, texts: Sequence[str], special: bool = True, unlimited: bool = False
     ) -> list[list[int]]:
-        """The token ids of texts, the long ones behind one another: nobody's short text waits for
-        them. unlimited: also where the model takes fewer. Raises WeftError."""
+        """The token ids of texts. Long texts queue separately, so that short ones do not wait for
+        them. unlimited: allows more tokens than the model takes. Raises WeftError."""
         if not texts:
             return []
         tokenizer = self.whole if unlimited else self.tokenizer
@@ -103,7 +103,7 @@ class Served:
 
     @functools.cached_property
     def has_chat(self) -> bool:
-        """Whether it has a chat template."""
+        """True if it has a chat template."""
         return self.tokenizer.has_chat
 
     @property
@@ -116,16 +116,18 @@ class Served:
         return self.model.nbytes
 
     def fingerprint(self) -> str:
-        """What answers follow from besides the request: the model's files and how they were loaded,
-        weft, what the device can do; two servers with the same give the same answers."""
+        """A digest of everything but the request that determines answers: the model's files and how
+        they were loaded, weft, the device's abilities. Two servers with the same fingerprint give
+        the same answers."""
         model = self.model
         kind = "numpy"
-        if model.device is not None:  # how many cores there are, and their name, change no bit
+        if model.device is not None:  # the number of cores and their name change no bit
             caps = replace(model.device.caps, cores=1, model="")
             kind = json.dumps([model.device.info.kind, to_data(caps)])
         limit = model.context if isinstance(model, Decoder) else None
         config = model.config
-        if isinstance(config, DecoderConfig):  # nor does it, on how many machines the layers are
+        # the number of machines with layers changes no bit either
+        if isinstance(config, DecoderConfig):
             config = replace(config, run=None)
         loaded = [repr(config), model.precision, str(limit)]
         parts = [*loaded, weft.__version__, kind, files_digest(model.folder)]
@@ -139,7 +141,7 @@ class Served:
         """Compiles what the first request would wait for."""
 
     def summary(self) -> list[str]:
-        """Lines about the model for whoever starts the server."""
+        """Lines about the model for the person who starts the server."""
         where = "NumPy" if self.model.device is None else self.model.device.info.name
         return [f"{self.name}: {self.model.precision}, {self.nbytes >> 20} MiB, on {where}"]
 
@@ -185,8 +187,8 @@ class ServedEncoder(Served):
 
 
 class ServedDecoder(Served):
-    """A model that writes, under an engine that plays in a thread of its own; `adapter` is what
-    its answers take ("": none)."""
+    """A model that writes text, with an engine in a thread of its own; `adapter` is the adapter of
+    its answers ("": none)."""
 
     model: Decoder
     adapter = ""
@@ -207,7 +209,7 @@ class ServedDecoder(Served):
         self.player = Player(self.engine, name, metrics)
         self.parser_name, self.parser = choose(self.tokenizer, settings.parser)
         self.marks = self.parser.marks
-        self._asked = settings.memory  # bytes that the cache may have; None: what is free
+        self._asked = settings.memory  # bytes of the cache; None: the free memory
         self._made = Made()
         self._others = {one: self._with(one, settings.adapters[one]) for one in model.adapters}
 
@@ -268,7 +270,8 @@ class ServedDecoder(Served):
         return frozenset(self.model.tokens.eos)
 
     def grammars(self) -> Grammars:
-        """What makes constraints for this model's tokens; tenths of a second the first time."""
+        """The maker of constraints for this model's tokens; the first call takes tenths of a
+        second."""
         made = self._made
         with made.making:
             if made.grammars is None:
@@ -285,8 +288,8 @@ class ServedDecoder(Served):
     async def constraint(
         self, make: Callable[[ServedDecoder], Callable[[], Constraint]]
     ) -> Callable[[], Constraint]:
-        """The grammar that `make` compiles. Grammars that are kept do not wait for those that are
-        new. Raises WeftError."""
+        """The grammar that `make` compiles. Kept grammars do not wait for new ones. Raises
+        WeftError."""
         from weft.serve.grammar import Kept, NotKept
 
         quick = copy.copy(self)
@@ -298,12 +301,13 @@ class ServedDecoder(Served):
             return await self.pools.grammars.run(make, self, stop=stop)
 
     def token(self, i: int) -> tuple[str, bytes]:
-        """A token's text and its bytes. What is no whole character is told as "bytes:" and them."""
+        """A token's text and its bytes. A token that is not whole characters has the text "bytes:"
+        and its bytes."""
         known = self._made.bytes
         if known is None:
             try:
                 known = token_bytes(self.tokenizer, self.model.config.vocab)[0]
-            except WeftError:  # tokens that have no bytes of their own
+            except WeftError:  # The tokens have no bytes of their own.
                 known = []
             self._made.bytes = known
         if not i < len(known):

@@ -1,4 +1,4 @@
-"""How models are served, and the memory that this takes."""
+"""Settings of the served models, and the memory that they take."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from weft.models.model import Decoder
 
 @dataclass(frozen=True)
 class Settings:
-    """How models are served: `sequences` at once at most, `queue` answers that may wait, `memory`
-    bytes for pages (None: what is free), the `parser` of tool calls (toolcalls.NAMES), the options
-    of `weft.load`, the path of a `draft` model, and LoRA `adapters` of the first model: where each
-    is, by the name that requests use."""
+    """Settings of the served models. `sequences` run at once at most, `queue` answers may wait,
+    `memory` bytes are for pages (None: the free memory). `parser` reads tool calls
+    (toolcalls.NAMES), `load` has the options of `weft.load`, `draft` is the path of a draft model.
+    `adapters` are LoRA adapters of the first model: paths by the names that requests use."""
 
     sequences: int = 32
     queue: int = 256
@@ -28,7 +28,7 @@ class Settings:
 
 
 def bytes_of(model: Model, settings: Settings, draft: Decoder | None = None) -> int:
-    """What serving the model will hold, with the one that drafts for it."""
+    """The bytes that serving the model will hold, including its draft model."""
     made = model.nbytes + (0 if draft is None else draft.nbytes)
     if isinstance(model, Decoder):
         both = model.page_bytes + draft_page(draft)
@@ -42,8 +42,8 @@ def draft_page(draft: Decoder | None) -> int:
 
 
 def pages_of(model: Decoder, settings: Settings, draft: Decoder | None = None) -> int:
-    """How many pages the cache gets: what is free, or what the settings allow; at least what one
-    sequence of the whole context takes."""
+    """The number of pages in the cache: as many as are free or as the settings allow, at least
+    enough for one sequence of the whole context."""
     whole = -(-model.context // PAGE)
     both = max(model.page_bytes + draft_page(draft), 1)
     most = model.pages_that_fit(settings.sequences)

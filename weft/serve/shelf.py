@@ -61,8 +61,9 @@ class Shelf:
 
     @contextlib.asynccontextmanager
     async def use(self, name: str | None) -> AsyncIterator[Served]:
-        """The model of that name (None or "": the first), which stays until the end. Raises
-        Refused: 404 for a name that is not served, 503 where there is no room for it now."""
+        """The model of that name (None or "": the first), which stays loaded until the context
+        ends. Raises Refused: 404 for a name that is not served, 503 if there is not enough memory
+        for it now."""
         name = name or self.first
         if name not in self.paths:
             known = ", ".join(self.paths)

@@ -1,4 +1,4 @@
-"""What tools and formats ask of an answer, whatever the protocol."""
+"""The constraints that tools and formats put on an answer, in any protocol."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def input_of(arguments: str) -> dict[str, Any]:
 
 
 def thinking(effort: str | None) -> dict[str, Any]:
-    """The variables by which chat templates are told how much to think."""
+    """The variables that tell chat templates how much to think."""
     made: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
     return made | {"enable_thinking": False} if effort == "none" else made
 
 
 @dataclass(frozen=True)
 class Follow:
-    """What compiles the grammar that `make` makes by weft.serve.grammar's functions: a Make."""
+    """A Make that compiles the grammar which `make` builds with weft.serve.grammar's functions."""
 
     make: Callable[[Any], Any]
 

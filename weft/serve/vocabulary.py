@@ -1,8 +1,9 @@
-"""The bytes that each token of a tokenizer stands for, and the tokens that spell a text.
+"""The bytes of each token of a tokenizer, and the tokens that spell a text.
 
-A text's bytes are those of its tokens, one after the other, wherever a grammar can steer an answer:
-in BPE on bytes, and in pieces of SentencePiece with or without byte fallback. Tokenizers that put
-spaces between their tokens, as WordPiece does, have no bytes of their own and are refused.
+A text's bytes are those of its tokens, one after the other, in every tokenizer by which a grammar
+can steer an answer: BPE on bytes, and pieces of SentencePiece with or without byte fallback.
+Tokenizers that put spaces between their tokens, as WordPiece does, have no such bytes and are
+rejected.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def byte_letters() -> dict[str, int]:
-    """The letter that stands for each byte in byte-level BPE (GPT-2's encoder.py, 2019): itself
-    where it prints, else the next letter from U+0100 on."""
+    """The letter for each byte in byte-level BPE (GPT-2's encoder.py, 2019): itself if it prints,
+    else the next letter from U+0100 on."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(256 + n): b for n, b in enumerate(hidden)}
@@ -31,9 +32,9 @@ _LETTERS = byte_letters()
 
 
 def token_bytes(tokenizer: Tokenizer, vocab: int) -> tuple[list[bytes], frozenset[int]]:
-    """The bytes of each id below `vocab` (none for ids that stand for no token), and the ids that
-    no text is made of: special tokens. Raises UsageError, by name, for a decoder whose tokens have
-    no bytes of their own."""
+    """The bytes of each id below `vocab` (none for ids without a token), and the ids of special
+    tokens, which no text contains. Raises UsageError naming a decoder whose tokens have no bytes of
+    their own."""
     data = _read(tokenizer)
     spell = _speller(_steps(data.get("decoder")))
     tokens = [b""] * vocab
@@ -82,7 +83,8 @@ def _steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _speller(steps: Sequence[dict[str, Any]]) -> Callable[[str], bytes]:
-    """What turns a token as the vocabulary spells it into bytes, by the steps of the decoder."""
+    """A function that converts a token, as the vocabulary spells it, into bytes by the decoder's
+    steps."""
     kinds = [step["type"] for step in steps]
     if "ByteLevel" in kinds:
         return _letters
@@ -93,7 +95,7 @@ def _speller(steps: Sequence[dict[str, Any]]) -> Callable[[str], bytes]:
             f"structured output needs tokens that have bytes; this tokenizer's decoder is "
             f"{', '.join(kinds) or 'none'}; ask without response_format, grammar or forced tools"
         )
-    # What comes after Fuse sees the whole text: a space at its start may go.
+    # Steps after Fuse see the whole text: they may drop a space at its start.
     changes = [change for step in steps[:whole] if (change := _replacement(step)) is not None]
     fallback = "ByteFallback" in kinds
 

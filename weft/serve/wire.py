@@ -24,21 +24,21 @@ from weft.core.errors import (
 )
 
 MAX_BODY = 8 << 20  # bytes
-MAX_DEPTH = 100  # of JSON's nesting
+MAX_DEPTH = 100  # levels of JSON's nesting
 MAX_PARTS = 1 << 17  # objects, lists and texts, names included
-MAX_VALUES = 1 << 20  # of these and numbers: ids of 2,048 texts of 512 tokens
-BODY_SECONDS = 30.0  # for a whole body to come
-SEND_SECONDS = 60.0  # for a reader to take what was written
-PING_SECONDS = 15.0  # of silence in a stream
+MAX_VALUES = 1 << 20  # parts and numbers together: ids of 2,048 texts of 512 tokens
+BODY_SECONDS = 30.0  # time for a whole body
+SEND_SECONDS = 60.0  # time for a reader to take the written bytes
+PING_SECONDS = 15.0  # seconds of silence in a stream
 MAX_SAID = 1000  # characters of a refusal, which may quote what was sent
 
 T = TypeVar("T")
 
 
 class Refused(Exception):
-    """A request that is not served: an HTTP status, a message of one or two lines, the parameter
-    that is wrong where it is one, after how many seconds to come back, and OpenAI's code where
-    clients go by it."""
+    """A rejected request: an HTTP status and a message of one or two lines. It may have the name of
+    the wrong parameter, the seconds to wait before a retry, and OpenAI's code for clients that read
+    it."""
 
     def __init__(
         self, status: int, message: str, param: str | None = None, retry: int | None = None,
@@ -67,7 +67,7 @@ class TooLong(Refused):
 
 
 def refusal(error: WeftError) -> Refused:
-    """What a client is told of weft's error: what it can mend in full, of the rest the kind."""
+    """The Refused for weft's error: in full if the client can correct it, else only its kind."""
     if isinstance(error, BusyError):
         return Refused(429, str(error), retry=1)
     if isinstance(error, OutOfMemoryError):
@@ -139,12 +139,13 @@ def too_much(*texts: bytes) -> str:
 
 
 def measured(text: bytes) -> tuple[int, int, int]:
-    """How deep JSON is nested, how many objects, lists and texts it has, and how many commas."""
+    """The depth of JSON's nesting, the number of its objects, lists and texts, and the number of
+    commas."""
     if b"\\" in text:
         text = text.replace(rb"\\", b"  ").replace(rb"\"", b"  ")
     letters = np.frombuffer(text, np.uint8)
     quotes = letters == ord('"')
-    outside = np.bitwise_xor.accumulate(quotes.view(np.uint8)) == 0  # of all texts
+    outside = np.bitwise_xor.accumulate(quotes.view(np.uint8)) == 0  # True outside of all texts
     either = letters | 0x20  # brackets and braces differ by this bit
     opened, closed = outside & (either == ord("{")), outside & (either == ord("}"))
     steps = (opened.view(np.int8) - closed.view(np.int8))[opened | closed]
@@ -182,8 +183,8 @@ def event(value: Any, name: str | None = None) -> bytes:
 
 
 async def while_there(request: Request, work: Awaitable[T]) -> T:
-    """What `work` gives; where the client leaves before, it is cancelled and ClientDisconnect
-    raised."""
+    """The result of `work`. If the client leaves earlier, it cancels `work` and raises
+    ClientDisconnect."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(request.receive))
     try:
@@ -240,7 +241,7 @@ class Streamed(Response):
             await self._parts.aclose()  # type: ignore[attr-defined]
 
     async def _watch(self, send: Send) -> None:
-        """Pings in silence; ends where the reader takes nothing."""
+        """Pings during silence, and returns if the reader takes nothing."""
         while True:
             await asyncio.sleep(min(PING_SECONDS, SEND_SECONDS) / 4)
             seconds = time.monotonic() - self._since

@@ -45,7 +45,7 @@ class Blocks:
         self._hidden, self._index = hidden, -1
         self._kind: str | None = None
         self._thoughts: list[str] = []
-        self._first = 0  # of the open block's thoughts
+        self._first = 0  # index of the open block's first thought
 
     @property
     def thoughts(self) -> str:
@@ -53,7 +53,7 @@ class Blocks:
         return "".join(self._thoughts)
 
     def add(self, found: Event) -> Iterator[dict[str, Any]]:
-        """What one more event gives."""
+        """Yields the stream events that one more parser event causes."""
         if isinstance(found, CallStarted):
             self.called = True
             call = {"id": "toolu_" + secrets.token_hex(12), "name": found.name, "input": {}}

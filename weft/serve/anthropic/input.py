@@ -59,14 +59,14 @@ def turn_of(body: CountTokens, options: Options) -> Turn:
 
 
 class Conversation:
-    """Messages as templates take them: neighbours of one role are one; results of tools stand for
-    themselves. deferred: tools by name that are told of where a result first refers to them;
-    `told` are those."""
+    """Messages in the form that templates take: neighbours of one role are one, and each result of
+    a tool is a message. deferred: tools by name that the model learns of when a result first refers
+    to them; `told` has those it knows."""
 
     def __init__(self, deferred: Mapping[str, dict[str, Any]]) -> None:
         self.told: dict[str, dict[str, Any]] = {}
         self._deferred = deferred
-        self._names: dict[str, str] = {}  # of calls, by their ids
+        self._names: dict[str, str] = {}  # tool names by the ids of their calls
         self._said: list[_Said] = []
 
     @property

@@ -46,7 +46,7 @@ async def count_tokens(request: Request) -> Response:
 
 
 def options_of(body: Messages, key: bytes) -> Options:
-    """How the answer is to be made. Raises Refused, naming the field."""
+    """The Options that the request asks for. Raises Refused, naming the field."""
     between("temperature", body.temperature, 0, 2)
     form = body.output_format
     if body.output_config is not None and body.output_config.format is not None:

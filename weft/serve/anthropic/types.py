@@ -1,7 +1,8 @@
 """Anthropic's requests (docs.anthropic.com/en/api/messages, November 2026), field by field.
 
-A field that is not here is refused by name. Of those that are here some change nothing that this
-server does (they say so); `refuse` names those whose value asks for what it does not do.
+The server rejects a field that is not here with an error naming it. Some fields are inert: they
+change nothing on this server, as their docstrings say. `refuse` rejects values that ask for what it
+does not do.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from weft.serve.openai.answers import Answer, TokenLogprob
 
 
 class OllamaEnd(Answer):
-    """How an answer ended; durations in nanoseconds. prompt_eval_count counts the whole prompt,
-    prompt_eval_duration goes to the first token. load: nothing was asked but the model."""
+    """The end of an answer; durations in nanoseconds. prompt_eval_count counts the whole prompt,
+    prompt_eval_duration goes to the first token. load: the request asked only for the model."""
 
     model: str
     created_at: str

@@ -78,7 +78,7 @@ def named(request: Request, name: str) -> str:
 
 
 def options_of(body: Answered, key: bytes) -> Options:
-    """How the answer is to be made. Raises Refused, naming the field."""
+    """The Options that the request asks for. Raises Refused, naming the field."""
     given = body.options or ModelOptions()
 
     def option(name: str) -> Any:
@@ -123,7 +123,7 @@ def check_context(body: Answered, model: ServedDecoder) -> None:
 
 
 def variables_of(body: Answered) -> dict[str, Any]:
-    """What the chat template is told of thinking."""
+    """The chat template's variables about thinking."""
     if body.think is None:
         return {}
     made: dict[str, Any] = {"enable_thinking": bool(body.think)}

@@ -121,7 +121,7 @@ def _running(model: Served, path: Path) -> dict[str, Any]:
 
 
 def _details(model: Served | None, path: Path) -> dict[str, Any]:
-    """What the file is, and where the model is loaded, of which family and precision."""
+    """The file's format, and the family and precision of a loaded model."""
     family = "" if model is None else model.model.config.family
     return {
         "format": "gguf" if path.suffix == ".gguf" else "safetensors",

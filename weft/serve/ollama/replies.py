@@ -44,12 +44,12 @@ class Form:
         return {**head, **self.body(content, thinking, calls), "done": False, **more}
 
     def body(self, content: str, thinking: str, calls: Sequence[Any]) -> dict[str, Any]:
-        """What the answer says."""
+        """The fields that hold the answer's text and calls."""
         raise NotImplementedError
 
 
 class ChatForm(Form):
-    """Of /api/chat."""
+    """The form of answers from /api/chat."""
 
     def body(self, content: str, thinking: str, calls: Sequence[Any]) -> dict[str, Any]:
         made: dict[str, Any] = {"role": "assistant", "content": content}
@@ -58,7 +58,7 @@ class ChatForm(Form):
 
 
 class GenerateForm(Form):
-    """Of /api/generate, which offers no tools."""
+    """The form of answers from /api/generate, which offers no tools."""
 
     def body(self, content: str, thinking: str, calls: Sequence[Any]) -> dict[str, Any]:
         return {"response": content} | ({"thinking": thinking} if thinking else {})
@@ -66,7 +66,7 @@ class GenerateForm(Form):
 
 @dataclass
 class Times:
-    """When a request came, when it was begun on a loaded model, when its first token came;
+    """The times at which a request came, began on a loaded model, and had its first token, in
     nanoseconds of the monotonic clock."""
 
     came: int
@@ -97,13 +97,13 @@ class Lines(Writer):
         self._form = form
 
     def objects(self) -> AsyncIterator[dict[str, Any]]:
-        """What Form.said takes for each object of the stream."""
+        """Yields the arguments of Form.said for each object of the stream."""
         raise NotImplementedError
 
     async def whole(self) -> Mapping[str, Any]:
         made: dict[str, Any] = {}
         async for part in self.objects():
-            for name, value in part.items():  # texts and lists grow; all else comes once
+            for name, value in part.items():  # Texts and lists grow; other fields are set once.
                 if name in made:
                     made[name] += value
                 else:

@@ -1,7 +1,8 @@
 """Ollama's requests (docs/api.md of ollama/ollama, November 2026), field by field.
 
-A field that is not here is refused by name. Of those that are here some change nothing that this
-server does (they say so); others are refused for a value that asks for what it does not do.
+The server rejects a field that is not here with an error naming it. Some fields are inert: they
+change nothing on this server, as their docstrings say. Others have values that ask for what it does
+not do, which it rejects.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Answered(OfModel, kw_only=True):
-    """What /api/chat and /api/generate share. truncate and shift are refused unless false: nothing
-    is cut here. seed and the like stand in options."""
+    """The fields that /api/chat and /api/generate share. truncate and shift must be false: the
+    server cuts nothing. seed and similar fields are in options."""
 
     stream: bool | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None

@@ -10,7 +10,7 @@ Finish = Literal["stop", "length", "tool_calls"]
 
 
 class Answer(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Answers have no other fields than those they are said to have."""
+    """An answer, which has only its declared fields."""
 
 
 class PromptDetails(Answer):
@@ -36,8 +36,8 @@ class Usage(Answer):
 
 
 class Head(Answer):
-    """What answers begin with. system_fingerprint stands for the model's files, weft's version and
-    the device."""
+    """The fields that answers begin with. system_fingerprint identifies the model's files, weft's
+    version and the device."""
 
     id: str
     created: int

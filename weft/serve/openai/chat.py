@@ -72,8 +72,8 @@ def turn_of(body: Chat, key: bytes) -> Turn:
 
 
 def messages_of(given: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as chat templates take them. Raises Refused for content that is no text, and for
-    calls whose arguments have too many parts."""
+    """Messages in the form that chat templates take. Raises Refused for content that is not text,
+    and for calls whose arguments have too many parts."""
     calls = [call for one in given for call in one.tool_calls or ()]
     check_arguments((call.function.arguments for call in calls), "messages")
     return [message_of(one) for one in given]
@@ -86,7 +86,8 @@ def check_arguments(texts: Iterable[str], field: str) -> None:
 
 
 def message_of(given: Message) -> dict[str, Any]:
-    """A message as chat templates take it. Raises Refused for content that is no text."""
+    """A message in the form that chat templates take. Raises Refused for content that is not
+    text."""
     made: dict[str, Any] = {"role": given.role, "content": text_of(given.content)}
     if given.role == "developer":
         made["role"] = "system"

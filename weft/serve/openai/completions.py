@@ -25,7 +25,7 @@ from weft.serve.wire import Refused, event, read, refusal, written
 
 MAX_PROMPTS = 256
 MAX_SCORED = 1 << 22  # logprobs of prompts' tokens in one answer
-NEW_TOKENS = 16  # where a request does not say; as OpenAI has it
+NEW_TOKENS = 16  # OpenAI's default
 
 
 async def completions(request: Request) -> Response:
@@ -85,7 +85,7 @@ class _Writer(Writer):
     ) -> None:  # fmt: skip
         self.choices = choices
         self._model, self._body, self._n = model, body, n
-        self._starts, self._echoes = starts, echoes  # of the prompts
+        self._starts, self._echoes = starts, echoes  # the starts and echoes of the prompts
         self._head = {
             "id": "cmpl-" + secrets.token_hex(16), "object": "text_completion",
             "created": int(time.time()), "model": model.name, "system_fingerprint": model.print,
@@ -132,7 +132,7 @@ class _Writer(Writer):
         return event({**made, "usage": None} if count else made)
 
     def _echo(self, index: int) -> str:
-        """What stands before the new text: the prompt's, where it is echoed."""
+        """The prompt's text, if it is echoed before the new text; else ""."""
         return self._echoes[index // self._n]
 
     def _usage(self, usages: Sequence[Usage]) -> dict[str, Any]:
@@ -164,5 +164,6 @@ class _Writer(Writer):
     def _tops(self, token: Chosen) -> dict[str, float] | None:
         if token.logprob is None:
             return None
-        pairs = [*token.top, (token.id, token.logprob)]  # the token's own wins a name twice told
+        # If a name occurs twice, the token's own value wins.
+        pairs = [*token.top, (token.id, token.logprob)]
         return {self._model.token(i)[0]: p for i, p in pairs}

@@ -1,4 +1,4 @@
-"""What OpenAI's generating requests ask for, as Options."""
+"""Converts the fields of OpenAI's generating requests to Options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from weft.serve.wire import Refused
 
 
 def choices_of(body: Choosing, limit: int | None, key: bytes) -> Options:
-    """What the fields that chat and completions share say. Raises Refused, naming the field."""
+    """The Options from the fields that chat and completions share. Raises Refused, naming the
+    field."""
     n = 1 if body.n is None else body.n
     if not 1 <= n <= MAX_CHOICES:
         raise Refused(400, f"n is {n}; expected 1 to {MAX_CHOICES}", "n")
@@ -25,7 +26,8 @@ def choices_of(body: Choosing, limit: int | None, key: bytes) -> Options:
 
 
 def options_of(body: Generating, limit: int | None, key: bytes) -> Options:
-    """What the fields that all generating requests share say. Raises Refused, naming the field."""
+    """The Options from the fields that all generating requests share. Raises Refused, naming the
+    field."""
     between("temperature", body.temperature, 0, 2)
     between("presence_penalty", body.presence_penalty, -2, 2)
     between("frequency_penalty", body.frequency_penalty, -2, 2)
@@ -37,7 +39,7 @@ def options_of(body: Generating, limit: int | None, key: bytes) -> Options:
 
 
 def _sampling(body: Generating) -> Sampling:
-    """How tokens are chosen; what is left out is as OpenAI has it: temperature 1, nothing else."""
+    """The Sampling of a request, with OpenAI's defaults: temperature 1, nothing else."""
     return sampling(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_k=None if body.top_k is None else max(body.top_k, 0),
@@ -51,7 +53,7 @@ def _sampling(body: Generating) -> Sampling:
 
 
 def constraint_of(body: Chat | Completion) -> Follow | None:
-    """What the text must be; None: anything. Raises Refused for more than one wish."""
+    """The constraint on the text; None: anything. Raises Refused for more than one constraint."""
     wishes: dict[str, Follow] = {}
     if body.guided_regex is not None:
         pattern = body.guided_regex
@@ -73,7 +75,7 @@ def constraint_of(body: Chat | Completion) -> Follow | None:
 
 
 def followed(kind: str, schema: Mapping[str, Any] | None) -> Follow | None:
-    """What a format asks for: text (None: anything), json_object or json_schema."""
+    """The constraint of a format: text (None: anything), json_object or json_schema."""
     if kind == "text":
         return None
     return follow_json() if kind == "json_object" else follow_schema(schema or {})

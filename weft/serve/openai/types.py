@@ -1,7 +1,8 @@
 """OpenAI's requests (platform.openai.com/docs/api-reference, November 2026), field by field.
 
-A field that is not here is refused by name. Of those that are here some change nothing that this
-server does (they say so); `refuse` names those whose value asks for what it does not do.
+The server rejects a field that is not here with an error naming it. Some fields are inert: they
+change nothing on this server, as their docstrings say. `refuse` rejects values that ask for what it
+does not do.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Body(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Generating(Body, kw_only=True):
-    """What all generating requests share. Some are not OpenAI's, but what vLLM and llama-server
-    call them."""
+    """The fields of all generating requests. Some are not OpenAI's; they have vLLM's and
+    llama-server's names."""
 
     model: str | None = None
     frequency_penalty: float | None = None
@@ -46,7 +47,7 @@ class Generating(Body, kw_only=True):
 
 
 class Choosing(Generating, kw_only=True):
-    """What chat and completions share. guided_* are vLLM's."""
+    """The fields that chat and completions share. guided_* are vLLM's."""
 
     n: int | None = None
     stream_options: StreamOptions | None = None
@@ -83,7 +84,7 @@ class ToolCall(Struct, forbid_unknown_fields=True, kw_only=True):
     id: str
     function: FunctionCall
     type: Literal["function"] = "function"
-    index: int | None = None  # what merges of streams leave
+    index: int | None = None  # a field that merges of streams leave
 
 
 class Message(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -159,7 +159,7 @@ def routes() -> list[Described]:
 
 
 def _head(model: ServedDecoder, asked: Asked) -> dict[str, Any]:
-    """What a response says from the start: itself, and what it was asked."""
+    """The first state of a response: itself, and the settings of its request."""
     body, choice = asked.body, asked.body.tool_choice
     text, reasoning = body.text or Text(), body.reasoning or ReasoningOptions()
     form = {"type": "text"} if text.format is None else _plain(text.format)
@@ -186,5 +186,5 @@ def _head(model: ServedDecoder, asked: Asked) -> dict[str, Any]:
 
 
 def _plain(value: msgspec.Struct) -> dict[str, Any]:
-    """As JSON has it, without what was left out."""
+    """The value as JSON has it, without fields that were left out."""
     return {k: v for k, v in msgspec.to_builtins(value).items() if v is not None}

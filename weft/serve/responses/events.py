@@ -1,7 +1,7 @@
 """The events of a Responses stream, and the items that they build.
 
-Platform.openai.com/docs/api-reference/responses-streaming, November 2026. A reply that is not
-streamed is what the last of these events holds.
+Source: platform.openai.com/docs/api-reference/responses-streaming, November 2026. A reply that is
+not streamed is the content of the last event.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ Made = dict[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """How an item is told: `name` before .delta and .done, the `text` field that grows. Where that
-    is in a part: the list that the part is in, the part's type, its events and its index."""
+    """The events of one kind of item: `name` precedes .delta and .done, `text` is the field that
+    grows. If the text is in a part: the list with the part, the part's type, its events and its
+    index."""
 
     item: str
     prefix: str
@@ -51,17 +52,19 @@ CUSTOM = Kind("custom_tool_call", "ctc_", "response.custom_tool_call_input", "in
 
 
 class Response:
-    """A response that grows: `made` is the object so far. summary: whether reasoning is told as a
-    summary (in full: nothing shortens it). tools: those offered, by the names the model knows."""
+    """A growing response: `made` is the object so far. summary: True if reasoning is reported as a
+    summary (in full: nothing shortens it). tools: the offered tools, by the names that the model
+    knows."""
 
     def __init__(self, head: Made, tools: Mapping[str, Offered], summary: bool) -> None:
         self.made: Made = {**head, "status": "in_progress", "output": []}
         self._tools, self._summary = tools, summary
         self._sequence = 0
-        self._kind: Kind | None = None  # of the item that grows
+        self._kind: Kind | None = None  # the kind of the growing item
         self._item: Made = {}
-        self._arguments = ""  # of a custom tool's call, whose text is known when they are whole
-        self._logprobs: list[Made] = []  # of tokens whose text is to come
+        # arguments of a custom tool's call, whose text is known once they are complete
+        self._arguments = ""
+        self._logprobs: list[Made] = []  # logprobs of tokens whose text is to come
 
     def begin(self) -> Iterator[Made]:
         """The first events."""
@@ -69,8 +72,8 @@ class Response:
         yield self._event("response.in_progress", response=self.made)
 
     def add(self, events: Iterable[Event], logprobs: Iterable[Made] = ()) -> Iterator[Made]:
-        """What more of the answer tells, and the logprobs of its tokens: a message has those of
-        its own."""
+        """Yields the events for more of the answer and the logprobs of its tokens: a message gets
+        its own logprobs."""
         self._logprobs += logprobs
         for event in events:
             told, self._logprobs = self._logprobs, []
@@ -124,7 +127,7 @@ class Response:
         yield from self._close("completed")
         self._kind = kind
         item: Made = {"id": kind.prefix + secrets.token_hex(16), "type": kind.item, **fields}
-        if kind is not CUSTOM:  # its items have no status
+        if kind is not CUSTOM:  # Items of custom tools have no status.
             item["status"] = "in_progress"
         self._item = item
         self.made["output"].append(item)

@@ -42,8 +42,8 @@ def items_of(given: str | Sequence[Mapping[str, Any]]) -> list[Item]:
 
 def messages_of(instructions: str | None, items: Sequence[Item]) -> list[dict[str, Any]]:
     """Instructions and items as messages. Many templates want one system message at the front and
-    turns that alternate, so neighbours of the system's or the user's are one message, with an
-    empty line between; what an assistant thought, said and called is one. Raises Refused."""
+    alternating turns. So neighbouring items of the system or the user become one message, joined by
+    an empty line; an assistant's reasoning, text and calls also become one. Raises Refused."""
     calls = (item.arguments for item in items if isinstance(item, CallItem))
     check_arguments(calls, "input")
     talk = _Talk()
@@ -61,8 +61,8 @@ _ORDER = ("reasoning_content", "content", "tool_calls")
 class _Talk:
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
-        self._said: list[str] = []  # of the system's or the user's message that is the last
-        self._names: dict[str, str] = {}  # of tools, by the ids of their calls
+        self._said: list[str] = []  # texts of the last message, if it is the system's or the user's
+        self._names: dict[str, str] = {}  # tool names by the ids of their calls
         self._last = -1  # the part that the assistant's message has come to
 
     def add(self, item: Item) -> None:
@@ -97,7 +97,8 @@ class _Talk:
         self.whole().append(message)
 
     def _assistant(self, part: str, value: Any) -> None:
-        """More of the assistant's; what does not come after what it has said starts anew."""
+        """Adds more of the assistant's message; a part that cannot follow the last one begins a new
+        message."""
         at = _ORDER.index(part)
         speaking = bool(self.messages) and self.messages[-1]["role"] == "assistant"
         if not speaking or at < self._last or at == self._last != 2:

@@ -1,4 +1,4 @@
-"""The tools of a Responses request: as a chat template is told them, and back."""
+"""The tools of a Responses request: their form for a chat template, and the way back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INPUT = "input"
 
 @dataclass(frozen=True)
 class Offered:
-    """One tool: its own name, that of its namespace, and what a chat template is told."""
+    """One tool: its own name, that of its namespace, and its description for a chat template."""
 
     name: str
     namespace: str | None
@@ -37,7 +37,7 @@ class Offered:
 
 @dataclass
 class Tools:
-    """The tools of a request by the names that the model is told."""
+    """The tools of a request, by the names that the model sees."""
 
     offered: dict[str, Offered] = field(default_factory=dict)
     echo: list[Mapping[str, Any]] = field(default_factory=list)
@@ -88,7 +88,7 @@ _INNER: dict[str, type[ToolFields]] = {"function": FunctionTool, "custom": Custo
 
 
 def told_name(name: str, namespace: str | None) -> str:
-    """What the model calls a tool: chat templates know no namespaces."""
+    """The name that the model sees for a tool: chat templates know no namespaces."""
     return name if namespace is None else f"{namespace}__{name}"
 
 

@@ -138,7 +138,8 @@ class ResponsePart(Part, kw_only=True):
 
 
 class Item(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What items of the input share. All inert: what happened to them elsewhere."""
+    """The fields that items of the input share. All are inert: they say what happened to the item
+    elsewhere."""
 
     type: str = "message"
     id: str | None = None
@@ -210,7 +211,8 @@ SKIPPED_ITEMS = frozenset({
 
 
 class ToolFields(Struct, forbid_unknown_fields=True, kw_only=True):
-    """defer_loading and output_schema are inert: every tool is told at once, by its parameters."""
+    """The fields of tools. defer_loading and output_schema are inert: the model learns of every
+    tool at once, by its parameters."""
 
     type: str
     name: Annotated[str, Meta(min_length=1, max_length=128)]
@@ -231,7 +233,7 @@ class CustomFormat(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class CustomTool(ToolFields, kw_only=True):
-    """A tool whose input is text. The model is told its grammar; it is not held to it."""
+    """A tool whose input is text. The model sees its grammar but is not constrained by it."""
 
     format: CustomFormat | None = None
 
@@ -255,8 +257,7 @@ T = TypeVar("T", bound=Struct)
 
 
 def kind_of(value: Mapping[str, Any]) -> str:
-    """The type that an item or a tool says it has; "" where that is no text. A message may do
-    without."""
+    """The type that an item or a tool has; "" if it is not text. A message may omit its type."""
     kind = value.get("type", "message")
     return kind if isinstance(kind, str) else ""
 

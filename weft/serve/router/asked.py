@@ -1,7 +1,8 @@
-"""What a router has to know of a request: its conversation, its model, its seed.
+"""The facts that a router needs about a request: its conversation, its model, its seed.
 
-No tokenizer is needed: turns of one conversation begin with the same text, so a hash of where it
-begins names the conversation, as a hash of a prompt's first page names a place in a server's cache.
+No tokenizer is needed: turns of one conversation begin with the same text. So a hash of its
+beginning names the conversation, as a hash of a prompt's first page names a place in a server's
+cache.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from weft.serve.anthropic.input import BILLING
 from weft.serve.wire import too_much
 
 BLOCK = 256  # characters or token ids: a prompt that is shorter shares no page worth keeping
-_GIVEN = ("model", "cache_salt", "system", "instructions", "tools")  # what prompts begin with
+# the fields that prompts begin with
+_GIVEN = ("model", "cache_salt", "system", "instructions", "tools")
 _SYSTEM = ("system", "developer")
 _CHANGES = re.compile(BILLING.encode() + rb'[^"\\]*')  # a line that is another at each turn
 
-# Which field holds the conversation, and where the seed is put, if the protocol has one.
+# The field that holds the conversation, and the place of the seed, if the protocol has one.
 WRITES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/v1/chat/completions": ("messages", ("seed",)),
     "/v1/completions": ("prompt", ("seed",)),
@@ -45,9 +47,10 @@ class Asked:
 
 
 def asked_of(path: str, body: bytes, key: bytes) -> Asked:
-    """Of a request by whoever has this digest of a key (guard.key_of). Where answers are drawn and
-    no seed is given one is put in, so that asking again gives the same answer. What is no JSON
-    object, or too much, goes on as it is: the replica says what is wrong with it."""
+    """The facts of a request from the client with this digest of a key (guard.key_of). If answers
+    are drawn and no seed is given, it adds a seed, so that a second attempt gives the same answer.
+    A body that is too large or not a JSON object is passed on unchanged: the replica reports the
+    error."""
     if body.lstrip()[:1] != b"{" or too_much(body):
         return Asked(body)
     try:
@@ -66,7 +69,7 @@ def asked_of(path: str, body: bytes, key: bytes) -> Asked:
 
 
 def _seed(value: dict[str, Any], where: tuple[str, ...]) -> bool:
-    """Whether a seed was put in: there is a place for it, and it was empty."""
+    """Adds a seed if there is an empty place for it; returns True if it did."""
     if not where:
         return False
     *outer, name = where
@@ -78,7 +81,7 @@ def _seed(value: dict[str, Any], where: tuple[str, ...]) -> bool:
             return False
     if value.get(name) is not None:
         return False
-    value[name] = secrets.randbits(31)  # as many as every protocol takes
+    value[name] = secrets.randbits(31)  # bits that every protocol accepts
     return True
 
 
@@ -86,7 +89,7 @@ def _home(value: Mapping[str, Any], said: Any, key: bytes) -> bytes | None:
     """A hash of what all turns begin with: everything up to the first message that is not the
     system's; of a plain prompt the first BLOCK."""
     if isinstance(said, list) and said and isinstance(said[0], str | list):
-        said = said[0]  # several prompts: the first stands for them
+        said = said[0]  # The first prompt represents them all.
     if isinstance(said, list) and said and isinstance(said[0], dict):
         ends = (i for i, turn in enumerate(said, 1) if _role(turn) not in _SYSTEM)
         said = said[: next(ends, len(said))]

@@ -1,7 +1,7 @@
 """One request to a replica, and its answer, on a connection of its own.
 
-Closing that connection is what tells the replica that nobody waits any more; a connection that is
-kept for the next request could not say so.
+A closed connection tells the replica that the client has gone; a connection that is kept for the
+next request could not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import h11
 from weft.core.errors import UsageError
 
 CONNECT_SECONDS = 5.0
-SEND_SECONDS = 60.0  # for a replica to take the request
+SEND_SECONDS = 60.0  # time for a replica to take the request
 _CHUNK = 1 << 16  # bytes read at once
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -32,7 +32,7 @@ class Broken(ConnectionError):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a replica listens."""
+    """The address of a replica."""
 
     host: str
     port: int
@@ -43,7 +43,7 @@ class Address:
 
     @classmethod
     def of(cls, url: str) -> Address:
-        """Of http://HOST:PORT. Raises UsageError."""
+        """The address in http://HOST:PORT. Raises UsageError."""
         try:
             found = urlsplit(url)
             host, port = found.hostname, found.port

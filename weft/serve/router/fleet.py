@@ -15,15 +15,15 @@ from weft.core.errors import UsageError
 from weft.serve.router.asked import Asked
 from weft.serve.router.replica import Replica, Told
 
-LOAD = 1.25  # of the mean: a replica with more takes no further conversation
+LOAD = 1.25  # multiple of the mean load from which a replica takes no further conversation
 
 _log = logging.getLogger(__name__)
 
 
 def ranked(home: bytes, names: Sequence[str]) -> list[str]:
     """The names in the order in which they are home to a conversation, by rendezvous hashing
-    (Thaler and Ravishankar 1998): where one goes only its own conversations move, each to its next;
-    where one comes it takes an equal share of everybody's."""
+    (Thaler and Ravishankar 1998). When a replica leaves, only its conversations move, each to its
+    next home. A new replica takes an equal share from all others."""
 
     def weight(name: str) -> bytes:
         return hashlib.blake2b(name.encode(), key=home, digest_size=16).digest()
@@ -59,11 +59,13 @@ class Fleet:
         return made
 
     def choose(self, asked: Asked, without: Collection[Replica] = ()) -> Replica | None:
-        """Whom to ask: the first home of the conversation that has not more than its share of the
-        load (consistent hashing with bounded loads: Mirrokni, Thorup and Zadimoghaddam 2018); what
-        is no conversation goes where the least is to be done. None: nobody is left."""
+        """The replica to ask, or None if none is left. It is the conversation's first home with at
+        most its share of the load (consistent hashing with bounded loads: Mirrokni, Thorup and
+        Zadimoghaddam 2018). A request without a conversation goes to the replica with the least
+        work."""
         models = self.models
-        known = asked.model is None or asked.model in models  # else whoever is there says it is not
+        # a replica itself reports an unknown model
+        known = asked.model is None or asked.model in models
         first = next(iter(models), None)
         able = [
             r for r in self.ready
@@ -79,8 +81,8 @@ class Fleet:
         return next(r for r in order if r.outstanding < most)  # not all are above the mean
 
     def agree(self) -> None:
-        """Lets those take part that are up and have the same fingerprint of each model as those
-        that do already; of several that come at once the first named counts."""
+        """Lets a replica take part if it is up and its models' fingerprints match the replicas
+        already taking part. If several come at once, the first named one counts."""
         known: dict[str, Any] = {}
         for replica in sorted(self.replicas, key=lambda r: r.joined or math.inf):
             if replica.status != "up":

@@ -1,4 +1,4 @@
-"""What a router says of itself and of all replicas: health, models, metrics."""
+"""The state of a router and of all replicas: health, models, metrics."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ _log = logging.getLogger(__name__)
 
 
 async def health(request: Request) -> Response:
-    """Whether it serves, and how each replica is.
+    """Reports the router's health, and that of each replica.
 
-    200 while one replica is there, 503 where none is or the router is going."""
+    The status is 200 while at least one replica is ready, and 503 if none is or the router is
+    stopping.
+    """
     fleet: Fleet = request.app.state.fleet
     status = "leaving" if request.app.state.leaving else "ok" if fleet.ready else "failed"
     made = {"status": status, "version": weft.__version__, "models": list(fleet.models)}
@@ -109,7 +111,7 @@ class _Gathered:
 
 
 class _Replicas:
-    """How the replicas are, read when it is asked for."""
+    """Metrics of the replicas' state, read at each request for metrics."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet

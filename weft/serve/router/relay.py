@@ -17,28 +17,30 @@ from weft.serve.wire import Refused, Streamed, body_of, event, json_response, wh
 
 WHOLE = 8 << 20  # bytes of an answer that are awaited before any is sent
 BREAKS = 2  # replicas that break off at a request, which may be the reason: no more are risked
-RETRY_SECONDS = 2  # after which a client may come again
+RETRY_SECONDS = 2  # seconds after which a client may try again
 
-_ENDS = {b"text/event-stream": b"\n\n", b"application/x-ndjson": b"\n"}  # of a stream's events
+# the ends of a stream's events
+_ENDS = {b"text/event-stream": b"\n\n", b"application/x-ndjson": b"\n"}
 _HOP = {
     b"host", b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te",
     b"trailer", b"transfer-encoding", b"upgrade", b"content-length", b"expect",
 }  # fmt: skip
-_BACK = _HOP | {b"date", b"server"} | {name for name, _ in SAFE}  # what this server says itself
-_BUSY = (429, 503)  # another replica may have room
+# headers that this server sets itself
+_BACK = _HOP | {b"date", b"server"} | {name for name, _ in SAFE}
+_BUSY = (429, 503)  # statuses for which another replica may have room
 
 _log = logging.getLogger(__name__)
 
 
 class Answer:
-    """What a replica answers to one exchange."""
+    """A replica's answer to one exchange."""
 
     def __init__(self, replica: Replica, exchange: Exchange, path: str) -> None:
         self._replica, self._exchange, self._path = replica, exchange, path
         self.status, self.headers = exchange.status, exchange.headers
         kind = dict(self.headers).get(b"content-type", b"").partition(b";")[0].strip()
         self._end = _ENDS.get(kind) if self.status == 200 else None
-        self._held = b""  # of an event that has not come whole
+        self._held = b""  # the incomplete end of the last event
         self._first = b""
         self._ended = False
 
@@ -93,7 +95,7 @@ class Answer:
         self._replica.done(self._exchange)
 
     async def _part(self) -> bytes:
-        """What came, of events those that are whole; b"" at the end. Raises Broken."""
+        """The bytes that came, for streams only whole events; b"" at the end. Raises Broken."""
         while not self._ended:
             data = await self._exchange.read()
             self._ended = not data
@@ -109,7 +111,9 @@ class Answer:
 async def relay(request: Request) -> Response:
     """Hands a request to a replica, and its answer back.
 
-    Where a replica breaks off, or has no room, before anything was sent here, another is asked."""
+    If a replica breaks off, or is busy, before anything was sent to the client, the router asks
+    another.
+    """
     fleet: Fleet = request.app.state.fleet
     path = request.scope["path"]
     asked = asked_of(path, await body_of(request), key_of(request.scope["headers"]))
@@ -159,7 +163,7 @@ def onwards(headers: Headers, key: Headers) -> list[tuple[bytes, bytes]]:
 
 
 def broken_off(path: str, end: bytes) -> bytes:
-    """The event that says that a stream is not whole."""
+    """The event that marks a stream as incomplete."""
     error = Refused(503, "the replica broke off in the midst of this answer; ask again")
     form = errors.form_of(path)
     if end == b"\n":

@@ -13,7 +13,7 @@ import msgspec
 from weft.serve.router.exchange import Address, Broken, Exchange, Headers
 
 CHECK_SECONDS = 1.0  # between two looks at a replica
-PATIENCE = 5.0  # for it to answer a look
+PATIENCE = 5.0  # time for a reply to a look
 MISSES = 3  # looks in a row without an answer, after which it counts as lost
 MAX_REPLY = 8 << 20  # bytes of what it says of itself
 
@@ -23,11 +23,13 @@ Told = dict[str, Any]
 
 
 class Replica:
-    """`status`: "up"; "leaving" and "failed" as its /health has it; "down" where nobody listens;
-    "silent" where nothing comes back; "refuses" where the key is wrong. models: what
-    it tells of each, by name. joined: since when it takes part
-    (time.monotonic, seconds), None while it does not. differs: models that others have
-    otherwise."""
+    """One server behind the router. `status`: "up"; "leaving" and "failed" as its /health says;
+    "down" if nothing listens; "silent" if no reply comes; "refuses" if the key is wrong.
+
+    models: the facts that it reports of each, by name. joined: the time since which it takes part
+    (time.monotonic, seconds), else None. differs: models whose fingerprint differs from the
+    others'.
+    """
 
     def __init__(self, address: Address, key: bytes | None = None) -> None:
         self.address, self._key = address, key
@@ -49,7 +51,8 @@ class Replica:
         return len(self._open)
 
     def serves(self, model: str | None, first: str | None) -> bool:
-        """Whether it has a model; of a request that names none, the router's first as its own."""
+        """True if it has the model. A request without a model means the router's first, which must
+        be its own first."""
         return model in self.models if model else next(iter(self.models), None) == first
 
     @property
@@ -84,8 +87,8 @@ class Replica:
         self._doubted.clear()
 
     async def look(self) -> None:
-        """Finds out how it is. What it was at work on breaks off where it is lost: nothing else
-        ends a connection to a machine without power."""
+        """Updates its status. If it is lost, its open exchanges are closed: nothing else ends a
+        connection to a machine without power."""
         before = self.status
         try:
             async with asyncio.timeout(PATIENCE):
@@ -130,7 +133,7 @@ class Replica:
             exchange.close()
 
     def told(self) -> dict[str, Any]:
-        """What the router says of it."""
+        """The entry for it in the router's /health."""
         status = "differs" if self.status == "up" and self.joined is None else self.status
         models = {name: told.get("fingerprint") for name, told in self.models.items()}
         made = {"status": status, "outstanding": self.outstanding, "models": models}

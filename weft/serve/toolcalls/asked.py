@@ -1,5 +1,5 @@
-"""What an answer has to be where calls of tools are asked for: a grammar (Lark's syntax, as
-llguidance reads it) of reasoning, text and calls in the form that the model writes them in."""
+"""The form of an answer that must or may call tools: a grammar (Lark's syntax, as llguidance reads
+it) of reasoning, text and calls, in the model's own form of calls."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ANY = "/(?s:.*)/"
 
 @dataclass(frozen=True)
 class Calls:
-    """`tools`: the schemas of the parameters of those that may be called. `needed`: there has to
-    be a call, and no text. `several`: there may be more than one. `content`: what a text has to be
-    where nothing is called, in Lark's syntax ("": anything)."""
+    """The calls that an answer may make. `tools`: the schemas of their parameters, by name.
+    `needed`: the answer must be calls, without text. `several`: it may have more than one call.
+    `content`: the form of a text without calls, in Lark's syntax ("": anything)."""
 
     tools: Mapping[str, Mapping[str, Any]]
     needed: bool = False
@@ -30,8 +30,8 @@ class Calls:
 
 
 class Grammar:
-    """The rules for one model. `special`: its special tokens by their text; `opened`: whether the
-    prompt has begun reasoning."""
+    """The rules for one model. `special`: its special tokens by their text; `opened`: True if the
+    prompt has started reasoning."""
 
     def __init__(self, form: CallForm, special: Mapping[str, int], opened: bool) -> None:
         self._form, self._special, self._opened = form, special, opened

@@ -1,4 +1,5 @@
-"""Which parser a model has: by its response_template, else by what its chat template writes."""
+"""The choice of a model's parser: by its response_template, else by the marks in its chat
+template."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Maker:
 _THINK = ("<think>", "</think>")
 _ENDS = ("<|im_end|>", "<|endoftext|>")
 
-# Each format, and what the chat template of a model that writes it contains: the first that fits.
+# Each format, and the texts in the chat template of a model with it; the first match counts.
 FORMATS: dict[str, tuple[Read, tuple[str, ...]]] = {
     "harmony": (formats.harmony, ("<|channel|>", "<|message|>")),
     "gemma4": (
@@ -84,9 +85,9 @@ MARKS: dict[str, tuple[str, ...]] = {
 
 
 def choose(tokenizer: Tokenizer, name: str = "auto") -> tuple[str, Maker]:
-    """The name of the parser that the model of `tokenizer` has, or that was asked for by `name`,
-    and what makes one for each answer. Raises UsageError for a name that is none of NAMES, or a
-    "template" that the model lacks; ModelError for a response_template that weft does not take."""
+    """The name of the parser for the model of `tokenizer`, or the one asked for by `name`, and a
+    maker of one parser per answer. Raises UsageError for a name outside NAMES, or for a "template"
+    that the model lacks. Raises ModelError for a response_template that weft does not support."""
     if name not in NAMES:
         raise UsageError(f"--tool-parser is {name[:40]!r}; expected one of {', '.join(NAMES)}")
     config = tokenizer.config

@@ -1,7 +1,7 @@
-"""What stands in a region of a response template: Hugging Face's content parsers and transforms.
+"""The content of a response template's region: Hugging Face's content parsers and transforms.
 
 Source: docs/source/en/chat_response_parsing.md of transformers 5.13. Every function raises
-ValueError for a text that is not what it reads.
+ValueError for a text that it cannot read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a parser makes of an answer's text, piece by piece, and what the pieces join to."""
+"""The events that a parser makes from an answer's text, piece by piece, and the message that they
+join to."""
 
 from __future__ import annotations
 
@@ -62,14 +63,14 @@ class Parser(Protocol):
     makes it raise, and the time is linear in the text."""
 
     def feed(self, text: str) -> list[Event]:
-        """What `text` adds."""
+        """Returns the events that `text` adds."""
 
     def finish(self) -> list[Event]:
-        """What was held back, when no text follows."""
+        """Returns the events held back so far, when no text follows."""
 
 
 def message(events: Iterable[Event]) -> Message:
-    """What the events of an answer join to."""
+    """The message that the events of an answer join to."""
     content: list[str] = []
     reasoning: list[str] = []
     calls: list[tuple[str, list[str]]] = []
@@ -99,10 +100,11 @@ class Sink:
         self.calls = 0
         self._show = show
         self._events: list[Event] = []
-        self._parts: list[str] = []  # of the event that is growing
+        self._parts: list[str] = []  # texts of the growing event
         self._kind: type[Content] | type[Reasoning] | type[CallArguments] = Content
-        self._space: dict[type, list[str]] = {Content: [], Reasoning: []}  # that may have to go
-        self._fresh = {Content: False, Reasoning: True}  # whether leading space goes
+        # space that may be dropped
+        self._space: dict[type, list[str]] = {Content: [], Reasoning: []}
+        self._fresh = {Content: False, Reasoning: True}  # True if leading space is dropped
 
     def content(self, text: str) -> None:
         self._text(Content, text)

@@ -18,10 +18,14 @@ Body = Callable[[Sink, "Context"], Generator[None, str, None]]
 
 @dataclass(frozen=True)
 class Context:
-    """The facts a parser may know besides the text: the prompt that it goes on from, the schemas
-    of the tools' parameters by name (empty: none are offered), and which marks are tokens (None:
-    nothing is known of tokens). begun: the part of the prompt that belongs to the answer, where
-    that is known: a user's text is none of it."""
+    """Facts that a parser may know besides the text.
+
+    - prompt: the text before the answer.
+    - tools: the schemas of the tools' parameters by name (empty: none are offered).
+    - marks: the marks that are tokens (None: unknown).
+    - begun: the part of the prompt that belongs to the answer, if it is known; it never contains a
+      user's text.
+    """
 
     prompt: str = ""
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -172,8 +176,8 @@ def _object(first: str, take: Callable[[str], None]) -> Generator[None, str, Non
 
 
 def _list(sink: Sink, opening: str) -> Generator[None, str, None]:
-    """JSON objects up to a closing bracket; what is no object ends the list and is text."""
-    calls, before = 0, [opening]  # what was read since the last call
+    """Reads JSON objects up to a closing bracket; anything else ends the list and is text."""
+    calls, before = 0, [opening]  # the characters since the last call
     while True:
         c = yield
         if c != END and (c == "," or c.isspace()):
@@ -246,7 +250,7 @@ def harmony(sink: Sink, context: Context) -> Reader:
         header, found = prompt[at + len("<|channel|>") : -len("<|message|>")], message
     else:
         header, found = "", stops[3]
-    marked = False  # whether the answer has had a mark
+    marked = False  # True once the answer has had a mark
     while True:
         if found != message:
             parts = [header]
@@ -274,14 +278,14 @@ HARMONY = ("message", "end", "call", "return", "start", "channel")
 
 
 def _is_header(text: str) -> bool:
-    """Whether it says only who speaks on which channel."""
+    """True if the text only names a speaker and a channel."""
     words = text.replace("<|channel|>", " ").replace("<|start|>", " ").replace("<|constrain|>", " ")
     known = {"assistant", "analysis", "commentary", "final", "json"}
     return all(w in known or w.startswith("to=") for w in words.split())
 
 
 def _channel(sink: Sink, header: str) -> tuple[Callable[[str], None], bool]:
-    """Where the text of a message goes, and whether it is a call."""
+    """The function that takes the text of a message, and True if the message is a call."""
     text = header.replace("<|channel|>", " ").replace("<|constrain|>", " ")
     words = text.replace("<|start|>", " ").split()
     to = next((w[3:] for w in words if w.startswith("to=")), "")

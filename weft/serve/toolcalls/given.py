@@ -37,8 +37,8 @@ class Given:
     before: str
 
     def parser(self, context: Context, opened: bool, others: Callable[[Context], Parser]) -> Parser:
-        """The reader of one answer; opened: the prompt has begun the reasoning; others: what reads
-        calls."""
+        """The reader of one answer. opened: True if the prompt has started the reasoning; others:
+        makes the parser that reads calls."""
         return _Reading(
             self.marks, lambda sink, calls: self._read(sink, opened, calls), lambda: others(context)
         )

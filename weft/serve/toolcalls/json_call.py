@@ -1,7 +1,7 @@
 """A call of a tool written as a JSON object, read as it grows: {"name": ..., "arguments": {...}}.
 
-The arguments go out as the model writes them, from the moment the name is known. JSON that is
-wrong is passed on as it is: whoever calls the tool checks arguments anyway.
+The arguments go out as the model writes them, from the moment the name is known. Wrong JSON is
+passed on unchanged, because the caller of a tool checks arguments anyway.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ARGUMENTS = ("arguments", "parameters", "args")
 
 
 class Value:
-    """Where a JSON value ends: fed from its first character on."""
+    """A reader that finds the end of a JSON value, fed from its first character on."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -25,7 +25,8 @@ class Value:
         self._scalar = False
 
     def push(self, c: str) -> bool:
-        """Whether `c` belongs to the value; a number or a word ends before what follows it."""
+        """True if `c` belongs to the value; a number or a word ends before the character that
+        follows it."""
         if self.in_string:
             if self._escaped:
                 self._escaped = False
@@ -61,7 +62,7 @@ class CallObject:
         self._name: str | None = None
         self._key: str | None = None
         self._value: Value | None = None
-        self._part: list[str] = []  # of the key or value that is being read
+        self._part: list[str] = []  # the characters of the present key or value
         self._early: str | None = None  # arguments that came before the name
         self._streams = False
         self._opened = False
@@ -142,7 +143,7 @@ class CallObject:
 
 
 def _text_of(literal: str) -> str | None:
-    """The text that a JSON literal stands for; None where it is none."""
+    """The text that a JSON literal encodes; None if it is not a text."""
     try:
         found = json.loads(literal)
     except ValueError:
@@ -151,7 +152,8 @@ def _text_of(literal: str) -> str | None:
 
 
 def _arguments(value: str) -> str:
-    """Arguments that are written as a text of JSON are that text; none are an empty object."""
+    """The arguments as JSON: the content of a text literal, an empty object for null, else the
+    value itself."""
     if value == "null":
         return "{}"
     return _text_of(value) or value

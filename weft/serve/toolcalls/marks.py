@@ -1,7 +1,7 @@
 """The marks of a format that a model's tokenizer has as tokens.
 
-There such a mark is that token alone: the same letters in a text are text. While an answer is read,
-a character that no text holds stands for each of them.
+There the mark is that token alone: the same letters in a text are text. While an answer is read, a
+character that no text contains represents each mark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Marks:
         return self._find.sub(lambda found: self._signs[found[0]], text)
 
     def show(self, text: str) -> str:
-        """The text that signs stand for."""
+        """The text with each sign replaced by its mark."""
         return self._found.sub(lambda found: self._texts.get(found[0], found[0]), text)
 
     def hide_pattern(self, source: str) -> str:

@@ -16,7 +16,7 @@ from weft.core.errors import UsageError
 
 MAX_CODE = 4000  # instructions of a pattern
 MAX_NESTING = 50
-MAX_COUNT = 1000  # of a counted repetition
+MAX_COUNT = 1000  # most times of a counted repetition
 END = ""  # the character after the last
 
 Test = Callable[[str], bool]
@@ -253,7 +253,7 @@ def _either(go_on: int, leave: int, lazy: bool) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Match:
-    """Where a pattern was found, and between which positions its named groups."""
+    """The position of a match, and the positions of its named groups."""
 
     start: int
     end: int
@@ -276,11 +276,11 @@ class Search:
 
     @property
     def pending(self) -> int | None:
-        """Where a match may start that could still come and would count, or None."""
+        """The start of a match that may still come and would count, or None."""
         return self._threads[0][1] if self._threads else None
 
     def push(self, c: str) -> None:
-        """The next character, or END. What ends before `c` is found now."""
+        """Takes the next character, or END. It finds matches that end before `c`."""
         before = self._threads
         if self.found is None:
             before = [*before, (0, self._at, ())]

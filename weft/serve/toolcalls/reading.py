@@ -45,9 +45,9 @@ def until(
     outside: Callable[[], bool] | None = None,
     begun: str = "",
 ) -> Generator[None, str, str]:
-    """Gives `take` the text up to the first of `markers`, and returns that one, or END. While
-    `outside` is false nothing is a marker. No marker begins another one. begun: what was read of
-    the text before; it ends in no whole marker."""
+    """Gives `take` the text up to the first of `markers`, and returns that marker, or END. While
+    `outside` is false nothing is a marker. No marker is the beginning of another. begun: text that
+    was read before; it does not end in a whole marker."""
     firsts = {m[0] for m in markers}
     held = ""
     waiting = iter(begun)
@@ -89,7 +89,7 @@ def beginning(text: str) -> Generator[None, str, tuple[str, bool]]:
 
 
 def skip_space() -> Generator[None, str, str]:
-    """The first character that is no space, or END."""
+    """Returns the first character that is not space, or END."""
     while True:
         c = yield
         if c == END or not c.isspace():

@@ -1,9 +1,9 @@
 """Hugging Face's response_template: a declarative inverse of the chat template (transformers 5.13,
 docs/source/en/chat_response_parsing.md), read from a checkpoint's tokenizer_config.json.
 
-Regions lie between marks or patterns; text outside of them belongs to the field that has no
-opening, if there is one. A region of calls is understood when it closes; one that cannot be
-understood is text for the user.
+Regions lie between marks or patterns. Text outside of regions belongs to the field without an
+opening, if there is one. A region of calls is parsed when it closes; if that fails, it is text for
+the user.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class ResponseTemplate:
         return run
 
     def _since_anchor(self, prompt: str) -> str:
-        """What the prompt has written of the answer: all after its last anchor."""
+        """The part of the answer that the prompt already contains: everything after its last
+        anchor."""
         if self._literals:
             ends = [at + len(a) for a in self._literals if (at := prompt.rfind(a)) >= 0]
         else:
@@ -87,11 +88,11 @@ class Run:
     def __init__(self, template: ResponseTemplate, context: Context) -> None:
         self._template, self._tools = template, context.tools
         self._sink = Sink(template.marks.show)
-        self._text = ""  # from position `_base` on
+        self._text = ""  # the text from position `_base` on
         self._base = self._seen = self._taken = 0
         self._ended = self._lost = self._any = False
         self._region = template.implicit
-        self._opened = ""  # what the region was opened by
+        self._opened = ""  # the text that opened the region
         self._body: list[str] = []
         self._groups: dict[str, str] = {}
         self._outside: list[str] = []
@@ -139,7 +140,8 @@ class Run:
                 self._steps += search.steps - before
             self._seen += 1
             self._decide(min(self._seen, end))
-            if self._steps > 100_000 + 500 * self._seen:  # a template that looks back for ever
+            # the limit stops a template that looks back without end
+            if self._steps > 100_000 + 500 * self._seen:
                 self._lost = True
         drop = self._taken - self._base
         if drop > 1 << 12 or drop == len(self._text):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-MAX_DEPTH = 64  # of lists and objects in an argument
+MAX_DEPTH = 64  # levels of lists and objects in an argument
 
 Schemas = Mapping[str, Mapping[str, Any]]
 
@@ -41,7 +41,7 @@ def xml_arguments(text: str, tools: Schemas) -> tuple[str, str] | None:
 
 
 def _defined(schema: object, whole: Mapping[str, Any]) -> object:
-    """What a schema that is a reference to one of `whole`'s definitions refers to."""
+    """The definition in `whole` that a schema refers to; else the schema itself."""
     ref = schema.get("$ref") if isinstance(schema, Mapping) else None
     if not isinstance(ref, str):
         return schema

@@ -1,5 +1,5 @@
-"""How a model writes calls of tools, learnt from its own chat template: a conversation with a call
-in it is rendered, and what stands around the call's name and arguments is the form."""
+"""A model's own form of tool calls, learnt from its chat template. It renders a conversation with a
+call; the text around the call's name and arguments is the form."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def call_form(render: Render, ends: Iterable[str]) -> CallForm:
 
 
 def _body(render: Render, prompt: str, count: int) -> str:
-    """What an answer of `count` calls looks like, its end included."""
+    """The text of an answer with `count` calls, including its end."""
     calls = [
         {"id": i, "type": "function", "function": {"name": NAME, "arguments": ARGUMENTS}}
         for i in IDS[:count]
@@ -81,7 +81,7 @@ def _body(render: Render, prompt: str, count: int) -> str:
 
 
 def _joint(render: Render, prompt: str) -> str | None:
-    """What stands between the arguments of a call and the name of the next."""
+    """The text between the arguments of a call and the name of the next."""
     try:
         body = _body(render, prompt, 2)
     except UsageError:  # a template may take one call only
