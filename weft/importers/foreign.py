@@ -1,9 +1,9 @@
-"""What graphs of other frameworks have in common as Modules: tensors by name, and how they run.
+"""The base of Modules made from graphs of other frameworks: tensors by name, and ways to run.
 
-Such a module comes evaluating, for that is what files hold. Called by itself then it runs compiled,
-with its weights taken as they are: what follows from them alone is worked out once. In training its
-operations are run as they stand, and recorded; going backward from what an evaluating one gave does
-that then.
+Such a module starts in evaluation mode, because files hold models for evaluation. Called on its own
+it then runs compiled with constant weights: results that depend on weights alone are computed once.
+In training its operations run one by one and are recorded; a backward pass from an evaluating
+module's result runs them that way then.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Holder(Module):
 
 
 class Kept:
-    """What a module has compiled so far: a copy of the module has none."""
+    """The functions that a module has compiled so far; a copy of the module has none."""
 
     def __init__(self) -> None:
         self.compiled: dict[Any, Compiled] = {}
-        self.whole = ""  # why its operations run one by one all the same
+        self.whole = ""  # the reason why its operations run one by one, if they do
 
     def __deepcopy__(self, memo: Any) -> Self:
         return type(self)()
@@ -71,11 +71,11 @@ class Foreign(Module):
 
     @property
     def evaluates(self) -> bool:
-        """Whether its weights count as constants where it is compiled by itself."""
+        """True if its weights count as constants when it is compiled on its own."""
         return not self.training
 
     def records(self, inputs: Iterable[Any]) -> bool:
-        """Whether a call with these inputs is recorded, or part of a larger trace."""
+        """True if a call with these inputs is recorded, or part of a larger trace."""
         if CURRENT.trace is not None:
             return True
         if not recording():
@@ -152,7 +152,8 @@ class Foreign(Module):
             module.register_buffer(last, value, persistent)
 
     def safe_name(self, name: str) -> str:
-        """A dotted name for a tensor that a file calls `name`: that, where it can be one."""
+        """A dotted name for a tensor that a file calls `name`: the same name if it is valid, else a
+        similar one."""
         shown = label(name)
         parts = shown.split(".")
         if len(parts) <= DEEPEST and all(parts) and self._fits(parts):
@@ -213,7 +214,8 @@ class Foreign(Module):
 
 
 def dequantized(form: Form, codes: Tensor, *others: Tensor) -> Tensor:
-    """The matrix [N, K] that the parts of a packed weight stand for; products look through it."""
+    """The matrix [N, K] that the parts of a packed weight encode; products read the parts
+    directly."""
     return codes._call("dequantize", *others, **form._asdict())
 
 

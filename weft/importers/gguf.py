@@ -179,7 +179,7 @@ def _tensors(cursor: Cursor, count: int, alignment: int, file: MappedFile) -> di
     """The tensors follow one another, each from the next multiple of the alignment on; where the
     first starts is known when all entries are read."""
     entries: dict[str, tuple[tuple[int, ...], BlockType, int]] = {}
-    end = 0  # of the data so far, relative to where it starts
+    end = 0  # end of the data so far, relative to its start
     room = len(file)
     for i in range(count):
         cursor.item = f"tensor {i + 1} of {count}"

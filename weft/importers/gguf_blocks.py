@@ -1,9 +1,9 @@
-"""GGUF's block types: what one block holds, and the values it stands for.
+"""GGUF's block types: the content of one block, and the values that it encodes.
 
-A row of weights is a run of equal blocks: so many elements in so many bytes. Layouts:
-https://github.com/ggml-org/ggml (src/ggml-common.h). Every value is computed in float32 in the
-order of ggml and of its Python package `gguf`, so the bits are theirs. A scale that is NaN or
-infinite gives what IEEE 754 says, as it does there; `bad_block` finds one.
+A row of weights is a run of equal blocks, each with a fixed number of elements in a fixed number of
+bytes. Layouts: https://github.com/ggml-org/ggml (src/ggml-common.h). Every value is computed in
+float32 in the order of ggml and of its Python package `gguf`, so the bits are theirs. A scale that
+is NaN or infinite gives the result of IEEE 754, as it does there; `bad_block` finds one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from weft.core.errors import ShapeError
 from weft.importers import gguf_codebooks as c, gguf_decode as d
 
-CHUNK = 1 << 18  # elements decoded at a time: what is made on the way stays in the cache
+CHUNK = 1 << 18  # elements decoded at a time: intermediate values stay in the cache
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,8 @@ _EVEN = np.array([i | (i.bit_count() & 1) << 7 for i in range(128)], np.uint8)
 
 
 class Points(NamedTuple):
-    """What blocks hold: steps uint8 [n, k] of a scale `d` float32 [n, 1], and of every weight the
-    code of its value (in `packed.TABLES`), uint8 [n, 256]."""
+    """The content of blocks: steps uint8 [n, k] of a scale `d` float32 [n, 1], and for every weight
+    the code of its value (in `packed.TABLES`), uint8 [n, 256]."""
 
     d: np.ndarray
     steps: np.ndarray
@@ -85,7 +85,7 @@ class Points(NamedTuple):
 
 @cache
 def digits(name: str) -> np.ndarray:
-    """Which of `_VALUES` the coordinates of every point are, uint8 [count, 4 or 8]."""
+    """The indices in `_VALUES` of the coordinates of every point, uint8 [count, 4 or 8]."""
     base = len(_VALUES[name])
     chosen = np.frombuffer(zlib.decompress(base64.b85decode(_POINTS[name])), np.uint8)
     point = np.flatnonzero(np.unpackbits(chosen, bitorder="little"))
@@ -170,7 +170,7 @@ def _moved(code: np.ndarray, down: np.ndarray) -> np.ndarray:
     return flat(digits("IQ1_S")[code] | down.astype(np.uint8)[..., None] << np.uint8(2))
 
 
-# Type -> what reads its blocks, its values, weights to a step of its scale
+# type -> its reader of blocks, its values, and the number of weights per step of its scale
 BOOKS: dict[str, tuple[Callable[[np.ndarray], Points], str, int]] = {
     "IQ2_XXS": (iq2_xxs, "iq2", 32),
     "IQ2_XS": (iq2_xs, "iq2", 16),

@@ -106,8 +106,9 @@ def q3_k(b: np.ndarray) -> np.ndarray:
 
 
 def six_bits(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scales and minima, uint8 [n, 8], of 12 bytes: the first four of both whole in the low
-    six bits of bytes 0-7; of the last four the low nibbles in bytes 8-11, the rest above those."""
+    """Scales and minima, uint8 [n, 8], from 12 bytes. Bytes 0-7 hold the first four of both in
+    their low six bits. Bytes 8-11 hold the low nibbles of the last four; their high bits are at the
+    top of bytes 0-7."""
     first, second, third = np.ascontiguousarray(packed).view("<u4").T
     low, high, six = np.uint32(0x0F0F0F0F), np.uint32(0x30303030), np.uint32(0x3F3F3F3F)
     scales = np.stack([first & six, third & low | first >> 2 & high], axis=-1)

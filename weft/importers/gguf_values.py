@@ -18,7 +18,7 @@ from weft.core.errors import FileFormatError
 MAX_HEADER = 128 << 20  # bytes before the tensors' data; a vocabulary of 262,144 takes about 15 MB
 MAX_OBJECTS = 1 << 22  # strings and arrays of one header in all: 500 MB of Python objects at worst
 MAX_NAME = 65_535  # bytes of a key or a tensor's name
-MAX_DEPTH = 4  # of arrays in arrays
+MAX_DEPTH = 4  # levels of arrays in arrays
 
 _SCALARS = {
     0: struct.Struct("<B"),

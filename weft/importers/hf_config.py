@@ -184,7 +184,7 @@ def read_config(
         what = "is not a folder" if folder.exists() else "does not exist"
         raise ModelError(f"{folder} {what}; expected {expected}")
     if not path.exists():
-        made = (folder / "model", folder / "adapter")  # by `weft train`
+        made = (folder / "model", folder / "adapter")  # `weft train` makes these folders
         inner = [p for p in made if any((p / n).exists() for n in (name, "adapter_config.json"))]
         hint = f"did you mean {inner[0]}?" if inner else f"expected {expected}"
         raise ModelError(f"{folder} has no {name}; {hint}")
@@ -199,7 +199,7 @@ def has_weights(folder: Path) -> bool:
 
 
 def _say_adapter(folder: Path) -> None:
-    """Says that a model is read without the LoRA adapter that its folder holds too."""
+    """Says that weft reads a model without the LoRA adapter in the same folder."""
     if (folder / "adapter_model.safetensors").exists():
         merged = command("merge", folder, folder, "-o", "MERGED")
         say(f"{folder} holds a model and a LoRA adapter; weft reads the model without it\n"

@@ -1,8 +1,8 @@
 """A graph from another framework as a Module: its steps in order, each a function of tensors.
 
-What importers share. A format's own file says which function each of its ops is; here values are
-bound to names, run one step after the other (eagerly, or traced by `weft.compile`) and let go after
-their last use.
+This module is shared by importers. A format's own file maps each of its ops to a function. Here
+values are bound to names, run one step after the other (eagerly, or traced by `weft.compile`) and
+released after their last use.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from weft.tensor.core import Tensor
 from weft.tensor.tracing import Spec, Traced, trace_call
 
 LINEAR = "aten.linear.default"
-# What steps raise of arguments that nobody foresaw
+# errors that steps raise for unforeseen arguments
 _FOREIGN = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, AssertionError)
 
 
@@ -53,9 +53,9 @@ def here() -> Device | None:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`run(*args, **kwargs)` with values in the place of Refs (in lists and tuples too). The result
-    gets the name `out`; where that is a tuple, each element its own ("": nobody reads it). `op` and
-    `where` say in errors what failed: the foreign op, and its place in the foreign source."""
+    """`run(*args, **kwargs)` with values in the place of Refs (in lists and tuples too). `out`
+    names the result; if that is a tuple, it names each element ("": it is not read). Errors name
+    the foreign op by `op` and its place in the foreign source by `where`."""
 
     op: str
     run: Callable[..., Any]
@@ -67,11 +67,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a foreign graph does: `tensors` are (value, dotted name of the parameter or buffer),
-    `writes` (dotted name of a buffer, its value after the call); `result` nests Refs and constants
-    in tuples, lists and dicts; `bounds` holds the least and most of sizes by name; `arguments` are
-    what calls pass, by name and in order, where some nest: each a Ref to an input, or nested Refs
-    (empty: the inputs themselves)."""
+    """The content of a foreign graph.
+
+    - tensors: (value, dotted name of the parameter or buffer).
+    - writes: (dotted name of a buffer, its value after the call).
+    - result: Refs and constants nested in tuples, lists and dicts.
+    - bounds: the least and most of sizes by name.
+    - arguments: the arguments of calls, by name and in order, if some nest: each a Ref to an input,
+      or nested Refs (empty: the inputs themselves).
+    """
 
     inputs: tuple[Port, ...]
     steps: tuple[Step, ...]
@@ -90,8 +94,8 @@ class Imported(Foreign):
     inputs, ShapeError and DTypeError for those that do not fit; errors of a step name it."""
 
     def __init__(self, name: str, plan: Plan, tensors: Mapping[str, Tensor], kept: Iterable[str]):
-        """`tensors` are the parameters and buffers by dotted name (one that has two names stands
-        under both), `kept` the buffers that the state dict holds."""
+        """`tensors` are the parameters and buffers by dotted name (a tensor with two names is under
+        both), `kept` the buffers that the state dict holds."""
         super().__init__(name, plan.inputs)
         self._plan, self._drops = plan, _last_uses(plan)
         persistent = set(kept)
@@ -110,13 +114,14 @@ class Imported(Foreign):
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """What calls pass, by name: `help` shows it, and compiled Programs call their inputs so."""
+        """The arguments of calls, by name: `help` shows it, and compiled Programs use these names
+        for their inputs."""
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         names = self._plan.arguments or [p.name for p in self._plan.inputs]
         return inspect.Signature([inspect.Parameter(n, kind) for n in names if n.isidentifier()])
 
     def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What a call passes by name, given the values of the inputs by theirs."""
+        """The arguments of a call by name, from the values of the inputs by name."""
         plan = self._plan
         values = {p.name: p.value for p in plan.inputs if p.constant} | dict(values)
         nested = plan.arguments or {p.name: Ref(p.name) for p in plan.inputs}
@@ -124,7 +129,8 @@ class Imported(Foreign):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         inputs = self._bound(args, kwargs)
-        writes = bool(self._plan.writes) and recording()  # they are made once: no second run
+        # Buffers are written once, so there must be no second run.
+        writes = bool(self._plan.writes) and recording()
         if self._kept.whole or writes or self.records(inputs.values()):
             return self._stepped(inputs)
         try:
@@ -227,7 +233,7 @@ class Imported(Foreign):
         self.replan(tensors=tuple(tensors), steps=tuple(steps))
 
     def summary(self) -> dict[str, Any]:
-        """What `Foreign.facts` says."""
+        """The facts of `Foreign.facts`."""
         ops = Counter(step.op for step in self._plan.steps)
         writes = [dotted for dotted, _ in self._plan.writes]
         return self.facts(_shown(self._plan.result), dict(ops.most_common()), writes)
@@ -257,7 +263,7 @@ def _shown(result: Any) -> Any:
 
 
 def _device(values: Iterable[Any]) -> Device | None:
-    """Where the first tensor on a device is."""
+    """The device of the first tensor on a device."""
     places = (place(v) for v in values if isinstance(v, Tensor) and not v.is_traced)
     return next((p for p in places if p is not None), None)
 
@@ -280,8 +286,8 @@ def refs(value: Any) -> list[str]:
 
 
 def _last_uses(plan: Plan) -> list[list[str]]:
-    """For each step the values that nobody reads after it. Raises FileFormatError for a step that
-    reads what no input, tensor or step before it made, and for a name made twice."""
+    """The values that no later step reads, for each step. Raises FileFormatError for a step that
+    reads a value which no input, tensor or earlier step made, and for a name made twice."""
     given = [*(p.name for p in plan.inputs), *(value for value, _ in plan.tensors)]
     known = set(given)
     if len(known) < len(given):

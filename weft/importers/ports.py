@@ -15,7 +15,7 @@ from weft.core.foreign import is_foreign
 from weft.tensor.core import Tensor, tensor
 
 INT32 = np.iinfo(np.int32)
-Bounds = Mapping[str, tuple[int, int | None]]  # of sizes by name: the least and the most
+Bounds = Mapping[str, tuple[int, int | None]]  # the least and the most of sizes, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,9 @@ def _text(size: int | str | Size | None) -> str:
 @dataclass(frozen=True, slots=True)
 class Port:
     """An input or a result. A size is a number, the name of one that calls decide, a Size, or None
-    (any); shape None is any rank, dtype None any dtype; NumPy's dtypes are those that devices may
-    lack. `constant` inputs must equal `value`. `kind` is what it is, where that is no tensor."""
+    (any). shape None is any rank, dtype None any dtype; NumPy's dtypes are those that devices may
+    lack. `constant` inputs must equal `value`. `kind` names the kind of a value that is not a
+    tensor."""
 
     name: str
     shape: tuple[int | str | Size | None, ...] | None = None
@@ -87,8 +88,8 @@ def named(
     name: str, ports: Sequence[Port], arguments: Mapping[str, Any], args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """What a call passes, by the names of the inputs. Raises CallError unless that is all of it,
-    once."""
+    """The arguments of a call, by the names of the inputs. Raises CallError unless each input is
+    passed exactly once."""
     wanted = ", ".join(p.text() for p in ports)
     arguments = arguments or {p.name: Ref(p.name) for p in ports}
     passed = dict(zip(arguments, args))

@@ -171,7 +171,7 @@ def _check_cover(tensors: Mapping[str, TensorInfo], base: int, size: int, where:
 class Checkpoint(Mapping[str, np.ndarray]):
     """The weights of a model folder: name -> array, over one file or several shards."""
 
-    packed: frozenset[str] = frozenset()  # names of matrices that are no single tensor: none
+    packed: frozenset[str] = frozenset()  # names of matrices that consist of several tensors: none
 
     def __init__(self, home: Mapping[str, SafetensorsFile], where: str) -> None:
         self._home = home
@@ -181,7 +181,7 @@ class Checkpoint(Mapping[str, np.ndarray]):
         return self._home[name][name]
 
     def plain(self, name: str) -> np.ndarray:
-        """A tensor that is no packed matrix: all of them."""
+        """A tensor that is not a packed matrix: here, any tensor."""
         return self[name]
 
     def info(self, name: str) -> TensorInfo:
@@ -228,7 +228,7 @@ def _open_sharded(folder: Path, index: Path) -> Checkpoint:
             files[shard] = SafetensorsFile(folder / shard)
         if tensor in files[shard]:
             home[tensor] = files[shard]
-        elif not tensor.endswith(_HEAD):  # which an index may name though it is tied
+        elif not tensor.endswith(_HEAD):  # an index may name the head though it is tied
             raise FileFormatError(f"{folder / shard}: tensor {tensor[:200]!r} is missing")
     for file in files.values():
         for tensor in file:

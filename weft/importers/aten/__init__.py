@@ -1,4 +1,5 @@
-"""PyTorch's ATen operators as functions of weft's tensors: TABLE, filled by the files beside it."""
+"""PyTorch's ATen operators as functions of weft's tensors: TABLE, filled by the other files
+here."""
 
 from weft.core.text import markdown
 from weft.importers.aten import (  # noqa: F401  (importing fills the table)

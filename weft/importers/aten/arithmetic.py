@@ -81,7 +81,7 @@ def _scaled(other: Operand, alpha: float) -> Operand:
 def add(self: Operand, other: Operand, alpha: float = 1) -> Tensor:
     x, y = together(self, other)
     out: Tensor = x + _scaled(y, alpha)
-    return out.cast(common(self, other))  # of bools: or
+    return out.cast(common(self, other))  # This is `or` for bools.
 
 
 @aten(*_overloads("sub", "subtract"))
@@ -100,7 +100,7 @@ def rsub(self: Operand, other: Operand, alpha: float = 1) -> Tensor:
 def mul(self: Operand, other: Operand) -> Tensor:
     x, y = together(self, other)
     out: Tensor = x * y
-    return out.cast(common(self, other))  # of bools: and
+    return out.cast(common(self, other))  # This is `and` for bools.
 
 
 @aten(*_overloads("div", "divide", "true_divide"), "div.Tensor_mode", "div.Scalar_mode")

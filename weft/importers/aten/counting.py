@@ -13,14 +13,15 @@ from weft.tensor.core import Tensor
 
 @aten("histc")
 def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements fall into each of `bins` equal parts of min..max (of the elements' own
-    range where both are equal); the upper end belongs to the last."""
+    """The number of elements in each of `bins` equal parts of min..max (of the elements' own range
+    if both are equal); the upper end belongs to the last."""
     x = self.reshape(-1).cast(dt.compute_dtype(self.dtype))
     low: Tensor | float = min
     high: Tensor | float = max
     if min == max:
         least, most = x.min(), x.max()
-        around = (least == most).where(1.0, 0.0)  # of equal elements a range around them
+        # If all elements are equal, the range extends around them.
+        around = (least == most).where(1.0, 0.0)
         low, high = least - around, most + around
     at = ((x - low) * float(bins) / (high - low)).floor()
     inside = (x >= low) & (x <= high)
@@ -34,7 +35,8 @@ def searchsorted(
     sorted_sequence: Tensor, self: Tensor, out_int32: bool = False, right: bool = False,
     side: str | None = None, sorter: None = None,
 ) -> Tensor:  # fmt: skip
-    """How many of each row of the sequence are less than (`right`: or equal to) each value."""
+    """The number of elements in each row of the sequence that are less than (`right`: or equal to)
+    each value."""
     line, value = sorted_sequence.unsqueeze(-2), self.unsqueeze(-1)
     below = line <= value if right or side == "right" else line < value
     return below.cast(dt.int32).sum(-1)

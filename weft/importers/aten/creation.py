@@ -117,7 +117,7 @@ def rand(size: Sequence[int], dtype: DType | None = None) -> Tensor:
 
 @aten("randn")
 def randn(size: Sequence[int], dtype: DType | None = None) -> Tensor:
-    """Of the normal distribution, of weft's generator, not PyTorch's."""
+    """Numbers of the normal distribution, from weft's generator instead of PyTorch's."""
     return random.randn(*size, dtype=dtype, device=here())
 
 

@@ -62,7 +62,8 @@ def max_pool2d_backward(
     grad_output: Tensor, self: Tensor, kernel_size: Sizes, stride: Sizes, padding: Sizes,
     dilation: Sizes, ceil_mode: bool, indices: Tensor,
 ) -> Tensor:  # fmt: skip
-    """What each window's largest element gets, where `indices` say that it stands."""
+    """The gradient of the image: the gradient of each window goes to its largest element, at
+    `indices`."""
     planes, size = math.prod(self.shape[:-2]), self.shape[-2] * self.shape[-1]
     first = arange(planes, device=here()).reshape(planes, 1) * size
     at = (indices.reshape(planes, -1) + first).reshape(-1)

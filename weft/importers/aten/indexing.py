@@ -27,7 +27,7 @@ def _key(indices: Indices) -> tuple[Any, ...]:
 
 @aten("index.Tensor")
 def index(self: Tensor, indices: Indices) -> Tensor:
-    """As NumPy has it; an index out of range gives NaN (0 of integers), where PyTorch stops."""
+    """NumPy's indexing; an index out of range gives NaN (0 for integers), where PyTorch stops."""
     return self[_key(indices)]
 
 
@@ -49,7 +49,7 @@ def windows(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
 
 @named("weft.chosen")
 def chosen(test: Any, yes: Any, no: Any) -> Any:
-    """What torch.cond gives of the results of its branches."""
+    """The result that torch.cond selects from those of its branches."""
     if isinstance(test, Tensor):
         return test.where(yes, no)
     return yes if test else no

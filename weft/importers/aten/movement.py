@@ -95,7 +95,7 @@ def unflatten(self: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 
 
 def span(n: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """Where a slice of an axis of size n begins and ends, as Python has it."""
+    """The beginning and end of a slice of an axis of size n, by Python's rules."""
     begin, stop, _ = slice(start, end).indices(n)
     return begin, max(begin, stop)
 

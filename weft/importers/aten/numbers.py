@@ -1,6 +1,9 @@
-"""PyTorch's type promotion: a 0-d tensor or a number counts only by its kind (bool, integer, float)
-beside a tensor with axes (PyTorch's documentation, "Tensor Attributes: torch.dtype"). Integers of
-64 bits are int32 here, so Python's integers and the results of sums are."""
+"""PyTorch's type promotion: next to a tensor with axes, a 0-d tensor or a number counts only by its
+kind (bool, integer, float).
+
+Source: PyTorch's documentation, "Tensor Attributes: torch.dtype". Integers of 64 bits are int32
+here, so Python's integers and the results of sums are.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def number_dtype(value: bool | int | float) -> DType:
 
 
 def common(*operands: Any) -> DType:
-    """The dtype that an op of these tensors and numbers computes in."""
+    """The dtype in which an op computes with the given tensors and numbers."""
     tensors = [x for x in operands if isinstance(x, Tensor)]
     groups = (
         [t.dtype for t in tensors if t.ndim],

@@ -88,7 +88,7 @@ def flash_attention(
     query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
     attn_mask: Tensor | None = None, scale: float | None = None,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """What the default decompositions make of attention on a CPU."""
+    """The attention op that the default decompositions produce on a CPU."""
     return attention(query, key, value, attn_mask, dropout_p, is_causal, scale), None
 
 

@@ -14,9 +14,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What an overload does. `results` is how many of its results there are (0: all): the others,
-    which only PyTorch's own derivatives read, are None. `refuses` says of arguments why they are
-    not supported ("": they are)."""
+    """The implementation of an overload. `results` is the number of its results (0: all): the
+    others, which only PyTorch's own derivatives read, are None. `refuses` gives the reason why
+    arguments are not supported ("": they are)."""
 
     run: Callable[..., Any]
     results: int = 0

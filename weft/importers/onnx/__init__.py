@@ -40,19 +40,21 @@ from weft.importers.onnx.weights import unread
 from weft.importers.ports import label
 from weft.tensor.device import open_device
 
-OLDEST = 6  # of those before, attributes are others for most operators
-MOST_BYTES = 1 << 31  # of a protobuf message
+OLDEST = 6  # Most operators had other attributes in earlier versions.
+MOST_BYTES = 1 << 31  # most bytes of a protobuf message
 
 
 def from_onnx(path: str | os.PathLike[str] | Any, device: Any = None) -> OnnxModel:
-    """The model in an ONNX file (or a ModelProto) as a Module, to be called with arrays; needs
-    the extra `import`.
+    """The model in an ONNX file (or a ModelProto) as a Module, called with arrays; needs the extra
+    `import`.
 
-    Runs on `device` (the CPU by default), compiled once per signature; after `train()` its
-    initializers of floats take gradients. 64-bit integers are 32-bit there, float64 exists on the
-    CPU alone. Opsets 7 to the newest that the onnx package knows.
+    It runs on `device` (the CPU by default), compiled once per signature; after `train()` its float
+    initializers take gradients. 64-bit integers are 32-bit there, float64 exists on the CPU alone.
+    It supports opsets from 7 to the newest that the onnx package knows.
+
     Raises FileFormatError for a file that is damaged, inconsistent or hostile, UsageError naming
-    all operators that weft does not run, DTypeError for element types that it does not have."""
+    all operators that weft does not run, DTypeError for element types that weft lacks.
+    """
     try:
         import onnx
     except ImportError:

@@ -16,7 +16,7 @@ from weft.tensor.core import Tensor
 
 Act = Callable[[Tensor], Tensor]
 
-# name -> its function of x, alpha and beta, and the defaults of those that it takes
+# name -> its function of x, alpha and beta, and the defaults of the parameters that it takes
 KINDS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
     "Relu": (Tensor.relu, ()),
     "Sigmoid": (Tensor.sigmoid, ()),

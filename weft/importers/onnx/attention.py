@@ -20,8 +20,8 @@ _HIDDEN = -1e30  # the score of a key that is not seen: finite, so that no NaN a
 
 @dataclass(frozen=True)
 class Scores:
-    """How scores become weights. `seen` (bool) and `bias` broadcast to [N, H, T, S]; `sink` is the
-    score of one key more, whose value is zeros, and broadcasts to [N, H, T, 1]."""
+    """The rules that turn scores into weights. `seen` (bool) and `bias` broadcast to [N, H, T, S];
+    `sink` is the score of one key more, whose value is zeros, and broadcasts to [N, H, T, 1]."""
 
     scale: float
     softcap: float = 0.0
@@ -76,8 +76,8 @@ def _softmax(scores: Tensor, sink: Tensor | None) -> Tensor:
 def frontier(
     call: Call, t: int, s: int, start: Any, causal: bool, left: int = -1, right: int = -1
 ) -> Tensor | None:
-    """Which of s keys each of t queries sees, the first of which stands at `start` (a number, or
-    one per sequence: [N, 1, T, S]). None: all."""
+    """True where one of t queries sees one of s keys; None if all see all. `start` is the position
+    of the first query (a number, or one per sequence: [N, 1, T, S])."""
     if not causal and left < 0 and right < 0:
         return None
     rows = call.tensor(np.arange(t, dtype=np.int32)).reshape(t, 1)
@@ -195,7 +195,7 @@ def rotary_embedding_ms(
     wide = heads(x, count) if x.ndim == 3 else x
     n, t = wide.shape[0], wide.shape[2]
     at = positions.cast(dt.int32)
-    if at.ndim == 1:  # where all sequences begin
+    if at.ndim == 1:  # the positions at which the sequences begin
         at = (at + call.tensor(np.arange(t, dtype=np.int32))).reshape(1, t).expand(n, t)
     c, s = (angles(v, at, width) for v in (cos, sin))
     made = turned(wide, c, s, bool(call.get("interleaved", 0))) * call.get("scale", 1.0)

@@ -1,4 +1,4 @@
-"""Operators of com.microsoft from codes to codes: computed on the reals that they stand for."""
+"""Operators of com.microsoft from codes to codes, computed on the reals that the codes encode."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def qgemm(
 
 @op("QLinearConv", domain=MICROSOFT)
 def qlinear_conv_ms(call: Call, x: Tensor, *rest: Any) -> Tensor:
-    """As ONNX has it, the channels perhaps last."""
+    """ONNX's qlinear_conv, but the channels may be last."""
     made: Tensor = qlinear_conv(call, _channels_first(call, x), *rest)
     return _channels_last(call, made)
 

@@ -13,7 +13,7 @@ from weft.importers.onnx.graph import Graph
 from weft.importers.onnx.movement import cut
 from weft.importers.onnx.table import Call, Value, is_host, op, scalar
 
-MOST_TURNS = 1 << 16  # of one loop
+MOST_TURNS = 1 << 16  # most turns of one loop
 TURN = 8  # nodes that a turn counts for, besides its own
 
 

@@ -37,7 +37,7 @@ def multiply(call: Call, a: Value, b: Value) -> Value:
 
 @op("Div", either=True)
 def divide(call: Call, a: Value, b: Value) -> Value:
-    """Of integers rounded toward zero."""
+    """Divides; integers are rounded toward zero."""
     if not is_int(a):
         return a / b
     if not is_host(a):
@@ -227,7 +227,7 @@ def identity(call: Call, x: Value) -> Value:
 
 @op("Dropout", host=(1, 2))
 def dropout(call: Call, x: Tensor, ratio: Any = None, training: Any = None) -> Any:
-    """As in inference, unless the third operand says otherwise."""
+    """Drops elements in training only, which the third operand turns on."""
     mask = weft.full(x.shape, True, device=None) if call.wants(1) else None
     share = call.get("ratio", 0.5) if call.version < 12 else 0.5 if ratio is None else scalar(ratio)
     if training is None or not scalar(training) or not share:

@@ -1,9 +1,9 @@
-"""Tensors whose data lie beside the model, read from its own folder alone.
+"""Tensors whose data are in other files, read from the model's own folder alone.
 
-A model file names other files: one that came from somewhere must not make us read anything else of
-this machine. So a location is relative, without "..", and no link, hard or symbolic, leads away
-(the rules of ONNX's ExternalDataSecurity.md). Hugging Face's cache is the exception: there a model
-is itself a link from snapshots/ to blobs/, and its data may be one into the same blobs/.
+A model file names other files: a downloaded one must not make us read anything else of this
+machine. So a location is relative, without "..", and no link, hard or symbolic, leads away (the
+rules of ONNX's ExternalDataSecurity.md). Hugging Face's cache is the exception: there a model is
+itself a link from snapshots/ to blobs/, and its data may be one into the same blobs/.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class External:
 
 
 def _cached(path: Path) -> bool:
-    """Whether a model file lies in Hugging Face's cache: a link to blobs/ of the same repository,
-    whose snapshots/ it stands in."""
+    """True if a model file is in Hugging Face's cache: a link from snapshots/ to blobs/ of the same
+    repository."""
     if not path.is_symlink():
         return False
     blobs = path.resolve().parent

@@ -19,7 +19,7 @@ class Functions:
 
     def __init__(self, local: dict[tuple[str, str], Function], tensor: Callable[[str], Tensor]):
         self.local, self.tensor = local, tensor
-        self.longs: set[str] = set()  # tensors of the module that stand for int64
+        self.longs: set[str] = set()  # tensors of the module that represent int64
         self._bodies: dict[Any, Function] = {}
 
     def constants(self, graph: Graph) -> dict[str, Value]:
@@ -32,7 +32,7 @@ class Functions:
     def body(
         self, node: Node, attrs: Mapping[str, Any], version: int, values: Sequence[Value]
     ) -> Function:
-        """The function that ONNX gives for an operator, for operands of these types."""
+        """The function that ONNX defines for an operator, for operands of the given types."""
         codes = tuple(None if v is None else type_code(v) for v in values)
         key = (node.op, version, codes, repr(sorted(attrs.items())))
         if key not in self._bodies:
@@ -88,8 +88,8 @@ def schema_of(op: str, version: int) -> Any:
 def check_supported(
     graph: Graph, local: Mapping[tuple[str, str], Function], versions: Mapping[str, int]
 ) -> None:
-    """Raises UsageError that names every operator that neither weft nor a function runs, and where
-    it stands; FileFormatError for functions that call themselves or grow beyond MOST_NODES."""
+    """Raises UsageError with the names and places of all operators that neither weft nor a function
+    runs; FileFormatError for functions that call themselves or grow beyond MOST_NODES."""
     missing: dict[str, str] = {}
     todo = [(graph, versions), *((f.graph, f.versions) for f in local.values())]
     for top, opsets in todo:

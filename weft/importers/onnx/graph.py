@@ -13,7 +13,7 @@ from weft.importers.onnx.table import Rule
 from weft.importers.onnx.values import NAMES, NUMPY, parsed
 from weft.importers.ports import Port, label
 
-MOST_NODES = 1_000_000  # of one file, its functions written out
+MOST_NODES = 1_000_000  # most nodes of one file after its functions are inlined
 
 
 class Ref(NamedTuple):
@@ -24,8 +24,8 @@ class Ref(NamedTuple):
 
 @dataclass
 class Node:
-    """One node: `reads` are its inputs and what its subgraphs take from outside; `dead` the names
-    that nobody needs after it; `rule` how it runs, where that is not what the table says."""
+    """One node. `reads` are its inputs and the outer values that its subgraphs read; `dead` the
+    names that no later node reads; `rule` replaces the table's rule."""
 
     op: str
     domain: str
@@ -39,7 +39,7 @@ class Node:
 
     @property
     def place(self) -> str:
-        """What errors call it."""
+        """The name of the node in errors."""
         name = self.name or next(filter(None, self.outputs), "")
         return f"{label(self.op)} {name!r:.80}"
 
@@ -130,7 +130,8 @@ class Reader:
         inputs = tuple(Port(n) for n in names)
         known = {*names, *(o for n in proto.node for o in n.output)}
         results = list(proto.output)
-        while results and results[-1] not in known:  # ONNX's own leave out what nobody wants
+        # ONNX's own models leave out results that are not wanted
+        while results and results[-1] not in known:
             results.pop()
         outputs = tuple(Port(n) for n in results)
         graph = self._graph(proto.name, inputs, outputs, proto.node, {}, {*names}, frozenset())
@@ -168,7 +169,7 @@ class Reader:
         return found
 
     def _constant(self, node: Node, constants: dict[str, np.ndarray]) -> bool:
-        """Whether a node is a constant, which then stands among the others."""
+        """True if a node is a constant; it then joins `constants`."""
         if (node.domain, node.op) != ("", "Constant") or len(node.attrs) != 1:
             return False
         (key, value), *_ = node.attrs.items()
@@ -233,7 +234,7 @@ class Reader:
 
 
 def as_array(key: str, value: Any) -> np.ndarray:
-    """What an attribute of a Constant holds. Raises FileFormatError."""
+    """The value of a Constant's attribute. Raises FileFormatError."""
     if key not in ("value", "value_int", "value_ints", "value_float", "value_floats"):
         raise FileFormatError(f"a Constant with {key!r:.40}; weft reads numbers")
     return np.asarray(value, np.int64 if "int" in key else np.float32 if "float" in key else None)
@@ -293,7 +294,7 @@ def _ordered(name: str, nodes: list[Node], known: set[str] | frozenset[str]) -> 
             break
         seen.update(node.outputs)
     else:
-        return nodes  # as ONNX wants it
+        return nodes  # The nodes are in the order that ONNX requires.
     maker = {o: i for i, n in enumerate(nodes) for o in n.outputs if o}
     waiting: list[int] = []
     users: dict[int, list[int]] = {}
@@ -328,7 +329,7 @@ def attributes(node: Node, around: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in node.attrs.items():
         if isinstance(value, Ref):
             if value.name not in around:
-                continue  # left out by the caller: the operator's default holds
+                continue  # the caller left it out, so the operator's default applies
             value = around[value.name]
         found[name] = value
     return found

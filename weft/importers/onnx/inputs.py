@@ -1,4 +1,5 @@
-"""What a call of an ONNX model passes: arrays checked against the declared inputs, and placed."""
+"""The arguments of a call of an ONNX model: arrays checked against the declared inputs, and
+placed."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def _check(port: Port, dtype: np.dtype, shape: tuple[int, ...]) -> None:
 
 
 def host_types(graph: Graph) -> str:
-    """Why a graph runs on the host node by node: it has types that no device has."""
+    """The reason why a graph runs on the host node by node: it has types that no device has. "" if
+    it does not."""
     for port in graph.inputs:
         if port.dtype in _HOST and port.kind == "tensor":
             return f"input {port.text()}"

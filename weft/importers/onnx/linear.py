@@ -140,7 +140,8 @@ def linear_weights(graph: Graph) -> list[Linear]:
 
 
 def _turned(node: Node, name: str) -> bool | None:
-    """Whether a product reads a weight as [K, N] (or as [N, K]); None for other ways to read it."""
+    """True if a product reads a weight as [K, N], False for [N, K]; None if it is read in other
+    ways."""
     if node.domain or node.inputs.count(name) != 1 or node.inputs[1:2] != (name,):
         return None
     if node.op == "Gemm":

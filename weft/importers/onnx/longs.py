@@ -1,6 +1,6 @@
-"""64-bit integers that are computed in 32 bits: which values they are, and whether one left them.
+"""The 64-bit integers that are computed in 32 bits, and the check that none of them overflows.
 
-A device has int32 for ONNX's int64. What wraps there would be a wrong number without a word, so
+A device has int32 for ONNX's int64. A value that wraps there would be wrong without an error. So
 each sum, product or cast that makes such an integer is computed in float32 as well: a result that
 wrapped is at least 2^31 off. On the CPU the graph then runs again with 64 bits; elsewhere it is an
 error.
@@ -22,7 +22,7 @@ BITS = 2.0**31
 BELOW = BITS - 128  # the float32 before it
 # results of 64 bits, whatever the operands are
 _INDICES = {("ArgMax", 0), ("ArgMin", 0), ("TopK", 1), ("MaxPool", 1)}
-# the operands whose type a result has, where it is not that of all
+# the operands that give a result its type, if not all do
 _DATA = {
     "Where": (1, 2), "OneHot": (2,), "Gather": (0,), "GatherElements": (0,), "GatherND": (0,),
     "ScatterND": (0,), "ScatterElements": (0,), "Scatter": (0,), "Compress": (0,),
@@ -42,19 +42,19 @@ def fits(x: np.ndarray) -> bool:
 
 
 class Longs:
-    """The tensors of int32 of a run that stand for int64, and what is to be checked of them."""
+    """The int32 tensors of a run that represent int64, and the checks of them."""
 
     def __init__(self) -> None:
         self._seen: dict[int, Tensor] = {}
         self.checks: list[tuple[str, Tensor]] = []  # a node's place, and whether it wrapped
 
     def mark(self, x: Value) -> None:
-        """Says that x stands for int64, where it is of int32."""
+        """Notes that x represents int64, if it is int32."""
         if isinstance(x, Tensor) and x.dtype is dt.int32:
             self._seen[id(x)] = x
 
     def holds(self, x: Value) -> bool:
-        """True if x is of int64, or stands for it."""
+        """True if x is int64, or represents it."""
         if isinstance(x, Tensor):
             return x.dtype is dt.int64 or id(x) in self._seen
         return isinstance(x, np.ndarray) and x.dtype == np.int64

@@ -44,11 +44,13 @@ class _Kept(Kept):
 class OnnxModel(Foreign):
     """A model of `from_onnx`. `inputs` and `outputs` are its Ports: name, shape, dtype.
 
-    Called with arrays in the order of the inputs, or by their names, it gives the output, or a
-    tuple of them, as Tensors on the device. An initializer that the file has among its inputs may
-    be given by its name as well. Between nodes that need values (NonZero, a loop whose
-    end depends on data) whole stretches are compiled once per signature; `weft run-onnx` shows
-    where. Raises CallError for other inputs, ShapeError and DTypeError where they do not fit.
+    A call takes arrays in the order of the inputs, or by their names. It gives the output, or a
+    tuple of outputs, as Tensors on the device. If the file lists an initializer among its inputs, a
+    call may pass it by name.
+
+    Between nodes that need values (NonZero, a loop whose end depends on data) whole stretches are
+    compiled once per signature; `weft run-onnx` shows them. Raises CallError for other inputs,
+    ShapeError and DTypeError if they do not fit.
     """
 
     _kept: _Kept
@@ -76,12 +78,12 @@ class OnnxModel(Foreign):
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """What a call takes."""
+        """The inputs of a call."""
         return self.graph.inputs
 
     @property
     def outputs(self) -> tuple[Port, ...]:
-        """What it gives."""
+        """The outputs of a call."""
         return self.graph.outputs
 
     @property
@@ -91,7 +93,7 @@ class OnnxModel(Foreign):
 
     @property
     def device(self) -> Device | None:
-        """Where it runs (None: the CPU)."""
+        """The device that it runs on (None: the CPU)."""
         return self.place() if self.graph.held else self._home
 
     @property
@@ -179,7 +181,7 @@ class OnnxModel(Foreign):
         return Run(self.functions, self.device, None, bool(self._node_by_node)).lift(array)
 
     def _part(self, given: dict[str, Value]) -> Any:
-        """As part of a larger trace."""
+        """Runs as part of a larger trace."""
         if self._node_by_node:
             raise TraceError(f"{self._name} runs node by node: {self._node_by_node}")
         frame, trace = self.frame(given), CURRENT.trace
@@ -272,7 +274,7 @@ class OnnxModel(Foreign):
             try:
                 dt.as_dtype(x.dtype)
             except DTypeError:
-                return x  # of a type that only NumPy has
+                return x  # The type exists only in NumPy.
             if CURRENT.trace is not None or self.device is not None:
                 return Run(self.functions, self.device, None).lift(x)
             x = Tensor(np.array(x))
@@ -293,12 +295,13 @@ class OnnxModel(Foreign):
         return trace_call(self, specs, self._name, lambda tensors: self(*tensors))
 
     def summary(self) -> dict[str, Any]:
-        """What `Foreign.facts` says."""
+        """The facts of `Foreign.facts`."""
         ops = Counter(f"{n.domain}.{n.op}" if n.domain else n.op for n in self.graph.nodes)
         return self.facts([p.text() for p in self.outputs], dict(ops.most_common()), ())
 
     def where(self) -> list[tuple[str, str]]:
-        """What runs where, as far as calls have shown: (what, how and why)."""
+        """The place of each part, as far as calls have shown it: (part, its way to run and the
+        reason)."""
         device, nodes = self.device, self.graph.nodes
         home = "cpu" if device is None else device.info.id
         if self._node_by_node:
@@ -314,7 +317,7 @@ class OnnxModel(Foreign):
         return rows
 
     def report(self) -> str:
-        """How the stretches compiled so far."""
+        """The reports of the stretches that were compiled so far."""
         stretches = self._kept.stretches.values()
         return "\n\n".join(
             filter(None, (c.report() for s in stretches for c in s.compiled.values()))

@@ -149,7 +149,7 @@ def conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = 
 def _transposed_sides(
     call: Call, size: Sequence[int], whole: Sequence[int], strides: Sequence[int]
 ) -> Sides:
-    """What is cut off before and after each axis."""
+    """The sizes that are cut off before and after each axis."""
     auto, wanted = call.get("auto_pad", "NOTSET"), call.get("output_shape")
     if wanted is None and auto in ("SAME_UPPER", "SAME_LOWER"):
         wanted = [n * s for n, s in zip(size, strides)]
@@ -215,7 +215,7 @@ def batch_normalization(
     call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor
 ) -> Any:
     eps = call.get("epsilon", 1e-5)
-    if x.ndim == 1:  # of one channel
+    if x.ndim == 1:  # x has one channel
         out, *rest = batch_normalization(call, x.reshape(-1, 1), scale, bias, mean, var)
         return out.reshape(-1), *rest
     if not call.get("training_mode", 0):

@@ -26,8 +26,8 @@ def unpacked_codes(x: Tensor, bits: int) -> Tensor:
 def packed_matrix(
     weight: Tensor, scales: Tensor, zeros: Tensor | None, k: int, block: int, bits: int
 ) -> Tensor:
-    """The float32 matrix [N, K] that packed blocks [N, blocks, bytes] stand for: weft's own form
-    of packed weights, which products look through."""
+    """The float32 matrix [N, K] that packed blocks [N, blocks, bytes] encode, in weft's own form of
+    packed weights, which products read directly."""
     n, groups = weight.shape[0], -(-k // block)
     table = scales.reshape(n, groups).cast(dt.float32)
     flat = weight.reshape(n, -1)

@@ -27,12 +27,12 @@ class Window:
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     sides: Sides
-    beyond: tuple[int, ...]  # of the padding after each axis, how much only ceil_mode adds
+    beyond: tuple[int, ...]  # the part of the padding after each axis that only ceil_mode adds
     count: tuple[int, ...]
 
 
 def window_of(call: Call, size: Sequence[int]) -> Window:
-    """The windows over axes of these sizes."""
+    """The windows over axes of the given sizes."""
     rank = len(size)
     kernel = tuple(call.need("kernel_shape"))
     strides = tuple(call.get("strides") or [1] * rank)
@@ -45,7 +45,8 @@ def window_of(call: Call, size: Sequence[int]) -> Window:
     for n, k, s, d, (low, high) in zip(size, kernel, strides, dilations, sides):
         room = n + low + high - d * (k - 1) - 1
         windows = (-(-room // s) if ceil else room // s) + 1
-        if ceil and (windows - 1) * s >= n + low:  # it would start in the padding after
+        # the window would start in the padding after the axis
+        if ceil and (windows - 1) * s >= n + low:
             windows -= 1
         more = max((windows - 1) * s + d * (k - 1) + 1 - n - low - high, 0)
         places(n + low + high + more, call.op)

@@ -1,4 +1,4 @@
-"""Integers that stand for reals: quantising, and products of integers with zero points."""
+"""Integers that encode reals: quantisation, and products of integers with zero points."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def quantize_linear(call: Call, x: Value, scale: Value, zero: Value = None) -> V
     )
     axis, block = call.get("axis", 1), call.get("block_size", 0)
     low, high = _RANGES[target]
-    if target.itemsize == 2:  # of a type that only the host has
+    if target.itemsize == 2:  # the type exists only on the host
         x, scale = call.host(x, "what is quantised"), call.host(scale, "the scale")
         ratio = np.rint(x.astype(np.float32) / _spread(x, scale, axis, block).astype(np.float32))
         shift = 0 if zero is None else _spread(x, call.host(zero, "the zero point"), axis, block)
@@ -126,7 +126,7 @@ def dynamic_quantize(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """x as uint8 with the scale and zero point of its own range, which has 0 in it."""
     low, high = x.min().minimum(0.0), x.max().maximum(0.0)
     scale = (high - low) / 255.0
-    scale = (low == high).where(1.0, scale)  # as ONNX Runtime has it
+    scale = (low == high).where(1.0, scale)  # ONNX Runtime's rule
     zero = (-low / scale).round().maximum(0.0).minimum(255.0)
     made = ((x / scale).round() + zero).maximum(0.0).minimum(255.0)
     return made.cast(dt.uint8), scale, zero.cast(dt.uint8)

@@ -52,7 +52,7 @@ def _min(xp: Any, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
 
 
 def _empty(x: Value, axes: tuple[int, ...], keep: bool, lowest: bool) -> np.ndarray:
-    """What the extreme of no elements is: the least of its type, or the greatest."""
+    """The extreme of no elements: the least value of its type, or the greatest."""
     dtype = numpy_dtype(x)
     shape = [1 if i in axes else d for i, d in enumerate(x.shape) if keep or i not in axes]
     bound: float
@@ -161,7 +161,7 @@ def lp_normalization(call: Call, x: Tensor) -> Tensor:
 
 
 def from_axis(x: Tensor, axis: int) -> tuple[int, tuple[int, ...]]:
-    """How many axes there are from one on, and the sizes of those before with ones after."""
+    """The number of axes from `axis` on, and the sizes of the axes before it, followed by ones."""
     axis %= x.ndim
     return x.ndim - axis, (*x.shape[:axis], *([1] * (x.ndim - axis)))
 

@@ -50,7 +50,7 @@ def roi_align(call: Call, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
     ]
     rows = []
     for i, (rows_, columns) in enumerate(zip(*counts)):
-        if min(rows_, columns) <= 0:  # a region without extent has no samples
+        if min(rows_, columns) <= 0:  # an empty region has no samples
             rows.append(weft.zeros((1, x.shape[1], h, w), x.dtype))
             continue
         one = slice(i, i + 1)

@@ -80,11 +80,11 @@ def _by_sizes(
 def _coordinates(
     mode: str, i: np.ndarray, n: int, out: int, scale: float, ends: tuple[float, float]
 ) -> np.ndarray:
-    """Where in the input each element of the output lies."""
+    """The position in the input of each element of the output."""
     if mode == "asymmetric":
         return i / scale
     if mode == "align_corners":
-        last = n * scale - 1  # of a size that need not be whole
+        last = n * scale - 1  # the last position; n * scale may be fractional
         return i * ((n - 1) / last) if last else i * 0.0
     if mode == "pytorch_half_pixel" and out == 1:
         return i * 0.0
@@ -141,7 +141,7 @@ def _taps(
         weight = np.where((index < 0) | (index >= n), 0.0, weight)
     weight = weight / weight.sum(0)
     used = weight.any(1)
-    used[0] |= not used.any()  # of an empty result one stays
+    used[0] |= not used.any()  # An empty result keeps one element.
     some = call.get("antialias", 0) or call.get("exclude_outside", 0)
     return index[used].clip(0, n - 1), weight[used], weight[used] != 0 if some else None
 

@@ -28,8 +28,8 @@ from weft.ops.tape import plain
 from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor
 
-MOST_TEXT = 800  # of an error, which may repeat long lists of the file's
-SMALL = 4096  # elements up to which what the host knows is computed there
+MOST_TEXT = 800  # characters of an error, which may repeat long lists of the file's
+SMALL = 4096  # most elements for which known values are computed on the host
 _FOREIGN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
 
 
@@ -43,7 +43,7 @@ class NeedsValue(Exception):
 
 
 def _aligned(op: str, attrs: Mapping[str, Any], a: Value, b: Value) -> Value:
-    """The second operand as opset 6 broadcasts it: its axes beside those of a from `axis` on, or
+    """The second operand as opset 6 broadcasts it: aligned with the axes of a from `axis` on, or
     from the channels on."""
     axis = (
         1 if op == "PRelu" and b.ndim == 1 else attrs.get("axis") if "broadcast" in attrs else None
@@ -87,7 +87,7 @@ class Run:
         wide: bool = False, exact: bool = False,
     ):  # fmt: skip
         self.functions, self.device, self.traced, self.wide = functions, device, traced, wide
-        self.exact = exact  # what stands for int64 becomes int64
+        self.exact = exact  # True if values that represent int64 become int64
         self.longs = Longs()
         for dotted in functions.longs:
             self.longs.mark(functions.tensor(dotted))
@@ -142,12 +142,13 @@ class Run:
         return self.call(function, attrs, values)
 
     def _long(self, x: Value) -> Value:
-        """Results that stand for int64, as int64."""
+        """Results that represent int64, as int64."""
         long = isinstance(x, Tensor) and x.dtype is dt.int32 and self.longs.holds(x)
         return x.cast(dt.int64) if long else x
 
     def apply(self, rule: Rule, call: Call, values: list[Value]) -> Any:
-        """What a rule's function makes of operands, each of the kind that it wants."""
+        """The result of a rule's function; each operand is first converted to the kind that the
+        rule wants."""
         wanted = range(len(values)) if -1 in rule.host else rule.host
         for i in wanted:
             if i < len(values) and isinstance(values[i], Tensor):
@@ -189,8 +190,8 @@ class Run:
     # -- values
 
     def device_dtype(self, dtype: np.dtype) -> DType:
-        """The element type that stands for one here: int32 for int64 anywhere but in host memory.
-        Raises DTypeError for one that only the host has."""
+        """The element type that represents `dtype` here: int32 for int64 anywhere but in host
+        memory. Raises DTypeError for one that only the host has."""
         if dtype in HOST_ONLY:
             raise DTypeError(f"{dtype.name} is computed on the host alone, by few operators")
         made = as_dtype(dtype)
@@ -207,7 +208,7 @@ class Run:
             return x
         dtype = self.device_dtype(x.dtype)
         many = [s == 0 and d > 1 for s, d in zip(x.strides, x.shape)]
-        if any(many) and x.size:  # one element stands for many
+        if any(many) and x.size:  # one element represents many
             base = x[tuple(slice(0, 1) if m else slice(None) for m in many)]
             return self.lift(np.ascontiguousarray(base)).expand(x.shape)
         if dtype is dt.int32 and not fits(x):
@@ -233,7 +234,7 @@ class Run:
             raise FileFormatError(f"{why} is {'a sequence' if isinstance(x, list) else 'missing'}")
         value = x._value
         if not isinstance(value, WeftNode):
-            if CURRENT.trace is not None:  # of a tensor from outside, which may be assigned to
+            if CURRENT.trace is not None:  # an outside tensor may be assigned to later
                 CURRENT.trace.guard(lambda: x._value is value)
             return np.asarray(value if isinstance(value, np.ndarray) else value.numpy())
         if self.traced is None:

@@ -1,4 +1,4 @@
-"""Random numbers. Without a seed each call draws anew, so such a node runs by itself."""
+"""Random numbers. Without a seed each call draws new ones, so such a node runs by itself."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def _overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 @op("TfIdfVectorizer", host=(0,))
 def tf_idf(call: Call, x: np.ndarray) -> np.ndarray:
-    """How often each n-gram of a pool of integers stands in each row, by term frequency, inverse
+    """The count of each n-gram of a pool of integers in each row, by term frequency, inverse
     document frequency, or both."""
     pool = call.attrs.get("pool_int64s")
     if pool is None:

@@ -42,12 +42,12 @@ class Stretch:
         outside = instead.union(reads.keys() - set(model.constants))
         self.reads = [r for r in reads if r not in made and r in outside]
         self.compiled: OrderedDict[Any, Any] = OrderedDict()
-        self.static: dict[Any, dict[str, Value]] = {}  # what is known without running
-        self.hollow: set[Any] = set()  # where that is all
+        self.static: dict[Any, dict[str, Value]] = {}  # values that are known without running
+        self.hollow: set[Any] = set()  # signatures for which all values are known without running
         self.checked: dict[Any, list[str]] = {}  # the nodes that FLAGS are of
 
     def programs(self) -> int:
-        """How many Programs there are by now."""
+        """The number of Programs so far."""
         return sum(len(c.programs()) for c in self.compiled.values())
 
     def __call__(self, frame: Frame) -> None:
@@ -112,7 +112,7 @@ class _NothingToRun(Exception):
 
 
 def _on_device(x: Value) -> bool:
-    """Whether a value is computed by the Program (a list: as a whole)."""
+    """True if the Program computes a value (a list counts as a whole)."""
     return isinstance(x, Tensor) or (isinstance(x, list) and any(map(_on_device, x)))
 
 

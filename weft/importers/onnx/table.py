@@ -1,9 +1,9 @@
-"""The table of ONNX's operators, and what an operator's function sees of its node.
+"""The table of ONNX's operators, and the node as an operator's function sees it.
 
-A value is a NumPy array where it is known on the host (shapes, axes, constants: computed at once,
-with NumPy), a Tensor where a device computes it, None where an optional input is left out, and a
-list where ONNX has a sequence. A rule says which operands its function wants on the host, and
-whether it works for arrays of either kind.
+A value known on the host (shapes, axes, constants) is a NumPy array and is computed at once with
+NumPy. A value that a device computes is a Tensor. An optional input that is left out is None, and
+ONNX's sequence is a list. A rule says which operands its function wants on the host, and if it
+works for arrays of either kind.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MICROSOFT = "com.microsoft"
 
 @dataclass(frozen=True)
 class Rule:
-    """How an operator runs. `host` numbers the operands that are wanted as NumPy arrays (-1: all);
-    `either`: the function computes with NumPy when all other operands are on the host; `raw`: it
-    takes the others as they are."""
+    """The way to run an operator. `host` numbers the operands that are wanted as NumPy arrays (-1:
+    all). `either`: the function computes with NumPy when all other operands are on the host. `raw`:
+    it takes the others unconverted."""
 
     fn: Callable[..., Any]
     host: tuple[int, ...] = ()
@@ -82,7 +82,7 @@ class Call:
     domain: str = ""
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An attribute, or what stands for it where the node leaves it out."""
+        """An attribute, or its default if the node leaves it out."""
         return self.attrs.get(name, default)
 
     def need(self, name: str) -> Any:
@@ -92,11 +92,12 @@ class Call:
         return self.attrs[name]
 
     def wants(self, index: int) -> bool:
-        """Whether output `index` is used."""
+        """True if output `index` is used."""
         return index < len(self.outputs) and bool(self.outputs[index])
 
     def host(self, x: Value, why: str) -> np.ndarray:
-        """A value on the host; where it is not known there yet, the run is arranged anew."""
+        """A value on the host; if it is not known there yet, the run is split differently and
+        starts again."""
         return self.run.demand(x, f"{why} of {self.op}")
 
     def tensor(self, x: Value) -> Tensor:
@@ -106,7 +107,7 @@ class Call:
 
 
 def is_host(x: Value) -> bool:
-    """Whether a value is known on the host."""
+    """True if a value is known on the host."""
     return isinstance(x, np.ndarray)
 
 

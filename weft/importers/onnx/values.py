@@ -30,7 +30,7 @@ NAMES = {
 }  # fmt: skip
 HOST_ONLY = {np.dtype(t) for t in (np.int16, np.uint16, np.uint64)}
 _CODES = {v: k for k, v in NUMPY.items()}
-MOST = 1 << 40  # bytes of one tensor: more is a lie, whatever the file says
+MOST = 1 << 40  # bytes of one tensor: a larger size is false, whatever the file says
 MOST_PLACES = 1 << 26
 
 
@@ -54,12 +54,12 @@ def numpy_dtype(x: Value) -> np.dtype:
 
 
 def is_float(x: Value) -> bool:
-    """Whether the elements are floats."""
+    """True if the elements are floats."""
     return not is_int(x) and numpy_dtype(x) != np.bool_
 
 
 def is_int(x: Value) -> bool:
-    """Whether the elements are integers."""
+    """True if the elements are integers."""
     return numpy_dtype(x).kind in "iu" or numpy_dtype(x) in (INT4, UINT4)
 
 
@@ -88,7 +88,7 @@ def cast(call: Call, x: Value, dtype: np.dtype) -> Value:
 
 
 def elements(dims: Any, what: str) -> int:
-    """How many elements a shape has. Raises FileFormatError for one that no tensor has."""
+    """The number of elements of a shape. Raises FileFormatError for a shape that no tensor has."""
     if any(d < 0 for d in dims) or len(dims) > 32:
         raise FileFormatError(f"{what}: dims {list(dims)[:40]}; sizes are at least 0, axes 32")
     count = math.prod(dims)

@@ -16,14 +16,14 @@ from weft.program.device import Device
 from weft.tensor.core import Tensor
 
 ON_HOST = 4096  # elements up to which a constant of integers stays on the host
-LARGE = 64  # elements from which on a Constant node is taken for a weight
+LARGE = 64  # elements from which a Constant node counts as a weight
 # Operands that are measured, not learnt.
 _MEASURED = {"BatchNormalization": (3, 4), "QuantizeLinear": (1,), "DequantizeLinear": (1,)}
 
 
 def unread(graph: Graph) -> Iterator[str]:
-    """The initializers of a graph and of those inside it that neither a node nor an output reads.
-    Among Constant nodes, large ones: a small one is a left-over of whoever wrote the file."""
+    """The initializers of a graph and its subgraphs that neither a node nor an output reads. Large
+    Constant nodes count too; a small one is a left-over of the program that wrote the file."""
     for inner in (graph, *graph.subgraphs()):
         read = {name for node in inner.nodes for name in node.reads}
         read.update(port.name for port in inner.outputs)
@@ -33,10 +33,10 @@ def unread(graph: Graph) -> Iterator[str]:
 
 
 def hold_constants(module: Foreign, graphs: Sequence[Graph], device: Device | None) -> set[str]:
-    """Makes tensors of the module of what these graphs and those inside them hold: parameters of
-    initializers of floats, buffers of other arrays. Single numbers and few integers, of which
-    shapes are computed, stay arrays, and so do integers beyond 32 bits. Gives the names of those of
-    int64, which are int32 now."""
+    """Makes tensors of the module from the constants of these graphs and their subgraphs:
+    parameters from float initializers, buffers from other arrays. Single numbers and short integer
+    arrays stay arrays, since shapes are computed from them; so do integers beyond 32 bits. Returns
+    the names of the int64 ones, which are int32 now."""
     longs: set[str] = set()
     for graph in (inner for g in graphs for inner in (g, *g.subgraphs())):
         measured = {

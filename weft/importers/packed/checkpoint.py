@@ -1,6 +1,6 @@
 """A checkpoint with packed weights under the names that its plain twin has.
 
-What a layer is packed in, its own tensors say: which there are, their dtypes and shapes. The config
+A layer's own tensors determine its packing: which there are, their dtypes and shapes. The config
 (quantization_config, in old GPTQ folders quantize_config.json, MLX's quantization) names the method
 and must describe the layers that are there; its regular expressions are not run.
 """
@@ -27,9 +27,9 @@ _OLD = "quantize_config.json"
 
 @dataclass(frozen=True)
 class Method:
-    """How the layers of a checkpoint are told and read. A layer has one of the tensors `marks` and
-    may have `others`; its own name and theirs are joined by `joint`; its matrix is called its name
-    and `suffix`."""
+    """The rules for recognising and reading packed layers. A layer has one of the tensors `marks`
+    and may have `others`; `joint` joins its own name and theirs; its matrix has its name and
+    `suffix`."""
 
     name: str
     marks: tuple[str, ...]
@@ -40,8 +40,8 @@ class Method:
 
 
 def method_of(config: Fields, folder: Path) -> Method:
-    """How the weights of the model in `folder` are packed, whose config has a word on it.
-    Raises ModelError for a way that is not read, naming those that are."""
+    """The packing method of the model in `folder`, whose config names it. Raises ModelError for a
+    method that weft does not read, naming those that it does."""
     sections = map(config.section, ("quantization_config", "quantization", "compression_config"))
     found = next((section for section in sections if section is not None), None)
     if found is None:
@@ -174,8 +174,8 @@ def _scheme(weights: Fields) -> tuple[int, str, int]:
 
 
 def _check_zeros(layer: Layer, schemes: list[Fields]) -> None:
-    """Raises ModelError where all schemes that a layer may have ask for tensors that it lacks, or
-    leave out one that it has."""
+    """Raises ModelError if all possible schemes of a layer require tensors that it lacks, or
+    exclude one that it has."""
     kept = {w.flag("symmetric", None) for w in schemes}
     zeros = layer.tensors.get("weight_zero_point")
     if kept == {False} and zeros is None:
@@ -234,7 +234,7 @@ def _bitsandbytes(c: Fields) -> Method:
 
 
 def _mlx(c: Fields) -> Method:
-    """Settings of one layer stand under its name."""
+    """MLX's method; the settings of one layer are under its name."""
 
     def read(layer: Layer, name: str) -> Read:
         own = c.data.get(name)
@@ -293,18 +293,18 @@ class PackedCheckpoint:
         return name in self.packed or name in self._checkpoint
 
     def info(self, name: str) -> TensorInfo:
-        """Of a plain tensor."""
+        """The info of a plain tensor."""
         return self._checkpoint.info(name)
 
     def plain(self, name: str) -> np.ndarray:
         return self._checkpoint[name]
 
     def read(self, name: str) -> Read:
-        """What a layer's tensors hold, by the name of its matrix. Raises ModelError where they do
+        """The weights of a layer, by the name of its matrix. Raises ModelError if its tensors do
         not make one, or not the one that the config describes."""
         tensors = {rest: self._checkpoint[t] for rest, t in self._tensors(name).items()}
         for file in mapped_files(tensors.values()):
-            file.check()  # it may be long since it was mapped
+            file.check()  # The file may have changed since it was mapped.
         layer = name.removesuffix(self._method.suffix)
         return self._method.read(Layer(f"{self.where}: layer {layer[:200]!r}", tensors), layer)
 

@@ -1,10 +1,12 @@
 """GGUF's blocks as packed weights: the same bits, in weft.core.packed's one form.
 
-`dequantized` of what comes out is `gguf_blocks.dequantize` of what went in, bit for bit; only an
-MXFP4 scale of 255 is NaN here, as its standard has it, and 2^128 there, as in ggml. A block
-that holds its codes in halves (code j in a low nibble, code j + 16 in the high one beside it) gets
-them side by side along K; scales of six bits get a byte each; points of a codebook get the codes of
-their coordinates, which takes more room; nothing else changes.
+`dequantized` of the result equals `gguf_blocks.dequantize` of the blocks, bit for bit. The
+exception is an MXFP4 scale of 255: it is NaN here, as its standard has it, and 2^128 there, as in
+ggml.
+
+A block that holds its codes in halves (code j in a low nibble, code j + 16 in the high one) gets
+consecutive codes along K. Scales of six bits get a byte each. Points of a codebook become the codes
+of their coordinates, which takes more memory. Nothing else changes.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ def runs(values: np.ndarray) -> np.ndarray:
 
 
 def neighbours(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Bytes [..., k] that hold the codes j, j + k, j + 2k, ... in the fields of byte j, lowest
-    first, as bytes [..., 8 / bits, k * bits / 8] of codes side by side."""
+    """Rearranges bytes [..., k] that hold the codes j, j + k, j + 2k, ... in the fields of byte j,
+    lowest first. The result is bytes [..., 8 / bits, k * bits / 8] of consecutive codes."""
     per = 8 // bits
     packed = runs(packed).copy()[..., None].view(np.uint8)
     out = np.empty((*packed.shape[:-1], per, packed.shape[-1] // per), np.uint8)
@@ -44,8 +46,8 @@ def neighbours(packed: np.ndarray, bits: int) -> np.ndarray:
 
 
 def bit_planes(packed: np.ndarray) -> np.ndarray:
-    """Bytes [..., k] to the planes of their bits [..., 8, k / 8], the first bit lowest: squares of
-    8 x 8 bits transposed in a word, halves of halves of halves (Hacker's Delight, 7-3)."""
+    """Bytes [..., k] to the planes of their bits [..., 8, k / 8], the first bit lowest. It
+    transposes squares of 8 x 8 bits in a word by halving three times (Hacker's Delight, 7-3)."""
     x = np.ascontiguousarray(packed).view("<u8")
     for shift, mask in ((7, 0x00AA00AA00AA00AA), (14, 0x0000CCCC0000CCCC), (28, 0xF0F0F0F0)):
         t = (x ^ x >> np.uint64(shift)) & np.uint64(mask)
@@ -196,11 +198,11 @@ FORMS: dict[str, tuple[Form, Callable[[np.ndarray], Parts]]] = {
 
 
 def packed_of(kind: BlockType, data: np.ndarray, shape: tuple[int, ...]) -> Packed:
-    """The packed weights of uint8 `data` (whole blocks, row-major), new arrays. `shape` is
-    [..., K]; all axes but the last count as rows.
+    """The packed weights of uint8 `data` (whole blocks, row-major), new arrays. `shape` is [...,
+    K]; all axes but the last count as rows.
 
-    Raises ShapeError where data and shape differ, DTypeError for a type that has no packed form
-    (`FORMS` names those that have one).
+    Raises ShapeError if data and shape differ, DTypeError for a type without a packed form (`FORMS`
+    names those with one).
     """
     if kind.name not in FORMS:
         raise DTypeError(f"{kind} has no packed form; these have: {', '.join(FORMS)}")

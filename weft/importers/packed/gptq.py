@@ -12,7 +12,7 @@ from weft.core.packed import Form
 from weft.importers.packed.layer import Layer, Read, unpacked
 
 _INTS = (np.int32,)
-TURNED = 1 << 18  # weights turned at a time: what that takes stays in the cache
+TURNED = 1 << 18  # weights transposed at a time: they stay in the cache
 _AWQ = (0, 4, 1, 5, 2, 6, 3, 7)  # field of a word that holds its column
 
 

@@ -70,8 +70,9 @@ class Layer:
         return value
 
     def order(self, name: str, k: int, group: int) -> np.ndarray | None:
-        """Where each of k columns goes when those of a group are brought together, by the group of
-        each: act-order. None where they are together. Every group has as many columns."""
+        """The new position of each of k columns when the columns of each group become neighbours,
+        from the group of each column: act-order. None if they already are neighbours. All groups
+        must have the same number of columns."""
         index = self.take(name, (np.int32, np.int64), k)
         groups = k // group
         if index.min() < 0 or index.max() >= groups:
@@ -135,9 +136,9 @@ def unpacked(words: np.ndarray, bits: int, count: int) -> np.ndarray:
 def block_scales(
     layer: Layer, name: str, block: tuple[int, int], n: int, k: int
 ) -> tuple[int, np.ndarray]:
-    """(group, scales [N, K / group]) of a scale for every block of `block` rows and columns, the
-    last of each partial where it must be: rows are repeated, and where blocks do not divide K
-    columns are, as often as the greatest group that divides both asks for."""
+    """(group, scales [N, K / group]) from a scale for every block of `block` rows and columns. The
+    last block of each axis may be partial. Rows are repeated. If blocks do not divide K, columns
+    are repeated as the greatest group that divides both requires."""
     height, width = block
     found = layer.floats(name, -(-n // height), -(-k // width))
     group = int(np.gcd(k, width)) if width < k else k

@@ -44,7 +44,7 @@ def mlx(layer: Layer, group: int) -> Read:
 
 
 def int8(layer: Layer) -> Read:
-    """bitsandbytes: weight int8 [N, K], SCB float32 [N]: what 127 stands for."""
+    """bitsandbytes: weight int8 [N, K], SCB float32 [N]: the value of code 127."""
     weight = layer.take("weight", (np.int8,), None, None)
     n, k = weight.shape
     scales = layer.floats("SCB", n).astype(np.float32) * np.float32(1 / 127)
@@ -72,7 +72,7 @@ def four_bits(layer: Layer) -> Read:
         parts = {"codes": (raw << 4 | raw >> 4).reshape(n, -1), "scales": scales.reshape(n, -1)}
         return layer.packed(Form(4, block, "nf4"), parts, n, k)
     flat = np.stack([raw >> 4, raw & 15], axis=1).reshape(-1, block)
-    with np.errstate(over="ignore"):  # who widens it looks for infinities
+    with np.errstate(over="ignore"):  # the code that widens it looks for infinities
         return Read(None, plain=(values[flat] * scales[:, None]).reshape(n, k))
 
 

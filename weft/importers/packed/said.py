@@ -1,8 +1,9 @@
-"""The keys of a quantization_config: what weft reads, what changes nothing, what it refuses.
+"""The keys of a quantization_config: those that weft reads, those that change nothing, those it
+rejects.
 
-Which layers are packed, and how, their tensors say; keys that only repeat that are inert, and so
-are those about activations, which weft computes in floats, and about kernels and calibration. A key
-that is in no list is named on stderr.
+A layer's tensors say if it is packed, and how. Keys that only repeat this are inert. So are keys
+about activations, which weft computes in floats, and about kernels and calibration. weft names a
+key that is in no list on stderr.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _INERT: Mapping[str, str] = {
     "mlx": "",
 }
 _NOTHING: tuple[Any, ...] = (False, {}, [], "")
-# What changes results in a way that weft does not compute, and the values that ask for nothing.
+# Keys that change results in a way weft does not compute, and their values without effect.
 _REFUSED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "gptq": {"is_marlin_format": _NOTHING, "rotation": _NOTHING, "adapter": _NOTHING},
     "awq": {},
@@ -80,7 +81,7 @@ def check_keys(config: Fields, method: str) -> None:
             "give other numbers"
         )
     data = config.data
-    if method == "mlx":  # settings of one layer stand under its name; false: it is not packed
+    if method == "mlx":  # a layer's settings are under its name; false: it is not packed
         data = {k: v for k, v in data.items() if not isinstance(v, dict | bool)}
     known = (_READ[method].split(), _INERT[method].split(), refused, ("quant_method",))
     say_unknown(config.where, data, *known)

@@ -147,7 +147,8 @@ def _entered(
 
 
 def _chosen(call: Call) -> Iterator[Call]:
-    """Both branches of torch.cond, which have no effects, and a choice between their results."""
+    """Yields both branches of torch.cond, which have no effects, and a choice between their
+    results."""
     test, yes, no, given = call.args[0], *call.args[1:3], call.args[3] if call.args[3:] else []
     outs = (call.out,) if isinstance(call.out, str) else call.out
     if not len(outs) == len(yes.outputs) == len(no.outputs):
@@ -183,7 +184,7 @@ def _mapped(value: Any, given: Mapping[str, Any], prefix: str) -> Any:
 
 
 def _refuse(calls: list[Call], decomposed: bool) -> None:
-    """Raises Unsupported naming every call that has no function, with its first place."""
+    """Raises Unsupported naming all calls without a function, each with its first place."""
     read = set(refs([(c.args, c.kwargs) for c in calls]))
     found: dict[str, list[str]] = {}
     for call in calls:
@@ -203,7 +204,7 @@ def _refuse(calls: list[Call], decomposed: bool) -> None:
 
 
 def _unsupported(call: Call, read: set[str]) -> str:
-    """What of a call is not supported: its target, an option, a result; "" where all is."""
+    """The part of a call that is not supported: its target, an option, a result; "" if all is."""
     entry = aten.entry(call.target)
     if entry is None or any(isinstance(a, Body) for a in call.args):
         return call.target or "an operator without a name"

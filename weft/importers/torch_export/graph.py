@@ -24,7 +24,7 @@ DTYPES: dict[str, DType] = {
     "int64": dt.int32, "float16": dt.float16, "bfloat16": dt.bfloat16, "float32": dt.float32,
     "float64": dt.float64,
 }  # fmt: skip
-# Of keyword arguments, those that say where and how values lie, which is weft's to choose
+# keyword arguments about the place and layout of values, which weft chooses
 PLACEMENT = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking",
                        "generator", "requires_grad"))  # fmt: skip
 
@@ -52,8 +52,8 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A parameter, buffer or constant of the program: the value that stands for it, its dotted
-    name, whether it is a parameter, and whether the state dict has it."""
+    """A parameter, buffer or constant of the program: the value that represents it, its dotted
+    name, and flags: it is a parameter, the state dict has it."""
 
     value: str
     dotted: str
@@ -92,7 +92,7 @@ def dtype_of(name: str) -> DType:
 
 
 def place_of(stack_trace: str | None, module_stack: str = "") -> str:
-    """Where in the user's code a node was made: "layers.0.attention (model.py:12)"."""
+    """The place in the user's code at which a node was made: "layers.0.attention (model.py:12)"."""
     found = re.findall(r'File "([^"\n]*)", line (\d+)', stack_trace or "")
     line = ""
     if found:

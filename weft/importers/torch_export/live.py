@@ -25,7 +25,8 @@ from weft.importers.torch_export.sizes import size_of
 
 
 def read(program: Any, name: str) -> Program:
-    """What the ExportedProgram says. Raises DTypeError for dtypes that weft lacks."""
+    """The Program described by the ExportedProgram. Raises DTypeError for dtypes that weft
+    lacks."""
     signature, graph = program.graph_signature, program.graph
     body = _body(program.graph_module)
     nodes = {n.name: n for n in graph.nodes if n.op == "placeholder"}

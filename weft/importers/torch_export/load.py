@@ -19,17 +19,19 @@ def _from_torch(program: Any) -> Imported:
     """The Module of `program`: an ExportedProgram of torch.export.export, or the path of a .pt2
     file of torch.export.save, which is read without PyTorch and without unpickling anything.
 
-    It is called as the exported one was: positionally, or by the names of the arguments; results
+    It is called as the exported one was: positionally, or by the names of the arguments. Results
     nest as there, with dicts in the place of classes such as transformers' outputs. Parameters and
     buffers have their PyTorch names; tied ones are one tensor. It compiles for every device
-    (`weft.compile(module, device=...)`), trains, and saves (`state_dict`). Dynamic sizes are bound
-    by each call and checked against the exported ranges; compiled, each signature is traced anew.
+    (`weft.compile(module, device=...)`), trains, and saves (`state_dict`). Each call binds dynamic
+    sizes, which are checked against the exported ranges; compiled, each signature is traced
+    separately.
 
     64-bit integers are int32: ids and positions, results of argmax, constants (DTypeError for those
-    beyond). An index out of range gives NaN (0 of integers), where PyTorch stops. Random operators
+    beyond). An index out of range gives NaN (0 for integers), where PyTorch stops. Random operators
     draw from weft's generator. Operators outside docs/torch.md go through PyTorch's decompositions
-    where a program is given, not a file; what is left raises ModelError, all names and places at
-    once. Raises UsageError for other objects, FileFormatError for a file that is damaged."""
+    where a program is given, not a file. Those that remain raise ModelError with all names and
+    places at once. Raises UsageError for other objects, FileFormatError for a file that is damaged.
+    """
     if isinstance(program, str | os.PathLike):
         return built(pt2.read(Path(program)))
     if not all(hasattr(program, name) for name in ("graph_signature", "graph_module", "call_spec")):

@@ -1,9 +1,9 @@
-"""In-place operators made functional: each write gives a new value, and views of what was written
-are taken anew where they are read later.
+"""In-place operators made functional: each write gives a new value, and later reads of views of the
+written tensor make them again.
 
-What PyTorch calls a view and what writes to one follow its documentation ("Tensor Views"). Where an
-operator may or may not share memory (reshape, contiguous, to), a program that depends on it is
-refused: `run_decompositions` knows, this does not.
+The rules for views and writes follow PyTorch's documentation ("Tensor Views"). An operator may or
+may not share memory (reshape, contiguous, to); weft rejects a program that depends on it:
+`run_decompositions` knows, this does not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weft.importers.aten.table import out_of_place
 from weft.importers.ports import Ref
 from weft.importers.torch_export.graph import Call
 
-# A view -> how a new value of it becomes a new value of what it shows
+# Views, by the way in which a write to them changes their source.
 _RESHAPED = ("view", "unsqueeze", "squeeze", "unflatten", "view_as")
 _TURNED = ("transpose", "t", "mT", "swapaxes", "swapdims", "numpy_T")
 _SAME = ("alias", "detach", "detach_", "alias_")
@@ -36,7 +36,7 @@ class Aliased(ModelError):
 class _View:
     parent: str
     call: Call
-    index: int  # of the result, among several
+    index: int  # index of the result, if there are several
     sure: bool
 
 
@@ -45,7 +45,7 @@ def _name(target: str) -> str:
 
 
 def writes_in_place(calls: list[Call]) -> bool:
-    """Whether any call changes one of its arguments."""
+    """True if any call changes one of its arguments."""
     return any(out_of_place(c.target) for c in calls)
 
 
@@ -67,11 +67,12 @@ class _Memory:
         self.calls: list[Call] = []
         self.views: dict[str, _View] = {}
         self.roots: dict[str, str] = {n: n for n in inputs}
-        self.same: dict[str, str] = {}  # the result of an in-place call -> what it wrote to
+        # the result of an in-place call -> the tensor that it wrote to
+        self.same: dict[str, str] = {}
         self.current: dict[str, str] = {}  # a name -> the name of its value now
         self.stamp: dict[str, int] = {}  # the version of its root at which that was so
-        self.version: dict[str, int] = {}  # how often a root was written
-        self.unsure: dict[str, str] = {}  # a root -> the target that may have written to it
+        self.version: dict[str, int] = {}  # the version of its root at which `current` held
+        self.unsure: dict[str, str] = {}  # the number of writes to a root
         self.made = 0
 
     def run(self, call: Call) -> None:

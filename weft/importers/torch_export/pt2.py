@@ -1,7 +1,7 @@
-"""Reading a .pt2 file of torch.export.save: a zip of JSON and raw weights, distrusted throughout.
+"""Reads a .pt2 file of torch.export.save: a zip of JSON and raw weights, distrusted throughout.
 
-What is where follows torch/export/pt2_archive and torch/_export/serde/schema.py (PyTorch 2.13,
-schema 8). The archive's only pickle, its sample inputs, is not read; neither is anything called.
+The layout follows torch/export/pt2_archive and torch/_export/serde/schema.py (PyTorch 2.13, schema
+8). The archive's only pickle, its sample inputs, is not read; nothing in it is called.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def read(path: Path) -> Program:
         raise FileFormatError(
             f"{path}: not a whole .pt2 file ({error}); save it again with torch.export.save"
         ) from None
-    except (EOFError, NotImplementedError, RuntimeError) as error:  # of zipfile, and recursion
+    except (EOFError, NotImplementedError, RuntimeError) as error:  # from zipfile, or recursion
         if isinstance(error, WeftError):
             raise
         raise FileFormatError(f"{path}: cannot be read: {str(error)[:100]}") from None
@@ -98,7 +98,7 @@ class _File:
         return data
 
     def weight(self, base: str, name: Any) -> bytes:
-        """A member beside the weights' config."""
+        """A member in the folder of the weights' config."""
         return self.member(f"{base}/{_name(name)}", self.path.stat().st_size)
 
     def json(self, name: str) -> Any:
