@@ -116,7 +116,7 @@ RARE = re.compile(
     r"|lockf|pidfd|tc[gs]et|unshare|\w*pri?o?rity|wait\w+|f(d|p)?(sync|open|atasync|athconf|ork\w+)"
     r"|confstr|copy_file_range|set_blocking|get_blocking|device_encoding|\w*_result$|sysconf)"
 )
-OURS = {  # what docstrings do not say in a sentence, in our words
+OURS = {  # sentences for docstrings that have none
     "dict": ("dict(**kwargs)", "Make a dictionary, from pairs of keys and values or from names."),
     "dict.items": ("dict.items()", "Return a view of all pairs of keys and values."),
     "dict.keys": ("dict.keys()", "Return a view of all keys."),

@@ -16,7 +16,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 COLOURS = {"weft": "#2a6fbb", "PyTorch": "#d9822b", "ONNX Runtime": "#8a8a8a", "NumPy": "#5aa469"}
-LABEL = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # so that no line runs through it
+# keeps lines from running through the label
+LABEL = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
 
 
 def draw(source: Path, target: Path) -> None:

@@ -50,7 +50,7 @@ def losses(records: list[dict[str, Any]]) -> dict[int, float]:
 
 
 def table(logs: dict[str, list[dict[str, Any]]]) -> str:
-    """How each log ended, and how far it is from the first."""
+    """A table of the end of each log, and its largest distance from the first log."""
     rows = []
     first = losses(next(iter(logs.values())))
     for name, records in logs.items():

@@ -1,9 +1,9 @@
-"""Quantised convolution nets beside ONNX Runtime: processor time on one thread, in turn.
+"""Quantised convolution nets compared with ONNX Runtime: processor time on one thread, in turn.
 
     python scripts/int8_nets.py [resnet18 resnet50 resnet50:8 mobilenet_v3 yolo]
 
-Nets of weft.conform.nets (ResNet-18: here), with random weights and statistics of random images,
-are written by PyTorch's exporter and quantised by ONNX Runtime's quantize_static: QDQ, uint8
+Nets of weft.conform.nets (ResNet-18: here) have random weights and statistics of random images.
+PyTorch's exporter writes them, and ONNX Runtime's quantize_static quantises them: QDQ, uint8
 activations, int8 weights per channel. Both run the same file.
 """
 
@@ -33,7 +33,7 @@ ROUNDS, TURNS = 5, 4
 
 
 def resnet18() -> Any:
-    """Of basic blocks (He et al. 2015)."""
+    """ResNet-18 of basic blocks (He et al. 2015)."""
 
     class Block(torch.nn.Module):
         def __init__(self, inputs: int, outputs: int, stride: int) -> None:

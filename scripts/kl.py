@@ -1,8 +1,8 @@
-"""What rounding does to a model: python scripts/kl.py MODEL TEXT.
+"""Measures the effect of rounding on a model: python scripts/kl.py MODEL TEXT.
 
-Compares the logits of a checkpoint under each load option, and of transformers in the checkpoint's
-dtype, with those of the same weights in float32: mean Kullback-Leibler divergence (nats per
-token), agreement of the likeliest token, and the loss on the text (nats per token).
+Compares logits with those of the same weights in float32, for a checkpoint under each load option
+and for transformers in the checkpoint's dtype. It prints the mean Kullback-Leibler divergence (nats
+per token), the agreement of the likeliest token, and the loss on the text (nats per token).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import weft
 
 WINDOW = 256  # tokens scored together
-WINDOWS = 40  # at most
+WINDOWS = 40  # most windows
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:

@@ -2,10 +2,10 @@
 
     python scripts/lower_bounds.py [EXTRA ...] [--all] [--only-resolve]
 
-Without an EXTRA: what weft itself depends on. With --all every extra, each in an environment of its
-own below the system's folder for temporary files; of the extra `test`, 2 GB, pip only says that its
-versions fit together. Ends with status 1 and the names of those that fail. PYTHON names the
-interpreter.
+Without an EXTRA it tries weft's own dependencies. With --all it tries every extra, each in an
+environment of its own below the system's folder for temporary files. For the extra `test`, 2 GB,
+pip only checks that its versions fit together. Ends with status 1 and the names of the failed
+extras. PYTHON names the interpreter.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def bounds(project: dict, extra: str, tools: bool) -> list[str]:
 
 
 def tried(python: str, project: dict, extra: str, resolve: bool) -> str:
-    """What went wrong; "" for nothing."""
+    """A description of the failure; "" if there is none."""
     resolve = resolve or extra == "test"
     with tempfile.TemporaryDirectory(prefix="weft-bounds-") as folder:
         here = str(Path(folder, "bin", "python"))

@@ -1,5 +1,5 @@
-"""What the long trials of `weft serve` share: a server of the model in the box as a process of its
-own, and asking it, whole or as a stream."""
+"""Helpers of the long trials of `weft serve`: a server of the model in the box as a process of its
+own, and requests to it, for whole answers or streams."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def events(
 
 
 def told(choices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What an answer says, choice by choice: its text, how it ended, its logprobs."""
+    """The content of an answer, choice by choice: its text, its finish reason, its logprobs."""
     made = []
     for choice in sorted(choices, key=lambda c: int(c["index"])):
         said = choice.get("message", choice)

@@ -27,7 +27,7 @@ from typing import Any
 from serving import Request, ask, chatting_box, connect, events, joined, served, told
 
 SOURCE = Path(random.__file__).read_text().splitlines()
-SYSTEM = "\n".join(SOURCE[60:72])  # what chats begin with: a prefix that they share
+SYSTEM = "\n".join(SOURCE[60:72])  # the prefix that all chats share
 SCHEMA = {
     "type": "object", "additionalProperties": False, "required": ["name", "size"],
     "properties": {
@@ -76,7 +76,7 @@ def _request(draw: random.Random) -> Request:
 
 
 def alone(url: str, asked: Sequence[Request]) -> list[list[dict[str, Any]]]:
-    """What each request is answered when nothing else runs."""
+    """The answers to each request when nothing else runs."""
     connection = connect(url)
     made = []
     for request in asked:
@@ -89,7 +89,8 @@ def alone(url: str, asked: Sequence[Request]) -> list[list[dict[str, Any]]]:
 
 @dataclass
 class Tally:
-    """What the clients saw: answers by kind, those that differed from what they were alone."""
+    """The results of the clients: answers by kind, and those that differed from the answer of an
+    idle server."""
 
     seen: Counter[str] = field(default_factory=Counter)
     wrong: list[Any] = field(default_factory=list)
@@ -126,7 +127,7 @@ def clients(
 def _differs(
     connection: Any, kind: str, request: Request, expected: Any, draw: random.Random
 ) -> Any:
-    """What came instead of the answer that was expected; None where it is that one."""
+    """The received answer if it differs from the expected one, else None."""
     if kind == "whole":
         status, answer = ask(connection, request)
         found = told(answer["choices"]) if status == 200 else answer

@@ -1,5 +1,5 @@
-"""What `weft check` plays on a device, traced: nodes of the Kernel IR, primitives and their
-gradients, templates; every public function; graphs that are cut into parts."""
+"""The cases of `weft check`, traced: nodes of the Kernel IR, primitives and their gradients,
+templates; every public function; graphs that are cut into parts."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _functions(name: str, folder: Path) -> Built:
         specs = [weft.Spec(t.shape, t.dtype) for t in map(weft.tensor, arrays)]
         yield each, _traced(lambda *ts, fn=fn: tensors(fn(*ts)), specs)
         if each.rpartition(".")[2] not in OWN and any(s.dtype.is_float for s in specs):
-            with contextlib.suppress(GradientError):  # of functions that write
+            with contextlib.suppress(GradientError):  # functions that write have no gradient
                 yield f"{each}.gradient", _traced(_gradient(fn, tensors), specs)
 
 
@@ -119,7 +119,8 @@ def _traced(fn: Callable[..., Any], specs: list[Any]) -> Any:
 
 
 def _parts(name: str, folder: Path) -> Built:
-    """What a device without narrow floats computes of a graph that has them: each of its parts."""
+    """Yields each part that a device without narrow floats computes of a graph with narrow
+    floats."""
     narrow = frozenset({dt.float16, dt.bfloat16})
 
     def half(x: Any) -> Any:

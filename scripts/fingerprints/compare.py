@@ -1,4 +1,4 @@
-"""What differs between two runs: the first stage of each case, counted by group."""
+"""The differences between two runs: the first stage of each case, counted by group."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def change(case: str, before: Record, after: Record) -> Change | None:
 
 
 def _shorter(before: Record, after: Record) -> bool:
-    """Whether one run ended at an earlier stage than the other, as `--stage` has it."""
+    """True if one run ended at an earlier stage than the other, as with `--stage`."""
     return ("texts" in before) != ("texts" in after) and "error" not in {**before, **after}
 
 

@@ -21,8 +21,8 @@ QUANTISED = [(form, kind) for form in ("QDQ", "QOperator") for kind in ("QUInt8"
 
 
 def _called(fn: Any, arrays: list[np.ndarray]) -> Graph | None:
-    """What a call with these arrays compiles; None where it cannot be traced, which its own tests
-    cover."""
+    """The graph that a call with these arrays compiles; None if it cannot be traced, which its own
+    tests cover."""
     try:
         return traced(lambda: weft.compile(fn, device="cpu")(*arrays))
     except (WeftError, LookupError, TypeError):

@@ -33,8 +33,9 @@ from weft.models.runner import weight_avals
 from weft.models.weight_dtypes import Numbers
 
 CONTEXT = 64
-NARROW = ("llama", "gemma2", "qwen3_moe", "gpt_oss", "qwen3_5", "lfm2")  # in both narrow dtypes
-EVERY = "llama"  # in every step, for every target
+# families compiled in both narrow dtypes
+NARROW = ("llama", "gemma2", "qwen3_moe", "gpt_oss", "qwen3_5", "lfm2")
+EVERY = "llama"  # the family compiled in every step, for every target
 SCHEMES = (
     "int4", "int4-g64", "int4-channel", "int4-zero", "int5", "int8", "int8-channel", "nf4", "fp8",
     "q4_k", "q5_k", "q6_k",
@@ -42,7 +43,7 @@ SCHEMES = (
 CACHES = ("f16", "bf16", "int8")
 DIVIDED = ("llama", "qwen3_moe", "gpt2", "qwen3")  # by layers
 COLUMNS = ("llama", "qwen3")
-# What stands in the text_config of a model that also sees, by the family of that.
+# The text_config's model type in families that also see images.
 INNER = {
     "mistral3": "ministral3", "gemma4": "gemma4", "gemma4_unified": "gemma4",
     "qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5_moe",

@@ -161,7 +161,7 @@ def trained(name: str) -> Any:
 
 
 def _trained(name: str, folder: Path) -> Built:
-    with contextlib.suppress(ModelError):  # of families that weft does not train
+    with contextlib.suppress(ModelError):  # weft does not train all families
         yield "step", trained(name)
 
 

@@ -63,7 +63,7 @@ def _kind(name: str, folder: Path) -> Built:
 
 
 def blocks() -> list[str]:
-    """The types of GGUF's blocks that a model may have and that the gguf package knows."""
+    """The block types of GGUF that a model may use, if the gguf package knows them."""
     import gguf
 
     readable = [name for name in BY_NAME if name not in _NO_WEIGHTS]

@@ -21,15 +21,15 @@ from fingerprints.targets import CAPS, EMULATED, chosen
 from weft.core.errors import UsageError, WeftError
 
 TESTS = Path(__file__).resolve().parent.parent.parent / "tests"
-# Where the tables of the tests lie.
+# The folders of the tests' tables.
 FOLDERS = ("", "models", "importers", "backends", "nn", "program")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which cases: of these groups (empty: all), with `only` in the source's name, for the targets
-    with `target` in theirs; `everywhere` for all targets. `last` is the last stage that is
-    computed, `keep` where texts are kept."""
+    """A selection of cases: those of `groups` (empty: all), with `only` in the source's name, for
+    targets with `target` in their name; `everywhere` adds all targets. `last` is the last stage to
+    compute, `keep` the folder for texts."""
 
     groups: tuple[str, ...] = ()
     only: str = ""
@@ -40,8 +40,8 @@ class Wanted:
 
 
 def sources(groups: Sequence[str] = ()) -> list[Source]:
-    """The sources of these groups, or all, in a fixed order. Tables are read for them alone.
-    Raises UsageError for a group that is not there."""
+    """The sources of the given groups, or of all, in a fixed order. Only their tables are read.
+    Raises UsageError for an unknown group."""
     for folder in reversed(FOLDERS):
         if str(TESTS / folder) not in sys.path:
             sys.path.insert(1, str(TESTS / folder))
@@ -63,7 +63,7 @@ def selected(wanted: Wanted) -> list[Source]:
 
 
 def targets_of(source: Source, case: str, wanted: Wanted) -> list[str]:
-    """What a case is compiled for: names of CAPS."""
+    """The targets of a case: names of CAPS."""
     if wanted.everywhere or (source.every and source.emulated):
         names = list(CAPS)
     elif source.every:
@@ -93,7 +93,7 @@ def records(source: Source, made: Fingerprints, wanted: Wanted) -> dict[str, Rec
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Other packages' messages are no part of a run's output."""
+    """Keeps other packages' messages out of a run's output."""
     with (
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
@@ -104,7 +104,7 @@ def _quiet() -> Iterator[None]:
 
 
 def run(wanted: Wanted, jobs: int, note: Callable[[str], None]) -> dict[str, Record]:
-    """All records, in the order of the sources. `note` is told what has been done."""
+    """All records, in the order of the sources. `note` receives lines about the progress."""
     todo = selected(wanted)
     parts: dict[int, dict[str, Record]] = {}
     began = time.monotonic()
@@ -143,5 +143,5 @@ def _work(label: str) -> dict[str, Record]:
 
 
 def default_jobs() -> int:
-    """As many processes as this one may use cores."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,7 +14,8 @@ from weft.compile import passes
 from weft.core.caps import PRESETS
 from weft.graph.ir import Graph
 
-# What models are loaded for and functions are compiled for while they are traced: no machine's own.
+# The device for which models are loaded and functions are compiled while they are traced: it does
+# not depend on the machine.
 DEVICE = InterpDevice(PRESETS["cpu-avx2"])
 
 Built = Iterable[tuple[str, Item]]
@@ -22,10 +23,10 @@ Built = Iterable[tuple[str, Item]]
 
 @dataclass(frozen=True)
 class Source:
-    """Cases "group/name.step" of what `build` gives in an empty folder; with `every` for all of
-    CAPS (with `emulated` for those machines too), else for three that `targets.chosen` names, or
-    with `alone` for one (where cases are many and alike). Those that `traced` names are for none:
-    their graphs are hashed."""
+    """Cases "group/name.step" made by `build` in an empty folder. `every` compiles them for all of
+    CAPS (`emulated`: also for those machines), else for three that `targets.chosen` names. `alone`
+    compiles for one target (many similar cases). Cases named by `traced` have no target: their
+    graphs are hashed."""
 
     group: str
     name: str

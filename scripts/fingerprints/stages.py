@@ -31,7 +31,7 @@ hash], ...], "program", "texts" {target: hashes in the order of kernels}; or "er
 LAST = ("graph", "passes", "kernels", "text")  # the stages that a run may end with
 Item = Graph | Callable[[Caps], Program]
 
-_PLACE = re.compile(r"[^\s(\[]*/[^\s:]*(:\d+)?|\b\w+\.py:\d+")  # of files, in messages
+_PLACE = re.compile(r"[^\s(\[]*/[^\s:]*(:\d+)?|\b\w+\.py:\d+")  # places of files, in messages
 
 
 class Texts:
@@ -60,15 +60,15 @@ class Texts:
 
 
 class Fingerprints:
-    """Records of graphs and Programs. What is equal is computed once: a graph for a target, a
-    kernel's text."""
+    """Records of graphs and Programs. Equal work is done once: a graph for a target, a kernel's
+    text."""
 
     def __init__(self, texts: Texts, last: str = "text") -> None:
         self._texts, self._last = texts, LAST.index(last)
         self._lines: dict[int, tuple[Node, str]] = {}
         self._records: dict[tuple[str, str], Record] = {}
         self._rendered: dict[tuple[str, str], str] = {}
-        self._bodies: dict[str, bytes] = {}  # of kernels as they are saved, by their texts
+        self._bodies: dict[str, bytes] = {}  # kernels in saved form, by their texts
 
     def of(self, item: Item, target: str) -> Record:
         """The Record of a graph, or of a function from Caps to a Program, for CAPS[target]."""
@@ -191,5 +191,5 @@ def _watched(note: Callable[[str, Graph], None]) -> Iterator[None]:
 
 
 def said(error: Exception) -> str:
-    """What an error says, without the places of files."""
+    """The text of an error, without the places of files."""
     return f"{type(error).__name__}: {_PLACE.sub('FILE', str(error))}"

@@ -1,4 +1,4 @@
-"""What cases are compiled for: Caps by name, and the renderers of what they stand for."""
+"""The targets of cases: Caps by name, and a renderer for each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CPUS: dict[str, dict[str, LlvmTarget]] = {
 }
 _GPUS = {"cuda": ("sm_90",), "hip-wave64": ("gfx90a",), "hip-wave32": ("gfx1100",)}
 
-# What a page runs on and the emulated machines have Caps of their own, beside the presets.
+# A page's targets and the emulated machines have their own Caps, besides the presets.
 CAPS: dict[str, Caps] = {
     **PRESETS,
     "wasm": web.WASM,
@@ -60,8 +60,8 @@ def renderers(name: str) -> dict[str, Render]:
 
 
 def chosen(case: str, count: int = 3) -> list[str]:
-    """One CPU, one WebGPU device and one GPU of LLVM for a case, by its name, or `count` of these:
-    enough cases of a kind meet them all."""
+    """One CPU, one WebGPU device and one GPU of LLVM for a case, chosen by its name, or `count` of
+    them. Enough cases of a kind cover all targets."""
     number = zlib.crc32(case.encode())
     picks = []
     for names in _CHOICES:

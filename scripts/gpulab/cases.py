@@ -1,4 +1,4 @@
-"""What is measured, by the names of the peers' scripts; needs neither weft nor PyTorch."""
+"""The measured cases, by the names of the peers' scripts; needs neither weft nor PyTorch."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ from gpulab.parts import PARTS, Lab
 from gpulab.targets import HOST
 from gpulab.worker import NotHereError, Store
 
-KEPT = {"train": "soak", "cpu": "moved"}  # where a part keeps more than cases, if not by its name
+# the key of a part's other data, if it is not the part's name
+KEPT = {"train": "soak", "cpu": "moved"}
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:

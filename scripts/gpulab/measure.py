@@ -17,7 +17,7 @@ ONCE = 0.4  # seconds of one contender in one round, at most
 
 @dataclass(frozen=True)
 class Contender:
-    """Who is measured: its name in reports, its worker, and the variant to ask for."""
+    """One side of a measurement: its name in reports, its worker, and the variant to ask for."""
 
     name: str
     worker: Worker
@@ -55,7 +55,7 @@ def run(
 
 
 def _failed(found: dict[str, Any]) -> bool:
-    """Whether weft has no figure in a case that was tried."""
+    """True if weft failed in a case that was tried."""
     return "error" in found.get("results", {}).get(WEFT, {})
 
 

@@ -29,7 +29,7 @@ class Lab:
     store: Store
     device: str
     quick: bool
-    work: Path  # for a model's weights, not kept
+    work: Path  # a temporary folder for a model's weights
     note: Callable[[str], None]
     workers: dict[str, Worker] = field(default_factory=dict)
 
@@ -81,7 +81,7 @@ class Lab:
 
 
 def contenders(lab: Lab, case: Case) -> list[Contender]:
-    """Who takes part in a case on the device."""
+    """The contenders that take part in a case on the device."""
     found = [Contender(targets.WEFT, lab.worker("weft"), "weft")]
     if case.op == "matmul" and lab.gpu:
         found.append(Contender(targets.OWN, lab.worker("own"), "weft"))
@@ -294,7 +294,7 @@ def _sanitized(status: int | None, said: str) -> dict[str, Any]:
 
 
 def tune(lab: Lab, seconds: float) -> str:
-    """`weft tune`: its table is kept beside the results, and no other part uses it."""
+    """Runs `weft tune`: the table is kept with the results, and no other part uses it."""
     sizes = "128" if lab.quick else "1024,4096"
     table = lab.store.folder / "tuned.json"
     argv = [*WEFT, "tune", "--device", lab.device, "--sizes", sizes, "--budget", "0.3",

@@ -31,7 +31,7 @@ class Side:
         self.kept: dict[tuple[str, str], Any] = {}
 
     def prepare(self, case: Case, variant: str) -> Any:
-        """What `time` needs of a case, kept until it is dropped."""
+        """The operands that `time` needs for a case, kept until it is dropped."""
         raise NotImplementedError
 
     def time(self, case: Case, made: Any, budget: float) -> dict[str, Any]:

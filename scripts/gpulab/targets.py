@@ -42,7 +42,7 @@ def figure(data: Data, case: str, who: str, key: str = "median_ms") -> float | N
 
 
 def ratio(data: Data, case: str, other: str, who: str = WEFT) -> float | None:
-    """How many times as fast weft is."""
+    """The speed of weft relative to the other's."""
     mine, theirs = figure(data, case, who), figure(data, case, other)
     return theirs / mine if mine and theirs else None
 
@@ -157,7 +157,7 @@ def _ends(soak: Data, key: str) -> tuple[float, float] | None:
 
 
 def _steady(soak: Data) -> bool:
-    """Whether memory of the device and of the process stay within 1% and 16 MiB."""
+    """True if memory of the device and of the process grows by at most 1% and 16 MiB."""
     pairs = [_ends(soak, key) for key in ("device_mib", "process_mib")]
     return all(p[1] <= p[0] * 1.01 + 16 for p in pairs if p is not None)
 

@@ -25,7 +25,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "chain": lambda x, y: (x * 1.5 + y).tanh() * x - y,
     "attention": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
 }
-TRITON = ("matmul", "softmax", "layernorm")  # what triton_ops.py has kernels for
+TRITON = ("matmul", "softmax", "layernorm")  # the ops that have kernels in triton_ops.py
 
 
 def operands(case: Case, device: torch.device) -> list[torch.Tensor]:

@@ -115,7 +115,7 @@ class Weft(Side):
         }  # fmt: skip
 
     def who(self, compiled: Any) -> str:
-        """Who does the products of a compiled function: libraries' names, else own kernels."""
+        """The libraries that do the products of a compiled function, else "own kernels"."""
         found = {who for s in compiled.sessions() for who in s.products.values()}
         return ", ".join(sorted(found)) or "own kernels"
 

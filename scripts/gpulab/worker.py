@@ -25,7 +25,7 @@ def stop(process: subprocess.Popen[Any]) -> None:
 
 
 class Worker:
-    """A contender. It starts when it is first asked, and anew after it died or was too slow."""
+    """A contender. It starts at the first request, and again after it died or was too slow."""
 
     def __init__(
         self, module: str, args: Sequence[str], log: Path, env: Mapping[str, str] | None = None
@@ -130,7 +130,7 @@ class Store:
 
 
 class Clock:
-    """What is left of a part's seconds."""
+    """The remaining seconds of a part."""
 
     def __init__(self, seconds: float) -> None:
         self.end = time.monotonic() + seconds
