@@ -109,7 +109,7 @@ class World:
                 yield short, f"Which one? There are {names}."
 
     def unknown(self, rng: random.Random) -> str:
-        """A name that is none, made like those that are."""
+        """A name that does not exist, made like those that do."""
         while True:
             word = "_".join(rng.sample(self.words, rng.choice((1, 1, 2))))
             if rng.random() < 0.3:

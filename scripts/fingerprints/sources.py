@@ -1,4 +1,4 @@
-"""A source builds some cases: its graphs by step. Nothing is built before it is asked for."""
+"""A source builds some cases: its graphs by step. Nothing is built before it is needed."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Torch(Side):
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    # -- what is asked
+    # -- answers to questions
 
     def info(self) -> dict[str, Any]:
         gpu = self.device.type == "cuda"

@@ -119,7 +119,7 @@ class Weft(Side):
         found = {who for s in compiled.sessions() for who in s.products.values()}
         return ", ".join(sorted(found)) or "own kernels"
 
-    # -- what is asked
+    # -- answers to questions
 
     def info(self) -> dict[str, Any]:
         i = self.device.info

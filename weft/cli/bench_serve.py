@@ -121,7 +121,7 @@ def _vocab(path: str) -> int:
     from weft.models.loader import ORACLE
     from weft.models.model import Decoder
 
-    model = weft.load(path, device=ORACLE)  # maps the file, no more
+    model = weft.load(path, device=ORACLE)  # only maps the file
     if not isinstance(model, Decoder):
         raise UsageError(f"{path} is no decoder; bench serve measures those")
     return model.config.vocab

@@ -92,8 +92,8 @@ def _save(talk: Talk, path: str) -> None:
 
 
 def _turn(talk: Talk, line: str, as_json: bool, options: dict[str, Any]) -> None:
-    """One turn: the user's message and the model's answer; where it fails or is stopped, both are
-    taken back."""
+    """One turn: the user's message and the model's answer; if it fails or is stopped, both are
+    removed."""
     limit, before = options.pop("max_new_tokens"), talk.start
     try:
         ids = talk.ask(line, limit)
@@ -117,8 +117,8 @@ def _turn(talk: Talk, line: str, as_json: bool, options: dict[str, Any]) -> None
 
 
 def _fail(error: WeftError) -> None:
-    """Says what was wrong with a turn; but for a message that is too long, it ends what no person
-    goes on with."""
+    """Reports the error of a turn. Without a terminal it raises the error instead, unless the
+    message was too long."""
     if not (isinstance(error, LimitError) or sys.stdin.isatty()):
         raise error
     _say(str(error))

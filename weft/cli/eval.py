@@ -110,7 +110,8 @@ def evaluate(
         shown = [i for i in range(len(HEADER)) if any(row[i] for row in rows)]
         picked = [[line[i] for i in shown] for line in (HEADER, *rows)]
         click.echo(text.table(picked[0], picked[1:], "cdefghij"))
-    if picture is not None:  # last: what was measured stands, whatever becomes of the file
+    # The picture comes last: if it fails, the measurements are already shown.
+    if picture is not None:
         from weft.conform.size_picture import draw
 
         draw(runs, Path(picture))

@@ -23,7 +23,7 @@ SOURCE = 200_000  # characters of a kernel's text that are shown
 
 @dataclass
 class Life:
-    """A value in the arena: where it lies, the steps that write it first and use it last."""
+    """A value in the arena: its place, the steps of its first write and its last use."""
 
     buffer: int
     start: int

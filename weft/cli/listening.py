@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def listens(port: int) -> Callable[[F], F]:
-    """The options of a command that listens, on this port unless told otherwise."""
+    """The options of a command that listens, by default on this port."""
     options = [
         click.option("--host", default="127.0.0.1", show_default=True,
                      help="Address to listen on; another than this machine's needs a key."),

@@ -1,9 +1,9 @@
-"""`weft explain --onnx`: graphs and Programs as an ONNX model, for Netron and others that show one.
+"""`weft explain --onnx`: graphs and Programs as an ONNX model, for Netron and similar viewers.
 
-A graph's primitives are ONNX operators where there is one that means the same, else operators of
-the domain "weft", as composites are; of a Program each launch is an operator of "weft.kernels". The
-content of weights is left out: they are inputs of a graph, and attributes of what reads them in a
-Program. Several steps stand side by side, their names before each value's.
+A graph's primitives become ONNX operators if there is one with the same meaning, else operators of
+the domain "weft", as composites do. Each launch of a Program is an operator of "weft.kernels". The
+content of weights is left out: they are inputs of a graph, and attributes of the operators that
+read them in a Program. Several steps form separate parts, with their names before each value's.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from weft.core.hints import command
 
 
 def generation_options(tokens: int | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options that every generating command takes. tokens: new ones at most, unless told
-    otherwise (None: until the model ends its answer)."""
+    """The options that every generating command takes. tokens: the default limit of new tokens
+    (None: until the model ends its answer)."""
     until: dict[str, Any] = (
         {} if tokens else {"help": "(default: until the model ends, or the context)"}
     )
@@ -137,8 +137,8 @@ def _boxed(only: str) -> tuple[str, str]:
 
 
 def _note_on_prompt(prompt: str, alone: bool) -> None:
-    """Says so where a prompt looks like a file or a folder, and is taken as text. A whole line of
-    Python or prose does not."""
+    """Adds a note if a prompt used as text looks like a file or a folder. A whole line of Python or
+    prose does not."""
     from weft.models.hub.names import parse
 
     path = prompt.removeprefix("@")

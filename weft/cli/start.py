@@ -1,8 +1,8 @@
-"""The `weft` command's first steps, and what Ctrl-C does while Python imports.
+"""The `weft` command's first steps, and the effect of Ctrl-C while Python imports.
 
-An exception that a signal raises inside an import may come out as another one: NumPy makes an
-ImportError of it, and a half-imported module stays behind. So nothing is ever raised there. Before
-a command runs, Ctrl-C ends the process at once; later it waits for the end of an import.
+An exception that a signal raises inside an import may become another one: NumPy turns it into an
+ImportError, and a half-imported module remains. So nothing is ever raised there. Before a command
+runs, Ctrl-C ends the process at once; later it waits for the end of an import.
 """
 
 from __future__ import annotations

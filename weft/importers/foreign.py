@@ -185,7 +185,7 @@ class Foreign(Module):
         raise NotImplementedError
 
     def pack(self, weight: Linear, form: Form, parts: Mapping[str, np.ndarray]) -> None:
-        """A Holder of the parts in the place of a parameter."""
+        """Replaces a parameter by a Holder of the parts."""
         *path, last = weight.dotted.split(".")
         owner: Any = self
         for name in path:

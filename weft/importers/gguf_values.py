@@ -87,8 +87,8 @@ class Cursor:
         return found
 
     def value(self) -> Any:
-        """A value of the type whose number stands before it: bool, int, float, str, or an array:
-        a read-only NumPy array of numbers or truths, a list of strings or of arrays."""
+        """A value of the type whose number precedes it: bool, int, float, str, or an array. An
+        array is a read-only NumPy array of numbers or bools, or a list of strings or of arrays."""
         kind = self.number(what="the value's type")
         if kind == _ARRAY:
             return self._array(MAX_DEPTH)

@@ -53,9 +53,9 @@ def here() -> Device | None:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`run(*args, **kwargs)` with values in the place of Refs (in lists and tuples too). `out`
-    names the result; if that is a tuple, it names each element ("": it is not read). Errors name
-    the foreign op by `op` and its place in the foreign source by `where`."""
+    """`run(*args, **kwargs)` with values instead of Refs (in lists and tuples too). `out` names the
+    result; if that is a tuple, it names each element ("": it is not read). Errors name the foreign
+    op by `op` and its place in the foreign source by `where`."""
 
     op: str
     run: Callable[..., Any]
@@ -316,7 +316,7 @@ def _last_uses(plan: Plan) -> list[list[str]]:
 
 
 def _filled(value: Any, values: Mapping[str, Any]) -> Any:
-    """Nested arguments with values in the place of Refs."""
+    """Nested arguments with values instead of Refs."""
     kind = type(value)
     if kind is Ref:
         return values[value.name]

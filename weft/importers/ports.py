@@ -27,8 +27,8 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size that follows from others: `of` gives it from the sizes by name, None where it cannot
-    be told."""
+    """A size that follows from others: `of` gives it from the sizes by name, None if it cannot be
+    computed."""
 
     text: str
     of: Callable[[Mapping[str, int]], int | None]
@@ -109,7 +109,7 @@ def named(
 
 
 def _matched(nest: Any, value: Any, found: dict[str, Any]) -> bool:
-    """Collects the values where the Refs of `nest` stand; False where they nest otherwise."""
+    """Collects the values at the Refs of `nest`; False if they nest differently."""
     if isinstance(nest, Ref):
         found[nest.name] = value
         return True

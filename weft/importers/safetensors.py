@@ -25,7 +25,7 @@ from weft.core.mapped import map_file
 from weft.core.text import shown
 from weft.importers.hf_config import parse_json, read_object
 
-MAX_HEADER = 100_000_000  # bytes, as the format's own library has it
+MAX_HEADER = 100_000_000  # bytes, as in the format's own library
 MAX_RANK = 32
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -268,9 +268,9 @@ def save_file(
     metadata: Mapping[str, str] | None = None,
     private: bool = False,
 ) -> None:
-    """Writes `tensors` (a C-contiguous copy is made of one where needed) as one safetensors file,
-    whole or not at all; `private` as for `replacing`. Raises UsageError for a dtype the format does
-    not hold, StorageError where the disk is full or fails."""
+    """Writes `tensors` (a C-contiguous copy of one where needed) as one safetensors file, whole or
+    not at all; `private` as for `replacing`. Raises UsageError for a dtype the format does not
+    hold, StorageError if the disk is full or fails."""
     from weft.core.files import replacing
 
     codes = {dtype: code for code, dtype in _DTYPES.items()}

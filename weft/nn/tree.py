@@ -60,7 +60,7 @@ def options(module: Any, beside: tuple[str, ...] = ()) -> str:
     inside, found = attributes(module), []
     for p in inspect.signature(type(module).__init__).parameters.values():
         value = inside.get(p.name, p.default)
-        if p.default is True and value is None:  # a bias that there is none of
+        if p.default is True and value is None:  # the module was made without a bias
             value = False
         simple = isinstance(value, bool | int | float | str | tuple | list | None)
         if not simple or p.name in beside or p.name not in inside:

@@ -59,7 +59,7 @@ class Ranks:
         self, source: int, tag: int = 0, most: int = 1 << 31, seconds: float | None = None
     ) -> np.ndarray:
         """The next array that `source` sent with this tag, of at most `most` bytes. Raises
-        RankError for a frame that is larger, or is none."""
+        RankError for a frame that is larger or malformed."""
         raise UsageError(f"rank {source} is not there: this process is alone")
 
     def broadcast(

@@ -187,7 +187,7 @@ class _Sent:
 
 
 class _naming:
-    """Has MPI's errors come out as RankErrors that say what was being done."""
+    """Converts MPI's errors to RankErrors that name the present operation."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -109,8 +109,9 @@ class Turn:
 
 
 def continued(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """A conversation, and what the answer has to begin with: the text of a last message of the
-    assistant's, which is taken out. Raises Refused where that one calls tools or is empty."""
+    """A conversation without a last message of the assistant's, and the text of that message, with
+    which the answer must begin ("" without one). Raises Refused if that message calls tools or is
+    empty."""
     if not messages or messages[-1]["role"] != "assistant":
         return messages, ""
     last = messages[-1]
@@ -121,8 +122,8 @@ def continued(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str
 
 
 async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int], str | None]:
-    """The conversation through the model's own chat template: text, ids, and what it begins the
-    answer with (None: that is not to be told from the messages). Raises Refused."""
+    """The conversation in the model's own chat template: text, ids, and the part of the answer that
+    it already contains (None: unknown). Raises Refused."""
 
     def made() -> tuple[str, str | None]:
         chat, begun = model.chat(turn.messages, turn.values), None
@@ -188,9 +189,9 @@ async def begin_ids(
     calls: int | None = None,
     constraint: Make | None = None,
 ) -> list[Choice]:
-    """`options.n` choices of each prompt, side by side, being made; `parser` makes what reads the
-    text of each (None: all of it is content). A choice ends before a call of a tool beyond `calls`.
-    constraint: in the place of the options'. Raises Refused."""
+    """Starts `options.n` choices of each prompt, side by side. `parser` makes the reader of each
+    text (None: all of it is content). A choice ends before a call of a tool beyond `calls`.
+    constraint: replaces the options'. Raises Refused."""
     make, made = constraint or options.constraint, None
     try:
         if make is not None:

@@ -1,4 +1,4 @@
-"""The checks before every route: the client's key, the host's name, and the size of requests.
+"""The checks before every route: the client's key, the Host header, and the origin of web pages.
 
 The checks use what the server itself read (the path of the scope, the raw headers), never a URL
 that a client's Host header is part of.

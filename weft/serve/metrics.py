@@ -74,7 +74,7 @@ class Metrics:
 
 
 class _Engines:
-    """The state of engines, read when it is asked for."""
+    """Metrics of the engines' state, read at each request for metrics."""
 
     FIGURES = {
         "running": "Answers being written.",

@@ -1,4 +1,4 @@
-"""The server's OpenAPI 3.1 description, made of its routes and the types of their bodies.
+"""The server's OpenAPI 3.1 description, generated from its routes and the types of their bodies.
 
 python -m weft.serve.openapi > docs/openapi.json
 """

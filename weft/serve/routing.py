@@ -48,7 +48,7 @@ def route(
                 raise Refused(503, "the server is going; ask another", retry=1)
             response = await handler(request)
             status = response.status_code
-        except asyncio.CancelledError:  # told to go at once
+        except asyncio.CancelledError:  # the server was told to stop at once
             if not request.app.state.leaving:
                 raise
             error = Refused(503, "the server had to end this answer; ask again", retry=5)

@@ -149,8 +149,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """Serves until told to go: then no new work is taken (503), and what runs may end for
-    DRAIN_SECONDS; what still runs then ends with an error. `ready` is called once requests are
+    """Serves until a signal ends it. Then it takes no new work (503), and running answers get
+    DRAIN_SECONDS to end; the remaining ones end with an error. `ready` is called once requests are
     answered, `leave` when a signal has come."""
 
     def __init__(self, app: ASGIApp, ready: Callable[[], None], leave: Callable[[], None]) -> None:
@@ -181,4 +181,5 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: Any) -> None:
         self._leave()
         super().handle_exit(sig, frame)
-        self._captured_signals.clear()  # ended as told: not once more by the signal itself
+        # The server has ended as the signal asked, so the signal is not repeated.
+        self._captured_signals.clear()

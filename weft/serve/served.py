@@ -134,7 +134,7 @@ class Served:
         return "fp_" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def under(self, name: str) -> Served:
-        """The model as requests for `name`, its own or an adapter's, have it."""
+        """The model as requests for `name` see it; `name` is its own or an adapter's."""
         return self
 
     def warm(self) -> None:

@@ -37,7 +37,7 @@ def called(name: str, arguments: Any, id: str | None = None) -> dict[str, Any]:
 
 
 def object_of(text: str) -> dict[str, Any] | None:
-    """The JSON object that a text is; None: it is none."""
+    """The JSON object that a text encodes; None if it does not."""
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -57,8 +57,8 @@ def needed_of(choice: str | Sequence[str] | None, names: Sequence[str]) -> Seque
 
 
 def input_of(arguments: str) -> dict[str, Any]:
-    """The arguments of a call as an object. Those that a model wrote wrong, or whose end is
-    missing, are {"INVALID_JSON": text}, as Anthropic's documents have it."""
+    """The arguments of a call as an object. Arguments that are wrong or incomplete become
+    {"INVALID_JSON": text}, as in Anthropic's documents."""
     found = object_of(arguments or "{}")
     return {"INVALID_JSON": arguments} if found is None else found
 

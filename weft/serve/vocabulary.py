@@ -147,8 +147,8 @@ class Tokens:
         self._longest: dict[bytes, int] = {}
 
     def __call__(self, text: bytes) -> list[int]:
-        """Tokens that spell `text`, none of them special: as the tokenizer has it, cut within what
-        it would take for a special token; [] where none do."""
+        """The tokens that spell `text`, none of them special. They are the tokenizer's own; a text
+        that it would take for a special token is cut inside. [] if no tokens spell it."""
         with contextlib.suppress(UnicodeDecodeError):
             whole = text.decode()
             cuts = [found.start() + 1 for found in self._cut.finditer(whole)]

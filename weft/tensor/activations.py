@@ -29,7 +29,7 @@ def _curve(
 
 
 def _open(x: Tensor, low: float, high: float) -> Tensor:
-    """True where x lies between two bounds, exclusive."""
+    """True where x is between two bounds, exclusive."""
     return (x > low) & (x < high)
 
 

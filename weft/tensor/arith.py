@@ -97,7 +97,7 @@ class Arithmetic(TensorBase):
         return run(self, op, self)
 
     def _real(self, op: str) -> Self:
-        """A function of reals: integers and bools are taken as float32."""
+        """A function of reals: integers and bools are computed as float32."""
         return self._as(default_float(self.dtype))._unary(op)
 
     # -- arithmetic

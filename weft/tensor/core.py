@@ -215,7 +215,7 @@ guard_methods(Tensor, but=("__init__",))  # made by the thousand, and never by u
 
 
 def _on_host(x: Any) -> Any:
-    """Arguments of a NumPy function with arrays in the place of tensors."""
+    """Arguments of a NumPy function, with arrays instead of tensors."""
     leaves, tree = flatten(x, lambda v: isinstance(v, Tensor), "NumPy's arguments")
     return unflatten(tree, [np.asarray(t) for t in leaves])
 

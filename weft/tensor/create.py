@@ -1,4 +1,4 @@
-"""Making tensors: zeros ones full arange linspace eye and their kin."""
+"""Functions that make tensors: zeros, ones, full, arange, linspace, eye and the like."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _dims(shape: Shape) -> tuple[int, ...]:
 
 
 def wanted_dtype(call: str, dtype: Any, default: DType = dt.float32) -> DType:
-    """The dtype that a call asks for, or its default. Raises UsageError for a number, which is a
-    size that stands where the dtype does."""
+    """The dtype that a call asks for, or its default. Raises UsageError for a number: it is a size
+    in the dtype's position."""
     if isinstance(dtype, int):
         raise UsageError(f"{call}: {dtype} is not a dtype; give the shape as one tuple: (2, 3)")
     return default if dtype is None else as_dtype(dtype)

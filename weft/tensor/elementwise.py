@@ -263,7 +263,7 @@ def _any_float(*operands: Operand) -> bool:
 
 
 def fmod(x1: Operand, x2: Operand, /) -> Tensor:
-    """The remainder of division toward zero: with the sign of x1, as C has it."""
+    """The remainder of division toward zero, with the sign of x1, as in C."""
     a, b = _two(x1, x2)
     if not _any_float(a, b):
         whole: Tensor = a - divide_toward_zero(a, b) * b

@@ -40,7 +40,7 @@ class Entry:
     guards: tuple[Callable[[], bool], ...] = ()  # the entry is valid while all hold
     facts: Facts | None = None  # the guards on modules, which can say what changed
     checks: tuple[Callable[[Any], None], ...] = ()  # functions that may reject a run
-    shared: Sequence[tuple[int, Tensor]] = ()  # arguments that were met as these tensors
+    shared: Sequence[tuple[int, Tensor]] = ()  # arguments that the trace took as these tensors
     roots: frozenset[int] = frozenset()  # ids of what the trace read, if it leaves anything behind
     session: Session | PartedSession | None = None
     written: Sequence[StateArray] = ()  # the homes of `states`

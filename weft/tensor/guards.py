@@ -29,7 +29,8 @@ Members = Callable[[dict[str, Any]], Any]  # a part of an object's attributes, t
 
 
 class _Changes:
-    latest = object()  # a mark, not a count: what two threads add to may stand where it stood
+    # a mark instead of a count: two threads that increment a count could leave it unchanged
+    latest = object()
 
 
 def changed() -> None:

@@ -164,7 +164,7 @@ class Indexing(Reductions):
         source, rows = values("index", (flat, index))
         out = self._wrap(ops.gather(source, rows, 0))
         if not adjacent or not axes[0]:
-            return out  # NumPy puts the new axes first unless the arrays stand side by side
+            return out  # NumPy puts the new axes first unless the arrays are adjacent
         k, r, at = len(shape), len(rest), axes[0]
         order = [*range(k, k + at), *range(k), *range(k + at, k + r)]
         return out.permute(order)
@@ -257,7 +257,7 @@ class Indexing(Reductions):
         """The content of `new` becomes that of this tensor, which is not a view."""
         if CURRENT.trace is not None:
             value = new.value
-            if isinstance(self._value, Node):  # a local tensor: its history goes on
+            if isinstance(self._value, Node):  # a local tensor keeps its history
                 self._tape = value if isinstance(value, Tracked) else None
             CURRENT.trace.assign(self, plain(value))
             return

@@ -1,4 +1,4 @@
-"""Losses, with PyTorch's formulas; narrow operands are taken as float32."""
+"""Losses, with PyTorch's formulas; narrow operands are computed as float32."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _rows(name: str, x: Tensor, targets: Tensor, ignore_index: int) -> tuple[Ten
 
 
 def _inside(at: Tensor, classes: int) -> Tensor:
-    """Class numbers; 0 for what is none."""
+    """Class numbers; 0 for numbers that are not classes."""
     return ((at >= 0) & (at < classes)).where(at, 0)
 
 

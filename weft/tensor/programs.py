@@ -73,8 +73,8 @@ def program_from(data: bytes) -> Program:
 
 
 def vouch(data: bytes, program: Program) -> None:
-    """Notes on disk that the compiler here made `program`, of which `data` are the bytes: a file
-    with these bytes is a stranger's no more, and is not proved harmless when it is loaded."""
+    """Notes on disk that the compiler here made `program`, whose bytes are `data`. A file with
+    these bytes is then trusted, and loading it skips the proof that it is harmless."""
     from weft.program import serial
 
     disk.programs().put(_checked(data), serial.dumps(program, report=False))

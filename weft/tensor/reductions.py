@@ -62,7 +62,7 @@ class Reductions(Movement):
         return out._as(default_float(self.dtype))
 
     def std(self, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Self:
-        """The square root of var, which stays in float32 for narrow floats until it is taken."""
+        """The square root of var, computed in float32 for narrow floats."""
         dtype = default_float(self.dtype)
         var = self._as(dt.compute_dtype(dtype)).var(axis, keepdims, correction)
         return var._length()._as(dtype)

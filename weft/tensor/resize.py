@@ -14,7 +14,7 @@ from weft.tensor.core import Tensor
 from weft.tensor.keys import place_like
 from weft.tensor.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 
-CUBIC = -0.75  # Keys' free coefficient, as PyTorch has it
+CUBIC = -0.75  # Keys' free coefficient, with PyTorch's value
 _AREA = {1: adaptive_avg_pool1d, 2: adaptive_avg_pool2d, 3: adaptive_avg_pool3d}
 _LINEAR = {"linear": 1, "bilinear": 2, "trilinear": 3}
 _MODES = ("nearest", "nearest-exact", "bicubic", "area", *_LINEAR)
@@ -25,9 +25,9 @@ def resample(
     inside: np.ndarray | None = None,
 ) -> Tensor:  # fmt: skip
     """out[..., i, ...] = sum over t of weights[t, i] x[..., index[t, i], ...] along an axis, in
-    float32 for narrow floats; index and weights are [taps, n], indices in 0..size-1. Without
-    weights (and one tap) elements are taken as they are; taps that are not `inside` [taps, n] are
-    not read. The form of every resize."""
+    float32 for narrow floats. index and weights are [taps, n], indices in 0..size-1. Without
+    weights (and one tap) elements are copied; taps that are not `inside` [taps, n] are not read.
+    Every resize has this form."""
     a = axis_of("resample", axis, x.ndim)
     if index.ndim != 2 or (weights is None and len(index) != 1):
         raise ShapeError(f"resample: index {list(index.shape)}; expected [taps, n] and weights")

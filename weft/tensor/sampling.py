@@ -152,7 +152,8 @@ def fold(
     x: Tensor, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
     stride: Sizes = 1,
 ) -> Tensor:  # fmt: skip
-    """The sum of columns x[N, C kh kw, L] where their blocks lie in images [N, C, H, W]."""
+    """The sum of columns x[N, C kh kw, L] at the positions of their blocks in images [N, C, H,
+    W]."""
     size = sizes("output_size", output_size, 2)
     at, (ph, pw) = _blocks("fold", size, kernel_size, dilation, padding, stride)
     k, count = at.shape

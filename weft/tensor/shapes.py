@@ -198,7 +198,7 @@ class Movement(Arithmetic):
 
 
 def _shrunk(base: Any, new: Any) -> Any:
-    """The value that a write to an expanded view gives its base, if each element stands there
+    """The value that a write to an expanded view gives its base, if each element occurs there
     once."""
     if math.prod(base.shape) != math.prod(new.shape):
         raise ShapeError(

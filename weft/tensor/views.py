@@ -155,8 +155,7 @@ def is_contiguous(shape: Sequence[int], given: Strides) -> bool:
 
 
 def restrided(shape: Sequence[int], old: Strides, new: Sequence[int]) -> Strides | None:
-    """The strides of a reshaped tensor; None where the elements do not lie so that they could be
-    named in this way without a copy."""
+    """The strides of a reshaped tensor; None if strides cannot express it without a copy."""
     if not math.prod(shape):
         return contiguous(new)
     given = [(d, s) for d, s in zip(shape, old) if d != 1]

@@ -14,7 +14,7 @@ _LARGEST = 1 << 20  # a longer file is something else
 
 
 def write_model_licences(model: Path, folder: Path) -> None:
-    """Writes the licence files of a model's folder as `model-NAME`: a page hands the model's
+    """Writes the licence files of a model's folder as `model-NAME`, since a page gives the model's
     weights to each of its visitors."""
     if not model.is_dir():
         return  # one file, whose licence is not a file

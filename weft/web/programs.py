@@ -73,8 +73,8 @@ def webassembly(
     programs: Mapping[str, Program], caps: Caps
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Programs by name, and the modules that have their kernels, one plain and one with relaxed
-    instructions: a step's code is the number n of the export k<n>. `modules` says of each the first
-    address that it leaves free and where the flags of its memory stand."""
+    instructions. A step's code is the number n of the export k<n>. `modules` gives the first free
+    address of each, and the position of the flags in its memory."""
     numbers: dict[str, int] = {}
     kernels: list[Kernel] = []
     made = {}

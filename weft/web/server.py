@@ -65,7 +65,7 @@ class Handler(SimpleHTTPRequestHandler):
 
 def server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
     """A server of `folder` on localhost, not yet serving. Raises UsageError for a folder without an
-    index.html, and where the port is taken."""
+    index.html, and if the port is in use."""
     if not (folder / "index.html").is_file():
         write = command("export", "web", "-o", folder)
         raise UsageError(f"{folder} has no index.html; write it: {write}")

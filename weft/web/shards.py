@@ -17,7 +17,7 @@ ALIGN = 256  # alignment of each tensor in the weights: WebGPU's for copies, and
 
 
 class Shards:
-    """Writes tensors one after the other, cut into files of SHARD bytes: a tensor may lie across
+    """Writes tensors one after the other, cut into files of SHARD bytes: a tensor may extend over
     several. `tensors` is name -> [dtype, shape, first byte, bytes] over all shards as one run."""
 
     def __init__(self, folder: Path) -> None:

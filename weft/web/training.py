@@ -142,8 +142,8 @@ def _trace(fn: Callable[..., Any], specs: Sequence[Spec]) -> Traced:
 
 
 def _saved(kind: str, trained: Trained, base: Path, tokenizer: Path) -> dict[str, Any]:
-    """The files that a page hands out: for the weights the header of a safetensors file and the
-    states that follow it; the others whole."""
+    """The files that a page offers for download: for the weights the header of a safetensors file
+    and the states that follow it; the others whole."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if kind == "lora":

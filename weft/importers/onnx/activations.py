@@ -1,7 +1,5 @@
-"""Activation functions by ONNX's names; weft/tensor/activations.py has the formulas.
-
-KINDS are those that other nodes name too: LSTM and its kin, and the fused nodes of com.microsoft.
-"""
+"""Activation functions by ONNX's names; weft/tensor/activations.py has the formulas. KINDS are
+those that other nodes also name: LSTM and similar ones, and the fused nodes of com.microsoft."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def _parts(x: Tensor, count: int) -> list[Tensor]:
 
 
 def _padding(call: Call, mask: Tensor | None, n: int, t: int, s: int) -> Tensor | None:
-    """A mask of keys as com.microsoft has it: [N] lengths, [N, S], [N, T, S] or [N, 1, T, S]."""
+    """A mask of keys in com.microsoft's forms: [N] lengths, [N, S], [N, T, S] or [N, 1, T, S]."""
     if mask is None:
         return None
     whole = mask.cast(dt.int32)

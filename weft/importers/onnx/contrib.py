@@ -59,8 +59,8 @@ def embed_layer_norm(
 
 @op("FusedMatMul", domain=MICROSOFT)
 def fused_matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
-    """alpha A B with the last two axes of either swapped (trans), or (transBatch) with the first
-    axis, of rows, in the place of the last but one."""
+    """alpha A B with the last two axes of either swapped (trans), or (transBatch) with its first
+    axis, of rows, moved to the last position but one."""
     if call.get("transBatchA", 0):
         a = weft.moveaxis(a, 0, -2)
     if call.get("transBatchB", 0):

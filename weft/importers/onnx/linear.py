@@ -46,7 +46,7 @@ def scaled_product(a: Tensor, b: Tensor, alpha: float) -> Tensor:
 
 @op("Gemm")
 def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
-    """alpha A B + beta C, A and B transposed where told."""
+    """alpha A B + beta C, with A and B transposed if the node says so."""
     if a.ndim != 2 or b.ndim != 2:
         raise ShapeError(f"{list(a.shape)} by {list(b.shape)}; expected two matrices")
     a = a.T if call.get("transA", 0) else a

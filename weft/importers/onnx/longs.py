@@ -91,7 +91,7 @@ class Longs:
         self.checks.append((place, (off.abs() > most).any()))
 
     def verdict(self) -> Tensor | None:
-        """All checks of the run in one tensor of bools; None where there is none."""
+        """All checks of the run in one tensor of bools; None without checks."""
         return weft.stack([flag for _, flag in self.checks], 0) if self.checks else None
 
     def settle(self) -> None:

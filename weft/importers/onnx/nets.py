@@ -109,7 +109,7 @@ def windows_of(
     dilations: Sequence[int],
 ) -> Tensor:  # fmt: skip
     """The elements that each window of x[N, C, ...] sees, [N, C, places, windows...]; `around` is
-    what lies around the image."""
+    the value around the image."""
     x, sides = _cropped(x, sides)
     if any(map(any, sides)):
         inside = np.pad(np.ones(x.shape[2:], bool), sides)
@@ -129,7 +129,7 @@ def windows_of(
 
 @op("ConvTranspose")
 def conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The gradient of a convolution; what lies beyond the reach of the kernel is zeros."""
+    """The gradient of a convolution; elements beyond the reach of the kernel are zeros."""
     fn, rank, groups = _of_rank(_BACK, x), x.ndim - 2, call.get("group", 1)
     strides, dilations = steps_of(call, x, weight)
     if bias is not None and bias.shape != (weight.shape[1] * groups,):
@@ -178,7 +178,7 @@ def spread(x: Tensor, axis: int, step: int) -> Tensor:
 
 @op("Col2Im", host=(1, 2))
 def col2im(call: Call, x: Tensor, image: np.ndarray, block: np.ndarray) -> Tensor:
-    """Blocks [N, C prod(block), L] added up where they lie in the image."""
+    """Blocks [N, C prod(block), L] added up at their positions in the image."""
     size, kernel = ints(image), ints(block)
     rank = len(size)
     strides = call.get("strides") or [1] * rank

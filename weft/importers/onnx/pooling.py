@@ -100,7 +100,8 @@ def average_pool(call: Call, x: Tensor) -> Tensor:
 
 
 def _shares(call: Call, x: Tensor, window: Window) -> np.ndarray:
-    """1 / what counts in each window: elements, and padding if told; never what ceil_mode adds."""
+    """1 / the count of each window: elements, and padding if the node says so; never the part that
+    ceil_mode adds."""
     total = np.ones((), np.float64)
     include = call.get("count_include_pad", 0)
     facts = zip(

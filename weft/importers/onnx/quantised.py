@@ -221,7 +221,7 @@ def _quantized(call: Call, x: Tensor, scale: Value, zero: Value) -> Tensor:
 
 
 def _convolved(call: Call, x: Tensor, w: Tensor) -> Tensor:
-    """The convolution of reals, as the node has it."""
+    """The convolution of reals with the node's attributes."""
     strides, dilations = steps_of(call, x, w)
     sides = sides_of(call, x.shape[2:], w.shape[2:], strides, dilations)
     return convolution(x, w, None, strides, sides, dilations, call.get("group", 1))

@@ -125,7 +125,8 @@ _running("cumprod")
 
 
 def _over_axis(name: str, fn: Callable[[Tensor, int], Tensor]) -> None:
-    """Softmax and its kin: over one axis since opset 13, over all from it on before."""
+    """Softmax and similar functions: over one axis since opset 13, over all axes from it on
+    before."""
 
     def run(call: Call, x: Tensor) -> Tensor:
         if call.version >= 13:

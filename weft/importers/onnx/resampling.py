@@ -85,7 +85,7 @@ def _roi_cells(
 
 
 def _away(x: np.ndarray) -> np.ndarray:
-    """The nearest whole numbers, halves away from zero, as C's round has it."""
+    """The nearest whole numbers, halves away from zero, as C's round gives."""
     whole = np.trunc(x)
     made: np.ndarray = whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(1.0, x), 0.0)
     return made
@@ -120,7 +120,7 @@ def deform_conv(
     call: Call, x: Tensor, weight: Tensor, offset: Tensor, bias: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """A convolution over two axes whose window is taken at places moved by `offset`."""
+    """A convolution over two axes whose window reads places moved by `offset`."""
     kernel = weight.shape[2:]
     strides, dilations = steps_of(call, x, weight)
     pads, groups = call.get("pads") or [0, 0, 0, 0], call.get("group", 1)

@@ -166,7 +166,7 @@ def non_max_suppression(
     call: Call, boxes: np.ndarray, scores: np.ndarray, most: Any = None, overlap: Any = None,
     least: Any = None,
 ) -> np.ndarray:  # fmt: skip
-    """[image, class, box] of the best boxes that do not overlap a better one by more than told."""
+    """[image, class, box] of the best boxes whose overlap with a better one is within the limit."""
     limit = 0 if most is None else int(scalar(most))
     edge = 0.0 if overlap is None else float(scalar(overlap))
     found: list[tuple[int, int, int]] = []

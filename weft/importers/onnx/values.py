@@ -98,8 +98,8 @@ def elements(dims: Any, what: str) -> int:
 
 
 def places(count: int, what: str) -> np.ndarray:
-    """0..count - 1, of which the host computes where elements lie. Raises LimitError for more than
-    any axis has that fits into memory."""
+    """0..count - 1, from which the host computes positions of elements. Raises LimitError for more
+    elements than an axis can have in memory."""
     if count > MOST_PLACES:
         raise LimitError(f"{what}: {count} places; at most {MOST_PLACES}")
     return np.arange(count)
@@ -133,8 +133,8 @@ def unpacked(data: np.ndarray, count: int, dtype: np.dtype) -> np.ndarray:
 
 
 def parsed(tensor: Any, what: str, external: Any) -> np.ndarray:
-    """A TensorProto as an array. Raises FileFormatError where its sizes do not agree, DTypeError
-    for a type that weft lacks. `external` reads data that lie in another file."""
+    """A TensorProto as an array. Raises FileFormatError if its sizes do not agree, DTypeError for a
+    type that weft lacks. `external` reads data in another file."""
     code = tensor.data_type
     dtype = numpy_type(code, what)
     dims = tuple(tensor.dims)

@@ -29,7 +29,7 @@ Parts = dict[str, np.ndarray]
 
 
 def runs(values: np.ndarray) -> np.ndarray:
-    """[..., k] seen as [...], each item the k values that lie together: copied at once."""
+    """[..., k] seen as [...], each item k adjacent values, which are copied together."""
     return values.view(np.dtype((np.void, values.shape[-1] * values.itemsize)))[..., 0]
 
 

@@ -60,8 +60,8 @@ KINDS: dict[Form, str] = {FORMS[name][0]: name for name in _WRITERS}
 
 
 def _six_bits(scales: np.ndarray, lows: np.ndarray) -> np.ndarray:
-    """Scales and lows [n, 8] of six bits as 12 bytes; of the last four of each, what is above the
-    nibbles lies above the first four."""
+    """Scales and lows [n, 8] of six bits as 12 bytes. For the last four of each, the bits above the
+    nibbles are above the first four."""
     whole = np.stack([scales[:, :4], lows[:, :4]], axis=1)
     split = np.stack([scales[:, 4:], lows[:, 4:]], axis=1)
     first = (whole | split >> 4 << 6).reshape(-1, 8)

@@ -18,8 +18,8 @@ _SMALLEST = 16  # weights that share a scale: with fewer, scales take more than 
 
 
 class Read(NamedTuple):
-    """A layer's matrix w[N, K]. Where `order` is given, column k of the layer is column
-    `order[k]` of the packed matrix. `plain` stands instead of it where no form holds the layer."""
+    """A layer's matrix w[N, K]. If `order` is given, column k of the layer is column `order[k]` of
+    the packed matrix. `plain` replaces the packed matrix if no form can hold the layer."""
 
     packed: Packed | None
     order: np.ndarray | None = None

@@ -103,7 +103,7 @@ def place_of(stack_trace: str | None, module_stack: str = "") -> str:
 
 
 def bounds_of(least: int | None, most: int | None) -> tuple[int, int | None]:
-    """A size's bounds. PyTorch takes sizes it was not told of for 2 or more and runs 1 as well, so
-    a least of 2 is 1 here."""
+    """A size's bounds. PyTorch assumes sizes of at least 2 if it is not told otherwise, and runs 1
+    as well, so a least of 2 is 1 here."""
     low = 0 if least is None else int(least)
     return (1 if low == 2 else low), None if most is None else int(most)

@@ -160,7 +160,7 @@ class _Memory:
         """`value` is what `name` holds from here on, and so what it is a view of."""
         first, at = name, value
         while (view := self.views.get(name)) is not None:
-            if not view.sure:  # on its own from now on; the others are not to be read again
+            if not view.sure:  # It is separate from now on; the others must not be read again.
                 self.unsure[self.roots[name]] = f"{call.target} at {call.where or 'a call'}"
                 del self.views[name]
                 self.roots[name] = name

@@ -139,7 +139,7 @@ class _File:
         )  # fmt: skip
 
     def _bound(self, name: str, value: Any) -> int | None:
-        """One end of a size's range; None where there is none."""
+        """One end of a size's range; None without a bound."""
         if value is not None and type(value) is not int:
             raise FileFormatError(
                 f"{self.path}: range_constraints of {name!r:.80} hold {value!r:.40}; expected "

@@ -23,7 +23,7 @@ from weft.serve.wire import Refused
 
 
 def stamp(seconds: float | None = None) -> str:
-    """A time of the clock (None: now) as RFC 3339 has it."""
+    """A time of the clock (None: now) in RFC 3339's form."""
     at = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(
         seconds, UTC
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""POST /v1/completions: text that goes on from a prompt, and how probable the prompt was."""
+"""POST /v1/completions: text that continues a prompt, and the probability of the prompt."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ WRITES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A request's body as it goes on, which model it names, and the 32 bytes that all turns of its
-    conversation have in common (None: it has none that is worth returning for)."""
+    """A request's body as it is passed on, the model that it names, and 32 bytes that all turns of
+    its conversation share (None: it has no conversation worth returning for)."""
 
     body: bytes
     model: str | None = None

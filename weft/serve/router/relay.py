@@ -16,7 +16,7 @@ from weft.serve.router.replica import Replica
 from weft.serve.wire import Refused, Streamed, body_of, event, json_response, while_there
 
 WHOLE = 8 << 20  # bytes of an answer that are awaited before any is sent
-BREAKS = 2  # replicas that break off at a request, which may be the reason: no more are risked
+BREAKS = 2  # replicas that may break off at one request: the request may be the reason
 RETRY_SECONDS = 2  # seconds after which a client may try again
 
 # the ends of a stream's events

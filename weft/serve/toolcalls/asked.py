@@ -73,7 +73,7 @@ class Grammar:
         return f" {thought}" if self._opened else f" ({self._literal(form.opening)} {thought})?"
 
     def _until(self, name: str, mark: str) -> str:
-        """Text up to a mark, which is taken."""
+        """Text up to a mark, which it includes."""
         first = self._split.match(mark)
         if first is not None:
             return f"{_ANY} {self._literal(mark)}"
@@ -146,5 +146,5 @@ def _quoted(text: str) -> str:
 
 
 def _regex(text: str) -> str:
-    """A pattern of this text alone, as it stands between slashes."""
+    """A pattern of this text alone, in the form between slashes."""
     return re.sub(r"[\\.+*?()|\[\]{}^$/]", r"\\\g<0>", text)

@@ -59,7 +59,7 @@ def _json(args: Mapping[str, Any]) -> Parse:
 
 
 def _plain_json(text: str, quotes: list[tuple[str, str]], bare_keys: bool) -> str:
-    """JSON whose texts may stand between marks of their own, and whose keys between none."""
+    """Plain JSON from JSON with other quotation marks around texts, or with keys that have none."""
     if not quotes and not bare_keys:
         return text
     out: list[str] = []

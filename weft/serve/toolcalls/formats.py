@@ -40,7 +40,7 @@ class Context:
         return text if self.marks is None else self.marks.show(text)
 
     def opened(self, opening: str, closing: str) -> bool:
-        """True if the answer goes on from what this mark opened."""
+        """True if the answer continues a region that this mark opened."""
         if self.begun is None:
             return self.prompt.rstrip().endswith(opening)
         _, found, after = self.begun.rpartition(opening)

@@ -57,7 +57,7 @@ class Given:
             read = ""
             for expected in self.gap:
                 c = yield
-                if c != expected:  # not as the form has it: content
+                if c != expected:  # The text does not follow the form, so it is content.
                     read = c
                     break
         yield from self._rest(sink, read, calls)
@@ -85,7 +85,7 @@ def _all(sink: Sink) -> Generator[None, str, None]:
 
 
 class _Reading:
-    """A parser that hands what are calls over to another."""
+    """A parser that passes calls on to another."""
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ class ResponseTemplate:
         self._literals = [literal] if isinstance(literal, str) else literal
 
     def parser(self, context: Context) -> Run:
-        """A parser for one answer, which goes on where the prompt ends."""
+        """A parser for one answer, which continues at the end of the prompt."""
         run = Run(self, context)
         run.feed(self.marks.hide(self._since_anchor(context.prompt)))
         return run

@@ -14,7 +14,7 @@ Schemas = Mapping[str, Mapping[str, Any]]
 
 def xml_arguments(text: str, tools: Schemas) -> tuple[str, str] | None:
     """(name, arguments as JSON) of <function=NAME><parameter=KEY>VALUE</parameter>...</function>;
-    None for what is none."""
+    None for other texts."""
     head, found, rest = text.strip().partition(">")
     if not found or not head.startswith("<function=") or not head[10:].strip():
         return None
@@ -106,8 +106,8 @@ def kinds(schema: object) -> list[str]:
 
 
 def gemma_arguments(text: str, quote: str) -> tuple[str, str] | None:
-    """(name, arguments as JSON) of call:NAME{key:value,...}, where texts stand between `quote`s and
-    keys between none; None for what is none."""
+    """(name, arguments as JSON) of call:NAME{key:value,...}, with texts between `quote`s and keys
+    without them; None for other texts."""
     head, found, rest = text.strip().partition("{")
     name = head.strip().removeprefix("call:").strip()
     if not found or not head.strip().startswith("call:") or not name:

@@ -92,8 +92,8 @@ def _joint(render: Render, prompt: str) -> str | None:
 
 
 def closing_of(render: Render) -> tuple[str, str]:
-    """The text that ends reasoning, and the space after it: they stand between a thought and what
-    is said then."""
+    """The text that ends reasoning, and the space after it: both are between a thought and the text
+    that follows."""
     message = {"role": "assistant", "content": TEXT, "reasoning_content": THOUGHT}
     text = render([*_ASK, message], False)
     begin, end = text.find(THOUGHT), text.find(TEXT)
