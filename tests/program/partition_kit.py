@@ -26,7 +26,7 @@ def no_halves() -> InterpDevice:
 
 
 def session_of(compiled: Any) -> Any:
-    return compiled._all()[-1].session
+    return compiled._kept.entries()[-1].session
 
 
 def counts(compiled: Any) -> tuple[int, int, int]:

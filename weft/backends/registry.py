@@ -47,7 +47,7 @@ def _index(kind: str, text: str) -> int:
 
 def _check_first(kind: str, text: str) -> None:
     if _index(kind, text):
-        raise UnknownDeviceError(f'there is one "{kind}:0"; "{kind}:{text}" does not exist')
+        raise UnknownDeviceError(f'there is one device "{kind}:0"; "{kind}:{text}" does not exist')
 
 
 def _cpu() -> Backend:
