@@ -115,7 +115,7 @@ def test_memory_smaller_than_the_weights() -> None:
     assert (first, second) == ("webgpu", registry.host().caps.name) and nodes > others
     assert "fill webgpu's memory of 100,000 bytes" in compiled.report()
     same(compiled(x[:2]), fn(weft.tensor(x[:2])))  # the weights are there already
-    assert [len(e.parted.parts) for e in compiled._all()] == [2, 2]
+    assert [len(e.parted.parts) for e in compiled._kept.entries()] == [2, 2]
 
 
 def test_enough_memory_is_one_part_for_every_signature() -> None:
@@ -123,7 +123,7 @@ def test_enough_memory_is_one_part_for_every_signature() -> None:
     compiled = weft.compile(fn, Small(100_000), partition=True)
     for rows in (4, 3, 2, 1):
         same(compiled(x[:rows]), fn(weft.tensor(x[:rows])))
-    assert [len(e.parted.parts) for e in compiled._all()] == [1] * 4
+    assert [len(e.parted.parts) for e in compiled._kept.entries()] == [1] * 4
 
 
 def test_states_and_too_little_memory() -> None:
