@@ -83,7 +83,8 @@ def families() -> Iterator[Source]:
         for dtype in ("float16", "bfloat16"):
             build = partial(_narrow, name, dtype)
             yield Source("families", f"{name}.{dtype}", build, alone=True)
-    yield from table("families", WRAPPER_FIELDS, _wrapped, alone=True)
+    for name in WRAPPER_FIELDS:
+        yield Source("families", f"wrapped-{name}", partial(_wrapped, name), alone=True)
 
 
 def _family(name: str, folder: Path) -> Built:
@@ -113,16 +114,16 @@ def _zoo(name: str, folder: Path) -> Built:
     from model_zoo import write_model
 
     write_model(name, folder / "model")
-    return steps(weft.load(folder / "model", device=DEVICE, context=CONTEXT), *SOME)
+    model = weft.load(folder / "model", device=DEVICE, context=CONTEXT)
+    return steps(model, "prefill", "rows16")
 
 
 def _quant(scheme: str, folder: Path) -> Built:
     given = config("llama", hidden_size=256, intermediate_size=256, num_hidden_layers=1)
-    for inputs in ("float32", "int8"):
+    for inputs, kind in (("float32", "prefill"), ("int8", "rows16")):
         with patch.object(Packing, "packed", unsearched):
             model = loaded(folder / inputs, given, quant=scheme, act_dtype=inputs)
-        for kind, graph in steps(model, *SOME):
-            yield f"{inputs}.{kind}", graph
+        yield from steps(model, kind)
 
 
 def unsearched(self: Packing, role: str, weight: np.ndarray, h: Any = None) -> Packed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ from fingerprints.sources import Source
 from fingerprints.stages import Fingerprints, Record, Texts, said
 from fingerprints.targets import CAPS, EMULATED, chosen
 from weft.core.errors import UsageError, WeftError
+from weft.graph.ir import Graph
 
 TESTS = Path(__file__).resolve().parent.parent.parent / "tests"
 # The folders of the tests' tables.
@@ -54,7 +56,10 @@ def sources(groups: Sequence[str] = ()) -> list[Source]:
         raise UsageError(
             f"no group of cases is called {unknown[0]!r}; there are {', '.join(known)}"
         )
-    return [s for name, found in known.items() if not groups or name in groups for s in found()]
+    made = [s for name, found in known.items() if not groups or name in groups for s in found()]
+    if len({source.label for source in made}) < len(made):
+        raise ValueError("two sources have one name")
+    return made
 
 
 def selected(wanted: Wanted) -> list[Source]:
@@ -76,18 +81,20 @@ def targets_of(source: Source, case: str, wanted: Wanted) -> list[str]:
 def records(source: Source, made: Fingerprints, wanted: Wanted) -> dict[str, Record]:
     """ "case @target" -> its record, for every case of a source."""
     found: dict[str, Record] = {}
+    gc.disable()  # graphs are many small objects that die together
     with tempfile.TemporaryDirectory() as name, _quiet():
         try:
             for step, item in source.build(Path(name)):
                 case = f"{source.label}.{step}"
-                if source.traced(step):
-                    found[case] = made.of(item, "")
+                if isinstance(item, Graph) and source.traced(step):
+                    found[case] = made.traced(item)
                     continue
                 for target in targets_of(source, case, wanted):
                     found[f"{case} @{target}"] = made.of(item, target)
         except WeftError as error:  # what it could not build is a difference, not the run's end
             found[f"{source.label} cannot be built"] = {"error": said(error)}
     made.forget()
+    gc.enable()
     return found
 
 

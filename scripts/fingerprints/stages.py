@@ -67,7 +67,7 @@ class Fingerprints:
         self._texts, self._last = texts, LAST.index(last)
         self._lines: dict[int, tuple[Node, str]] = {}
         self._records: dict[tuple[str, str], Record] = {}
-        self._rendered: dict[tuple[str, str], str] = {}
+        self._rendered: dict[tuple[str, ...], str] = {}
         self._bodies: dict[str, bytes] = {}  # kernels in saved form, by their texts
 
     def of(self, item: Item, target: str) -> Record:
@@ -81,6 +81,10 @@ class Fingerprints:
         if (key, target) not in self._records:
             self._records[key, target] = {"graph": key} | self._compiled(item, target)
         return self._records[key, target]
+
+    def traced(self, graph: Graph) -> Record:
+        """The Record of a graph that is compiled for no target."""
+        return {"graph": self._graph(graph)}
 
     def forget(self) -> None:
         """Lets the nodes of former graphs go."""
@@ -118,7 +122,7 @@ class Fingerprints:
         if LAST[self._last] == "text":
             found["texts"] = {
                 name: [
-                    self._text(name, render, kernel, hashed)
+                    self._text((target, name, hashed), render, kernel)
                     for kernel, (_, hashed) in zip(program.kernels, found["kernels"])
                 ]
                 for name, render in renderers(target).items()
@@ -139,14 +143,16 @@ class Fingerprints:
                 total.update(np.ascontiguousarray(buffer.value).tobytes())
         return total.hexdigest()[:16]
 
-    def _text(self, name: str, render: Callable[..., str], kernel: Any, hashed: str) -> str:
-        if (name, hashed) not in self._rendered:
+    def _text(self, key: tuple[str, ...], render: Callable[..., str], kernel: Any) -> str:
+        """`key`: the name of Caps, for renderers look at them too, of the renderer, the kernel's
+        hash."""
+        if key not in self._rendered:
             try:
                 made = render(kernel)
             except WeftError as error:
                 made = f"error: {said(error)}"
-            self._rendered[name, hashed] = self._texts.put(made)
-        return self._rendered[name, hashed]
+            self._rendered[key] = self._texts.put(made)
+        return self._rendered[key]
 
 
 def graph_text(graph: Graph, known: dict[int, tuple[Node, str]] | None = None) -> str:

@@ -17,15 +17,18 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from fingerprints import compare, models, nets, packed, run, stages, targets  # noqa: E402
+from fingerprints.sources import DEVICE, Source, traced  # noqa: E402
 from fingerprints.stages import Fingerprints, Texts  # noqa: E402
 
 import weft  # noqa: E402
 from weft import nn, optim  # noqa: E402
 from weft.backends.wgsl import dialect as wgsl  # noqa: E402
 from weft.compile import passes  # noqa: E402
+from weft.conform import packed as conform_packed  # noqa: E402
 from weft.conform.models import CONFIGS  # noqa: E402
 from weft.core import dtypes as dt  # noqa: E402
 from weft.core.caps import PRESETS  # noqa: E402
+from weft.core.errors import UsageError  # noqa: E402
 from weft.importers.packed.gguf import FORMS  # noqa: E402
 from weft.kernel import ir  # noqa: E402
 from weft.models.encoders import ENCODERS  # noqa: E402
@@ -64,7 +67,8 @@ def test_every_family_has_a_case() -> None:
     assert set(DECODERS) <= plain | wrapped | set(models.INNER)
     assert set(models.INNER) == set(WRAPPER_FIELDS)
     made = {f"{s.group}/{s.name}" for s in models.families()}
-    assert {f"families/{name}" for name in (*CONFIGS, *WRAPPER_FIELDS)} <= made
+    assert {f"families/{name}" for name in CONFIGS} <= made
+    assert {f"families/wrapped-{name}" for name in WRAPPER_FIELDS} <= made
     assert {s.name for s in models.GROUPS["encoders"]()} >= set(ENCODERS)
 
 
@@ -181,3 +185,30 @@ def test_an_earlier_end_compares_what_both_have(tmp_path: Path) -> None:
         assert not compare.changes(whole, {"small/one @webgpu": made})
     short = Fingerprints(Texts(), "passes").of(graph(3.0), "webgpu")
     assert first_stage(whole, {"small/one @webgpu": short}) == "traced graph"
+
+
+def test_cases_of_a_source() -> None:
+    """A step that is traced only has a graph; what cannot be built is a case of its own."""
+
+    def build(_: Path) -> Any:
+        yield "whole", graph()
+        yield "-later", graph(3.0)
+        raise UsageError("no more")
+
+    source = Source("small", "one", build, alone=True, traced=lambda step: step.startswith("-"))
+    wanted = run.Wanted(target="")
+    found = run.records(source, Fingerprints(Texts()), wanted)
+    (target,) = run.targets_of(source, "small/one.whole", wanted)
+    last = "small/one cannot be built"
+    assert list(found) == [f"small/one.whole @{target}", "small/one.-later", last]
+    assert list(found["small/one.-later"]) == ["graph"]
+    assert found[last] == {"error": "UsageError: no more"}
+
+
+def test_no_case_depends_on_those_before_it() -> None:
+    """Equal kernels have texts of their own for Caps that differ."""
+    one, shared = [Fingerprints(Texts()) for _ in "ab"]
+    item = traced(lambda: conform_packed._product(DEVICE, packed.forms()["Q4_1"]))
+    for target in ("webgpu", "lavapipe"):
+        shared.of(item, target)
+    assert shared.of(item, "page") == one.of(item, "page")
