@@ -277,6 +277,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
      "clear_tool_uses_20250919"),
     ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
     ({"container": "c"}, "container"),
+    ({"thread": {"type": "create"}}, "thread"),
     ({"speed": "fast"}, "speed"),
     ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "odd"}}}}, "schema"),
 ]  # fmt: skip
@@ -299,3 +300,36 @@ def test_errors_have_anthropics_form(client: anthropic.Anthropic, server: Runnin
         assert status in (404, 405) and body["type"] == "error"
     status, body, _ = server.ask("POST", "/v1/messages", b"{}", {"Host": "evil.example"})
     assert status == 421 and body["type"] == "error"
+
+
+def test_an_answer_comes_back_as_the_client_dumps_it(
+    client: anthropic.Anthropic, says: Callable[..., None]
+) -> None:
+    says(f"On it.\n{CALL}", "Cold.")
+    made = client.messages.create(**ASKED, tools=[WEATHER])
+    call = made.content[-1]
+    assert call.type == "tool_use"
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": "3 degrees"}
+    talk = [*HELLO, {"role": "assistant", "content": [b.model_dump() for b in made.content]},
+            {"role": "user", "content": [result]}]  # fmt: skip
+    told = client.messages.create(**{**ASKED, "messages": talk}, tools=[WEATHER])
+    assert text_of(told) == "Cold."
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_clients_tool_runner(
+    client: anthropic.Anthropic, says: Callable[..., None], stream: bool
+) -> None:
+    """It asks for a conversation that the server keeps, and sends all of it where none is kept."""
+
+    @anthropic.beta_tool
+    def weather(city: str, days: int) -> str:
+        """The weather of a city."""
+        return f"{city}: {days} cold days"
+
+    says(CALL, "Cold.")
+    runner = client.beta.messages.tool_runner(
+        model="box", messages=HELLO, max_tokens=200, tools=[weather], stream=stream
+    )
+    last = runner.until_done()
+    assert text_of(last) == "Cold."

@@ -25,13 +25,15 @@ def openai(error: Refused) -> dict[str, Any]:
 
 
 def anthropic(error: Refused) -> dict[str, Any]:
-    """{"type": "error", "error": {"type", "message"}}; the message names the parameter. For an
-    over-long prompt it uses Anthropic's exact wording, because clients match on it."""
+    """{"type": "error", "error": {"type", "message"}}, with "details" if the refusal has any; the
+    message names the parameter. For an over-long prompt it uses Anthropic's exact wording, because
+    clients match on it."""
     kind = _ANTHROPIC.get(error.status, _kind(error))
     said = _named(error)
     if isinstance(error, TooLong):
         said = f"prompt is too long: {error.tokens} tokens > {error.context} maximum"
-    return {"type": "error", "error": {"type": kind, "message": said}}
+    details = {} if error.details is None else {"details": error.details}
+    return {"type": "error", "error": {"type": kind, "message": said, **details}}
 
 
 def ollama(error: Refused) -> dict[str, Any]:

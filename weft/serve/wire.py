@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,22 +31,26 @@ MAX_VALUES = 1 << 20  # parts and numbers together: ids of 2,048 texts of 512 to
 BODY_SECONDS = 30.0  # time for a whole body
 SEND_SECONDS = 60.0  # time for a reader to take the written bytes
 PING_SECONDS = 15.0  # seconds of silence in a stream
+MAX_NULLS = 16  # places of unknown fields that are null
 MAX_SAID = 1000  # characters of a refusal, which may quote what was sent
 
 T = TypeVar("T")
 
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$(.*)`)?", re.S)
+_STEP = re.compile(r"\.([^.\[]+)|(\[[^\]]*\])")
+
 
 class Refused(Exception):
     """A rejected request: an HTTP status and a message of one or two lines. It may have the name of
-    the wrong parameter, the seconds to wait before a retry, and OpenAI's code for clients that read
-    it."""
+    the wrong parameter, the seconds to wait before a retry, and OpenAI's code or Anthropic's
+    details for clients that read them."""
 
     def __init__(
         self, status: int, message: str, param: str | None = None, retry: int | None = None,
-        code: str | None = None,
+        code: str | None = None, details: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(message)
-        self.code = code
+        self.code, self.details = code, details
         self.status, self.message, self.retry = status, message[:MAX_SAID], retry
         self.param = None if param is None else param[:MAX_SAID]
 
@@ -83,18 +88,54 @@ def refusal(error: WeftError) -> Refused:
 
 async def read(request: Request, kind: type[T]) -> T:
     """The request's body as `kind`, a msgspec Struct. Raises Refused as `body_of` does, and with
-    400 for what is not such JSON (an unknown field is named)."""
+    400 for what is not such JSON (an unknown field is named, unless it is null)."""
     body = await body_of(request)
     if why := too_much(body):
         raise Refused(400, why)
     try:
-        return msgspec.json.decode(body, type=kind)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError as e:
+            if "unknown field" not in str(e):
+                raise
+        return struct_of(msgspec.json.decode(body), kind)
     except msgspec.ValidationError as e:
         raise Refused(400, str(e), parameter(str(e))) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise Refused(400, f"the body is not JSON: {e}") from None
     except RecursionError:
         raise Refused(400, "the JSON is nested too deeply") from None
+
+
+def struct_of(given: Any, kind: type[T]) -> T:
+    """JSON's values as `kind`, a msgspec Struct. An unknown field that is null counts as left out:
+    clients send answers back with fields that only their newer versions know. `given` loses such
+    fields. Raises msgspec.ValidationError."""
+    for _ in range(MAX_NULLS):
+        try:
+            return msgspec.convert(given, kind)
+        except msgspec.ValidationError as e:
+            found = _UNKNOWN.fullmatch(str(e))
+            if found is None or not _drop_nulls(given, found[2] or "", found[1]):
+                raise
+    return msgspec.convert(given, kind)
+
+
+def _drop_nulls(given: Any, path: str, field: str) -> bool:
+    """Takes `field` from the objects at `path` of msgspec's, whatever the numbers in it, where it
+    is null. True if there was one."""
+    level = [given]
+    for name, index in _STEP.findall(path):
+        if index:
+            inside = (one.values() if isinstance(one, dict) else one for one in level)
+            level = [part for parts in inside for part in parts]
+        else:
+            level = [one[name] for one in level if isinstance(one, dict) and name in one]
+        level = [one for one in level if isinstance(one, dict | list)]
+    null = [one for one in level if isinstance(one, dict) and one.get(field, "") is None]
+    for one in null:
+        del one[field]
+    return bool(null)
 
 
 async def body_of(request: Request) -> bytes:

@@ -14,6 +14,8 @@ from msgspec import Meta, Struct
 from weft.serve.wire import Refused
 
 Count = Annotated[int, Meta(ge=0)]
+NO_THREAD = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+"""The details that have Anthropic's tool runner send the whole conversation."""
 
 
 class Block(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="type"):
@@ -190,9 +192,13 @@ class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
     container: Any = None
     mcp_servers: list[Any] | None = None
     diagnostics: Any = None
+    thread: Any = None
 
     def refuse(self) -> None:
         """Raises Refused for a value that asks for what is not done here."""
+        if self.thread is not None:
+            raise Refused(400, "thread is not supported, since no conversation is kept here: leave "
+                          "it out and send all messages", "thread", details=NO_THREAD)  # fmt: skip
         wrong = {
             "container": self.container is not None,
             "mcp_servers": bool(self.mcp_servers),

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from weft.serve.openai.types import Count, Generating, Part
-from weft.serve.wire import Refused, parameter
+from weft.serve.wire import Refused, parameter, struct_of
 
 ToolsGiven = Annotated[list[dict[str, Any]], Meta(max_length=512)]
 INCLUDES = frozenset({
@@ -271,7 +271,7 @@ def converted(value: Mapping[str, Any], kinds: Mapping[str, type[T]], where: str
                       f"{', '.join(kinds)}", f"{where}.type")  # fmt: skip
     given = {name: found for name, found in value.items() if found is not None}
     try:
-        return msgspec.convert(given, kinds[kind])
+        return struct_of(given, kinds[kind])
     except msgspec.ValidationError as e:
         field = parameter(str(e))
         raise Refused(400, f"{where}: {e}", f"{where}.{field}" if field else where) from None
