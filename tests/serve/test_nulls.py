@@ -49,8 +49,8 @@ def test_an_unknown_field_that_is_null_is_left_out(
     text = json.dumps(body)
     for at in range(text.count('"new": null')):  # each of them, with a value
         parts = text.split('"new": null')
-        changed = '"new": null'.join(parts[: at + 1]) + '"new": 1' + '"new": null'.join(
-            parts[at + 1 :]
+        changed = (
+            '"new": null'.join(parts[: at + 1]) + '"new": 1' + '"new": null'.join(parts[at + 1 :])
         )
         status, said, _ = server.ask("POST", path, changed.encode())
         assert status == 400 and "new" in json.dumps(said), (at, said)

@@ -379,6 +379,80 @@ def test_borders(schema: Schema, right: list[str], wrong: list[str]) -> None:
         assert not takes(matcher, text), text
 
 
+def kinds_of(required: list[str], **more: Any) -> Schema:
+    """Two objects that differ by a constant."""
+    return {
+        "cat": {"type": "object", "properties": {"kind": {"const": "cat"}, "n": {"const": 1}},
+                "required": required, **more},
+        "dog": {"type": "object", "properties": {"kind": {"$ref": "#/$defs/dogs"},
+                                                 "n": {"type": "integer"}},
+                "required": required, **more},
+        "dogs": {"type": "string", "enum": ["dog", "wolf"]},
+    }  # fmt: skip
+
+
+CLOSED: Schema = {"additionalProperties": False}
+EITHER: Schema = {"oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog", "title": "Dog"}]}
+TREES: Schema = {
+    "leaf": {"type": "object", "properties": {"op": {"const": 0}}, **CLOSED},
+    "both": {"type": "object", "properties": {"op": {"const": True}, "l": {"$ref": "#/$defs/e"}},
+             **CLOSED},
+    "e": {"discriminator": {"propertyName": "op"},
+          "oneOf": [{"$ref": "#/$defs/leaf"}, {"$ref": "#/$defs/both"}, {"type": "null"}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "schema, right, wrong",
+    [
+        (EITHER | {"$defs": kinds_of(["kind"], **CLOSED)},
+         ['{"kind":"cat","n":1}', '{"kind":"wolf","n":5}'], ['{"kind":"cat","n":5}', "{}"]),
+        (EITHER | {"$defs": kinds_of([])}, ['{"kind":"cat","n":1}', '{"kind":"wolf","n":5}'],
+         ['{"n":1}', "{}", '{"kind":"x"}']),
+        ({"type": "array", "items": EITHER, "$defs": kinds_of(["n"])},
+         ['[{"kind":"cat","n":1}]', '[{"kind":"dog","n":1},{"kind":"cat","n":1}]'], ['[{"n":1}]']),
+        ({"$ref": "#/$defs/e", "$defs": TREES},
+         ["null", '{"op":0}', '{"op":true}', '{"op":true,"l":{"op":true,"l":null}}'],
+         ["{}", '{"op":0,"l":null}', '{"op":true,"l":{}}']),
+        ({"anyOf": [{"minimum": 0}, {"maximum": -5}], "oneOf": [{"enum": [1, -5]}, {"const": -1}]},
+         ["1", "-5"], ["-1", "2"]),
+        ({"oneOf": [{"const": 1}, {"const": True}, {"const": "1"}, {"type": "null"}]},
+         ["1", "true", '"1"', "null"], ["2", "false"]),
+        ({"oneOf": [{"$ref": "#/$defs/t"}, {"type": ["integer", "null"]}],
+          "$defs": {"t": {"type": "string"}}}, ['"x"', "7", "null"], ["0.5", "true"]),
+    ],
+)  # fmt: skip
+def test_alternatives_that_exclude_one_another(
+    schema: Schema, right: list[str], wrong: list[str]
+) -> None:
+    checker = jsonschema.Draft202012Validator(schema)
+    matcher = compiled(schema)
+    for text in right:
+        assert checker.is_valid(json.loads(text)) and takes(matcher, text), text
+    for text in wrong:
+        assert not takes(matcher, text), text
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ({"type": "integer", "maximum": 3}, {"type": "number", "minimum": 2}),
+        ({"properties": {"a": {"const": 1}}, "required": ["a"]},
+         {"properties": {"a": {"const": 2}}, "required": ["a"]}),
+        ({"type": "object", "properties": {"a": {"const": 1}}},
+         {"type": "object", "properties": {"a": {"const": 1.0}}}),
+        ({"enum": ["a", "b"]}, {"type": "string"}),
+        ({"type": "object", "properties": {"a": {"const": [1]}}},
+         {"type": "object", "properties": {"a": {"const": [2]}}}),
+        ({"$ref": "#/$defs/r"}, {"$ref": "#/$defs/r"}),
+    ],
+)  # fmt: skip
+def test_alternatives_that_may_not_exclude_one_another(one: Schema, other: Schema) -> None:
+    defs = {"r": {"$ref": "#/$defs/r"}}
+    with pytest.raises(UsageError, match="oneOf"):
+        compiled({"oneOf": [one, other], "$defs": defs})
+
+
 @pytest.mark.parametrize(
     "schema, named",
     [

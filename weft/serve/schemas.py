@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from weft.core.errors import UsageError
+from weft.serve.schema_choices import Choices
 from weft.serve.schema_numbers import EXACT, NUMBERS, Schema, bound, may_be, unsupported
 from weft.serve.schema_patterns import FORMATS, others, translated
 
@@ -57,6 +58,7 @@ class _Rewriting:
 
     def __init__(self, parts: Mapping[str, Mapping[str, Any]], hidden: bool) -> None:
         self._parts, self._hidden = parts, hidden
+        self._choices = Choices(lambda ref: parts.get(unquote(ref)))
         self._name = "any"  # name of the definition of any JSON whose numbers are float64's
         while f"#/$defs/{self._name}" in parts:
             self._name += "-"
@@ -80,7 +82,7 @@ class _Rewriting:
             raise UsageError(f"{where} of the JSON schema is {str(given)[:40]!r}; expected an "
                              "object, true or false")  # fmt: skip
         made = dict(given)
-        unknown = sorted(k for k in made if k not in KNOWN and not str(k).startswith("x-"))
+        unknown = sorted(k for k in made if k not in KNOWN and not _inert(k))
         if unknown:
             raise UsageError(f"{where} of the JSON schema has {', '.join(unknown)[:100]}, which is "
                              "not supported: leave it out, or say it otherwise")  # fmt: skip
@@ -89,8 +91,9 @@ class _Rewriting:
             if "additionalItems" in made:
                 made["items"] = made["additionalItems"]
         made.pop("additionalItems", None)
-        if not within and all(k in INERT or str(k).startswith("x-") for k in made):
+        if not within and all(map(_inert, made)):
             return made | self._any
+        exclusive = self._exclude(made)
         together = [one for name in TOGETHER for one in _listed(made, name)]
         fixed = any(FIXED & one.keys() for one in [made, *_listed(made, "allOf")])
         here = not (within or fixed) and (not together or "allOf" in made or INSIDE & made.keys())
@@ -119,7 +122,20 @@ class _Rewriting:
         if any(name in made for name in NUMBERS) or (here and numeric):
             bound(made, where)
         _check_literals(made, where)
+        if exclusive and "anyOf" in made:
+            made["allOf"] = [*made.get("allOf", ()), {"anyOf": made.pop("oneOf")}]
+        elif exclusive:
+            made["anyOf"] = made.pop("oneOf")
         return made
+
+    def _exclude(self, made: Schema) -> bool:
+        """Narrows the alternatives of oneOf so that no value satisfies two. True if that worked."""
+        given = made.get("oneOf")
+        if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
+            return False
+        found = self._choices.apart(given)
+        made["oneOf"] = given if found is None else found
+        return found is not None
 
     def _bound(self, made: Schema, together: Sequence[Mapping[str, Any]]) -> None:
         """Keeps numbers that float64 cannot hold out of the parts without a schema of their own.
@@ -204,6 +220,10 @@ class _Rewriting:
             pattern = f"^{others([*made['properties']])}$"
             made["patternProperties"] = {pattern: made.get("additionalProperties", {})}
             made["additionalProperties"] = False
+
+
+def _inert(keyword: object) -> bool:
+    return keyword in INERT or str(keyword).startswith("x-")
 
 
 def _count(made: Schema, name: str, where: str) -> None:
