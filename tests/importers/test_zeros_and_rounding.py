@@ -39,6 +39,12 @@ def aten(name: str, *args: Any, **kwargs: Any) -> None:
         np.testing.assert_array_equal(np.signbit(got.numpy())[real], np.signbit(want.numpy())[real])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+def test_the_sign_of_nan_is_zero(dtype: torch.dtype) -> None:
+    values = [NAN, -INF, INF, -0.0, 0.0, 1e-40, -2.5] if dtype.is_floating_point else [-3, 0, 7]
+    aten("sign.default", torch.tensor(values, dtype=dtype))
+
+
 # -- zeros ----------------------------------------------------------------------------------------
 
 

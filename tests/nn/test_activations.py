@@ -195,6 +195,21 @@ def test_onnx_recurrent(name: str) -> None:
 SLOPES = np.array([0.25, -0.5], np.float32)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (0, 2), (2, 1, 3)])
+@pytest.mark.parametrize("value", [-1.5, 2.0])
+def test_prelu_with_one_weight_keeps_the_shape(shape: tuple[int, ...], value: float) -> None:
+    x, weight = np.full(shape, value, np.float32), np.array([0.25], np.float32)
+    a, b = torch.from_numpy(x.copy()).requires_grad_(), torch.tensor(weight).requires_grad_()
+    want = T.prelu(a, b)
+    want.sum().backward()
+    u, v = Tensor(x.copy()).requires_grad_(), Tensor(weight.copy()).requires_grad_()
+    made = F.prelu(u, v)
+    made.sum().backward()
+    for got, true in ((made, want.detach()), (u.grad, a.grad), (v.grad, b.grad)):
+        assert got.shape == tuple(true.shape)
+        np.testing.assert_array_equal(got.numpy(), true.numpy())
+
+
 def test_prelu_and_glu() -> None:
     x = np.stack([POINTS, POINTS], 0)[None].astype(np.float32)
     a, b = torch.from_numpy(x.copy()).requires_grad_(), torch.tensor(SLOPES).requires_grad_()

@@ -77,6 +77,8 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
     to x (He et al., arXiv:1502.01852)."""
     if weight.ndim == 1 and weight.size > 1 and x.ndim > 1:
         weight = weight.reshape(1, -1, *([1] * (x.ndim - 2)))
+    elif weight.size == 1 and weight.ndim > x.ndim:
+        weight = weight.reshape(())  # one weight for a scalar, which stays one
     return _sloped(x, weight)
 
 

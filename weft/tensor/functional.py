@@ -141,7 +141,7 @@ def _joined(
     if not 1 <= axes <= x.ndim or any(w is not None and w.shape != last for w in weights):
         shapes = [list(w.shape) for w in weights if w is not None]
         raise ShapeError(f"{name}: x {list(x.shape)}, {axes} axes, weights {shapes}")
-    rows = x.reshape(*x.shape[:-axes], -1)
+    rows = x.flatten(x.ndim - axes)
     return rows, [None if w is None else w.reshape(-1) for w in weights]
 
 

@@ -114,7 +114,7 @@ def places(
         line = (line[..., None] * n + index).reshape(grown)
         other = (other[..., None] + index * (steps[i] if steps else 0)).reshape(grown)
         inside = (inside[..., None] & (index >= 0) & (index < n)).reshape(grown)
-    flat = x.detach().reshape(*x.shape[:2], -1)
+    flat = x.detach().flatten(2)
     where = np.where(inside, line, 0).astype(np.int32)
     seen = flat.take(where.reshape(-1), 2).reshape(*x.shape[:2], *where.shape)
     top = largest.detach().unsqueeze(-1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import operator
 from collections.abc import Sequence
 from functools import reduce
@@ -110,8 +109,9 @@ def _picked(x: Tensor, places: Sequence[Tensor], padding: str, corners: bool) ->
         one = _inside(at, width, padding, corners).cast(dt.int32)
         flat = one if flat is None else flat * width + one
     assert flat is not None
-    rows = flat.reshape(n, 1, -1).expand(n, c, math.prod(flat.shape[1:]))
-    found = x.reshape(n, c, -1).take_along_axis(rows, 2).reshape(n, c, *flat.shape[1:])
+    rows = flat.flatten(1).unsqueeze(1)
+    rows = rows.expand(n, c, rows.shape[2])
+    found = x.flatten(2).take_along_axis(rows, 2).reshape(n, c, *flat.shape[1:])
     return found if seen is None else seen.unsqueeze(1).where(found, 0.0)
 
 
@@ -144,7 +144,7 @@ def unfold(
     want_image("unfold", x, 2)
     at, (ph, pw) = _blocks("unfold", x.shape[2:], kernel_size, dilation, padding, stride)
     n, c = x.shape[:2]
-    flat = x.pad([(0, 0), (0, 0), (ph, ph), (pw, pw)]).reshape(n, c, -1)
+    flat = x.pad([(0, 0), (0, 0), (ph, ph), (pw, pw)]).flatten(2)
     return flat.take(at.reshape(-1), 2).reshape(n, c * at.shape[0], at.shape[1])
 
 

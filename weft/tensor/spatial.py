@@ -82,7 +82,8 @@ def group_norm(
             "[C] and groups that divide C"
         )
     wide = widened(x)
-    rows = wide.cast(dt.compute_dtype(wide.dtype)).reshape(x.shape[0], num_groups, -1)
+    part = c // num_groups * math.prod(x.shape[2:])  # in numbers: a batch may be empty
+    rows = wide.cast(dt.compute_dtype(wide.dtype)).reshape(x.shape[0], num_groups, part)
     centred = rows - rows.mean(-1, keepdims=True)
     scale = (centred.square().mean(-1, keepdims=True) + eps).rsqrt()
     out, column = (centred * scale).reshape(x.shape), (1, -1, *([1] * (x.ndim - 2)))

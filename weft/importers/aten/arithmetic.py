@@ -20,7 +20,7 @@ _UNARY: dict[str, Callable[[Any], Tensor]] = {
         name: getattr(ew, name)
         for name in ("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "isinf", "isfinite",
                      "isnan", "log", "log10", "log1p", "log2", "reciprocal", "round", "rsqrt",
-                     "sign", "signbit", "sin", "sqrt", "square", "tanh", "trunc")
+                     "signbit", "sin", "sqrt", "square", "tanh", "trunc")
     },
     **{
         name: getattr(angles, name)
@@ -40,6 +40,13 @@ def _one(name: str, fn: Callable[[Any], Tensor]) -> None:
 
 for _name, _fn in _UNARY.items():
     _one(_name, _fn)
+
+
+@aten("sign")
+def sign(self: Tensor) -> Tensor:
+    """The sign; that of NaN is 0, where NumPy and the array API have NaN."""
+    signs = ew.sign(self)
+    return (self != self).where(0.0, signs) if self.dtype.is_float else signs
 
 
 def _two(fn: Callable[[Any, Any], Any], *names: str) -> None:

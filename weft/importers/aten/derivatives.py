@@ -66,7 +66,7 @@ def max_pool2d_backward(
     `indices`."""
     planes, size = math.prod(self.shape[:-2]), self.shape[-2] * self.shape[-1]
     first = arange(planes, device=here()).reshape(planes, 1) * size
-    at = (indices.reshape(planes, -1) + first).reshape(-1)
+    at = (indices.reshape(planes, math.prod(indices.shape[-2:])) + first).reshape(-1)
     flat = creation.zeros([planes * size], self.dtype)
     return F.scatter_add(flat, at, grad_output.reshape(-1)).reshape(self.shape)
 

@@ -66,7 +66,7 @@ def native_group_norm(
     group: int, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The norm, and the means and 1 / the deviations [N, group]."""
-    rows = input.cast(dt.compute_dtype(input.dtype)).reshape((input.shape[0], group, -1))
+    rows = input.cast(dt.compute_dtype(input.dtype)).reshape(N, group, C // group * HxW)
     out = F.group_norm(input, group, weight, bias, eps)
     return out, rows.mean(-1), (rows.var(-1) + eps).rsqrt()
 

@@ -78,7 +78,7 @@ def qlinear_softmax(
     if call.get("opset", 13) >= 13:
         made = wide.softmax(axis)
     else:
-        made = wide.reshape(*x.shape[:axis], -1).softmax(-1).reshape(x.shape)
+        made = wide.flatten(axis).softmax(-1).reshape(x.shape)
     return codes(made, sy, zero_of(call, zy, x))
 
 

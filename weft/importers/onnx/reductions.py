@@ -177,7 +177,7 @@ def layer_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor | Non
     )
     if weights is not None and not call.wants(1) and not call.wants(2):
         return weft.functional.layer_norm(x, scale, bias, eps, count)
-    wide = x.cast(dt.compute_dtype(x.dtype)).reshape((*kept[: x.ndim - count], -1))
+    wide = x.cast(dt.compute_dtype(x.dtype)).flatten(x.ndim - count)
     mean = wide.mean(-1, keepdims=True)
     centred = wide - mean
     inverse = ((centred * centred).mean(-1, keepdims=True) + eps).rsqrt()
@@ -189,9 +189,9 @@ def layer_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor | Non
 @op("RMSNormalization", "SimplifiedLayerNormalization")
 @op("SimplifiedLayerNormalization", domain="com.microsoft")
 def rms_normalization(call: Call, x: Tensor, scale: Tensor) -> Tensor:
-    count, kept = from_axis(x, call.get("axis", -1))
+    count, _ = from_axis(x, call.get("axis", -1))
     eps = call.get("epsilon", 1e-5)
     if scale.shape == x.shape[-count:]:
         return weft.functional.rms_norm(x, scale, eps, axes=count)
-    rows = weft.functional.rms_norm(x.reshape((*kept[: x.ndim - count], -1)), None, eps)
+    rows = weft.functional.rms_norm(x.flatten(x.ndim - count), None, eps)
     return rows.reshape(x.shape) * scale

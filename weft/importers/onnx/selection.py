@@ -46,7 +46,7 @@ def gather_nd(call: Call, x: Value, indices: Value) -> Value:
     rows = math.prod(lead)
     count = math.prod(sizes)
     table = x.reshape((rows * count, *inner))
-    places = flat.reshape((rows, -1))
+    places = flat.reshape(rows, math.prod(indices.shape[batch:-1]))
     start = call.tensor((np.arange(rows) * count).astype(np.int32)).reshape(rows, 1)
     shape = (*indices.shape[:-1], *inner)
     return table.take((places + start).reshape(-1), 0).reshape(shape)
@@ -70,7 +70,7 @@ def scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tenso
     flat, sizes = _flat_index(call, indices, x.shape[:depth])
     inner = x.shape[depth:]
     table = x.reshape((math.prod(sizes), *inner))
-    rows = updates.reshape((-1, *inner))
+    rows = updates.reshape((math.prod(indices.shape[:-1]), *inner))
     return _put(table, flat.reshape(-1), rows, call.get("reduction", "none")).reshape(x.shape)
 
 
