@@ -71,8 +71,9 @@ class Choices:
         one = self._followed(one)
         if id(one) not in self._listed:
             listed = [one["const"]] if "const" in one else one.get("enum")
-            plain = isinstance(listed, list) and not any(isinstance(v, list | dict) for v in listed)
-            values = frozenset((_kind(v), v) for v in listed) if plain else None
+            values = None
+            if isinstance(listed, list) and not any(isinstance(v, list | dict) for v in listed):
+                values = frozenset((_kind(v), v) for v in listed)
             self._listed[id(one)] = one, values
         return self._listed[id(one)][1]
 
