@@ -72,10 +72,10 @@ def evaluate(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """How well MODEL (a folder, a GGUF file or ORG/NAME; by default the model in the box) predicts
-    a text: perplexity and bits per byte, each with its standard error. With MODEL2, the reference,
-    also the Kullback-Leibler divergence of MODEL from it and how often both find the same token
-    likeliest. MODEL2 is computed as its weights are, with float32 inputs and cache."""
+    """Measure how well MODEL (a folder, a GGUF file or ORG/NAME; by default the model in the box)
+    predicts a text: perplexity and bits per byte, each with its standard error. With MODEL2, the
+    reference, also the Kullback-Leibler divergence of MODEL from it and how often both find the
+    same token likeliest. MODEL2 is computed as its weights are, with float32 inputs and cache."""
     import weft
     from weft.models.evaluate import evaluate as run
     from weft.models.progress import bar

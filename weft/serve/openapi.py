@@ -36,9 +36,9 @@ _ERRORS = {
     errors.openai: _object({"error": _object(
         {"message": _TEXT, "type": _TEXT}, param=_TEXT_OR_NULL, code=_TEXT_OR_NULL
     )}),
-    errors.anthropic: _object(
-        {"type": {"const": "error"}, "error": _object({"type": _TEXT, "message": _TEXT})}
-    ),
+    errors.anthropic: _object({"type": {"const": "error"}, "error": _object(
+        {"type": _TEXT, "message": _TEXT}, details={"type": "object"}
+    )}),
     errors.ollama: _object({"error": _TEXT}),
 }  # fmt: skip
 """The schema of each form of an error."""

@@ -52,7 +52,7 @@ class MessageUsage(Answer):
 
 
 class MessagesAnswer(Answer):
-    """Of POST /v1/messages."""
+    """The answer of POST /v1/messages."""
 
     id: str
     type: Literal["message"]
@@ -65,6 +65,6 @@ class MessagesAnswer(Answer):
 
 
 class CountTokensAnswer(Answer):
-    """Of POST /v1/messages/count_tokens."""
+    """The answer of POST /v1/messages/count_tokens."""
 
     input_tokens: int

@@ -42,7 +42,7 @@ class ToolUse(Block, kw_only=True, tag="tool_use"):
 
 
 class ToolResult(Block, kw_only=True, tag="tool_result"):
-    """What a call gave. A result that is_error is told as "Error: " and its text."""
+    """The result of a call. With is_error, the model reads "Error: " and the text."""
 
     tool_use_id: str
     content: str | list[Blocks] | None = None
@@ -50,8 +50,8 @@ class ToolResult(Block, kw_only=True, tag="tool_result"):
 
 
 class Thinking(Block, kw_only=True, tag="thinking"):
-    """What the assistant said to itself; the template has a place for it or not. signature holds
-    the text where the client had it omitted, and is inert else: nothing depends on who wrote it."""
+    """The assistant's reasoning; a template without a place for it drops it. signature holds the
+    text if the client had it omitted, and is otherwise inert: nothing depends on its writer."""
 
     thinking: str
     signature: str | None = None
@@ -127,8 +127,8 @@ class ToolChoice(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ThinkingConfig(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whether the model thinks, where its template can say so. budget_tokens is inert: it is a
-    wish, and max_tokens bounds thinking and text together. display "omitted" leaves the text of
+    """The switch of the model's reasoning, for templates that have one. budget_tokens is inert: it
+    is a wish, and max_tokens bounds thinking and text together. display "omitted" leaves the
     thinking out of the answer; "summarized" shows all of it."""
 
     type: Literal["enabled", "disabled", "adaptive"]

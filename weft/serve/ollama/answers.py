@@ -43,20 +43,20 @@ class OllamaSaid(Answer):
 
 
 class OllamaChatAnswer(OllamaEnd, kw_only=True):
-    """Of POST /api/chat."""
+    """The answer of POST /api/chat."""
 
     message: OllamaSaid
 
 
 class GenerateAnswer(OllamaEnd, kw_only=True):
-    """Of POST /api/generate."""
+    """The answer of POST /api/generate."""
 
     response: str
     thinking: str | None = None
 
 
 class EmbedAnswer(Answer):
-    """Of POST /api/embed."""
+    """The answer of POST /api/embed."""
 
     model: str
     embeddings: list[list[float]]
@@ -66,7 +66,7 @@ class EmbedAnswer(Answer):
 
 
 class OneEmbeddingAnswer(Answer):
-    """Of POST /api/embeddings."""
+    """The answer of POST /api/embeddings."""
 
     embedding: list[float]
 
@@ -92,7 +92,7 @@ class Listed(Answer):
 
 
 class TagsAnswer(Answer):
-    """Of GET /api/tags."""
+    """The answer of GET /api/tags."""
 
     models: list[Listed]
 
@@ -110,13 +110,13 @@ class RunningModel(Answer):
 
 
 class RunningAnswer(Answer):
-    """Of GET /api/ps."""
+    """The answer of GET /api/ps."""
 
     models: list[RunningModel]
 
 
 class ShowAnswer(Answer):
-    """Of POST /api/show. template: the model's chat template, in Jinja."""
+    """The answer of POST /api/show. template: the model's chat template, in Jinja."""
 
     modified_at: str
     template: str
@@ -126,6 +126,6 @@ class ShowAnswer(Answer):
 
 
 class VersionAnswer(Answer):
-    """Of GET /api/version."""
+    """The answer of GET /api/version."""
 
     version: str

@@ -18,8 +18,8 @@ Effort = Literal["low", "medium", "high"]
 
 
 class ModelOptions(Struct, forbid_unknown_fields=True, kw_only=True):
-    """How an answer is made. num_ctx: how many tokens prompt and answer may have, at most the
-    model's context. The first eleven after num_ctx are inert: they say how Ollama loads a model."""
+    """Options of an answer. num_ctx: the most tokens of prompt and answer, at most the model's
+    context. The first eleven after num_ctx are inert: Ollama loads a model by them."""
 
     num_predict: int | None = None
     temperature: float | None = None

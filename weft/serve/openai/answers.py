@@ -90,7 +90,7 @@ class ChatChoice(Answer):
 
 
 class ChatAnswer(Head):
-    """Of POST /v1/chat/completions."""
+    """The answer of POST /v1/chat/completions."""
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
@@ -114,7 +114,7 @@ class TextChoice(Answer):
 
 
 class CompletionAnswer(Head):
-    """Of POST /v1/completions."""
+    """The answer of POST /v1/completions."""
 
     object: Literal["text_completion"]
     choices: list[TextChoice]
@@ -135,7 +135,7 @@ class EmbeddingUsage(Answer):
 
 
 class EmbeddingsAnswer(Answer):
-    """Of POST /v1/embeddings."""
+    """The answer of POST /v1/embeddings."""
 
     object: Literal["list"]
     data: list[Vector]
@@ -158,7 +158,7 @@ class ModelAnswer(Answer):
 
 
 class ModelsAnswer(Answer):
-    """Of GET /v1/models."""
+    """The answer of GET /v1/models."""
 
     object: Literal["list"]
     data: list[ModelAnswer]
@@ -173,13 +173,13 @@ class TokenizeAnswer(Answer):
 
 
 class DetokenizeAnswer(Answer):
-    """Of POST /detokenize."""
+    """The answer of POST /detokenize."""
 
     prompt: str
 
 
 class TokenizerAnswer(Answer):
-    """Of GET /tokenizer_info, by the names of tokenizer_config.json."""
+    """The answer of GET /tokenizer_info, by the names of tokenizer_config.json."""
 
     bos_token: str | None
     eos_token: str | None

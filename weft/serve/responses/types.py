@@ -179,7 +179,7 @@ class CustomCallItem(Item, kw_only=True):
 
 
 class OutputItem(Item, kw_only=True):
-    """What a call gave. The name of its tool is found by call_id."""
+    """The result of a call. call_id leads to the name of its tool."""
 
     output: str | list[ResponsePart]
     call_id: str | None = None
