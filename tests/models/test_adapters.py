@@ -24,6 +24,7 @@ from weft.core.files import write_json
 from weft.importers.safetensors import SafetensorsFile, save_file
 from weft.models import adapters, random_folder
 from weft.models.inputs import PAGE
+from weft.models.training.merge import merge_folders
 
 IDS = np.random.default_rng(3).integers(0, 90, 40).tolist()
 LLAMA = {**CONFIGS["llama"], "max_position_embeddings": 128}
@@ -122,7 +123,7 @@ def test_they_are_what_merging_gives(tmp_path: Path, family: str, device: str) -
     folders = two(tmp_path, base, family)
     model = weft.load(base, device=device, context=40, adapters=folders)
     for name, folder in folders.items():
-        adapters.merge_folders(base, folder, tmp_path / f"{name}-merged")
+        merge_folders(base, folder, tmp_path / f"{name}-merged")
         merged = weft.load(tmp_path / f"{name}-merged", device=device, context=40)
         want = merged.runner().score(IDS)
         got = model.runner().verify(0, IDS, 0, name)

@@ -15,6 +15,7 @@ import weft
 from weft.core.errors import ModelError
 from weft.importers.safetensors import SafetensorsFile, save_file
 from weft.models import adapters
+from weft.models.training.merge import merge_folders
 from weft.models.training.model import folder_weights
 
 RNG = np.random.default_rng(0)
@@ -55,7 +56,7 @@ def test_peft_reads_what_weft_writes(
     weights = {k: RNG.standard_normal(v.shape).astype(np.float32) / 4 for k, v in weights.items()}
     adapters.write(low, config, adapters.Adapter(3, 8.0, 0.1, str(base), weights))
     ours = weft.load(low, device="cpu", context=16).logits(IDS)
-    adapters.merge_folders(base, low, out)
+    merge_folders(base, low, out)
     merged = weft.load(out, device="cpu", context=16).logits(IDS)
 
     theirs = peft.PeftModel.from_pretrained(reference, str(low)).eval()
@@ -148,7 +149,7 @@ def test_ranks_and_alphas_of_their_own(stabilized: bool, tmp_path: Path, peft: A
     adapters.write(other, made, adapters.Adapter(4, 8.0, 0.0, str(base), weights))
     stack = adapters.stacked(made, {"a": adapters.read(low, made), "b": adapters.read(other, made)})
     assert stack.arrays["1.q.loras_a"].shape[0] % 16 == 0
-    adapters.merge_folders(base, low, tmp_path / "out")
+    merge_folders(base, low, tmp_path / "out")
     agree(weft.load(tmp_path / "out", device="cpu", context=16).logits(IDS), want)
 
 

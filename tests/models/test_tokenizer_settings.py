@@ -12,12 +12,12 @@ from hypothesis import given, settings as rules, strategies as st
 from model_zoo import write_tokenizer
 
 from weft.core.errors import ModelError
+from weft.models import writing
 from weft.models.config import TokenIds
 from weft.models.quantize.gguf_tokens import tokenizer_metadata
 from weft.models.tokenizer import Tokenizer
 from weft.models.tokenizer_fields import FIX
 from weft.models.tokenizer_settings import read_settings
-from weft.models.training import checkpoints
 
 WORDS = ["HelloWorld", "abcDEF", "ÀÉmile", "12345", "won't", "  ", " ", "\n\n", "...//", "<s>",
          "</s>", "<new>", "<Other>", "naïve", "ICloud", "日本", "x <new>y", "\t-- "]  # fmt: skip
@@ -159,7 +159,7 @@ def test_a_copy_for_training_is_mended(large: Path, tmp_path: Path) -> None:
     target.mkdir()
     source.mkdir()
     ours = Tokenizer(mistral(large, source, "sequence", OLD), LARGE)
-    checkpoints.copy_tokenizer(source, target)
+    writing.copy_tokenizer(source, target)
     assert Tokenizer(target, LARGE).encode_batch(texts(2)) == ours.encode_batch(texts(2))
 
 
@@ -242,6 +242,6 @@ def test_a_copy_has_the_older_tokens(tmp_path: Path) -> None:
     write_tokenizer(source, "bytes")
     write(source, "tokenizer_config.json", {})
     write(source, "added_tokens.json", {"<new>": 600})
-    checkpoints.copy_tokenizer(source, target)
+    writing.copy_tokenizer(source, target)
     assert Tokenizer(target, 800).encode("a<new>b") == Tokenizer(source, 800).encode("a<new>b")
     assert "<new>" in Tokenizer(target, 800).added.values()

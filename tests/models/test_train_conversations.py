@@ -18,7 +18,6 @@ from weft.core.errors import FileFormatError, ModelError, UsageError, WeftError
 from weft.models.names import checkpoint_names
 from weft.models.tokenizer import Tokenizer
 from weft.models.training import loop
-from weft.models.training.checkpoints import write_model
 from weft.models.training.conversations import read_conversations
 from weft.models.training.model import config_of, folder_weights, fresh_weights
 from weft.models.training.packing import RowBatches, Rows, write_rows
@@ -27,6 +26,7 @@ from weft.models.training.report import read_log
 from weft.models.training.settings import ModelSettings, settings_from
 from weft.models.training.tokens import train_tokenizer
 from weft.models.training.turns import Turns
+from weft.models.writing import write_model
 
 MARKS = ["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
 PLAIN = (

@@ -17,6 +17,7 @@ from weft.core.errors import UsageError
 from weft.models import adapters
 from weft.models.names import checkpoint_names
 from weft.models.training import TrainableDecoder
+from weft.models.training.merge import merge_folders
 from weft.models.training.model import folder_weights
 from weft.models.training.settings import OptimizerSettings, TrainSettings
 from weft.models.training.step import make_optimizer, make_step
@@ -256,7 +257,7 @@ def test_merging_gives_the_same_model(tmp_path: Path) -> None:
     weights = adapters.fresh(config, adapters.target_roles(config, ()), rank=2, seed=0)
     weights = {k: RNG.standard_normal(v.shape).astype(np.float32) for k, v in weights.items()}
     adapters.write(low, config, adapters.Adapter(2, 1.0, 0.0, str(base), weights))
-    adapters.merge_folders(base, low, out)
+    merge_folders(base, low, out)
     one = weft.load(out, device="cpu", context=16).logits(IDS[0])
     two = weft.load(low, device="cpu", context=16).logits(IDS[0])
     np.testing.assert_array_equal(one, two)

@@ -16,12 +16,12 @@ from weft.backends import registry
 from weft.importers.hf_config import Fields
 from weft.models import adapters
 from weft.models.box import box_folder
-from weft.models.training.checkpoints import write_model
 from weft.models.training.model import config_of, fresh_weights
 from weft.models.training.prepare import new_config
 from weft.models.training.settings import ModelSettings, TrainSettings
 from weft.models.training.step import make_optimizer, make_step
 from weft.models.training.tokens import Batches
+from weft.models.writing import write_model
 from weft.web.export import export_decoder
 from weft.web.training import LORA, SCRATCH, Training, training
 

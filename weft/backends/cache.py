@@ -26,7 +26,6 @@ from weft.core.files import default_directory, replacing
 from weft.core.notices import say
 from weft.core.places import check_inside
 from weft.core.private import distrust, make_private, read_regular
-from weft.kernel.ir import Kernel
 
 _MAGIC = b"weft2\n"
 _DIGEST = 32  # bytes of the checksum, and of its key
@@ -143,17 +142,6 @@ def _place() -> str:
     import platform
 
     return f"{user}@{platform.node()}"
-
-
-def digest(kernel: Kernel) -> str:
-    """Returns the kernel_hash of a kernel: the one stored with it, or a new one from its printed
-    text."""
-    found: str | None = getattr(kernel, "digest", None)
-    if found is None:
-        from weft.kernel.printer import kernel_hash
-
-        found = kernel_hash(kernel)
-    return found
 
 
 def kernels() -> DiskCache:

@@ -27,9 +27,10 @@ def takes_model(command: Callable[..., Any]) -> Callable[..., Any]:
 def model_path(model: str, yes: bool) -> str:
     """The path of `model`, a path or a name; on a terminal the user is asked before anything is
     fetched, unless `yes`."""
+    from weft.models.entry import runnable
     from weft.models.hub.resolve import resolve
 
-    return str(resolve(model, asking(yes)))
+    return str(resolve(model, asking(yes), runnable))
 
 
 def asking(yes: bool) -> Agree | None:
@@ -61,6 +62,7 @@ def pull(name: str, revision: str | None, yes: bool, as_json: bool) -> None:
     one; ORG/NAME@REVISION is a branch, a tag or a commit. Only what weft reads is fetched."""
     from dataclasses import replace
 
+    from weft.models.entry import runnable
     from weft.models.hub import fetch, names
 
     found = names.parse(name)
@@ -71,7 +73,7 @@ def pull(name: str, revision: str | None, yes: bool, as_json: bool) -> None:
             raise UsageError(f"--revision {revision!r} with {name}: give one branch, tag or commit")
         found = replace(found, revision=revision)
     listing = fetch.look_up(found)
-    path = fetch.fetch(listing, asking(yes))
+    path = fetch.fetch(listing, asking(yes), runnable)
     if as_json:
         answer = {"name": str(found), "commit": listing.commit, "path": str(path)}
         click.echo(json.dumps(answer))

@@ -131,7 +131,7 @@ def merge(base: str, adapter: str, output: Path, dtype: str | None, yes: bool) -
     is a folder or ORG/NAME. Packed weights become floats."""
     from weft.core.dtypes import as_dtype
     from weft.models.adapter_base import other_base
-    from weft.models.adapters import merge_folders
+    from weft.models.training.merge import merge_folders
 
     model, added = (Path(model_path(path, yes)) for path in (base, adapter))
     wide = merge_folders(model, added, output, None if dtype is None else as_dtype(dtype))

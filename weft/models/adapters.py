@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.arrays import all_finite
-from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
+from weft.core.dtypes import bfloat16, float16, float32, float64
 from weft.core.errors import ModelError, UsageError
 from weft.core.notices import say_unknown
 from weft.core.packed import Packed
@@ -24,7 +24,6 @@ from weft.models.decoder_names import decoder_layout
 from weft.models.inputs import Stacked
 from weft.models.matrices import joined
 from weft.models.names import checkpoint_names
-from weft.models.reading import PACKED_KEYS, is_packed, read_weights
 
 LAYOUT = "a LoRA adapter in PEFT's layout"
 CONFIG = "adapter_config.json"
@@ -301,32 +300,3 @@ def merged(
         whole = before.astype(np.float32) + (change.T if config.transposed else change)
         out[f"{role}.w"] = whole.astype(before.dtype)
     return out
-
-
-def merge_folders(
-    base: Path, adapter: Path, output: Path, dtype: DType | None = None
-) -> str | None:
-    """Writes the model in `base`, with the adapter in `adapter` merged, as the new folder `output`
-    in `dtype` (default: the model's). Packed weights are widened to `dtype` (default: that of the
-    norms); then its name is returned. Raises UsageError if `output` exists, ModelError,
-    FileFormatError."""
-    from weft.core.files import replacing_folder
-    from weft.models.training.checkpoints import write_model
-    from weft.models.training.model import config_of
-
-    if output.exists():
-        raise UsageError(f"{output} is there already; name a new folder")
-    read_config(adapter, CONFIG, LAYOUT)
-    fields = read_config(base)
-    config = config_of(fields, base)
-    layout, packed = decoder_layout(config), is_packed(base, fields)
-    first = read_weights(base, fields, layout)["norm.w" if packed else "embed"]
-    assert isinstance(first, np.ndarray)
-    target = dtype or as_dtype(first.dtype)
-    weights = read_weights(base, fields, layout, target)
-    wide = {role: value for role, value in weights.items() if isinstance(value, np.ndarray)}
-    whole = merged(config, wide, read(adapter, config))
-    raw = {key: value for key, value in fields.data.items() if key not in PACKED_KEYS}
-    with replacing_folder(output) as folder:
-        write_model(folder, config, raw, base, whole, target.name)
-    return target.name if packed else None

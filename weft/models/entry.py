@@ -91,6 +91,14 @@ def naming(folder: Path) -> Iterator[None]:
         raise FileFormatError(f"{str(folder)[:200]}: cannot be read: {e.strerror or e}") from None
 
 
+def runnable(folder: Path) -> str:
+    """Returns the architecture in a folder's config.json, for the hub's check before it fetches
+    weights. Raises ModelError if weft cannot run it."""
+    from weft.models.loader import check_supported
+
+    return check_supported(folder)
+
+
 def located(path: str | os.PathLike[str]) -> Path:
     """Returns the path if it exists, else that of the model with this name, fetched if necessary;
     "box" and "box-chat" are names."""
@@ -98,7 +106,7 @@ def located(path: str | os.PathLike[str]) -> Path:
     if path in NAMES or not os.path.exists(found):
         from weft.models.hub.resolve import resolve
 
-        found = resolve(path)
+        found = resolve(path, check=runnable)
     if not os.path.exists(found):  # unlike pathlib's, False for a name that is too long
         raise ModelError(
             f"{str(found)[:200]} does not exist; expected a Hugging Face folder, a GGUF file or "

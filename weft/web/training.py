@@ -25,7 +25,6 @@ from weft.models.hub.names import parse
 from weft.models.model import Decoder
 from weft.models.names import checkpoint_names
 from weft.models.runner import model_caps
-from weft.models.training.checkpoints import write_model
 from weft.models.training.model import TrainableDecoder, config_of
 from weft.models.training.prepare import new_config
 from weft.models.training.settings import (
@@ -38,6 +37,7 @@ from weft.models.training.settings import (
 from weft.models.training.step import make_optimizer, update
 from weft.models.training.tokens import end_token
 from weft.models.training.weights import Trained
+from weft.models.writing import write_model
 from weft.optim import AdamW
 from weft.program.program import Program
 from weft.tensor.autograd import no_grad

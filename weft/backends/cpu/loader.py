@@ -8,12 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from weft.backends.cache import DiskCache, digest
+from weft.backends.cache import DiskCache
 from weft.backends.cpu import link, runtime
 from weft.backends.cpu.host import Host
 from weft.core import versions
 from weft.core.caps import Caps
 from weft.core.forks import lock_of
+from weft.kernel.digest import digest
 from weft.kernel.ir import Kernel
 
 ENTRY = "weft_kernel"  # the name in llvm.dialect, which is imported only to compile

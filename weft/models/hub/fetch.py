@@ -69,6 +69,7 @@ class Offer:
 
 
 Agree = Callable[[Offer], None]  # raises to decline
+Check = Callable[[Path], object]  # raises for a folder, with its config.json, that is not wanted
 
 
 def look_up(name: Name) -> Listing:
@@ -88,14 +89,14 @@ def look_up(name: Name) -> Listing:
     return Listing(name, found.sha, files)
 
 
-def fetch(listing: Listing, agree: Agree | None = None) -> Path:
+def fetch(listing: Listing, agree: Agree | None = None, check: Check | None = None) -> Path:
     """Fetches the missing files of a model and checks each against the hub's digest. Returns the
-    model's path in the cache. Raises HubError, StorageError, ModelError, and the errors of
-    `agree`."""
+    model's path in the cache. `check` runs before the weights are fetched. Raises HubError,
+    StorageError, ModelError, and the errors of `agree` and `check`."""
     name, folder = listing.name, listing.folder
     refuse_paths()
     with Bar() as bar:
-        files = _chosen(listing, bar)
+        files = _chosen(listing, bar, check)
         missing = [f for f in files if not (folder / f).is_file()]
         if missing:
             check_store(name, listing.commit, missing)
@@ -129,7 +130,7 @@ def _note_revision(listing: Listing) -> None:
             write_text(ref, listing.commit)
 
 
-def _chosen(listing: Listing, bar: Bar) -> list[str]:
+def _chosen(listing: Listing, bar: Bar, check: Check | None) -> list[str]:
     """Returns the files that weft reads. To decide, it fetches small ones: an index, and the
     config."""
 
@@ -139,10 +140,9 @@ def _chosen(listing: Listing, bar: Bar) -> list[str]:
 
     files = choose(listing.name.repo, listing.name.part, listing.files, read)
     if CONFIG in files:
-        from weft.models.loader import check_supported
-
         _fetch_small(listing, CONFIG, MAX_CONFIG, bar)
-        check_supported(listing.folder)
+        if check is not None:
+            check(listing.folder)
     return files
 
 

@@ -19,10 +19,12 @@ from weft.models.box import NAMES, box_folder
 from weft.models.hub.names import Name, is_gguf, parse
 
 if TYPE_CHECKING:
-    from weft.models.hub.fetch import Agree
+    from weft.models.hub.fetch import Agree, Check
 
 
-def resolve(model: str | os.PathLike[str], agree: Agree | None = None) -> Path:
+def resolve(
+    model: str | os.PathLike[str], agree: Agree | None = None, check: Check | None = None
+) -> Path:
     """Returns the path of `model`.
 
     "box" and "box-chat" are the models that come with weft ("./box" is a local folder of that
@@ -32,7 +34,8 @@ def resolve(model: str | os.PathLike[str], agree: Agree | None = None) -> Path:
     asks it).
 
     `agree` receives the pending download and raises to decline; without it a line on stderr reports
-    the download. Any other path is returned unchanged.
+    the download. `check` receives the model's folder with its config.json, before the weights are
+    fetched, and raises to decline. Any other path is returned unchanged.
 
     Raises HubError, StorageError, ModelError.
     """
@@ -60,7 +63,7 @@ def resolve(model: str | os.PathLike[str], agree: Agree | None = None) -> Path:
             raise
         _say(f"{first_line(error)}; the cache has it")
         return found
-    return fetch.fetch(listing, agree)
+    return fetch.fetch(listing, agree, check)
 
 
 def _say(text: str) -> None:

@@ -26,7 +26,6 @@ from weft.importers.safetensors import INDEX, SafetensorsFile, open_checkpoint, 
 from weft.models.config import Kind
 from weft.models.content import model_digests
 from weft.models.decoder_names import decoder_layout
-from weft.models.loader import read_token_ids
 from weft.models.names import (
     bind_weights,
     checkpoint_names,
@@ -44,8 +43,9 @@ from weft.models.quantize.plan import Losses, choose, loss
 from weft.models.quantize.resume import FORMAT, STATE, Unfinished
 from weft.models.quantize.schemes import better, bits_per_weight
 from weft.models.quantize.source import check_target, decoder_config, is_gguf
-from weft.models.training.checkpoints import copy_tokenizer, said_of_head
+from weft.models.token_ids import read_token_ids
 from weft.models.weight_dtypes import main_dtype
+from weft.models.writing import copy_tokenizer, said_of_head
 
 METHODS = ("gptq", "search")
 Report = Callable[[str, int, int], None]  # (what is done, number done, total)

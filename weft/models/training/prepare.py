@@ -19,8 +19,8 @@ from weft.core.places import check_inside, remove
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.models.chat import TEMPLATE
 from weft.models.config import DecoderConfig
-from weft.models.loader import read_token_ids
 from weft.models.progress import progress
+from weft.models.token_ids import read_token_ids
 from weft.models.tokenizer import Tokenizer
 from weft.models.training import checkpoints as ck
 from weft.models.training.conversations import (
@@ -37,11 +37,12 @@ from weft.models.training.settings import ModelSettings, Settings
 from weft.models.training.templates import template_of
 from weft.models.training.tokens import end_token, open_tokens, train_tokenizer, write_tokens
 from weft.models.training.turns import Turns
+from weft.models.writing import TOKENIZER_FILES
 
 DATA = "data"  # the folder of a run with its tokenizer and tokens
 MARK = "train.json"  # file in DATA, written last: digests of the complete files
 TRAIN, HELD_OUT = "train.npy", "eval.npy"
-FILES = (TRAIN, HELD_OUT, *ck.TOKENIZER_FILES)
+FILES = (TRAIN, HELD_OUT, *TOKENIZER_FILES)
 WRITTEN = {*FILES, MARK, "eval.json"}  # every file that DATA may hold, complete or not
 
 
@@ -72,7 +73,7 @@ def prepare_data(settings: Settings, run: Path) -> tuple[Data, DecoderConfig, di
         check_inside(folder / MARK, run)
         with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            for name in (MARK, *ck.TOKENIZER_FILES):
+            for name in (MARK, *TOKENIZER_FILES):
                 with suppress(FileNotFoundError):
                     remove(folder / name, run)
         with progress("preparing the tokenizer"):
@@ -200,7 +201,7 @@ def _tokenizer_key(settings: Settings) -> str:
     ModelError."""
     source, t = settings.model.base or settings.tokenizer.base, settings.tokenizer
     if source:
-        found = digests(Path(source), [n for n in ck.TOKENIZER_FILES if n != TEMPLATE])
+        found = digests(Path(source), [n for n in TOKENIZER_FILES if n != TEMPLATE])
         if "tokenizer.json" not in found:
             raise ModelError(f"{source} has no tokenizer.json; training on text needs one")
         key = " ".join(found.values())

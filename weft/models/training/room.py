@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from weft.core.errors import UsageError
-from weft.models.training import checkpoints as ck
 from weft.models.training.prepare import DATA, MARK, WRITTEN
 from weft.models.training.settings import Settings
+from weft.models.writing import TOKENIZER_FILES
 
 MODEL, ADAPTER = "model", "adapter"  # folder of a run with the trained model or adapter
 BEST = "best"  # folder with the weights of the lowest held-out loss
@@ -40,7 +40,7 @@ def _is_anothers(path: Path, run: Path) -> bool:
     if not path.is_dir() or (path / MARK).exists():
         return False  # preparing the data reports a file there
     names = {name for name in os.listdir(path) if not name.startswith(".")}
-    return bool(names & {*ck.TOKENIZER_FILES}) and not names <= WRITTEN
+    return bool(names & {*TOKENIZER_FILES}) and not names <= WRITTEN
 
 
 def _is_same(source: str, path: Path) -> bool:

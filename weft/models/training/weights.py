@@ -19,7 +19,6 @@ from weft.models.adapter_base import fingerprint
 from weft.models.config import DecoderConfig
 from weft.models.hub.names import named
 from weft.models.matrices import parted
-from weft.models.training.checkpoints import write_model
 from weft.models.training.model import (
     TrainableDecoder,
     base_weights,
@@ -27,6 +26,7 @@ from weft.models.training.model import (
     fresh_weights,
 )
 from weft.models.training.settings import Settings
+from weft.models.writing import write_model
 
 
 class Trained:
