@@ -259,10 +259,10 @@ def write_base(folder: Path, seed: int) -> None:
     """The model in the box with a token for each mark, and a chat template."""
     import numpy as np
 
+    from weft.hub.box import box_folder
     from weft.importers.hf_config import Fields, read_config
-    from weft.models.box import box_folder
-    from weft.models.training.model import config_of, folder_weights
-    from weft.models.writing import write_model
+    from weft.models.weights.writing import write_model
+    from weft.training.model import config_of, folder_weights
 
     box = box_folder()
     folder.mkdir(parents=True, exist_ok=True)
@@ -313,7 +313,7 @@ def join(source: Path, folder: Path) -> None:
     import numpy as np
 
     from weft.importers.safetensors import open_checkpoint, save_file
-    from weft.models.writing import copy_tokenizer
+    from weft.models.weights.writing import copy_tokenizer
 
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: np.array(value) for name, value in open_checkpoint(source).items()}

@@ -20,12 +20,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from weft.importers.hf_config import Fields
-from weft.models.names import checkpoint_names
-from weft.models.training.model import config_of, fresh_weights
-from weft.models.training.prepare import prepare_data
-from weft.models.training.settings import OptimizerSettings, read_settings
-from weft.models.training.step import decays
-from weft.models.training.tokens import Batches, evaluation
+from weft.models.weights.names import checkpoint_names
+from weft.training.model import config_of, fresh_weights
+from weft.training.prepare import prepare_data
+from weft.training.settings import OptimizerSettings, read_settings
+from weft.training.step import decays
+from weft.training.tokens import Batches, evaluation
 
 
 def rate(o: OptimizerSettings, done: int, steps: int) -> float:

@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from weft.core.text import markdown
-from weft.models.training.report import read_log
+from weft.training.report import read_log
 
 COLOURS = ("#1f5f99", "#c0392b", "#2e8b57", "#8e6bbf")
 

@@ -17,10 +17,10 @@ from typing import Any
 import weft
 from weft.backends.llvm import gpu_target, offline, resources
 from weft.compile.passes import compile_graph
-from weft.core.files import write_text
 from weft.core.text import markdown
-from weft.models.random_weights import random_folder
-from weft.models.runner import model_caps
+from weft.host.files import write_text
+from weft.models.run.runner import model_caps
+from weft.models.weights.random_weights import random_folder
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120", "gfx90a", "gfx942", "gfx1100")
 GPT2 = {  # the shape of GPT-2, with random weights

@@ -2,7 +2,7 @@
 
     python scripts/int8_nets.py [resnet18 resnet50 resnet50:8 mobilenet_v3 yolo]
 
-Nets of weft.conform.nets (ResNet-18: here) have random weights and statistics of random images.
+Nets of weft.bench.image_nets (ResNet-18: here) have random weights and statistics of random images.
 PyTorch's exporter writes them, and ONNX Runtime's quantize_static quantises them: QDQ, uint8
 activations, int8 weights per channel. Both run the same file.
 """
@@ -26,7 +26,7 @@ import onnxruntime
 import torch
 from onnxruntime import quantization as tool
 
-from weft.conform import nets
+from weft.bench import image_nets as nets
 from weft.importers import from_onnx
 
 ROUNDS, TURNS = 5, 4

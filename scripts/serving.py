@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from weft.models.box import box_folder
+from weft.hub.box import box_folder
 
 TEMPLATE = """{% for m in messages %}<|{{ m.role }}|>{{ m.content }}
 {% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.models import adapters
+from weft.models.weights import adapters
 
 
 def adapter(

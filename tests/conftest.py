@@ -24,4 +24,4 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture
 def small_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
     """What measures this machine's memory walks through 8 MB, not through half a gigabyte."""
-    monkeypatch.setattr("weft.conform.roofline._floats", lambda caps, wanted: 1 << 20)
+    monkeypatch.setattr("weft.bench.roofline._floats", lambda caps, wanted: 1 << 20)

@@ -11,10 +11,10 @@ import pytest
 from weft.core import text
 from weft.core.tolerance import TABLE
 from weft.importers.aten import listed
-from weft.models.encoders import ENCODERS
-from weft.models.families import DECODERS
-from weft.models.gguf_config import FAMILIES
-from weft.models.training.settings import read_settings
+from weft.models.arch.encoders import ENCODERS
+from weft.models.arch.families import DECODERS
+from weft.models.weights.gguf_config import FAMILIES
+from weft.training.settings import read_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PROSE = "81b747f5410c493788c9cbb403ff4b2cd3636ed52fd059c8c181de182a646715"  # of examples/prose.txt

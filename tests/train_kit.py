@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from weft.models.training.settings import Settings, settings_from
+from weft.training.settings import Settings, settings_from
 
 LINE = "a warp and a weft and a loom to hold them\n"
 

@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"weft.{attribute}")
     value = getattr(import_module(home), attribute)
     if isinstance(value, FunctionType) and name not in _CALLING_BACK:
-        from weft.core.boundary import guarded
+        from weft.host.boundary import guarded
 
         value = guarded(value)
     ModuleType.__setattr__(sys.modules[__name__], name, value)

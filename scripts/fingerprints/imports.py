@@ -14,7 +14,7 @@ from weft.core.errors import WeftError
 from weft.graph.ir import Graph
 from weft.importers import from_onnx, from_torch
 from weft.importers.aten import TABLE, entry
-from weft.models.quantize.imported import quantize_imported
+from weft.quantize.imported import quantize_imported
 
 TORCH = ("deberta-v2", "falcon", "swin", "vit", "patchtst", "mamba")
 QUANTISED = [(form, kind) for form in ("QDQ", "QOperator") for kind in ("QUInt8", "QInt8")]

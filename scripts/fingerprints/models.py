@@ -18,19 +18,20 @@ from fingerprints.sources import DEVICE, Built, Source, table
 from weft.conform.models import _BERT, CONFIGS
 from weft.conform.packed import random_weight
 from weft.core.packed import Packed
-from weft.models.config import DecoderConfig
-from weft.models.encoders import ENCODERS
-from weft.models.families import DECODERS
-from weft.models.family_fields import WRAPPER_FIELDS
-from weft.models.inputs import PAGE
-from weft.models.loader import Room, load_uncompiled
-from weft.models.machines import columns, stages
-from weft.models.machines.load import _run
-from weft.models.paged import ROWS
-from weft.models.quantize.packing import Packing
-from weft.models.random_weights import random_folder
-from weft.models.runner import weight_avals
-from weft.models.weight_dtypes import Numbers
+from weft.machines import columns
+from weft.machines.load import _run
+from weft.models.arch import stages
+from weft.models.arch.config import DecoderConfig
+from weft.models.arch.encoders import ENCODERS
+from weft.models.arch.families import DECODERS
+from weft.models.arch.family_fields import WRAPPER_FIELDS
+from weft.models.arch.inputs import PAGE
+from weft.models.run.loader import Room, load_uncompiled
+from weft.models.run.paged import ROWS
+from weft.models.run.runner import weight_avals
+from weft.models.weights.random_weights import random_folder
+from weft.models.weights.weight_dtypes import Numbers
+from weft.quantize.packing import Packing
 
 CONTEXT = 64
 # families compiled in both narrow dtypes
@@ -177,7 +178,7 @@ def encoder_config(kind: str) -> dict[str, Any]:
 
 
 def _encoder(name: str, folder: Path) -> Built:
-    from weft.models.encoder import encoder_graph
+    from weft.models.arch.encoder import encoder_graph
 
     kind, _, dtype = name.partition(".")
     made = loaded(folder, {**encoder_config(kind), "dtype": dtype or "float32"})

@@ -12,15 +12,15 @@ import numpy as np
 import weft
 from fingerprints.sources import Built, table, traced
 from weft import nn
-from weft.conform import nets
+from weft.bench import image_nets as nets
 from weft.conform.gpt import Shape, Trainer
 from weft.conform.models import CONFIGS
 from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields
-from weft.models import adapters
-from weft.models.training.model import TrainableDecoder, config_of, fresh_weights
+from weft.models.weights import adapters
 from weft.optim import SGD, Adam, AdamW
 from weft.tensor import functional as F
+from weft.training.model import TrainableDecoder, config_of, fresh_weights
 
 OPTIMISERS: dict[str, Callable[[Any], Any]] = {
     "sgd": lambda named: SGD(named, lr=0.1),
@@ -115,7 +115,7 @@ def _net(name: str, folder: Path) -> Built:
 
 
 def _optimiser(name: str, folder: Path) -> Built:
-    from weft.conform.nets import _normed
+    from weft.bench.image_nets import _normed
 
     layers = [_normed(nn, 3, 8, 3, act=nn.ReLU), nn.Flatten(), nn.Linear(8 * 36, 5)]
     x = np.ones((2, 3, 6, 6), np.float32)

@@ -18,9 +18,9 @@ from weft.core.dtypes import as_dtype
 from weft.importers.gguf_blocks import BY_NAME
 from weft.importers.hf_config import Fields
 from weft.importers.packed.gguf import FORMS
-from weft.models.gguf import _NO_WEIGHTS
-from weft.models.random_weights import random_folder
-from weft.models.training.model import config_of
+from weft.models.weights.gguf import _NO_WEIGHTS
+from weft.models.weights.random_weights import random_folder
+from weft.training.model import config_of
 
 # A llama of one layer that every type of blocks fits: rows of 256.
 _WIDE = {

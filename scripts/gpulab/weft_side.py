@@ -16,12 +16,12 @@ from gpulab import cases, clock
 from gpulab.cases import Case
 from gpulab.serve import Side, serve
 from weft.backends import registry
-from weft.conform import bench_model, roofline
+from weft.bench import model as bench_model, roofline
 from weft.conform.gpt import Shape, Trainer
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.models.model import Decoder
-from weft.models.runner import Runner
+from weft.models.run.model import Decoder
+from weft.models.run.runner import Runner
 from weft.tensor import functional as F
 
 DTYPES: dict[str, DType] = {"f32": dt.float32, "bf16": dt.bfloat16}

@@ -18,9 +18,9 @@ import pytest
 from gpu_machine import Handle, Machine
 
 from weft.backends import cuda, hip
-from weft.backends.cache import DiskCache
 from weft.backends.gpu import Driver, GpuDevice
 from weft.backends.llvm import launch
+from weft.host.cache import DiskCache
 from weft.kernel.grid import groups
 from weft.kernel.ir import Kernel
 

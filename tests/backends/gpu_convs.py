@@ -11,8 +11,8 @@ import pytest
 import weft
 from weft import nn
 from weft.backends.llvm.gpu_target import gpu_target
+from weft.bench import image_nets as nets
 from weft.compile.passes import compile_graph
-from weft.conform import nets
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel

@@ -19,7 +19,7 @@ PYTHON = ROOT / ".venv" / "arm64" / "python"
 RUN = """
 import hashlib, numpy as np, weft
 from weft import nn, optim
-from weft.models.box import box_folder
+from weft.hub.box import box_folder
 rng = np.random.default_rng(0)
 net = nn.Sequential(nn.Linear(40, 96), nn.GELU(), nn.LayerNorm(96), nn.Linear(96, 10))
 with weft.no_grad():

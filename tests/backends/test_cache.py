@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.backends import cache
-from weft.backends.cache import DiskCache
+from weft.host import cache
+from weft.host.cache import DiskCache
 
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
 root = pytest.mark.skipif(
@@ -179,7 +179,7 @@ def test_a_read_asks_for_what_is_there(tmp_path: Path, monkeypatch: pytest.Monke
     """A limit is no size: no read asks for more memory than the file has, and a little."""
     import io
 
-    from weft.core import private
+    from weft.host import private
 
     asked: list[int] = []
 
@@ -200,7 +200,7 @@ def test_a_read_asks_for_what_is_there(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 200_000])
 def test_what_has_no_size_or_grows_is_read_whole(tmp_path: Path, size: int) -> None:
-    from weft.core.private import read_regular
+    from weft.host.private import read_regular
 
     path = tmp_path / "f"
     path.write_bytes(bytes(size))

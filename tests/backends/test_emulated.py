@@ -9,7 +9,6 @@ import pytest
 
 import weft
 from weft.backends import registry
-from weft.backends.cache import DiskCache
 from weft.backends.emulated import EmulatedDevice, build
 from weft.backends.emulated.machines import MACHINES
 from weft.backends.emulated.memory import ALIGN, Places
@@ -18,6 +17,7 @@ from weft.conform.harness import program_of, run_kernel
 from weft.conform.report import Skip
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError, DeviceError, OutOfMemoryError
+from weft.host.cache import DiskCache
 from weft.kernel.builder import Builder
 from weft.kernel.expr import binary, const, load, unary
 
@@ -114,7 +114,7 @@ def test_every_level(name, level):
 )
 @pytest.mark.timeout(1800)
 def test_the_model_in_the_box_says_what_it_says_on_the_cpu(name):
-    from weft.models.box import box_folder
+    from weft.hub.box import box_folder
 
     texts = []
     for device in ("cpu", opened(name)):

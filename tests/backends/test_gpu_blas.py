@@ -34,10 +34,10 @@ from weft.backends import registry
 from weft.backends.gpu import blas, blas_api
 from weft.backends.gpu.blas_api import CUBLASLT, HIPBLASLT
 from weft.backends.interp import InterpDevice
+from weft.bench.profile import profile
 from weft.cli import explain, explained
 from weft.compile import compile_graph, library
 from weft.conform.gpt import Shape, Trainer
-from weft.conform.profile import profile
 from weft.core.caps import PRESETS
 from weft.core.errors import DeviceError, UsageError
 from weft.program.gemm import Gemm, Matrix

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from gpu_bindings import Bindings, Taught, named
 
-from weft.backends.cache import DiskCache
 from weft.conform.harness import elementwise_kernel, program_of
 from weft.core import dtypes as dt
 from weft.core.errors import DeviceError, OutOfMemoryError
+from weft.host.cache import DiskCache
 from weft.kernel.builder import Builder
 from weft.kernel.expr import load
 from weft.kernel.ir import Param

@@ -6,8 +6,8 @@ import pytest
 from gpu_emulator import Emulated
 
 from weft.backends.llvm import gpu_target
-from weft.conform import tune, tune_cases
-from weft.conform.roofline import Roofline
+from weft.bench import tune, tune_cases
+from weft.bench.roofline import Roofline
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 

@@ -253,7 +253,7 @@ def test_what_the_scratchpad_cannot_hold_is_refused(npu):
 
 
 def test_the_model_in_the_box_and_its_report(npu, tmp_path):
-    from weft.models.box import box_folder
+    from weft.hub.box import box_folder
 
     device = npu.NpuDevice()
     texts = []

@@ -11,9 +11,9 @@ import pytest
 import weft
 from weft.cli.main import invoke
 from weft.core.errors import HubError
-from weft.models.box import FILES, NAMES, box_folder
-from weft.models.hub import fetch
-from weft.models.hub.resolve import resolve
+from weft.hub import fetch
+from weft.hub.box import FILES, NAMES, box_folder
+from weft.hub.resolve import resolve
 
 
 @pytest.mark.parametrize("name", NAMES)

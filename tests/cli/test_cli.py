@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from weft.cli.main import invoke
-from weft.models.box import box_folder
-from weft.models.random_weights import random_folder
+from weft.hub.box import box_folder
+from weft.models.weights.random_weights import random_folder
 
 BERT = {
     "model_type": "bert", "vocab_size": 30, "hidden_size": 8, "intermediate_size": 8,

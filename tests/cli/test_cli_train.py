@@ -121,7 +121,7 @@ def test_what_a_resumed_run_says(config: Path, capfd: pytest.CaptureFixture[str]
 def test_a_second_interrupt_still_says_what_was_saved(
     config: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from weft.models.training import loop
+    from weft.training import loop
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -184,7 +184,7 @@ def test_run_with_a_prompt_alone_takes_the_model_in_the_box() -> None:
 
 def test_the_model_in_the_box_is_small_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     from weft.core.errors import ModelError
-    from weft.models import box
+    from weft.hub import box
 
     folder = box.box_folder()
     assert sum(p.stat().st_size for p in folder.iterdir()) <= 6_000_000

@@ -13,7 +13,8 @@ import weft
 from weft.cli.explain import explain
 from weft.cli.explain_page import Life, lifetimes
 from weft.core.errors import UsageError
-from weft.models import random_folder, saved
+from weft.models import random_folder
+from weft.models.run import saved
 from weft.tensor.compiled import compile as compile_function
 
 CONFIG = {

@@ -128,7 +128,7 @@ def test_who_ignores_interrupts_is_left_alone() -> None:
 
 def test_a_confined_child_does_not_mind(tmp_path: Path) -> None:
     """The terminal sends its Ctrl-C to the child too, which may still be importing."""
-    from weft.core.confined import Confined, Limits
+    from weft.host.confined import Confined, Limits
 
     worker = tmp_path / "worker.py"
     worker.write_text(

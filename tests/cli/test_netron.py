@@ -78,7 +78,7 @@ def test_a_model_and_what_it_compiles_to(folder: Path, tmp_path: Path) -> None:
 
 def test_two_steps_and_a_compiled_file(folder: Path, tmp_path: Path) -> None:
     from weft.backends.presets import caps_of
-    from weft.models import saved
+    from weft.models.run import saved
 
     path = tmp_path / "m.weft"
     saved.save(weft.load(folder, device="cpu", max_batch=1), path, "gfx942", caps_of("gfx942"), {},

@@ -51,7 +51,7 @@ BAR = (
     NO_DELAY
     + """
 import time
-from weft.models.training.report import Display
+from weft.training.report import Display
 with Display(9, 0) as display:
     display.step(1, {"loss": 2.0, "lr": 0.1, "tokens_per_s": 5.0})
     with progress.progress("compiling"):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from weft.bench.drafts import CASES
 from weft.cli.main import invoke
-from weft.conform.bench_drafts import CASES
 from weft.conform.models import CONFIGS
 from weft.models import random_folder
 

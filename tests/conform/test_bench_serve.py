@@ -15,14 +15,14 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings, strategies as st
 
+from weft.bench import serve as bench_serve
+from weft.bench.load import FIRST_ID, Load, body, decoding, figures, percentiles, play
+from weft.bench.load_client import Trace, complete, place_of
+from weft.bench.load_target import started, well
 from weft.cli.bench import bench
 from weft.cli.bench_serve import command_of as served
-from weft.conform import bench_serve
-from weft.conform.load import FIRST_ID, Load, body, decoding, figures, percentiles, play
-from weft.conform.load_client import Trace, complete, place_of
-from weft.conform.load_target import started, well
 from weft.core.errors import DeviceError, UsageError
-from weft.models.box import box_folder
+from weft.hub.box import box_folder
 
 
 @settings(max_examples=30, deadline=None)

@@ -14,13 +14,14 @@ from click.testing import CliRunner
 
 from weft.backends import registry
 from weft.backends.llvm import gpu_target, offline
+from weft.bench import profile, roofline, side_by_side, train as bench_train
+from weft.bench.roofline import Roofline, copy_kernel, tile_kernel, unit_kernel
+from weft.bench.timing import peak_rss_mib, time_calls
 from weft.cli.bench import bench
-from weft.conform import bench_train, gradients, profile, roofline, side_by_side
+from weft.conform import gradients
 from weft.conform.gpt import GPT, Shape, Trainer
 from weft.conform.harness import run_kernel
 from weft.conform.report import Report, run_checks
-from weft.conform.roofline import Roofline, copy_kernel, tile_kernel, unit_kernel
-from weft.conform.timing import peak_rss_mib, time_calls
 from weft.core.caps import PRESETS
 from weft.core.errors import DeviceError, LimitError, UsageError
 from weft.kernel.ir import Kernel
@@ -190,7 +191,7 @@ def test_a_copy_on_the_cpu() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's count of a program's own memory")
 def test_the_peak_of_a_program_is_its_own() -> None:
     """Not that of the process that started it, which Linux's getrusage begins with."""
-    code = "from weft.conform.timing import peak_rss_mib; print(peak_rss_mib())"
+    code = "from weft.bench.timing import peak_rss_mib; print(peak_rss_mib())"
     held = np.ones(20 << 20)  # 160 MiB
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert 5 < float(done.stdout) < 120 < peak_rss_mib(), held.shape

@@ -16,8 +16,8 @@ from present import opened
 
 import weft
 from weft import nn
+from weft.bench import encoder_nets, image_nets as nets
 from weft.cli.bench import bench
-from weft.conform import encoder_nets, nets
 from weft.core.errors import UsageError
 
 SMALL = {"resnet50": 64, "mobilenet_v3": 64, "yolo": 64}  # pixels, for a test's time

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weft.conform import size_picture
+from weft.bench import size_picture
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e-5, 1e-3, 1.0])

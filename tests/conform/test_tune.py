@@ -14,20 +14,20 @@ from click.testing import CliRunner
 from rows import covering
 
 from weft.backends import registry
+from weft.bench import roofline, tune, tune_cases
+from weft.bench.roofline import Roofline
 from weft.cli.explain import explain
 from weft.cli.tune import tune as command
-from weft.compile import compile_graph, tuning
+from weft.compile import compile_graph, tuned, tuning
 from weft.compile.passes import groups_of
-from weft.conform import roofline, tune, tune_cases
-from weft.conform.roofline import Roofline
-from weft.core import dtypes as dt, notices, tuned
+from weft.compile.programs import program_for
+from weft.compile.tuned import Row
+from weft.core import dtypes as dt, notices
 from weft.core.caps import PRESETS, Caps
 from weft.core.errors import FileFormatError, UsageError
-from weft.core.tuned import Row
 from weft.models import random_folder
-from weft.models.runner import model_caps
+from weft.models.run.runner import model_caps
 from weft.program.program import Program
-from weft.tensor.programs import program_for
 
 CAPS = PRESETS["cpu-avx2"]
 ROOF = Roofline(100.0, 10.0, 1000.0)

@@ -14,8 +14,8 @@ import pytest
 import weft
 from weft.core import places
 from weft.core.errors import StorageError
-from weft.core.files import owned, remove_folder, replacing_folder, sweep, write_bytes
 from weft.core.places import check_inside, move, remove, remove_empty, remove_tree, replace
+from weft.host.files import owned, remove_folder, replacing_folder, sweep, write_bytes
 
 Change = Callable[[Path, Path], None]
 CHANGES: dict[str, Change] = {

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from weft.core.caps import PRESETS, Caps
 from weft.core.dtypes import DType, float32, int8
 from weft.core.errors import FileFormatError
-from weft.core.records import from_data, to_data
+from weft.host.records import from_data, to_data
 
 
 class Pair(NamedTuple):

@@ -19,7 +19,7 @@ import weft
 from weft.conform.models import CONFIGS
 from weft.engine.drafts import Drafts
 from weft.models import random_folder
-from weft.models.drafting import drafts_by
+from weft.models.run.drafting import drafts_by
 
 CONTEXT = 192
 SIZE = {**CONFIGS["llama"], "vocab_size": VOCAB, "max_position_embeddings": CONTEXT}

@@ -15,7 +15,8 @@ from adapter_kit import adapter
 from hint_kit import EMPTY, Here, hint, refused
 
 from weft.backends import registry
-from weft.core import notices, tuned
+from weft.compile import tuned
+from weft.core import notices
 
 # -- models and files on the command line ---------------------------------------------------------
 
@@ -86,7 +87,7 @@ def _(here: Here) -> str:
 @hint("web/server.py", "weft export web -o {}")
 def _(here: Here) -> str:
     folder = Path(here.decoder())
-    here.patch.setattr("weft.models.box.box_folder", lambda: folder)  # a smaller one
+    here.patch.setattr("weft.hub.box.box_folder", lambda: folder)  # a smaller one
     Path("a page").mkdir()
     return here.said("serve-page", "a page", status=2)
 
@@ -100,7 +101,7 @@ def _(here: Here) -> str:
 
 def _fetches(here: Here) -> None:
     """Fetching, which tests do elsewhere with a hub of their own, gives a folder."""
-    from weft.models.hub import fetch
+    from weft.hub import fetch
 
     here.patch.setattr(fetch, "look_up", lambda name: types.SimpleNamespace(commit="0" * 40))
     here.patch.setattr(fetch, "fetch", lambda *given, **more: here.folder)
@@ -115,7 +116,7 @@ def _(here: Here) -> str:
 
 @hint("cli/bench.py", "weft devices")
 def _(here: Here) -> str:
-    from weft.conform import side_by_side
+    from weft.bench import side_by_side
 
     here.patch.setattr(side_by_side, "present", list)
     small = ["--sizes", "8,16", "--only", "softmax", "--repeats", "5", "--budget", "0.01"]
@@ -134,9 +135,9 @@ def _(here: Here) -> str:
     return message
 
 
-@hint("models/box.py", "weft run MODEL PROMPT")
+@hint("hub/box.py", "weft run MODEL PROMPT")
 def _(here: Here) -> str:
-    from weft.models import box
+    from weft.hub import box
 
     here.fill["MODEL"] = here.decoder()
     here.patch.setattr(box, "FILES", ("nosuch",))
@@ -178,14 +179,14 @@ def _edited(here: Here, file: str) -> None:
     Path(file).write_text(CONFIG.format(model=here.decoder("llama")))
 
 
-@hint("models/adapter_base.py", "weft pull {}")
+@hint("models/weights/adapter_base.py", "weft pull {}")
 def _(here: Here) -> str:
     _adapted(here, "org/elsewhere")
     _fetches(here)
     return here.said("run", "an adapter", "x", status=1)
 
 
-@hint("models/adapter_base.py", "weft merge BASE {} -o MERGED")
+@hint("models/weights/adapter_base.py", "weft merge BASE {} -o MERGED")
 def _(here: Here) -> str:
     here.fill |= {"BASE": _adapted(here, "./nowhere"), "MERGED": "merged"}
     return here.said("run", "an adapter", "x", status=1)
@@ -205,8 +206,8 @@ def _adapted(here: Here, named: str = "") -> str:
 
 def _divided(here: Here, **more: Any) -> str:
     """The message of loading a model as a part of several."""
-    from weft.models import loader
-    from weft.models.loader import Numbers, Room
+    from weft.models.run import loader
+    from weft.models.run.loader import Numbers, Room
 
     path = more.pop("path")
     numbers = Numbers(None, None, more.pop("quant", None))
@@ -214,7 +215,7 @@ def _divided(here: Here, **more: Any) -> str:
     return refused(loader.load_uncompiled, Path(path), "cpu", None, numbers, room, part=lambda c: c)
 
 
-@hint("models/loader.py", "weft quantize {} -o OUT --scheme {}")
+@hint("models/run/loader.py", "weft quantize {} -o OUT --scheme {}")
 def _(here: Here) -> str:
     here.fill["OUT"] = "out"
     return _divided(here, path=here.decoder(), quant="int8")
@@ -230,16 +231,16 @@ def _(here: Here) -> str:
     return here.said("run", base, "x", status=0)
 
 
-@hint("models/loader.py", "weft merge {} {} -o MERGED")
+@hint("models/run/loader.py", "weft merge {} {} -o MERGED")
 def _(here: Here) -> str:
     _adapted(here)
     here.fill["MERGED"] = "merged"
     return _divided(here, path="an adapter")
 
 
-@hint("models/machines/load.py", "weft merge {} ADAPTER -o MERGED")
+@hint("machines/load.py", "weft merge {} ADAPTER -o MERGED")
 def _(here: Here) -> str:
-    from weft.models.machines import load
+    from weft.machines import load
 
     base = _adapted(here)
     here.fill |= {"ADAPTER": "an adapter", "MERGED": "merged"}
@@ -292,8 +293,8 @@ QUICK = {"tune": ["--sizes", "64x64x64", "--kinds", "matmul", "--budget", "0.01"
 
 
 def _tuning(here: Here) -> None:
-    from weft.conform import roofline
-    from weft.conform.roofline import Roofline
+    from weft.bench import roofline
+    from weft.bench.roofline import Roofline
 
     here.patch.setenv("WEFT_CACHE", str(here.folder / "cache"))
     here.patch.setattr(roofline, "measure", lambda device: Roofline(100.0, 10.0, 1000.0))
@@ -306,7 +307,7 @@ def _tuning(here: Here) -> None:
     here.said = quickly  # type: ignore[method-assign]
 
 
-@hint("core/tuned.py", "weft tune --device {} *")
+@hint("compile/tuned.py", "weft tune --device {} *")
 def _(here: Here) -> str:
     _tuning(here)
     path = tuned.default_path(registry.get("cpu").caps)
@@ -316,7 +317,7 @@ def _(here: Here) -> str:
     return _active()
 
 
-@hint("core/tuned.py", "weft tune --device {} *")
+@hint("compile/tuned.py", "weft tune --device {} *")
 def _(here: Here) -> str:
     """A table that the user named is the one that is written anew."""
     import dataclasses
@@ -360,10 +361,10 @@ def _(here: Here) -> str:
     return str(caught.value)
 
 
-@hint("models/hub/errors.py", "hf auth login")
+@hint("hub/errors.py", "hf auth login")
 def _(here: Here) -> str:
-    from weft.models.hub import errors
-    from weft.models.hub.names import parse
+    from weft.hub import errors
+    from weft.hub.names import parse
 
     name = parse("org/name")
     assert name is not None

@@ -21,8 +21,8 @@ from hint_scan import ROOT, Hint
 
 from weft.cli.main import invoke
 from weft.core.errors import WeftError
-from weft.models.box import box_folder
-from weft.models.random_weights import random_folder
+from weft.hub.box import box_folder
+from weft.models.weights.random_weights import random_folder
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,

@@ -19,12 +19,12 @@ Without = tuple[str, str, str, str, str, tuple[Any, ...]]
 WITHOUT: list[Without] = [
     ("importers/onnx/__init__.py", "pip install .[import]",
      "onnx", "weft.importers", "from_onnx", ("x.onnx",)),
-    ("conform/size_picture.py", "pip install .[bench]",
-     "matplotlib.figure", "weft.conform.size_picture", "figure", ()),
-    ("models/training/report.py", "pip install .[train]",
-     "matplotlib.figure", "weft.models.training.report", "draw_curve", ([], Path("x.png"))),
-    ("models/training/report.py", "pip install .[{}]",
-     "matplotlib.figure", "weft.models.training.report", "new_figure", ("a picture", "bench")),
+    ("bench/size_picture.py", "pip install .[bench]",
+     "matplotlib.figure", "weft.bench.size_picture", "figure", ()),
+    ("training/report.py", "pip install .[train]",
+     "matplotlib.figure", "weft.training.report", "draw_curve", ([], Path("x.png"))),
+    ("training/report.py", "pip install .[{}]",
+     "matplotlib.figure", "weft.training.report", "new_figure", ("a picture", "bench")),
     ("backends/wgpu/adapters.py", "pip install wgpu",
      "wgpu.backends.wgpu_native", "weft.backends.wgpu.adapters", "library", ()),
 ]  # fmt: skip
@@ -50,7 +50,7 @@ def _(here: Here) -> str:
     return here.said("explain", path, "--onnx", "o.onnx", status=2)
 
 
-@hint("conform/side_by_side.py", "pip install .[bench]")
+@hint("bench/side_by_side.py", "pip install .[bench]")
 def _(here: Here) -> str:
     here.without("matplotlib.figure")
     return here.said("bench", "ops", "--sizes", "128", "--plot", "p.png", status=2)

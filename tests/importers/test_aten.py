@@ -11,8 +11,8 @@ import torch
 from aten_cases import CASES, Draw
 from hypothesis import given, settings
 
-from weft.core.foreign import shared_array
 from weft.core.tolerance import compare
+from weft.host.foreign import shared_array
 from weft.importers.aten import TABLE, entry
 from weft.importers.torch_export.graph import dtype_of
 from weft.tensor.core import Tensor

@@ -30,7 +30,7 @@ from weft.core.errors import (
 from weft.core.tolerance import compare
 from weft.importers import from_torch
 from weft.importers.imported import Imported
-from weft.models.quantize.imported import quantize_imported
+from weft.quantize.imported import quantize_imported
 
 program = lru_cache(exported)
 

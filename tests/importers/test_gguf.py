@@ -12,7 +12,7 @@ from gguf_files import finish
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from weft.core.errors import FileFormatError
-from weft.core.mapped import MappedFile, mapped_files
+from weft.host.mapped import MappedFile, mapped_files
 from weft.importers.gguf import Gguf, open_gguf
 
 RNG = np.random.default_rng(7)

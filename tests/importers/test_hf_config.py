@@ -11,10 +11,10 @@ from hypothesis import given, settings, strategies as st
 
 from weft.core.errors import FileFormatError, ModelError
 from weft.importers.hf_config import Fields, read_config
-from weft.models.encoders import ENCODERS
-from weft.models.families import DECODERS
-from weft.models.family_fields import WRAPPER_FIELDS
-from weft.models.training.merge import merge_folders
+from weft.models.arch.encoders import ENCODERS
+from weft.models.arch.families import DECODERS
+from weft.models.arch.family_fields import WRAPPER_FIELDS
+from weft.training.merge import merge_folders
 
 LLAMA = {
     "model_type": "llama",

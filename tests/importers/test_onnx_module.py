@@ -14,8 +14,8 @@ from weft import nn
 from weft.errors import GradientError, ModelError, TraceError, UsageError
 from weft.importers import from_onnx
 from weft.importers.foreign import dequantized
-from weft.models.quantize.imported import quantize_imported
-from weft.models.quantize.schemes import Scheme
+from weft.quantize.imported import quantize_imported
+from weft.quantize.schemes import Scheme
 
 onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")

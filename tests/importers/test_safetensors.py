@@ -231,7 +231,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_release_leaves_the_values_and_gives_the_pages_back(tmp_path: Path) -> None:
-    from weft.core.mapped import release
+    from weft.host.mapped import release
 
     rng = np.random.default_rng(0)
     want = {n: rng.random((s, 1000), np.float32) for n, s in (("a", 3), ("b", 5000), ("c", 1))}

@@ -13,7 +13,7 @@ from gguf_zoo import write_gguf
 from model_zoo import CORPUS
 
 from weft.models import load
-from weft.models.base import Model
+from weft.models.run.base import Model
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 TEXTS = [

@@ -14,8 +14,8 @@ import numpy as np
 from weft.core.packed import TABLES
 from weft.importers.hf_config import Fields
 from weft.importers.safetensors import save_file
-from weft.models.decoder_names import decoder_layout
-from weft.models.families import DECODERS
+from weft.models.arch.families import DECODERS
+from weft.models.weights.decoder_names import decoder_layout
 
 Tensors = dict[str, np.ndarray]
 Made = tuple[Tensors, np.ndarray]  # by the rest of the name after the layer's; float32 [N, K]

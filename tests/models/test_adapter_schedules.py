@@ -19,7 +19,7 @@ from weft.engine.engine import Engine
 from weft.engine.job import Job, Output
 from weft.engine.sampler import Sampling
 from weft.models import random_folder
-from weft.models.inputs import PAGE
+from weft.models.arch.inputs import PAGE
 
 CONFIG = {**CONFIGS["llama"], "num_hidden_layers": 2, "max_position_embeddings": 160}
 CONTEXT, SLOTS = 160, 4

@@ -20,11 +20,12 @@ import weft
 from weft.conform.models import CONFIGS
 from weft.core import notices
 from weft.core.errors import FileFormatError, ModelError, UsageError
-from weft.core.files import write_json
+from weft.host.files import write_json
 from weft.importers.safetensors import SafetensorsFile, save_file
-from weft.models import adapters, random_folder
-from weft.models.inputs import PAGE
-from weft.models.training.merge import merge_folders
+from weft.models import random_folder
+from weft.models.arch.inputs import PAGE
+from weft.models.weights import adapters
+from weft.training.merge import merge_folders
 
 IDS = np.random.default_rng(3).integers(0, 90, 40).tolist()
 LLAMA = {**CONFIGS["llama"], "max_position_embeddings": 128}

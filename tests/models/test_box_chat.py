@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import weft
-from weft.models.box import box_folder
+from weft.hub.box import box_folder
 
 SCRIPTS = Path(weft.__file__).parent.parent / "scripts"
 HELLO = "Hello! Ask me about Python's standard library"

@@ -18,8 +18,8 @@ from model_zoo import write_model, write_tokenizer
 import weft
 from weft.cli.main import invoke
 from weft.core.errors import LimitError
-from weft.models.model import Decoder
-from weft.models.talk import Talk
+from weft.models.run.model import Decoder
+from weft.models.run.talk import Talk
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
 

@@ -112,7 +112,7 @@ def test_bfloat16_inputs_keep_a_row_from_its_batch(tmp_path: Path) -> None:
 
 def test_chunked_prefill(zoo, monkeypatch) -> None:
     folder, reference = zoo("llama3")
-    monkeypatch.setattr("weft.models.runner.CHUNK", 16)
+    monkeypatch.setattr("weft.models.run.runner.CHUNK", 16)
     got = weft.load(folder, device="cpu", context=64).runner().prefill(0, IDS.tolist())
     np.testing.assert_allclose(got, reference_logits(reference, IDS)[-1], atol=1e-4, rtol=1e-4)
 
@@ -141,8 +141,8 @@ def test_encoders(tmp_path: Path, name: str) -> None:
 
 def test_programs_come_back_from_disk(zoo, tmp_path: Path, monkeypatch) -> None:
     """A second load neither traces nor compiles; a changed source or entry compiles again."""
-    from weft.backends.cache import DiskCache
-    from weft.tensor import programs
+    from weft.compile import programs
+    from weft.host.cache import DiskCache
 
     folder, _ = zoo("llama2")
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
@@ -153,7 +153,7 @@ def test_programs_come_back_from_disk(zoo, tmp_path: Path, monkeypatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(import_module("weft.compile.passes"), "compile_graph", refuse)
-        patch.setattr("weft.models.decoder.forward", refuse)
+        patch.setattr("weft.models.arch.decoder.forward", refuse)
         again = weft.load(folder, device="cpu", context=48)
         assert again.generate([1, 2, 3], max_new_tokens=5) == want
         assert set(again.programs()) == {"prefill", "decode"}
@@ -210,7 +210,7 @@ def test_a_common_prefix_is_kept_and_changes_no_bit(tmp_path: Path, name: str, d
 
 def test_an_interrupted_prefill_keeps_only_what_it_finished(zoo, monkeypatch) -> None:
     folder, _ = zoo("llama2")
-    monkeypatch.setattr("weft.models.runner.CHUNK", 8)
+    monkeypatch.setattr("weft.models.run.runner.CHUNK", 8)
     model, ids = weft.load(folder, device="cpu", context=64), IDS.tolist()
     want = model.generate(ids[:30], max_new_tokens=8)
     model.generate(ids[::-1], max_new_tokens=1)

@@ -14,9 +14,9 @@ from model_zoo import DECODERS as ZOO, ENCODERS as ENCODER_ZOO, FAMILIES
 from weft.core import notices
 from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields
-from weft.models.encoders import ENCODERS
-from weft.models.families import DECODERS
-from weft.models.family_fields import DECODER_FIELDS, ENCODER_FIELDS
+from weft.models.arch.encoders import ENCODERS
+from weft.models.arch.families import DECODERS
+from weft.models.arch.family_fields import DECODER_FIELDS, ENCODER_FIELDS
 
 CASES = {**ZOO, **FAMILIES, **ENCODER_ZOO}
 READERS: dict[str, Any] = {**DECODERS, **ENCODERS}
@@ -183,7 +183,7 @@ def test_ropes_in_every_spelling(name: str, case: str) -> None:
     import numpy as np
     import transformers
 
-    from weft.models.rope import inverse_frequencies
+    from weft.models.arch.rope import inverse_frequencies
 
     raw = written(name)
     for field in ("rope_parameters", "rope_scaling", "rope_theta"):

@@ -15,7 +15,8 @@ from weft.backends.interp import InterpDevice
 from weft.core.caps import PRESETS
 from weft.core.dtypes import float16
 from weft.core.errors import DeviceError, DTypeError, LimitError
-from weft.models import progress, random_folder
+from weft.host import progress
+from weft.models import random_folder
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_layer": 1, "n_head": 2}
 GPT2 |= {"n_positions": 64}

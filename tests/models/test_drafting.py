@@ -15,8 +15,8 @@ import weft
 from weft.cli.main import invoke
 from weft.conform.models import CONFIGS
 from weft.core.errors import UsageError
+from weft.hub.box import box_folder
 from weft.models import random_folder
-from weft.models.box import box_folder
 
 SIZE = {**CONFIGS["llama"], "max_position_embeddings": 256}
 PROMPTS = [[5, 6, 7, 8] * 6, [1, 2, 3]]

@@ -15,8 +15,8 @@ from model_zoo import reference_logits, write_model, write_tokenizer
 import weft
 from weft.cli.main import invoke
 from weft.errors import FileFormatError, ModelError, UsageError, WeftError
-from weft.models import evaluate_text
-from weft.models.evaluate import Evaluation, evaluate
+from weft.evaluate import text as evaluate_text
+from weft.evaluate.model import Evaluation, evaluate
 
 TEXT = "naïve café: 日本語 and a weft.\ndef f(x):\n    return x\n" * 3
 
@@ -199,7 +199,7 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_figures_that_overflow() -> None:
     """A loss of which exp is infinite has a perplexity that says so."""
-    from weft.models.evaluate import Mean
+    from weft.evaluate.model import Mean
 
     found = Evaluation(2, 8, 4, Mean(800.0, 1.0), None, None)
     assert found.perplexity.value == np.inf and found.data()["loss"] == 800.0
@@ -210,9 +210,9 @@ def test_a_damaged_model_is_named(folder: Path) -> None:
     weights = dict(model.weights)
     bad = np.array(weights["norm.w"])
     bad[3] = np.nan
-    model = weft.models.loader._built(
+    model = weft.models.run.loader._built(
         folder, model.config, weights | {"norm.w": bad}, model.device, lambda: None,
-        model.tokens, weft.models.loader.Room(64),
+        model.tokens, weft.models.run.loader.Room(64),
     )  # fmt: skip
     with pytest.raises(ModelError, match="norm"):
         evaluate(model, [1, 2, 3])

@@ -18,11 +18,11 @@ from weft.core.errors import ModelError, UsageError
 from weft.core.notices import say
 from weft.importers.hf_config import Fields
 from weft.importers.safetensors import open_checkpoint, save_file
-from weft.models import feed_forward
-from weft.models.families import DECODERS
-from weft.models.feed_forward import blocks
-from weft.models.quantize.gguf import check_said
-from weft.models.quantize.job import Options, check
+from weft.models.arch import feed_forward
+from weft.models.arch.families import DECODERS
+from weft.models.arch.feed_forward import blocks
+from weft.quantize.gguf import check_said
+from weft.quantize.job import Options, check
 
 IDS = np.random.default_rng(0).integers(0, 200, 30).tolist()
 PROMPTS = [IDS[:9], IDS[12:23]]
@@ -199,9 +199,9 @@ def test_rows_by_expert(
 def test_a_ring_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A convolution's rows in a ring much shorter than the context: long prompts in steps, and a
     sequence that goes on from its middle only where the ring still holds what is looked back at."""
-    monkeypatch.setattr("weft.models.inputs.CHUNK", 8)
-    monkeypatch.setattr("weft.models.runner.CHUNK", 8)
-    monkeypatch.setattr("weft.models.runner.SCORE_CHUNK", 8)
+    monkeypatch.setattr("weft.models.arch.inputs.CHUNK", 8)
+    monkeypatch.setattr("weft.models.run.runner.CHUNK", 8)
+    monkeypatch.setattr("weft.models.run.runner.SCORE_CHUNK", 8)
     reference = write_model("lfm2", tmp_path)
     runner = weft.load(tmp_path, device="cpu", context=64).runner()
     want = reference_logits(reference, IDS)

@@ -17,13 +17,13 @@ from model_zoo import DECODERS, VOCAB, write_model
 
 from weft.core.dtypes import float16
 from weft.core.errors import FileFormatError, ModelError, UsageError
+from weft.hub.box import box_folder
 from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import load
-from weft.models.box import box_folder
-from weft.models.gguf_config import FAMILIES
-from weft.models.inputs import with_tables
-from weft.models.matrices import outlines, owner as owner_of
-from weft.models.runner import CompiledRunner, EagerRunner, weight_avals
+from weft.models.arch.inputs import with_tables
+from weft.models.arch.matrices import outlines, owner as owner_of
+from weft.models.run.runner import CompiledRunner, EagerRunner, weight_avals
+from weft.models.weights.gguf_config import FAMILIES
 from weft.program.arena import Arena
 
 IDS = np.random.default_rng(0).integers(0, VOCAB, 40)
@@ -89,7 +89,7 @@ def test_the_reference_tells_layers_apart(tmp_path: Path) -> None:
 
 
 def wide(folder: Path) -> Path:
-    from weft.models.random_weights import random_folder
+    from weft.models.weights.random_weights import random_folder
 
     return random_folder(folder, WIDE, seed=3, scale=0.1)
 

@@ -11,7 +11,7 @@ import pytest
 import regex
 from gguf_vocab import CONTROL, NORMAL, TEXTS, USER, byte_level, loaded
 
-from weft.models.gguf_tokenizer import PRE
+from weft.models.text.gguf_tokenizer import PRE
 
 
 def test_byte_level_ids_are_those_of_hugging_face(
@@ -158,6 +158,6 @@ def test_the_chat_template_is_the_files(folder: Path, bytes_tokenizer: Any, tmp_
 
 
 def test_every_name_has_patterns_that_are_trusted() -> None:
-    from weft.models.tokenizer_plain import PATTERNS
+    from weft.models.text.tokenizer_plain import PATTERNS
 
     assert all(set(pre.patterns) <= PATTERNS for pre in PRE.values())

@@ -19,13 +19,14 @@ from weft.cli.main import invoke
 from weft.core.errors import ModelError, WeftError
 from weft.core.text import shown
 from weft.importers.hf_config import parse_json, read_config
-from weft.models import sentence_folder, tokenizer_fields
-from weft.models.family_fields import ALIASES
-from weft.models.inert_fields import REFUSED
-from weft.models.sentence_folder import read_pooling, say_vectors
-from weft.models.token_ids import read_token_ids
-from weft.models.tokenizer import Tokenizer
-from weft.models.training.tokens import end_token
+from weft.models.arch.family_fields import ALIASES
+from weft.models.arch.inert_fields import REFUSED
+from weft.models.run import sentence_folder
+from weft.models.run.sentence_folder import read_pooling, say_vectors
+from weft.models.text import tokenizer_fields
+from weft.models.text.token_ids import read_token_ids
+from weft.models.text.tokenizer import Tokenizer
+from weft.training.tokens import end_token
 
 
 def nested(depth: int, begin: str = "[", end: str = "]", inner: str = "") -> str:

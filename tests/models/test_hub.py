@@ -18,14 +18,14 @@ from hub_server import Hub, serving
 
 from weft.cli.main import invoke
 from weft.core.errors import HubError, ModelError, StorageError, WeftError
+from weft.hub import fetch
+from weft.hub.box import box_folder
+from weft.hub.names import Name, cache, name_of, named, parse
+from weft.hub.resolve import resolve
 from weft.importers.safetensors import INDEX
-from weft.models.adapter_base import base_of
-from weft.models.adapters import CONFIG, WEIGHTS as ADAPTER
-from weft.models.box import box_folder
-from weft.models.hub import fetch
-from weft.models.hub.names import Name, cache, name_of, named, parse
-from weft.models.hub.resolve import resolve
-from weft.models.random_weights import random_folder
+from weft.models.weights.adapter_base import base_of
+from weft.models.weights.adapters import CONFIG, WEIGHTS as ADAPTER
+from weft.models.weights.random_weights import random_folder
 
 TINY = {
     "model_type": "llama", "vocab_size": 32, "hidden_size": 32, "intermediate_size": 32,
@@ -118,7 +118,7 @@ def test_names() -> None:
 def test_the_cache_is_where_huggingface_hub_has_it() -> None:
     code = (
         "import importlib, json, os, sys; import huggingface_hub.constants as c\n"
-        "from weft.models.hub.names import cache\n"
+        "from weft.hub.names import cache\n"
         "clean = dict(os.environ)\n"
         "for more in json.loads(sys.argv[1]):\n"
         "    os.environ.clear(); os.environ.update(clean | more); importlib.reload(c)\n"
@@ -441,7 +441,7 @@ def test_an_adapter_finds_its_model_in_the_cache_and_fetches_none(hub: Hub, tmp_
 
 def test_training_starts_from_a_name(hub: Hub) -> None:
     from weft.cli.train import _with_paths
-    from weft.models.training.settings import settings_from
+    from weft.training.settings import settings_from
 
     hub.add("loom/a", MODEL)
     given = {"model": {"from": "loom/a"}, "data": {"paths": ["x"]}}
@@ -459,7 +459,7 @@ def test_what_is_cached_needs_no_huggingface_hub(hub: Hub) -> None:
     hub.add("loom/a", MODEL)
     resolve("loom/a")
     code = (
-        "import sys; import weft.cli.main; from weft.models.hub.resolve import resolve\n"
+        "import sys; import weft.cli.main; from weft.hub.resolve import resolve\n"
         "assert resolve('loom/a').is_dir() and 'huggingface_hub' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,12 +16,12 @@ import pytest
 from hub_server import Hub
 from test_hub import MODEL, hub, refused  # noqa: F401
 
-from weft.backends import cache as disk
 from weft.cli.main import invoke
 from weft.core.errors import HubError
-from weft.models.hub.names import Name, cache
-from weft.models.hub.resolve import resolve
-from weft.models.quantize.kept import KEPT
+from weft.host import cache as disk
+from weft.hub.names import Name, cache
+from weft.hub.resolve import resolve
+from weft.quantize.kept import KEPT
 
 FILES = sorted(MODEL)
 STORE = Name("loom/a").store.name

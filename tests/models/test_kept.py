@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 from test_quantize_hostile import QUICK, small
 
-from weft.backends import cache as disk
 from weft.core.budget import Shelf
+from weft.host import cache as disk
 from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
-from weft.models import content, load
-from weft.models.content import content_digest, model_digests
-from weft.models.kept_tensors import Tensors
-from weft.models.quantize import kept as kept_, search as search_
-from weft.models.quantize.job import quantize
-from weft.models.quantize.resume import STATE
-from weft.models.quantize.search import Search
+from weft.models import load
+from weft.models.weights import content
+from weft.models.weights.content import content_digest, model_digests
+from weft.models.weights.kept_tensors import Tensors
+from weft.quantize import kept as kept_, search as search_
+from weft.quantize.job import quantize
+from weft.quantize.resume import STATE
+from weft.quantize.search import Search
 
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
 PROMPT = [1, 2, 3]
@@ -137,7 +138,7 @@ def anothers(path: Path) -> None:
     file = SafetensorsFile(path)
     parts = {n: np.zeros_like(v) for n, v in file.items()}
     said = dict(file.metadata)
-    from weft.models.kept_tensors import _digests
+    from weft.models.weights.kept_tensors import _digests
 
     said["digests"] = json.dumps(_digests(parts))
     save_file(path, parts, said)

@@ -17,12 +17,13 @@ import weft
 from weft.core.dtypes import as_dtype
 from weft.core.tolerance import compare
 from weft.errors import ModelError, UsageError
-from weft.models import kv_cache, random_folder
-from weft.models.config import DecoderConfig
-from weft.models.inputs import position_bytes, states
-from weft.models.loader import Room, _built
-from weft.models.model import Decoder
-from weft.models.weight_dtypes import wanted_cache
+from weft.models import random_folder
+from weft.models.arch import kv_cache
+from weft.models.arch.config import DecoderConfig
+from weft.models.arch.inputs import position_bytes, states
+from weft.models.run.loader import Room, _built
+from weft.models.run.model import Decoder
+from weft.models.weights.weight_dtypes import wanted_cache
 
 CACHES = ("f32", "f16", "bf16", "int8")
 CONFIG = {

@@ -13,7 +13,7 @@ import weft
 from weft.backends import registry
 from weft.core.dtypes import float32
 from weft.core.tolerance import compare
-from weft.models.config import TokenIds
+from weft.models.arch.config import TokenIds
 
 pytestmark = pytest.mark.slow
 

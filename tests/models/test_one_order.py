@@ -16,7 +16,7 @@ import weft
 from weft.conform.models import _BERT, CONFIGS
 from weft.core.dtypes import as_dtype
 from weft.models import random_folder
-from weft.models.runner import Runner
+from weft.models.run.runner import Runner
 
 DTYPES = ["float32", "bfloat16", "float16"]
 DEVICES = ["cpu", "vulkan"]

@@ -10,8 +10,8 @@ from sentences import minilm_folder
 import weft
 from weft.compile.passes import compile_graph
 from weft.core.caps import PRESETS
-from weft.models.encoder import encoder_graph
-from weft.models.runner import model_caps, weight_avals
+from weft.models.arch.encoder import encoder_graph
+from weft.models.run.runner import model_caps, weight_avals
 from weft.program.program import Library
 
 

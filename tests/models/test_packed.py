@@ -14,12 +14,12 @@ from weft.conform.models import forced
 from weft.core.dtypes import DType, bfloat16, float16, float32, int8
 from weft.core.packed import Form, Packed, dequantized, packed_codes
 from weft.core.tolerance import Tolerance
-from weft.models import matrices
-from weft.models.adapters import Adapter, added
-from weft.models.config import DecoderConfig
-from weft.models.decoder_names import decoder_layout
-from weft.models.inputs import with_tables
-from weft.models.runner import CompiledRunner, EagerRunner, weight_avals
+from weft.models.arch import matrices
+from weft.models.arch.config import DecoderConfig
+from weft.models.arch.inputs import with_tables
+from weft.models.run.runner import CompiledRunner, EagerRunner, weight_avals
+from weft.models.weights.adapters import Adapter, added
+from weft.models.weights.decoder_names import decoder_layout
 from weft.program.arena import Arena
 
 IDS = list(range(5, 25))

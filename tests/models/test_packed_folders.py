@@ -18,9 +18,9 @@ from weft.importers.hf_config import Fields
 from weft.importers.packed.checkpoint import PackedCheckpoint, method_of
 from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import load
-from weft.models.decoder_names import decoder_layout
-from weft.models.families import DECODERS
-from weft.models.widening import PackedWeights, rows_of
+from weft.models.arch.families import DECODERS
+from weft.models.weights.decoder_names import decoder_layout
+from weft.models.weights.widening import PackedWeights, rows_of
 
 UNPACKED = {"gptq act-order", "pack order"}  # columns in another order
 STRADDLE = {"nf4", "nf4 nested"}  # where K is not whole blocks

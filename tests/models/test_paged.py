@@ -15,9 +15,9 @@ from weft.conform.models import CONFIGS
 from weft.core.errors import LimitError, OutOfMemoryError, UsageError
 from weft.engine.job import PagedRunner
 from weft.models import random_folder
-from weft.models.fit import pages_in
-from weft.models.inputs import PAGE
-from weft.models.paged import Paged
+from weft.models.arch.inputs import PAGE
+from weft.models.run.fit import pages_in
+from weft.models.run.paged import Paged
 
 IDS = np.random.default_rng(7).integers(0, 90, 180).tolist()
 KINDS = ["llama3", "gpt2", "gemma3", "gpt_oss", "qwen3_5", "lfm2", "gemma4"]

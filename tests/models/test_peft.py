@@ -14,9 +14,9 @@ from model_zoo import VOCAB, write_model
 import weft
 from weft.core.errors import ModelError
 from weft.importers.safetensors import SafetensorsFile, save_file
-from weft.models import adapters
-from weft.models.training.merge import merge_folders
-from weft.models.training.model import folder_weights
+from weft.models.weights import adapters
+from weft.training.merge import merge_folders
+from weft.training.model import folder_weights
 
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(0, VOCAB, 13).astype(np.int32)

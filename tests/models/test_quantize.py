@@ -17,23 +17,23 @@ from weft.cli.quantize import quantize as command
 from weft.core.dtypes import float16, float32
 from weft.core.errors import ModelError, UsageError
 from weft.core.packed import Form, Packed, dequantized
+from weft.hub.box import box_folder
 from weft.importers.gguf_blocks import BY_NAME
 from weft.importers.packed.gguf import packed_of
 from weft.importers.packed.gguf_out import blocks_of
 from weft.importers.safetensors import open_checkpoint
 from weft.models import load
-from weft.models.box import box_folder
-from weft.models.quantize import job, search as search_, super_blocks
-from weft.models.quantize.calibrate import Calibration
-from weft.models.quantize.compressed import packed_from
-from weft.models.quantize.gptq import Moments, gptq, unit_of
-from weft.models.quantize.job import Options, quantize
-from weft.models.quantize.kept import quantised
-from weft.models.quantize.plan import choose
-from weft.models.quantize.schemes import K_TYPES, Scheme, bits_per_weight
-from weft.models.quantize.search import Search
-from weft.models.random_weights import random_folder
-from weft.models.training.model import folder_weights
+from weft.models.weights.random_weights import random_folder
+from weft.quantize import job, search as search_, super_blocks
+from weft.quantize.calibrate import Calibration
+from weft.quantize.compressed import packed_from
+from weft.quantize.gptq import Moments, gptq, unit_of
+from weft.quantize.job import Options, quantize
+from weft.quantize.kept import quantised
+from weft.quantize.plan import choose
+from weft.quantize.schemes import K_TYPES, Scheme, bits_per_weight
+from weft.quantize.search import Search
+from weft.training.model import folder_weights
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def test_rows_do_not_depend_on_those_beside_them(monkeypatch: pytest.MonkeyPatch
     w = np.random.default_rng(1).standard_normal((70, 64)).astype(np.float32)
     form = Form(4, 32, offset=8)
     whole = Search(form, float16)(w)
-    monkeypatch.setattr("weft.models.quantize.search.CHUNK", 64 * 9)
+    monkeypatch.setattr("weft.quantize.search.CHUNK", 64 * 9)
     pieces = Search(form, float16)(w)
     assert all(np.array_equal(whole[p], pieces[p]) for p in whole)
 

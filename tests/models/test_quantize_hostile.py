@@ -14,18 +14,18 @@ from click.testing import CliRunner
 from weft.cli.quantize import quantize as command
 from weft.core.dtypes import float16
 from weft.core.errors import ModelError, UsageError
-from weft.core.files import owned
 from weft.core.packed import Form, dequantized
+from weft.host.files import owned
+from weft.hub.box import box_folder
 from weft.importers.packed import compressed
 from weft.importers.packed.gptq import awq, gptq
 from weft.importers.packed.layer import Layer
 from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import load
-from weft.models.box import box_folder
-from weft.models.quantize import search as search_
-from weft.models.quantize.job import Options, check, quantize
-from weft.models.quantize.plan import choose
-from weft.models.quantize.search import Search
+from weft.quantize import search as search_
+from weft.quantize.job import Options, check, quantize
+from weft.quantize.plan import choose
+from weft.quantize.search import Search
 
 QUICK = Options("int8", method="search")
 

@@ -17,8 +17,8 @@ import weft
 from weft.backends.presets import caps_of
 from weft.cli.main import invoke
 from weft.core.errors import DeviceError, FileFormatError, UsageError
-from weft.core.mapped import mapped_files
-from weft.models import saved
+from weft.host.mapped import mapped_files
+from weft.models.run import saved
 
 IDS = np.random.default_rng(0).integers(0, VOCAB, 40)
 OPTIONS = {"max_new_tokens": 12, "temperature": 1.3, "top_p": 0.95}

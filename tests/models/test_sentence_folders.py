@@ -14,7 +14,7 @@ from weft.cli.main import invoke
 from weft.core import notices
 from weft.core.errors import ModelError, UsageError
 from weft.models import load
-from weft.models.embedder import Encoder
+from weft.models.run.embedder import Encoder
 
 TEXTS = [
     "the quick brown fox",

@@ -16,7 +16,7 @@ from model_zoo import ENCODERS, reference_logits, write_model
 import weft
 from weft.core.errors import FileFormatError, ModelError
 from weft.importers.safetensors import open_checkpoint, save_file
-from weft.models.training.model import folder_weights
+from weft.training.model import folder_weights
 
 IDS = [3, 17, 205, 4, 99]
 Tensors = dict[str, np.ndarray]

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from model_zoo import CORPUS, VOCAB, write_tokenizer
 
 from weft.core.errors import ModelError, UsageError
-from weft.models.tokenizer import Tokenizer
+from weft.models.text.tokenizer import Tokenizer
 
 TEXTS = [*CORPUS[:4], "", " ", "  leading", "a\tb\r\n", "日本語", "👩‍🚀", "e\u0301", "\x00\x7f"]
 KINDS = ["bytes", "fallback"]

@@ -12,7 +12,7 @@ from model_zoo import CORPUS, VOCAB as SIZE, write_tokenizer
 
 from weft.core import notices
 from weft.core.errors import ModelError
-from weft.models.tokenizer import Tokenizer
+from weft.models.text.tokenizer import Tokenizer
 
 VOCAB = SIZE + 20  # of the model
 TEXTS = [

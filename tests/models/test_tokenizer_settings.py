@@ -12,12 +12,12 @@ from hypothesis import given, settings as rules, strategies as st
 from model_zoo import write_tokenizer
 
 from weft.core.errors import ModelError
-from weft.models import writing
-from weft.models.config import TokenIds
-from weft.models.quantize.gguf_tokens import tokenizer_metadata
-from weft.models.tokenizer import Tokenizer
-from weft.models.tokenizer_fields import FIX
-from weft.models.tokenizer_settings import read_settings
+from weft.models.arch.config import TokenIds
+from weft.models.text.tokenizer import Tokenizer
+from weft.models.text.tokenizer_fields import FIX
+from weft.models.text.tokenizer_settings import read_settings
+from weft.models.weights import writing
+from weft.quantize.gguf_tokens import tokenizer_metadata
 
 WORDS = ["HelloWorld", "abcDEF", "ÀÉmile", "12345", "won't", "  ", " ", "\n\n", "...//", "<s>",
          "</s>", "<new>", "<Other>", "naïve", "ICloud", "日本", "x <new>y", "\t-- "]  # fmt: skip

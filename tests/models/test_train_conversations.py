@@ -15,18 +15,18 @@ from rows import few
 from train_kit import LINE, tiny
 
 from weft.core.errors import FileFormatError, ModelError, UsageError, WeftError
-from weft.models.names import checkpoint_names
-from weft.models.tokenizer import Tokenizer
-from weft.models.training import loop
-from weft.models.training.conversations import read_conversations
-from weft.models.training.model import config_of, folder_weights, fresh_weights
-from weft.models.training.packing import RowBatches, Rows, write_rows
-from weft.models.training.prepare import new_config, prepare_data
-from weft.models.training.report import read_log
-from weft.models.training.settings import ModelSettings, settings_from
-from weft.models.training.tokens import train_tokenizer
-from weft.models.training.turns import Turns
-from weft.models.writing import write_model
+from weft.models.text.tokenizer import Tokenizer
+from weft.models.weights.names import checkpoint_names
+from weft.models.weights.writing import write_model
+from weft.training import loop
+from weft.training.conversations import read_conversations
+from weft.training.model import config_of, folder_weights, fresh_weights
+from weft.training.packing import RowBatches, Rows, write_rows
+from weft.training.prepare import new_config, prepare_data
+from weft.training.report import read_log
+from weft.training.settings import ModelSettings, settings_from
+from weft.training.tokens import train_tokenizer
+from weft.training.turns import Turns
 
 MARKS = ["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
 PLAIN = (

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from weft.core.errors import FileFormatError, ModelError, UsageError
-from weft.models.training import corpus as corpus_module, loop, prepare as prepare_module
-from weft.models.training.corpus import Corpus, read_corpus, skipped_line
-from weft.models.training.prepare import Data, prepare_data
-from weft.models.training.settings import settings_from
+from weft.training import corpus as corpus_module, loop, prepare as prepare_module
+from weft.training.corpus import Corpus, read_corpus, skipped_line
+from weft.training.prepare import Data, prepare_data
+from weft.training.settings import settings_from
 
 LINE = "a warp and a weft and a loom to hold them\n"
 

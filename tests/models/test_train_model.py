@@ -14,13 +14,13 @@ from rows import few
 import weft
 from weft import optim
 from weft.core.errors import UsageError
-from weft.models import adapters
-from weft.models.names import checkpoint_names
-from weft.models.training import TrainableDecoder
-from weft.models.training.merge import merge_folders
-from weft.models.training.model import folder_weights
-from weft.models.training.settings import OptimizerSettings, TrainSettings
-from weft.models.training.step import make_optimizer, make_step
+from weft.models.weights import adapters
+from weft.models.weights.names import checkpoint_names
+from weft.training import TrainableDecoder
+from weft.training.merge import merge_folders
+from weft.training.model import folder_weights
+from weft.training.settings import OptimizerSettings, TrainSettings
+from weft.training.step import make_optimizer, make_step
 
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(0, VOCAB, (2, 13)).astype(np.int32)

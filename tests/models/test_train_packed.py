@@ -20,18 +20,18 @@ import weft
 from weft.cli.train import merge
 from weft.core.errors import UsageError
 from weft.core.packed import Form, Packed, dequantized, packed_codes
+from weft.hub.box import box_folder
 from weft.importers.hf_config import read_config
 from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
-from weft.models import adapters
-from weft.models.box import box_folder
-from weft.models.decoder_names import decoder_layout
-from weft.models.names import checkpoint_names
-from weft.models.quantize.compressed import quantization_config, tensors_of
-from weft.models.training import TrainableDecoder, loop
-from weft.models.training.model import base_weights, config_of
-from weft.models.training.report import read_log
-from weft.models.training.settings import Settings
+from weft.models.weights import adapters
+from weft.models.weights.decoder_names import decoder_layout
+from weft.models.weights.names import checkpoint_names
 from weft.program.program import Program
+from weft.quantize.compressed import quantization_config, tensors_of
+from weft.training import TrainableDecoder, loop
+from weft.training.model import base_weights, config_of
+from weft.training.report import read_log
+from weft.training.settings import Settings
 
 FORM = Form(4, 32, offset=8)
 IDS = np.random.default_rng(0).integers(0, VOCAB, (2, 13)).astype(np.int32)

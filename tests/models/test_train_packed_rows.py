@@ -13,9 +13,9 @@ from rows import few
 
 import weft
 from weft.core.errors import ModelError, UsageError
-from weft.models.training import TrainableDecoder
-from weft.models.training.model import folder_weights
-from weft.models.training.packing import RowBatches, Rows, row_evaluation, write_rows
+from weft.training import TrainableDecoder
+from weft.training.model import folder_weights
+from weft.training.packing import RowBatches, Rows, row_evaluation, write_rows
 
 LENGTH = 24
 SIZES = {"vocab_size": VOCAB, "vocab_size_per_layer_input": VOCAB}

@@ -16,9 +16,9 @@ from train_kit import tiny
 import weft
 from weft.core.errors import FileFormatError, ModelError, StorageError, UsageError
 from weft.importers.safetensors import SafetensorsFile
-from weft.models.training import checkpoints, loop
-from weft.models.training.report import Log, draw_curve, interruptible, read_log
-from weft.models.training.settings import example, read_settings, settings_from
+from weft.training import checkpoints, loop
+from weft.training.report import Log, draw_curve, interruptible, read_log
+from weft.training.settings import example, read_settings, settings_from
 
 WORDS = ["the", "loom", "holds", "warp", "and", "weft", "while", "shuttles", "carry", "thread"]
 
@@ -135,7 +135,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run(
 
 def test_a_gradient_alone_is_named(corpus: Path, tmp_path: Path) -> None:
     """The forward pass is fine, a derivative overflows: the parameter is named."""
-    from weft.models.training.step import find_fault
+    from weft.training.step import find_fault
 
     settings = config(corpus, tmp_path / "run")
     loop.train(settings, until=1)

@@ -9,10 +9,10 @@ import pytest
 from model_zoo import VOCAB, write_model
 from present import opened
 
-from weft.models.training import TrainableDecoder
-from weft.models.training.model import folder_weights
-from weft.models.training.settings import OptimizerSettings, TrainSettings
-from weft.models.training.step import make_optimizer, make_step
+from weft.training import TrainableDecoder
+from weft.training.model import folder_weights
+from weft.training.settings import OptimizerSettings, TrainSettings
+from weft.training.step import make_optimizer, make_step
 
 opened("vulkan")
 

@@ -28,19 +28,19 @@ from serve_kit import Listening
 from several import environment, followers, needs_mpi, started, together
 
 import weft
+from weft.bench.timing import peak_rss_mib
 from weft.conform.models import CONFIGS
-from weft.conform.timing import peak_rss_mib
 from weft.core.errors import OutOfMemoryError, UsageError
+from weft.hub.box import box_folder
 from weft.importers.hf_config import Fields
+from weft.machines import pipeline
+from weft.machines.load import Way, follow, leading
+from weft.machines.placement import Measure, Sizes, place
 from weft.models import random_folder
-from weft.models.box import box_folder
-from weft.models.families import DECODERS
-from weft.models.inputs import PAGE
-from weft.models.machines import pipeline
-from weft.models.machines.load import Way, follow, leading
-from weft.models.machines.placement import Measure, Sizes, place
-from weft.models.machines.shares import check_columns
-from weft.models.quantize.job import Options, quantize
+from weft.models.arch.families import DECODERS
+from weft.models.arch.inputs import PAGE
+from weft.models.arch.shares import check_columns
+from weft.quantize.job import Options, quantize
 from weft.ranks import join
 from weft.ranks.base import LOST
 

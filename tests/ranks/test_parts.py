@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from weft.models.training import parts
+from weft.training import parts
 
 
 def tree(node: parts.Node, known: dict[parts.Node, Any] | None = None) -> Any:

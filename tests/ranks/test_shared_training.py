@@ -21,12 +21,12 @@ from train_kit import tiny
 
 from weft.core.errors import ModelError, UsageError
 from weft.importers.safetensors import SafetensorsFile
-from weft.models.training import checkpoints as ck, loop, meeting, parts
-from weft.models.training.report import read_log
-from weft.models.training.settings import Settings
-from weft.models.training.shard import check_ranks
-from weft.models.training.shared import ALONE, Shared, follow, leading
 from weft.ranks import join, meeting as ranks_meeting
+from weft.training import checkpoints as ck, loop, meeting, parts
+from weft.training.report import read_log
+from weft.training.settings import Settings
+from weft.training.shard import check_ranks
+from weft.training.shared import ALONE, Shared, follow, leading
 
 WORDS = ["the", "loom", "holds", "warp", "and", "weft", "while", "shuttles", "carry", "thread"]
 USUAL: dict[str, dict[str, Any]] = {
@@ -85,7 +85,7 @@ def case_train() -> None:
         sections["train"]["seed"] = 1
         meeting.differences = lambda old, new: []
     if kill and ranks.rank == 1:
-        from weft.models.training.shard import Shard
+        from weft.training.shard import Shard
 
         step, left = Shard.step, [kill]
 

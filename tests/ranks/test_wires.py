@@ -17,12 +17,12 @@ from several import environment, needs_mpi, written
 from wires import ADDRESSES, Network, why_not
 
 import weft
+from weft.hub.box import box_folder
 from weft.importers.safetensors import SafetensorsFile
-from weft.models.box import box_folder
-from weft.models.training import checkpoints as ck, loop
-from weft.models.training.report import read_log
-from weft.models.training.settings import read_settings
 from weft.ranks.base import LOST
+from weft.training import checkpoints as ck, loop
+from weft.training.report import read_log
+from weft.training.settings import read_settings
 
 pytestmark = [pytest.mark.slow, needs_mpi]
 STEPS = 60

@@ -8,7 +8,7 @@ import pytest
 import train_kit
 from robust_kit import BERT, tiny
 
-from weft.models.training import loop
+from weft.training import loop
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from weft.core.errors import (
     UsageError,
     WeftError,
 )
-from weft.models.chat import ChatTemplate
+from weft.models.text.chat import ChatTemplate
 
 Capture = pytest.CaptureFixture[str]
 
@@ -271,7 +271,7 @@ def test_templates_that_misbehave(source: str) -> None:
 
 @pytest.mark.parametrize("source", [_LOOP, "{% macro f(n) %}" + _LOOP + "{% endmacro %}{{ f(1) }}"])
 def test_templates_that_never_end(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.models.chat.MAX_SECONDS", 1)
+    monkeypatch.setattr("weft.models.text.chat.MAX_SECONDS", 1)
     with pytest.raises(ModelError, match="ran for more than 1 s"):
         ChatTemplate(source).render(MESSAGES, True, {}, {})
 

@@ -20,8 +20,8 @@ from robust_kit import fails, tiny
 import weft
 from weft import nn, optim
 from weft.cli.main import invoke
-from weft.core.boundary import guarded
 from weft.errors import CallError, OutOfMemoryError, UsageError, WeftError
+from weft.host.boundary import guarded
 
 HOSTILE: list[Any] = [
     None, object(), "x", b"\0", -1, 1.5, float("nan"), float("inf"), 2**63, 10**30, True, [], {},

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from rows import few
 
-from weft.core.confined import Confined, Failed, Limits, Stopped
 from weft.core.errors import ModelError, UsageError, WeftError
-from weft.models.chat import ChatTemplate
+from weft.host.confined import Confined, Failed, Limits, Stopped
+from weft.models.text.chat import ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 LIMITS = Limits(20, 256 << 20, 1 << 20)
@@ -71,7 +71,7 @@ SLOW = [
 @pytest.mark.parametrize("source", few(SLOW, *SLOW[::3]), ids=lambda s: s[:40])
 def test_no_template_takes_more_than_it_may(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops or none, at compiling or rendering: one of the limits, or the template's own error."""
-    monkeypatch.setattr("weft.models.chat.MAX_SECONDS", 0.8)
+    monkeypatch.setattr("weft.models.text.chat.MAX_SECONDS", 0.8)
     with pytest.raises(WeftError, match="chat template") as e:
         render(source)
     assert len(str(e.value).splitlines()) <= 2 and max(map(len, str(e.value).splitlines())) < 300
@@ -83,7 +83,7 @@ def test_the_child_stays_below_its_memory() -> None:
     done = script("""
         import resource
         from weft.core.errors import ModelError
-        from weft.models.chat import ChatTemplate
+        from weft.models.text.chat import ChatTemplate
         source = "{% set x = namespace(a=[]) %}{% for i in range(9999) %}{% set x.a = x.a + "\\
             "[('a' ~ i) * 9999] %}{% endfor %}"
         for source in (source, "{{ 'a' | center(10**11) }}", "{{ 'a' | center(10**9) | length }}"):
@@ -97,7 +97,7 @@ def test_the_child_stays_below_its_memory() -> None:
 
 
 def test_it_works_again_after_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.models.chat.MAX_SECONDS", 1.0)
+    monkeypatch.setattr("weft.models.text.chat.MAX_SECONDS", 1.0)
     source = (
         "{% for i in range(messages[0].n) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     )
@@ -136,7 +136,7 @@ PIECES = (
 @given(st.lists(st.sampled_from(PIECES.split()), max_size=25))
 def test_any_template_gives_text_or_one_error(words: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weft.models.chat.MAX_SECONDS", 1.0)
+        patch.setattr("weft.models.text.chat.MAX_SECONDS", 1.0)
         try:
             assert isinstance(render(" ".join(words)), str)
         except WeftError as e:
@@ -209,7 +209,7 @@ def test_it_has_nothing_of_its_parent(tmp_path: Path, monkeypatch: pytest.Monkey
 
 USE = """
     import os, signal, sys, time
-    from weft.models.chat import ChatTemplate
+    from weft.models.text.chat import ChatTemplate
     t = ChatTemplate("{% if messages[0].n %}{% for i in range(99999) %}{% for j in range(99999) %}"
         "{% endfor %}{% endfor %}{% endif %}{{ messages[0].role }}")
     def use(n=0):

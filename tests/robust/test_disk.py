@@ -17,10 +17,10 @@ from disk_kit import disk
 
 from weft.cli.chat import _save
 from weft.cli.main import invoke
-from weft.core import files
 from weft.core.errors import FileFormatError, StorageError, UsageError, WeftError
+from weft.host import files
 from weft.importers.safetensors import SafetensorsFile, save_file
-from weft.models.talk import Talk
+from weft.models.run.talk import Talk
 
 FAILURES = {"full": errno.ENOSPC, "quota": errno.EDQUOT, "failing": errno.EIO, "killed": 0}
 

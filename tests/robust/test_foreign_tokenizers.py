@@ -16,8 +16,8 @@ from rows import few
 from tokenizers import Tokenizer as Raw
 
 from weft.core.errors import ModelError, UsageError, WeftError
-from weft.models import tokenizer_plain as plain
-from weft.models.tokenizer import Tokenizer
+from weft.models.text import tokenizer_plain as plain
+from weft.models.text.tokenizer import Tokenizer
 
 VOCAB = 600
 PATTERNS = sorted(plain.PATTERNS)
@@ -115,7 +115,7 @@ def test_what_fails_is_a_model_error_and_quiet(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Read, encoded or decoded: panics are not printed, and nothing goes on without end."""
-    monkeypatch.setattr("weft.models.tokenizer_coder.MAX_SECONDS", 1.0)
+    monkeypatch.setattr("weft.models.text.tokenizer_coder.MAX_SECONDS", 1.0)
     write(tmp_path, FAIL[name])
     path = tmp_path / "tokenizer.json"
     hidden = '\\u0052egex": "(a+)+$c'
@@ -148,9 +148,9 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     text = f"""
         import resource
         from pathlib import Path
-        from weft.conform.timing import peak_rss_mib
+        from weft.bench.timing import peak_rss_mib
         from weft.core.errors import ModelError
-        from weft.models.tokenizer import Tokenizer
+        from weft.models.text.tokenizer import Tokenizer
         try:
             Tokenizer(Path({str(tmp_path)!r}), 600).encode("a" * 1000)
         except ModelError as e:

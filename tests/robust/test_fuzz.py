@@ -17,13 +17,13 @@ from hypothesis import given, settings, strategies as st
 from robust_kit import BERT, LLAMA, tiny
 
 import weft
-from weft.backends.cache import DiskCache
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, FileFormatError, WeftError
+from weft.host.cache import DiskCache
 from weft.importers.hf_config import Fields, parse_json
 from weft.importers.safetensors import SINGLE, SafetensorsFile
-from weft.models.encoders import ENCODERS
-from weft.models.families import DECODERS
+from weft.models.arch.encoders import ENCODERS
+from weft.models.arch.families import DECODERS
 from weft.program import serial, tensors
 
 Rng = np.random.Generator

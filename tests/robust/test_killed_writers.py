@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.core import files
+from weft.host import files
 
 WRITER = """
 import sys, time

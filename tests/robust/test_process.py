@@ -34,7 +34,7 @@ def start(*args: str, cache: Path | None = None) -> subprocess.Popen[bytes]:
 
 def whole_files_only(cache: Path) -> None:
     """Every file in a cache directory is complete: nothing temporary, checksums right."""
-    from weft.backends.cache import _DIGEST, _MAGIC
+    from weft.host.cache import _DIGEST, _MAGIC
 
     for path in cache.rglob("*"):
         assert not path.name.startswith("."), path

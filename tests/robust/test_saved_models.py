@@ -15,7 +15,7 @@ from robust_kit import tiny
 import weft
 from weft.core.caps import PRESETS
 from weft.core.errors import FileFormatError, WeftError
-from weft.models import saved
+from weft.models.run import saved
 from weft.program.bundle import HEAD, WEIGHTS
 
 

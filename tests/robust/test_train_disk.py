@@ -18,10 +18,10 @@ from train_kit import text_file, tiny
 
 from weft.cli.main import invoke
 from weft.core.errors import FileFormatError, ModelError, StorageError, UsageError, WeftError
-from weft.core.files import write_bytes
+from weft.host.files import write_bytes
 from weft.importers.safetensors import SafetensorsFile
-from weft.models.training import checkpoints, loop
-from weft.models.training.report import Log
+from weft.training import checkpoints, loop
+from weft.training.report import Log
 
 FAILURES = {
     "full": errno.ENOSPC, "quota": errno.EDQUOT, "failing": errno.EIO, "killed": 0,
@@ -195,7 +195,7 @@ def test_what_a_killed_run_left_is_removed(text: Path, half: Path, run: Path) ->
 
 
 def test_two_runs_do_not_share_a_folder(text: Path, run: Path) -> None:
-    from weft.core.files import owned
+    from weft.host.files import owned
 
     refused = pytest.raises(UsageError, match="another process is writing there")
     with owned(run), refused:

@@ -15,9 +15,9 @@ import weft
 from weft import optim
 from weft.core.errors import ModelError
 from weft.importers.safetensors import SafetensorsFile
-from weft.models.training import loop
-from weft.models.training.model import folder_weights
-from weft.models.training.report import read_log
+from weft.training import loop
+from weft.training.model import folder_weights
+from weft.training.report import read_log
 
 WILD = {"lr": 10.0, "betas": [0.0, 0.0], "weight_decay": 10.0, "clip": 0.0, "schedule": "constant"}
 

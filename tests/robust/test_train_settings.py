@@ -13,8 +13,8 @@ from train_kit import tiny
 
 from weft.cli.main import invoke
 from weft.core.errors import DeviceError, LimitError, UsageError, WeftError
-from weft.models.training import loop, prepare
-from weft.models.training.settings import Settings, read_settings, settings_from
+from weft.training import loop, prepare
+from weft.training.settings import Settings, read_settings, settings_from
 
 HOSTILE: list[Any] = [
     0, -1, 1, True, False, 2.5, -0.0, 1e-320, 1e300, math.nan, math.inf, -math.inf, 1 << 31,

@@ -11,8 +11,8 @@ from rows import few
 from train_kit import LINE, text_file, tiny
 
 from weft.core.errors import UsageError
-from weft.models.training import loop
-from weft.models.training.corpus import read_corpus
+from weft.training import loop
+from weft.training.corpus import read_corpus
 
 TEXTS = {
     "one line": LINE.strip() * 100,

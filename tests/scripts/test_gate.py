@@ -31,9 +31,9 @@ from weft.core.caps import PRESETS  # noqa: E402
 from weft.core.errors import UsageError  # noqa: E402
 from weft.importers.packed.gguf import FORMS  # noqa: E402
 from weft.kernel import ir  # noqa: E402
-from weft.models.encoders import ENCODERS  # noqa: E402
-from weft.models.families import DECODERS  # noqa: E402
-from weft.models.family_fields import WRAPPER_FIELDS  # noqa: E402
+from weft.models.arch.encoders import ENCODERS  # noqa: E402
+from weft.models.arch.families import DECODERS  # noqa: E402
+from weft.models.arch.family_fields import WRAPPER_FIELDS  # noqa: E402
 from weft.templates import registry  # noqa: E402
 from weft.tensor import functional as F  # noqa: E402
 

@@ -11,7 +11,7 @@ import pytest
 from serve_kit import Process, Running, chatty_box, process, serving
 
 import weft
-from weft.models.model import Decoder
+from weft.models.run.model import Decoder
 from weft.serve import chatting
 from weft.serve.tooling import Follow
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from held import Gate
 
-from weft.models.box import box_folder
+from weft.hub.box import box_folder
 from weft.serve.app import make_app
 from weft.serve.guard import LOCAL
 from weft.serve.metrics import Metrics

@@ -13,7 +13,7 @@ import pydantic
 import pytest
 from serve_kit import Running
 
-from weft.models.model import Decoder
+from weft.models.run.model import Decoder
 from weft.serve.anthropic.input import turn_of
 from weft.serve.anthropic.types import CountTokens
 from weft.serve.chatting import Options, Turn

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from serve_kit import Process, Routing, process, routing, until
 
-from weft.models.model import Decoder
+from weft.models.run.model import Decoder
 
 SECONDS = 60.0
 CLIENTS = 8

@@ -15,9 +15,9 @@ from weft.engine.drafts import Drafts, NoDrafts
 from weft.engine.engine import Engine
 from weft.engine.job import Job, Output
 from weft.engine.sampler import Sampling
+from weft.hub.box import box_folder
 from weft.models import random_folder
-from weft.models.box import box_folder
-from weft.models.drafting import drafts_by
+from weft.models.run.drafting import drafts_by
 from weft.serve import grammar
 from weft.serve.grammar import Grammars
 

@@ -13,7 +13,7 @@ import pytest
 from serve_kit import Running, serving
 
 import weft
-from weft.models.embedder import Encoder
+from weft.models.run.embedder import Encoder
 
 sys.path.append(str(Path(__file__).parents[1] / "robust"))
 from robust_kit import BERT, tiny

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from serve_kit import Running, serving
 
-from weft.models.model import Decoder
+from weft.models.run.model import Decoder
 from weft.serve.openapi import description
 
 HI = [{"role": "user", "content": "hi"}]

@@ -21,7 +21,7 @@ from held import answers as at_work, holding
 from serve_kit import Listening, Process, Running, failing, process, serving, until
 
 from weft.core.errors import DeviceError
-from weft.models.model import Decoder
+from weft.models.run.model import Decoder
 from weft.serve import running as server_running
 from weft.serve.running import listen
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import weft
-from weft.core.samples import SAMPLE
+from weft.host.samples import SAMPLE
 from weft.serve.served import Served
 
 

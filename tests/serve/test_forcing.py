@@ -16,8 +16,8 @@ import tokenizers
 from serve_kit import Running
 
 from weft.core.errors import UsageError
-from weft.models.box import box_folder
-from weft.models.tokenizer import Tokenizer
+from weft.hub.box import box_folder
+from weft.models.text.tokenizer import Tokenizer
 from weft.serve.grammar import Grammars
 from weft.serve.toolcalls.asked import Calls, Grammar
 from weft.serve.toolcalls.choose import FORMATS

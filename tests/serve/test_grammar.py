@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from schemas import HAND_MADE, play, schemas
 
 from weft.core.errors import LimitError, UsageError, WeftError
-from weft.models.box import box_folder
-from weft.models.tokenizer import Tokenizer
+from weft.hub.box import box_folder
+from weft.models.text.tokenizer import Tokenizer
 from weft.serve import grammar
 from weft.serve.grammar import Grammars
 from weft.serve.vocabulary import token_bytes

@@ -16,8 +16,8 @@ from held import answers, holding
 from hypothesis import HealthCheck, given, settings, strategies as st
 from serve_kit import Running, serving, until
 
-from weft.models.box import box_folder
-from weft.models.model import Decoder
+from weft.hub.box import box_folder
+from weft.models.run.model import Decoder
 from weft.serve import running as server_running, wire
 from weft.serve.wire import measured
 

@@ -15,7 +15,7 @@ import pytest
 from serve_kit import Running
 
 from weft.engine.logprobs import chosen
-from weft.models.model import Decoder
+from weft.models.run.model import Decoder
 
 LINES = [line for line in inspect.getsource(textwrap).splitlines() if len(line) > 20]
 TASKS = {

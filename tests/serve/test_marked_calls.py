@@ -13,7 +13,7 @@ from test_marks import Played, spelt
 from test_protocols import anthropic_joined, anthropic_told, objects_of, ollama_joined
 
 from weft.engine.job import Job
-from weft.models.tokenizer import Tokenizer
+from weft.models.text.tokenizer import Tokenizer
 from weft.serve import chatting
 from weft.serve.chatting import Choice
 from weft.serve.player import Answer

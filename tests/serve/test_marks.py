@@ -17,7 +17,7 @@ from serve_kit import Running, marked_box, serving
 from weft.core.errors import UsageError
 from weft.engine.job import Chosen, Job, Output, Usage
 from weft.engine.text import TextEnd
-from weft.models.tokenizer import Tokenizer
+from weft.models.text.tokenizer import Tokenizer
 from weft.serve import grammar
 from weft.serve.chatting import Choice
 from weft.serve.grammar import Grammars

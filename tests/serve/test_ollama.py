@@ -11,7 +11,7 @@ import pytest
 from serve_kit import Running
 
 import weft
-from weft.models.model import Decoder
+from weft.models.run.model import Decoder
 
 HELLO = [{"role": "user", "content": "Write a loop."}]
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}\n</tool_call>'

@@ -10,7 +10,7 @@ import openai
 import pytest
 from serve_kit import Running
 
-from weft.models.model import Decoder
+from weft.models.run.model import Decoder
 
 PROMPT = "def fibonacci(n):"
 HELLO = [{"role": "user", "content": "Write a loop."}]

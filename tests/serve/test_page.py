@@ -12,8 +12,8 @@ import pytest
 from held import answers, holding
 from serve_kit import Running, chatty_box, serving, until
 
-from weft.models.box import box_folder
-from weft.models.model import Decoder
+from weft.hub.box import box_folder
+from weft.models.run.model import Decoder
 from weft.serve.pages import FILES
 
 sys.path.append(str(Path(__file__).parents[1] / "web"))

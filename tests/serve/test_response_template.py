@@ -13,9 +13,9 @@ from hypothesis import given, settings, strategies as st
 from transformers.utils.chat_parsing import parse_response
 
 from weft.core.errors import ModelError, UsageError
-from weft.models.box import box_folder
-from weft.models.config import Made
-from weft.models.tokenizer import Tokenizer
+from weft.hub.box import box_folder
+from weft.models.arch.config import Made
+from weft.models.text.tokenizer import Tokenizer
 from weft.serve.toolcalls.choose import FORMATS, choose
 from weft.serve.toolcalls.events import Message, joined, message
 from weft.serve.toolcalls.formats import Context

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from serve_kit import Running
 
-from weft.models.model import Decoder
+from weft.models.run.model import Decoder
 from weft.serve import chatting
 from weft.serve.chatting import Piece
 from weft.serve.responses.create import events

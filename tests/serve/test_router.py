@@ -31,7 +31,7 @@ from serve_kit import (
 
 from weft.cli.main import invoke
 from weft.core.errors import DeviceError
-from weft.models.model import Decoder
+from weft.models.run.model import Decoder
 from weft.serve.router import replica as looking
 
 KEY = b"0123456789abcdef"

@@ -13,7 +13,7 @@ from serve_kit import Running, serving
 
 import weft
 from weft.cli.main import invoke
-from weft.models.model import Decoder
+from weft.models.run.model import Decoder
 
 PROMPT = "def fibonacci(n):"
 NAMES = ("box", "shy", "loud")

@@ -14,9 +14,9 @@ from hypothesis import given, settings, strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from weft.core.errors import UsageError
-from weft.models.box import box_folder
-from weft.models.gguf_tokenizer import read_tokenizer
-from weft.models.tokenizer import Tokenizer
+from weft.hub.box import box_folder
+from weft.models.text.gguf_tokenizer import read_tokenizer
+from weft.models.text.tokenizer import Tokenizer
 from weft.serve import grammar
 from weft.serve.grammar import Grammars
 from weft.serve.vocabulary import token_bytes

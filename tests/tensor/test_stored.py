@@ -16,7 +16,7 @@ import weft
 from weft import nn
 from weft.cli.main import invoke
 from weft.core.errors import CallError, DTypeError, FileFormatError, ShapeError, UsageError
-from weft.core.mapped import mapped_files
+from weft.host.mapped import mapped_files
 from weft.program import bundle, serial
 
 RNG = np.random.default_rng(0)

@@ -12,9 +12,9 @@ import pytest
 from page_kit import Browser, LateBrowser, Page, Pages, Site
 
 import weft
-from weft.models.base import Model
-from weft.models.box import box_folder
-from weft.models.random_weights import random_folder
+from weft.hub.box import box_folder
+from weft.models.run.base import Model
+from weft.models.weights.random_weights import random_folder
 from weft.web.export import export_web
 
 LLAMA = {

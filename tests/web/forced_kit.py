@@ -21,11 +21,11 @@ from weft.conform.packed import random_weight
 from weft.core.packed import Form, Packed
 from weft.core.tolerance import Tolerance
 from weft.importers.hf_config import Fields
-from weft.models.decoder_names import decoder_layout
-from weft.models.families import DECODERS
-from weft.models.loader import Room, decoder_from
-from weft.models.matrices import parted
-from weft.models.model import Decoder
+from weft.models.arch.families import DECODERS
+from weft.models.arch.matrices import parted
+from weft.models.run.loader import Room, decoder_from
+from weft.models.run.model import Decoder
+from weft.models.weights.decoder_names import decoder_layout
 from weft.program.device import Device
 
 VOCAB, CONTEXT = 300, 40

@@ -5,8 +5,8 @@ import pytest
 from weft import load
 from weft.backends import wgsl
 from weft.compile.passes import compile_graph
-from weft.models.box import box_folder
-from weft.models.runner import CompiledRunner, model_caps
+from weft.hub.box import box_folder
+from weft.models.run.runner import CompiledRunner, model_caps
 from weft.web.targets import WEBGPU
 
 

@@ -14,8 +14,8 @@ from page_kit import LateBrowser, Site
 
 import weft
 from weft.core.errors import ModelError, UsageError
+from weft.hub.box import box_folder
 from weft.models import random_folder
-from weft.models.box import box_folder
 from weft.web.export import export_web
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))

@@ -12,7 +12,7 @@ import pytest
 from page_kit import Browser, Site
 
 import weft
-from weft.models.box import box_folder
+from weft.hub.box import box_folder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "page"
 RUN = """

@@ -18,7 +18,7 @@ from weft.conform.packed import FORMS
 from weft.core import dtypes as dt
 from weft.core.packed import Form
 from weft.core.tolerance import tolerance
-from weft.models.random_weights import random_folder
+from weft.models.weights.random_weights import random_folder
 from weft.web import targets
 from weft.web.export import export_web
 

@@ -20,11 +20,11 @@ from page_kit import Browser, Site, need
 
 import weft
 from weft.core.errors import ModelError
-from weft.models.box import box_folder
-from weft.models.chat_worker import handle, make_environment
-from weft.models.random_weights import random_folder
-from weft.models.talk import Talk
-from weft.models.tokenizer import Tokenizer
+from weft.hub.box import box_folder
+from weft.models.run.talk import Talk
+from weft.models.text.chat_worker import handle, make_environment
+from weft.models.text.tokenizer import Tokenizer
+from weft.models.weights.random_weights import random_folder
 from weft.web import chat
 from weft.web.export import export_web
 

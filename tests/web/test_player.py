@@ -19,8 +19,8 @@ from weft import load
 from weft.backends import registry
 from weft.conform.models import CONFIGS
 from weft.conform.report import LEVELS, Report, run_checks
-from weft.models.box import box_folder
-from weft.models.random_weights import random_folder
+from weft.hub.box import box_folder
+from weft.models.weights.random_weights import random_folder
 from weft.web.export import export_web
 
 # Of each level some checks: pipelines take SwiftShader seconds. Of models: llama in float32 and

@@ -24,8 +24,8 @@ from tokenizers import (
 )
 
 import weft.web
-from weft.models import tokenizer as weft_tokenizer, tokenizer_plain as plain
-from weft.models.box import box_folder
+from weft.hub.box import box_folder
+from weft.models.text import tokenizer as weft_tokenizer, tokenizer_plain as plain
 from weft.web.tokenizers import for_page
 
 PLAYER = Path(weft.web.__file__).with_name("js")

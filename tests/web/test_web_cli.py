@@ -12,8 +12,8 @@ from conftest import LLAMA
 from test_encoder import BERT, minilm_folder
 
 from weft.cli.main import invoke
-from weft.models.box import box_folder
-from weft.models.random_weights import random_folder
+from weft.hub.box import box_folder
+from weft.models.weights.random_weights import random_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 Folders = tuple[str, str]

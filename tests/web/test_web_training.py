@@ -13,15 +13,15 @@ from page_kit import LateBrowser, need
 
 import weft
 from weft.backends import registry
+from weft.hub.box import box_folder
 from weft.importers.hf_config import Fields
-from weft.models import adapters
-from weft.models.box import box_folder
-from weft.models.training.model import config_of, fresh_weights
-from weft.models.training.prepare import new_config
-from weft.models.training.settings import ModelSettings, TrainSettings
-from weft.models.training.step import make_optimizer, make_step
-from weft.models.training.tokens import Batches
-from weft.models.writing import write_model
+from weft.models.weights import adapters
+from weft.models.weights.writing import write_model
+from weft.training.model import config_of, fresh_weights
+from weft.training.prepare import new_config
+from weft.training.settings import ModelSettings, TrainSettings
+from weft.training.step import make_optimizer, make_step
+from weft.training.tokens import Batches
 from weft.web.export import export_decoder
 from weft.web.training import LORA, SCRATCH, Training, training
 
@@ -46,11 +46,11 @@ SLOW = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, weft.models.model.Decoder]:
+def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, weft.models.run.model.Decoder]:
     return small_page(tmp_path_factory.mktemp("small"))
 
 
-def small_page(root: Path) -> tuple[Path, weft.models.model.Decoder]:
+def small_page(root: Path) -> tuple[Path, weft.models.run.model.Decoder]:
     """A page of a tiny model that trains both kinds, in small batches."""
     folder, base = root / "page", root / "tiny"
     raw = new_config(ModelSettings(hidden=32, layers=1, heads=2), 2048, 64, 0)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 from weft.backends import drivers
 from weft.backends.plugins import Plugin, plugins, raised
 from weft.core.errors import DeviceError, UnknownDeviceError, WeftError
-from weft.core.forks import lock_of
 from weft.core.notices import say
+from weft.host.forks import lock_of
 from weft.program.device import HOST, Device, DeviceInfo
 
 if TYPE_CHECKING:

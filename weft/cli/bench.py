@@ -17,7 +17,7 @@ from weft.core.errors import DeviceError, UsageError
 from weft.core.hints import command
 
 if TYPE_CHECKING:
-    from weft.conform.roofline import Roofline
+    from weft.bench.roofline import Roofline
 
 
 @click.group(epilog="Example:  weft bench ops --only softmax")
@@ -59,7 +59,7 @@ def ops(
         raise click.UsageError("--plot needs --sizes, for example --sizes 128..1024")
 
     from weft.backends import registry
-    from weft.conform import bench_ops, roofline
+    from weft.bench import ops as bench_ops, roofline
 
     found = registry.get(device or "cpu")
     roof = roofline.measure(found)
@@ -88,7 +88,7 @@ def _side_by_side(
     plot: str | None,
     as_json: bool,
 ) -> None:
-    from weft.conform import side_by_side
+    from weft.bench import side_by_side
 
     numbers = side_by_side.parse_sizes(sizes)
     if plot:
@@ -140,7 +140,7 @@ def model(
 ) -> None:
     """Time prefill (ppN), decode at an empty context (tgN) and after a prompt (tgN@dN)."""
     from weft.backends import registry
-    from weft.conform import bench_model, profile as steps, roofline
+    from weft.bench import model as bench_model, profile as steps, roofline
 
     found = model_path(path, yes)
     options = bench_model.Options(found, device, dtype, act_dtype, prompt, gen, reps, cache, quant)
@@ -176,7 +176,7 @@ def nets(
     ViT-B/16, BERT-base at 128 tokens; and an ONNX file with one input. --beside times PyTorch
     (eager, torch.compile) and ONNX Runtime on as many threads, each in a process of its own."""
     from weft.backends import registry
-    from weft.conform import bench_nets, roofline
+    from weft.bench import nets as bench_nets, roofline
 
     found = registry.get(device)
     peers = [s for s in beside.split(",") if s]
@@ -232,7 +232,7 @@ def train(
     if width % 64:
         raise click.UsageError(f"--width takes a multiple of 64 (a head's width), not {width}")
     from weft.backends import registry
-    from weft.conform import bench_train, profile as kernels, roofline
+    from weft.bench import profile as kernels, roofline, train as bench_train
     from weft.conform.gpt import Shape
 
     found = registry.get(device)
@@ -272,7 +272,7 @@ def ranks(as_json: bool, **sizes: int) -> None:
     """Time training steps of one process and of several ranks on this machine's CPU."""
     if sizes["width"] % 64 or sizes["accumulate"] < sizes["ranks"]:
         raise click.UsageError("--width takes a multiple of 64, --accumulate at least --ranks")
-    from weft.conform import bench_ranks
+    from weft.bench import ranks as bench_ranks
 
     result = bench_ranks.run(bench_ranks.Options(**sizes), note)
     lists = ("waiting_share", "sent_mb", "peak_rss_mib", "optimizer_mb")
@@ -298,7 +298,7 @@ def divided(as_json: bool, **sizes: Any) -> None:
     columns, on this machine's CPU."""
     if sizes["width"] % (64 * sizes["ranks"]) or sizes["layers"] < sizes["ranks"]:
         raise click.UsageError("--width takes a multiple of 64 x --ranks, --layers at least it")
-    from weft.conform import bench_divided
+    from weft.bench import divided as bench_divided
 
     result = bench_divided.run(bench_divided.Options(**sizes), note)
     rows = [
@@ -311,7 +311,7 @@ def divided(as_json: bool, **sizes: Any) -> None:
 
 def _roof(result: dict[str, Any]) -> Roofline:
     """The roofline that a result's figures were held against."""
-    from weft.conform.roofline import Roofline
+    from weft.bench.roofline import Roofline
 
     return Roofline(*(result[key] for key in ("peak_gflops", "read_gbs", "peak_tile_gflops")))
 

@@ -27,7 +27,7 @@ _HEADER = ["case", "off tok/s", "on tok/s", "times", "proposed", "right"]
 def drafts(model: str, as_json: bool, **given: Any) -> None:
     """Time decoding with drafts and without, in turn: `edit`, answers that repeat their prompts
     with some tokens changed; `new`, answers of random tokens; `own`, what the model says itself."""
-    from weft.conform import bench_drafts
+    from weft.bench import drafts as bench_drafts
 
     small, yes = given["draft_model"], given["yes"]
     o = bench_drafts.Options(

@@ -118,8 +118,8 @@ def _named(given: Sequence[str], option: str) -> dict[str, str]:
 
 def _vocab(path: str) -> int:
     import weft
-    from weft.models.loader import ORACLE
-    from weft.models.model import Decoder
+    from weft.models.run.loader import ORACLE
+    from weft.models.run.model import Decoder
 
     model = weft.load(path, device=ORACLE)  # only maps the file
     if not isinstance(model, Decoder):
@@ -138,7 +138,7 @@ def command_of(path: str, load: dict[str, Any]) -> str:
 
 def _steps(path: str, load: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     from weft.backends import registry
-    from weft.conform import bench_steps, roofline
+    from weft.bench import roofline, steps as bench_steps
 
     sizes = (given[name] for name in ("prompt", "answer", "rounds", "temperature"))
     o = bench_steps.Options(path, load, given["at_once"], *sizes)
@@ -149,8 +149,8 @@ def _servers(
     cases: Sequence[str], commands: dict[str, str], urls: dict[str, str], vocab: int,
     given: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    from weft.conform import bench_serve
-    from weft.conform.load import Load
+    from weft.bench import serve as bench_serve
+    from weft.bench.load import Load
 
     _open_files(given["idle"] + 256)
     load = Load(vocab=vocab, **{

@@ -13,9 +13,9 @@ import click
 
 from weft.cli.run import Watch, drawn, generation_options, load_decoder, stream
 from weft.core.errors import FileFormatError, LimitError, StorageError, UsageError, WeftError
-from weft.core.files import write_text
 from weft.core.hints import command
-from weft.models.talk import Talk
+from weft.host.files import write_text
+from weft.models.run.talk import Talk
 
 HELP = "/clear begins anew, /save [FILE] writes the conversation, an empty line leaves"
 
@@ -37,7 +37,7 @@ def chat(path: str | None, system: str | None, as_json: bool, **options: Any) ->
 
     /clear begins a new conversation; /save [FILE] writes this one as a line of JSON, which `weft
     train` reads. An empty line or the end of input leaves."""
-    from weft.models.box import CHAT
+    from weft.hub.box import CHAT
 
     path = path or CHAT
     model = load_decoder(path, options)

@@ -69,7 +69,7 @@ def check(
     from weft.backends import registry
     from weft.conform.check import check_device
     from weft.conform.report import support_table, table_of
-    from weft.core.files import write_text
+    from weft.host.files import write_text
 
     pages = {Path(path): _page(Path(path)) for path in write}
     reports: list[Report] = []

@@ -77,8 +77,8 @@ def compile_model(
     --quant go with these); or a graph as JSON, whose Program alone is written."""
     import weft
     from weft.backends.presets import caps_of
-    from weft.models import saved
-    from weft.models.box import box_folder
+    from weft.hub.box import box_folder
+    from weft.models.run import saved
 
     caps = caps_of(device)
     flags = {"dtype": dtype, "quant": quant, "act_dtype": act_dtype, "context": context}
@@ -147,7 +147,7 @@ def _compile_imported(
 def _prepare(device: str, made: Bundle) -> None:
     """Compiles the kernels if the device is here, so that the first run of the file finds them."""
     from weft.backends.presets import prepare
-    from weft.tensor.programs import program_from
+    from weft.compile.programs import program_from
 
     prepare(device, map(program_from, made.programs.values()))
 

@@ -58,9 +58,9 @@ def embed(
 ) -> None:
     """Embed TEXTS with the encoder MODEL, a folder or ORG/NAME; with --query, search them."""
     import weft
-    from weft.models.embedder import Encoder
-    from weft.models.encoders import ENCODERS
-    from weft.models.sentence_folder import vector_modules
+    from weft.models.arch.encoders import ENCODERS
+    from weft.models.run.embedder import Encoder
+    from weft.models.run.sentence_folder import vector_modules
 
     corpus = [*texts, *(read_lines(path) if path else [])]
     if not corpus:

@@ -16,8 +16,8 @@ from weft.core import text
 from weft.core.errors import FileFormatError, UsageError
 
 if TYPE_CHECKING:
-    from weft.models.base import Model
-    from weft.models.evaluate import Evaluation
+    from weft.evaluate.model import Evaluation
+    from weft.models.run.base import Model
 
 PICTURES = (".svg", ".png")
 
@@ -77,14 +77,14 @@ def evaluate(
     reference, also the Kullback-Leibler divergence of MODEL from it and how often both find the
     same token likeliest. MODEL2 is computed as its weights are, with float32 inputs and cache."""
     import weft
-    from weft.models.evaluate import evaluate as run
-    from weft.models.progress import bar
+    from weft.evaluate.model import evaluate as run
+    from weft.host.progress import bar
 
     if picture is not None:
         _check_picture(picture)  # before the work, not after
     before = [r for file in add for r in _read_runs(file)]
     if path is None:
-        from weft.models.box import box_folder
+        from weft.hub.box import box_folder
 
         path = str(box_folder())
     options: dict[str, Any] = {"device": device, "context": context, "max_batch": 1}
@@ -112,16 +112,16 @@ def evaluate(
         click.echo(text.table(picked[0], picked[1:], "cdefghij"))
     # The picture comes last: if it fails, the measurements are already shown.
     if picture is not None:
-        from weft.conform.size_picture import draw
+        from weft.bench.size_picture import draw
 
         draw(runs, Path(picture))
 
 
 def _run_data(name: str, model: Model, found: Evaluation) -> dict[str, Any]:
     """A run as --json prints it; what is not finite is null, as JSON knows no infinity."""
-    from weft.models.config import DecoderConfig
-    from weft.models.inputs import position_bytes
-    from weft.models.matrices import outlines
+    from weft.models.arch.config import DecoderConfig
+    from weft.models.arch.inputs import position_bytes
+    from weft.models.arch.matrices import outlines
 
     figures = found.data()
     for key, value in figures.items():
@@ -191,7 +191,7 @@ def _is_run(run: object) -> bool:
 
 
 def _check_picture(path: str) -> None:
-    from weft.conform.size_picture import figure
+    from weft.bench.size_picture import figure
 
     if Path(path).suffix not in PICTURES:
         raise UsageError(f"--picture {path}: expected a name that ends in {' or '.join(PICTURES)}")

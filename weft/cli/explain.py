@@ -99,14 +99,14 @@ def explain(
     picked = {name: step for name, step in found.steps.items() if not steps or name in steps}
     if onnx is not None:
         from weft.cli import netron
-        from weft.core.files import write_bytes
+        from weft.host.files import write_bytes
 
         write_bytes(onnx, netron.model(picked, show in ("kernels", "source")))
         click.echo(f"wrote {onnx}")
         return
     if html is not None:
         from weft.cli.explain_page import page
-        from weft.core.files import write_text
+        from weft.host.files import write_text
 
         write_text(html, page(Path(path).name, found, picked))
         click.echo(f"wrote {html}")

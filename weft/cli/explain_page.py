@@ -13,7 +13,7 @@ from weft.core.text import size
 from weft.program.program import BufferRef, Dispatch, Program
 
 if TYPE_CHECKING:
-    from weft.conform.roofline import Roofline
+    from weft.bench.roofline import Roofline
     from weft.kernel.ir import Kernel
 
 TEMPLATE = Path(__file__).with_name("explain.html")

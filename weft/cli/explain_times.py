@@ -12,7 +12,7 @@ from weft.core.text import first_line, size
 from weft.program.program import BufferSpec, Program
 
 if TYPE_CHECKING:
-    from weft.conform.roofline import Roofline
+    from weft.bench.roofline import Roofline
     from weft.program.device import Device
 
 REPEATS = 5
@@ -44,7 +44,7 @@ def measured(program: Program, device: Device | None, name: str, roof: Roofline 
     free = device.free_memory()
     if free and needed > free // 2:
         return Times(missing=f"not measured: it takes {size(needed)}, {size(free)} are free")
-    from weft.conform import profile
+    from weft.bench import profile
     from weft.program.session import Session
 
     try:
@@ -65,7 +65,7 @@ def roof_of(device: Device | None) -> Roofline | None:
     nothing."""
     if device is None or device.info.software:
         return None
-    from weft.conform import roofline
+    from weft.bench import roofline
 
     return roofline.measure(device)
 

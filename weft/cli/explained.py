@@ -62,7 +62,7 @@ class Explained:
 
 def of_model(model: Any, target: str | None) -> Explained:
     """The steps of a loaded model, for its device or for the architecture `target`."""
-    from weft.models.runner import model_caps
+    from weft.models.run.runner import model_caps
 
     goal = of_device(model.device) if target is None else of_target(target)
     goal = replace(goal, caps=model_caps(goal.caps))
@@ -124,7 +124,7 @@ def read_graph(path: Path) -> Graph:
 def of_bundle(path: Path) -> Explained:
     """The Programs of a compiled model's file, without any device."""
     from weft.core.caps import Caps
-    from weft.core.records import from_data
+    from weft.host.records import from_data
     from weft.program import bundle
 
     read = bundle.read(path)
@@ -153,9 +153,9 @@ def of_program(path: Path, device: Device) -> Explained:
 
 def _reader(data: bytes) -> Callable[[], tuple[Program, Report | None]]:
     def make() -> tuple[Program, Report | None]:
+        from weft.compile.programs import program_from
         from weft.compile.report import Report
         from weft.program import serial
-        from weft.tensor.programs import program_from
 
         kept = serial.report(data)
         return program_from(data), None if kept is None else Report.of(kept)

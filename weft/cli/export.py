@@ -52,7 +52,7 @@ def web(
     browser: Programs for WebGPU and WebAssembly, weights, tokenizer, player and page. Any web
     server will do; nothing is fetched from elsewhere."""
     import weft
-    from weft.models.box import box_folder
+    from weft.hub.box import box_folder
     from weft.web.export import export_web, sizes
 
     if search_quant and not search:

@@ -253,7 +253,7 @@ def save(folder: Path, results: Mapping[str, np.ndarray]) -> None:
 
     import numpy as np
 
-    from weft.core.files import write_bytes
+    from weft.host.files import write_bytes
 
     folder.mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()

@@ -27,7 +27,7 @@ def traced(path: str, sizes: Mapping[str, int], quant: str | None = None) -> Tra
     decides by values what it computes."""
     module = imported(path)
     if quant is not None:
-        from weft.models.quantize.imported import quantize_imported
+        from weft.quantize.imported import quantize_imported
 
         module = quantize_imported(module, quant)
     try:

@@ -14,7 +14,7 @@ from weft.core.errors import UsageError, WeftError
 from weft.core.hints import command
 
 if TYPE_CHECKING:
-    from weft.models.hub.fetch import Agree, Offer
+    from weft.hub.fetch import Agree, Offer
 
 _yes = click.option("--yes", "-y", is_flag=True, help="Fetch a model without asking.")
 
@@ -27,8 +27,8 @@ def takes_model(command: Callable[..., Any]) -> Callable[..., Any]:
 def model_path(model: str, yes: bool) -> str:
     """The path of `model`, a path or a name; on a terminal the user is asked before anything is
     fetched, unless `yes`."""
-    from weft.models.entry import runnable
-    from weft.models.hub.resolve import resolve
+    from weft.hub.resolve import resolve
+    from weft.models.run.entry import runnable
 
     return str(resolve(model, asking(yes), runnable))
 
@@ -62,8 +62,8 @@ def pull(name: str, revision: str | None, yes: bool, as_json: bool) -> None:
     one; ORG/NAME@REVISION is a branch, a tag or a commit. Only what weft reads is fetched."""
     from dataclasses import replace
 
-    from weft.models.entry import runnable
-    from weft.models.hub import fetch, names
+    from weft.hub import fetch, names
+    from weft.models.run.entry import runnable
 
     found = names.parse(name)
     if found is None:
@@ -89,10 +89,10 @@ def list_models(prune: bool, as_json: bool) -> None:
     command takes, and what weft's own cache holds. With --prune, quantised weights go whose model
     is not there any more; then, of each kind that takes more than it may, what was used least
     recently. Models stay."""
-    from weft.core.files import default_directory
-    from weft.models.hub import kept
-    from weft.models.hub.held import held_models
-    from weft.models.hub.names import cache
+    from weft.cli import kept
+    from weft.cli.held import held_models
+    from weft.host.files import default_directory
+    from weft.hub.names import cache
 
     freed = kept.prune() if prune else 0
     models, kinds, weights = held_models(), kept.kinds(), kept.weights()

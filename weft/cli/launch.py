@@ -70,8 +70,8 @@ def _checked(hosts: str | None) -> list[str]:
 def _onwards(words: Sequence[str]) -> list[str]:
     """The options that make a command continue its earlier run."""
     from weft.cli.train import train
-    from weft.models.training.checkpoints import found
-    from weft.models.training.settings import read_settings
+    from weft.training.checkpoints import found
+    from weft.training.settings import read_settings
 
     if words[0] != "train" or "--resume" in words:
         return []

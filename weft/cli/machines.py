@@ -45,7 +45,7 @@ def on_ranks(
         return work(None)
     if layers and by_columns:
         raise UsageError("--split is for layers; columns are divided evenly")
-    from weft.models.machines.load import Way, follow, leading
+    from weft.machines.load import Way, follow, leading
 
     with ranks.leaving():
         if ranks.rank:

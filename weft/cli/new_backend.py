@@ -10,8 +10,8 @@ import click
 
 from weft.core import install
 from weft.core.errors import UsageError
-from weft.core.files import replacing_folder, write_text
 from weft.core.hints import command
+from weft.host.files import replacing_folder, write_text
 
 _PYPROJECT = """\
 [build-system]

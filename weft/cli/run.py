@@ -83,7 +83,7 @@ def load_decoder(path: str, options: dict[str, Any], load: Callable[..., Any] | 
     """The model that `path` names, which must be one that generates text; `load` is weft.load
     unless given."""
     import weft
-    from weft.models.embedder import Encoder
+    from weft.models.run.embedder import Encoder
 
     if os.path.isfile(path) and functions.is_function(path):
         raise UsageError(
@@ -122,8 +122,8 @@ def read_prompt(prompt: str) -> str:
 
 def _boxed(only: str) -> tuple[str, str]:
     """(model, prompt) where one argument was given: the model in the box, and that argument."""
-    from weft.models.box import CODE, NAMES
-    from weft.models.hub.names import parse
+    from weft.hub.box import CODE, NAMES
+    from weft.hub.names import parse
 
     name = parse(only)
     named = name is not None and (only.endswith(".gguf") or name.store.is_dir())
@@ -139,7 +139,7 @@ def _boxed(only: str) -> tuple[str, str]:
 def _note_on_prompt(prompt: str, alone: bool) -> None:
     """Adds a note if a prompt used as text looks like a file or a folder. A whole line of Python or
     prose does not."""
-    from weft.models.hub.names import parse
+    from weft.hub.names import parse
 
     path = prompt.removeprefix("@")
     if os.path.isfile(path):  # unlike pathlib's, False for what is too long for a name
@@ -267,7 +267,7 @@ class Watch:
     a machine compiles, later ones find it done."""
 
     def __init__(self) -> None:
-        from weft.core.clock import compiling
+        from weft.host.clock import compiling
 
         self._compiling = compiling
         self._start, self._compiled = time.perf_counter(), compiling.total

@@ -100,7 +100,7 @@ def serve(models: tuple[str, ...], parallel: str, split: str | None, **options: 
     from weft.serve.needs import need
 
     need()
-    from weft.models.box import CHAT
+    from weft.hub.box import CHAT
     from weft.serve.shelf import named
 
     key = key_to(options)
@@ -133,7 +133,7 @@ def _check(name: str, path: Path) -> None:
     """Raises UsageError where a path cannot be a model's: those after the first are loaded when
     somebody asks, which is too late to say so."""
     from weft.importers.hf_config import read_object
-    from weft.models.entry import located
+    from weft.models.run.entry import located
 
     try:
         if located(path).is_dir():
@@ -145,7 +145,7 @@ def _check(name: str, path: Path) -> None:
 def _adapters(options: dict[str, Any], model: Path) -> dict[str, str]:
     """The adapters by their names; says where one seems to be another model's. Raises
     UsageError."""
-    from weft.models.adapter_base import other_base
+    from weft.models.weights.adapter_base import other_base
 
     found: dict[str, str] = {}
     for given in options["adapters"]:

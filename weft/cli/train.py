@@ -14,8 +14,8 @@ from weft.core.errors import UsageError
 from weft.core.hints import command
 
 if TYPE_CHECKING:
-    from weft.models.training.settings import Settings
     from weft.ranks import Ranks
+    from weft.training.settings import Settings
 
 
 @click.command(
@@ -46,8 +46,8 @@ def train(
 ) -> int:
     """Train or fine-tune a decoder as CONFIG (TOML) says: text in, a Hugging Face folder out.
     Ctrl-C saves a checkpoint and leaves; --resume goes on from it."""
-    from weft.core.files import write_text
-    from weft.models.training.settings import example, read_settings
+    from weft.host.files import write_text
+    from weft.training.settings import example, read_settings
 
     if init:
         if config.exists():
@@ -55,8 +55,8 @@ def train(
         write_text(config, example())
         click.echo(f"wrote {config}; edit it, then: {command('train', config)}")
         return 0
-    from weft.models.training.shared import follow, leading
     from weft.ranks import join
+    from weft.training.shared import follow, leading
 
     def settings() -> Settings:
         made = _with_paths(read_settings(config), yes)
@@ -76,8 +76,8 @@ def _run(
     settings: Settings, config: Path, resume: bool, until: int | None, device: str | None,
     ranks: Ranks,
 ) -> int:  # fmt: skip
-    from weft.models.training.checkpoints import found
-    from weft.models.training.loop import train as run
+    from weft.training.checkpoints import found
+    from weft.training.loop import train as run
 
     there = [] if device is None else ["--device", device]
     again = f"Go on with: {command('train', config, '--resume', *there)}"
@@ -130,8 +130,8 @@ def merge(base: str, adapter: str, output: Path, dtype: str | None, yes: bool) -
     """Add the LoRA ADAPTER (PEFT layout) to the weights of BASE: a model folder of its own. Either
     is a folder or ORG/NAME. Packed weights become floats."""
     from weft.core.dtypes import as_dtype
-    from weft.models.adapter_base import other_base
-    from weft.models.training.merge import merge_folders
+    from weft.models.weights.adapter_base import other_base
+    from weft.training.merge import merge_folders
 
     model, added = (Path(model_path(path, yes)) for path in (base, adapter))
     wide = merge_folders(model, added, output, None if dtype is None else as_dtype(dtype))

@@ -16,9 +16,9 @@ from weft.core import text
 from weft.core.errors import FileFormatError, UsageError
 
 if TYPE_CHECKING:
-    from weft.conform.tune import Choice
-    from weft.conform.tune_cases import Case
-    from weft.core import tuned
+    from weft.bench.tune import Choice
+    from weft.bench.tune_cases import Case
+    from weft.compile import tuned
     from weft.program.device import Device
 
 
@@ -54,8 +54,8 @@ def tune(
     products of given sizes or the groups of a MODEL. Compiling on the same device then goes
     by the table; nothing is measured at any other time."""
     from weft.backends import registry
-    from weft.conform import roofline, tune as tuning, tune_cases
-    from weft.core import tuned
+    from weft.bench import roofline, tune as tuning, tune_cases
+    from weft.compile import tuned
 
     chosen = _kinds(kinds)
     found = registry.get(device)
@@ -108,7 +108,7 @@ def _dtypes(given: str) -> list[Any]:
 def _kept(path: Path, device: Device) -> tuned.Table:
     """The table's present entries for this device, to which new ones are added; else an empty
     table."""
-    from weft.core import tuned
+    from weft.compile import tuned
 
     fresh = tuned.new(device.info.name, device.caps)
     try:
@@ -120,7 +120,7 @@ def _kept(path: Path, device: Device) -> tuned.Table:
 
 def _of_model(path: str, device: Device, kinds: Sequence[str], dtype: str | None) -> list[Case]:
     import weft
-    from weft.conform.tune_cases import model_cases
+    from weft.bench.tune_cases import model_cases
 
     model = weft.load(path, device=device, dtype=dtype)
     return model_cases(model.graphs(), kinds, device.caps)
@@ -131,7 +131,7 @@ def _measure(device: Device, cases: Sequence[Case], roof: Any, budget: float) ->
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from weft.conform import tune as tuning
+    from weft.bench import tune as tuning
 
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))

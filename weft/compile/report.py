@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from weft.compile.weights import WeightLine
-from weft.core.records import from_data
 from weft.core.text import table
+from weft.host.records import from_data
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.core import tuned
+from weft.compile import tuned
 from weft.core.caps import Caps
 from weft.templates import registry
 from weft.templates.group import Group

@@ -25,12 +25,12 @@ from weft.conform.report import Check, Mismatch, Skip
 from weft.core import dtypes as dt
 from weft.core.tolerance import Tolerance, tolerance
 from weft.importers.hf_config import Fields
-from weft.models.random_weights import random_folder
-from weft.models.runner import Runner
-from weft.models.training.model import TrainableDecoder, config_of, fresh_weights
+from weft.models.run.runner import Runner
+from weft.models.weights.random_weights import random_folder
 from weft.optim import SGD, AdamW, Optimizer
 from weft.program.device import Device
 from weft.tensor import Tensor
+from weft.training.model import TrainableDecoder, config_of, fresh_weights
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 _LLAMA = {

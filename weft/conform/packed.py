@@ -18,11 +18,11 @@ from weft.core import dtypes as dt
 from weft.core.packed import Form, Packed, dequantized, packed_codes
 from weft.graph.ir import Graph, Node
 from weft.importers.packed import gguf
-from weft.models.config import DecoderConfig
-from weft.models.decoder_names import decoder_layout
-from weft.models.inputs import with_tables
-from weft.models.matrices import parted
-from weft.models.runner import CompiledRunner, EagerRunner, Runner, weight_avals
+from weft.models.arch.config import DecoderConfig
+from weft.models.arch.inputs import with_tables
+from weft.models.arch.matrices import parted
+from weft.models.run.runner import CompiledRunner, EagerRunner, Runner, weight_avals
+from weft.models.weights.decoder_names import decoder_layout
 from weft.ops.packed import dequantize
 from weft.ops.quantize import BLOCK, quantize, rescale
 from weft.program.arena import Arena

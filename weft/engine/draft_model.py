@@ -14,12 +14,12 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from statistics import median
 
-from weft.core.clock import compiling
 from weft.core.errors import WeftError
 from weft.engine.costs import Trust
 from weft.engine.drafts import Asked
 from weft.engine.engine import Engine
 from weft.engine.job import Job, Output
+from weft.host.clock import compiling
 
 MOST = 15  # tokens proposed at once
 SALTS = 256  # salts and adapters whose success rates are kept

@@ -19,7 +19,6 @@ from dataclasses import asdict
 import numpy as np
 
 from weft.core.errors import BusyError, LimitError, ModelError, UsageError, WeftError
-from weft.core.forks import lock_of
 from weft.engine.answer import Answer, Explain, guarded
 from weft.engine.drafts import Drafts
 from weft.engine.job import Job, Movable, PagedRunner, Sink, Texts
@@ -29,6 +28,7 @@ from weft.engine.propose import Proposer
 from weft.engine.schedule import Part, Place, Schedule, needed
 from weft.engine.suffixes import Suffixes
 from weft.engine.ticket import Counts, Stats, Ticket
+from weft.host.forks import lock_of
 
 BUDGET = 512  # rows per step
 BESIDE = 128  # rows of prompts in a step in which other sequences decode

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.clock import compiling
 from weft.core.errors import WeftError
 from weft.engine.job import Movable, PagedRunner
 from weft.engine.propose import Proposer
 from weft.engine.schedule import Place, Schedule, needed
 from weft.engine.ticket import Counts, Ticket
+from weft.host.clock import compiling
 
 FEW = 16  # rows of a prompt that may join a decode step, at about the cost of one row
 SCORED = 64  # rows whose logits are kept at once

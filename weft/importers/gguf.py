@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import FileFormatError
-from weft.core.mapped import MappedFile, map_file
+from weft.host.mapped import MappedFile, map_file
 from weft.importers.gguf_blocks import TYPES, BlockType
 from weft.importers.gguf_values import Cursor
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from weft.core.errors import UsageError
-from weft.core.files import replacing
+from weft.host.files import replacing
 from weft.importers.gguf_blocks import BY_NAME
 
 ALIGNMENT = 32

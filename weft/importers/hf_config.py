@@ -11,8 +11,8 @@ from typing import Any
 from weft.core.errors import FileFormatError, ModelError
 from weft.core.hints import command
 from weft.core.notices import say
-from weft.core.private import read_regular
 from weft.core.text import shown
+from weft.host.private import read_regular
 
 MAX_JSON = 64 << 20  # bytes; the index of a very large model has a few
 MAX_CONFIG = 4 << 20  # bytes; what people write is below 100 KB

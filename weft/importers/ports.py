@@ -11,7 +11,7 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.errors import CallError, DTypeError, ShapeError
-from weft.core.foreign import is_foreign
+from weft.host.foreign import is_foreign
 from weft.tensor.core import Tensor, tensor
 
 INT32 = np.iinfo(np.int32)

@@ -21,8 +21,8 @@ import ml_dtypes
 import numpy as np
 
 from weft.core.errors import FileFormatError, UsageError
-from weft.core.mapped import map_file
 from weft.core.text import shown
+from weft.host.mapped import map_file
 from weft.importers.hf_config import parse_json, read_object
 
 MAX_HEADER = 100_000_000  # bytes, as in the format's own library
@@ -271,7 +271,7 @@ def save_file(
     """Writes `tensors` (a C-contiguous copy of one where needed) as one safetensors file, whole or
     not at all; `private` as for `replacing`. Raises UsageError for a dtype the format does not
     hold, StorageError if the disk is full or fails."""
-    from weft.core.files import replacing
+    from weft.host.files import replacing
 
     codes = {dtype: code for code, dtype in _DTYPES.items()}
     for name, value in tensors.items():

@@ -1,6 +1,6 @@
 """Modules with PyTorch's names, defaults and state dicts."""
 
-from weft.core.boundary import guard_functions, guard_methods, guarded
+from weft.host.boundary import guard_functions, guard_methods, guarded
 from weft.nn import init
 from weft.nn.activations import (
     CELU,

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.core.dtypes import DType
 from weft.core.errors import CallError, ModelError, ShapeError, UsageError
-from weft.core.foreign import is_foreign, shared_array
+from weft.host.foreign import is_foreign, shared_array
 from weft.nn import tree
 from weft.nn.tree import join
 from weft.tensor.autograd import no_grad

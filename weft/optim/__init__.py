@@ -1,7 +1,7 @@
 """Optimisers, learning-rate schedules and gradient clipping: SGD, Adam and AdamW with PyTorch's
 formulas and defaults; a step is part of the compiled Program that computes the gradients."""
 
-from weft.core.boundary import guard_functions, guard_methods
+from weft.host.boundary import guard_functions, guard_methods
 from weft.optim.adam import Adam, AdamW
 from weft.optim.clip import clip_grad_norm, length, shorten, square_sum
 from weft.optim.finite import all_finite

@@ -24,8 +24,8 @@ import numpy as np
 
 from weft.core.dtypes import as_dtype
 from weft.core.errors import FileFormatError
-from weft.core.files import replacing
-from weft.core.mapped import MappedFile, map_file
+from weft.host.files import replacing
+from weft.host.mapped import MappedFile, map_file
 from weft.program import serial
 
 FORMAT = 1

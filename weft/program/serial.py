@@ -23,7 +23,7 @@ import numpy as np
 
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, FileFormatError
-from weft.core.files import write_bytes
+from weft.host.files import write_bytes
 from weft.program import tensors
 from weft.program.checks import check_program_data
 from weft.program.formula import Formula

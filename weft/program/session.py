@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.clock import compiling
 from weft.core.errors import LimitError, UsageError
+from weft.host.clock import compiling
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
 from weft.program.device import OWN_KERNEL, Buffer, Device

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.core.dtypes import as_dtype
 from weft.core.errors import CompileError
-from weft.core.mapped import release
+from weft.host.mapped import release
 from weft.program.array import DeviceArray
 from weft.program.device import Buffer, Device
 from weft.program.formula import Formula

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.core import tuned, versions
+from weft.compile import tuned
+from weft.core import versions
 from weft.core.errors import FileFormatError, RankError, UsageError
 from weft.importers.hf_config import parse_json
 from weft.program.device import Device

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.confined import Confined, Failed, Limits, Stopped
 from weft.core.errors import LimitError, UsageError
 from weft.core.text import first_line
 from weft.engine.job import Constraint
-from weft.models.tokenizer import Tokenizer
+from weft.host.confined import Confined, Failed, Limits, Stopped
+from weft.models.text.tokenizer import Tokenizer
 from weft.serve.schemas import kept
 from weft.serve.vocabulary import Tokens, special_ids, token_bytes
 

@@ -1,7 +1,7 @@
 """Grammars of strangers, tried in a process with limits before the server takes them.
 
 llguidance counts its steps, but not all of them: some grammars take minutes to compile. Run by
-`weft.core.confined`, nothing of weft can be imported here.
+`weft.host.confined`, nothing of weft can be imported here.
 """
 
 from __future__ import annotations

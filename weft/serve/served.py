@@ -18,16 +18,16 @@ import numpy as np
 import weft
 from weft.core.errors import LimitError, UsageError, WeftError
 from weft.core.install import how
-from weft.core.records import to_data
-from weft.core.samples import files_digest
 from weft.core.text import size
 from weft.engine.engine import Engine
 from weft.engine.job import Chosen, Constraint, Job
-from weft.models.base import Model
-from weft.models.config import DecoderConfig
-from weft.models.drafting import drafts_by
-from weft.models.embedder import Encoder, batches
-from weft.models.model import Decoder
+from weft.host.records import to_data
+from weft.host.samples import files_digest
+from weft.models.arch.config import DecoderConfig
+from weft.models.run.base import Model
+from weft.models.run.drafting import drafts_by
+from weft.models.run.embedder import Encoder, batches
+from weft.models.run.model import Decoder
 from weft.serve.metrics import Metrics
 from weft.serve.player import Player
 from weft.serve.pool import Pools
@@ -36,7 +36,7 @@ from weft.serve.toolcalls.choose import choose
 from weft.serve.vocabulary import token_bytes
 
 if TYPE_CHECKING:
-    from weft.models.tokenizer import Tokenizer
+    from weft.models.text.tokenizer import Tokenizer
     from weft.serve.grammar import Grammars
 
 LONG = 50_000  # characters of a text that takes a tenth of a second or more

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.models.base import Model
-from weft.models.inputs import PAGE
-from weft.models.model import Decoder
+from weft.models.arch.inputs import PAGE
+from weft.models.run.base import Model
+from weft.models.run.model import Decoder
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import UsageError
-from weft.models.base import Model
-from weft.models.drafting import check_pair
-from weft.models.embedder import Encoder
-from weft.models.entry import load
-from weft.models.model import Decoder
+from weft.models.run.base import Model
+from weft.models.run.drafting import check_pair
+from weft.models.run.embedder import Encoder
+from weft.models.run.entry import load
+from weft.models.run.model import Decoder
 from weft.serve.metrics import Metrics
 from weft.serve.served import Served, ServedDecoder, ServedEncoder
 from weft.serve.settings import Settings, bytes_of

@@ -16,7 +16,7 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype, promote
 from weft.core.errors import DTypeError
-from weft.core.foreign import is_foreign, shared_array
+from weft.host.foreign import is_foreign, shared_array
 from weft.tensor.base import (
     Number,
     TensorBase,

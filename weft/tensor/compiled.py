@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.backends import registry
+from weft.compile.programs import program_of
 from weft.core import dtypes as dt
-from weft.core.clock import compiling
 from weft.core.errors import (
     CallError,
     DTypeError,
@@ -25,9 +25,10 @@ from weft.core.errors import (
     OutOfMemoryError,
     UsageError,
 )
-from weft.core.forks import lock_of
 from weft.core.trees import unflatten
 from weft.graph.ir import Graph
+from weft.host.clock import compiling
+from weft.host.forks import lock_of
 from weft.program.array import DeviceArray
 from weft.program.parted import Part, PartedProgram, PartedSession
 from weft.program.program import Program
@@ -47,7 +48,6 @@ from weft.tensor.operands import (
     result,
     shared_arguments,
 )  # fmt: skip
-from weft.tensor.programs import program_of
 from weft.tensor.tracing import Spec, Traced, trace_call
 
 CACHE_SIZE = 128  # Programs that a compiled function keeps

@@ -11,10 +11,10 @@ import numpy as np
 from weft import ops
 from weft.core import dtypes as dt
 from weft.core.arrays import aligned_copy
-from weft.core.boundary import guard_methods
 from weft.core.errors import DeviceError, DTypeError, GradientError, ShapeError, TraceError
-from weft.core.foreign import is_foreign, shared_array
 from weft.core.trees import flatten, unflatten
+from weft.host.boundary import guard_methods
+from weft.host.foreign import is_foreign, shared_array
 from weft.ops.tape import plain
 from weft.program.array import DeviceArray
 from weft.program.device import HOST

@@ -14,8 +14,8 @@ from weft.backends import registry
 from weft.core import dtypes as dt
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, LimitError
-from weft.core.forks import lock_of
 from weft.graph.ir import Graph, results
+from weft.host.forks import lock_of
 from weft.ops.primitive import PRIMITIVES, Aval, aval, register_listener
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray

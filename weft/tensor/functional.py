@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from weft import ops
 from weft.core import dtypes as dt
-from weft.core.boundary import guard_functions
 from weft.core.dtypes import DType
 from weft.core.errors import ShapeError, UsageError
+from weft.host.boundary import guard_functions
 from weft.tensor.activations import (  # noqa: F401  (functions of this module, as are those below)
     celu,
     elu,

@@ -11,8 +11,8 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DeviceError, TraceError
-from weft.core.foreign import is_foreign, shared_array
 from weft.core.trees import Tree, flatten, paths
+from weft.host.foreign import is_foreign, shared_array
 from weft.program.array import DeviceArray
 from weft.program.device import Device
 from weft.tensor import views

@@ -18,7 +18,7 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
-from weft.core.forks import lock_of
+from weft.host.forks import lock_of
 from weft.ops.rules import dims
 from weft.tensor.base import CURRENT, place
 from weft.tensor.core import Tensor

@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from weft.compile.programs import vouch
 from weft.core.caps import Caps
 from weft.core.errors import DTypeError, LimitError, UsageError
-from weft.core.records import to_data
 from weft.graph.ir import Graph
+from weft.host.records import to_data
 from weft.program import bundle, serial
 from weft.program.bundle import Bundle
 from weft.program.weights import Ordered
 from weft.tensor.core import Tensor
-from weft.tensor.programs import vouch
 from weft.tensor.stored import NAME
 
 

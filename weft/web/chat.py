@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from weft.core.errors import ModelError
-from weft.models.tokenizer import Tokenizer
+from weft.models.text.tokenizer import Tokenizer
 
 
 def _words(text: str) -> frozenset[str]:

@@ -28,14 +28,14 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import CompileError, ModelError, UsageError
-from weft.core.files import replacing_folder, write_bytes, write_text
 from weft.core.text import first_line
-from weft.models.base import Model
-from weft.models.embedder import Encoder
-from weft.models.encoder_runner import encoder_program
-from weft.models.inputs import cache_rows, intact, kv_counts
-from weft.models.model import Decoder
-from weft.models.runner import CompiledRunner
+from weft.host.files import replacing_folder, write_bytes, write_text
+from weft.models.arch.inputs import cache_rows, intact, kv_counts
+from weft.models.run.base import Model
+from weft.models.run.embedder import Encoder
+from weft.models.run.encoder_runner import encoder_program
+from weft.models.run.model import Decoder
+from weft.models.run.runner import CompiledRunner
 from weft.program.formula import Formula
 from weft.program.program import Copy, Dispatch, Fill, Program
 from weft.web import programs, selftest, targets

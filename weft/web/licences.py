@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from weft.core.files import write_bytes
+from weft.host.files import write_bytes
 
 # The files are in weft/web/js, since the npm package also contains them.
 OWN = ("LICENSE", "NOTICE")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.dtypes import as_dtype
-from weft.core.files import write_bytes
+from weft.host.files import write_bytes
 
 SHARD = 16 << 20  # most bytes of a file, so that an interrupted download repeats little
 ALIGN = 256  # alignment of each tensor in the weights: WebGPU's for copies, and more

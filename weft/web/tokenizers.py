@@ -9,8 +9,8 @@ from typing import Any
 
 from weft.core.errors import ModelError
 from weft.importers.hf_config import parse_json
-from weft.models.tokenizer import Tokenizer
-from weft.models.tokenizer_plain import PATTERNS
+from weft.models.text.tokenizer import Tokenizer
+from weft.models.text.tokenizer_plain import PATTERNS
 
 _BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"  # its brackets mean another thing in JavaScript
 _STEPS = {

@@ -16,34 +16,34 @@ from typing import Any
 
 import numpy as np
 
+from weft.compile.programs import program_of
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.errors import UsageError
+from weft.hub.names import parse
 from weft.importers.hf_config import Fields, read_config
-from weft.models import adapters
-from weft.models.hub.names import parse
-from weft.models.model import Decoder
-from weft.models.names import checkpoint_names
-from weft.models.runner import model_caps
-from weft.models.training.model import TrainableDecoder, config_of
-from weft.models.training.prepare import new_config
-from weft.models.training.settings import (
+from weft.models.run.model import Decoder
+from weft.models.run.runner import model_caps
+from weft.models.weights import adapters
+from weft.models.weights.names import checkpoint_names
+from weft.models.weights.writing import write_model
+from weft.optim import AdamW
+from weft.program.program import Program
+from weft.tensor.autograd import no_grad
+from weft.tensor.core import Tensor
+from weft.tensor.tracing import Spec, Traced, trace_call
+from weft.training.model import TrainableDecoder, config_of
+from weft.training.prepare import new_config
+from weft.training.settings import (
     LoraSettings,
     ModelSettings,
     OptimizerSettings,
     Settings,
     TrainSettings,
 )
-from weft.models.training.step import make_optimizer, update
-from weft.models.training.tokens import end_token
-from weft.models.training.weights import Trained
-from weft.models.writing import write_model
-from weft.optim import AdamW
-from weft.program.program import Program
-from weft.tensor.autograd import no_grad
-from weft.tensor.core import Tensor
-from weft.tensor.programs import program_of
-from weft.tensor.tracing import Spec, Traced, trace_call
+from weft.training.step import make_optimizer, update
+from weft.training.tokens import end_token
+from weft.training.weights import Trained
 
 KINDS = ("scratch", "lora")
 SCRATCH = Settings(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 import weft
-from weft.models.box import box_folder
+from weft.hub.box import box_folder
 from weft_npu.device import NpuDevice
 from weft_npu.report import draw, table
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.models.training.report import new_figure, save_figure
+from weft.training.report import new_figure, save_figure
 from weft_npu.device import NpuDevice, Record
 from weft_npu.machine import Machine
 

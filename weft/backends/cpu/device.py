@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.backends.cache import DiskCache, default_directory
 from weft.backends.cpu import direct, host
 from weft.backends.cpu.loader import Loader
 from weft.backends.cpu.memory import CpuBuffer, Pool
@@ -17,7 +16,8 @@ from weft.backends.cpu.table import Table
 from weft.backends.cpu.threads import Workers
 from weft.core.dtypes import DEVICE, DType
 from weft.core.errors import DeviceError
-from weft.core.forks import lock_of
+from weft.host.cache import DiskCache, default_directory
+from weft.host.forks import lock_of
 from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device, DeviceInfo
 from weft.program.program import Dispatch, Program

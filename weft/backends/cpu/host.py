@@ -13,10 +13,10 @@ import sys
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
-from weft.backends.cache import DiskCache
 from weft.backends.cpu import arm
 from weft.core.caps import Caps
 from weft.core.errors import DeviceError, UsageError
+from weft.host.cache import DiskCache
 
 SCRATCH_BYTES = 4 << 20  # per worker, for large private arrays
 AMX = frozenset({"amx-tile", "amx-bf16"})

@@ -8,12 +8,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from weft.backends.cache import DiskCache
 from weft.backends.cpu import link, runtime
 from weft.backends.cpu.host import Host
 from weft.core import versions
 from weft.core.caps import Caps
-from weft.core.forks import lock_of
+from weft.host.cache import DiskCache
+from weft.host.forks import lock_of
 from weft.kernel.digest import digest
 from weft.kernel.ir import Kernel
 

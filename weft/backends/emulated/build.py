@@ -12,13 +12,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from weft.backends.cache import DiskCache
 from weft.backends.emulated import guest, library
 from weft.backends.emulated.machines import Machine
 from weft.backends.llvm.dialect import ENTRY, render
 from weft.core import versions
-from weft.core.confined import Confined, Failed, Limits, Stopped
 from weft.core.errors import CompileError, DeviceError
+from weft.host.cache import DiskCache
+from weft.host.confined import Confined, Failed, Limits, Stopped
 from weft.kernel.digest import digest
 from weft.kernel.ir import Kernel
 

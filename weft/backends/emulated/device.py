@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.backends.cache import DiskCache, default_directory
 from weft.backends.cpu.host import memory_available
 from weft.backends.emulated import build, guest
 from weft.backends.emulated.bound import EmulatedBound
@@ -22,7 +21,8 @@ from weft.backends.emulated.process import Process
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.errors import DeviceError, OutOfMemoryError
-from weft.core.forks import lock_of
+from weft.host.cache import DiskCache, default_directory
+from weft.host.forks import lock_of
 from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device, DeviceInfo
 from weft.program.program import Program

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.backends.cache import DiskCache, default_directory
 from weft.backends.gpu.api import wished
 from weft.backends.gpu.blas import Blas, Product
 from weft.backends.gpu.bound import GpuBound
@@ -24,6 +23,7 @@ from weft.backends.llvm.gpu_target import GpuTarget, gpu_target
 from weft.core import dtypes as dt, versions
 from weft.core.dtypes import DType
 from weft.core.errors import DeviceError
+from weft.host.cache import DiskCache, default_directory
 from weft.kernel.digest import digest
 from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device, DeviceInfo

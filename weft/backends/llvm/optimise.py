@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from weft.core.errors import CompileError
-from weft.core.forks import Section
+from weft.host.forks import Section
 
 LLVM = Section()  # every call of llvmlite's happens in it: its lock and LLVM's outlive no fork
 

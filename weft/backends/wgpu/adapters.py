@@ -13,7 +13,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.errors import DeviceError
-from weft.core.forks import lock_of
+from weft.host.forks import lock_of
 from weft.program.device import DeviceInfo
 
 NATIVE = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}

@@ -19,7 +19,7 @@ from weft.backends.wgpu.bound import WgpuBound
 from weft.backends.wgpu.memory import Memory, WgpuBuffer
 from weft.core.dtypes import DType
 from weft.core.errors import CompileError, DeviceError
-from weft.core.forks import lock_of
+from weft.host.forks import lock_of
 from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device
 from weft.program.program import Program

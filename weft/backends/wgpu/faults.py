@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from weft.core.errors import DeviceError, OutOfMemoryError, WeftError
-from weft.core.forks import lock_of
+from weft.host.forks import lock_of
 
 
 class Trap(logging.Handler):

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from weft.core.errors import FileFormatError
-from weft.core.mapped import MappedFile, map_file
+from weft.host.mapped import MappedFile, map_file
 
 
 class External:

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.core.dtypes import DType
 from weft.core.errors import DTypeError, ShapeError
-from weft.core.foreign import is_foreign, shared_array
+from weft.host.foreign import is_foreign, shared_array
 from weft.importers.onnx.graph import Graph
 from weft.importers.onnx.values import HOST_ONLY, NUMPY
 from weft.importers.ports import Port

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from weft.core.errors import ModelError
-from weft.core.mapped import mapped_files, release
+from weft.host.mapped import mapped_files, release
 from weft.importers.hf_config import MAX_CONFIG, Fields, read_object
 from weft.importers.packed import compressed, gptq, others
 from weft.importers.packed.layer import Layer, Read

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import DTypeError, FileFormatError
-from weft.core.foreign import shared_array
+from weft.host.foreign import shared_array
 from weft.importers.ports import Port, Ref, Size
 from weft.importers.torch_export.graph import (
     PLACEMENT,

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from weft.core.boundary import guarded
 from weft.core.errors import UsageError
+from weft.host.boundary import guarded
 from weft.importers.imported import Imported
 from weft.importers.torch_export import live, pt2
 from weft.importers.torch_export.build import Unsupported, built

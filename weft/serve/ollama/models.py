@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 import weft
 from weft.core.hints import command
-from weft.models.chat import read_template
+from weft.models.text.chat import read_template
 from weft.serve.embedding import embedded
 from weft.serve.ollama import answers
 from weft.serve.ollama.chat import chat, generate, named

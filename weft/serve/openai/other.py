@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from weft.core.errors import WeftError
-from weft.models.chat import read_template
+from weft.models.text.chat import read_template
 from weft.serve.embedding import embedded
 from weft.serve.openai.chat import messages_of
 from weft.serve.openai.types import Detokenize, Embeddings, Tokenize, prompts_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.core.errors import ModelError, UsageError
-from weft.models.chat import read_template
-from weft.models.tokenizer import Tokenizer
+from weft.models.text.chat import read_template
+from weft.models.text.tokenizer import Tokenizer
 from weft.serve.toolcalls import formats
 from weft.serve.toolcalls.events import Parser, Sink
 from weft.serve.toolcalls.formats import Context, Format, tagged, tagged_gemma

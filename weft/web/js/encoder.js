@@ -1,4 +1,4 @@
-// A model that turns texts into vectors, one text at a time (weft/models/embedder.py).
+// A model that turns texts into vectors, one text at a time (weft/models/run/embedder.py).
 
 /**
  * @typedef {{vocab: number, hidden: number, pad: number, widths: number[],

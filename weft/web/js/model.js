@@ -179,7 +179,7 @@ export class Model {
 
   /**
    * The prompt for messages of which the oldest turns have left until a quarter of the context, or
-   * `free` tokens, are free; a system message stays, and the last turn (weft/models/talk.py).
+   * `free` tokens, are free; a system message stays, and the last turn (weft/models/run/talk.py).
    * @param {Message[]} messages @param {number} free @param {Record<string, any>} [variables]
    * @returns {Promise<{ids: number[], left: number}>}
    */

@@ -1,4 +1,4 @@
-// New tokens as text: whole characters only, up to a stop string (weft/models/generate.py).
+// New tokens as text: whole characters only, up to a stop string (weft/models/run/generate.py).
 
 const BROKEN = "\ufffd";
 const HELD = 3; // signs of incomplete bytes that may still become a character

@@ -141,7 +141,7 @@ export function schedule(lr, n, steps, warmup) {
   return (lr * (Math.cos((Math.PI * (n - warmup)) / Math.max(steps - warmup, 1)) + 1)) / 2;
 }
 
-/** Windows of a text in the order of weft train (weft/models/training/tokens.py). */
+/** Windows of a text in the order of weft train (weft/training/tokens.py). */
 export class Batches {
   /**
    * @param {number[]} ids @param {number} batch @param {number} length

@@ -1,0 +1,85 @@
+"""The contents of weft's own cache (kernels, Programs, quantised weights), and their size
+limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.core.budget import Shelf
+from weft.host import cache as disk
+from weft.quantize.kept import KEPT
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The number of files of a kind, their bytes, and the limit in bytes."""
+
+    kind: str
+    files: int
+    nbytes: int
+    limit: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return _with_bytes(asdict(self))
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Quantised weights: source folder, scheme, and last use (seconds since 1970). `source` is ""
+    if they would not be used again, because another version wrote them or they are damaged."""
+
+    source: str
+    scheme: str
+    nbytes: int
+    used: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return _with_bytes(asdict(self))
+
+
+def kinds() -> list[Kind]:
+    """Returns each kind of cached data; [] without a cache."""
+    found = []
+    for name, shelf in _shelves():
+        entries = shelf.entries()
+        found.append(Kind(name, len(entries), sum(e.size for e in entries), shelf.limit))
+    return found
+
+
+def weights() -> list[Weights]:
+    """Returns the quantised weights, most recently used first."""
+    found = [
+        Weights(note.get("source", ""), note.get("scheme", ""), entry.size, entry.used)
+        for entry, note in KEPT.kept()
+    ]
+    return sorted(found, key=lambda w: -w.used)
+
+
+def prune() -> int:
+    """Removes quantised weights whose model is gone or that would not be used again. Then removes
+    the least recently used files of each kind over its limit. Returns the bytes freed."""
+    freed = 0
+    if (shelf := KEPT.shelf) is not None:
+        for entry, note in KEPT.kept():
+            there = bool(note) and Path(note.get("source", "")).exists()
+            if not there and shelf.remove(entry.path):
+                freed += entry.size
+    return freed + sum(shelf.prune() for _, shelf in _shelves())
+
+
+def _shelves() -> Iterator[tuple[str, Shelf]]:
+    made: dict[str, Callable[[], Shelf | None]] = {
+        "kernels": lambda: disk.kernels().shelf,
+        "programs": lambda: disk.programs().shelf,
+        "quantised weights": lambda: KEPT.shelf,
+    }
+    for name, make in made.items():
+        if (shelf := make()) is not None:
+            yield name, shelf
+
+
+def _with_bytes(out: dict[str, Any]) -> dict[str, Any]:
+    return out | {"bytes": out.pop("nbytes")}

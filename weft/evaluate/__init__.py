@@ -1,0 +1,1 @@
+"""Measures of a model's answers: loss, perplexity, and texts to measure with."""

@@ -1,0 +1,1 @@
+"""The machine under weft: files, private folders, caches, confined processes, clocks, progress."""

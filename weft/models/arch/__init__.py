@@ -1,0 +1,1 @@
+"""Architectures: configs, families, and the graphs of their layers."""

@@ -1,0 +1,320 @@
+"""The decoder: one function for every family, on arrays (the NumPy oracle), graph Nodes or values
+on a tape.
+
+A layer is norm, mixer, residual, norm, feed-forward, residual. The config chooses mixer and
+feed-forward (`mixers.py`, `feed_forward.py`); their variants are data.
+
+Rows are flattened: row n is one token. In serving (`forward`), it is `ids[n]` at position `pos[n]`
+of sequence slot `slot[n]`: a prefill passes many rows of one slot, a decode step one row per slot.
+New keys and values are written into the caches, then each row attends to its slot's rows up to its
+own position. In training (`train_forward`), the rows are whole sequences side by side, and
+attention needs no cache. The rest of the code is shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from weft import ops
+from weft.core.dtypes import DType, float32, int32
+from weft.graph.ir import Graph, Node
+from weft.models.arch import kv_cache
+from weft.models.arch.config import DecoderConfig
+from weft.models.arch.feed_forward import FEED_FORWARDS
+from weft.models.arch.inputs import columns, kv_counts, planes, states
+from weft.models.arch.layer_inputs import layer_input, with_layer_inputs
+from weft.models.arch.layers import (
+    INFERENCE,
+    AdapterRows,
+    KeysValues,
+    Pass,
+    Past,
+    Training,
+    Value,
+    Weights,
+    embedded,
+    keep,
+    product,
+    rounded,
+)
+from weft.models.arch.matrices import matrices
+from weft.models.arch.mixers import MIXERS
+from weft.models.arch.whole import Whole
+from weft.ops.picks import first_rows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The tokens of a step. All arrays are int32 except `x`.
+
+    `ids`, `slot`, `pos`: [N]. `at`: for each number G of key/value heads [N * G], the cache row
+    (slot * G + g) * L + pos for row n's key and value of head g; negative for padding rows. `last`:
+    [R], the rows whose logits are wanted, or None for all. `table`: [S, columns], if the caches are
+    in pages (`inputs.page_rows`).
+
+    `x`: if another machine computed the earlier layers, the residual stream float32 [N, hidden];
+    then `ids` is None. `adapter`: [N], or [1] for all rows, the adapter number of each row,
+    c.adapters for none; None if the model has no adapters.
+    """
+
+    ids: Value
+    slot: Value
+    pos: Value
+    at: Mapping[int, Value]
+    last: Value | None = None
+    table: Value | None = None
+    x: Value | None = None
+    adapter: Value | None = None
+
+
+@dataclass(frozen=True)
+class _Cached:
+    """The past of rows in serving: state by name (`inputs.states`), and its new values."""
+
+    c: DecoderConfig
+    rows: Rows
+    state: Mapping[str, Value]
+    new: dict[str, Value] = field(default_factory=dict)
+
+    def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
+        c, rows = self.c, self.rows
+        names = [f"{kind}.{c.kv_of(i)}" for kind in planes(c, i)]
+        if kv is not None:
+            old, at = tuple(self.state[name] for name in names), rows.at[c.layer(i).kv_heads]
+            self.new.update(zip(names, kv_cache.store(c, old, at, *kv)))
+        cache = tuple(self.new[name] for name in names)
+        return kv_cache.attend(c, cache, q, rows.slot, rows.pos, c.window(i), sinks, rows.table)
+
+    def recent(self, i: int, z: Value, count: int) -> list[Value]:
+        """Returns the row itself and its `count` - 1 predecessors. Predecessors in this step are
+        adjacent rows of the slot; earlier ones come from a ring of the slot's last rows, where
+        position t is row t % R."""
+        rows, name = self.rows, f"conv.{i}"
+        slots, ring, wide = ops.aval(self.state[name]).shape
+        flat = ops.reshape(self.state[name], (slots * ring, wide))
+        shape, out = ops.aval(z).shape, []
+        start, number = ops.mul(rows.slot, ring), ops.iota(shape[:1], 0, int32)
+
+        def column(mask: Value) -> Value:
+            return ops.broadcast(ops.reshape(mask, (-1, 1)), shape)
+
+        for back in range(count - 1, 0, -1):
+            pos, row = ops.sub(rows.pos, back), ops.sub(number, back)
+            near = ops.maximum(row, 0)
+            beside = ops.equal(ops.gather(rows.slot, near), rows.slot)
+            beside = ops.bitwise_and(beside, ops.less_equal(0, row))
+            kept = ops.gather(flat, ops.add(start, ops.remainder(ops.add(pos, ring), ring)))
+            found = ops.where(column(beside), ops.gather(z, near), kept)
+            out.append(ops.where(column(ops.less_equal(0, pos)), found, 0.0))
+        at = ops.add(start, ops.remainder(rows.pos, ring))
+        if ring < shape[0]:  # a later row of the slot may use the same place
+            row = ops.add(number, ring)
+            far = ops.minimum(row, shape[0] - 1)
+            heads, places = next(iter(rows.at.items()))
+            real = ops.less_equal(0, ops.gather(places, ops.mul(far, heads)))
+            same = ops.equal(ops.gather(rows.slot, far), rows.slot)
+            later = ops.bitwise_and(ops.bitwise_and(real, same), ops.less(row, shape[0]))
+            at = ops.where(later, -1, at)
+        self.new[name] = ops.reshape(ops.update(flat, at, z), (slots, ring, wide))
+        return [*out, z]
+
+    def delta(self, i: int, *values: Value, **params: Any) -> Value:
+        rows, name = self.rows, f"memory.{i}"
+        begins = ops.less_equal(rows.pos, 0)
+        slot = ops.where(begins, ops.sub(-1, rows.slot), rows.slot)
+        out, self.new[name] = ops.call("delta_rule", *values, slot, self.state[name], **params)
+        return out
+
+
+def forward(
+    c: DecoderConfig, w: Weights, rows: Rows, state: Mapping[str, Value],
+    gather: Callable[[Value], Value] | None = None,
+) -> tuple[Value, dict[str, Value]]:  # fmt: skip
+    """Returns logits float32 [N or R, vocab] and the new state, by the names of `inputs.states`.
+
+    If other machines compute the last layers (`c.run`), returns the residual stream instead of
+    logits. If columns are divided, `gather` returns all ranks' columns for this rank's [N, M].
+    """
+    past = _Cached(c, rows, state)
+    heads, at = next(iter(rows.at.items()))
+    places = ops.reshape(at, (-1, heads))
+    real = ops.less_equal(0, ops.slice_(places, (0, 0), (ops.aval(places).shape[0], 1)))
+    chosen = None if rows.adapter is None else _chosen(c, rows.adapter, real)
+    more = {"real": real, "gather": gather, "chosen": chosen}
+    logits = _body(c, w, rows.ids, rows.pos, past, INFERENCE, rows.last, rows.x, **more)
+    return logits, {name: past.new[name] for name in state}
+
+
+def _chosen(c: DecoderConfig, number: Value, real: Value) -> AdapterRows:
+    """Returns the adapters of rows, `number` int32 [N] or [1]. The adapter products skip padding
+    and rows without an adapter."""
+    some = ops.less(number, c.adapters)
+    rows = ops.reshape(ops.cast(real, int32), (ops.aval(number).shape[0], -1))
+    counts = ops.mul(ops.sum_(rows, 1), ops.cast(some, int32))
+    return AdapterRows(first_rows(ops.remainder(number, c.adapters), counts), some)
+
+
+def train_forward(
+    c: DecoderConfig, w: Weights, ids: Value, training: Training = INFERENCE, packed: bool = False
+) -> Value:
+    """Returns logits float32 [B * T, vocab] of whole sequences ids int32 [B, T], each from position
+    0. With `packed`, an id given as ~id begins another document, which is computed as if it were
+    alone."""
+    pos, past = _whole(c, *ops.aval(ids).shape)
+    if packed:
+        first = ops.less(ids, 0)
+        place = ops.iota(ops.aval(ids).shape, 1, int32)
+        start = ops.reshape(ops.scan(ops.where(first, place, 0), "max", 1), (-1,))
+        ids, pos = ops.where(first, ops.sub(-1, ids), ids), ops.sub(pos, start)
+        past = Whole(c, past.batch, past.length, start)
+    return _body(c, w, ops.reshape(ids, (-1,)), pos, past, training)
+
+
+def embed_forward(c: DecoderConfig, w: Weights, ids: Value) -> Value:
+    """Returns the input of layer 0, the residual stream float32 [B * T, hidden], for ids int32 [B,
+    T]."""
+    pos, _ = _whole(c, *ops.aval(ids).shape)
+    return _embed(c, w, ops.reshape(ids, (-1,)), pos)
+
+
+def layer_forward(
+    c: DecoderConfig, w: Weights, i: int, x: Value, length: int, training: Training = INFERENCE
+) -> Value:
+    """Returns layer i alone applied to the residual stream x[B * length, hidden] of whole
+    sequences."""
+    pos, past = _whole(c, ops.aval(x).shape[0] // length, length)
+    return _layer(_pass(c, w, pos, past, training), i, x)
+
+
+def _whole(c: DecoderConfig, batch: int, length: int) -> tuple[Value, Whole]:
+    """Returns the positions of whole sequences side by side, and their past."""
+    pos = ops.const(np.tile(np.arange(length, dtype=np.int32), batch))
+    return pos, Whole(c, batch, length)
+
+
+def _pass(
+    c: DecoderConfig, w: Weights, pos: Value, past: Past, training: Training, **more: Any
+) -> Pass:
+    names = [name for name in w if name.startswith("rope.") or name == "query_growth"]
+    tables = {name: ops.gather(w[name], pos) for name in names}
+    return Pass(c, w, tables, past, training, **more)
+
+
+def _body(
+    c: DecoderConfig, w: Weights, ids: Value, pos: Value, past: Past, training: Training,
+    last: Value | None = None, x: Value | None = None, **more: Any,
+) -> Value:  # fmt: skip
+    """Returns logits of the rows (of rows `last` if given) at positions `pos`; `c.run` limits the
+    parts that are computed, as in `forward`."""
+    w = matrices(c.forms, w)
+    if x is None:
+        x = (training.drop or keep)(_embed(c, w, ids, pos))
+    p = with_layer_inputs(_pass(c, w, pos, past, training, **more), ids, x)
+    for i in c.here:
+        x = training.layer(i, partial(_layer, p, i), x)
+    if last is not None:
+        x = ops.gather(x, last)
+    return _logits(p, x) if c.run is None or c.run.ends else x
+
+
+def _logits(p: Pass, x: Value) -> Value:
+    """Applies the output layer to the residual stream x[N, hidden]."""
+    c, w = p.c, p.w
+    head = "head" if "head" in w else "embed"
+    logits = product(c, w, head, rounded(c, head, p.norm("norm", x)))
+    if c.logit_divisor != 1.0:
+        logits = ops.div(logits, c.logit_divisor)
+    if c.logit_softcap:
+        logits = ops.mul(ops.tanh(ops.mul(logits, 1.0 / c.logit_softcap)), c.logit_softcap)
+    return logits
+
+
+def _layer(p: Pass, i: int, x: Value) -> Value:
+    """Applies layer i to the residual stream x[N, hidden]."""
+    c = p.c
+    mixer, feed_forward = MIXERS[c.mixer(i)], FEED_FORWARDS[c.feed_forward(i)]
+    x = _added(p, f"{i}.attn", x, lambda h: mixer(p, i, h))
+    x = _added(p, f"{i}.mlp", x, lambda h: feed_forward(p, i, h, x))
+    if c.layer_input:
+        x = ops.add(x, layer_input(p, i, x))
+    if c.layer_scale:
+        scalar = ops.cast(p.w[f"{i}.scalar"], float32)
+        x = ops.mul(x, ops.broadcast(scalar, ops.aval(x).shape))
+    return x
+
+
+def _added(p: Pass, role: str, x: Value, part: Callable[[Value], Value]) -> Value:
+    """Returns x plus the result of a part of a layer, with the norms around it."""
+    c = p.c
+    h = part(p.norm(f"{role}_norm", x) if c.pre_norms else x)
+    h = p.norm(f"{role}_post", h) if c.post_norms else h
+    h = ops.mul(h, c.residual_scale) if c.residual_scale != 1.0 else h
+    return ops.add(x, (p.training.drop or keep)(h))
+
+
+def _embed(c: DecoderConfig, w: Weights, ids: Value, pos: Value) -> Value:
+    """Returns token (and learned position) embeddings of the rows, float32 [N, hidden]."""
+    x = embedded(w["embed"], ids, c.embed_scale, c.embed_scale_rounded)
+    if not c.ropes:
+        x = ops.add(x, ops.cast(ops.gather(w["pos"], pos), float32))
+    return x
+
+
+# -- the graph -------------------------------------------------------------------------------------
+
+
+def decoder_graph(
+    c: DecoderConfig,
+    weights: Mapping[str, tuple[tuple[int, ...], DType]],
+    rows: int,
+    slots: int,
+    context: int,
+    last: bool,
+    name: str,
+    pages: int = 0,
+    one: bool = False,
+    gather: Callable[[Value], Value] | None = None,
+) -> Graph:
+    """Returns the Graph of one step of at most `rows` rows (the scalar "n" is their number) over
+    `slots` caches of `context` positions. With `pages` the caches are that many pages, assigned by
+    the input "table" [slots, columns].
+
+    With `last` it returns the logits of one row, given by the input "last" [1]; else of all rows.
+    `weights` gives each role's shape and dtype. A part of a model (`c.run`) without the embedding
+    has the input "x" [rows, hidden] instead of "ids". `gather`: see `forward`. If the model has
+    adapters, the input "adapter" chooses them, with `one` for all rows [1].
+    """
+
+    def given(label: str, size: int, bound: str | None = "n") -> Node:
+        return ops.input_node(label, (size,), int32, "input", rows=bound)
+
+    with ops.building():
+        slot, place = given("slot", rows), given("place", rows)
+        embeds = c.run is None or c.run.embeds
+        if embeds:
+            fed = given("ids", rows)
+        else:
+            fed = ops.input_node("x", (rows, c.hidden), float32, "input", rows="n")
+        at = {g: given(f"at.{g}", rows * g, None) for g in kv_counts(c)}
+        end = given("last", 1, None) if last else None
+        by = given("adapter", *(1, None) if one else (rows, "n")) if c.adapters else None
+        table = None
+        if pages:
+            table = ops.input_node("table", (slots, columns(context)), int32, "input")
+        ids, x = (fed, None) if embeds else (None, fed)
+        bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
+        kept = states(c, slots, context, pages).items()
+        state = {k: ops.input_node(k, *what, "state") for k, what in kept}
+        step = Rows(ids, slot, place, at, end, table, x, by)
+        logits, new = forward(c, bound, step, state, gather)
+    assigns = tuple((state[k], new[k]) for k in state)
+    ins = [fed, slot, place, *at.values()]
+    ins += [more for more in (end, table, by) if more is not None]
+    return Graph(
+        (*ins, *bound.values(), *state.values()), (logits,), assigns, name, {"frozen": True}
+    )

@@ -1,0 +1,334 @@
+"""Decoder families: turns the config.json of each into a DecoderConfig. A family is one short
+function.
+
+A function reads the fields of `family_fields`, with transformers' values for fields that a file
+leaves out. The defaults given here apply to fields that are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from weft.core.errors import ModelError
+from weft.importers.hf_config import Fields
+from weft.models.arch import family_qwen
+from weft.models.arch.config import DecoderConfig
+from weft.models.arch.family_fields import DECODER_FIELDS, WRAPPER_FIELDS
+from weft.models.arch.family_parts import (
+    MAX_FFN,
+    MAX_HEADS,
+    MAX_HIDDEN,
+    MAX_LAYERS,
+    MAX_POSITIONS,
+    MAX_VOCAB,
+    activation,
+    base,
+    experts_of,
+    kinds_of,
+    layers_of,
+    refuse,
+    windows_of,
+)
+from weft.models.arch.family_ropes import said_of, single_rope, two_ropes
+from weft.models.arch.model_fields import check_architecture, seen
+
+
+def gpt2(c: Fields) -> DecoderConfig:
+    """Reads GPT-2: learned positions, layer norms, fused qkv, Conv1D weights."""
+    refuse(c, "scale_attn_by_inverse_layer_idx", False, "scaling attention by layer")
+    refuse(c, "add_cross_attention", False, "cross attention")
+    hidden = c.integer("n_embd", 1, MAX_HIDDEN)
+    heads = c.integer("n_head", 1, MAX_HEADS)
+    if hidden % heads:
+        raise ModelError(f"{c.where}: n_embd {hidden} is not a multiple of {heads} heads")
+    head_dim = hidden // heads
+    return DecoderConfig(
+        family="gpt2",
+        vocab=c.integer("vocab_size", 1, MAX_VOCAB),
+        hidden=hidden,
+        layers=c.integer("n_layer", 1, MAX_LAYERS),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_dim,
+        ffn=c.integer("n_inner", 1, MAX_FFN, 4 * hidden),
+        max_positions=c.integer("n_positions", 1, 1 << 20, 1024),
+        norm="layer",
+        norm_eps=c.number("layer_norm_epsilon", 0.0, 1.0, 1e-5),
+        act=activation(c, "activation_function", "gelu_new"),
+        gated=False,
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        fused_qkv=True,
+        transposed=True,
+        ropes=(),
+        scale=head_dim**-0.5 if c.flag("scale_attn_weights", True) else 1.0,
+        tied=c.flag("tie_word_embeddings", False),
+    )
+
+
+def llama(c: Fields) -> DecoderConfig:
+    bias = c.flag("attention_bias", False)
+    made = base(c, "llama", act=activation(c, "hidden_act", "silu"))
+    made = replace(made, qkv_bias=bias, out_bias=bias, mlp_bias=c.flag("mlp_bias", False))
+    return replace(made, ropes=(single_rope(c, made.head_dim),))
+
+
+def mistral(c: Fields) -> DecoderConfig:
+    made = _mistral(c, "mistral")
+    return replace(made, ropes=(single_rope(c, made.head_dim),))
+
+
+def _mistral(c: Fields, family: str) -> DecoderConfig:
+    made = base(c, family, act=activation(c, "hidden_act", "silu"))
+    return replace(made, windows=(c.integer("sliding_window", 1, MAX_POSITIONS, 0),) * made.layers)
+
+
+def _gemma(c: Fields, family: str) -> DecoderConfig:
+    bias = c.flag("attention_bias", False)
+    refuse(c, "use_bidirectional_attention", False, "bidirectional attention")
+    made = base(
+        c,
+        family,
+        act=activation(c, "hidden_activation", "gelu_pytorch_tanh"),
+        norm_offset=1.0,
+        post_norms=True,
+        qkv_bias=bias,
+        out_bias=bias,
+        scale=c.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0) ** -0.5,
+        tied=c.flag("tie_word_embeddings", False),
+    )
+    return replace(made, embed_scale=made.hidden**0.5, embed_scale_rounded=True)
+
+
+def gemma2(c: Fields) -> DecoderConfig:
+    made = _gemma(c, "gemma2")
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
+    return replace(
+        made,
+        ropes=(single_rope(c, made.head_dim),),
+        windows=windows_of(c, made.layers, window, lambda i: i % 2 == 0),
+        attn_softcap=c.number("attn_logit_softcapping", 0.0, 1e6, 0.0),
+        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
+    )
+
+
+def gemma3(c: Fields) -> DecoderConfig:
+    """Reads Gemma 3's text model: two ropes, one for the full and one for the sliding layers. Its
+    attention caps no scores, even if a file sets a cap."""
+    made = _gemma(c, "gemma3_text")
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
+    every = c.integer("sliding_window_pattern", 1, 1024, None)
+    every = every or c.integer("_sliding_window_pattern", 1, 1024, 6)
+    windows = windows_of(c, made.layers, window, lambda i: (i + 1) % every != 0)
+    full, local = (c.number(f"rope_{k}", 1.0, 1e12, 1e4) for k in ("theta", "local_base_freq"))
+    return replace(
+        made,
+        qk_norm="head",
+        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
+        **two_ropes(c, windows, (full, local), (made.head_dim,) * 2),
+    )
+
+
+def gemma4(c: Fields) -> DecoderConfig:
+    """Reads Gemma 4's text model: layers of different sizes (`layers_of`), an own input for each
+    layer, norms of values, and in some sizes experts in addition to the dense feed-forward."""
+    if c.data.get("use_bidirectional_attention") != "vision":  # this value concerns images
+        refuse(c, "use_bidirectional_attention", False, "bidirectional attention")
+    refuse(c, "vocab_size_per_layer_input", c.data.get("vocab_size"), "another vocabulary")
+    bias = c.flag("attention_bias", False)
+    made = base(
+        c,
+        "gemma4_text",
+        act=activation(c, "hidden_activation", "gelu_pytorch_tanh"),
+        qkv_bias=bias,
+        out_bias=bias,
+        post_norms=True,
+        qk_norm="head",
+        value_norm=True,
+        scale=1.0,
+        layer_scale=True,
+        layer_input=c.integer("hidden_size_per_layer_input", 0, MAX_HIDDEN, 0),
+        embed_scale_rounded=True,
+        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
+    )
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 512)
+    windows = windows_of(c, made.layers, window, lambda i: (i + 1) % 6 != 0)
+    windows = (*windows[:-1], 0)  # the last layer is always full
+    layers = layers_of(c, made, windows)
+    sizes = {bool(w): layer.head_dim for w, layer in zip(windows, layers)}
+    both = two_ropes(c, windows, (1e6, 1e4), (sizes[False], sizes.get(True, made.head_dim)))
+    made = replace(made, embed_scale=made.hidden**0.5, by_layer=layers, **both)
+    if not c.flag("enable_moe_block", False):
+        return made
+    kinds = ("dense and experts",) * made.layers
+    experts = experts_of(c, used="top_k_experts")
+    return replace(made, feed_forwards=kinds, fused_experts="halves", expert_norm=True, **experts)
+
+
+def phi3(c: Fields) -> DecoderConfig:
+    """Reads Phi-3 and Phi-4-mini: fused projections, a rope that may turn a part of the head."""
+    made = base(c, "phi3", act=activation(c, "hidden_act", "silu"), fused_qkv=True, fused_gate=True)
+    windows = (c.integer("sliding_window", 1, MAX_POSITIONS, 0),) * made.layers
+    rope = single_rope(
+        c, made.head_dim, partial=True, renamed={"su": "longrope", "yarn": "longrope"}
+    )
+    return replace(made, ropes=(rope,), windows=windows)
+
+
+def smollm3(c: Fields) -> DecoderConfig:
+    """Reads SmolLM3: a Llama without positions in every fourth layer."""
+    made = replace(llama(c), family="smollm3", tied=c.flag("tie_word_embeddings", False))
+    every = c.integer("no_rope_layer_interval", 1, MAX_LAYERS, 4)
+    turned = c.integers("no_rope_layers", 0, 1) or [(i + 1) % every for i in range(made.layers)]
+    if len(turned) < made.layers:
+        raise ModelError(f"{c.where}: no_rope_layers has {len(turned)} entries for {made.layers}")
+    ropes = tuple(0 if turned[i] else None for i in range(made.layers))
+    sliding = c.flag("use_sliding_window", False)
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
+    windows = windows_of(c, made.layers, window if sliding else 0, lambda i: not turned[i])
+    return replace(made, layer_rope=ropes, windows=windows)
+
+
+def ministral3(c: Fields) -> DecoderConfig:
+    """Reads Ministral 3: a Mistral with YaRN, whose queries grow beyond its original context."""
+    made = _mistral(c, "ministral3")
+    said, beta = said_of(c), "llama_4_scaling_beta"
+    growth = said.number(beta, 0.0, 1e3, 0.0)
+    rope = single_rope(c, made.head_dim, more=(beta,))
+    if growth and rope.scaling is None:
+        original = said.integer("original_max_position_embeddings", 1, MAX_POSITIONS)
+        rope = replace(rope, original=original)
+    return replace(made, query_growth=growth, ropes=(rope,))
+
+
+def granite(c: Fields) -> DecoderConfig:
+    """Reads Granite 3 and 4, dense: a Llama with multipliers."""
+    return replace(
+        llama(c),
+        family="granite",
+        scale=c.number("attention_multiplier", 1e-6, 1e6, 1.0),
+        embed_scale=c.number("embedding_multiplier", 1e-6, 1e6, 1.0),
+        residual_scale=c.number("residual_multiplier", 1e-6, 1e6, 1.0),
+        logit_divisor=c.number("logits_scaling", 1e-6, 1e6, 1.0),
+    )
+
+
+def olmo2(c: Fields) -> DecoderConfig:
+    """Reads OLMo 2: norms only after the mixer and the feed-forward, and norms of whole queries and
+    keys."""
+    made = _olmo2(c, "olmo2")
+    return replace(made, ropes=(single_rope(c, made.head_dim),))
+
+
+def _olmo2(c: Fields, family: str) -> DecoderConfig:
+    bias = c.flag("attention_bias", False)
+    made = base(c, family, act=activation(c, "hidden_act", "silu"), qkv_bias=bias, out_bias=bias)
+    return replace(made, pre_norms=False, post_norms=True, qk_norm="whole")
+
+
+def olmo3(c: Fields) -> DecoderConfig:
+    """Reads OLMo 3: an OLMo 2 in which three of four layers slide, without the rope's scaling."""
+    made = _olmo2(c, "olmo3")
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
+    windows = windows_of(c, made.layers, window, lambda i: (i + 1) % 4 != 0)
+    theta = c.number("rope_theta", 1.0, 1e12, 1e4)
+    return replace(made, **two_ropes(c, windows, (theta,) * 2, (made.head_dim,) * 2))
+
+
+def gpt_oss(c: Fields) -> DecoderConfig:
+    """Reads gpt-oss: experts throughout, sinks, biases, limited gates, YaRN, every other layer
+    sliding."""
+    bias = c.flag("attention_bias", True)
+    made = base(c, "gpt_oss", qkv_bias=bias, out_bias=bias, mlp_bias=True, sinks=True)
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
+    return replace(
+        made,
+        **experts_of(c, "intermediate_size", names=("num_experts", "num_local_experts")),
+        expert_norm=True,
+        feed_forwards=("experts",) * made.layers,
+        fused_experts="turns",
+        gate_limit=c.number("swiglu_limit", 1e-3, 1e6, 7.0),
+        gate_slope=c.number("swiglu_alpha", 1e-3, 1e6, 1.702),
+        windows=windows_of(c, made.layers, window, lambda i: i % 2 == 0),
+        ropes=(single_rope(c, made.head_dim),),
+    )
+
+
+def lfm2(c: Fields) -> DecoderConfig:
+    """Reads LFM2: short convolutions in most layers, attention in the others."""
+    width = c.integer("block_ff_dim", 1, MAX_FFN, None) or c.integer(
+        "intermediate_size", 1, MAX_FFN
+    )
+    if c.flag("block_auto_adjust_ff_dim", True):
+        width = int(c.number("block_ffn_dim_multiplier", 1e-3, 1e3, 1.0) * int(2 * width / 3))
+        multiple = c.integer("block_multiple_of", 1, MAX_FFN, 256)
+        width = -(-width // multiple) * multiple
+    made = base(
+        c.over({"intermediate_size": width}),
+        "lfm2",
+        norm_eps=c.number("norm_eps", 0.0, 1.0, 1e-5),
+        qk_norm="head",
+        tied=c.flag("tie_embedding", c.flag("tie_word_embeddings", False)),
+        conv_taps=c.integer("conv_L_cache", 1, 64, 3),
+        conv_bias=c.flag("conv_bias", False),
+    )
+    full = c.integers("full_attn_idxs", 0, MAX_LAYERS) or range(made.layers)
+    usual = ["full_attention" if i in full else "conv" for i in range(made.layers)]
+    known = {"full_attention": "attention", "conv": "conv"}
+    mixers = kinds_of(c, known, made.layers, usual)
+    return replace(made, mixers=mixers, ropes=(single_rope(c, made.head_dim),))
+
+
+_READERS: dict[str, Callable[[Fields], DecoderConfig]] = {
+    "gpt2": gpt2,
+    "llama": llama,
+    "mistral": mistral,
+    "ministral3": ministral3,
+    "qwen3_next": family_qwen.qwen3_next,
+    "qwen3_5_text": family_qwen.qwen3_5,
+    "qwen3_5_moe_text": family_qwen.qwen3_5_moe,
+    "qwen2": family_qwen.qwen2,
+    "qwen3": family_qwen.qwen3,
+    "qwen3_moe": family_qwen.qwen3_moe,
+    "gemma2": gemma2,
+    "gemma3_text": gemma3,
+    "gemma4_text": gemma4,
+    "gemma4_unified_text": gemma4,  # the text part of a multimodal model
+    "gpt_oss": gpt_oss,
+    "lfm2": lfm2,
+    "phi3": phi3,
+    "smollm3": smollm3,
+    "granite": granite,
+    "olmo2": olmo2,
+    "olmo3": olmo3,
+}
+
+
+def _read(kind: str, raw: Fields) -> DecoderConfig:
+    check_architecture(raw, "text")
+    if kind in WRAPPER_FIELDS:
+        return _wrapped(kind, raw)
+    return _READERS[kind](seen(raw, kind, DECODER_FIELDS[kind]))
+
+
+def _wrapped(kind: str, raw: Fields) -> DecoderConfig:
+    """Reads the text model of a multimodal model. Its own config is in text_config, but the wrapper
+    decides about tied embeddings."""
+    outer = seen(raw, kind, WRAPPER_FIELDS[kind])
+    text = outer.section("text_config")
+    inner = text.text("model_type", "") if text is not None else ""
+    if text is None or inner not in _READERS:
+        known = ", ".join(_READERS)
+        raise ModelError(
+            f"{raw.where}: text_config has model_type {inner[:60]!r}; supported in it: {known}"
+        )
+    made = _READERS[inner](seen(text, inner, DECODER_FIELDS[inner]))
+    return replace(made, tied=outer.flag("tie_word_embeddings", False))
+
+
+DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
+    kind: partial(_read, kind) for kind in (*_READERS, *WRAPPER_FIELDS)
+}

@@ -1,0 +1,177 @@
+"""Feed-forward parts of layers, which work on each token alone: one function per kind, named by
+`DecoderConfig.feed_forwards`.
+
+Each takes the pass, the layer's number, h[N, hidden] and x[N, hidden], where h is the norm of x. It
+returns float32 [N, hidden].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from weft import ops
+from weft.core.dtypes import float32, int32
+from weft.core.order import STREAM_ROWS
+from weft.models.arch.config import DecoderConfig
+from weft.models.arch.layers import Pass, Value, activate, columns, gated, rounded
+from weft.ops.picks import first_rows
+
+FeedForward = Callable[[Pass, int, Value, Value], Value]
+
+
+def dense(p: Pass, i: int, h: Value, x: Value) -> Value:
+    """Returns down(act(gate h) * up h), or down(act(up h)) without a gate."""
+    c = p.c
+    if not c.gated:
+        return p.project(f"{i}.down", activate(c.act, p.project(f"{i}.up", h)))
+    if c.fused_gate:
+        gate, up = columns(p.project(f"{i}.gate_up", h), [c.layer(i).ffn] * 2)
+    else:
+        up, gate = p.project(f"{i}.up", h), p.project(f"{i}.gate", h)
+    return p.project(f"{i}.down", gated(c, gate, up))
+
+
+def experts(p: Pass, i: int, h: Value, x: Value) -> Value:
+    """Applies experts alone; the router sees the experts' input."""
+    return _experts(p, i, h, h)
+
+
+def dense_and_experts(p: Pass, i: int, h: Value, x: Value) -> Value:
+    """Applies Gemma 4's dense feed-forward and experts in parallel, with norms of their own; the
+    router has one too."""
+    routed = ops.mul(p.norm(f"{i}.router_norm", x), p.c.hidden**-0.5)
+    chosen = _experts(p, i, p.norm(f"{i}.exps_norm", x), routed)
+    one = p.norm(f"{i}.dense_post", dense(p, i, h, x))
+    return ops.add(one, p.norm(f"{i}.exps_post", chosen))
+
+
+def _experts(p: Pass, i: int, h: Value, routed: Value) -> Value:
+    """Returns the sum of the chosen experts, each a dense feed-forward, weighted by the router's
+    result for `routed` (Shazeer et al., arXiv:1701.06538). The weights of other experts are not
+    read."""
+    c = p.c
+    n = ops.aval(h).shape[0]
+    weights, chosen = _route(p, i, routed)
+    many = n > STREAM_ROWS
+    numbers, token, slot = blocks(c, chosen, p.real) if many else (chosen, None, None)
+
+    def rows(role: str) -> Value:
+        if many:
+            return rounded(c, f"{role}.w", h, lambda x: ops.gather(x, token))
+        x = ops.reshape(rounded(c, f"{role}.w", h), (n, 1, 1, c.hidden))
+        return ops.broadcast(x, (n, c.experts_used, 1, c.hidden))
+
+    if c.fused_experts:
+        both = p.pick(f"{i}.gate_up_exps", rows(f"{i}.gate_up_exps"), numbers)
+        gate, up = (_half(both, j, c.fused_experts == "turns") for j in (0, 1))
+    else:
+        gate, up = (
+            p.pick(role, rows(role), numbers) for role in (f"{i}.gate_exps", f"{i}.up_exps")
+        )
+    down = f"{i}.down_exps"
+    out = p.pick(down, rounded(c, f"{down}.w", gated(c, gate, up)), numbers)
+    shape = (n, c.experts_used, c.hidden)
+    out = ops.gather(ops.reshape(out, (-1, c.hidden)), slot) if many else ops.reshape(out, shape)
+    by = ops.broadcast(ops.reshape(weights, (*shape[:2], 1)), shape)
+    out = ops.sum_(ops.mul(out, by), 1)
+    return ops.add(out, _shared(p, i, h)) if c.shared_ffn else out
+
+
+def _shared(p: Pass, i: int, h: Value) -> Value:
+    """Applies the expert that every token uses, times a gate of its own."""
+    up, gate = (p.project(f"{i}.shared_{part}", h) for part in ("up", "gate"))
+    out = p.project(f"{i}.shared_down", gated(p.c, gate, up))
+    by = ops.call("sigmoid", p.project(f"{i}.shared_by", h))
+    return ops.mul(out, ops.broadcast(by, ops.aval(out).shape))
+
+
+def _half(both: Value, j: int, turns: bool) -> Value:
+    """Returns half j (0 or 1) of the last axis; with `turns` every other element, starting at j."""
+    *lead, wide = ops.aval(both).shape
+    if not turns:
+        start = j * wide // 2
+        return ops.slice_(both, (*[0] * len(lead), start), (*lead, start + wide // 2))
+    pairs = ops.reshape(both, (*lead, wide // 2, 2))
+    one = ops.slice_(pairs, (*[0] * len(lead), 0, j), (*lead, wide // 2, j + 1))
+    return ops.reshape(one, (*lead, wide // 2))
+
+
+def blocks(c: DecoderConfig, chosen: Value, real: Value | None) -> tuple[Value, Value, Value]:
+    """Groups rows by expert into blocks of R rows, each of one expert.
+
+    Returns three arrays. The first, int32 [B], encodes each block's expert and its number of valid
+    rows. The second, int32 [B, R], has the token of each row of a block. The third, int32 [N, K],
+    has the place in the blocks of each chosen[N, K]. Tokens that are not `real` get no block.
+    """
+    n, k = ops.aval(chosen).shape
+    pairs, count = n * k, c.experts
+    size, most = block_rows(pairs, count), min(count, pairs)
+    each, number = (ops.iota((many,), 0, int32) for many in (count, (pairs - most) // size + most))
+
+    def grid(x: Value, y: Value) -> tuple[Value, Value]:
+        """Returns two vectors broadcast along the rows and the columns of a table."""
+        shape = (ops.aval(x).shape[0], ops.aval(y).shape[0])
+        down = ops.broadcast(ops.reshape(x, (-1, 1)), shape)
+        return down, ops.broadcast(ops.reshape(y, (1, -1)), shape)
+
+    def tally(yes: Value) -> Value:
+        return ops.sum_(ops.cast(yes, int32), 1)
+
+    def before(x: Value) -> Value:
+        """Returns for each expert the sum over the experts before it."""
+        own, other = grid(each, each)
+        return ops.sum_(ops.where(ops.less(other, own), grid(each, x)[1], 0), 1)
+
+    turned = ops.transpose(chosen)  # this ends the run-time bound on rows: pair (k, n)
+    if real is not None:
+        there = ops.broadcast(ops.reshape(real, (1, n)), (k, n))
+        turned = ops.where(there, turned, count)
+    owner = ops.reshape(turned, (pairs,))
+    order = ops.sort(owner, 0, indices=True)
+    place = ops.sort(order, 0, indices=True)
+    counts = tally(ops.equal(*grid(each, owner)))
+    needs = ops.floor_divide(ops.add(counts, size - 1), size)
+    start, first = before(counts), before(needs)
+    own, end = grid(number, ops.add(first, needs))
+    expert = ops.remainder(tally(ops.less_equal(end, own)), count)
+    inside = ops.mul(ops.sub(number, ops.gather(first, expert)), size)
+    wanted = ops.minimum(ops.maximum(ops.sub(ops.gather(counts, expert), inside), 0), size)
+    begin = ops.add(ops.gather(start, expert), inside)
+    at = ops.minimum(ops.add(*grid(begin, ops.iota((size,), 0, int32))), pairs - 1)
+    token = ops.remainder(ops.gather(order, at), n)
+    slot = ops.add(ops.mul(ops.gather(first, owner), size), place)
+    slot = ops.sub(slot, ops.gather(start, owner))
+    return first_rows(expert, wanted), token, ops.transpose(ops.reshape(slot, (k, n)))
+
+
+def block_rows(pairs: int, experts: int) -> int:
+    """Returns the rows per block: with evenly spread rows, most experts fit into one block."""
+    return min(max(-(-3 * pairs // (2 * experts * 16)) * 16, 32), 256)
+
+
+def _route(p: Pass, i: int, h: Value) -> tuple[Value, Value]:
+    """Returns for each row the `experts_used` most probable experts: float32 weights and int32
+    numbers [N, K], most probable first (ties by number)."""
+    c = p.c
+    logits = p.project(f"{i}.router", h)
+    n = ops.aval(h).shape[0]
+    shape = (n, c.experts_used)
+    order = ops.sort(logits, 1, descending=True, indices=True)
+    chosen = ops.slice_(order, (0, 0), shape)
+    shares = ops.reshape(ops.call("softmax", logits), (-1,))
+    start = ops.mul(ops.iota(shape, 0, int32), c.experts)
+    weights = ops.gather(shares, ops.add(start, chosen))
+    if c.expert_norm:
+        total = ops.reshape(ops.sum_(weights, 1), (n, 1))
+        weights = ops.div(weights, ops.broadcast(total, shape))
+    scale = p.w.get(f"{i}.exps_scale")
+    if scale is not None:
+        weights = ops.mul(weights, ops.gather(ops.cast(scale, float32), chosen))
+    return weights, chosen
+
+
+FEED_FORWARDS: Mapping[str, FeedForward] = {
+    "dense": dense,
+    "experts": experts,
+    "dense and experts": dense_and_experts,
+}

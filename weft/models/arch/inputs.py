@@ -1,0 +1,152 @@
+"""The inputs of a decoder's steps besides the checkpoint's weights, made on the host.
+
+This is separate from `decoder`, so that a compiled model runs without importing tracing code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from weft.core.dtypes import DType, float32, int8
+from weft.core.order import KEYS
+from weft.models.arch.config import DecoderConfig
+from weft.models.arch.matrices import joined
+from weft.models.arch.rope import query_growth, rope_tables
+
+CHUNK = 512  # most rows per step
+PAGE = KEYS  # positions per page (see `weft.ops.attention`)
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Low-rank adapters, of which each row uses one or none: their names, in the order of their
+    numbers, and their matrices by role (`adapters.stacked`)."""
+
+    names: tuple[str, ...] = ()
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+NO_ADAPTERS = Stacked()
+
+
+def with_tables(
+    c: DecoderConfig,
+    weights: Mapping[str, np.ndarray],
+    context: int,
+    stacked: Stacked = NO_ADAPTERS,
+) -> Mapping[str, np.ndarray]:
+    """Returns the weights plus the tables by position (float32 [context, ...]) and the adapters, as
+    one mapping."""
+    return joined(tables(c, context), stacked.arrays, weights)
+
+
+def tables(c: DecoderConfig, context: int) -> dict[str, np.ndarray]:
+    """Returns the tables by position: each rope's cos and sin, and the growth of queries."""
+    out = {}
+    for i, rope in enumerate(c.ropes):
+        out[f"rope.{i}.cos"], out[f"rope.{i}.sin"] = rope_tables(rope, c.head_dim, context)
+    if c.query_growth:
+        out["query_growth"] = query_growth(c, context)
+    return out
+
+
+def cache_rows(
+    c: DecoderConfig, slot: np.ndarray, pos: np.ndarray, context: int, size: int
+) -> dict[str, np.ndarray]:
+    """Returns `Rows.at` for n rows, padded with -1 to `size` rows: int32 [size * G] by "at.G"."""
+    made = {}
+    for count in kv_counts(c):
+        at = np.full((size, count), -1, np.int32)
+        heads = np.arange(count, dtype=np.int64)
+        at[: len(slot)] = (slot.astype(np.int64)[:, None] * count + heads) * context + pos[:, None]
+        made[f"at.{count}"] = at.reshape(-1)
+    return made
+
+
+def page_rows(
+    c: DecoderConfig, tables: np.ndarray, slot: np.ndarray, pos: np.ndarray, size: int
+) -> dict[str, np.ndarray]:
+    """Returns `cache_rows` for a paged cache. `tables` int32 [slots, columns] has the page for
+    positions PAGE * column .. of a slot; the first row of head g is (page * G + g) * PAGE."""
+    page, row = tables[slot, pos // PAGE], pos % PAGE
+    return cache_rows(c, page, row, PAGE, size)
+
+
+def columns(context: int) -> int:
+    """Returns how many pages a sequence of `context` positions takes."""
+    return -(-context // PAGE)
+
+
+def kv_counts(c: DecoderConfig) -> list[int]:
+    """Returns the numbers of key/value heads that the caches have."""
+    return sorted({c.layer(i).kv_heads for i in c.caches} or {c.kv_heads})
+
+
+def planes(c: DecoderConfig, i: int) -> dict[str, tuple[int, DType]]:
+    """Returns what layer i stores per position and key/value head: name -> (count, dtype)."""
+    size = c.layer(i).head_dim
+    made = {"keys": (size, c.kv_dtype), "values": (size, c.kv_dtype)}
+    return made | {"scales": (2, float32)} if c.kv_dtype is int8 else made
+
+
+def states(
+    c: DecoderConfig, slots: int, context: int, pages: int = 0
+) -> dict[str, tuple[tuple[int, ...], DType]]:
+    """Returns shape and dtype of the state that a decoder keeps for `slots` sequences between
+    steps.
+
+    Each layer with attention has planes [S, G, L, ...], or [pages, G, PAGE, ...] with pages. Each
+    short convolution has its last rows [S, R, C], each delta-rule layer a memory [S, H, K, V]. Both
+    are float32, because they are small and every later token depends on them.
+    """
+    first, length = (pages, PAGE) if pages else (slots, context)
+    made: dict[str, tuple[tuple[int, ...], DType]] = {
+        f"{kind}.{i}": ((first, c.layer(i).kv_heads, length, width), dtype)
+        for i in c.caches
+        for kind, (width, dtype) in planes(c, i).items()
+    }
+    d, wide = c.delta, c.hidden if c.delta is None else c.delta.channels
+    for i in c.here:
+        if c.mixer(i) != "attention":
+            made[f"conv.{i}"] = ((slots, ring(c, context), wide), float32)
+        if c.mixer(i) == "delta" and d is not None:
+            shape = (slots, d.value_heads, d.key_dim, d.value_dim)
+            made[f"memory.{i}"] = (shape, float32)
+    return made
+
+
+def by_slot(name: str) -> bool:
+    """Returns True for a state that is kept by slot even if others are in pages."""
+    return name.startswith(("conv.", "memory."))
+
+
+def ring(c: DecoderConfig, context: int) -> int:
+    """Returns how many of its last rows a short convolution keeps: those that the next row needs,
+    and a step's more if a sequence may resume from an earlier row (see `intact`)."""
+    return min(context, c.conv_taps - 1 + (0 if c.delta else CHUNK))
+
+
+def remembers(c: DecoderConfig) -> bool:
+    """Returns True if a sequence has more state than keys and values."""
+    return bool(c.conv_taps or c.delta)
+
+
+def intact(c: DecoderConfig, context: int, fed: int, count: int) -> bool:
+    """Returns True if a sequence of `fed` rows can resume from row `count`: no convolution has lost
+    rows that it needs. A delta-rule memory can only resume from its last row."""
+    if c.delta:
+        return fed == count
+    kept = ring(c, context)
+    return not c.conv_taps or fed <= kept or fed - count <= kept - c.conv_taps + 1
+
+
+def position_bytes(c: DecoderConfig) -> int:
+    """Returns the bytes that one more position of one sequence takes."""
+    return sum(
+        c.layer(i).kv_heads * count * dtype.itemsize
+        for i in c.caches
+        for count, dtype in planes(c, i).values()
+    )

@@ -1,0 +1,103 @@
+"""A decoder's cache of keys and values, and attention over it.
+
+A layer's cache is two planes [S, G, L, D] (slots, key/value heads, positions, components), with
+keys after RoPE; or [pages, G, PAGE, D], with a table of each slot's pages. Narrow floats are
+rounded once when stored. Values beyond float16 become NaN, which shows in the logits. An infinity
+could be hidden by a zero weight.
+
+The int8 form is symmetric, with a scale in float32 per row of D components: code = round(x /
+scale), scale = max |x| / 127. A third plane [S, G, L, 2] holds the scales of keys and of values.
+Attention reads code * scale in float32.
+
+Keys have a few large components, which would cost the others of their row precision. So keys and
+queries are multiplied by an orthonormal Hadamard matrix if D is a power of two, which leaves q . k
+unchanged (Ashkboos et al., "QuaRot", arXiv:2404.00456).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from weft import ops
+from weft.core.dtypes import DType, float16, float32, int8
+from weft.models.arch.config import DecoderConfig
+from weft.ops.attention import cache_shape
+
+Value = Any  # np.ndarray, graph Node or Tracked
+Cache = tuple[Value, ...]  # planes of a layer
+MOST = 127.0
+LEAST = 2.0**-100  # least maximum of a row; a device may flush the scale of a smaller one to 0
+_LEAST_INFINITE = 65520.0  # the smallest number that rounds beyond float16
+
+
+def store(c: DecoderConfig, cache: Cache, at: Value, k: Value, v: Value) -> Cache:
+    """Writes k and v [N, G, D] to the rows `at` [N * G] of each plane's view [S * G * L, ...] and
+    returns the cache; negative rows are skipped."""
+    fresh: Cache
+    if c.kv_dtype is int8:
+        (k, k_scale), (v, v_scale) = quantized(turned(k)), quantized(v)
+        fresh = (k, v, ops.concat((k_scale, v_scale), -1))
+    else:
+        fresh = (narrowed(k, c.kv_dtype), narrowed(v, c.kv_dtype))
+    return tuple(_written(plane, at, x) for plane, x in zip(cache, fresh, strict=True))
+
+
+def attend(
+    c: DecoderConfig, cache: Cache, q: Value, slot: Value, pos: Value, window: int,
+    sinks: Value | None = None, table: Value | None = None,
+) -> Value:  # fmt: skip
+    """Returns attention of q [N, H, D] over a layer's cache, [N, H, D]. Row n sees positions 0 ..
+    pos[n] of slot[n], the last `window` of them if window > 0, and each head's sink [H]. Paged
+    planes come with their table [slots, columns]."""
+    sinks = sinks if sinks is None else ops.cast(sinks, float32)
+    more = tuple(x for x in (table, sinks) if x is not None)
+    length = cache_shape(ops.aval(cache[0]), [ops.aval(x) for x in more])[2]
+    q = turned(q) if c.kv_dtype is int8 else narrowed(q, c.kv_dtype)
+    return ops.call(
+        "cached_attention", q, *cache[:2], slot, pos, *cache[2:], *more,
+        scale=c.scale, window=window if window < length else 0, softcap=c.attn_softcap,
+    )  # fmt: skip
+
+
+def quantized(x: Value) -> tuple[Value, Value]:
+    """Returns codes (int8) of x [..., D] in float32 and their scales [..., 1]. Rows below LEAST
+    become zeros; rows with infinity or NaN get a NaN scale."""
+    shape = ops.aval(x).shape
+    top = ops.max_(ops.abs_(x), -1)
+    scale = ops.where(ops.less(top, LEAST), 0.0, ops.mul(top, 1 / MOST))
+    scale = ops.where(ops.less(top, math.inf), scale, math.nan)
+    scale = ops.reshape(scale, (*shape[:-1], 1))
+    by = ops.where(ops.equal(scale, 0.0), 1.0, scale)
+    codes = ops.round_(ops.div(x, ops.broadcast(by, shape)))
+    codes = ops.maximum(ops.minimum(codes, MOST), -MOST)
+    return ops.cast(codes, int8), scale
+
+
+def turned(x: Value) -> Value:
+    """Returns x [N, H, D] in float32, times a Hadamard matrix over the square root of D
+    (Sylvester's, which is symmetric); only cast if D is not a power of two."""
+    n, heads, depth = ops.aval(x).shape
+    x = ops.cast(x, float32)
+    if depth & (depth - 1):
+        return x
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < depth:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    by = ops.const(matrix * np.float32(depth**-0.5))
+    return ops.reshape(ops.dot(ops.reshape(x, (n * heads, depth)), by), (n, heads, depth))
+
+
+def narrowed(x: Value, dtype: DType) -> Value:
+    """Returns x in the dtype of a float cache."""
+    if dtype is float16:
+        x = ops.where(ops.less(ops.abs_(x), _LEAST_INFINITE), x, math.nan)
+    return ops.cast(x, dtype)
+
+
+def _written(plane: Value, at: Value, new: Value) -> Value:
+    shape = ops.aval(plane).shape
+    flat = ops.reshape(plane, (-1, shape[-1]))
+    return ops.reshape(ops.update(flat, at, ops.reshape(new, (-1, shape[-1]))), shape)

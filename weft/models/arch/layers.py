@@ -1,0 +1,278 @@
+"""The parts of layers: projections, norms, activations; and the data that layers of a pass
+share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from weft import ops
+from weft.core.dtypes import DType, float32, int8
+from weft.core.packed import Form
+from weft.models.arch.config import Activation, DecoderConfig
+from weft.models.arch.matrices import Matrices
+from weft.ops.quantize import quantize, rescale, run_of
+from weft.ops.tape import Tracked, plain, pull_through, remember
+
+Value = Any  # np.ndarray, graph Node or Tracked
+Weights = Mapping[str, Value]
+KeysValues = tuple[Value, Value]
+
+
+class Past(Protocol):
+    """A layer's view of the tokens before each row: caches in serving, rows in training."""
+
+    def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
+        """Returns attention of layer i, [N, H, D], for q[N, H, D], keys and values[N, G, D] (None:
+        those of an earlier layer), and optional sinks[H]."""
+        ...
+
+    def recent(self, i: int, z: Value, count: int) -> list[Value]:
+        """Returns layer i's z[N, C] for each row and the count - 1 rows before it in its sequence,
+        oldest first: float32 [N, C] each, 0 before the sequence began."""
+        ...
+
+    def delta(self, i: int, *values: Value, **params: Any) -> Value:
+        """Returns the `delta_rule` of layer i, [N, H, V]; values are q, k, v, decay and rate."""
+        ...
+
+
+@dataclass(frozen=True)
+class Training:
+    """Hooks for training between the parts of the model; the defaults do nothing.
+
+    `layer(i, fn, x)` calls fn(x), layer i; it may recompute it in the backward pass, or look at the
+    result. `drop` is the dropout of embeddings and residual branches, `adapter_drop` that of
+    adapters' inputs. `watch(role, x)` receives the input of each linear layer.
+    """
+
+    layer: Callable[[int, Callable[[Value], Value], Value], Value] = lambda i, fn, x: fn(x)
+    drop: Callable[[Value], Value] | None = None
+    adapter_drop: Callable[[Value], Value] | None = None
+    watch: Callable[[str, Value], None] = lambda role, x: None
+
+
+INFERENCE = Training()
+
+
+@dataclass(frozen=True)
+class AdapterRows:
+    """The adapters that rows use, [N], or [1] for all rows. `numbers` is int32, for products of
+    chosen matrices (with `first_rows`). `some` is bool: False means no adapter, and the number is
+    arbitrary."""
+
+    numbers: Value
+    some: Value
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The data that the layers of one pass share. Per row: `tables` has the tables at their
+    positions (`inputs.tables`, float32 [N, ...]), `past` the earlier tokens. `real` is False for
+    padding (bool [N]; None: no padding); `chosen` has the adapters (None: none)."""
+
+    c: DecoderConfig
+    w: Weights
+    tables: Mapping[str, Value]
+    past: Past
+    training: Training
+    real: Value | None = None
+    inputs: Value = None  # per-layer inputs of the tokens, side by side
+    # With divided columns: gathers those of all ranks.
+    gather: Callable[[Value], Value] | None = None
+    chosen: AdapterRows | None = None
+
+    def project(self, role: str, x: Value) -> Value:
+        """Applies the linear layer `role`. If machines divide the columns of matrices, output
+        projections take the gathered results of all ranks, and their own results are gathered."""
+        if self.gather is None or not role.endswith((".o", ".down")):
+            return self._project(role, x)
+        return self.gather(self._project(role, self.gather(x)))
+
+    def _project(self, role: str, x: Value) -> Value:
+        """Applies a linear layer, with its low-rank adapter if the weights hold one: x . w + b +
+        scale (x A^T) B^T, A [r, K], B [M, r] (Hu et al., arXiv:2106.09685). If rows choose
+        adapters, adds those."""
+        c, w = self.c, self.w
+        self.training.watch(role, x)
+        bias = w.get(f"{role}.b")
+        k_first = c.transposed and bias is not None  # GPT-2's layers, which all have a bias
+        out = product(c, w, f"{role}.w", rounded(c, f"{role}.w", x), bias, k_first)
+        if f"{role}.lora_a" in w:
+            low = (self.training.adapter_drop or keep)(x)
+            low = linear(c.act_dtype, low, w[f"{role}.lora_a"])
+            low = linear(c.act_dtype, low, w[f"{role}.lora_b"])
+            out = ops.add(out, ops.mul(low, c.adapter_scale))
+        if self.chosen is None or f"{role}.loras_a" not in w:
+            return out
+        return self._adapted(self.chosen, role, x, out)
+
+    def _adapted(self, chosen: AdapterRows, role: str, x: Value, out: Value) -> Value:
+        """Adds to out[N, M] the adapters that the rows of x[N, K] chose. Rows without one keep
+        their bits, because the sum is discarded there."""
+        count = self.c.adapters
+        n, one = ops.aval(x).shape[0], ops.aval(chosen.numbers).shape == (1,)
+        low = x
+        for w in (self.w[f"{role}.loras_a"], self.w[f"{role}.loras_b"]):
+            if one:  # an ordinary product of rows, which may skip rows that nothing reads
+                depth = ops.aval(w).shape[1]
+                w = ops.gather(ops.reshape(w, (count, -1, depth)), chosen.numbers)
+                low = linear(float32, low, ops.reshape(w, (-1, depth)))
+            else:
+                low = picked(float32, w, count, ops.reshape(low, (n, 1, -1)), chosen.numbers)
+                low = ops.reshape(low, (n, -1))
+        some = ops.broadcast(ops.reshape(chosen.some, (-1, 1)), ops.aval(out).shape)
+        return ops.where(some, ops.add(out, low), out)
+
+    def pick(self, role: str, x: Value, chosen: Value) -> Value:
+        """Applies `picked` to the weight `role`, one matrix per expert (+ b[E, B])."""
+        out = picked(self.c.act_dtype, self.w[f"{role}.w"], self.c.experts, x, chosen)
+        bias = self.w.get(f"{role}.b")
+        if bias is None:
+            return out
+        rows = ops.cast(ops.gather(bias, chosen), float32)
+        shape = ops.aval(out).shape
+        rows = ops.reshape(rows, (*shape[:-2], 1, shape[-1]))
+        return ops.add(out, ops.broadcast(rows, shape))
+
+    def rope(self, i: int, x: Value) -> Value:
+        """Returns x[N, H, D] rotated by layer i's rope, as far as it turns; unchanged without
+        one."""
+        at = self.c.rope(i)
+        if at is None:
+            return x
+        table = self.tables[f"rope.{at}.cos"], self.tables[f"rope.{at}.sin"]
+        n, heads, depth = ops.aval(x).shape
+        size = self.c.ropes[at].rotary or depth
+        if size == depth:
+            return ops.call("rope", x, *table)
+        turned = ops.call("rope", ops.slice_(x, (0, 0, 0), (n, heads, size)), *table)
+        return ops.concat([turned, ops.slice_(x, (0, 0, size), (n, heads, depth))], 2)
+
+    def unit(self, x: Value) -> Value:
+        """Returns the RMS norm over the last axis, without a weight."""
+        ones = ops.const(np.ones(ops.aval(x).shape[-1], np.float32))
+        return ops.call("rms_norm", x, ones, eps=self.c.norm_eps)
+
+    def norm(self, role: str, x: Value) -> Value:
+        """Returns the layer or RMS norm over the last axis."""
+        c, w = self.c, self.w
+        if c.norm == "layer":
+            return ops.call("layer_norm", x, w[f"{role}.w"], w[f"{role}.b"], eps=c.norm_eps)
+        return ops.call("rms_norm", x, w[f"{role}.w"], eps=c.norm_eps, offset=c.norm_offset)
+
+
+def embedded(table: Value, ids: Value, scale: float, rounded: bool) -> Value:
+    """Returns rows of a table times `scale` (`rounded` to the table's dtype), float32."""
+    x = ops.cast(ops.gather(table, ids), float32)
+    if scale == 1.0:
+        return x
+    kind = ops.aval(table).dtype if rounded else float32
+    return ops.mul(x, float(np.float32(scale).astype(kind.numpy)))
+
+
+def keep(x: Value) -> Value:
+    """Returns x: the dropout that drops nothing."""
+    return x
+
+
+def rounded(
+    c: DecoderConfig, role: str, x: Value, take: Callable[[Value], Value] = lambda x: x
+) -> Value:
+    """Returns x[..., K], or the rows that `take` selects. They are quantised to integers with
+    scales if `role` is a packed weight and c.act_dtype is int8."""
+    form = dict(c.forms).get(role)
+    if c.act_dtype is not int8 or form is None or not run_of(form, ops.aval(x).shape[-1]):
+        return take(x)
+    return rescale(*map(take, quantize(x, planes_of(form, role))))
+
+
+def planes_of(form: Form, role: str) -> int:
+    """Returns the number of int8 planes for a packed weight's input: two if the weight has 8 bits
+    or gives logits, since one plane would lose more than the weight does."""
+    return 2 if form.bits == 8 or role in ("head", "embed") else 1
+
+
+def product(
+    c: DecoderConfig, w: Weights, role: str, x: Value, b: Value | None = None, k_first: bool = False
+) -> Value:
+    """Applies `linear` with the weight `role`. If it is packed, the backward pass dequantises it
+    again, instead of keeping it from the forward pass."""
+
+    if not (isinstance(x, Tracked) and isinstance(w, Matrices) and role in w.forms):
+        return linear(c.act_dtype, x, w[role], b, k_first)
+
+    def by(x: Value, after: Value) -> Value:
+        return linear(c.act_dtype, x, w.after(role, after), b, k_first)
+
+    def rule(grad: Value, _: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
+        return pull_through(lambda x: by(x, plain(grad)), grad, xs)
+
+    return remember("linear", by(plain(x), plain(x)), (x,), rule)
+
+
+def linear(
+    act_dtype: DType, x: Value, w: Value, b: Value | None = None, k_first: bool = False
+) -> Value:
+    """Returns x[N, K] . w -> float32 [N, M] (+ b[M]); w is [M, K], or [K, M] with `k_first`.
+
+    Weights stay in their own dtype in memory. If that is `act_dtype`, inputs are rounded to it;
+    otherwise both sides are float32 in registers.
+    """
+    wide = _wide(act_dtype, w)
+    matrix = w if k_first else ops.transpose(w)
+    out = ops.dot(ops.cast(x, wide), ops.cast(matrix, wide), float32)
+    return out if b is None else ops.add(out, _row(b, out))
+
+
+def picked(act_dtype: DType, w: Value, count: int, x: Value, chosen: Value) -> Value:
+    """Returns x[..., M, A] times the chosen[...] of `count` matrices w[E, B, A]: float32 [..., M,
+    B]. The matrices may be stacked, [E * B, A], as packed ones are."""
+    w = ops.reshape(w, (count, -1, ops.aval(w).shape[-1]))
+    wide = _wide(act_dtype, w)
+    lead = len(ops.aval(chosen).shape)
+    matrix = ops.transpose(ops.gather(w, chosen), (*range(lead), lead + 1, lead))
+    return ops.dot(ops.cast(x, wide), ops.cast(matrix, wide), float32)
+
+
+def _wide(act_dtype: DType, w: Value) -> DType:
+    """Returns the dtype of the operands of a product with w."""
+    return act_dtype if ops.aval(w).dtype is act_dtype else float32
+
+
+def _row(v: Value, like: Value) -> Value:
+    """Returns a vector repeated for every row of `like`, in its dtype."""
+    known = ops.aval(like)
+    return ops.broadcast(ops.cast(v, known.dtype), known.shape)
+
+
+def columns(x: Value, sizes: Sequence[int]) -> list[Value]:
+    """Cuts x[N, sum of sizes] along its second axis."""
+    rows, out, start = ops.aval(x).shape[0], [], 0
+    for size in sizes:
+        out.append(ops.slice_(x, (0, start), (rows, start + size)))
+        start += size
+    return out
+
+
+def activate(act: Activation, x: Value) -> Value:
+    """Applies the activation function to each element."""
+    if act == "silu":
+        return ops.call("silu", x)
+    if act == "relu":
+        return ops.call("relu", x)
+    return ops.call("gelu", x, approximate="tanh" if act == "gelu_tanh" else "none")
+
+
+def gated(c: DecoderConfig, gate: Value, up: Value) -> Value:
+    """Returns act(gate) * up (Shazeer, arXiv:2002.05202). With a limit it is gpt-oss's form, with
+    act = x sigmoid(s x) and up + 1."""
+    if not c.gate_limit:
+        return ops.mul(activate(c.act, gate), up)
+    gate = ops.minimum(gate, c.gate_limit)
+    up = ops.maximum(ops.minimum(up, c.gate_limit), -c.gate_limit)
+    act = ops.mul(gate, ops.call("sigmoid", ops.mul(gate, c.gate_slope)))
+    return ops.mul(act, ops.add(up, 1.0))

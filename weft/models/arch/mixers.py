@@ -1,0 +1,156 @@
+"""Mixers of tokens in layers: one function per kind, named by `DecoderConfig.mixers`.
+
+Each takes the pass, the layer's number and h[N, hidden], and returns float32 [N, hidden].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from weft import ops
+from weft.core.dtypes import float32
+from weft.models.arch.layers import KeysValues, Pass, Value, activate, columns
+
+Mixer = Callable[[Pass, int, Value], Value]
+
+
+def attention(p: Pass, i: int, h: Value) -> Value:
+    """Applies grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions."""
+    c = p.c
+    q, kv, gate = _qkv(p, i, h)
+    if c.query_growth:
+        by = ops.reshape(p.tables["query_growth"], (-1, 1, 1))
+        q = ops.mul(q, ops.broadcast(by, ops.aval(q).shape))
+    sinks = p.w[f"{i}.sinks"] if c.sinks else None
+    out = ops.cast(p.past.attend(i, q, kv, sinks), float32)
+    if gate is not None:
+        out = ops.mul(out, ops.call("sigmoid", gate))
+    return p.project(f"{i}.o", ops.reshape(out, (-1, c.heads * c.layer(i).head_dim)))
+
+
+def _qkv(p: Pass, i: int, h: Value) -> tuple[Value, KeysValues | None, Value | None]:
+    """Returns layer i's queries [N, H, D]; its keys and values [N, G, D], or None if it has none of
+    its own; and the input of the output gate [N, H, D], or None."""
+    c, layer, gate = p.c, p.c.layer(i), None
+    heads = {"q": c.heads, "k": layer.kv_heads, "v": layer.kv_heads}
+    if c.fused_qkv:
+        parts = columns(p.project(f"{i}.qkv", h), [g * layer.head_dim for g in heads.values()])
+        found = dict(zip(heads, parts))
+    else:
+        found = {r: p.project(f"{i}.{r}", h) for r in layer.projects}
+    if c.output_gate:
+        found["q"], gate = by_head(found["q"], c.heads, (layer.head_dim, layer.head_dim))
+    if layer.projects == "qk":
+        found["v"] = found["k"]
+    if c.qk_norm == "whole":
+        found |= {r: p.norm(f"{i}.{r}_norm", found[r]) for r in "qk"}
+    found = {r: ops.reshape(x, (-1, heads[r], layer.head_dim)) for r, x in found.items()}
+    if c.qk_norm == "head":
+        found |= {r: p.norm(f"{i}.{r}_norm", found[r]) for r in "qk" if r in found}
+    q = p.rope(i, found["q"])
+    if "k" not in found:
+        return q, None, gate
+    v = p.unit(found["v"]) if c.value_norm else found["v"]
+    return q, (p.rope(i, found["k"]), v), gate
+
+
+def by_head(x: Value, heads: int, sizes: Sequence[int]) -> list[Value]:
+    """Splits x[N, heads * sum of sizes], with each head's parts adjacent, into parts [N, heads,
+    size]."""
+    n, whole = ops.aval(x).shape[0], ops.reshape(x, (-1, heads, sum(sizes)))
+    ends = np.cumsum([0, *sizes]).tolist()
+    return [ops.slice_(whole, (0, 0, a), (n, heads, b)) for a, b in pairwise(ends)]
+
+
+def short_conv(p: Pass, i: int, h: Value) -> Value:
+    """Applies LFM2's gated short convolution: each channel of b * x over the last few rows, times
+    c, where b, c and x are projections of h."""
+    c = p.c
+    b, gate, x = columns(p.project(f"{i}.conv_in", h), [c.hidden] * 3)
+    return p.project(f"{i}.conv_out", ops.mul(gate, _convolved(p, i, ops.mul(b, x))))
+
+
+def _convolved(p: Pass, i: int, z: Value) -> Value:
+    """Convolves each channel of z[N, C] over the last few rows of its sequence."""
+    c, shape = p.c, ops.aval(z).shape
+    wide = shape[1]
+    taps = ops.cast(ops.reshape(p.w[f"{i}.conv.w"], (wide, c.conv_taps)), float32)
+    out = None
+    for k, row in enumerate(p.past.recent(i, z, c.conv_taps)):  # oldest first
+        tap = ops.reshape(ops.slice_(taps, (0, k), (wide, k + 1)), (wide,))
+        part = ops.mul(row, ops.broadcast(tap, shape))
+        out = part if out is None else ops.add(out, part)
+    if c.conv_bias:
+        out = ops.add(out, ops.broadcast(ops.cast(p.w[f"{i}.conv.b"], float32), shape))
+    return out
+
+
+def delta(p: Pass, i: int, h: Value) -> Value:
+    """Applies Gated DeltaNet (Yang, Kautz and Hatamizadeh, arXiv:2412.06464): a short convolution
+    of queries, keys and values, the gated delta rule, a norm of each head's result and a gate."""
+    c, d = p.c, p.c.delta
+    assert d is not None
+    n = ops.aval(h).shape[0]
+    mixed, z, b, a = _delta_parts(p, i, h)
+    mixed = activate(c.act, _convolved(p, i, mixed))
+    qk, v = columns(mixed, (2 * d.keys, d.values))
+    # A vector of length 1 has mean square 1 after division by the root of its size.
+    even = ops.const(np.full(d.key_dim, d.key_dim**-0.5, np.float32))
+    qk = ops.reshape(qk, (n, 2 * d.key_heads, d.key_dim))
+    qk = ops.call("rms_norm", qk, even, eps=_LENGTH_EPS / d.key_dim, offset=0.0)
+    q, k = columns(ops.reshape(qk, (n, 2 * d.keys)), (d.keys, d.keys))
+    step = _softplus(ops.add(a, ops.broadcast(_vector(p, f"{i}.decay_bias"), ops.aval(a).shape)))
+    speed = ops.broadcast(ops.exp(_vector(p, f"{i}.decay")), ops.aval(a).shape)
+    gates = ops.concat([ops.exp(ops.neg(ops.mul(speed, step))), ops.call("sigmoid", b)], 1)
+    q, k = (ops.reshape(x, (n, d.key_heads, d.key_dim)) for x in (q, k))
+    v = ops.reshape(v, (n, d.value_heads, d.value_dim))
+    gates = columns(gates, (d.value_heads, d.value_heads))
+    scale = d.key_dim**-0.5
+    out = p.past.delta(i, q, k, v, *gates, tiled=d.tiled, scale=scale)
+    out = ops.call("rms_norm", out, p.w[f"{i}.delta_norm.w"], eps=c.norm_eps, offset=0.0)
+    gate = activate("silu", ops.reshape(z, ops.aval(out).shape))
+    return p.project(f"{i}.delta_out", ops.reshape(ops.mul(out, gate), (n, d.values)))
+
+
+_LENGTH_EPS = 1e-6  # added to the squared length of queries and keys
+
+
+def _delta_parts(p: Pass, i: int, h: Value) -> tuple[Value, Value, Value, Value]:
+    """Returns queries, keys and values side by side [N, C], the gate's input [N, H * V], and the
+    inputs of each head's learning and forgetting rates [N, H] each."""
+    d = p.c.delta
+    assert d is not None
+    n, share = ops.aval(h).shape[0], d.value_heads // d.key_heads
+    if d.fused_qkvz:
+        sizes = (d.key_dim, d.key_dim, share * d.value_dim, share * d.value_dim)
+        parts = by_head(p.project(f"{i}.delta_qkvz", h), d.key_heads, sizes)
+        *mixed, z = (ops.reshape(x, (n, -1)) for x in parts)
+        qkv = ops.concat(mixed, 1)
+    else:
+        qkv, z = (p.project(f"{i}.delta_{part}", h) for part in ("qkv", "z"))
+    if d.fused_ba:
+        parts = by_head(p.project(f"{i}.delta_ba", h), d.key_heads, (share, share))
+        b, a = (ops.reshape(x, (n, d.value_heads)) for x in parts)
+    else:
+        b, a = (p.project(f"{i}.delta_{part}", h) for part in "ba")
+    return qkv, z, b, a
+
+
+def _vector(p: Pass, role: str) -> Value:
+    return ops.reshape(ops.cast(p.w[role], float32), (1, -1))
+
+
+def _softplus(x: Value) -> Value:
+    """Returns log(1 + exp(x)), also where exp(x) is small compared with 1."""
+    small = ops.exp(ops.neg(ops.abs_(x)))
+    whole = ops.add(small, 1.0)
+    rest = ops.sub(whole, 1.0)  # the part of `small` that the sum kept
+    lost = ops.equal(rest, 0.0)
+    near = ops.mul(ops.log(whole), ops.div(small, ops.where(lost, 1.0, rest)))
+    return ops.add(ops.maximum(x, 0.0), ops.where(lost, small, near))
+
+
+MIXERS: Mapping[str, Mixer] = {"attention": attention, "conv": short_conv, "delta": delta}

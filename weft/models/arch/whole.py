@@ -1,0 +1,105 @@
+"""The past of rows in training: whole sequences side by side, without caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from weft import ops
+from weft.models.arch.config import DecoderConfig
+from weft.models.arch.layers import KeysValues, Value
+
+_BITS = 16  # bits of a document's start: as many columns as kernels take at once
+_FAR = 2.0**15  # how far a hidden key's score is below the others
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The past of rows in training: `batch` sequences of `length` rows side by side. If sequences
+    hold several documents, `start` int32 [B * length] has the start of each row's document in its
+    sequence: a row sees only its own document."""
+
+    c: DecoderConfig
+    batch: int
+    length: int
+    start: Value | None = None
+    kept: dict[int, KeysValues] = field(default_factory=dict)  # keyed by layer
+
+    def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
+        assert sinks is None, "models with sinks are not trained"
+        c, side = self.c, self._marks()
+        if kv is not None:
+            self.kept[i] = self._heads(kv[0], side[1]), self._heads(kv[1], side[2])
+        out = ops.call(
+            "attention",
+            self._heads(q, side[0]),
+            *self.kept[c.kv_of(i)],
+            causal=True,
+            scale=c.scale,
+            window=c.window(i) if c.window(i) < self.length else 0,
+            softcap=c.attn_softcap,
+        )
+        if self.start is not None:
+            shape = ops.aval(out).shape
+            out = ops.slice_(out, (0, 0, 0, 0), (*shape[:3], ops.aval(q).shape[2]))
+        out = ops.transpose(out, (0, 2, 1, 3))
+        return ops.reshape(out, ops.aval(q).shape)
+
+    def _heads(self, x: Value, side: Value | None) -> Value:
+        """Returns x[B * T, H, D], extended by columns [B * T, M] for every head, as [B, H, T, D +
+        M]."""
+        x = ops.cast(x, self.c.kv_dtype)
+        if side is not None:
+            rows, heads, _ = ops.aval(x).shape
+            wide = ops.aval(side).shape[1]
+            side = ops.broadcast(ops.reshape(side, (rows, 1, wide)), (rows, heads, wide))
+            x = ops.concat([x, side], 2)
+        shape = (self.batch, self.length, *ops.aval(x).shape[1:])
+        return ops.transpose(ops.reshape(x, shape), (0, 2, 1, 3))
+
+    def _marks(self) -> tuple[Value | None, Value | None, Value | None]:
+        """Returns columns [B * T, M] of queries, keys and values that hide earlier documents.
+
+        A query has the bits of its document's start. A key has the bits that its start lacks,
+        negative. In one document their product is 0. An earlier start lacks a bit of a later one,
+        which puts the score far below all others.
+        """
+        if self.start is None:
+            return None, None, None
+        bits = -(-self.length.bit_length() // _BITS) * _BITS
+        shape = (ops.aval(self.start).shape[0], bits)
+        column = ops.broadcast(ops.reshape(self.start, (-1, 1)), shape)
+        powers = ops.const(np.left_shift(1, np.arange(bits, dtype=np.int32)).reshape(1, -1))
+        unset = ops.equal(ops.bitwise_and(column, ops.broadcast(powers, shape)), 0)
+        # a power of two, exact in every dtype, for queries and keys alike
+        by = 2.0 ** np.ceil(np.log2(_FAR / self.c.scale) / 2)
+        none = ops.broadcast(ops.const(np.zeros((), np.float32)), shape)
+        marks = ops.where(unset, 0.0, ops.add(none, by)), ops.where(unset, -by, none), none
+        q, k, v = (ops.cast(x, self.c.kv_dtype) for x in marks)
+        return q, k, v
+
+    def recent(self, i: int, z: Value, count: int) -> list[Value]:
+        wide, length = ops.aval(z).shape[1], self.length
+        x = ops.pad(ops.reshape(z, (self.batch, length, wide)), (0, count - 1, 0), (0, 0, 0))
+        parts = (ops.slice_(x, (0, k, 0), (self.batch, k + length, wide)) for k in range(count))
+        out = [ops.reshape(part, (self.batch * length, wide)) for part in parts]
+        if self.start is None:
+            return out
+        row = ops.const(np.tile(np.arange(length, dtype=np.int32), self.batch))
+        shape, pos = ops.aval(z).shape, ops.sub(row, self.start)
+        for k, back in enumerate(range(count - 1, 0, -1)):
+            inside = ops.broadcast(ops.reshape(ops.less_equal(back, pos), (-1, 1)), shape)
+            out[k] = ops.where(inside, out[k], 0.0)
+        return out
+
+    def delta(self, i: int, *values: Value, **params: Any) -> Value:
+        assert self.start is None, "layers by the delta rule are not trained"
+        number = np.arange(self.batch * self.length, dtype=np.int32)
+        slot, pos = np.divmod(number, np.int32(self.length))
+        slot = ops.const(np.where(pos, slot, -1 - slot))
+        depth, (_, heads, width) = ops.aval(values[0]).shape[2], ops.aval(values[2]).shape
+        memory = ops.const(np.zeros((), np.float32))
+        memory = ops.broadcast(memory, (self.batch, heads, depth, width))
+        return ops.call("delta_rule", *values, slot, memory, **params)[0]

@@ -1,0 +1,1 @@
+"""Loads models and runs them: runners, caches, generation, compiled files."""

@@ -1,0 +1,136 @@
+"""The common base class of models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.core.arrays import all_finite
+from weft.core.dtypes import float32, int8
+from weft.core.errors import CallError, ModelError, UsageError
+from weft.host.mapped import mapped_files
+from weft.models.arch import matrices
+from weft.models.arch.config import DecoderConfig, EncoderConfig
+from weft.models.weights.weight_dtypes import main_dtype
+
+if TYPE_CHECKING:
+    from weft.graph.ir import Graph
+    from weft.models.text.tokenizer import Tokenizer
+    from weft.program.device import Device
+
+
+class Model:
+    """The base class of decoders and encoders. `device` is None for the NumPy oracle."""
+
+    def __init__(
+        self,
+        folder: Path,  # or a file
+        config: DecoderConfig | EncoderConfig,
+        weights: Mapping[str, np.ndarray],
+        device: Device | None,
+        make_tokenizer: Callable[[], Tokenizer | None],
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.device = device
+        self.weights = weights
+        self._files = mapped_files(weights.values())
+        self._make_tokenizer = make_tokenizer
+        self._tokenizer: Tokenizer | None = None
+        self._tokenizer_read = False
+
+    def __repr__(self) -> str:
+        c = self.config
+        place = "the NumPy oracle" if self.device is None else self.device.info.id
+        size = f"{c.layers} layers of {c.hidden}, vocab {c.vocab}"
+        return f"{type(self).__name__}({self.folder.name!r}, {size}, {self.precision}, {place})"
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's tokenizer, read on first use; None if it has none."""
+        if not self._tokenizer_read:
+            self._tokenizer = self._make_tokenizer()
+            self._tokenizer_read = True
+        return self._tokenizer
+
+    @property
+    def precision(self) -> str:
+        """A description of the dtypes: "float16", "bfloat16 with bfloat16 inputs", "packed, 4.50
+        bits per weight". It names the weights' dtype, the inputs' if linear inputs are rounded too,
+        and the cache's if that differs."""
+        main = main_dtype(self.weights)
+        narrow = main is self.config.act_dtype and main is not float32
+        said = f"{main.name} with {main.name} inputs" if narrow else main.name
+        if self.config.forms:
+            said = f"packed, {matrices.bits(self.config.forms, self.weights):.2f} bits per weight"
+            said += ", int8 inputs" if self.config.act_dtype is int8 else ""
+        kept = getattr(self.config, "kv_dtype", main)
+        return said if kept is main else f"{said}, {kept.name} cache"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights."""
+        return sum(int(w.nbytes) for w in self.weights.values())
+
+    def _check_files(self) -> None:
+        """Raises FileFormatError if a file behind the weights has been truncated."""
+        for file in self._files:
+            file.check()
+
+    def need_tokenizer(self, why: str) -> Tokenizer:
+        if self.tokenizer is None:
+            lacks = "tokenizer" if self.folder.is_file() else "tokenizer.json"
+            raise UsageError(f"{self.folder} has no {lacks}: {why}")
+        return self.tokenizer
+
+    def generate(self, prompt: Any, **options: Any) -> Any:
+        raise UsageError(f"{self.config.family} is an encoder: use embed(texts)")
+
+    def logits(self, ids: Sequence[int]) -> np.ndarray:
+        raise UsageError(f"{self.config.family} is an encoder: use embed(texts)")
+
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
+        raise UsageError(f"{self.config.family} is an encoder: it cannot chat")
+
+    def graphs(self) -> dict[str, Graph]:
+        """Returns the model's graphs before compilation, by step ({} on the oracle)."""
+        return {}
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        raise UsageError(f"{self.config.family} generates text: use generate(prompt)")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise CallError(
+            f"{self.folder}: a model holds a device, threads and mapped files, which neither "
+            "pickle nor copy carries over; pass the folder's name and call weft.load there"
+        )
+
+    def explain_bad(self, what: str) -> ModelError:
+        """Returns the error for numbers that are not finite; it names the first weight with NaN or
+        infinity."""
+        for role, value in self.weights.items():
+            if not all_finite(value):
+                bad = ~np.isfinite(value.astype(np.float32, copy=False))
+                at = [int(i) for i in np.argwhere(bad)[0]]
+                name = self._name(matrices.owner(self.config.forms, role))
+                return ModelError(
+                    f"{self.folder}: weight {name!r} holds NaN or infinity "
+                    f"(first at {at}), so {what} not finite; the checkpoint is damaged"
+                )
+        return ModelError(
+            f"{self.folder}: {what} not finite though every weight is; a value overflowed "
+            "its dtype: load with dtype='float32' (and cache='f32')"
+        )
+
+    def _name(self, role: str) -> str:
+        """Returns the checkpoint's name for the weight with this role."""
+        from weft.models.weights import gguf, names
+
+        if self.folder.is_file():
+            return gguf.tensor_name(role)
+        if isinstance(self.config, DecoderConfig):
+            return names.decoder_layout(self.config).weights[role].name
+        return names.encoder_layout(self.config).weights[role].name

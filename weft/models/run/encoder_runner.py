@@ -1,0 +1,73 @@
+"""Encoders run by NumPy or by compiled Programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.host.progress import progress
+from weft.models.arch.config import EncoderConfig
+from weft.models.run.runner import given_weights, model_caps, weight_avals
+
+if TYPE_CHECKING:
+    from weft.core.caps import Caps
+    from weft.graph.ir import Graph
+    from weft.program.arena import Arena
+    from weft.program.device import Buffer, Device
+    from weft.program.program import Program
+    from weft.program.session import Session
+
+Hidden = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""(ids int32 [B, T], lengths int32 [B]) -> token vectors float32 [B, T, hidden]."""
+
+
+def eager_encoder(config: EncoderConfig, weights: Mapping[str, np.ndarray]) -> Hidden:
+    """Returns the encoder as a NumPy function."""
+    from weft.models.arch import encoder
+
+    return lambda ids, lengths: np.asarray(encoder.forward(config, weights, ids, lengths))
+
+
+def encoder_program(
+    config: EncoderConfig, weights: Mapping[str, np.ndarray], shape: tuple[int, int], caps: Caps
+) -> Program:
+    """Returns the Program for ids of one shape."""
+    from weft.compile.programs import program_for
+
+    avals = weight_avals(weights)
+
+    def graph() -> Graph:
+        from weft.models.arch.encoder import encoder_graph
+
+        return encoder_graph(config, avals, *shape)
+
+    return program_for((config, sorted(avals.items()), shape), model_caps(caps), graph)
+
+
+def compiled_encoder(
+    config: EncoderConfig, weights: Mapping[str, np.ndarray], device: Device
+) -> Hidden:
+    """Returns the encoder on a device: one Program per shape of `ids`, compiled on first use."""
+    placed: dict[str, Buffer] = {}
+    sessions: dict[tuple[int, ...], Session] = {}
+    arenas: list[Arena] = []
+
+    def hidden(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        if ids.shape not in sessions:
+            from weft.program.arena import Arena
+            from weft.program.session import Session
+
+            if not arenas:
+                arenas.append(Arena(device))
+            batch, length = ids.shape
+            with progress(f"compiling {batch} x {length} tokens for {device.info.id}"):
+                program = encoder_program(config, weights, (batch, length), device.caps)
+                given = given_weights(program, placed, weights)
+                session = Session(program, device, given, arena=arenas[0], reuse_outputs=True)
+            placed.update(session.weights)
+            sessions[ids.shape] = session
+        return sessions[ids.shape].run({"ids": ids, "lengths": lengths})[0]
+
+    return hidden

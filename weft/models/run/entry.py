@@ -1,0 +1,144 @@
+"""`weft.load`: loads a model from a path or a name, onto a device.
+
+Modules are imported only when needed, and Programs compiled only when used. That determines the
+time from a process's start to its first result.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from weft.core.errors import FileFormatError, ModelError, OutOfMemoryError, UsageError
+from weft.hub.box import NAMES
+from weft.program.bundle import is_bundle
+
+if TYPE_CHECKING:
+    from weft.core.dtypes import DType
+    from weft.models.run.base import Model
+    from weft.program.device import Device
+
+MAX_NAME = 200  # characters of an adapter's name
+
+
+def load(
+    path: str | os.PathLike[str],
+    device: str | Device | None = "auto",
+    dtype: str | DType | None = None,
+    context: int | None = None,
+    max_batch: int = 8,
+    fallback: str | None = None,
+    act_dtype: str | DType | None = None,
+    cache: str | DType | None = None,
+    quant: str | None = None,
+    adapters: Mapping[str, str | os.PathLike[str]] | None = None,
+) -> Model:
+    """Loads a model onto a device.
+
+    `path`: a Hugging Face folder (config.json, safetensors, tokenizer.json), a GGUF file, weft's
+    own "box" or "box-chat", or a name on a hub. Names are ORG/NAME, ORG/NAME@REVISION,
+    ORG/NAME:FILE.gguf or :Q4_K_M. Models on a hub are fetched into huggingface_hub's cache if they
+    are missing there.
+
+    `device`: see `weft.backends.registry.get`; "oracle" computes with NumPy. `dtype`: None keeps
+    the checkpoint's (packed weights stay packed); "float32", "float16" or "bfloat16" converts the
+    weights. `context`: positions of the KV cache per sequence (default: the model's, at most 4096).
+    `max_batch`: sequences that generate at once. `cache`: the dtype of keys and values, "f32",
+    "f16", "bf16" or "int8" (default: the weights' dtype; docs/evaluation.md has the losses).
+
+    `act_dtype`: the dtype that inputs of linear layers are rounded to where the weights have that
+    dtype. The default is bfloat16 for bfloat16 weights (as the checkpoint's own framework computes;
+    twice as fast if the device multiplies such pairs), else float32: not rounded. "int8" quantises
+    the inputs of packed weights in blocks of 32, so that CPUs multiply integers; inputs of 8-bit
+    weights and of the output layer get 15 bits.
+
+    `quant`: a scheme ("int4", "int8", ...: docs/quantizing.md) for the linear layers of a folder;
+    while loading, they are quantised to it, and embeddings to int8. The result is stored in weft's
+    cache. `adapters`: LoRA adapters in PEFT's layout, by the names for `generate(adapter=...)`;
+    each sequence uses one or none (docs/serving.md).
+
+    Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError, UsageError; fetching
+    raises HubError and StorageError.
+    """
+    folder = located(path)
+    check_batch(max_batch)
+    settled: dict[str, Any] = {"dtype": dtype, "act_dtype": act_dtype, "quant": quant}
+    settled |= {"context": context, "cache": cache, "adapters": adapters or None}
+    with naming(folder):
+        if is_bundle(folder):
+            return cast("Model", _compiled(folder, device, fallback, settled))
+        from weft.models.run.loader import Room, load_uncompiled
+        from weft.models.weights.weight_dtypes import Numbers
+
+        where, numbers = Room(context, max_batch, cache), Numbers(dtype, act_dtype, quant)
+        beside = {_adapter_name(name): located(at) for name, at in (adapters or {}).items()}
+        return load_uncompiled(folder, device, fallback, numbers, where, adapters=beside)
+
+
+@contextmanager
+def naming(folder: Path) -> Iterator[None]:
+    """Converts system errors during loading into weft's errors."""
+    try:
+        yield
+    except MemoryError as e:
+        if isinstance(e, OutOfMemoryError):
+            raise
+        raise OutOfMemoryError(f"{folder}: loading needs more memory than is free: {e}") from None
+    except OSError as e:  # from reading the folder: no permission, a name too long
+        raise FileFormatError(f"{str(folder)[:200]}: cannot be read: {e.strerror or e}") from None
+
+
+def runnable(folder: Path) -> str:
+    """Returns the architecture in a folder's config.json, for the hub's check before it fetches
+    weights. Raises ModelError if weft cannot run it."""
+    from weft.models.run.loader import check_supported
+
+    return check_supported(folder)
+
+
+def located(path: str | os.PathLike[str]) -> Path:
+    """Returns the path if it exists, else that of the model with this name, fetched if necessary;
+    "box" and "box-chat" are names."""
+    found = Path(path)
+    if path in NAMES or not os.path.exists(found):
+        from weft.hub.resolve import resolve
+
+        found = resolve(path, check=runnable)
+    if not os.path.exists(found):  # unlike pathlib's, False for a name that is too long
+        raise ModelError(
+            f"{str(found)[:200]} does not exist; expected a Hugging Face folder, a GGUF file or "
+            "ORG/NAME"
+        )
+    return found
+
+
+def _adapter_name(name: object) -> str:
+    if isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable():
+        return name
+    raise UsageError(f"an adapter is called {name!r:.60}; expected 1 to {MAX_NAME} printable signs")
+
+
+def check_batch(batch: object) -> None:
+    """Raises UsageError for an invalid `max_batch`."""
+    if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= 1024:
+        raise UsageError(f"max_batch is {batch!r}; expected an integer from 1 to 1024")
+
+
+def _compiled(
+    path: Path, device: str | Device | None, fallback: str | None, asked: Mapping[str, Any]
+) -> Any:
+    """Loads the file of a compiled model or function; `asked` are the options of `load` that were
+    fixed at compile time."""
+    from weft.host.progress import progress
+    from weft.tensor.stored import Stored, opened
+
+    with progress(f"loading {path.name}"):
+        read, target = opened(path, device, fallback, asked)
+        if read.head["kind"] == "function":
+            return Stored(path, read, target)
+        from weft.models.run import saved
+
+        return saved.load(path, read, target)

@@ -1,0 +1,271 @@
+"""The Decoder class: generates text and computes logits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.core.errors import LimitError, UsageError
+from weft.engine.engine import Engine
+from weft.engine.job import Job
+from weft.engine.sampler import Sampling
+from weft.engine.text import TextStream
+from weft.host.boundary import guard_methods
+from weft.host.forks import lock_of
+from weft.host.progress import line_taken
+from weft.models.arch.config import DecoderConfig, TokenIds
+from weft.models.arch.inputs import NO_ADAPTERS, Stacked
+from weft.models.run.drafting import Drafting
+from weft.models.run.generate import Generation, Part, Piece, Stream, play
+from weft.models.run.paged import Pageable
+from weft.models.run.runner import CompiledRunner, MakeRunner, Runner
+from weft.models.run.slotted import Slotted
+from weft.models.text.prompts import (
+    Prompt,
+    as_list,
+    checked_count,
+    checked_ids,
+    checked_stops,
+    seeds_of,
+)
+
+if TYPE_CHECKING:
+    from weft.graph.ir import Graph
+    from weft.models.text.tokenizer import Tokenizer
+    from weft.program.device import Device
+    from weft.program.program import Program
+
+
+class Decoder(Drafting, Pageable):
+    """A language model, compiled on first use. Several threads and streams that generate at once
+    take turns, step by step."""
+
+    config: DecoderConfig
+
+    def __init__(
+        self,
+        folder: Path,
+        config: DecoderConfig,
+        weights: Mapping[str, np.ndarray],
+        device: Device | None,
+        make_tokenizer: Callable[[], Tokenizer | None],
+        make_runner: MakeRunner,
+        context: int,
+        tokens: TokenIds,
+        max_batch: int,
+        stacked: Stacked = NO_ADAPTERS,
+    ) -> None:
+        super().__init__(folder, config, weights, device, make_tokenizer)
+        self.context, self.tokens, self.max_batch = context, tokens, max_batch
+        self._stacked = stacked
+        self._make_runner = make_runner
+        self._runners: dict[int, Runner] = {}
+        self._engines: dict[int, Engine] = {}
+        self._drafting: dict[tuple[object, int], Engine] = {}
+        self.turn = self._lock = lock_of(  # steps share buffers, so one thread at a time
+            self,
+            torn=f"{folder}: it was generating in another thread when this process was "
+            "forked, so its caches are unknown here; load it again in the child",
+        )
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the adapters loaded with the weights, in the order of their numbers."""
+        return self._stacked.names
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + sum(x.nbytes for x in self._stacked.arrays.values())
+
+    def check_adapter(self, name: str) -> None:
+        """Raises UsageError for an adapter ("": none) that the model was not loaded with."""
+        if name and name not in self.adapters:
+            known = ", ".join(self.adapters) or "none: weft.load(..., adapters={name: folder})"
+            raise UsageError(f"there is no adapter {name!r:.100}; there is {known}")
+
+    def runner(self, sequences: int = 1) -> Runner:
+        """Returns the runner for this many sequences at once (at most max_batch): one for a single
+        sequence, one (the largest so far) for batches."""
+        slots = 1
+        while slots < min(sequences, self.max_batch):
+            slots *= 2
+        fit = [s for s in self._runners if s >= slots and (s > 1) == (slots > 1)]
+        if fit:
+            return self._runners[min(fit)]
+        made = self._make_runner(slots, 0)
+        self._runners = {s: r for s, r in self._runners.items() if (s > 1) != (slots > 1)}
+        self._runners[slots] = made
+        return made
+
+    def divide(
+        self, wrap: Callable[[MakeRunner], MakeRunner], fit: Callable[[int], int]
+    ) -> None:  # fmt: skip
+        """Replaces the maker of runners with `wrap` of it; fit(slots) then returns the number of
+        pages that fit."""
+        self._make_runner, self._fit = wrap(self._make_runner), fit
+
+    def part_runner(self, slots: int, pages: int) -> Runner:
+        """Returns a separate runner for a part of a model, with a cache by slot or (`pages` above
+        0) in pages."""
+        return self._make_runner(slots, pages)
+
+    def engine(self, sequences: int = 1) -> Engine:
+        """Returns the engine for this many sequences at once: one for a single sequence, one (the
+        largest so far) for batches."""
+        runner = self.runner(sequences)
+        made = self._engines.get(runner.slots)
+        if made is None:
+            self._engines = {s: e for s, e in self._engines.items() if s in self._runners}
+            made = self._engines[runner.slots] = Engine(
+                Slotted(runner), self.config.vocab, self._texts,
+                lambda: self.explain_bad("the logits are"),
+                budget=runner.room("prefill"), queue=sys.maxsize, few=1,
+            )  # fmt: skip
+        return made
+
+    def graphs(self) -> dict[str, Graph]:
+        """Returns the Graphs of a prefill and a decode step of one sequence ({} on the oracle)."""
+        runner = self.runner()
+        if not isinstance(runner, CompiledRunner):
+            return {}
+        return {kind: runner.graph(kind) for kind in ("prefill", "decode")}
+
+    def programs(self) -> dict[str, Program]:
+        """Returns the compiled "prefill" and "decode" Programs of one sequence ({} on the
+        oracle)."""
+        runner = self.runner()
+        if not isinstance(runner, CompiledRunner):
+            return {}
+        return {kind: runner.session(kind).program for kind in ("prefill", "decode")}
+
+    # -- prompts ----------------------------------------------------------------------------------
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Returns a prompt's ids: text through the tokenizer (which adds bos if the model wants
+        it), ids unchanged. Raises UsageError for an empty prompt or ids outside the vocabulary,
+        LimitError for a prompt longer than the context."""
+        if isinstance(prompt, str):
+            ids = self.need_tokenizer("pass token ids instead of text").encode(prompt)
+            if not ids:
+                raise UsageError("the prompt is empty; give at least one character")
+        else:
+            ids = self.check_ids(prompt)
+        if len(ids) > self.context:
+            most = self.config.max_positions
+            more = f"; load with context={most} for more" if self.context < most else ""
+            raise LimitError(
+                f"the prompt has {len(ids)} tokens; the context holds {self.context}{more}"
+            )
+        return ids
+
+    def check_ids(self, prompt: Any) -> list[int]:
+        """Returns the token ids of a flat list, each within the vocabulary."""
+        return checked_ids(prompt, self.config.vocab)
+
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
+        """Returns the ids of a conversation (role, content) through the model's chat template."""
+        tokenizer = self.need_tokenizer("chatting needs one")
+        return tokenizer.encode(tokenizer.chat(messages, **variables), special=False)
+
+    # -- generating -------------------------------------------------------------------------------
+
+    def generate(  # type: ignore[override]
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        max_new_tokens: int = 64,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
+        seed: int | Sequence[int] = 0,
+        stop: str | Sequence[str] = (),
+        stream: bool = False,
+        draft: bool | Decoder = False,
+        adapter: str = "",
+    ) -> Generation | list[Generation] | Stream:
+        """Generates new tokens after `prompt` (text or ids) and returns a Generation; a list of
+        prompts returns a list.
+
+        temperature 0 is greedy. Seeds: see `weft.models.run.generate`. `stop` strings end a text
+        and are not part of it. With `stream` it returns an iterator of text pieces (`Piece`) at
+        once. `draft` proposes tokens, which changes the time but not the result. True takes them
+        from earlier text; a smaller Decoder with the same tokenizer predicts them. `adapter`: one
+        that the model was loaded with ("": none).
+
+        Raises UsageError (empty prompt, bad options, unknown ids), LimitError (prompt longer than
+        the context), ModelError (NaN in weights or logits).
+        """
+        prompts, single = as_list(prompt)
+        stops, count = checked_stops(stop), checked_count(max_new_tokens)
+        if stops:
+            self.need_tokenizer("stop strings need one")
+        self.check_adapter(adapter)
+        sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
+        seeds, eos = seeds_of(seed, len(prompts)), frozenset(self.tokens.eos)
+        decoded = stream or bool(stops)  # otherwise the text is decoded when it is first read
+        parts = []
+        for i, (own, index) in enumerate(seeds):
+            ids = tuple(self.encode(prompts[i]))
+            job = Job(
+                ids, count, sampling, own, index, eos, stops,
+                adapter=adapter, decoded=decoded, drafts=bool(draft),
+            )  # fmt: skip
+            parts.append(Part(i, job))
+        pieces = Stream(self._play(parts, stream, draft), parts, self._texts)
+        if stream:
+            return pieces
+        for _ in pieces:
+            pass
+        results = pieces.results
+        return results[0] if single else results
+
+    def _play(self, parts: Sequence[Part], shown: bool, draft: bool | Decoder) -> Iterator[Piece]:
+        """Yields the pieces of one generation. `shown`: the caller may write the pieces to the
+        terminal as they come."""
+        begun = False
+
+        @contextmanager
+        def turn() -> Iterator[None]:
+            with self._lock, line_taken(begun and shown):
+                yield
+
+        with self._lock:
+            self._check_files()
+            engine = self.drafting_engine(draft, len(parts)) if draft else self.engine(len(parts))
+        for piece in play(engine, parts, turn):
+            begun = True
+            yield piece
+
+    def _texts(self) -> TextStream | None:
+        return self.tokenizer.stream() if self.tokenizer else None
+
+    def logits(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Returns float32 [T, vocab]: row t has the logits of the token after ids[: t + 1]."""
+        with self._lock:
+            return np.concatenate([rows.copy() for rows in self.logit_blocks(ids)])
+
+    def logit_blocks(self, ids: Sequence[int] | np.ndarray, first: int = 0) -> Iterator[np.ndarray]:
+        """Yields the rows of `logits(ids)` from `first` on, in blocks float32 [at most 64, vocab],
+        each valid until the next. Raises UsageError if another call on this model comes between
+        blocks."""
+        checked = self.encode(ids)
+        with self._lock:
+            self._check_files()
+            engine = self.engine()
+            blocks = engine.read(checked, first)
+        while True:
+            with self._lock:
+                out = next(blocks, None)
+            if out is None:
+                return
+            if not np.isfinite(out.max(initial=0.0)):
+                raise self.explain_bad("the logits are")
+            yield out
+
+
+guard_methods(Decoder)

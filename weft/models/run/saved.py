@@ -1,0 +1,291 @@
+"""Compiled models in one file (`weft compile`): Programs for one kind of device, weights in its
+order, and tokenizer. Running one compiles no graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.compile.programs import vouch
+from weft.core.caps import Caps
+from weft.core.dtypes import as_dtype
+from weft.core.errors import FileFormatError, UsageError
+from weft.host.records import from_data, to_data
+from weft.models.arch.config import DecoderConfig, EncoderConfig, Made, Pooling, TokenIds
+from weft.models.arch.inputs import states
+from weft.models.run.base import Model
+from weft.models.run.embedder import Encoder
+from weft.models.run.encoder_runner import Hidden
+from weft.models.run.model import Decoder
+from weft.models.run.runner import CompiledRunner, Runner, model_caps, weight_avals
+from weft.program import bundle
+from weft.program.bundle import Bundle
+from weft.program.program import Program
+from weft.program.weights import Ordered
+
+if TYPE_CHECKING:
+    from weft.graph.ir import Graph
+    from weft.models.text.tokenizer import Tokenizer
+    from weft.program.device import Device
+
+STEPS = ("prefill", "decode", "score")
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def save(
+    model: Model, path: Path, device: str, caps: Caps, flags: Mapping[str, Any], beside: bool
+) -> Bundle:
+    """Writes a file for `load`, compiled for `caps`, which `device` names; `flags` records the
+    options for people. Returns what was written. Raises CompileError, UsageError, StorageError."""
+    import weft
+
+    head: dict[str, Any] = {"weft": weft.__version__, "name": model.folder.name, "device": device}
+    head |= {"caps": to_data(caps), "flags": dict(flags), "precision": model.precision}
+    if isinstance(model, Decoder):
+        made, weights, more = _decoder_parts(model, caps)
+    elif isinstance(model, Encoder):
+        made, weights, more = _encoder_parts(model, caps)
+    else:
+        raise UsageError(f"{model.folder}: decoders and encoders can be compiled to a file")
+    files = {}
+    tokenizer = model.tokenizer
+    if tokenizer is not None:
+        about = tokenizer.made()
+        files["tokenizer.json"] = about.data
+        files["tokenizer_config.json"] = json.dumps(about.config).encode()
+        head["text"] = {"limit": tokenizer.limit, "lower": tokenizer.lower}
+    from weft.program import serial
+
+    data = {name: serial.dumps(program) for name, program in made.items()}
+    saved = Bundle(head | more, data, Ordered(made, weights), files)
+    bundle.write(saved, path, beside)
+    for name, program in made.items():
+        vouch(data[name], program)
+    return saved
+
+
+Parts = tuple[dict[str, Program], Mapping[str, np.ndarray], dict[str, Any]]
+
+
+def _decoder_parts(model: Decoder, caps: Caps) -> Parts:
+    made: dict[str, Program] = {}
+    weights: Mapping[str, np.ndarray] = {}
+    slots = 1
+    for sequences in sorted({1, model.max_batch}):
+        runner = model.runner(sequences)
+        if not isinstance(runner, CompiledRunner):
+            raise UsageError("the oracle compiles nothing; load the model on a device")
+        weights, slots = runner.weights, runner.slots
+        made |= {_step(kind, slots): _compiled(runner.graph(kind), caps) for kind in STEPS}
+    head = {"kind": "decoder", "config": to_data(model.config), "context": model.context}
+    head |= {"max_batch": model.max_batch, "slots": slots, "tokens": to_data(model.tokens)}
+    return made, weights, head
+
+
+def _step(kind: str, slots: int) -> str:
+    return kind if slots == 1 else f"{kind}-{slots}"
+
+
+def _compiled(graph: Graph, caps: Caps) -> Program:
+    """Compiles now, to include the report, which Programs in weft's disk cache lack."""
+    from weft.compile.passes import compile_graph
+
+    return compile_graph(graph, model_caps(caps), name=graph.name)
+
+
+def _encoder_parts(model: Encoder, caps: Caps) -> Parts:
+    from weft.models.arch.encoder import encoder_graph
+
+    c, weights = model.config, model.weights
+    avals = weight_avals(weights)
+    made = {str(n): _compiled(encoder_graph(c, avals, 1, n), caps) for n in model.widths}
+    head = {"kind": "encoder", "config": to_data(c), "pooling": to_data(model.pooling)}
+    return made, weights, head | {"max_length": model.max_length}
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Decoder:
+    """The head of a decoder's file, as declared for JSON."""
+
+    config: DecoderConfig
+    context: int
+    max_batch: int
+    slots: int  # slots of the Programs for several sequences
+    tokens: TokenIds
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    config: EncoderConfig
+    pooling: Pooling
+    max_length: int
+
+
+@dataclass(frozen=True)
+class _Text:
+    limit: int | None
+    lower: bool
+
+
+def load(path: Path, read: Bundle, device: Device) -> Decoder | Encoder:
+    """Loads the model in a file that `save` wrote, onto a suitable device. Raises
+    FileFormatError."""
+    return (_load_decoder if read.head["kind"] == "decoder" else _load_encoder)(path, read, device)
+
+
+def _given(head: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    return {n: head[n] for n in kind.__dataclass_fields__ if n in head}
+
+
+def _load_decoder(path: Path, read: Bundle, device: Device) -> Decoder:
+    about = from_data(_Decoder, _given(read.head, _Decoder), str(path))
+    c = about.config
+    sizes = {"layers": c.layers, "context": about.context, "slots": about.slots}
+    sizes |= {"max_batch": about.max_batch}
+    for what, n in sizes.items():
+        if not 1 <= n <= 1 << 24 or (what == "layers" and n > 1 << 12):
+            raise FileFormatError(f"{path}: {what} is {n}")
+
+    from weft.program.arena import Arena
+
+    arena, placed = Arena(device), dict[str, Any]()
+
+    def make(slots: int, pages: int) -> Runner:
+        if pages:
+            raise UsageError(f"{path} holds Programs for caches by slot; load the model's folder")
+        slots = 1 if slots == 1 else about.slots
+        avals = {name: (w.shape, as_dtype(w.dtype)) for name, w in read.tensors.items()}
+        return SavedRunner(
+            c, read.tensors, avals, about.context, slots, device, arena, placed, read, path
+        )
+
+    return SavedDecoder(
+        path, c, read.tensors, device, _tokenizer(path, read, c.vocab), make, about.context,
+        about.tokens, about.max_batch,
+    ).says(read.head)  # fmt: skip
+
+
+class SavedDecoder(Decoder):
+    """A decoder from a file, with everything fixed at compile time."""
+
+    _precision = ""
+
+    def says(self, head: Mapping[str, Any]) -> SavedDecoder:
+        """Applies the file's head and returns itself."""
+        self._precision = str(head.get("precision", ""))[:200]
+        return self
+
+    @property
+    def precision(self) -> str:
+        return self._precision
+
+    def graphs(self) -> dict[str, Any]:
+        return {}
+
+    def _name(self, role: str) -> str:
+        return role
+
+
+class SavedRunner(CompiledRunner):
+    """A runner of the Programs in a file."""
+
+    def __init__(self, *given: Any) -> None:
+        *common, self._read, self._path = given
+        super().__init__(*common)
+        self._programs: dict[str, Program] = {}
+
+    def room(self, kind: str) -> int:
+        program = self.program(kind, self._device.caps)
+        ids = next((b for b in program.buffers if b.role == "input" and b.name == "ids"), None)
+        if ids is None or len(ids.shape) != 1 or not ids.shape[0]:
+            raise FileFormatError(f"{self._path}: {kind} takes no row of ids")
+        return ids.shape[0]
+
+    def program(self, kind: str, caps: Caps) -> Program:
+        if kind not in self._programs:
+            name = _step(kind, self.slots)
+            if name not in self._read.programs:
+                raise FileFormatError(f"{self._path}: no Program {name!r} in it")
+            self._programs[kind] = self._checked(name)
+        return self._programs[kind]
+
+    def _checked(self, name: str) -> Program:
+        """Returns a Program of the file, after checking that its states and outputs match the
+        config."""
+        from weft.compile.programs import program_from
+
+        program = program_from(self._read.programs[name])
+        wanted = states(self.config, self.slots, self.context)
+        kept = {b.name: (b.shape, b.dtype) for b in program.buffers if b.role == "state"}
+        gives = [program.buffers[i].shape for i in program.outputs]
+        if kept != wanted or len(gives) != 1 or gives[0][1:] != (self.config.vocab,):
+            raise FileFormatError(
+                f"{self._path}: Program {name!r} is of another model than its head"
+            )
+        return program
+
+
+def _load_encoder(path: Path, read: Bundle, device: Device) -> Encoder:
+    about = from_data(_Encoder, _given(read.head, _Encoder), str(path))
+    c = about.config
+    tokenizer = _tokenizer(path, read, c.vocab)
+    hidden = _hidden(path, read, device)
+    return Encoder(
+        path, c, read.tensors, device, tokenizer, hidden, about.pooling, about.max_length
+    )
+
+
+def _hidden(path: Path, read: Bundle, device: Device) -> Hidden:
+    """Returns an encoder from the file's Programs: one per width, applied text by text."""
+    from weft.compile.programs import program_from
+    from weft.program.arena import Arena
+    from weft.program.session import Session
+
+    sessions: dict[int, Session] = {}
+    arena, placed = Arena(device), dict[str, Any]()
+
+    def session(width: int) -> Session:
+        if width not in sessions:
+            if str(width) not in read.programs:
+                raise FileFormatError(f"{path}: no Program {str(width)!r} in it")
+            program = program_from(read.programs[str(width)])
+            made = Session(program, device, {**read.tensors, **placed}, arena=arena)
+            placed.update(made.weights)
+            sessions[width] = made
+        return sessions[width]
+
+    def hidden(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        one = session(ids.shape[1])
+        rows = (one.run({"ids": row[None], "lengths": n[None]})[0] for row, n in zip(ids, lengths))
+        return np.concatenate(list(rows))
+
+    return hidden
+
+
+def _tokenizer(path: Path, read: Bundle, vocab: int) -> Callable[[], Tokenizer | None]:
+    def make() -> Tokenizer | None:
+        if "tokenizer.json" not in read.files:
+            return None
+        from weft.models.text.tokenizer import Tokenizer
+
+        text = from_data(_Text, read.head.get("text"), f"{path}: text")
+        try:
+            config = json.loads(read.files.get("tokenizer_config.json", b"{}"))
+        except (ValueError, RecursionError):
+            config = None
+        if not isinstance(config, dict):
+            raise FileFormatError(f"{path}: tokenizer_config.json in it is no object")
+        made = Made(read.files["tokenizer.json"], config)
+        return Tokenizer(path, vocab, text.limit, text.lower, made)
+
+    return make

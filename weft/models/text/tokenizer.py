@@ -1,0 +1,299 @@
+"""Text to token ids and back: `tokenizer.json` through the `tokenizers` library.
+
+The library and the file are loaded on first use; running on ids needs neither.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from operator import index
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import ModelError, UsageError
+from weft.core.notices import say
+from weft.importers.hf_config import read_bounded
+from weft.models.arch.config import Made
+from weft.models.text.chat import ChatTemplate, read_template
+from weft.models.text.tokenizer_coder import MAX_FILE, Coder
+from weft.models.text.tokenizer_fields import (
+    NAMED,
+    OLDER_TOKENS,
+    applied,
+    content_of,
+    flag_of,
+    say_fields,
+    side_of,
+)
+from weft.models.text.tokenizer_settings import SETTINGS, read_settings
+
+
+class Tokenizer:
+    """The tokenizer of a model folder, or `made` from the file `folder`, with the changes of
+    tokenizer_config.json (`tokenizer_fields`).
+
+    With `limit`, texts are cut at that many tokens, including those added around them. The file's
+    settings for length, padding and random segmentation (BPE dropout) are ignored. Raises
+    ModelError if the library rejects the file or its vocabulary exceeds the model's `vocab`; every
+    method raises it if the library fails.
+    """
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.vocab} tokens)"
+
+    def __init__(
+        self,
+        folder: Path,
+        vocab: int,
+        limit: int | None = None,
+        lower_case: bool = False,
+        made: Made | None = None,
+    ) -> None:
+        self.path = folder / "tokenizer.json" if made is None else folder
+        self.vocab = vocab
+        self.lower = lower_case
+        self.limit = limit
+        self._made = made
+        self._config = read_settings(folder) if made is None else made.config
+        where = str(folder / SETTINGS)
+        say_fields(where, self._config)
+        data = read_bounded(self.path, MAX_FILE) if made is None else made.data
+        changed = applied(where, data, self._config, vocab)
+        self._data = changed or (None if made is None else made.data)
+        self.splits = bool(flag_of(where, self._config, "split_special_tokens"))
+        self._spaces = bool(flag_of(where, self._config, "clean_up_tokenization_spaces"))
+        side = side_of(where, self._config)
+        self._coder = Coder(self.path, limit, self._data, side, self.splits)
+        if self.size > vocab:
+            raise ModelError(
+                f"{self.path} has {self.size} tokens; the model's vocab_size is {vocab}: "
+                "the tokenizer belongs to another model"
+            )
+        self._folder = folder
+        self._template: ChatTemplate | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of tokens that the tokenizer knows."""
+        return self._coder.size
+
+    def file(self) -> bytes:
+        """Returns the content of its tokenizer.json."""
+        return self.path.read_bytes() if self._data is None else self._data
+
+    def same_tokens(self, other: Tokenizer) -> bool:
+        """Returns True if each id has the same text in both."""
+        return _tokens(self.file()) == _tokens(other.file())
+
+    def made(self) -> Made:
+        """Returns the whole tokenizer, independent of its folder."""
+        template = read_template(self._folder, self._config)
+        # The tokenizer file has them.
+        config = {k: v for k, v in self._config.items() if k != OLDER_TOKENS}
+        return Made(self.file(), {**config, "chat_template": template})
+
+    def unlimited(self) -> Tokenizer:
+        """Returns the same tokenizer without a limit."""
+        return Tokenizer(self._folder, self.vocab, None, self.lower, self._made)
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """Returns the ids that `special` adds before and after every text. Raises ModelError if
+        they depend on the text."""
+        texts = ("a", "b c")
+        bare, whole = (self.encode_batch(texts, special) for special in (False, True))
+        at = next((n for n in range(len(whole[0])) if whole[0][n : n + len(bare[0])] == bare[0]), 0)
+        before, after = whole[0][:at], whole[0][at + len(bare[0]) :]
+        if any(w != [*before, *b, *after] for b, w in zip(bare, whole)):
+            raise ModelError(f"{self.path}: what it puts around a text depends on the text")
+        return before, after
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Returns the ids of `text`; `special` adds the tokens around it (bos, [CLS], ...).
+
+        Raises UsageError for text that is not valid Unicode (lone surrogates).
+        """
+        return self.encode_batch([text], special)[0]
+
+    def encode_batch(self, texts: Sequence[str], special: bool = True) -> list[list[int]]:
+        """Does `encode` for several texts at once."""
+        for text in texts:
+            if not isinstance(text, str):
+                raise UsageError(f"expected text, got {type(text).__name__}")
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise UsageError(
+                    "the text is not valid UTF-8 (it holds a lone surrogate)"
+                ) from None
+        if self.lower:
+            texts = [text.lower() for text in texts]
+        out = self._coder.encode(texts, special)
+        longest = max(map(len, out), default=0)
+        if self.limit is not None and longest > self.limit:  # not even its own tokens fit
+            raise ModelError(
+                f"{self.path} made {longest} tokens of a text to be cut at {self.limit}: "
+                "it puts more than that around every text"
+            )
+        highest = max((max(ids) for ids in out if ids), default=0)
+        if highest >= self.vocab:
+            raise ModelError(
+                f"{self.path} gave token {highest}; the model's vocab_size is {self.vocab}: "
+                "the tokenizer belongs to another model"
+            )
+        return out
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """Returns the text of `ids`; unknown ids give nothing.
+
+        Raises UsageError for invalid ids: numbers below 0 or from 2^32 on.
+        """
+        try:
+            plain = [index(i) for i in ids]
+        except TypeError as e:
+            raise UsageError(f"token ids must be whole numbers: {e}") from None
+        if plain and not 0 <= min(plain) <= max(plain) < 1 << 32:
+            raise UsageError(f"token ids go from 0 to 2^32 - 1, got {min(plain)} to {max(plain)}")
+        self._say_spaces()
+        return self._coder.decode(plain, skip_special)
+
+    def _say_spaces(self) -> None:
+        """Reports once that transformers would change the text, which it does unless there are
+        merges."""
+        asked, self._spaces = self._spaces, False
+        if asked and b'"merges"' not in self.file():
+            say(f"{self.path}: transformers removes spaces before punctuation from decoded text "
+                "(clean_up_tokenization_spaces); weft shows them")  # fmt: skip
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """Names like "bos_token" to their text, from tokenizer_config.json."""
+        found = {name: content_of(self._config.get(name)) for name in NAMED}
+        return {name: text for name, text in found.items() if text is not None}
+
+    @functools.cached_property
+    def added(self) -> dict[int, str]:
+        """The tokens added to the vocabulary, special or not. Their text in a prompt is always that
+        token, whatever surrounds it."""
+        try:
+            found = json.loads(self.file()).get("added_tokens") or ()
+            return {int(token["id"]): str(token["content"]) for token in found}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return {}
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The fields of tokenizer_config.json and special_tokens_map.json."""
+        return self._config
+
+    @property
+    def has_chat(self) -> bool:
+        return read_template(self._folder, self._config) is not None
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """Returns the prompt from the model's chat template for `messages` (role, content).
+
+        Encode it with special=False: templates write bos themselves. Raises UsageError without a
+        template, or if the template rejects the messages.
+        """
+        template = self.chat_template()
+        return template.render(messages, generation_prompt, self.special_tokens, variables)
+
+    def chat_template(self) -> ChatTemplate:
+        """Returns the model's chat template. Raises UsageError if it has none."""
+        if self._template is None:
+            source = read_template(self._folder, self._config)
+            if source is None:
+                raise UsageError(f"{self._folder} has no chat template; prompt it with plain text")
+            self._template = ChatTemplate(source)
+        return self._template
+
+    def starts(self, ids: Sequence[int]) -> list[int]:
+        """Returns where the text of each of `ids` begins in the text of all of them."""
+        stream, found = self.stream(), []
+        for token in ids:
+            stream.push(token)
+            found.append(stream.start)
+        return found
+
+    def stream(self, special: bool = False) -> StreamDecoder:
+        """Returns a decoder that turns ids into text one by one; `special` includes special tokens'
+        text."""
+        return StreamDecoder(self, special)
+
+
+class StreamDecoder:
+    """Incremental decoding: text is returned as soon as it can no longer change.
+
+    A character spread over several tokens shows as U+FFFD at the end until it is complete. Up to
+    three such signs (as many as a character of four bytes can lack) are held back. Decoding starts
+    a few tokens back. Some tokenizers drop a leading space at the start of a text; this keeps them
+    from dropping it in the middle. The pieces and the final `flush` join to the whole.
+    """
+
+    _HELD = 3
+
+    def __init__(self, tokenizer: Tokenizer, special: bool = False) -> None:
+        self._tokenizer, self._skip = tokenizer, not special
+        self._ids: list[int] = []
+        self._context = 0  # ids from here on are decoded together
+        self._done = 0  # ids before here end in whole characters, all returned
+        self._sent = 0  # characters of the decoded part that were returned
+        self._before = 0  # characters returned before the decoded part
+        self._pending = ""  # the decoded part before the last token, if its end is incomplete
+        self.start = 0  # start of the last token's text, in characters of the whole text
+
+    def push(self, token: int) -> str:
+        """Returns the text that `token` completes; "" while a character is incomplete."""
+        self._ids.append(token)
+        now = self._text(self._context)
+        whole = len(now.rstrip("\ufffd"))
+        self.start = self._before + self._start(now, whole)
+        self._pending = now if whole < len(now) else ""
+        if whole == len(now):
+            new = self._take(now, whole)
+            if new:  # nothing is pending, so later texts need only this much context
+                total = self._before + self._sent
+                self._context, self._done = self._done, len(self._ids)
+                self._sent = len(self._text(self._context))
+                self._before = total - self._sent
+            return new
+        # Signs from the tokens after the last whole character. Tokenizers with byte fallback mark a
+        # whole run of bytes, including good ones before the broken one.
+        pending = self._text(self._done)
+        broken = len(pending) - len(pending.rstrip("\ufffd")) > self._HELD
+        return self._take(now, len(now) - self._HELD if broken else whole)
+
+    def flush(self) -> str:
+        """Returns the text still held back; incomplete bytes become U+FFFD."""
+        now = self._text(self._context)
+        return self._take(now, len(now))
+
+    def _start(self, now: str, whole: int) -> int:
+        """Returns where the last token's text begins in the decoded part: after the incomplete
+        characters that it shows to be broken."""
+        if whole < len(now) or not self._pending:
+            return self._sent
+        same = next((i for i, (a, b) in enumerate(zip(self._pending, now)) if a != b), None)
+        return max(min(len(self._pending), len(now)) if same is None else same, self._sent)
+
+    def _text(self, start: int) -> str:
+        return self._tokenizer.decode(self._ids[start:], self._skip)
+
+    def _take(self, now: str, stop: int) -> str:
+        new = now[self._sent : stop]
+        self._sent = max(self._sent, stop)
+        return new
+
+
+def _tokens(file: bytes) -> tuple[object, ...]:
+    """Returns what determines the text of ids: vocabulary, added tokens, decoder."""
+    data = json.loads(file)
+    added = {token["id"]: token["content"] for token in data.get("added_tokens") or ()}
+    return data["model"].get("vocab"), added, data.get("decoder")

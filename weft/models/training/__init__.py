@@ -1,5 +1,0 @@
-"""Training decoders: `weft train`, fine-tuning and adapters."""
-
-from weft.models.training.model import TrainableDecoder as TrainableDecoder
-
-__all__ = ["TrainableDecoder"]

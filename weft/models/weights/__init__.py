@@ -1,0 +1,1 @@
+"""Weights: names, readers, dtypes, adapters, GGUF, and the writer of a folder."""

@@ -1,0 +1,257 @@
+"""Reads a GGUF file as a model: its tensors become the weights of a family; packed ones stay
+packed.
+
+It undoes two changes of llama.cpp's converter: the reordered rows of queries and keys for an
+interleaved rope, and the 1 added to Gemma's norms. If a dtype is requested, packed weights are
+widened while loading, some rows at a time, so that memory holds little more than the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from weft.core.arrays import all_finite
+from weft.core.dtypes import DType, bfloat16, float16, float32
+from weft.core.errors import ModelError
+from weft.core.packed import Packed
+from weft.host.mapped import release
+from weft.importers.gguf import Gguf, GgufTensor, open_gguf
+from weft.importers.gguf_blocks import bad_block, dequantize
+from weft.importers.packed.gguf import FORMS, packed_of
+from weft.models.arch.config import DecoderConfig, Made, TokenIds
+from weft.models.text.gguf_tokenizer import read_tokenizer, token_ids
+from weft.models.weights.decoder_names import decoder_layout
+from weft.models.weights.gguf_config import TURNED, read_config
+from weft.models.weights.gguf_source import MORE_TOKENS, ROPE_DIVISORS, ROPE_FACTORS
+
+_TOP = {
+    "embed": "token_embd.weight",
+    "pos": "position_embd.weight",
+    "head": "output.weight",
+    "norm.w": "output_norm.weight",
+    "norm.b": "output_norm.bias",
+    "layer_embed": "per_layer_token_embd.weight",
+    "layer_proj.w": "per_layer_model_proj.weight",
+    "layer_proj_norm.w": "per_layer_proj_norm.weight",
+}
+_LAYER = {
+    "attn_norm": "attn_norm", "attn_post": "post_attention_norm",
+    "mlp_norm": "ffn_norm", "mlp_post": "post_ffw_norm",
+    "q": "attn_q", "k": "attn_k", "v": "attn_v", "qkv": "attn_qkv", "o": "attn_output",
+    "q_norm": "attn_q_norm", "k_norm": "attn_k_norm",
+    "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down", "gate_up": "ffn_up",
+    "router": "ffn_gate_inp", "gate_exps": "ffn_gate_exps", "up_exps": "ffn_up_exps",
+    "down_exps": "ffn_down_exps", "sinks": "attn_sinks",
+    "gate_up_exps": "ffn_gate_up_exps", "exps_norm": "pre_ffw_norm_2",
+    "dense_post": "post_ffw_norm_1", "exps_post": "post_ffw_norm_2",
+    "input_gate": "inp_gate", "input_proj": "proj", "input_post": "post_norm",
+    "conv_in": "shortconv.in_proj", "conv": "shortconv.conv", "conv_out": "shortconv.out_proj",
+    "delta_qkvz": "ssm_in", "delta_qkv": "attn_qkv", "delta_z": "attn_gate",
+    "delta_ba": "ssm_ba", "delta_b": "ssm_beta", "delta_a": "ssm_alpha",
+    "delta_norm": "ssm_norm", "delta_out": "ssm_out", "decay": "ssm_a", "decay_bias": "ssm_dt",
+    "shared_by": "ffn_gate_inp_shexp", "shared_gate": "ffn_gate_shexp",
+    "shared_up": "ffn_up_shexp", "shared_down": "ffn_down_shexp",
+}  # fmt: skip
+_DELTA = {
+    "ffn_norm": "post_attention_norm", "shortconv.conv": "ssm_conv1d",
+    "ssm_a.weight": "ssm_a", "ssm_dt.weight": "ssm_dt.bias",
+}  # fmt: skip
+_WHOLE = {  # names that end in neither weight nor bias
+    "scalar": "layer_output_scale.weight", "router_norm": "ffn_gate_inp.scale",
+    "exps_scale": "ffn_down_exps.scale",
+}  # fmt: skip
+_OWN = {  # architecture -> its own names
+    "gpt-oss": {"ffn_norm": "post_attention_norm"}, "lfm2": {"output_norm": "token_embd_norm"},
+    **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), _DELTA),
+}  # fmt: skip
+_PLAIN = {"F32": float32, "F16": float16, "BF16": bfloat16}
+_NO_WEIGHTS = ("F64", "I8", "I16", "I32", "I64", "Q8_K")
+_STEP = 1 << 22  # elements widened at a time
+
+
+@dataclass(frozen=True)
+class GgufModel:
+    """The content of a file. `tokenizer` is made on demand; None if the file has none."""
+
+    gguf: Gguf
+    config: DecoderConfig
+    tokens: TokenIds
+
+    def weights(self, dtype: DType | None) -> Mapping[str, np.ndarray | Packed]:
+        """Returns role -> weight, read on access. Floats are unchanged (views of the file, if
+        possible). Packed weights stay packed, or are widened to `dtype` if it is given. Types
+        without a packed form become float16."""
+        return _Weights(self.gguf, self.config, dtype)
+
+    def tokenizer(self) -> Made | None:
+        return read_tokenizer(self.gguf)
+
+
+def read(path: Path) -> GgufModel:
+    """Opens the model in a GGUF file. It and its methods raise FileFormatError, and ModelError for
+    what is not supported or inconsistent."""
+    gguf = open_gguf(path)
+    return GgufModel(gguf, read_config(gguf), token_ids(gguf))
+
+
+def tensor_name(role: str, arch: str = "") -> str:
+    """Returns the name of a weight in files of an architecture."""
+    if role in _TOP:
+        name = _TOP[role]
+    else:
+        layer, _, part = role.partition(".")
+        part, _, which = part.partition(".")
+        name = _WHOLE.get(part) or f"{_LAYER[part]}.{'bias' if which == 'b' else 'weight'}"
+        name = f"blk.{layer}.{name}"
+    for usual, own in _OWN.get(arch, {}).items():
+        name = name.replace(usual, own)
+    return name
+
+
+def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
+    """Returns role -> tensor, checked for the shapes that the metadata require. Raises ModelError
+    for a missing or unknown tensor."""
+    arch = gguf.metadata["general.architecture"]
+    layout = decoder_layout(config)
+    known = {tensor_name(role, arch) for role in (*layout.weights, *layout.spare)}
+    more = gguf.metadata.get(f"{arch}.{MORE_TOKENS}")
+    beyond = tuple(f"blk.{config.layers + i}." for i in range(more or 0))
+    for name in gguf.tensors:
+        if name.startswith(beyond) and beyond:
+            continue
+        ropes = (ROPE_DIVISORS, *(ROPE_FACTORS if arch == "phi3" else ())) if config.ropes else ()
+        if name not in known and name not in ropes:
+            raise ModelError(
+                f"{gguf.path}: tensor {name[:80]!r} has no place in a model of this architecture, "
+                f"{arch}, with {config.layers} layers"
+            )
+    out = {}
+    for role, spec in layout.weights.items():
+        name = tensor_name(role, arch)
+        if name not in gguf.tensors:
+            held = ", ".join(list(gguf.tensors)[:3])
+            raise ModelError(
+                f"{gguf.path}: tensor {name!r} is missing; the file holds {len(gguf.tensors)} "
+                f"tensors ({held}, ...)"
+            )
+        out[role] = tensor = gguf.tensors[name]
+        if tensor.kind.name in _NO_WEIGHTS:
+            raise ModelError(
+                f"{gguf.path}: tensor {name!r} is {tensor.kind}; expected F32, F16, BF16 or packed "
+                "weights"
+            )
+        if _long(tensor.shape) != _long(spec.shape):
+            raise ModelError(
+                f"{gguf.path}: tensor {name!r} has shape {list(tensor.shape)}; "
+                f"the metadata ask for {list(spec.shape)}"
+            )
+    return out
+
+
+def _long(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape without axes of 1, which files may leave out."""
+    return tuple(d for d in shape if d != 1)
+
+
+class _Weights(Mapping[str, np.ndarray | Packed]):
+    """The weights of a file by role, computed again on each access."""
+
+    def __init__(self, gguf: Gguf, config: DecoderConfig, dtype: DType | None) -> None:
+        self._tensors = _bound(gguf, config)
+        self._config, self._dtype = config, dtype
+        self._specs = decoder_layout(config).weights
+        self._where = str(gguf.path)
+        self._turned = gguf.metadata["general.architecture"] in TURNED
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __getitem__(self, role: str) -> np.ndarray | Packed:
+        tensor, c = self._tensors[role], self._config
+        tensor.file.check()  # the file may have changed since it was mapped
+        if tensor.kind.name in _PLAIN:
+            value = tensor.data.view(_PLAIN[tensor.kind.name].numpy).reshape(tensor.shape)
+        elif self._dtype is None and len(tensor.shape) > 1 and tensor.kind.name in FORMS:
+            packed = _kept(tensor, self._where)
+            heads = self._turned_heads(role)
+            if not heads:
+                return packed
+            parts = {p: _turned_back(v, heads) for p, v in packed.parts.items()}
+            return packed._replace(parts=parts)
+        else:
+            value = _widened(tensor, self._dtype or float16, self._where)
+        if len(value.shape) != len(self._specs[role].shape):
+            value = value.reshape(self._specs[role].shape)
+        if self._specs[role].kind == "decay":
+            return self._speed(tensor, value)
+        if c.norm_offset and self._specs[role].kind == "norm" and ".delta_norm." not in role:
+            with np.errstate(invalid="ignore"):  # NaN that signals
+                # exact, because it was added.
+                value = value.astype(np.float32) - np.float32(c.norm_offset)
+        heads = self._turned_heads(role)
+        return _turned_back(value, heads) if heads else value
+
+    def _speed(self, tensor: GgufTensor, value: np.ndarray) -> np.ndarray:
+        """Returns the logarithm of the heads' forgetting rate; the file holds the negative rate."""
+        with np.errstate(all="ignore"):
+            out = np.log(-value.astype(np.float64)).astype(np.float32)
+        if not all_finite(out):
+            raise ModelError(f"{self._where}: tensor {tensor.name!r} holds what is not below 0")
+        return out
+
+    def _turned_heads(self, role: str) -> int:
+        """Returns the number of heads whose rows the converter reordered; 0 if none."""
+        part = role.split(".")[1] if "." in role else ""
+        heads = {"q": self._config.heads, "k": self._config.kv_heads}
+        return heads.get(part, 0) if self._turned else 0
+
+
+def _turned_back(value: np.ndarray, heads: int) -> np.ndarray:
+    """Reorders the rows of each head from adjacent pairs (first, its partner, second, ...) to
+    halves."""
+    pairs = value.reshape(heads, -1, 2, *value.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(value.shape)
+
+
+def _kept(tensor: GgufTensor, where: str) -> Packed:
+    """Returns a packed weight unchanged, experts stacked. Raises ModelError if it is damaged."""
+    _check_scales(tensor, where)
+    packed = packed_of(tensor.kind, tensor.data, (len(tensor.data), tensor.shape[-1]))
+    release(tensor.data)
+    return packed
+
+
+def _check_scales(tensor: GgufTensor, where: str) -> None:
+    block = bad_block(tensor.kind, tensor.data)
+    if block is not None:
+        raise ModelError(
+            f"{where}: tensor {tensor.name!r}: block {block} has a scale that is NaN or infinite: "
+            "damaged"
+        )
+
+
+def _widened(tensor: GgufTensor, dtype: DType, where: str) -> np.ndarray:
+    """Returns a packed weight in a float dtype. Raises ModelError if it is damaged or overflows."""
+    from weft.tensor.casting import cast_array
+
+    out = np.empty(tensor.shape, dtype.numpy)
+    data, rows = tensor.data, out.reshape(-1, tensor.shape[-1])
+    step = max(1, _STEP // tensor.shape[-1])
+    for start in range(0, len(rows), step):
+        part = data[start : start + step]
+        value = dequantize(tensor.kind, part, (len(part), tensor.shape[-1]))
+        rows[start : start + step] = cast_array(value, dtype)
+    if not all_finite(out):
+        _check_scales(tensor, where)
+        raise ModelError(
+            f"{where}: tensor {tensor.name!r} overflows {dtype.name}; use bfloat16 or float32"
+        )
+    release(data)
+    return out

@@ -1,0 +1,128 @@
+"""Tensors that are slow to make, stored in weft's cache directory and mapped from there.
+
+Files are trusted only if they belong to this user alone (owner, mode, no links), a keyed checksum
+shows that this user's weft wrote the digests under this name, and each tensor matches its digest.
+The content is checked once per file, as long as the system's marks of the file are unchanged (see
+content.py). On any failure the file counts as missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.core.budget import Entry, Shelf
+from weft.core.places import check_inside
+from weft.host import cache as disk
+from weft.host.files import check_free, default_directory
+from weft.host.private import distrust, make_private
+from weft.importers.safetensors import SafetensorsFile, save_file
+from weft.models.weights.content import Identity
+
+_THREADS = 4  # threads for reading and hashing
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The stored tensors of a kind, in a folder of the cache; `limit` is the total size in bytes. A
+    newly written file is kept even if it exceeds the limit."""
+
+    kind: str
+    limit: int
+
+    @property
+    def shelf(self) -> Shelf | None:
+        """The files; None without a cache directory."""
+        home = default_directory()
+        if home is None:
+            return None
+        return Shelf(home / self.kind, disk.FILE, None, self.limit, home / "used")
+
+    def load(self, key: str) -> dict[str, np.ndarray] | None:
+        """Maps the tensors under `key`; returns None if they are missing or changed."""
+        with _whatever_fails():
+            if (shelf := self.shelf) is None or distrust(shelf.folder):
+                return None
+            path = self._path(shelf, key)
+            check_inside(path, shelf.folder.parent)
+            file = SafetensorsFile(path, own=True)
+            if not self._is_whole(file, path.name):
+                return None
+            shelf.note_use(path)
+            return dict(file)
+        return None
+
+    def save(self, key: str, tensors: Mapping[str, np.ndarray], note: Mapping[str, str]) -> None:
+        """Stores tensors under `key`, complete or not at all; `note` describes them for people."""
+        with _whatever_fails():
+            if (shelf := self.shelf) is None:
+                return
+            path = self._path(shelf, key)
+            check_inside(path, shelf.folder.parent)
+            make_private(shelf.folder)
+            said = {"digests": json.dumps(_digests(tensors)), "note": json.dumps(dict(note))}
+            mark = self._mark(path.name, said)
+            if not mark or distrust(shelf.folder):
+                return
+            check_free(shelf.folder, sum(t.nbytes for t in tensors.values()))
+            save_file(path, tensors, {**said, "mark": mark}, private=True)
+            shelf.prune(spare=path)
+
+    def kept(self) -> Iterator[tuple[Entry, dict[str, str]]]:
+        """Yields each file with its note; {} for an untrusted file."""
+        for entry in () if self.shelf is None else self.shelf.entries():
+            note: dict[str, str] = {}
+            with _whatever_fails():
+                file = SafetensorsFile(entry.path, own=True)
+                if file.metadata["mark"] == self._mark(entry.path.name, file.metadata):
+                    note = json.loads(file.metadata["note"])
+            yield entry, note
+
+    def _path(self, shelf: Shelf, key: str) -> Path:
+        return shelf.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
+
+    def _mark(self, name: str, said: Mapping[str, Any]) -> str:
+        text = json.dumps([said["digests"], said["note"]]).encode()
+        return disk.kernels().mark(f"{self.kind} {name}", text).hex()
+
+    def _is_whole(self, file: SafetensorsFile, name: str) -> bool:
+        """Returns True if a file has the content that was stored under its name."""
+        if file.metadata["mark"] != self._mark(name, file.metadata):
+            return False
+        cache, known = disk.kernels(), Identity.of(file.status)
+        key, settled = f"whole {tuple(known)} {file.metadata['mark']}", known.settled
+        if settled and cache.get(key) is not None:
+            return True
+        if _digests(file) != json.loads(file.metadata["digests"]):
+            return False
+        if settled and Identity.of(file.path.lstat()) == known:
+            cache.put(key, b"")
+        return True
+
+
+def _digests(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Returns name -> digest of dtype, shape and values."""
+
+    def digest(name: str) -> str:
+        value = np.ascontiguousarray(tensors[name])
+        made = hashlib.sha256(f"{value.dtype.name} {value.shape}\0".encode())
+        made.update(value.reshape(-1).view(np.uint8).data)
+        return made.hexdigest()
+
+    names = sorted(tensors)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return dict(zip(names, pool.map(digest, names)))
+
+
+@contextmanager
+def _whatever_fails() -> Iterator[None]:
+    with suppress(Exception):
+        yield

@@ -1,0 +1,125 @@
+"""The dtypes of a model: of its weights, and of the inputs of linear layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+
+from weft.core.arrays import all_finite
+from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32, int8
+from weft.core.errors import DTypeError, ModelError, UsageError
+from weft.core.packed import Packed, dequantized
+from weft.host.mapped import release
+from weft.models.arch.config import DecoderConfig, EncoderConfig
+from weft.models.arch.matrices import Forms, parted
+
+if TYPE_CHECKING:
+    from weft.program.device import Device
+
+Config = TypeVar("Config", DecoderConfig, EncoderConfig)
+Wanted = str | DType | None
+
+
+class Numbers(NamedTuple):
+    """The dtype options of `load`: the dtype of weights, that of linear inputs, and the
+    quantisation scheme."""
+
+    dtype: Wanted = None
+    act_dtype: Wanted = None
+    quant: str | None = None
+
+
+def ready(
+    where: Path,
+    config: Config,
+    weights: Mapping[str, np.ndarray | Packed],
+    numbers: Numbers,
+    device: Device | None,
+) -> tuple[Config, Mapping[str, np.ndarray]]:
+    """Returns config and weights with the requested dtypes, as `load` takes them, after checking
+    that the device supports them. Packed weights stay packed unless a dtype is requested: they
+    become their parts, described by config.forms. Raises UsageError, ModelError, DTypeError."""
+    made, forms = parted(_weights(weights, numbers.dtype, where))
+    check_dtypes(device, {f"weight {r!r}": as_dtype(w.dtype) for r, w in made.items()})
+    return replace(config, act_dtype=_act_dtype(numbers.act_dtype, made, forms), forms=forms), made
+
+
+def _weights(
+    weights: Mapping[str, np.ndarray | Packed], dtype: Wanted, where: Path
+) -> Mapping[str, np.ndarray | Packed]:
+    """Returns the weights unchanged (views of the mapped file), or converted to `dtype`."""
+    target = wanted(dtype)
+    if target is None:
+        return weights
+    from weft.tensor.casting import cast_array
+
+    out: dict[str, np.ndarray | Packed] = {}
+    for role, given in weights.items():
+        value = dequantized(*given) if isinstance(given, Packed) else given
+        cast = out[role] = cast_array(value, target)
+        if target is float16 and not all_finite(cast) and all_finite(value):
+            raise ModelError(f"{where}: weight {role!r} overflows float16; use bfloat16")
+        if cast is not value:
+            release(value)  # frees the file's pages: one copy of the model at a time
+    return out
+
+
+def wanted(dtype: Wanted) -> DType | None:
+    """Returns the requested dtype of weights, if any. Raises UsageError for others."""
+    if dtype is None:
+        return None
+    try:
+        target = as_dtype(dtype)
+    except DTypeError:
+        target = None
+    if target not in (float32, float16, bfloat16):
+        raise UsageError(f"dtype is {dtype!r}; expected float32, float16 or bfloat16")
+    return target
+
+
+CACHES = {"f32": float32, "f16": float16, "bf16": bfloat16, "int8": int8}
+
+
+def wanted_cache(cache: Wanted) -> DType | None:
+    """Returns the requested dtype of keys and values, if any. Raises UsageError for others."""
+    if cache is None:
+        return None
+    for short, dtype in CACHES.items():
+        if cache in (short, dtype.name, dtype):
+            return dtype
+    raise UsageError(f"cache is {cache!r}; expected one of {', '.join(CACHES)}")
+
+
+def _act_dtype(wanted: Wanted, weights: Mapping[str, np.ndarray], forms: Forms) -> DType:
+    """Returns the dtype for linear inputs: they are rounded to it where weights have it too (int8:
+    where weights are packed). The default is bfloat16 for a bfloat16 model, as frameworks compute
+    it, else float32: not rounded."""
+    if wanted is None:
+        return bfloat16 if main_dtype(weights) is bfloat16 else float32
+    if wanted in (int8, int8.name) and not forms:
+        raise UsageError("act_dtype is int8, for inputs of packed weights; this model has none")
+    for known in (float32, bfloat16, int8):
+        if wanted in (known, known.name):
+            return known
+    raise UsageError(f"act_dtype is {wanted!r}; expected float32, bfloat16 or int8")
+
+
+def main_dtype(weights: Mapping[str, np.ndarray]) -> DType:
+    """Returns the dtype of the embedding, as the model's; float16 if it is packed."""
+    return as_dtype(weights["embed"].dtype) if "embed" in weights else float16
+
+
+def check_dtypes(device: Device | None, dtypes: Mapping[str, DType]) -> None:
+    """Raises DTypeError, before any allocation, for a dtype that the device cannot store."""
+    if device is None:
+        return
+    for what, dtype in dtypes.items():
+        if not device.supports(dtype):
+            raise DTypeError(
+                f"{device.info.id} does not support {dtype.name} ({what}); "
+                "load with dtype='float32'"
+            )

@@ -1,0 +1,42 @@
+"""Merges a LoRA adapter into its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from weft.core.dtypes import DType, as_dtype
+from weft.core.errors import UsageError
+from weft.host.files import replacing_folder
+from weft.importers.hf_config import read_config
+from weft.models.weights import adapters
+from weft.models.weights.decoder_names import decoder_layout
+from weft.models.weights.reading import PACKED_KEYS, is_packed, read_weights
+from weft.models.weights.writing import write_model
+from weft.training.model import config_of
+
+
+def merge_folders(
+    base: Path, adapter: Path, output: Path, dtype: DType | None = None
+) -> str | None:
+    """Writes the model in `base`, with the adapter in `adapter` merged, as the new folder `output`
+    in `dtype` (default: the model's). Packed weights are widened to `dtype` (default: that of the
+    norms); then its name is returned. Raises UsageError if `output` exists, ModelError,
+    FileFormatError."""
+    if output.exists():
+        raise UsageError(f"{output} is there already; name a new folder")
+    read_config(adapter, adapters.CONFIG, adapters.LAYOUT)
+    fields = read_config(base)
+    config = config_of(fields, base)
+    layout, packed = decoder_layout(config), is_packed(base, fields)
+    first = read_weights(base, fields, layout)["norm.w" if packed else "embed"]
+    assert isinstance(first, np.ndarray)
+    target = dtype or as_dtype(first.dtype)
+    weights = read_weights(base, fields, layout, target)
+    wide = {role: value for role, value in weights.items() if isinstance(value, np.ndarray)}
+    whole = adapters.merged(config, wide, adapters.read(adapter, config))
+    raw = {key: value for key, value in fields.data.items() if key not in PACKED_KEYS}
+    with replacing_folder(output) as folder:
+        write_model(folder, config, raw, base, whole, target.name)
+    return target.name if packed else None
