@@ -23,6 +23,7 @@ from weft.hub.box import box_folder
 from weft.hub.names import Name, cache, name_of, named, parse
 from weft.hub.resolve import resolve
 from weft.importers.safetensors import INDEX
+from weft.models.run.entry import runnable
 from weft.models.weights.adapter_base import base_of
 from weft.models.weights.adapters import CONFIG, WEIGHTS as ADAPTER
 from weft.models.weights.random_weights import random_folder
@@ -52,7 +53,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def refused(model: str, kind: type[WeftError] = HubError) -> str:
     """The message of what `resolve` raises: one or two lines."""
     with pytest.raises(kind) as caught:
-        resolve(model)
+        resolve(model, check=runnable)
     text = str(caught.value)
     assert type(caught.value) is kind and len(text.splitlines()) <= 2 and "\x1b" not in text
     return text

@@ -130,7 +130,7 @@ def _note_revision(listing: Listing) -> None:
             write_text(ref, listing.commit)
 
 
-def _chosen(listing: Listing, bar: Bar, check: Check | None) -> list[str]:
+def _chosen(listing: Listing, bar: Bar, check: Check | None = None) -> list[str]:
     """Returns the files that weft reads. To decide, it fetches small ones: an index, and the
     config."""
 
