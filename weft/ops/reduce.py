@@ -27,9 +27,11 @@ def _kept(op: str, x: Aval, axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(d for i, d in enumerate(x.shape) if i not in axes)
 
 
-def _refuse_empty(op: str, x: Aval, axes: tuple[int, ...], out: tuple[int, ...]) -> None:
-    if any(x.shape[a] == 0 for a in axes) and 0 not in out:
-        raise ShapeError(f"{op}: no elements along axes {list(axes)} of {list(x.shape)}")
+def refuse_empty(op: str, shape: Sequence[int], axes: Sequence[int]) -> None:
+    """Raises ShapeError if a result would be the extreme of no elements."""
+    kept = [d for i, d in enumerate(shape) if i not in axes]
+    if any(shape[a] == 0 for a in axes) and 0 not in kept:
+        raise ShapeError(f"{op}: no elements along axes {list(axes)} of {list(shape)}")
 
 
 def _sum_abstract(x: Aval, *, axes: tuple[int, ...]) -> Aval:
@@ -40,14 +42,14 @@ def _sum_abstract(x: Aval, *, axes: tuple[int, ...]) -> Aval:
 def _max_abstract(x: Aval, *, axes: tuple[int, ...]) -> Aval:
     want("max", x, "numeric")
     out = _kept("max", x, axes)
-    _refuse_empty("max", x, axes, out)
+    refuse_empty("max", x.shape, axes)
     return Aval(out, x.dtype)
 
 
 def _argmax_abstract(x: Aval, *, axis: int) -> Aval:
     want("argmax", x, "numeric")
     out = _kept("argmax", x, (axis,))
-    _refuse_empty("argmax", x, (axis,), out)
+    refuse_empty("argmax", x.shape, (axis,))
     countable("argmax", x.shape[axis])
     return Aval(out, dt.int32)
 

@@ -60,7 +60,8 @@ def std(
 
 def count_nonzero(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The number of elements that are not zero (int32)."""
-    return as_tensor(x).cast(dt.bool_).sum(axis, keepdims)
+    ones = as_tensor(x).cast(dt.bool_).cast(dt.int32)
+    return ones._reduce("sum", axis, keepdims, "count_nonzero")
 
 
 def cumulative_sum(

@@ -10,6 +10,7 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype, promote
 from weft.core.errors import DTypeError, ShapeError
+from weft.ops.reduce import refuse_empty
 from weft.ops.rules import axes_of, axis_of
 from weft.tensor.autocast import narrowed
 from weft.tensor.base import broadcast_shapes, default_float, run, values
@@ -31,10 +32,13 @@ class Reductions(Movement):
             return reduced
         return reduced.reshape([1 if i in axes else d for i, d in enumerate(self.shape)])
 
-    def _reduce(self, op: str, axis: Axes, keepdims: bool) -> Self:
-        axes = self._axes(op, axis)
+    def _reduce(self, op: str, axis: Axes, keepdims: bool, called: str = "") -> Self:
+        """`op` over the axes; errors name `called`, the user's method (default: op)."""
+        axes = self._axes(called or op, axis)
         if not axes:
             return self._fresh()
+        if op == "max":
+            refuse_empty(called or op, self.shape, axes)
         out: Self = self._kept(run(self, op, self, axes=axes), axes, keepdims)
         return out
 
@@ -54,7 +58,10 @@ class Reductions(Movement):
 
     def var(self, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Self:
         """The mean squared deviation, divided by n - correction."""
-        n = math.prod(self.shape[a] for a in self._axes("var", axis))
+        return self._variance("var", axis, keepdims, correction)
+
+    def _variance(self, called: str, axis: Axes, keepdims: bool, correction: float) -> Self:
+        n = math.prod(self.shape[a] for a in self._axes(called, axis))
         x = self._as(dt.compute_dtype(default_float(self.dtype)))
         centred = x - x.mean(axis, keepdims=True)
         total = (centred * centred).sum(axis, keepdims)
@@ -64,7 +71,7 @@ class Reductions(Movement):
     def std(self, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Self:
         """The square root of var, computed in float32 for narrow floats."""
         dtype = default_float(self.dtype)
-        var = self._as(dt.compute_dtype(dtype)).var(axis, keepdims, correction)
+        var = self._as(dt.compute_dtype(dtype))._variance("std", axis, keepdims, correction)
         return var._length()._as(dtype)
 
     def max(self, axis: Axes = None, keepdims: bool = False) -> Self:
@@ -74,7 +81,7 @@ class Reductions(Movement):
     def min(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """The smallest; NaN wins. Raises ShapeError over no elements."""
         x = self._mirror()
-        return x._reduce("max", axis, keepdims)._unmirror(self.dtype)
+        return x._reduce("max", axis, keepdims, "min")._unmirror(self.dtype)
 
     def _as_number(self) -> Self:
         return self._as(dt.int32) if self.dtype == dt.bool_ else self
@@ -89,11 +96,14 @@ class Reductions(Movement):
 
     def any(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """True if any element is not zero (bool); False over none."""
-        return self._as(dt.bool_)._as(dt.int32)._reduce("sum", axis, keepdims)._as(dt.bool_)
+        return self._as(dt.bool_)._any("any", axis, keepdims)
+
+    def _any(self, called: str, axis: Axes, keepdims: bool) -> Self:
+        return self._as(dt.int32)._reduce("sum", axis, keepdims, called)._as(dt.bool_)
 
     def all(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """True if every element is not zero (bool); True over none."""
-        return ~(~self._as(dt.bool_)).any(axis, keepdims)
+        return ~(~self._as(dt.bool_))._any("all", axis, keepdims)
 
     def prod(
         self, axis: Axes = None, keepdims: bool = False, dtype: DType | str | None = None
@@ -115,20 +125,21 @@ class Reductions(Movement):
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Self:
         """The first index (int32) of the largest, along an axis or in the flattened tensor."""
-        return self._as_number()._arg(axis, keepdims)
+        return self._as_number()._arg("argmax", axis, keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Self:
         """The first index (int32) of the smallest, along an axis or in the flattened tensor."""
-        return self._mirror()._arg(axis, keepdims)
+        return self._mirror()._arg("argmin", axis, keepdims)
 
-    def _arg(self, axis: int | None, keepdims: bool) -> Self:
+    def _arg(self, called: str, axis: int | None, keepdims: bool) -> Self:
+        over = range(self.ndim) if axis is None else [axis_of(called, axis, self.ndim)]
+        refuse_empty(called, self.shape, over)
         if axis is None:
             found: Self = run(
                 self, "argmax", self.reshape(-1) if self.size else self.flatten(), axis=0
             )
             return found.reshape([1] * self.ndim) if keepdims else found
-        a = axis_of("argmax", axis, self.ndim)
-        out: Self = self._kept(run(self, "argmax", self, axis=a), (a,), keepdims)
+        out: Self = self._kept(run(self, "argmax", self, axis=over[0]), (over[0],), keepdims)
         return out
 
     def softmax(self, axis: int = -1) -> Self:
@@ -245,6 +256,7 @@ class Reductions(Movement):
     def _sort(self, axis: int, descending: bool, indices: bool) -> Self:
         if not self.ndim:
             return self._as(dt.int32) * 0 if indices else self._fresh()
+        a = axis_of("argsort" if indices else "sort", axis, self.ndim)
         x = self._as_number()
-        out = self._wrap(ops.sort(x.value, axis, descending, indices))
+        out = self._wrap(ops.sort(x.value, a, descending, indices))
         return out if indices else out._as(self.dtype)
