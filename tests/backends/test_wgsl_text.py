@@ -7,7 +7,7 @@ import pytest
 
 from weft.backends import wgsl
 from weft.backends.wgsl import layout
-from weft.backends.wgsl.expr import literal
+from weft.backends.wgsl.constants import literal
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import CompileError, LimitError

@@ -22,7 +22,7 @@ from fingerprints.stages import Fingerprints, Texts  # noqa: E402
 
 import weft  # noqa: E402
 from weft import nn, optim  # noqa: E402
-from weft.backends.wgsl import dialect as wgsl  # noqa: E402
+from weft.backends.wgsl.dialect import RULES as WGSL_RULES  # noqa: E402
 from weft.compile import passes  # noqa: E402
 from weft.conform import packed as conform_packed  # noqa: E402
 from weft.conform.models import CONFIGS  # noqa: E402
@@ -164,13 +164,13 @@ def test_another_kernel_of_a_template(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_another_rule_of_a_renderer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page, cpu = record(tmp_path), record(tmp_path, target="cpu-avx2")
-    store = wgsl._STATEMENT[ir.Store]
+    store = WGSL_RULES[ir.Store]
 
     def other(w: Any, s: ir.Store) -> None:
         w.emit("// another rule")
         store(w, s)
 
-    monkeypatch.setitem(wgsl._STATEMENT, ir.Store, other)
+    monkeypatch.setitem(WGSL_RULES, ir.Store, other)
     after = record(tmp_path)
     assert first_stage(page, after) == "text for wgsl"
     (found,) = compare.changes(page, after)

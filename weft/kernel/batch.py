@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from weft.kernel import ir, lanewise
 from weft.kernel.ir import Expr, Kernel
 from weft.kernel.memory import SPAN, Memory, Who
 from weft.kernel.printer import expr_text, shorten
+from weft.kernel.rules import Rules, Table
 
 # the result of a dot4 whose promise is broken; it shows in all later results
 BROKEN = np.int32(0x5A5A5A5A)
@@ -38,11 +39,12 @@ class Watch(Protocol):
 
 
 class Batch:
-    """Some groups of one kernel, advancing together. N threads in all."""
+    """Some groups of one kernel, advancing together by the rules of interp. N threads in all."""
 
     def __init__(
         self,
         kernel: Kernel,
+        rules: Rules,
         memories: dict[str, Memory],
         scalars: Sequence[int],
         caps: Caps | None,
@@ -51,7 +53,7 @@ class Batch:
         groups: np.ndarray,
         watch: Watch | None = None,
     ) -> None:
-        self.watch = watch
+        self.rules, self.watch = rules, watch
         self.kernel, self.scalars, self.caps, self.check = kernel, scalars, caps, check
         self.memories = dict(memories)
         tx, ty, tz = kernel.threads
@@ -79,6 +81,9 @@ class Batch:
     def set_active(self, active: np.ndarray) -> None:
         self.active = active
         self.everyone, self.anyone = bool(active.all()), bool(active.any())
+
+    def fail(self, why: str) -> KernelError:
+        return KernelError(f"kernel {self.kernel.name}: {why}")
 
     # -- memory
 
@@ -168,7 +173,8 @@ class Batch:
 
     def eval(self, e: Expr) -> np.ndarray:
         """The value as [N or 1, lanes or 1] in the NumPy dtype of its type."""
-        return _EXPR[type(e)](self, e)
+        value: np.ndarray = self.rules[type(e)](self, e)
+        return value
 
     def full(self, e: Expr) -> np.ndarray:
         """Evaluates `e` and expands the result to all lanes."""
@@ -251,7 +257,7 @@ class Batch:
         return lanewise.butterfly(x, width, e.op.removeprefix("subgroup_"))
 
 
-_EXPR: dict[type, Callable[..., np.ndarray]] = {
+RULES: Table = {
     ir.Const: Batch.const,
     ir.Param: Batch.param,
     ir.Var: lambda batch, e: batch.vars[e.name],

@@ -12,18 +12,19 @@ given Caps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from weft.core.caps import Caps
 from weft.core.errors import KernelError
 from weft.kernel import ir, tiles
-from weft.kernel.batch import Batch, Watch, spread
+from weft.kernel.batch import RULES as EXPRESSIONS, Batch, Watch, spread
 from weft.kernel.grid import groups
 from weft.kernel.ir import Expr, Kernel
 from weft.kernel.memory import Memory, Tracker
 from weft.kernel.printer import shorten, stmt_text
+from weft.kernel.rules import Rules, Table
 from weft.kernel.verify import verify
 from weft.kernel.walk import statements, walk
 
@@ -73,8 +74,9 @@ def run(
         step = min(step, watch.groups)
     with np.errstate(all="ignore"):
         for first in range(0, total, step):
-            batch = np.arange(first, min(first + step, total))
-            _Player(kernel, memories, scalars, caps, check, grid, batch, watch).run()
+            some = np.arange(first, min(first + step, total))
+            batch = Batch(kernel, RULES, memories, scalars, caps, check, grid, some, watch)
+            _block(batch, kernel.body)
 
 
 def _check_arguments(kernel: Kernel, buffers: Sequence[np.ndarray], caps: Caps | None) -> None:
@@ -112,112 +114,111 @@ def _batch_groups(kernel: Kernel, threads: int) -> int:
     return max(1, min(_BATCH // (threads * per_thread), _PRIVATE // max(local, 1)))
 
 
-class _Player(Batch):
-    """Executes statements, one at a time."""
+# -- statements
 
-    def run(self) -> None:
-        self.block(self.kernel.body)
 
-    # -- statements
-
-    def block(self, block: ir.Block) -> None:
-        if self.watch is not None:
-            self.watch.block(self, block)
-        for s in block.body:
-            if not self.anyone:
-                return
-            try:
-                _STMT[type(s)](self, s)
-            except KernelError as error:
-                prefix = f"kernel {self.kernel.name}: "
-                if str(error).startswith(prefix):
-                    raise
-                raise KernelError(f"{prefix}in `{shorten(stmt_text(s))}`: {error}") from None
-
-    def let(self, s: ir.Let) -> None:
-        self.vars[s.var.name] = self.eval(s.value)
-
-    def assign(self, s: ir.Assign) -> None:
-        value = self.eval(s.value)
-        if not self.everyone:
-            value = np.where(self.active[:, None], value, self.vars[s.var.name])
-        self.vars[s.var.name] = value
-
-    def array(self, s: ir.Array) -> None:
-        shared = s.space == "shared"
-        total = s.size * (self.groups if shared else self.n)
-        undefined = np.ones(total, bool) if self.check and not self.kernel.clean else None
-        tracker = Tracker(total) if self.check and shared else None
-        self.memories[s.name] = Memory(np.zeros(total, s.dtype.numpy), s.size, undefined, tracker)
-
-    def store(self, s: ir.Store, barriers: int = 0) -> None:
-        index, value = self.eval(s.index), self.eval(s.value)
-        mask = None if s.mask is None else self.eval(s.mask)
-        lanes = s.value.type.lanes
-        memory = self.memories[s.target.name]
-        chosen, at, who = self.places(s.target, memory, index, s.index.type.lanes, lanes, mask)
-        value = spread(value, (self.n, lanes))
-        value = value.reshape(-1) if chosen is None else value[chosen]
-        if barriers:
-            memory.write(at, value, self.apart(who), barriers - 1)
-        else:
-            memory.write(at, value, who)
-
-    def loop(self, s: ir.For) -> None:
-        start, stop = self.eval(s.start), self.eval(s.stop)
-        if start.shape[0] == 1 and stop.shape[0] == 1:
-            for i in range(int(start[0, 0]), int(stop[0, 0]), s.step):
-                self.vars[s.var.name] = np.array([[i]], np.int32)
-                self.block(s.body)
+def _block(batch: Batch, block: ir.Block) -> None:
+    if batch.watch is not None:
+        batch.watch.block(batch, block)
+    for s in block.body:
+        if not batch.anyone:
             return
-        before = self.active
-        gone = np.zeros(self.n, bool)
-        at = np.broadcast_to(start, (self.n, 1)).astype(np.int32)
-        while True:
-            inside = before & ~gone & (at < stop)[:, 0]
-            if not inside.any():
-                break
-            self.vars[s.var.name] = at
-            self.set_active(inside)
-            self.block(s.body)
-            gone |= inside & ~self.active
-            at = at + np.int32(s.step)
-        self.set_active(before & ~gone)
-
-    def branch(self, s: ir.If) -> None:
-        cond = self.eval(s.cond)
-        if cond.shape[0] == 1:
-            if cond[0, 0]:
-                self.block(s.then)
-            elif s.other is not None:
-                self.block(s.other)
-            return
-        before, taken = self.active, cond[:, 0]
-        self.set_active(before & taken)
-        self.block(s.then)
-        after = self.active
-        self.set_active(before & ~taken)
-        if s.other is not None:
-            self.block(s.other)
-        self.set_active(after | self.active)
-
-    def barrier(self, s: ir.Barrier) -> None:
-        arrived = self.active.reshape(self.groups, self.threads).sum(1)
-        split = (arrived != 0) & (arrived != self.threads)
-        if split.any():
-            g = int(split.argmax())
-            raise KernelError(
-                f"divergent barrier: {arrived[g]} of {self.threads} threads of group "
-                f"{self.group[g * self.threads]} reach it"
-            )
-        self.epoch += arrived != 0
+        try:
+            batch.rules[type(s)](batch, s)
+        except KernelError as error:
+            if str(error).startswith(str(batch.fail(""))):
+                raise  # an inner statement has named itself already
+            raise batch.fail(f"in `{shorten(stmt_text(s))}`: {error}") from None
 
 
-_STMT: dict[type, Callable[..., None]] = {
-    ir.Let: _Player.let, ir.Assign: _Player.assign, ir.Array: _Player.array,
-    ir.Store: _Player.store, ir.For: _Player.loop, ir.If: _Player.branch,
-    ir.Barrier: _Player.barrier,
-    ir.AsyncCopy: lambda batch, s: batch.store(s.store, s.barriers),
-    ir.Block: _Player.block, ir.Prefetch: lambda batch, s: None, ir.TileOp: tiles.play,
-    ir.Tile: lambda batch, s: batch.tiles.pop(s.name, None),
+def _let(batch: Batch, s: ir.Let) -> None:
+    batch.vars[s.var.name] = batch.eval(s.value)
+
+
+def _assign(batch: Batch, s: ir.Assign) -> None:
+    value = batch.eval(s.value)
+    if not batch.everyone:
+        value = np.where(batch.active[:, None], value, batch.vars[s.var.name])
+    batch.vars[s.var.name] = value
+
+
+def _array(batch: Batch, s: ir.Array) -> None:
+    shared = s.space == "shared"
+    total = s.size * (batch.groups if shared else batch.n)
+    undefined = np.ones(total, bool) if batch.check and not batch.kernel.clean else None
+    tracker = Tracker(total) if batch.check and shared else None
+    batch.memories[s.name] = Memory(np.zeros(total, s.dtype.numpy), s.size, undefined, tracker)
+
+
+def _store(batch: Batch, s: ir.Store, barriers: int = 0) -> None:
+    index, value = batch.eval(s.index), batch.eval(s.value)
+    mask = None if s.mask is None else batch.eval(s.mask)
+    lanes = s.value.type.lanes
+    memory = batch.memories[s.target.name]
+    chosen, at, who = batch.places(s.target, memory, index, s.index.type.lanes, lanes, mask)
+    value = spread(value, (batch.n, lanes))
+    value = value.reshape(-1) if chosen is None else value[chosen]
+    if barriers:
+        memory.write(at, value, batch.apart(who), barriers - 1)
+    else:
+        memory.write(at, value, who)
+
+
+def _loop(batch: Batch, s: ir.For) -> None:
+    start, stop = batch.eval(s.start), batch.eval(s.stop)
+    if start.shape[0] == 1 and stop.shape[0] == 1:
+        for i in range(int(start[0, 0]), int(stop[0, 0]), s.step):
+            batch.vars[s.var.name] = np.array([[i]], np.int32)
+            _block(batch, s.body)
+        return
+    before = batch.active
+    gone = np.zeros(batch.n, bool)
+    at = np.broadcast_to(start, (batch.n, 1)).astype(np.int32)
+    while True:
+        inside = before & ~gone & (at < stop)[:, 0]
+        if not inside.any():
+            break
+        batch.vars[s.var.name] = at
+        batch.set_active(inside)
+        _block(batch, s.body)
+        gone |= inside & ~batch.active
+        at = at + np.int32(s.step)
+    batch.set_active(before & ~gone)
+
+
+def _branch(batch: Batch, s: ir.If) -> None:
+    cond = batch.eval(s.cond)
+    if cond.shape[0] == 1:
+        if cond[0, 0]:
+            _block(batch, s.then)
+        elif s.other is not None:
+            _block(batch, s.other)
+        return
+    before, taken = batch.active, cond[:, 0]
+    batch.set_active(before & taken)
+    _block(batch, s.then)
+    after = batch.active
+    batch.set_active(before & ~taken)
+    if s.other is not None:
+        _block(batch, s.other)
+    batch.set_active(after | batch.active)
+
+
+def _barrier(batch: Batch, s: ir.Barrier) -> None:
+    arrived = batch.active.reshape(batch.groups, batch.threads).sum(1)
+    split = (arrived != 0) & (arrived != batch.threads)
+    if split.any():
+        g = int(split.argmax())
+        raise KernelError(
+            f"divergent barrier: {arrived[g]} of {batch.threads} threads of group "
+            f"{batch.group[g * batch.threads]} reach it"
+        )
+    batch.epoch += arrived != 0
+
+
+STATEMENTS: Table = {
+    ir.Block: _block, ir.Let: _let, ir.Assign: _assign, ir.Array: _array, ir.Store: _store,
+    ir.AsyncCopy: lambda batch, s: _store(batch, s.store, s.barriers), ir.For: _loop,
+    ir.If: _branch, ir.Barrier: _barrier, ir.Prefetch: lambda batch, s: None,
 }  # fmt: skip
+RULES = Rules("the interpreter", EXPRESSIONS, tiles.RULES, STATEMENTS)

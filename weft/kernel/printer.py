@@ -61,26 +61,9 @@ def _collective(e: ir.Collective) -> str:
     return f"{e.op}:{type_text(e.type)}({args}; {e.attr})"
 
 
-_EXPR: dict[type, Callable[..., str]] = {
-    ir.Const: _const,
-    ir.Param: lambda e: f"${e.name if e.name.isidentifier() else repr(e.name)}.{e.slot}",
-    ir.Var: lambda e: e.name,
-    ir.Axis: lambda e: f"{e.kind}.{e.dim}",
-    ir.Unary: lambda e: f"{e.op}({expr_text(e.x)})",
-    ir.Binary: _binary,
-    ir.Fma: lambda e: f"fma({expr_text(e.a)}, {expr_text(e.b)}, {expr_text(e.c)})",
-    ir.Select: lambda e: f"select({expr_text(e.cond)}, {expr_text(e.a)}, {expr_text(e.b)})",
-    ir.Cast: lambda e: f"{type_text(e.type)}({expr_text(e.x)})",
-    ir.Bitcast: lambda e: f"bits:{type_text(e.type)}({expr_text(e.x)})",
-    ir.Load: _load,
-    ir.Vec: _vec,
-    ir.Collective: _collective,
-}
-
-
 def expr_text(e: Expr) -> str:
     """One expression, fully parenthesised; `:type` only where operands do not imply it."""
-    return _EXPR[type(e)](e)
+    return _RULES[type(e)](e)
 
 
 def _memory(name: str, dtype: DType, size: int) -> str:
@@ -116,7 +99,20 @@ def _let(s: ir.Let) -> str:
     return f"{head} {s.var.name}: {type_text(s.var.type)} = {expr_text(s.value)}"
 
 
-_STMT: dict[type, Callable[..., str]] = {
+_RULES: dict[type, Callable[..., str]] = {
+    ir.Const: _const,
+    ir.Param: lambda e: f"${e.name if e.name.isidentifier() else repr(e.name)}.{e.slot}",
+    ir.Var: lambda e: e.name,
+    ir.Axis: lambda e: f"{e.kind}.{e.dim}",
+    ir.Unary: lambda e: f"{e.op}({expr_text(e.x)})",
+    ir.Binary: _binary,
+    ir.Fma: lambda e: f"fma({expr_text(e.a)}, {expr_text(e.b)}, {expr_text(e.c)})",
+    ir.Select: lambda e: f"select({expr_text(e.cond)}, {expr_text(e.a)}, {expr_text(e.b)})",
+    ir.Cast: lambda e: f"{type_text(e.type)}({expr_text(e.x)})",
+    ir.Bitcast: lambda e: f"bits:{type_text(e.type)}({expr_text(e.x)})",
+    ir.Load: _load,
+    ir.Vec: _vec,
+    ir.Collective: _collective,
     ir.Array: lambda s: f"{s.space} {_memory(s.name, s.dtype, s.size)}",
     ir.Tile: lambda s: f"tile {s.name}: {_SHORT[s.dtype.name]}[{s.rows}, {s.cols}]",
     ir.TileOp: _tile_op,
@@ -134,7 +130,7 @@ _STMT: dict[type, Callable[..., str]] = {
 
 def stmt_text(s: Stmt) -> str:
     """The statement on one line, bodies left out."""
-    return _STMT[type(s)](s)
+    return _RULES[type(s)](s)
 
 
 def shorten(line: str, width: int = 240) -> str:
@@ -144,7 +140,7 @@ def shorten(line: str, width: int = 240) -> str:
 
 def _body(block: ir.Block, indent: str, lines: list[str]) -> None:
     for s in block.body:
-        lines.append(indent + _STMT[type(s)](s))
+        lines.append(indent + _RULES[type(s)](s))
         if isinstance(s, ir.For):
             _body(s.body, indent + "  ", lines)
         elif isinstance(s, ir.If):

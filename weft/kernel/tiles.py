@@ -17,6 +17,7 @@ from weft.kernel.batch import Batch
 from weft.kernel.builder import Builder
 from weft.kernel.expr import cast, fma, load, splat
 from weft.kernel.ir import Expr, Kernel, Type
+from weft.kernel.rules import Table
 from weft.kernel.walk import declared, rewritten, statements, with_body
 
 # number of tiles it takes
@@ -190,6 +191,9 @@ def _outer(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         x, y = a[:, k, :, None], b[:, k, None, :]
         c = lanewise.fma(x, y, c) if c.dtype.kind == "f" else c + x * y
     return c
+
+
+RULES: Table = {ir.TileOp: play, ir.Tile: lambda batch, s: batch.tiles.pop(s.name, None)}
 
 
 # -- doing without

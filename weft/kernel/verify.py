@@ -11,6 +11,7 @@ from weft.core.errors import KernelError
 from weft.kernel import ir
 from weft.kernel.ir import BOOL, I32, Expr, Kernel, Stmt, Type
 from weft.kernel.printer import expr_text, shorten, stmt_text, type_text
+from weft.kernel.rules import Table
 from weft.kernel.tiles import tile_problem, tile_roles
 from weft.kernel.types import expr_problem
 from weft.kernel.uniform import check_barriers
@@ -107,7 +108,7 @@ class _Verifier:
             self.fail(f"one statement object stands in two places: {shorten(stmt_text(s))}")
         self.seen.add(id(s))
         try:
-            getattr(self, rule)(s)
+            rule(self, s)
         except KernelError as error:
             prefix = f"kernel {self.kernel.name}: "
             if str(error).startswith(prefix):
@@ -268,10 +269,11 @@ class _Verifier:
             raise KernelError(f"{shorten(expr_text(e))}: {problem}")
 
 
-_RULES: dict[type, str] = {
-    ir.Let: "let", ir.Assign: "assign", ir.Store: "store", ir.For: "loop", ir.If: "branch",
-    ir.Array: "array", ir.Prefetch: "prefetch", ir.Block: "block", ir.Barrier: "barrier",
-    ir.Tile: "tile", ir.TileOp: "tile_op", ir.AsyncCopy: "async_copy",
+_RULES: Table = {
+    ir.Let: _Verifier.let, ir.Assign: _Verifier.assign, ir.Store: _Verifier.store,
+    ir.For: _Verifier.loop, ir.If: _Verifier.branch, ir.Array: _Verifier.array,
+    ir.Prefetch: _Verifier.prefetch, ir.Block: _Verifier.block, ir.Barrier: _Verifier.barrier,
+    ir.Tile: _Verifier.tile, ir.TileOp: _Verifier.tile_op, ir.AsyncCopy: _Verifier.async_copy,
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from weft.backends.llvm.launch import ALIGN
 from weft.backends.llvm.target import LlvmTarget
+from weft.backends.llvm.writer import Writer
 from weft.core.caps import PRESETS, Caps
 from weft.core.errors import UsageError
 
@@ -185,3 +186,9 @@ def gpu_target(arch: str) -> GpuTarget:
     if arch in _AMD:
         return amdgcn_target(arch)
     raise UsageError(f"no GPU architecture {arch[:60]!r}; weft knows {', '.join((*_PTX, *_AMD))}")
+
+
+def gpu_of(w: Writer) -> GpuTarget:
+    """The GPU that a writer writes for."""
+    assert isinstance(w.target, GpuTarget)
+    return w.target

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from weft.backends.llvm.memory import address
 from weft.backends.llvm.target import LlvmTarget
-from weft.backends.llvm.tiles import Tiles
+from weft.backends.llvm.writer import Writer
 from weft.core import dtypes as dt
 from weft.kernel import ir
+from weft.kernel.rules import Table
 from weft.kernel.tiles import PRODUCTS
 from weft.kernel.walk import statements
 
@@ -40,101 +42,94 @@ def streaming(target: LlvmTarget) -> LlvmTarget:
     return replace(target, dot4={}, dot4_signed={})
 
 
-class Outer(Tiles):
-    """Adds the tiles of such a unit to the emitter."""
+def attributes(target: LlvmTarget) -> str:
+    """The attributes of a function in streaming mode from its first instruction to its last, with
+    sums of its own."""
+    length = target.outer // 4
+    return (
+        '"aarch64_pstate_sm_body" "aarch64_new_za" noinline nounwind '
+        f"vscale_range({length},{length})"
+    )
 
-    def declare_tile(self, tile: ir.Tile) -> None:
-        n = self.target.outer
-        if not n:
-            super().declare_tile(tile)
-            return
-        if tile.name in self.tiles:
-            return
-        if self._is_sum(tile):
-            number = sum(self._is_sum(t) for _, t in self.tiles.values())
-            if number == _SUMS:
-                raise self.fail(f"more than {_SUMS} tiles of sums")
-            self.tiles[tile.name] = number, tile
-            return
-        if tile.dtype not in _MMA or tile.cols * tile.dtype.itemsize != 4 * n:
-            raise self.fail(
-                f"tile {tile.name} of {tile.rows} x {tile.cols} {tile.dtype}: sums are {n} x {n} "
-                f"of 32 bits, rows of operands {4 * n} bytes of floats"
-            )
-        self.tiles[tile.name] = -1, tile
-        for row in range(tile.rows):
-            place = f"  %{tile.name}.row{row} = alloca {_vector(tile.dtype)}"
-            self.prologue.append(place)
 
-    def tile_op(self, s: ir.TileOp) -> None:
-        if not self.target.outer:
-            super().tile_op(s)
-            return
-        number, tile = self.tiles[s.tiles[0].name]
-        if s.op == "mma_tn":
-            self._add_outer(*s.tiles)
-        elif s.op == "zero" and number >= 0:
-            self.call("llvm.aarch64.sme.zero", "void", [("i32", str(_ZERO << number))])
-        elif s.op in ("load", "store") and s.memory is not None and s.index is not None:
-            stride = s.stride * tile.dtype.itemsize
-            rows = self._row_places(self.address(s.memory, s.index), stride, tile.rows)
-            if number >= 0:
-                self._move_sums(s.op, number, rows)
-            else:
-                self._move_operand(s.op, tile, rows)
-        else:
-            raise self.fail(f"a unit of outer products has no tile.{s.op} of {tile.name}")
-
-    def _is_sum(self, tile: ir.Tile) -> bool:
-        n = self.target.outer
-        return (tile.rows, tile.cols, tile.dtype.itemsize) == (n, n, 4)
-
-    def _row_places(self, first: str, stride: int, rows: int) -> list[str]:
-        return [first] + [
-            self.emit(f"getelementptr i8, ptr {first}, i64 {row * stride}")
-            for row in range(1, rows)
-        ]
-
-    def _move_sums(self, op: str, number: int, rows: list[str]) -> None:
-        name = f"llvm.aarch64.sme.{'ld1w' if op == 'load' else 'st1w'}.horiz"
-        for row, at in enumerate(rows):
-            args = [("<vscale x 4 x i1>", "splat (i1 true)"), ("ptr", at)]
-            self.call(name, "void", [*args, ("i32", str(number)), ("i32", str(row))])
-
-    def _move_operand(self, op: str, tile: ir.Tile, rows: list[str]) -> None:
-        kind, align = _vector(tile.dtype), tile.dtype.itemsize
-        for row, at in enumerate(rows):
-            place = f"%{tile.name}.row{row}"
-            source, target = (at, place) if op == "load" else (place, at)
-            value = self.emit(f"load {kind}, ptr {source}, align {align}")
-            self.lines.append(f"  store {kind} {value}, ptr {target}, align {align}")
-
-    def _add_outer(self, c: ir.Tile, a: ir.Tile, b: ir.Tile) -> None:
-        lanes, element, name = _MMA[a.dtype]
-        kind, mask = f"<vscale x {lanes} x {element}>", f"<vscale x {lanes} x i1>"
-        number = str(self.tiles[c.name][0])
-        for row in range(a.rows):
-            values = [(kind, self.emit(f"load {kind}, ptr %{t.name}.row{row}")) for t in (a, b)]
-            all_ = (mask, "splat (i1 true)")
-            self.call(f"llvm.aarch64.sme.{name}", "void", [("i32", number), all_, all_, *values])
-
-    def tile_setup(self) -> tuple[list[str], list[str], list[str]]:
-        if not self.target.outer:
-            return super().tile_setup()
-        return [], [], []
-
-    @property
-    def body_attributes(self) -> str:
-        """Streaming from its first instruction to its last, with sums of its own."""
-        if not self.target.outer:
-            return super().body_attributes
-        length = self.target.outer // 4
-        return (
-            '"aarch64_pstate_sm_body" "aarch64_new_za" noinline nounwind '
-            f"vscale_range({length},{length}) "
+def _tile(w: Writer, tile: ir.Tile) -> None:
+    n = w.target.outer
+    if tile.name in w.tiles:
+        return
+    if _is_sum(w, tile):
+        number = sum(_is_sum(w, t) for _, t in w.tiles.values())
+        if number == _SUMS:
+            raise w.fail(f"more than {_SUMS} tiles of sums")
+        w.tiles[tile.name] = number, tile
+        return
+    if tile.dtype not in _MMA or tile.cols * tile.dtype.itemsize != 4 * n:
+        raise w.fail(
+            f"tile {tile.name} of {tile.rows} x {tile.cols} {tile.dtype}: sums are {n} x {n} "
+            f"of 32 bits, rows of operands {4 * n} bytes of floats"
         )
+    w.tiles[tile.name] = -1, tile
+    for row in range(tile.rows):
+        place = f"  %{tile.name}.row{row} = alloca {_vector(tile.dtype)}"
+        w.prologue.append(place)
+
+
+def _tile_op(w: Writer, s: ir.TileOp) -> None:
+    number, tile = w.tiles[s.tiles[0].name]
+    if s.op == "mma_tn":
+        _add_outer(w, *s.tiles)
+    elif s.op == "zero" and number >= 0:
+        w.call("llvm.aarch64.sme.zero", "void", [("i32", str(_ZERO << number))])
+    elif s.op in ("load", "store") and s.memory is not None and s.index is not None:
+        stride = s.stride * tile.dtype.itemsize
+        rows = _row_places(w, address(w, s.memory, s.index), stride, tile.rows)
+        if number >= 0:
+            _move_sums(w, s.op, number, rows)
+        else:
+            _move_operand(w, s.op, tile, rows)
+    else:
+        raise w.fail(f"a unit of outer products has no tile.{s.op} of {tile.name}")
+
+
+def _is_sum(w: Writer, tile: ir.Tile) -> bool:
+    n = w.target.outer
+    return (tile.rows, tile.cols, tile.dtype.itemsize) == (n, n, 4)
+
+
+def _row_places(w: Writer, first: str, stride: int, rows: int) -> list[str]:
+    return [first] + [
+        w.emit(f"getelementptr i8, ptr {first}, i64 {row * stride}") for row in range(1, rows)
+    ]
+
+
+def _move_sums(w: Writer, op: str, number: int, rows: list[str]) -> None:
+    name = f"llvm.aarch64.sme.{'ld1w' if op == 'load' else 'st1w'}.horiz"
+    for row, at in enumerate(rows):
+        args = [("<vscale x 4 x i1>", "splat (i1 true)"), ("ptr", at)]
+        w.call(name, "void", [*args, ("i32", str(number)), ("i32", str(row))])
+
+
+def _move_operand(w: Writer, op: str, tile: ir.Tile, rows: list[str]) -> None:
+    kind, align = _vector(tile.dtype), tile.dtype.itemsize
+    for row, at in enumerate(rows):
+        place = f"%{tile.name}.row{row}"
+        source, target = (at, place) if op == "load" else (place, at)
+        value = w.emit(f"load {kind}, ptr {source}, align {align}")
+        w.lines.append(f"  store {kind} {value}, ptr {target}, align {align}")
+
+
+def _add_outer(w: Writer, c: ir.Tile, a: ir.Tile, b: ir.Tile) -> None:
+    lanes, element, name = _MMA[a.dtype]
+    kind, mask = f"<vscale x {lanes} x {element}>", f"<vscale x {lanes} x i1>"
+    number = str(w.tiles[c.name][0])
+    for row in range(a.rows):
+        values = [(kind, w.emit(f"load {kind}, ptr %{t.name}.row{row}")) for t in (a, b)]
+        all_ = (mask, "splat (i1 true)")
+        w.call(f"llvm.aarch64.sme.{name}", "void", [("i32", number), all_, all_, *values])
 
 
 def _vector(dtype: dt.DType) -> str:
     lanes, element, _ = _MMA[dtype]
     return f"<vscale x {lanes} x {element}>"
+
+
+RULES: Table = {ir.Tile: _tile, ir.TileOp: _tile_op}

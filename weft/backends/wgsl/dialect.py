@@ -1,23 +1,20 @@
-"""Statements and the whole module: Kernel -> WGSL."""
+"""The whole module: Kernel -> WGSL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from weft.backends.wgsl import analysis, constants, layout, memory, prelude
-from weft.backends.wgsl.analysis import Source
-from weft.backends.wgsl.expr import Writer, names, wtype
+from weft.backends.wgsl import analysis, layout, memory, prelude, statements, values
+from weft.backends.wgsl.writer import Writer
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.kernel import ir
 from weft.kernel.ir import Kernel
+from weft.kernel.rules import Rules
 from weft.program.device import Dialect
 
-MAX_UNROLL = 64  # trips; a longer loop stays a loop
-
 ENTRY = "main"
+RULES = Rules("WGSL", values.RULES, memory.RULES, statements.RULES)
 
 
 class Wgsl(Dialect):
@@ -42,127 +39,13 @@ def render(kernel: Kernel, caps: Caps, writable: frozenset[int] = frozenset()) -
     split: dict[int, tuple[int, ...]] = {}
     for b in plan.bindings:
         split[b.buffer] = (*split.get(b.buffer, ()), b.offset)
-    w = Writer(kernel, caps)
+    w = Writer(kernel, caps, RULES)
     w.sources, w.aligned = analysis.sources(kernel, caps, split)
     with np.errstate(all="ignore"):
-        _block(w, kernel.body)
+        w.statement(kernel.body)
         body, w.lines = w.lines, []
         _prologue(w, plan.fold)
     return _module(w, plan, w.lines + body)
-
-
-# -- statements ---------------------------------------------------------------------------------
-
-
-def _block(w: Writer, block: ir.Block) -> None:
-    for stmt in block.body:
-        _STATEMENT[type(stmt)](w, stmt)
-
-
-def _let(w: Writer, s: ir.Let) -> None:
-    if not s.mutable:
-        known = constants.fold(s.value, w.known)
-        if known is not None:
-            w.known[s.var.name] = known
-            return
-    word = "var" if s.mutable else "let"
-    for name, text in zip(names(s.var), w.value(s.value), strict=True):
-        kind = f": {wtype(s.var.type)}" if s.mutable else ""
-        w.emit(f"{word} {name}{kind} = {text};")
-
-
-def _assign(w: Writer, s: ir.Assign) -> None:
-    texts = w.value(s.value)
-    if len(texts) > 1:  # all chunks are read before the first is written
-        texts = [w.temp(f"({t})") for t in texts]
-    for name, text in zip(names(s.var), texts, strict=True):
-        w.emit(f"{name} = {text};")
-
-
-def _for(w: Writer, s: ir.For) -> None:
-    start, stop = constants.number(s.start, w.known), constants.number(s.stop, w.known)
-    if start is not None and stop is not None:
-        trips = range(start, stop, s.step)
-        if not trips:
-            return
-        if (s.unroll and len(trips) <= MAX_UNROLL) or len(trips) == 1:
-            _unrolled(w, s, trips)
-            return
-    name = names(s.var)[0]
-    first, last = w.scalar(s.start), w.temp(w.scalar(s.stop))
-    w.emit(f"for (var {name} = {first}; {name} < {last}; {name} += {s.step}i) {{")
-    _nested(w, s.body)
-    w.emit("}")
-
-
-def _unrolled(w: Writer, s: ir.For, trips: range) -> None:
-    outer = dict(w.known)
-    for value in trips:
-        w.known = outer | {s.var.name: np.array([value], np.int32)}
-        w.emit("{")
-        _nested(w, s.body)
-        w.emit("}")
-    w.known = outer
-
-
-def _tile(w: Writer, s: ir.Tile | ir.TileOp) -> None:
-    raise CompileError(f"kernel {w.kernel.name}: WGSL has no matrix registers for tiles")
-
-
-def _nested(w: Writer, block: ir.Block) -> None:
-    outer = dict(w.known)
-    w.depth += 1
-    _block(w, block)
-    w.depth -= 1
-    w.known = outer
-
-
-def _if(w: Writer, s: ir.If) -> None:
-    known = constants.number(s.cond, w.known)
-    if known is not None:
-        chosen = s.then if known else s.other
-        if chosen is not None:
-            w.emit("{")
-            _nested(w, chosen)
-            w.emit("}")
-        return
-    w.emit(f"if ({w.scalar(s.cond)}) {{")
-    _nested(w, s.then)
-    if s.other is not None:
-        w.emit("} else {")
-        _nested(w, s.other)
-    w.emit("}")
-
-
-def _array(w: Writer, s: ir.Array) -> None:
-    source = w.sources[id(s)]
-    if s.space == "private":
-        w.emit(f"var {source.name}: {_array_type(source)};")
-
-
-def _array_type(source: Source) -> str:
-    return f"array<{prelude.vec(source.word, source.k)}, {source.units}>"
-
-
-def _barrier(w: Writer, s: ir.Barrier) -> None:
-    w.emit("workgroupBarrier();")
-    if any(b.access == "rw" for b in w.kernel.buffers):
-        w.emit("storageBarrier();")
-
-
-def _nothing(w: Writer, s: ir.Stmt) -> None:
-    """Ignores Prefetch, a hint that WGSL lacks."""
-
-
-_STATEMENT: dict[type, Callable[..., None]] = {
-    ir.Block: _block, ir.Let: _let, ir.Assign: _assign, ir.Store: memory.store, ir.For: _for,
-    ir.AsyncCopy: lambda w, s: memory.store(w, s.store),
-    ir.If: _if, ir.Array: _array, ir.Barrier: _barrier, ir.Prefetch: _nothing,
-    ir.Tile: _tile, ir.TileOp: _tile,
-}  # fmt: skip
-
-
-# -- the module ---------------------------------------------------------------------------------
 
 
 def _prologue(w: Writer, fold: bool) -> None:
@@ -208,7 +91,7 @@ def _module(w: Writer, plan: layout.Layout, body: list[str]) -> str:
     for node in layout.facts(w.kernel).arrays:
         if node.space == "shared":
             source = w.sources[id(node)]
-            text.append(f"var<workgroup> {source.name}: {_array_type(source)};")
+            text.append(f"var<workgroup> {source.name}: {memory.array_type(source)};")
     text.append(prelude.functions(w.helpers))
     for buffer in w.kernel.buffers:
         source = w.sources[id(buffer)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +11,10 @@ from weft.backends.wgsl import constants
 from weft.backends.wgsl.analysis import REGISTER, Source
 from weft.backends.wgsl.indices import inside, number, offset, over, within
 from weft.backends.wgsl.prelude import vec
+from weft.backends.wgsl.writer import Writer
 from weft.core import dtypes as dt
 from weft.kernel import align, ir
-
-if TYPE_CHECKING:
-    from weft.backends.wgsl.expr import Writer
+from weft.kernel.rules import Table
 
 ZERO = {"f32": "0.0f", "i32": "0i", "u32": "0u", "bool": "false"}
 
@@ -276,7 +274,7 @@ def _to_bits(w: Writer, dtype: dt.DType, text: str, n: int) -> str:
 
 
 def _f16(text: str, n: int) -> str:
-    """An f32 chunk as native f16. The value is one of f16 already (see expr.cast), so the
+    """An f32 chunk as native f16. The value is one of f16 already (see values.cast), so the
     conversion, whose rounding WGSL leaves open, is exact."""
     return f"{vec('f16', n)}({text})"
 
@@ -298,7 +296,17 @@ def _put_element(w: Writer, s: Source, index: str, item: str) -> None:
     w.emit(f"atomicOr(&{s.name}[{at}], {item} << {shift});")
 
 
+RULES: Table = {
+    ir.Load: load, ir.Store: store, ir.AsyncCopy: lambda w, s: store(w, s.store),
+}  # fmt: skip
+
+
 # -- declarations -------------------------------------------------------------------------------
+
+
+def array_type(s: Source) -> str:
+    """The type of a local array."""
+    return f"array<{vec(s.word, s.k)}, {s.units}>"
 
 
 def part_functions(s: Source, writable: bool) -> str:
