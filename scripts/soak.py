@@ -181,7 +181,7 @@ def main() -> int:
     given = parser.parse_args()
     with chatting_box() as box:
         model, asked = given.model or box, requests(given.requests, given.seed)
-        with served(model, "--sequences", "1", "--device", "cpu") as (url, _):
+        with served(model, "--max-batch", "1", "--device", "cpu") as (url, _):
             expected = alone(url, asked)
         samples: list[tuple[float, int]] = []
         with served(model, "--device", "cpu") as (url, process), watched(process, samples):

@@ -239,12 +239,19 @@ def bench(lab: Lab, seconds: float) -> str:
         "ops": ["ops", "--device", lab.device, "--budget", "0.3"],
         "sizes": ["ops", "--device", lab.device, "--sizes", sizes, "--plot",
                   str(pictures / "sizes.png")],
-        "train": ["train", "--device", lab.device, "--dtype", "bf16", "--no-startup",
+        "train": ["train", "--device", lab.device, "--dtype", "bfloat16", "--no-startup",
                   "--steps", "10", "--profile"],
     }  # fmt: skip
     if (lab.folder / "model.safetensors").exists():
         d = decoder(lab.quick)
-        given = ["--prompt", str(min(d.prompt, 512)), "--gen", str(d.gen), "--reps", "3"]
+        given = [
+            "--prompt-tokens",
+            str(min(d.prompt, 512)),
+            "--max-new-tokens",
+            str(d.gen),
+            "--repeats",
+            "3",
+        ]
         trace = ["--profile", str(pictures / "trace.json")]
         runs["model"] = ["model", str(lab.folder), "--device", lab.device, "--dtype", "bfloat16",
                          "--act-dtype", "bfloat16", *given, *trace]  # fmt: skip
@@ -298,7 +305,7 @@ def tune(lab: Lab, seconds: float) -> str:
     sizes = "128" if lab.quick else "1024,4096"
     table = lab.store.folder / "tuned.json"
     argv = [*WEFT, "tune", "--device", lab.device, "--sizes", sizes, "--budget", "0.3",
-            "--out", str(table), "--json"]  # fmt: skip
+            "--output", str(table), "--json"]  # fmt: skip
     status, out = command(argv, seconds, lab.log("tune"))
     if status != 0:
         cut = "cut off; what was chosen before is in tuned.json"

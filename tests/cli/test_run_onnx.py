@@ -28,14 +28,14 @@ def test_it_runs_on_a_file(path: Path, capsys: pytest.CaptureFixture[str]) -> No
     x = np.array([[-1, 2, -3], [4, -5, 6]], np.float32)
     np.save(path.parent / "x.npy", x)
     args = ["--input", f"x={path.parent / 'x.npy'}", "--output", str(path.parent / "out"), "--json"]
-    assert invoke(["run-onnx", str(path), *args]) == 0
+    assert invoke(["run", str(path), *args]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["outputs"][0]["shape"] == [2, 3] and facts["outputs"][0]["max"] == 6
     assert np.array_equal(np.load(path.parent / "out" / "y.npy"), np.maximum(x, 0))
 
 
 def test_random_numbers_and_open_sizes(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["run-onnx", str(path), "--size", "n=7"]) == 0
+    assert invoke(["run", str(path), "--size", "n=7"]) == 0
     shown = capsys.readouterr().out
     assert "x: float32[n, 3]" in shown and "[7, 3]" in shown and "compiled for cpu" in shown
 
@@ -57,5 +57,5 @@ def test_explain_shows_what_runs_where(path: Path, capsys: pytest.CaptureFixture
 def test_wrong_options(
     path: Path, args: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert invoke(["run-onnx", str(path), *args]) == 2
+    assert invoke(["run", str(path), *args]) == 2
     assert words in capsys.readouterr().err

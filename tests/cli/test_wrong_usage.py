@@ -39,7 +39,7 @@ TAKE_NUMBERS = {
 OTHERS = (
     "quantize M -o q --scheme nosuch", "quantize M -o q --method nosuch", "nosuch",
     "check --device cpu --level nosuch", "explain M --show nosuch", "explain M --step nosuch",
-    "compile M -o o.weft --device sm_999", "tune --kinds nosuch", "bench nets --beside nosuch",
+    "compile M -o o.weft --device sm_999", "tune --kinds nosuch", "bench nets --peers nosuch",
     "run M x --nosuch", "bench ops --sizes x", "export web M -o p --train nosuch",
     "serve M --tool-parser nosuch", "new-backend A-B", "pull nosuch", "bench ops --only nosuch",
 )  # fmt: skip

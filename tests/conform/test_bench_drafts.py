@@ -16,7 +16,17 @@ from weft.models import random_folder
 def test_figures_of_each_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(random_folder(tmp_path / "model", CONFIGS["llama"]))
     small = str(random_folder(tmp_path / "small", {**CONFIGS["llama"], "num_hidden_layers": 1}))
-    args = ["--prompt", "16", "--gen", "24", "--rounds", "1", "--at-once", "1,2", "--json"]
+    args = [
+        "--prompt-tokens",
+        "16",
+        "--max-new-tokens",
+        "24",
+        "--repeats",
+        "1",
+        "--at-once",
+        "1,2",
+        "--json",
+    ]
     assert invoke(["bench", "drafts", model, "--draft-model", small, *args]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
     assert list(results) == [f"{case} x{count}" for count in (1, 2) for case in CASES]

@@ -182,8 +182,9 @@ def test_a_server_that_ends_is_told() -> None:
 
 def test_bench_serve(tmp_path: Path) -> None:
     given = [
-        "serve", str(box_folder()), "--rounds", "1", "--requests", "3", "--rate", "50", "--prompt",
-        "24", "--answer", "12", "--at-once", "1", "--turn", "100", "--idle", "20", "--json",
+        "serve", str(box_folder()), "--repeats", "1", "--requests", "3", "--rate", "50",
+        "--prompt-tokens", "24", "--max-new-tokens", "12", "--at-once", "1", "--turn-tokens", "100",
+        "--idle", "20", "--json",
     ]  # fmt: skip
     outcome = CliRunner().invoke(bench, given, catch_exceptions=False)
     result = json.loads(outcome.stdout)
@@ -207,7 +208,7 @@ def test_a_server_that_runs_already() -> None:
     with started("weft", served(str(box_folder()), {"device": "cpu"})) as target:
         outcome = CliRunner().invoke(bench, [
             "serve", "--url", f"mine={target.url}", "--only", "load,idle", "--rate", "0",
-            "--requests", "2", "--answer", "4", "--rounds", "1",
+            "--requests", "2", "--max-new-tokens", "4", "--repeats", "1",
         ], catch_exceptions=False)  # fmt: skip
     lines = [line.split() for line in outcome.stdout.splitlines()]
     assert ["load", "mine", "errors", "0"] in lines and ["load", "mine", "new_tokens", "8"] in lines

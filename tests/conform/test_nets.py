@@ -123,13 +123,13 @@ def test_bench_of_a_file_beside_onnx_runtime(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(net, (torch.zeros(1, 3, 9, 9),), str(path), dynamo=False)
-    result = bench_of("--only", "line", "--model", str(path), "--beside", "ort,eager")
+    result = bench_of("--only", "line", "--model", str(path), "--peers", "ort,eager")
     assert set(result["results"]) == {"line"} and set(result["results"]["line"]["peers"]) == {"ort"}
     peer = result["results"]["line"]["peers"]["ort"]
     assert {"times_ratio", "least_ratio", "cpu_ratio", "version"} <= set(peer)
 
 
-@pytest.mark.parametrize("args", [("--beside", "tvm"), ("--model", "nothing.onnx")])
+@pytest.mark.parametrize("args", [("--peers", "tvm"), ("--model", "nothing.onnx")])
 def test_bench_of_what_is_not_there(args: tuple[str, str]) -> None:
     with pytest.raises(UsageError, match=args[1]):
         bench_of(*args)

@@ -272,7 +272,7 @@ def test_tune_on_the_cpu_writes_a_table_that_explain_names(
 
 def test_tables_grow(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    given = ("--dtype", "float32", "--budget", "0", "--out", str(path))
+    given = ("--dtype", "float32", "--budget", "0", "--output", str(path))
     assert "default" in run("--kinds", "matmul", "--sizes", "20", *given)
     run("--kinds", "matvec", "--sizes", "1x24x20", *given)
     assert {kind for kind, _ in tuned.read(path).rows} == {"matmul", "matvec"}
@@ -290,7 +290,7 @@ def test_what_was_chosen_is_kept_when_the_rest_fails(
 
     monkeypatch.setattr(tune, "measure", once)
     given = ["--kinds", "matvec", "--sizes", "1x16x20,1x24x40", "--dtype", "float32"]
-    CliRunner().invoke(command, [*given, "--budget", "0", "--out", str(path)])
+    CliRunner().invoke(command, [*given, "--budget", "0", "--output", str(path)])
     assert [of for _, of in tuned.read(path).rows] == ["float32 float32 nk n16 k32"]
 
 

@@ -327,7 +327,7 @@ def _(here: Here) -> str:
     tuned.write("a table.json", table)
     here.patch.setenv("WEFT_TUNING", "a table.json")
     message = _active()
-    assert message.rstrip().endswith("--out 'a table.json'")
+    assert message.rstrip().endswith("--output 'a table.json'")
     return message
 
 

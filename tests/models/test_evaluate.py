@@ -168,7 +168,7 @@ def test_what_cannot_be_compared_is_refused(
 def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "text"
     text.write_text(TEXT, encoding="utf-8")
-    common = ["--text", str(text), "--device", "oracle", "--context", "32", "--limit", "60"]
+    common = ["--text", str(text), "--device", "oracle", "--context", "32", "--text-tokens", "60"]
     assert invoke(["eval", str(folder), str(folder), *common, "--dtype", "bfloat16", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)
     run = first["runs"][0]
@@ -181,19 +181,19 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     earlier.write_text(json.dumps(first))
     for ending, magic in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
         picture = tmp_path / f"sizes{ending}"
-        more = ["--add", str(earlier), "--picture", str(picture), "--name", "exact"]
+        more = ["--add", str(earlier), "--plot", str(picture), "--name", "exact"]
         assert invoke(["eval", str(folder), *common, *more]) == 0
         table = capsys.readouterr().out
         assert picture.read_bytes()[:5].startswith(magic[:4])
         assert f"{run['perplexity']:.3f}" in table and "exact" in table and "KL max" in table
     (tmp_path / "p.svg").mkdir()  # the figures stand, whatever becomes of a picture
-    assert invoke(["eval", str(folder), *common, "--picture", str(tmp_path / "p.svg")]) == 1
+    assert invoke(["eval", str(folder), *common, "--plot", str(tmp_path / "p.svg")]) == 1
     assert "perplexity" in capsys.readouterr().out
     assert invoke(["eval", str(folder), *common]) == 0
     assert "KL" not in capsys.readouterr().out.splitlines()[2]
     earlier.write_text('{"runs": [{"name": "x"}]}')
     assert invoke(["eval", str(folder), *common, "--add", str(earlier)]) == 1
-    assert invoke(["eval", str(folder), *common, "--picture", "x.gif"]) == 2
+    assert invoke(["eval", str(folder), *common, "--plot", "x.gif"]) == 2
     assert "weft eval --json" in capsys.readouterr().err
 
 

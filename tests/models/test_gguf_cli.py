@@ -59,7 +59,18 @@ def test_explain(file: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("small_roofline")
 def test_bench(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["bench", "model", file, "--prompt", "4", "--gen", "2", "--reps", "1", "--json"]
+    asked = [
+        "bench",
+        "model",
+        file,
+        "--prompt-tokens",
+        "4",
+        "--max-new-tokens",
+        "2",
+        "--repeats",
+        "1",
+        "--json",
+    ]
     assert invoke(asked) == 0
     assert "tg2" in json.loads(capsys.readouterr().out)["results"]
 

@@ -129,7 +129,9 @@ def test_what_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> No
         check(small(tmp_path / "odd", 20, ffn=20, head=2), out, Options(head="none"))
     with pytest.raises(UsageError, match="tokens is 1"):
         CliRunner().invoke(
-            command, [str(box_folder()), "-o", str(out), "--tokens", "1"], catch_exceptions=False
+            command,
+            [str(box_folder()), "-o", str(out), "--text-tokens", "1"],
+            catch_exceptions=False,
         )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m", "odd"]
 

@@ -63,7 +63,7 @@ def test_errors_in_python(name: str) -> None:
         "run box hi --quant int3 --device cpu",
         "run box hi --context 100000 --device cpu",
         "chat box --device cpu",
-        "embed box --file notes.txt --query tea --device cpu",
+        "embed box --text notes.txt --query tea --device cpu",
         "serve box --host 0.0.0.0 --device cpu",
     ],
 )

@@ -387,8 +387,8 @@ def test_what_the_command_refuses() -> None:
 @needs_mpi
 @pytest.mark.slow
 def test_the_benchmark_writes_the_same_in_every_case() -> None:
-    line = [sys.executable, "-m", "weft", "bench", "divided", "--json", "--rounds", "1"]
-    line += ["--tokens", "2", "--layers", "2", "--width", "128"]
+    line = [sys.executable, "-m", "weft", "bench", "divided", "--json", "--repeats", "1"]
+    line += ["--max-new-tokens", "2", "--layers", "2", "--width", "128"]
     made = subprocess.run(line, env=environment(), text=True, capture_output=True, timeout=200)
     assert made.returncode == 0, made.stderr
     results = json.loads(made.stdout)["results"]

@@ -116,7 +116,7 @@ def test_commands_given_the_other_kind_of_model(llama: Path, bert: Path, capfd: 
     cpu = ("--device", "cpu")
     assert "embed" in fails(capfd, "run", str(bert), "x", *cpu, status=2)
     assert "weft run" in fails(capfd, "embed", str(llama), "x", *cpu, status=2)
-    fails(capfd, "bench", "model", str(bert), *cpu, "--reps", "1", status=2)
+    fails(capfd, "bench", "model", str(bert), *cpu, "--repeats", "1", status=2)
     assert invoke(["explain", str(bert), *cpu]) == 0
     assert "bert" in capfd.readouterr().out
     fails(capfd, "explain", str(bert), *cpu, "--step", "decode", status=2)
@@ -125,10 +125,10 @@ def test_commands_given_the_other_kind_of_model(llama: Path, bert: Path, capfd: 
 
 def test_files_that_cannot_be_read_or_written(bert: Path, capfd: Capture, tmp_path: Path) -> None:
     cpu = ("--device", "cpu")
-    fails(capfd, "embed", str(bert), "--file", str(tmp_path / "no.txt"), *cpu, status=2)
-    fails(capfd, "embed", str(bert), "--file", str(tmp_path), *cpu, status=2)
+    fails(capfd, "embed", str(bert), "--text", str(tmp_path / "no.txt"), *cpu, status=2)
+    fails(capfd, "embed", str(bert), "--text", str(tmp_path), *cpu, status=2)
     (tmp_path / "latin").write_bytes(b"caf\xe9")
-    assert "UTF-8" in fails(capfd, "embed", str(bert), "--file", str(tmp_path / "latin"), *cpu)
+    assert "UTF-8" in fails(capfd, "embed", str(bert), "--text", str(tmp_path / "latin"), *cpu)
 
 
 def test_bytes_that_are_not_utf8(llama: Path, bert: Path) -> None:
@@ -137,7 +137,7 @@ def test_bytes_that_are_not_utf8(llama: Path, bert: Path) -> None:
         (("run", str(llama), b"caf\xe9", *cpu), b"", 2),
         (("run", str(llama), "-", *cpu), b"\xff\xfe", 1),
         (("embed", str(bert), b"\xc3", *cpu), b"", 2),
-        (("embed", str(bert), "--file", "-", *cpu), b"\xc3", 1),
+        (("embed", str(bert), "--text", "-", *cpu), b"\xc3", 1),
         (("run", b"/nowhere/\xff", "x", *cpu), b"", 1),
     ):
         done = command(*args, stdin=stdin)
@@ -304,7 +304,8 @@ def _args(name: str) -> Callable[[Path, Path], list[str]]:
             "bench", "ops", "--only", "matmul", "--sizes", "16", "--budget", "0.01",
         ],
         "model": lambda llama, bert: [
-            "bench", "model", str(llama), "--prompt", "4", "--gen", "2", "--reps", "1",
+            "bench", "model", str(llama), "--prompt-tokens", "4", "--max-new-tokens", "2",
+            "--repeats", "1",
         ],
         "explain": lambda llama, bert: ["explain", str(llama)],
     }  # fmt: skip

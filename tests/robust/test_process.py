@@ -164,7 +164,17 @@ def test_closed_streams(folder: Path) -> None:
 
 
 def test_outputs_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
-    bench = ("bench", "model", str(folder), "--prompt", "4", "--gen", "2", "--reps", "1")
+    bench = (
+        "bench",
+        "model",
+        str(folder),
+        "--prompt-tokens",
+        "4",
+        "--max-new-tokens",
+        "2",
+        "--repeats",
+        "1",
+    )
     for args in ((*bench, "--profile", "/nonexistent/x"),
                  ("check", "--level", "device", "--write", "/nonexistent/x")):  # fmt: skip
         done = command(*args)

@@ -11,6 +11,11 @@ from weft.core.errors import DeviceError, UnknownDeviceError
 from weft.program.program import Program
 
 
+def settled(device: str) -> str:
+    """Returns the name of the device that "auto" stands for; any other name unchanged."""
+    return registry.get(device).info.id.removesuffix(":0") if device == "auto" else device
+
+
 def caps_of(device: str) -> Caps:
     """Returns the Caps of `device`: a preset, a GPU architecture or a device of this machine.
     Raises DeviceError for any other name."""

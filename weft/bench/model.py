@@ -136,8 +136,8 @@ def work(model: Decoder) -> tuple[float, float, float]:
     return 2.0 * body, float(stream), float(inputs.position_bytes(c))
 
 
-def profile(o: Options, roof: Roofline, trace: Path) -> dict[str, list[dict[str, Any]]]:
-    """Times each kernel of the prefill and decode Programs; writes the Chrome trace."""
+def profile(o: Options, roof: Roofline, trace: Path | None) -> dict[str, list[dict[str, Any]]]:
+    """Times each kernel of the prefill and decode Programs; writes a Chrome trace if asked to."""
     prompt, gen = _sizes(o)
     model = _load(o, prompt + gen)
     runner, ids = model.runner(), _prompt(model, prompt)
@@ -149,7 +149,8 @@ def profile(o: Options, roof: Roofline, trace: Path) -> dict[str, list[dict[str,
         session = runner.session(kind)
         scalars = [n] * len(session.program.scalars)
         found[kind] = steps.profile(session, scalars)
-    steps.write_trace(trace, found)
+    if trace is not None:
+        steps.write_trace(trace, found)
     return {kind: steps.totals(times, roof) for kind, times in found.items()}
 
 

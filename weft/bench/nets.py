@@ -146,7 +146,7 @@ def run(
     side ends, with its last line."""
     unknown = [p for p in o.peers if p not in PEERS]
     if unknown:
-        raise UsageError(f"--beside takes {', '.join(PEERS)}; not {unknown[0]!r}")
+        raise UsageError(f"--peers takes {', '.join(PEERS)}; not {unknown[0]!r}")
     if o.model and not Path(o.model).is_file():
         raise UsageError(f"--model {o.model}: there is no such file")
     results = {}

@@ -23,8 +23,6 @@ from weft.core import dtypes as dt
 from weft.core.errors import DeviceError
 from weft.program.session import Session
 
-DTYPES = {"f32": dt.float32, "bf16": dt.bfloat16, "f16": dt.float16}
-
 
 @dataclass(frozen=True)
 class Options:
@@ -33,7 +31,7 @@ class Options:
     code cache, then with the cache that the first one left."""
 
     device: str = "cpu"
-    dtype: str = "f32"
+    dtype: str = "float32"
     steps: int = 20
     warm: int = 3
     startup: bool = True
@@ -44,7 +42,7 @@ class Options:
 def trainer(o: Options, checkpoint: bool | None = None) -> Trainer:
     """The model, its optimiser and the compiled step."""
     on = o.checkpoint if checkpoint is None else checkpoint
-    return Trainer(o.shape, o.device, DTYPES[o.dtype], on)
+    return Trainer(o.shape, o.device, dt.as_dtype(o.dtype), on)
 
 
 def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.cli import options
 from weft.cli.bench_drafts import drafts
-from weft.cli.bench_parts import emit, note, progress, say, takes_load, takes_threads
+from weft.cli.bench_parts import emit, note, progress, say, takes_shape
 from weft.cli.bench_serve import serve
-from weft.cli.hub import model_path, takes_model
+from weft.cli.loading import Loading, loads
 from weft.core import text
 from weft.core.errors import DeviceError, UsageError
 from weft.core.hints import command
@@ -30,14 +31,15 @@ bench.add_command(drafts)
 
 
 @bench.command(epilog="Example:  weft bench ops --sizes 128..1024 --plot speed.png")
-@click.option("--device", help="Device(s) to measure, comma list (default: see below).")
+@options.device_option("Devices to measure, comma list (default: see above).", default=None)
 @click.option("--only", default="", help="Comma list: cases whose name contains one of these.")
 @click.option("--sizes", help="128..1024 (powers of two) or a comma list: CPU beside GPUs.")
-@takes_threads
-@click.option("--repeats", default=30, show_default=True, type=click.IntRange(5))
-@click.option("--budget", type=float, help="Seconds per case (2; with --sizes 0.3).")
-@click.option("--plot", type=click.Path(), help="With --sizes: write a picture (PNG) here.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.threads
+@options.repeats(30, 5)
+@click.option("--budget", type=click.FloatRange(0, min_open=True),
+              help="Seconds per case (default: 2; with --sizes 0.3).")  # fmt: skip
+@options.plot("With --sizes: draw the figures (PNG).")
+@options.as_json
 def ops(
     device: str | None,
     only: str,
@@ -49,7 +51,7 @@ def ops(
 ) -> None:
     """Time operations (f32), compiled. With --sizes: matmul, softmax, layer norm, gelu and an
     elementwise chain at each size, the CPU beside every GPU that is present (or --device), with
-    the error against the CPU. Without: the fixed cases on one device (the CPU, or --device),
+    the error against the CPU. Without: the fixed cases on one device (the fastest, or --device),
     beside its roofline."""
     names = [s for s in only.split(",") if s]
     if sizes is not None:
@@ -61,7 +63,7 @@ def ops(
     from weft.backends import registry
     from weft.bench import ops as bench_ops, roofline
 
-    found = registry.get(device or "cpu")
+    found = registry.get(device or "auto")
     roof = roofline.measure(found)
     result = bench_ops.run(
         found.info.id, roof, names, (128, 256, 512, 1024), repeats, budget or 2.0,
@@ -116,72 +118,67 @@ def _side_by_side(
 
 @bench.command(epilog="Example:  weft bench model MODEL --dtype float16 --profile trace.json")
 @click.argument("path", metavar="MODEL", type=click.Path())
-@takes_load
-@click.option("--prompt", type=click.IntRange(1), help="Tokens (default: 512, or what fits).")
-@click.option("--gen", type=click.IntRange(1), help="Tokens (default: 128, or what fits).")
-@click.option("--reps", default=5, show_default=True, type=click.IntRange(1))
-@takes_threads
-@click.option("--profile", type=click.Path(), help="Write a Chrome trace here; print per kernel.")
-@takes_model
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@loads("device", "dtype", "quant", "act_dtype", "cache")
+@options.prompt_tokens(show_default=False, help="Tokens of a prompt (default: 512, or what fits).")
+@options.max_new_tokens(show_default=False, old=["--gen"],
+                        help="Tokens to generate (default: 128, or what fits).")  # fmt: skip
+@options.repeats(5, old=["--reps"])
+@options.threads
+@options.profile()
+@options.as_json
 def model(
-    path: str,
-    device: str,
-    dtype: str | None,
-    quant: str | None,
-    act_dtype: str | None,
-    cache: str | None,
-    prompt: int | None,
-    gen: int | None,
-    reps: int,
-    profile: str | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
+    path: str, loading: Loading, prompt_tokens: int | None, max_new_tokens: int | None,
+    repeats: int, profile: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Time prefill (ppN), decode at an empty context (tgN) and after a prompt (tgN@dN)."""
     from weft.backends import registry
     from weft.bench import model as bench_model, profile as steps, roofline
 
-    found = model_path(path, yes)
-    options = bench_model.Options(found, device, dtype, act_dtype, prompt, gen, reps, cache, quant)
-    result = bench_model.run(options, lambda: roofline.measure(registry.get(device)), note)
+    options = bench_model.Options(
+        loading.path(path), prompt=prompt_tokens, gen=max_new_tokens, reps=repeats,
+        **loading.options(),
+    )  # fmt: skip
+    result = bench_model.run(options, lambda: roofline.measure(registry.get(loading.device)), note)
     result["model"] = path
-    if profile:
-        roof = _roof(result)
-        result["profile"] = bench_model.profile(options, roof, Path(profile))
+    if profile is not None:
+        trace = Path(profile) if profile else None
+        result["profile"] = bench_model.profile(options, _roof(result), trace)
     rows = [
         [n, r["median_tok_s"], r["min_tok_s"], r["max_tok_s"], roofline.shown(r["roofline"])]
         for n, r in result["results"].items()
     ]
     emit(result, as_json, ["case", "median tok/s", "min", "max", "roofline"], rows)
-    if profile and not as_json:
+    if profile is not None and not as_json:
         rows = bench_model.profile_rows(result["profile"])
         click.echo("\n" + text.table(steps.HEADER, rows, "bcdefg"))
-        click.echo(f"Chrome trace: {profile}")
+        if profile:
+            click.echo(f"Chrome trace: {profile}")
 
 
-@bench.command(epilog="Example:  weft bench nets --only resnet50 --beside ort,eager,compile")
-@click.option("--device", default="cpu", show_default=True, help="Device to measure.")
+@bench.command(epilog="Example:  weft bench nets --only resnet50 --peers ort,eager,compile")
+@options.device
 @click.option("--only", default="", help="Comma list: cases whose name contains one of these.")
-@click.option("--beside", default="", help="Comma list of ort, eager, compile: peers, in turn.")
+@options.option("--peers", default="", old=["--beside"],
+                help="Also time these, in turn: a comma list of ort, eager, compile.")  # fmt: skip
 @click.option("--model", default="", type=click.Path(), help="An ONNX file to time as well.")
-@takes_threads
-@click.option("--repeats", default=20, show_default=True, type=click.IntRange(5))
-@click.option("--budget", default=5.0, show_default=True, type=float, help="Seconds per side.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.threads
+@options.repeats(20, 5)
+@click.option("--budget", default=5.0, show_default=True,
+              type=click.FloatRange(0, min_open=True), help="Seconds per side.")  # fmt: skip
+@options.as_json
 def nets(
-    device: str, only: str, beside: str, model: str, repeats: int, budget: float, as_json: bool
+    device: str, only: str, peers: str, model: str, repeats: int, budget: float, as_json: bool
 ) -> None:
     """Time nets (f32, random weights): ResNet-50, MobileNetV3-Large, a detector like YOLOv8n,
-    ViT-B/16, BERT-base at 128 tokens; and an ONNX file with one input. --beside times PyTorch
+    ViT-B/16, BERT-base at 128 tokens; and an ONNX file with one input. --peers times PyTorch
     (eager, torch.compile) and ONNX Runtime on as many threads, each in a process of its own."""
     from weft.backends import registry
     from weft.bench import nets as bench_nets, roofline
 
     found = registry.get(device)
-    peers = [s for s in beside.split(",") if s]
+    others = [s for s in peers.split(",") if s]
     o = bench_nets.Options(
-        found.info.id, found.caps.cores, peers, repeats, budget=budget, model=model
+        found.info.id, found.caps.cores, others, repeats, budget=budget, model=model
     )
     names = [s for s in only.split(",") if s]
     roof = roofline.measure(found)
@@ -192,43 +189,33 @@ def nets(
     header = ["case", "median ms", "min ms", "GFLOP/s", "of FMA peak", "launches"]
     rows = [
         [n, r["median_ms"], r["min_ms"], r["gflops"], roofline.shown(r["roofline"]), r["launches"],
-         *(f"{r.get('peers', {}).get(p, {}).get('times_ratio', '')}" for p in peers)]
+         *(f"{r.get('peers', {}).get(p, {}).get('times_ratio', '')}" for p in others)]
         for n, r in result["results"].items()
     ]  # fmt: skip
-    emit(result, as_json, [*header, *(f"{p}, times weft's" for p in peers)], rows)
+    emit(result, as_json, [*header, *(f"{p}, times weft's" for p in others)], rows)
 
 
-@bench.command(epilog="Example:  weft bench train --dtype bf16 --steps 50 --json")
-@click.option("--device", default="cpu", show_default=True, help="Device to measure.")
-@click.option("--dtype", default="f32", show_default=True, type=click.Choice(["f32", "bf16"]))
-@click.option("--steps", default=20, show_default=True, type=click.IntRange(1))
-@takes_threads
-@click.option("--layers", default=6, show_default=True, type=click.IntRange(1))
-@click.option("--width", default=384, show_default=True, type=click.IntRange(1))
-@click.option("--context", default=256, show_default=True, type=click.IntRange(1))
-@click.option("--batch", default=8, show_default=True, type=click.IntRange(1))
+@bench.command(epilog="Example:  weft bench train --dtype bfloat16 --steps 50 --json")
+@options.device
+@options.option("--dtype", default="float32", show_default=True,
+                type=options.Dtype(["float32", "bfloat16"]),
+                help="Dtype of matrix products.")  # fmt: skip
+@options.option("--steps", default=20, show_default=True, type=click.IntRange(1),
+                help="Steps to time.")  # fmt: skip
+@options.threads
+@takes_shape(layers=6, width=384, context=256, batch=8)
 @click.option("--checkpoint", is_flag=True, help="Compute each block again on the way back.")
 @click.option(
     "--startup/--no-startup", default=True, help="Also time first steps, cold and cached."
 )
-@click.option("--profile", is_flag=True, help="Also time each kernel of the step.")
-@click.option("--trace", type=click.Path(), help="With --profile: write a Chrome trace here.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.profile(old=["--trace"])
+@options.as_json
 def train(
-    device: str,
-    dtype: str,
-    steps: int,
-    layers: int,
-    width: int,
-    context: int,
-    batch: int,
-    checkpoint: bool,
-    startup: bool,
-    profile: bool,
-    trace: str | None,
-    as_json: bool,
-) -> None:
+    device: str, dtype: str, steps: int, checkpoint: bool, startup: bool, profile: str | None,
+    as_json: bool, **sizes: int,
+) -> None:  # fmt: skip
     """Time a training step of a small GPT (forward, backward, AdamW as one Program)."""
+    width = sizes["width"]
     if width % 64:
         raise click.UsageError(f"--width takes a multiple of 64 (a head's width), not {width}")
     from weft.backends import registry
@@ -236,16 +223,15 @@ def train(
     from weft.conform.gpt import Shape
 
     found = registry.get(device)
-    shape = Shape(layers, width, width // 64, context, batch)
+    shape = Shape(heads=width // 64, **sizes)
     options = bench_train.Options(
         found.info.id, dtype, steps, startup=startup, checkpoint=checkpoint, shape=shape
     )
     result = bench_train.run(options, lambda: roofline.measure(found), note)
     result["threads"] = found.caps.cores
-    if profile:
-        roof = _roof(result)
-        path = Path(trace) if trace else None
-        result["profile"] = bench_train.profile(options, roof, path)
+    if profile is not None:
+        trace = Path(profile) if profile else None
+        result["profile"] = bench_train.profile(options, _roof(result), trace)
     r = result["results"]["step"]
     rows = [
         ["step", r["median_ms"], r["min_ms"], r["tok_s"], r["gflops"], f"{r['peak_share']:.2f}"]
@@ -254,27 +240,26 @@ def train(
     emit(result, as_json, header, rows)
     if not as_json:
         click.echo("\n" + text.table(["figure", "value"], _train_facts(result), right="b"))
-    if profile and not as_json:
+    if profile is not None and not as_json:
         click.echo("\n" + text.table(kernels.HEADER, kernels.rows(result["profile"]), "bcdefg"))
 
 
 @bench.command(epilog="Example:  weft bench ranks --ranks 2 --json")
-@click.option("--ranks", default=2, show_default=True, type=click.IntRange(2, 64))
-@click.option("--steps", default=6, show_default=True, type=click.IntRange(1))
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
-@click.option("--layers", default=4, show_default=True, type=click.IntRange(1))
-@click.option("--width", default=256, show_default=True, type=click.IntRange(64))
-@click.option("--context", default=128, show_default=True, type=click.IntRange(2))
-@click.option("--batch", default=4, show_default=True, type=click.IntRange(1))
-@click.option("--accumulate", default=4, show_default=True, type=click.IntRange(2))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def ranks(as_json: bool, **sizes: int) -> None:
+@options.ranks
+@click.option("--steps", default=6, show_default=True, type=click.IntRange(1),
+              help="Steps to time.")  # fmt: skip
+@options.repeats(3, old=["--rounds"])
+@takes_shape(layers=4, width=256, context=128, batch=4)
+@click.option("--accumulate", default=4, show_default=True, type=click.IntRange(2),
+              help="Batches of a step.")  # fmt: skip
+@options.as_json
+def ranks(as_json: bool, repeats: int, **sizes: int) -> None:
     """Time training steps of one process and of several ranks on this machine's CPU."""
     if sizes["width"] % 64 or sizes["accumulate"] < sizes["ranks"]:
         raise click.UsageError("--width takes a multiple of 64, --accumulate at least --ranks")
     from weft.bench import ranks as bench_ranks
 
-    result = bench_ranks.run(bench_ranks.Options(**sizes), note)
+    result = bench_ranks.run(bench_ranks.Options(rounds=repeats, **sizes), note)
     lists = ("waiting_share", "sent_mb", "peak_rss_mib", "optimizer_mb")
     rows = [
         [name, r["step_ms"], r["tok_s"], *(", ".join(map(str, r[key])) for key in lists)]
@@ -285,22 +270,25 @@ def ranks(as_json: bool, **sizes: int) -> None:
 
 
 @bench.command(epilog="Example:  weft bench divided --ranks 2 --json")
-@click.option("--ranks", default=2, show_default=True, type=click.IntRange(2, 64))
-@click.option("--tokens", default=32, show_default=True, type=click.IntRange(2))
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
-@click.option("--layers", default=8, show_default=True, type=click.IntRange(2))
-@click.option("--width", default=1024, show_default=True, type=click.IntRange(64))
-@click.option("--dtype", default="bfloat16", show_default=True,
-              type=click.Choice(["float32", "float16", "bfloat16"]))  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def divided(as_json: bool, **sizes: Any) -> None:
+@options.ranks
+@options.max_new_tokens(2, default=32, help="Tokens to generate.", old=["--tokens"])
+@options.repeats(3, old=["--rounds"])
+@takes_shape(layers=8, width=1024)
+@options.option("--dtype", default="bfloat16", show_default=True, help="Dtype of the weights.",
+                type=options.Dtype(["float32", "float16", "bfloat16"]))  # fmt: skip
+@options.as_json
+def divided(
+    as_json: bool, max_new_tokens: int, repeats: int, dtype: str, **sizes: int
+) -> None:  # fmt: skip
     """Time decoding by one process and by several ranks that divide a model's layers, or its
     columns, on this machine's CPU."""
     if sizes["width"] % (64 * sizes["ranks"]) or sizes["layers"] < sizes["ranks"]:
         raise click.UsageError("--width takes a multiple of 64 x --ranks, --layers at least it")
     from weft.bench import divided as bench_divided
 
-    result = bench_divided.run(bench_divided.Options(**sizes), note)
+    result = bench_divided.run(
+        bench_divided.Options(tokens=max_new_tokens, rounds=repeats, dtype=dtype, **sizes), note
+    )
     rows = [
         [name, r["tok_s"], r["step_ms"], r["waiting_share"], r["sent_kb"], r["peak_rss_mib"]]
         for name, r in result["results"].items()

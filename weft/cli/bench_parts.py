@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from weft.cli import options
+from weft.cli.options import Command
 from weft.core import text
 
 
@@ -28,32 +29,19 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _use_threads(context: click.Context, option: click.Parameter, count: int | None) -> None:
-    if count:
-        os.environ["WEFT_NUM_THREADS"] = str(count)
-
-
-takes_threads = click.option(
-    "--threads", type=click.IntRange(1), callback=_use_threads, expose_value=False,
-    help="CPU threads (default: all cores).",
-)  # fmt: skip
-
-
-LOAD = ("device", "dtype", "quant", "act_dtype", "cache")  # the options of takes_load
-
-
-def takes_load(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of weft.load for the model that is measured."""
-    for option in (
-        click.option("--cache", help="Of keys and values: f32, f16, bf16, int8 (default: as the "
-                     "weights)."),
-        click.option("--act-dtype", help="Of linear inputs (default: as weft run)."),
-        click.option("--quant", help="Bring linear layers to int4, int8, ... on the way in."),
-        click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's)."),
-        click.option("--device", default="cpu", show_default=True, help="Device to measure."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+def takes_shape(**sizes: int) -> Callable[[Command], Command]:
+    """The options for the size of a model of random weights, with their defaults."""
+    known = {
+        "layers": (1, "Layers of the model."),
+        "width": (64, "Width of the model, a multiple of 64."),
+        "context": (2, "Tokens of a sequence."),
+        "batch": (1, "Sequences of a batch."),
+    }
+    return options.together(*(
+        click.option(f"--{name}", default=default, show_default=True, help=known[name][1],
+                     type=click.IntRange(known[name][0]))
+        for name, default in sizes.items()
+    ))  # fmt: skip
 
 
 def at_once(most: int) -> Callable[[click.Context, click.Parameter, str], tuple[int, ...]]:

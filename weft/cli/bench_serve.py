@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from weft.cli.bench_parts import LOAD, at_once, emit, note, takes_load, takes_threads
-from weft.cli.hub import model_path, takes_model
+from weft.cli import options
+from weft.cli.bench_parts import at_once, emit, note
+from weft.cli.loading import Loading, loads
 from weft.core.errors import UsageError
 
 _CASES = ("steps", "cold", "load", "at_once", "turn", "idle")
@@ -36,13 +37,10 @@ _CASES = ("steps", "cold", "load", "at_once", "turn", "idle")
     type=click.FloatRange(0),
     help="Requests a second; 0 sends all at once.",
 )
-@click.option("--requests", default=32, show_default=True, type=click.IntRange(1))
-@click.option(
-    "--prompt", default=128, show_default=True, type=click.IntRange(1), help="Tokens of each."
-)
-@click.option(
-    "--answer", default=64, show_default=True, type=click.IntRange(4), help="Tokens of each."
-)
+@click.option("--requests", default=32, show_default=True, type=click.IntRange(1),
+              help="Requests of the case load.")  # fmt: skip
+@options.prompt_tokens(default=128)
+@options.max_new_tokens(4, default=64, old=["--answer"])
 @click.option(
     "--shared",
     default=0.5,
@@ -50,8 +48,10 @@ _CASES = ("steps", "cold", "load", "at_once", "turn", "idle")
     type=click.FloatRange(0, 1),
     help="Share of a prompt that all of the load begin with.",
 )
-@click.option("--temperature", default=1.0, show_default=True, type=click.FloatRange(0, 2))
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
+@click.option("--temperature", default=1.0, show_default=True, type=click.FloatRange(0, 2),
+              help="0 picks the likeliest token.")  # fmt: skip
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0),
+              help="Seed of prompts and of the times of requests.")  # fmt: skip
 @click.option(
     "--at-once",
     default="1,8,32",
@@ -59,25 +59,20 @@ _CASES = ("steps", "cold", "load", "at_once", "turn", "idle")
     callback=at_once(1024),
     help="Answers side by side.",
 )
-@click.option(
-    "--turn",
-    default=2000,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Tokens that two turns share.",
-)
-@click.option("--idle", default=1000, show_default=True, type=click.IntRange(1, 10_000))
+@options.option("--turn-tokens", default=2000, show_default=True, type=click.IntRange(1),
+                help="Tokens that two turns share.", old=["--turn"])  # fmt: skip
+@click.option("--idle", default=1000, show_default=True, type=click.IntRange(1, 10_000),
+              help="Open connections of the case idle.")  # fmt: skip
 @click.option(
     "--vocab",
     type=click.IntRange(8),
     help="Ids of prompts are below this (default: the model's, without one 1000).",
 )
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
-@takes_load
-@takes_threads
-@takes_model
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def serve(model: str | None, as_json: bool, **given: Any) -> None:
+@options.repeats(3, old=["--rounds"])
+@loads("device", "dtype", "quant", "act_dtype", "cache")
+@options.threads
+@options.as_json
+def serve(model: str | None, loading: Loading, as_json: bool, **given: Any) -> None:
     """Measure servers side by side: weft's, started for MODEL, and others that speak OpenAI's
     protocol. Cases: `steps`, what an engine adds to MODEL's bare steps; `cold`, from a server's
     start to its first answer; `load`, requests that come by a Poisson process whoever waits;
@@ -93,7 +88,7 @@ def serve(model: str | None, as_json: bool, **given: Any) -> None:
     result: dict[str, Any] = {"results": {}}
     vocab = given["vocab"] or 1000
     if model is not None:
-        path, load = model_path(model, given["yes"]), {k: given[k] for k in LOAD}
+        path, load = loading.path(model), loading.options()
         vocab = given["vocab"] or _vocab(path)
         commands = {"weft": command_of(path, load), **commands}
         if not only or "steps" in only:
@@ -131,8 +126,7 @@ def command_of(path: str, load: dict[str, Any]) -> str:
     """The command line that serves the model as it is loaded here."""
     line = [sys.executable, "-m", "weft", "serve", f"model={path}", "--port", "{port}"]
     for name, value in load.items():
-        if value is not None:
-            line += [f"--{name.replace('_', '-')}", value]
+        line += [f"--{name.replace('_', '-')}", value]
     return shlex.join(line)
 
 
@@ -140,7 +134,7 @@ def _steps(path: str, load: dict[str, Any], given: dict[str, Any]) -> dict[str, 
     from weft.backends import registry
     from weft.bench import roofline, steps as bench_steps
 
-    sizes = (given[name] for name in ("prompt", "answer", "rounds", "temperature"))
+    sizes = (given[name] for name in ("prompt_tokens", "max_new_tokens", "repeats", "temperature"))
     o = bench_steps.Options(path, load, given["at_once"], *sizes)
     return bench_steps.run(o, lambda: roofline.measure(registry.get(load["device"])), note)
 
@@ -153,13 +147,14 @@ def _servers(
     from weft.bench.load import Load
 
     _open_files(given["idle"] + 256)
-    load = Load(vocab=vocab, **{
-        name: given[name]
-        for name in ("requests", "rate", "prompt", "answer", "shared", "seed", "temperature")
-    })  # fmt: skip
+    load = Load(
+        prompt=given["prompt_tokens"], answer=given["max_new_tokens"], vocab=vocab,
+        **{name: given[name] for name in ("requests", "rate", "shared", "seed", "temperature")},
+    )  # fmt: skip
     o = bench_serve.Options(
-        commands, urls, cases, load, given["at_once"], given["turn"], given["idle"], given["rounds"]
-    )
+        commands, urls, cases, load, given["at_once"], given["turn_tokens"], given["idle"],
+        given["repeats"],
+    )  # fmt: skip
     return bench_serve.run(o, note)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from weft.cli.run import Watch, drawn, generation_options, load_decoder, stream
+from weft.cli.loading import Loading
+from weft.cli.run import Watch, drawn, generates, load_decoder, stream
 from weft.core.errors import FileFormatError, LimitError, StorageError, UsageError, WeftError
 from weft.core.hints import command
 from weft.host.files import write_text
@@ -27,10 +28,12 @@ Example:  weft chat
 """
 )
 @click.argument("path", metavar="[MODEL]", type=click.Path(), required=False)
-@generation_options(None)
+@generates(None)
 @click.option("--system", help="The system message, for models that have one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per turn.")
-def chat(path: str | None, system: str | None, as_json: bool, **options: Any) -> None:
+def chat(
+    path: str | None, system: str | None, as_json: bool, loading: Loading, **given: Any
+) -> None:  # fmt: skip
     """Talk with MODEL, a folder, a GGUF file or ORG/NAME; it needs a chat template. By default it
     is box-chat, which comes with weft and answers questions about Python's library. A turn reads
     only what is new in the conversation. Where the context is full, the oldest turns leave it.
@@ -40,7 +43,7 @@ def chat(path: str | None, system: str | None, as_json: bool, **options: Any) ->
     from weft.hub.box import CHAT
 
     path = path or CHAT
-    model = load_decoder(path, options)
+    model = load_decoder(path, loading, given)
     if model.tokenizer is None or not model.tokenizer.has_chat:
         raise UsageError(
             f"{path} has no chat template; prompt it: {command('run', path, 'PROMPT')}"
@@ -56,7 +59,7 @@ def chat(path: str | None, system: str | None, as_json: bool, **options: Any) ->
         if not line:
             return
         if not _done(line, talk):
-            _turn(talk, line, as_json, dict(options))
+            _turn(talk, line, as_json, dict(given))
 
 
 def _done(line: str, talk: Talk) -> bool:

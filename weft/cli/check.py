@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from weft.cli import options
 from weft.conform.report import HEAD, LEVELS, Case, Report
 from weft.core import text
 from weft.core.errors import UsageError
@@ -49,8 +50,8 @@ class _Progress:
 
 
 @click.command(epilog="Example:  weft check --device vulkan --level kernels")
-@click.option("--device", "names", multiple=True, default=("cpu",), show_default=True,
-              help="Device to prove; repeat for several.")  # fmt: skip
+@options.device_option("Device to prove; repeat for several.", multiple=True,
+                       default=("auto",))  # fmt: skip
 @click.option("--level", "levels", multiple=True, type=click.Choice(LEVELS), metavar="LEVEL",
               help=f"Only this level; repeat for several (default: all): {', '.join(LEVELS)}."
               )  # fmt: skip
@@ -61,9 +62,9 @@ class _Progress:
     help="Write the support table into this page, which is begun where there is none; what does "
     "not run now stays in it. Repeat for several.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.as_json
 def check(
-    names: tuple[str, ...], levels: tuple[str, ...], write: tuple[str, ...], as_json: bool
+    device: tuple[str, ...], levels: tuple[str, ...], write: tuple[str, ...], as_json: bool
 ) -> int:
     """Prove that a device computes what the oracle computes. Exit status 1 when anything fails."""
     from weft.backends import registry
@@ -73,7 +74,7 @@ def check(
 
     pages = {Path(path): _page(Path(path)) for path in write}
     reports: list[Report] = []
-    for name in names:
+    for name in device:
         start, progress = time.perf_counter(), _Progress()
         reports.append(check_device(registry.get(name), levels or LEVELS, progress))
         progress.close()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.hub import model_path, takes_model
+from weft.cli import options
+from weft.cli.loading import Loading, loads
 from weft.core.errors import UsageError
 from weft.core.hints import command
 
@@ -27,28 +28,13 @@ Example:  weft compile MODEL -o model.weft
 """
 )
 @click.argument("model", type=click.Path(), required=False)
-@click.option(
-    "-o", "--out", required=True, type=click.Path(dir_okay=False), help="The file to write."
-)
-@click.option(
-    "--device",
-    default="cpu",
-    show_default=True,
-    help="A device of this machine, or what need not be here: cpu-avx2, cpu-avx512, "
-    "cpu-neon, webgpu, cuda, hip-wave32, hip-wave64, sm_90, gfx942, ...",
-)
-@click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
-@click.option("--quant", help="Bring linear layers to int4, int8, ... (docs/quantizing.md).")
-@click.option("--act-dtype", help="Of linear inputs: see weft run.")
-@click.option("--context", type=click.IntRange(1), help="Positions of the KV cache.")
-@click.option("--cache", help="What keys and values are kept in: f32, f16, bf16 or int8.")
-@click.option(
-    "--max-batch",
-    type=click.IntRange(1, 1024),
-    default=1,
-    show_default=True,
-    help="Sequences that generate at once.",
-)
+@options.output("The file to write.", old=["--out"], required=True,
+                type=click.Path(dir_okay=False))  # fmt: skip
+@loads("device", "dtype", "quant", "act_dtype", "context", "cache",
+       device=options.device_option(
+           "A device of this machine, or what need not be here: cpu-avx2, cpu-avx512, cpu-neon, "
+           "webgpu, cuda, hip-wave32, hip-wave64, sm_90, gfx942, ..."))  # fmt: skip
+@options.max_batch(1)
 @click.option(
     "--weights",
     type=click.Choice(["inside", "beside"]),
@@ -56,56 +42,44 @@ Example:  weft compile MODEL -o model.weft
     show_default=True,
     help="Beside: in a file of their own, named by its hash.",
 )
-@click.option(
-    "--size",
-    "sizes",
-    multiple=True,
-    metavar="NAME=N",
-    help="A size that a .pt2 or .onnx file leaves open.",
-)
-@takes_model
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.sizes
+@options.as_json
 def compile_model(
-    model: str | None, out: str, device: str, dtype: str | None, quant: str | None,
-    act_dtype: str | None, context: int | None, cache: str | None, max_batch: int, weights: str,
-    sizes: tuple[str, ...], yes: bool, as_json: bool,
+    model: str | None, output: str, loading: Loading, max_batch: int, weights: str,
+    sizes: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Compile MODEL (default: the one in the box) to one file: Programs for the device, the
     weights in the order that it reads them, the tokenizer. Every command that
     takes a model takes such a file; playing it compiles no graph. MODEL may be a .pt2 file of
     torch.export or an ONNX file, too: weft.load makes a function of what comes of it (--size and
     --quant go with these); or a graph as JSON, whose Program alone is written."""
-    import weft
-    from weft.backends.presets import caps_of
-    from weft.hub.box import box_folder
-    from weft.models.run import saved
+    from weft.backends.presets import caps_of, settled
+    from weft.models import saved
+    from weft.models.box import box_folder
 
+    device = settled(loading.device)
     caps = caps_of(device)
-    flags = {"dtype": dtype, "quant": quant, "act_dtype": act_dtype, "context": context}
-    flags |= {"cache": cache, "max_batch": max_batch}
-    given = {name: value for name, value in flags.items() if value is not None}
+    given = {**loading.options(), "max_batch": max_batch}
+    del given["device"]
     suffix = "" if model is None else Path(model).suffix
     if suffix in GRAPHS or (suffix == ".json" and Path(str(model)).is_file()):
         only = {"quant"} if suffix in GRAPHS else set()
         _want_fitting(str(model), {n: v for n, v in given.items() if n not in only})
         if suffix == ".json":
-            made = _compile_graph(Path(str(model)), Path(out), caps)
+            made = _compile_graph(Path(str(model)), Path(output), caps)
         else:
-            beside = weights == "beside"
-            made = _compile_imported(str(model), sizes, Path(out), device, caps, beside, quant)
-        then = f"call it: {command('run', out, '--input', 'NAME=F.npy')}"
-        _say(out, device, ["Program"], made, as_json, then)
+            beside, quant = weights == "beside", loading.quant
+            made = _compile_imported(str(model), sizes, Path(output), device, caps, beside, quant)
+        then = f"call it: {command('run', output, '--input', 'NAME=F.npy')}"
+        _say(output, device, ["Program"], made, as_json, then)
         return
-    path = box_folder() if model is None else model_path(model, yes)
-    loaded = weft.load(
-        path, device="cpu", dtype=dtype, quant=quant, act_dtype=act_dtype, context=context,
-        cache=cache, max_batch=max_batch,
-    )  # fmt: skip
-    bundle = saved.save(loaded, Path(out), device, caps, given, weights == "beside")
+    path = str(box_folder()) if model is None else model
+    loaded = loading.load(path, device="cpu", max_batch=max_batch)
+    bundle = saved.save(loaded, Path(output), device, caps, given, weights == "beside")
     _prepare(device, bundle)
     size = sum(array.nbytes for array in bundle.tensors.values())
-    then = f"run it: {command('run', out, 'PROMPT')}"
-    _say(out, device, list(bundle.programs), size, as_json, then)
+    then = f"run it: {command('run', output, 'PROMPT')}"
+    _say(output, device, list(bundle.programs), size, as_json, then)
 
 
 def _say(

@@ -10,11 +10,12 @@ from dataclasses import asdict
 
 import click
 
+from weft.cli import options
 from weft.core import install, text
 
 
 @click.command(epilog="Example:  weft devices --json")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.as_json
 def devices(as_json: bool) -> None:
     """List each device: kind, name, driver, memory, dtypes; or why it is not available and what to
     install. A software device runs on the CPU and is never picked automatically."""

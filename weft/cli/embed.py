@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 import numpy as np
 
-from weft.cli.hub import model_path, takes_model
+from weft.cli import options
+from weft.cli.loading import Loading, loads
 from weft.core import text
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.hints import command
@@ -30,43 +31,38 @@ def read_lines(path: str) -> list[str]:
 
 
 @click.command(
-    epilog="Example:  weft embed MODEL --file notes.txt --query 'how to brew tea' --top 3"
+    epilog="Example:  weft embed MODEL --text notes.txt --query 'how to brew tea' --top 3"
 )
 @click.argument("model", type=click.Path())
 @click.argument("texts", nargs=-1)
-@click.option("--file", "path", help="Embed each non-empty line of this file ('-': stdin).")
+@options.text("Embed each non-empty line of this file ('-': stdin).", old=["--file"])
 @click.option("--query", help="Rank the texts by cosine similarity to this one.")
 @click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Hits to print.")
 @click.option("--prompt", help="Put this before each text (default: what the model's files say).")
 @click.option("--prompt-name", help="Put the model's prompt of this name before each text.")
-@click.option(
-    "--device", default="auto", show_default=True, help="Any line of weft devices, or gpu."
-)
-@takes_model
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@loads("device")
+@options.as_json
 def embed(
     model: str,
     texts: tuple[str, ...],
-    path: str | None,
+    source: str | None,
     query: str | None,
     top: int,
     prompt: str | None,
     prompt_name: str | None,
-    device: str,
-    yes: bool,
+    loading: Loading,
     as_json: bool,
 ) -> None:
     """Embed TEXTS with the encoder MODEL, a folder or ORG/NAME; with --query, search them."""
-    import weft
-    from weft.models.arch.encoders import ENCODERS
-    from weft.models.run.embedder import Encoder
-    from weft.models.run.sentence_folder import vector_modules
+    from weft.models.embedder import Encoder
+    from weft.models.encoders import ENCODERS
+    from weft.models.sentence_folder import vector_modules
 
-    corpus = [*texts, *(read_lines(path) if path else [])]
+    corpus = [*texts, *(read_lines(source) if source else [])]
     if not corpus:
-        raise click.UsageError("give at least one text, or --file")
-    home = model_path(model, yes)
-    loaded = weft.load(home, device=device)
+        raise click.UsageError("give at least one text, or --text FILE")
+    home = loading.path(model)
+    loaded = loading.load(home)
     if not isinstance(loaded, Encoder):
         kinds = vector_modules(Path(home))
         if kinds:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.hub import model_path, takes_model
+from weft.cli import options
+from weft.cli.loading import Loading, loads
 from weft.core import text
 from weft.core.errors import FileFormatError, UsageError
 
@@ -25,79 +26,56 @@ PICTURES = (".svg", ".png")
 @click.command(
     name="eval",
     epilog="""\b
-Example:  weft eval MODEL.gguf MODEL_FOLDER --text notes.txt --limit 20000
+Example:  weft eval MODEL.gguf MODEL_FOLDER --text notes.txt --text-tokens 20000
           weft eval --text some.py
 """,
 )
 @click.argument("path", metavar="[MODEL]", required=False)
 @click.argument("reference", metavar="[MODEL2]", required=False)
-@click.option("--text", "source", required=True, help="A UTF-8 text file ('-': standard input).")
-@click.option("--context", type=click.IntRange(2), help="Tokens of a window (512, or fewer where a "
-              "model holds fewer).")  # fmt: skip
-@click.option("--stride", type=click.IntRange(1), help="Tokens from one window to the next (half a "
-              "window).")  # fmt: skip
-@click.option("--limit", type=click.IntRange(1), help="Tokens of the text at most.")
-@click.option("--device", default="auto", show_default=True, help="Any line of weft devices, gpu "
-              "or oracle.")  # fmt: skip
-@click.option("--dtype", help="MODEL's: float32, float16 or bfloat16 (default: the checkpoint's).")
-@click.option("--quant", help="Bring MODEL's linear layers to int4, int8, ... on the way in.")
-@click.option("--act-dtype", help="MODEL's linear inputs where they meet weights of that dtype: "
-              "bfloat16 or float32 (default: bfloat16 for a model in bfloat16); int8 quantises "
-              "what meets packed weights.")  # fmt: skip
-@click.option("--cache", help="What MODEL keeps keys and values in: f32, f16, bf16 or int8 "
-              "(default: as its weights). MODEL2 keeps f32.")  # fmt: skip
+@options.text("A UTF-8 text file ('-': standard input).", required=True)
+@options.text_tokens("--limit")
+@click.option("--stride", type=click.IntRange(1), help="Tokens from one window to the next "
+              "(default: half a window).")  # fmt: skip
+@loads("device", "dtype", "quant", "act_dtype", "context", "cache",
+       context=options.option("--context", type=click.IntRange(2), help="Tokens of a window "
+                              "(default: 512, or fewer where a model holds fewer)."))  # fmt: skip
 @click.option("--name", help="What tables and pictures call this run (default: MODEL's file name).")
 @click.option("--add", multiple=True, type=click.Path(), help="Also show the runs in this JSON of "
               "an earlier --json; repeat for several.")  # fmt: skip
-@click.option(
-    "--picture", type=click.Path(), help="Draw size against loss of the runs (.svg, .png)."
-)
-@takes_model
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.plot("Draw size against loss of the runs (.svg, .png).", old=["--picture"])
+@options.as_json
 def evaluate(
-    path: str | None,
-    reference: str | None,
-    source: str,
-    context: int | None,
-    stride: int | None,
-    limit: int | None,
-    device: str,
-    dtype: str | None,
-    quant: str | None,
-    act_dtype: str | None,
-    cache: str | None,
-    name: str | None,
-    add: tuple[str, ...],
-    picture: str | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
+    path: str | None, reference: str | None, source: str, text_tokens: int | None,
+    stride: int | None, loading: Loading, name: str | None, add: tuple[str, ...],
+    plot: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Measure how well MODEL (a folder, a GGUF file or ORG/NAME; by default the model in the box)
     predicts a text: perplexity and bits per byte, each with its standard error. With MODEL2, the
     reference, also the Kullback-Leibler divergence of MODEL from it and how often both find the
-    same token likeliest. MODEL2 is computed as its weights are, with float32 inputs and cache."""
-    import weft
-    from weft.evaluate.model import evaluate as run
-    from weft.host.progress import bar
+    same token likeliest. The dtype options are MODEL's: MODEL2 has its weights as they are, with
+    float32 inputs and cache."""
+    from weft.models.evaluate import evaluate as run
+    from weft.models.progress import bar
 
-    if picture is not None:
-        _check_picture(picture)  # before the work, not after
+    if plot is not None:
+        _check_picture(plot)  # before the work, not after
     before = [r for file in add for r in _read_runs(file)]
     if path is None:
         from weft.hub.box import box_folder
 
         path = str(box_folder())
-    options: dict[str, Any] = {"device": device, "context": context, "max_batch": 1}
-    model = weft.load(
-        model_path(path, yes), dtype=dtype, quant=quant, act_dtype=act_dtype, cache=cache, **options
-    )
+    model = loading.load(path, max_batch=1)
     other = None
     if reference is not None:
-        other = weft.load(model_path(reference, yes), act_dtype="float32", cache="f32", **options)
+        whole = Loading(
+            loading.device, act_dtype="float32", context=loading.context, cache="float32",
+            yes=loading.yes,
+        )  # fmt: skip
+        other = whole.load(reference, max_batch=1)
     given = sys.stdin.buffer if source == "-" else Path(source)
     with bar() as report:
         found = run(
-            model, given, other, context, stride, limit,
+            model, given, other, loading.context, stride, text_tokens,
             lambda done, of: report(f"token {done:,}/{of:,}", done, of),
         )  # fmt: skip
     made = _run_data(name or Path(path).name, model, found)
@@ -111,10 +89,10 @@ def evaluate(
         picked = [[line[i] for i in shown] for line in (HEADER, *rows)]
         click.echo(text.table(picked[0], picked[1:], "cdefghij"))
     # The picture comes last: if it fails, the measurements are already shown.
-    if picture is not None:
-        from weft.bench.size_picture import draw
+    if plot is not None:
+        from weft.conform.size_picture import draw
 
-        draw(runs, Path(picture))
+        draw(runs, Path(plot))
 
 
 def _run_data(name: str, model: Model, found: Evaluation) -> dict[str, Any]:
@@ -194,7 +172,7 @@ def _check_picture(path: str) -> None:
     from weft.bench.size_picture import figure
 
     if Path(path).suffix not in PICTURES:
-        raise UsageError(f"--picture {path}: expected a name that ends in {' or '.join(PICTURES)}")
+        raise UsageError(f"--plot {path}: expected a name that ends in {' or '.join(PICTURES)}")
     if not os.path.isdir(os.path.dirname(path) or "."):
-        raise UsageError(f"--picture {path}: there is no such folder")
+        raise UsageError(f"--plot {path}: there is no such folder")
     figure()

@@ -1,18 +1,19 @@
-"""`weft explain`."""
+"""`weft explain`: one function per kind of input makes an Explained, which a View shows."""
 
 from __future__ import annotations
 
 import json
 import zipfile
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli import explained, graphs
+from weft.cli import explained, functions, graphs, options
 from weft.cli.explained import Explained, Goal, Step
-from weft.cli.hub import model_path, takes_model
+from weft.cli.loading import Loading, loads
 from weft.core.errors import DTypeError, LimitError, UsageError
 from weft.core.hints import command
 from weft.core.text import table
@@ -22,160 +23,218 @@ if TYPE_CHECKING:
     from weft.program.program import Program
 
 VIEWS = ("report", "graph", "kernels", "source")
-IMPORTED = (".pt2", ".onnx")  # files that hold a graph of another framework
 
 
 @click.command(epilog="Example:  weft explain MODEL --step decode --show source --kernel matvec")
 @click.argument("path", metavar="MODEL", type=click.Path())
-@click.option("--device", default="cpu", show_default=True, help="The device to compile for.")
-@click.option("--target", help="Compile for a GPU architecture, which need not be here: sm_90, "
-              "gfx942, ... The report then says what each kernel takes of it.")  # fmt: skip
-@click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
-@click.option("--act-dtype", help="Of linear inputs: see weft run.")
+@loads("device", "dtype", "act_dtype")
+@click.option("--target", help="Compile for a GPU architecture instead, which need not be here: "
+              "sm_90, gfx942, ... The report then says what each kernel takes of it.")  # fmt: skip
 @click.option("--step", "steps", multiple=True, help="prefill, decode or encode (default: all).")
 @click.option("--show", type=click.Choice(VIEWS),
               help="The report (default), the traced graph, Kernel IR (default with --kernel), or "
               "the device's source.")  # fmt: skip
 @click.option("--kernel", help="Only kernels whose name contains this.")
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False),
-    help="Write a page that needs nothing "
-    "else: launches, memory over time, weights, kernels with their source.",
-)
-@click.option(
-    "--onnx",
-    type=click.Path(dir_okay=False),
-    help="Write an ONNX model for Netron: the graph, or what is launched (--show kernels).",
-)
-@takes_model
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def explain(
-    path: str,
-    device: str,
-    target: str | None,
-    dtype: str | None,
-    act_dtype: str | None,
-    steps: tuple[str, ...],
-    show: str | None,
-    kernel: str | None,
-    html: str | None,
-    onnx: str | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
+@click.option("--html", type=click.Path(dir_okay=False),
+              help="Write a page that needs nothing else: launches, memory over time, weights, "
+              "kernels with their source.")  # fmt: skip
+@click.option("--onnx", type=click.Path(dir_okay=False),
+              help="Write an ONNX model for Netron: the graph, or what is launched (--show "
+              "kernels).")  # fmt: skip
+@options.as_json
+def explain(path: str, target: str | None, loading: Loading, **given: Any) -> None:
     """Show what MODEL, a folder, a GGUF file or ORG/NAME, compiles to: each step of the line from
     graph to the text a device runs. MODEL may also be a file that `weft compile` or Program.save
     wrote, a graph as JSON (what --show graph --json prints under steps), a .pt2 file of
     torch.export: its inputs, results, weights and operators, and with --show or --html what it
     compiles to, each open size at its least; or an ONNX file: of that inputs, outputs, and what
     runs where."""
-    from weft.backends import registry
-
-    if path.endswith(".onnx") and not (show or kernel or steps or html or onnx):
-        from weft.cli.onnx import explain_onnx
-
-        try:
-            click.echo(explain_onnx(path, device, as_json))
-            return
-        except (DTypeError, LimitError):  # the report below lists the parts that it would run in
-            if registry.get(device).is_host:
-                raise
-    bare = Path(path).suffix == ".pt2" and not (show or kernel or steps or html or onnx)
-    if bare:
-        click.echo(graphs.summary(graphs.imported(path), as_json))
-        if as_json or registry.get(device).is_host:
-            return
-    show = show or ("report" if kernel is None else "kernels")
-    if kernel is not None and show not in ("kernels", "source"):
-        raise UsageError(f"--kernel picks among kernels, not from --show {show}; leave one out")
-    whole = show == "graph" or (onnx is not None and show == "report")
-    found = _explained(path, yes, target, whole, device=device, dtype=dtype, act_dtype=act_dtype)
-    if bare and found.parts is None:
-        return
-    unknown = set(steps) - set(found.steps)
-    if unknown:
-        raise UsageError(f"no step {sorted(unknown)[0]!r}; this has {', '.join(found.steps)}")
-    picked = {name: step for name, step in found.steps.items() if not steps or name in steps}
-    if onnx is not None:
-        from weft.cli import netron
-        from weft.host.files import write_bytes
-
-        write_bytes(onnx, netron.model(picked, show in ("kernels", "source")))
-        click.echo(f"wrote {onnx}")
-        return
-    if html is not None:
-        from weft.cli.explain_page import page
-        from weft.host.files import write_text
-
-        write_text(html, page(Path(path).name, found, picked))
-        click.echo(f"wrote {html}")
-        return
-    shown = {
-        n: _view(step, step.goal or found.goal, show, kernel, as_json) for n, step in picked.items()
-    }
-    if kernel is not None and not any(shown.values()):
-        raise UsageError(
-            f"no kernel named like {kernel!r}; to list them: {command('explain', path)}"
-        )
-    about: dict[str, Any] = {"file": found.facts} if found.facts else {}
-    about |= {} if found.parts is None else {"parts": found.parts.data()}
-    if as_json:
-        click.echo(json.dumps({"device": found.goal.name, "show": show, **about, "steps": shown}))
-        return
-    if found.facts and show == "report":
-        click.echo(table(("", ""), list(found.facts.items())) + "\n")
-    if found.parts is not None and show == "report":
-        click.echo(found.parts.text() + "\n")
-    for view in filter(None, shown.values()):
-        click.echo("\n".join(view.values()) if isinstance(view, dict) else view)
+    view = View(**given)
+    found = _kind(Path(path))(path, loading, target, view)
+    if found is not None:
+        view.write(path, found)
 
 
-def _explained(
-    path: str, yes: bool, target: str | None, whole: bool, **options: Any
-) -> Explained:  # fmt: skip
-    """The Explained form of the model or file that `path` names."""
-    import weft
-    from weft.backends import registry
+@dataclass(frozen=True)
+class View:
+    """The options that choose what is shown, and as what."""
+
+    steps: tuple[str, ...]
+    show: str | None
+    kernel: str | None
+    html: str | None
+    onnx: str | None
+    as_json: bool
+
+    def __post_init__(self) -> None:
+        if self.kernel is not None and self.topic not in ("kernels", "source"):
+            raise UsageError(
+                f"--kernel picks among kernels, not from --show {self.topic}; leave one out"
+            )
+
+    @property
+    def bare(self) -> bool:
+        """True if nothing was chosen: a file of another framework then shows what is in it."""
+        return not (self.show or self.kernel or self.steps or self.html or self.onnx)
+
+    @property
+    def topic(self) -> str:
+        """The one of VIEWS that is shown."""
+        return self.show or ("report" if self.kernel is None else "kernels")
+
+    @property
+    def whole(self) -> bool:
+        """True if the graph itself is shown, which is not divided between devices then."""
+        return self.topic == "graph" or (self.onnx is not None and self.topic == "report")
+
+    def write(self, path: str, found: Explained) -> None:
+        """Writes the steps that were chosen, to a file or as text."""
+        unknown = sorted({*self.steps} - {*found.steps})
+        if unknown:
+            raise UsageError(f"no step {unknown[0]!r}; this has {', '.join(found.steps)}")
+        steps = {n: step for n, step in found.steps.items() if not self.steps or n in self.steps}
+        if self.onnx is not None:
+            from weft.cli import netron
+            from weft.core.files import write_bytes
+
+            write_bytes(self.onnx, netron.model(steps, self.topic in ("kernels", "source")))
+            click.echo(f"wrote {self.onnx}")
+        elif self.html is not None:
+            from weft.cli.explain_page import page
+            from weft.core.files import write_text
+
+            write_text(self.html, page(Path(path).name, found, steps))
+            click.echo(f"wrote {self.html}")
+        else:
+            self._print(path, found, steps)
+
+    def _print(self, path: str, found: Explained, steps: Mapping[str, Step]) -> None:
+        shown = {n: _view(step, step.goal or found.goal, self) for n, step in steps.items()}
+        if self.kernel is not None and not any(shown.values()):
+            raise UsageError(
+                f"no kernel named like {self.kernel!r}; to list them: {command('explain', path)}"
+            )
+        if self.as_json:
+            about: dict[str, Any] = {"file": found.facts} if found.facts else {}
+            about |= {} if found.parts is None else {"parts": found.parts.data()}
+            made = {"device": found.goal.name, "show": self.topic, **about, "steps": shown}
+            return click.echo(json.dumps(made))
+        if found.facts and self.topic == "report":
+            click.echo(table(("", ""), list(found.facts.items())) + "\n")
+        if found.parts is not None and self.topic == "report":
+            click.echo(found.parts.text() + "\n")
+        for view in filter(None, shown.values()):
+            click.echo("\n".join(view.values()) if isinstance(view, dict) else view)
+
+
+# -- kinds of input: each function returns None if it has printed all that was asked for -----------
+
+
+def _kind(file: Path) -> Callable[[str, Loading, str | None, View], Explained | None]:
+    """Returns the function that explains this kind of file or model."""
     from weft.program.bundle import is_bundle
 
-    file = Path(path)
-    graph = None
+    if file.suffix in (".onnx", ".pt2"):
+        return _onnx if file.suffix == ".onnx" else _torch
     if file.suffix == ".json" and file.is_file():
-        graph = explained.read_graph(file)
-    elif file.suffix in IMPORTED:
-        graph = graphs.traced(path, {}).graph  # its weights as weft compile takes them
-        graph = replace(graph, meta={**graph.meta, "frozen": True})
-    if graph is not None:
-        device = explained.of_device(registry.get(options["device"]))
-        goal = device if target is None else explained.of_target(target)
-        return explained.of_graph(graph, goal, whole)
-    compiled = is_bundle(file)
-    if not compiled and not zipfile.is_zipfile(file):
-        return explained.of_model(weft.load(model_path(path, yes), **options), target)
+        return _json
+    if is_bundle(file):
+        return _bundle
+    return _program if zipfile.is_zipfile(file) else _model
+
+
+def _onnx(path: str, loading: Loading, target: str | None, view: View) -> Explained | None:
+    """An ONNX file. Without a view it runs once with random inputs, open sizes 1."""
+    if view.bare:
+        try:
+            done = functions.played(path, (), (), loading.device)
+        except (DTypeError, LimitError):  # the report lists the parts that it would run in
+            if _on_host(loading):
+                raise
+        else:
+            found, report = functions.facts(done), done.function.report()
+            text = f"{functions.shown(found)}\n\n{report}"
+            click.echo(json.dumps(found | {"report": report}) if view.as_json else text)
+            return None
+    return _imported(path, loading, target, view)
+
+
+def _torch(path: str, loading: Loading, target: str | None, view: View) -> Explained | None:
+    """A file of torch.export. Without a view its content is listed, and the parts that another
+    device than the CPU would run it in."""
+    if not view.bare:
+        return _imported(path, loading, target, view)
+    click.echo(graphs.summary(graphs.imported(path), view.as_json))
+    if view.as_json or _on_host(loading):
+        return None
+    found = _imported(path, loading, target, view)
+    return None if found.parts is None else found
+
+
+def _imported(path: str, loading: Loading, target: str | None, view: View) -> Explained:
+    graph = graphs.traced(path, {}).graph  # its weights as weft compile takes them
+    graph = replace(graph, meta={**graph.meta, "frozen": True})
+    return explained.of_graph(graph, _goal(loading, target), view.whole)
+
+
+def _json(path: str, loading: Loading, target: str | None, view: View) -> Explained:
+    graph = explained.read_graph(Path(path))
+    return explained.of_graph(graph, _goal(loading, target), view.whole)
+
+
+def _bundle(path: str, loading: Loading, target: str | None, view: View) -> Explained:
+    _refuse(path, target)
+    return explained.of_bundle(Path(path))
+
+
+def _program(path: str, loading: Loading, target: str | None, view: View) -> Explained:
+    from weft.backends import registry
+
+    _refuse(path, target)
+    return explained.of_program(Path(path), registry.get(loading.device))
+
+
+def _model(path: str, loading: Loading, target: str | None, view: View) -> Explained:
+    return explained.of_model(loading.load(path), target)
+
+
+def _refuse(path: str, target: str | None) -> None:
     if target is not None:
         raise UsageError(f"{path} is compiled: --target comes too late; compile the model for it")
-    if compiled:
-        return explained.of_bundle(file)
-    return explained.of_program(file, registry.get(options["device"]))
 
 
-def _view(step: Step, goal: Goal, show: str, kernel: str | None, as_json: bool) -> Any:
+def _goal(loading: Loading, target: str | None) -> Goal:
+    from weft.backends import registry
+
+    here = registry.get(loading.device)
+    return explained.of_device(here) if target is None else explained.of_target(target)
+
+
+def _on_host(loading: Loading) -> bool:
+    from weft.backends import registry
+
+    return registry.get(loading.device).is_host
+
+
+# -- views -----------------------------------------------------------------------------------------
+
+
+def _view(step: Step, goal: Goal, view: View) -> Any:
     """One step's report or graph as text (the report as data for JSON), or kernel name -> text."""
     from weft.graph.text import to_text
     from weft.kernel import printer
 
-    if show == "graph":
+    if view.topic == "graph":
         from weft.graph import serial
 
         if step.graph is None:
             raise UsageError("a compiled file holds no graph; --show graph takes the model itself")
-        return serial.to_data(step.graph) if as_json else to_text(step.graph)
+        return serial.to_data(step.graph) if view.as_json else to_text(step.graph)
     program, report = step.make()
-    if show == "report":
-        return _report(program, report, goal, as_json)
-    found = [k for k in program.kernels if kernel is None or kernel in k.name]
-    render = printer.text if show == "kernels" else goal.source
+    if view.topic == "report":
+        return _report(program, report, goal, view.as_json)
+    found = [k for k in program.kernels if view.kernel is None or view.kernel in k.name]
+    render = printer.text if view.topic == "kernels" else goal.source
     return {k.name: render(k) for k in found}
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from weft.cli.hub import model_path, takes_model
+from weft.cli import options
+from weft.cli.loading import Loading, loads
 from weft.core.errors import UsageError
 from weft.core.hints import command
 
@@ -26,13 +27,8 @@ Example:  weft export web MODEL -o site && weft serve-page site
 """
 )
 @click.argument("model", type=click.Path(), required=False)
-@click.option("-o", "--out", required=True, type=click.Path(), help="The folder to write.")
-@click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
-@click.option("--quant", help="Bring linear layers to int4, int8, ... (docs/quantizing.md).")
-@click.option("--act-dtype", help="Of linear inputs where they meet weights of that dtype: "
-              "bfloat16 or float32; int8 quantises what meets packed weights.")  # fmt: skip
-@click.option("--context", type=click.IntRange(1), help="Positions of the KV cache.")
-@click.option("--cache", help="What keys and values are kept in: f32, f16, bf16 or int8.")
+@options.output("The folder to write.", old=["--out"], required=True)
+@loads("dtype", "quant", "act_dtype", "context", "cache")
 @click.option(
     "--train",
     multiple=True,
@@ -41,39 +37,34 @@ Example:  weft export web MODEL -o site && weft serve-page site
 )
 @click.option("--search", help="An encoder; the page has a tab to search notes with it.")
 @click.option("--search-quant", help="Bring the encoder's linear layers to int8, int4, ...")
-@takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def web(
-    model: str | None, out: str, dtype: str | None, quant: str | None, act_dtype: str | None,
-    context: int | None, cache: str | None, train: tuple[str, ...], search: str | None,
-    search_quant: str | None, yes: bool, as_json: bool,
+    model: str | None, output: str, loading: Loading, train: tuple[str, ...], search: str | None,
+    search_quant: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Write MODEL (default: the one in the box) as a static folder that runs in a visitor's
     browser: Programs for WebGPU and WebAssembly, weights, tokenizer, player and page. Any web
     server will do; nothing is fetched from elsewhere."""
-    import weft
-    from weft.hub.box import box_folder
+    from weft.models.box import box_folder
     from weft.web.export import export_web, sizes
 
     if search_quant and not search:
         raise UsageError(f"--search-quant {search_quant} is for the encoder that --search names")
-    path = box_folder() if model is None else Path(model_path(model, yes))
-    loaded = weft.load(
-        path, device="cpu", dtype=dtype, context=context, max_batch=1, cache=cache, quant=quant,
-        act_dtype=act_dtype,
-    )  # fmt: skip
+    path = str(box_folder()) if model is None else model
+    loaded = loading.load(path, device="cpu", max_batch=1)
     finder = None
     if search:
-        numbers = {"quant": search_quant} if search_quant else {"dtype": dtype}
-        finder = weft.load(model_path(search, yes), device="cpu", **numbers)
-    manifest = export_web(loaded, Path(out), train, finder)
+        dtype = None if search_quant else loading.dtype
+        encoder = Loading("cpu", dtype, search_quant, yes=loading.yes)
+        finder = encoder.load(search)
+    manifest = export_web(loaded, Path(output), train, finder)
     if as_json:
         click.echo(json.dumps(manifest))
         return
     click.echo(f"{'':22}{'bytes':>12}{'gzip':>12}")
-    for what, nbytes, packed in sizes(Path(out), manifest):
+    for what, nbytes, packed in sizes(Path(output), manifest):
         click.echo(f"{what:22}{nbytes:12,}{packed:12,}")
-    click.echo(f"look at it: {command('serve-page', out)}")
+    click.echo(f"look at it: {command('serve-page', output)}")
 
 
 @click.command("serve-page", epilog="Example:  weft serve-page site --port 8000")

@@ -1,49 +1,18 @@
-"""`weft pull` and `weft list`, and what every command does with the name of a model."""
+"""`weft pull` and `weft list`."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from weft.cli import options
+from weft.cli.loading import asking
 from weft.core import text
-from weft.core.errors import UsageError, WeftError
+from weft.core.errors import UsageError
 from weft.core.hints import command
-
-if TYPE_CHECKING:
-    from weft.hub.fetch import Agree, Offer
-
-_yes = click.option("--yes", "-y", is_flag=True, help="Fetch a model without asking.")
-
-
-def takes_model(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The option of a command that takes a model: it is passed on as `yes`."""
-    return _yes(command)
-
-
-def model_path(model: str, yes: bool) -> str:
-    """The path of `model`, a path or a name; on a terminal the user is asked before anything is
-    fetched, unless `yes`."""
-    from weft.hub.resolve import resolve
-    from weft.models.run.entry import runnable
-
-    return str(resolve(model, asking(yes), runnable))
-
-
-def asking(yes: bool) -> Agree | None:
-    """A function that asks on the terminal before a fetch; None if no question is wanted or
-    possible."""
-    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return None
-
-    def agree(offer: Offer) -> None:
-        if not click.confirm(f"weft: fetch {offer}?", default=True, err=True):
-            raise WeftError(f"{offer.name} was not fetched")
-
-    return agree
 
 
 @click.command(
@@ -54,8 +23,8 @@ Example:  weft pull ORG/NAME
 )
 @click.argument("name")
 @click.option("--revision", help="A branch, a tag or a commit (default: main).")
-@_yes
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.yes
+@options.as_json
 def pull(name: str, revision: str | None, yes: bool, as_json: bool) -> None:
     """Fetch the model ORG/NAME, or its newest state, from the hub into huggingface_hub's cache;
     print its path. Of a repository with GGUF files, ORG/NAME:FILE.gguf or ORG/NAME:Q4_K_M names

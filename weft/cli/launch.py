@@ -27,9 +27,12 @@ GRACE = 5.0  # seconds for the launcher to end once a rank has gone silent
     epilog="""\b
 Example:  weft launch -n 4 train config.toml
           weft launch -n 4 --hosts red:2,blue:2 --restarts 3 train config.toml
+          weft launch -n 2 run MODEL 'Once upon a time'
+          weft launch -n 2 serve MODEL --parallel columns
 """,
 )
-@click.option("-n", "count", type=click.IntRange(1, 4096), required=True, help="How many ranks.")
+@click.option("-n", "--ranks", "count", type=click.IntRange(1, 4096), required=True,
+              help="How many ranks.")  # fmt: skip
 @click.option("--hosts", help="Machines, with how many ranks each takes: red:2,blue:2 (by ssh; "
               "weft has to be at the same place on all).")  # fmt: skip
 @click.option("--restarts", type=click.IntRange(0, 1000), default=0, show_default=True,
@@ -37,8 +40,9 @@ Example:  weft launch -n 4 train config.toml
               "its last checkpoint.")  # fmt: skip
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def launch(count: int, hosts: str | None, restarts: int, words: tuple[str, ...]) -> int:
-    """Start a weft COMMAND as several ranks that share its work: train. The answer has the same
-    bits as one process's. Needs MPI's mpiexec: in weft's clone, pip install '.[mpi]'."""
+    """Start a weft COMMAND as several ranks that share its work: train divides batches; run and
+    serve divide a model by layers or columns. The result has the same bits as one process's.
+    Needs MPI's mpiexec: in weft's clone, pip install '.[mpi]'."""
     where = _checked(hosts)
     line = [str(mpiexec()), "-n", str(count)]
     line += ["-hosts", ",".join(where)] if where else []

@@ -7,21 +7,20 @@ import socket
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.cli.options import Command, together
 from weft.core.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.serve.routing import App
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def listens(port: int) -> Callable[[F], F]:
+def listens(port: int) -> Callable[[Command], Command]:
     """The options of a command that listens, by default on this port."""
-    options = [
+    return together(
         click.option("--host", default="127.0.0.1", show_default=True,
                      help="Address to listen on; another than this machine's needs a key."),
         click.option("--port", default=port, show_default=True, type=click.IntRange(0, 65535),
@@ -31,15 +30,9 @@ def listens(port: int) -> Callable[[F], F]:
         click.option("--allow-host", multiple=True, help="A further name that requests may call "
                      "this server by in their Host header; repeat for several."),
         click.option("--log-level", default="info", show_default=True,
-                     type=click.Choice(["debug", "info", "warning", "error"])),
-    ]  # fmt: skip
-
-    def add(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+                     type=click.Choice(["debug", "info", "warning", "error"]),
+                     help="The least serious messages that are logged."),
+    )  # fmt: skip
 
 
 def read_key(path: str | None, option: str = "--api-key-file") -> bytes | None:

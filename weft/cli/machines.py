@@ -7,24 +7,19 @@ from typing import Any
 
 import click
 
+from weft.cli.options import together
 from weft.core.errors import UsageError
 from weft.core.hints import command
 from weft.ranks import join
 
-
-def divides(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a command that runs a model, passed on as `parallel` and `split`."""
-    options = [
-        click.option("--parallel", default="layers", type=click.Choice(["layers", "columns"]),
-                     help="Under weft launch: what of the model the ranks divide, its layers "
-                     "(default) or the columns of its matrices."),
-        click.option("--split", metavar="N,N,...",
-                     help="Under weft launch: how many layers each rank has (default: by the "
-                     "ranks' memory and speed)."),
-    ]  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+divides = together(
+    click.option("--parallel", default="layers", type=click.Choice(["layers", "columns"]),
+                 help="Under weft launch: what of the model the ranks divide, its layers (default) "
+                 "or the columns of its matrices."),
+    click.option("--split", metavar="N,N,...",
+                 help="Under weft launch: how many layers each rank has (default: by the ranks' "
+                 "memory and speed)."),
+)  # fmt: skip
 
 
 def on_ranks(

@@ -25,7 +25,7 @@ COMMANDS = {
     "chat": ("chat", "Talk with a model, turn by turn."),
     "eval": ("eval", "Perplexity of a text, and how far a model is from another."),
     "pull": ("hub", "Fetch a model from the hub, by its name."),
-    "list": ("hub", "List the models that were fetched."),
+    "list": ("hub", "List the models that were fetched, and what weft's own cache holds."),
     "embed": ("embed", "Embed texts, or search them."),
     "train": ("train", "Train or fine-tune a model on text."),
     "launch": ("launch", "Start a command as several ranks, on one machine or many."),
@@ -39,7 +39,6 @@ COMMANDS = {
     "check": ("check", "Prove that a device computes what the oracle computes."),
     "new-backend": ("new_backend", "Write a package that adds a device, to start from."),
     "explain": ("explain", "Show the Program a model compiles to."),
-    "run-onnx": ("onnx", "Run an ONNX model on arrays, or on random numbers."),
     "bench": ("bench", "Measure operations or a whole model."),
     "tune": ("tune", "Measure configurations of templates on a device, keep the fastest."),
 }
@@ -47,10 +46,10 @@ FUNCTIONS = {
     "compile": "compile_model",
     "eval": "evaluate",
     "list": "list_models",
-    "run-onnx": "run_onnx",
     "serve-page": "serve_page",
     "new-backend": "new_backend",
 }  # commands whose names Python reserves or cannot spell
+OLD = {"run-onnx": "run"}  # commands by names that still work, and their new names
 
 
 class LazyGroup(click.Group):
@@ -62,6 +61,11 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in OLD:
+            from weft.cli.options import note_renamed
+
+            note_renamed(ctx, f"weft {cmd_name}", f"weft {OLD[cmd_name]}")
+            cmd_name = OLD[cmd_name]
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"weft.cli.{COMMANDS[cmd_name][0]}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from weft.cli import options
 from weft.core import install
 from weft.core.errors import UsageError
 from weft.core.hints import command
@@ -79,11 +80,11 @@ def test_the_contract_of_a_device():
 
 @click.command(epilog="Example:  weft new-backend mychip && pip install -e weft-mychip")
 @click.argument("name")
-@click.option("-o", "--out", type=click.Path(), help="The folder to write (default: weft-NAME).")
-def new_backend(name: str, out: str | None) -> None:
+@options.output("The folder to write (default: weft-NAME).", old=["--out"])
+def new_backend(name: str, output: str | None) -> None:
     """Write a package that adds the device NAME: a pyproject file, one small module to start from,
     and a test. Installed, it passes `weft check --device NAME --level device` as it is."""
-    folder = Path(out or f"weft-{name}")
+    folder = Path(output or f"weft-{name}")
     files = package(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} exists and is not empty; name another folder with -o")

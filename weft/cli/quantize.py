@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from weft.cli.hub import model_path, takes_model
+from weft.cli import options
+from weft.cli.loading import Loading, loads
 from weft.core import text
 
 
@@ -19,13 +20,7 @@ Example:  weft quantize MODEL -o MODEL-int4 --text notes.txt
 """
 )
 @click.argument("model", type=click.Path())
-@click.option(
-    "-o",
-    "--out",
-    required=True,
-    type=click.Path(),
-    help="The folder to write, or a file that ends in .gguf.",
-)
+@options.output("The folder to write, or a file that ends in .gguf.", old=["--out"], required=True)
 @click.option("--scheme", default="int4", show_default=True,
               help="Of linear layers: int4, int8 (-g64, -g128, -channel; -zero), fp8; in GGUF "
               "q4_k, q5_k, q6_k.")  # fmt: skip
@@ -36,53 +31,49 @@ Example:  weft quantize MODEL -o MODEL-int4 --text notes.txt
               "take on average: those that lose most get more.")  # fmt: skip
 @click.option("--method", type=click.Choice(["gptq", "search"]), default="gptq", show_default=True,
               help="A search for scales, or GPTQ with it.")  # fmt: skip
-@click.option("--text", "source", type=click.Path(), help="A UTF-8 text to calibrate on (default: "
-              "the model writes one itself).")  # fmt: skip
-@click.option("--tokens", type=click.IntRange(1), help="Tokens of it at most.")
-@click.option("--device", default="cpu", show_default=True, help="Any line of weft devices.")
-@takes_model
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.text("A UTF-8 text to calibrate on (default: the model writes one itself).")
+@options.text_tokens("--tokens")
+@loads("device")
+@options.as_json
 def quantize(
-    model: str, out: str, scheme: str, head: str | None, embed: str | None, bits: float | None,
-    method: str, source: str | None, tokens: int | None, device: str, yes: bool,
-    as_json: bool,
+    model: str, output: str, scheme: str, head: str | None, embed: str | None, bits: float | None,
+    method: str, source: str | None, text_tokens: int | None, loading: Loading, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the decoder MODEL, a folder or ORG/NAME, with its linear layers in fewer bits: a folder
     in the compressed-tensors format, or a GGUF file. Layer by layer; what was interrupted goes on
     when it is run again."""
-    import weft
-    from weft.evaluate.windows import digest, windows_of
-    from weft.host.progress import bar
-    from weft.quantize.job import Options, check, quantize as run
-    from weft.quantize.schemes import K_TYPES, Scheme
-    from weft.quantize.source import check_target, is_gguf
+    from weft.models.progress import bar
+    from weft.models.quantize.job import Options, check, quantize as run
+    from weft.models.quantize.schemes import K_TYPES, Scheme
+    from weft.models.quantize.source import check_target, is_gguf
+    from weft.models.quantize.text import digest, windows_of
 
     usual = "q6_k" if scheme in K_TYPES else "int8"
-    head, embed = head or usual, embed or (usual if is_gguf(Path(out)) else "none")
+    head, embed = head or usual, embed or (usual if is_gguf(Path(output)) else "none")
     for name in (scheme, head, embed):
         if name == scheme or name != "none":
             Scheme(name)
-    check_target(Path(out))
-    model = model_path(model, yes)
-    options = Options(scheme, head, embed, bits or 0.0, method)
-    check(Path(model), Path(out), options)  # before a text is written
+    check_target(Path(output))
+    model = loading.path(model)
+    wanted = Options(scheme, head, embed, bits or 0.0, method)
+    check(Path(model), Path(output), wanted)  # before a text is written
     ids = None
     if source is not None or method == "gptq":
-        loaded = weft.load(model, device=device, max_batch=1)
-        ids = windows_of(loaded, None if source is None else Path(source), tokens)
+        loaded = loading.load(model, max_batch=1)
+        ids = windows_of(loaded, None if source is None else Path(source), text_tokens)
         del loaded
-    options = replace(options, text=digest(ids))
+    wanted = replace(wanted, text=digest(ids))
     with bar() as report:
-        found = run(Path(model), Path(out), options, ids, device, report)
+        found = run(Path(model), Path(output), wanted, ids, loading.device, report)
     if as_json:
         given = 0 if ids is None else ids.size
         click.echo(json.dumps({
-            "out": out, "scheme": scheme, "head": head, "method": method, "tokens": given,
+            "out": output, "scheme": scheme, "head": head, "method": method, "tokens": given,
             "bytes_before": found.before, "bytes": found.after, "bits_per_weight": found.bits,
             "seconds": found.seconds,
         }))  # fmt: skip
         return
     click.echo(
-        f"{out}: {text.size(found.after)} of {text.size(found.before)}, {found.bits:.2f} bits per "
-        f"packed weight, in {found.seconds:.0f} s"
+        f"{output}: {text.size(found.after)} of {text.size(found.before)}, {found.bits:.2f} bits "
+        f"per packed weight, in {found.seconds:.0f} s"
     )

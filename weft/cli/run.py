@@ -10,78 +10,58 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
-from weft.cli import functions
-from weft.cli.hub import model_path, takes_model
+from weft.cli import functions, options
+from weft.cli.loading import Loading, loads
 from weft.cli.machines import divides, on_ranks
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.hints import command
 
 
-def generation_options(tokens: int | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options that every generating command takes. tokens: the default limit of new tokens
+def generates(tokens: int | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options of commands that generate text. `tokens`: the default limit of new tokens
     (None: until the model ends its answer)."""
-    until: dict[str, Any] = (
-        {} if tokens else {"help": "(default: until the model ends, or the context)"}
-    )
-    options = [
-        click.option("--device", default="auto", show_default=True,
-                     help="cpu, vulkan, metal, dx12, webgpu, gpu[:index] or auto."),
-        click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's)."),
-        click.option("--quant", help="Bring a folder's linear layers to int4, int8, ... on the way "
-                     "in (docs/quantizing.md); kept for the next time."),
-        click.option("--act-dtype", help="Of linear inputs where they meet weights of that dtype: "
-                     "bfloat16 or float32 (default: bfloat16 for a model in bfloat16); int8 "
-                     "quantises what meets packed weights."),
-        click.option("--context", type=click.IntRange(1), help="Positions of the KV cache."),
-        click.option("--cache", help="What keys and values are kept in: f32, f16, bf16 or int8 "
-                     "(default: as the weights)."),
-        click.option("--max-new-tokens", default=tokens, show_default=True, type=click.IntRange(1),
-                     **until),
+    until: dict[str, Any] = {} if tokens else {
+        "help": "Tokens to generate, at most (default: until the model ends, or the context)."
+    }  # fmt: skip
+    return options.together(
+        loads("device", "dtype", "quant", "act_dtype", "context", "cache", "adapters"),
+        options.max_new_tokens(default=tokens, **until),
         click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0),
                      help="0 picks the likeliest token."),
-        click.option("--top-k", default=0, show_default=True, type=click.IntRange(0)),
-        click.option("--top-p", default=1.0, show_default=True, type=click.FloatRange(0, 1)),
+        click.option("--top-k", default=0, show_default=True, type=click.IntRange(0),
+                     help="Draw among this many tokens (0: all)."),
+        click.option("--top-p", default=1.0, show_default=True,
+                     type=click.FloatRange(0, 1, min_open=True),
+                     help="Draw among the likeliest tokens that have this probability together."),
         click.option("--repetition-penalty", default=1.0, show_default=True,
-                     type=click.FloatRange(0, min_open=True)),
-        click.option("--seed", type=int, help="Of what a temperature above 0 draws (default: a "
-                     "new one, which is printed)."),
+                     type=click.FloatRange(0, min_open=True),
+                     help="Above 1: tokens that were written before become less likely."),
+        click.option("--seed", type=int, help="Seed of a temperature above 0 (default: a new one, "
+                     "which is printed)."),
         click.option("--stop", multiple=True, help="Stop before this text; repeat for several."),
-        click.option("--drafts", is_flag=True, help="Propose tokens from what was written before: "
-                     "quicker where a text repeats itself, and the same text."),
-        click.option("--draft-model", metavar="MODEL", help="A smaller model with the same "
-                     "tokenizer, which proposes tokens; the text stays the same."),
-    ]  # fmt: skip
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return takes_model(command)
-
-    return add
+        click.option("--drafts", is_flag=True, help="Propose tokens from earlier text: quicker "
+                     "where a text repeats itself. The text stays the same."),
+        options.draft_model,
+    )  # fmt: skip
 
 
-def drawn(options: dict[str, Any]) -> int:
+def drawn(given: dict[str, Any]) -> int:
     """The seed of an answer: the one that was given, or a new one where something is drawn."""
-    if options["seed"] is not None:
-        return int(options["seed"])
-    return secrets.randbits(32) if options["temperature"] > 0 else 0
+    if given["seed"] is not None:
+        return int(given["seed"])
+    return secrets.randbits(32) if given["temperature"] > 0 else 0
 
 
-def load_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Takes out of `options` those that `weft.load` wants; the rest are generate's."""
-    return {
-        name: options.pop(name)
-        for name in ("device", "dtype", "quant", "act_dtype", "context", "cache")
-    }
-
-
-def load_decoder(path: str, options: dict[str, Any], load: Callable[..., Any] | None = None) -> Any:
+def load_decoder(
+    path: str, loading: Loading, given: dict[str, Any], load: Callable[..., Any] | None = None
+) -> Any:
     """The model that `path` names, which must be one that generates text; `load` is weft.load
-    unless given."""
+    unless given. `given` are the options of `generates`; those that are left are generate's."""
     import weft
     from weft.models.run.embedder import Encoder
 
@@ -90,13 +70,16 @@ def load_decoder(path: str, options: dict[str, Any], load: Callable[..., Any] | 
             f"{path} is a function; it does not write: "
             f"{command('run', path, '--input', 'NAME=FILE.npy')}"
         )
-    yes = options.pop("yes")
-    small, texts = options.pop("draft_model"), options.pop("drafts")
-    where = {name: options[name] for name in ("device", "context")}
-    model = (load or weft.load)(model_path(path, yes), **load_options(options))
-    options["draft"] = texts
+    if len(loading.adapters) > 1:
+        raise UsageError("--adapter: a text takes one adapter; weft serve takes several")
+    small, texts = given.pop("draft_model"), given.pop("drafts")
+    home = loading.path(path)
+    adapters = loading.adapted(Path(home))
+    model = (load or weft.load)(home, adapters=adapters or None, **loading.options())
+    given |= {"draft": texts, "adapter": next(iter(adapters), "")}
     if small is not None:
-        options["draft"] = weft.load(model_path(small, yes), **where)
+        where = Loading(loading.device, context=loading.context, yes=loading.yes)
+        given["draft"] = where.load(small)
     if isinstance(model, Encoder):
         raise UsageError(
             f"{path} is an encoder; it does not write: {command('embed', path, 'TEXT')}"
@@ -174,20 +157,17 @@ Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
 )
 @click.argument("path", metavar="[MODEL]", required=False)
 @click.argument("prompt", metavar="PROMPT", required=False)
-@generation_options(64)
-@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy",
-              help="Of a function's file: an input; others get random numbers.")  # fmt: skip
-@click.option("--size", "sizes", multiple=True, metavar="NAME=N",
-              help="Of a function's file: a size that it leaves open, by its name.")  # fmt: skip
-@click.option("--output", type=click.Path(file_okay=False),
-              help="Of a function's file: a folder for NAME.npy of results.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@generates(64)
+@options.inputs
+@options.sizes
+@options.output("A folder for a function's results, NAME.npy.", type=click.Path(file_okay=False))
+@options.as_json
 @divides
 @click.pass_context
 def run(
     ctx: click.Context, path: str | None, prompt: str | None, inputs: tuple[str, ...],
     sizes: tuple[str, ...], output: str | None, as_json: bool, parallel: str, split: str | None,
-    **options: Any,
+    loading: Loading, **given: Any,
 ) -> int:  # fmt: skip
     """Generate text from PROMPT ('-': standard input) with MODEL, a Hugging Face folder, a GGUF
     file or a name of the hub (ORG/NAME, ORG/NAME:FILE.gguf), or with the small model of Python
@@ -199,40 +179,40 @@ def run(
     if path is None:
         raise click.UsageError(f"give a PROMPT: {command('run', 'def fibonacci(n):')}")
     if prompt is None and os.path.isfile(path) and functions.is_function(path):
-        click.echo(functions.run(path, inputs, sizes, options["device"], output, as_json))
+        click.echo(functions.run(path, inputs, sizes, loading.device, output, as_json))
         return 0
     if inputs or sizes or output:
         raise click.UsageError("--input, --size and --output are for the file of a function")
     alone = prompt is None
     if prompt is None:
         path, prompt = _boxed(path)
-        given = ctx.get_parameter_source("repetition_penalty")
-        if given is click.core.ParameterSource.DEFAULT:
-            options["repetition_penalty"] = 1.1
+        source = ctx.get_parameter_source("repetition_penalty")
+        if source is click.core.ParameterSource.DEFAULT:
+            given["repetition_penalty"] = 1.1
     given_path, given_prompt = path, prompt
 
     def work(load: Callable[..., Any] | None) -> int:
         text = read_prompt(given_prompt)
         _note_on_prompt(given_prompt, alone)
-        _run(given_path, text, as_json, options, load)
+        _run(given_path, text, as_json, loading, given, load)
         return 0
 
-    where = lambda: model_path(given_path, options["yes"])  # noqa: E731
-    return on_ranks(where, options["device"], parallel, split, work)
+    return on_ranks(lambda: loading.path(given_path), loading.device, parallel, split, work)
 
 
 def _run(
-    path: str, text: str, as_json: bool, options: dict[str, Any], load: Callable[..., Any] | None
+    path: str, text: str, as_json: bool, loading: Loading, given: dict[str, Any],
+    load: Callable[..., Any] | None,
 ) -> None:  # fmt: skip
     start = time.perf_counter()
-    options["seed"] = drawn(options)
-    model = load_decoder(path, options, load)
+    given["seed"] = drawn(given)
+    model = load_decoder(path, loading, given, load)
     loaded = time.perf_counter()
     where = model.device.info.id if model.device else "oracle"
-    seed = {"seed": options["seed"]} if options["temperature"] > 0 else {}
+    seed = {"seed": given["seed"]} if given["temperature"] > 0 else {}
     if as_json:
         watch = Watch()
-        result = model.generate(text, **options)
+        result = model.generate(text, **given)
         click.echo(json.dumps({
             "text": result.text, "ids": list(result.ids), "finish_reason": result.finish_reason,
             "device": where, "precision": model.precision, "load_s": round(loaded - start, 3),
@@ -244,7 +224,7 @@ def _run(
 
     def timed() -> Any:
         nonlocal count
-        for piece in model.generate(text, stream=True, **options):
+        for piece in model.generate(text, stream=True, **given):
             if not first:
                 first.append((time.perf_counter(), Watch()))
             count += len(piece.ids)

@@ -6,15 +6,19 @@ import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.hub import model_path, takes_model
+from weft.cli import options
 from weft.cli.listening import hosts_of, key_to, listens, play
+from weft.cli.loading import Loading, loads
 from weft.cli.machines import divides, on_ranks
 from weft.core.errors import UsageError, WeftError
 from weft.ranks import launched
+
+if TYPE_CHECKING:
+    from weft.serve.settings import Settings
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -36,13 +40,7 @@ def bytes_of(text: str | None, option: str) -> int | None:
 )
 @click.argument("models", nargs=-1)
 @listens(8000)
-@click.option(
-    "--sequences",
-    default=32,
-    show_default=True,
-    type=click.IntRange(1, 1024),
-    help="Answers that are written at once, at most.",
-)
+@options.max_batch(32, "Answers that are generated at once, at most.", old=["--sequences"])
 @click.option(
     "--queue",
     default=256,
@@ -60,29 +58,8 @@ def bytes_of(text: str | None, option: str) -> int | None:
     help="For all models together; others are loaded when they are asked "
     "for, and the one not used for the longest time goes.",
 )
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    help="cpu, vulkan, metal, dx12, webgpu, gpu[:index] or auto.",
-)
-@click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
-@click.option("--quant", help="Bring linear layers to int4, int8, ... on the way in.")
-@click.option("--act-dtype", help="Of linear inputs: bfloat16, float32, or int8.")
-@click.option("--context", type=click.IntRange(1), help="Positions of a sequence.")
-@click.option("--cache", help="What keys and values are kept in: f32, f16, bf16 or int8.")
-@click.option(
-    "--draft-model",
-    metavar="MODEL",
-    help="A smaller model with the same tokenizer, which proposes tokens; no answer changes.",
-)
-@click.option(
-    "--adapter",
-    "adapters",
-    multiple=True,
-    metavar="NAME=PATH",
-    help="A LoRA adapter of MODEL, which requests call NAME; repeat for several.",
-)
+@loads("device", "dtype", "quant", "act_dtype", "context", "cache", "adapters")
+@options.draft_model
 @click.option(
     "--tool-parser",
     default="auto",
@@ -90,8 +67,9 @@ def bytes_of(text: str | None, option: str) -> int | None:
     help="How the model writes tool calls: auto, template, hermes, llama, mistral, ...",
 )
 @divides
-@takes_model
-def serve(models: tuple[str, ...], parallel: str, split: str | None, **options: Any) -> int:
+def serve(
+    models: tuple[str, ...], parallel: str, split: str | None, loading: Loading, **given: Any
+) -> int:  # fmt: skip
     """Serve MODELS over HTTP: OpenAI's, Anthropic's and Ollama's protocols.
 
     A model is a folder, a GGUF file or ORG/NAME, or NAME=one of these; by default it is box-chat,
@@ -100,33 +78,38 @@ def serve(models: tuple[str, ...], parallel: str, split: str | None, **options: 
     from weft.serve.needs import need
 
     need()
-    from weft.hub.box import CHAT
+    from weft.models.box import CHAT
+    from weft.serve.settings import Settings
     from weft.serve.shelf import named
 
-    key = key_to(options)
+    key = key_to(given)
     paths = named(models or (CHAT,))
-    if len(paths) > 1 and options["draft_model"]:
+    if len(paths) > 1 and given["draft_model"]:
         raise UsageError("--draft-model drafts for one model; serve the others by themselves")
     if len(paths) > 1 and launched() > 1:
         raise UsageError("several ranks serve one model; start a server for each")
-    if options["adapters"] and max(len(paths), launched()) > 1:
+    if loading.adapters and max(len(paths), launched()) > 1:
         raise UsageError("--adapter is for one model on one machine; serve others by themselves")
 
     def found() -> dict[str, str]:
-        models = {name: str(model_path(path, options["yes"])) for name, path in paths.items()}
+        models = {name: loading.path(path) for name, path in paths.items()}
         for name, path in models.items():
             _check(name, Path(path))
         return models
 
     def work(load: Callable[..., Any] | None) -> int:
-        if options["draft_model"]:
-            options["draft_model"] = str(model_path(options["draft_model"], options["yes"]))
+        if given["draft_model"]:
+            given["draft_model"] = loading.path(given["draft_model"])
         models = found()
-        options["adapters"] = _adapters(options, Path(next(iter(models.values()))))
-        return asyncio.run(_serve(models, key, options, load))
+        adapters = loading.adapted(Path(next(iter(models.values()))))
+        settings = Settings(
+            given["max_batch"], given["queue"], bytes_of(given["cache_memory"], "--cache-memory"),
+            given["tool_parser"], loading.options(), given["draft_model"], adapters,
+        )  # fmt: skip
+        return asyncio.run(_serve(models, key, settings, given, load))
 
     first = lambda: next(iter(found().values()))  # noqa: E731
-    return on_ranks(first, options["device"], parallel, split, work)
+    return on_ranks(first, loading.device, parallel, split, work)
 
 
 def _check(name: str, path: Path) -> None:
@@ -142,25 +125,8 @@ def _check(name: str, path: Path) -> None:
         raise UsageError(f"the model {name!r:.100} is not there: {e}") from None
 
 
-def _adapters(options: dict[str, Any], model: Path) -> dict[str, str]:
-    """The adapters by their names; says where one seems to be another model's. Raises
-    UsageError."""
-    from weft.models.weights.adapter_base import other_base
-
-    found: dict[str, str] = {}
-    for given in options["adapters"]:
-        name, _, path = given.partition("=")
-        if not name or not path or name in found:
-            raise UsageError(f"--adapter {given!r:.100}; expected NAME=PATH, each name once")
-        found[name] = str(model_path(path, options["yes"]))
-        why = other_base(model, Path(found[name])) if model.is_dir() else None
-        if why is not None:
-            click.echo(f"note: {why}", err=True)
-    return found
-
-
 async def _serve(
-    paths: dict[str, str], key: bytes | None, options: dict[str, Any],
+    paths: dict[str, str], key: bytes | None, settings: Settings, given: dict[str, Any],
     load: Callable[..., Any] | None,
 ) -> int:  # fmt: skip
     import weft
@@ -168,19 +134,13 @@ async def _serve(
     from weft.serve.logs import quiet_logs
     from weft.serve.metrics import Metrics
     from weft.serve.running import listen
-    from weft.serve.settings import Settings
     from weft.serve.shelf import Shelf
 
-    quiet_logs(options["log_level"])
-    given = {n: options[n] for n in ("device", "dtype", "quant", "act_dtype", "context", "cache")}
-    settings = Settings(
-        options["sequences"], options["queue"], bytes_of(options["cache_memory"], "--cache-memory"),
-        options["tool_parser"], given, options["draft_model"], options["adapters"],
-    )  # fmt: skip
-    limit = bytes_of(options["memory"], "--memory")
+    quiet_logs(given["log_level"])
+    limit = bytes_of(given["memory"], "--memory")
     shelf = Shelf(paths, settings, Metrics(), limit, load or weft.load)
-    listening = listen(options["host"], options["port"])
-    app = make_app(shelf, key, hosts_of(options))
+    listening = listen(given["host"], given["port"])
+    app = make_app(shelf, key, hosts_of(given))
     try:
         async with shelf.use(None) as first:
             await asyncio.to_thread(first.warm)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.hub import model_path, takes_model
+from weft.cli import options
+from weft.cli.loading import Loading, loads, model_path
 from weft.core.errors import UsageError
 from weft.core.hints import command
 
@@ -39,8 +40,8 @@ Example:  weft train config.toml
 @click.option("--init", is_flag=True, help="Write CONFIG, an example with every setting, and stop.")
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint, bit for bit.")
 @click.option("--until", type=click.IntRange(1), help="Save and stop after this step.")
-@click.option("--device", help="Instead of what [train] device says: cpu, vulkan, auto, ...")
-@takes_model
+@options.device_option("The device, in place of the setting [train] device.", default=None)
+@options.yes
 def train(
     config: Path, init: bool, resume: bool, until: int | None, device: str | None, yes: bool
 ) -> int:
@@ -120,21 +121,18 @@ def _note(text: str) -> None:
 @click.command(epilog="Example:  weft merge BASE run/adapter -o merged")
 @click.argument("base", type=click.Path())
 @click.argument("adapter", type=click.Path())
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="New folder.")
-@click.option(
-    "--dtype", type=click.Choice(["float32", "float16", "bfloat16"]),
-    help="Of the weights written; default: the model's.",
-)  # fmt: skip
-@takes_model
-def merge(base: str, adapter: str, output: Path, dtype: str | None, yes: bool) -> None:
+@options.output("The folder to write.", required=True, type=click.Path(path_type=Path))
+@loads("dtype")
+def merge(base: str, adapter: str, output: Path, loading: Loading) -> None:
     """Add the LoRA ADAPTER (PEFT layout) to the weights of BASE: a model folder of its own. Either
     is a folder or ORG/NAME. Packed weights become floats."""
     from weft.core.dtypes import as_dtype
     from weft.models.weights.adapter_base import other_base
     from weft.training.merge import merge_folders
 
-    model, added = (Path(model_path(path, yes)) for path in (base, adapter))
-    wide = merge_folders(model, added, output, None if dtype is None else as_dtype(dtype))
+    model, added = (Path(loading.path(path)) for path in (base, adapter))
+    dtype = None if loading.dtype is None else as_dtype(loading.dtype)
+    wide = merge_folders(model, added, output, dtype)
     if wide is not None:
         _note(f"{base} holds packed weights; {output} holds them in {wide}, with the adapter added")
     why = other_base(model, added)

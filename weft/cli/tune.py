@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.hub import model_path, takes_model
+from weft.cli import options
+from weft.cli.loading import Loading, loads
 from weft.core import text
 from weft.core.errors import FileFormatError, UsageError
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Example:  weft tune --device cpu --kinds matmul --sizes 512..2048")
 @click.argument("model", metavar="[MODEL]", required=False, type=click.Path())
-@click.option("--device", default="cpu", show_default=True, help="Device to tune for.")
 @click.option("--kinds", default="matmul,matvec", show_default=True, help="Templates to tune.")
 @click.option("--sizes", default="512..4096", show_default=True,
               help="Products to measure: N, N..M (powers of two) or ROWSxCOLUMNSxTERMS, comma "
@@ -33,23 +33,15 @@ if TYPE_CHECKING:
               help="Of the products; with MODEL the one to load it in.")  # fmt: skip
 @click.option("--budget", default=1.0, show_default=True, type=click.FloatRange(0),
               help="Seconds of measuring per shape.")  # fmt: skip
-@click.option("--out", type=click.Path(dir_okay=False), help="Write the table here (use it with "
-              "WEFT_TUNING=FILE) instead of weft's cache directory.")  # fmt: skip
-@takes_model
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.output("Write the table here (use it with WEFT_TUNING=FILE) instead of weft's cache "
+                "directory.", old=["--out"], type=click.Path(dir_okay=False))  # fmt: skip
+@loads("device")
+@options.as_json
 @click.pass_context
 def tune(
-    context: click.Context,
-    model: str | None,
-    device: str,
-    kinds: str,
-    sizes: str,
-    dtypes: str,
-    budget: float,
-    out: str | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
+    context: click.Context, model: str | None, kinds: str, sizes: str, dtypes: str, budget: float,
+    output: str | None, loading: Loading, as_json: bool,
+) -> None:  # fmt: skip
     """Measure the configurations that templates list and keep the fastest per class of shapes, for
     products of given sizes or the groups of a MODEL. Compiling on the same device then goes
     by the table; nothing is measured at any other time."""
@@ -58,14 +50,14 @@ def tune(
     from weft.compile import tuned
 
     chosen = _kinds(kinds)
-    found = registry.get(device)
-    path = Path(out) if out is not None else tuned.default_path(found.caps)
+    found = registry.get(loading.device)
+    path = Path(output) if output is not None else tuned.default_path(found.caps)
     if path is None:
-        raise UsageError("no cache directory (WEFT_CACHE is off): say --out FILE")
+        raise UsageError("no cache directory (WEFT_CACHE is off): say --output FILE")
     start = _kept(path, found)
     given = context.get_parameter_source("dtypes") is not click.core.ParameterSource.DEFAULT
     if model is not None:
-        cases = _of_model(model_path(model, yes), found, chosen, dtypes if given else None)
+        cases = _of_model(loading.path(model), found, chosen, dtypes if given else None)
     else:
         names = _dtypes(dtypes)
         wanted = tune_cases.parse_sizes(sizes)

@@ -119,7 +119,7 @@ def _read(path: str, mtime: int, size: int) -> Table:
 def _again(caps: Caps, out: str | None = None) -> str:
     """Returns the command that repeats the measurement, into the file `out` if the user named
     one."""
-    file = [] if out is None else ["--out", out]
+    file = [] if out is None else ["--output", out]
     return command("tune", "--device", caps.name.partition("-")[0], *file)
 
 

@@ -49,7 +49,7 @@ class OnnxModel(Foreign):
     call may pass it by name.
 
     Between nodes that need values (NonZero, a loop whose end depends on data) whole stretches are
-    compiled once per signature; `weft run-onnx` shows them. Raises CallError for other inputs,
+    compiled once per signature; `weft run` shows them. Raises CallError for other inputs,
     ShapeError and DTypeError if they do not fit.
     """
 

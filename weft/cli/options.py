@@ -1,0 +1,197 @@
+"""The options that several commands share. Each has one name, one default and one help text."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+Command = Callable[..., Any]
+REMOVED = "0.3"  # the version of weft without the old spellings
+OLD_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+
+class Option(click.Option):
+    """An option that also answers to its `old` names. Help does not list them, and using one
+    prints a note with the new name on stderr."""
+
+    def __init__(self, *names: Any, old: Sequence[str] = (), **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        self.old = tuple(old)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        super().add_to_parser(parser, ctx)
+        for name in self.old:
+            twin = copy.copy(self)
+            twin.name, twin.opts, twin.secondary_opts, twin.old = name, [name], [], ()
+            twin.add_to_parser(parser, ctx)
+
+    def consume_value(
+        self, ctx: click.Context, opts: Mapping[str, Any]
+    ) -> tuple[Any, ParameterSource]:
+        for name in [name for name in self.old if name in opts]:
+            note_renamed(ctx, name, self.opts[-1])
+            more = opts.get(self.name, ()) if self.multiple else ()
+            opts = {**opts, self.name: [*opts[name], *more] if self.multiple else opts[name]}
+        return super().consume_value(ctx, opts)
+
+
+class Dtype(click.Choice[str]):
+    """One of some dtypes by its name; the short spellings f32, f16 and bf16 are old ones."""
+
+    name = "dtype"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        new = OLD_DTYPES.get(value, value)
+        if new != value and new in self.choices:
+            option = "" if param is None else f"{param.opts[-1]} "
+            note_renamed(ctx, f"{option}{value}", f"{option}{new}")
+        return super().convert(new, param, ctx)
+
+
+def note_renamed(ctx: click.Context | None, old: str, new: str) -> None:
+    """Prints once per run that a spelling is deprecated."""
+    said = set() if ctx is None else ctx.meta.setdefault("weft.renamed", set())
+    if old in said or (ctx is not None and ctx.resilient_parsing):
+        return
+    said.add(old)
+    click.echo(f"weft: {old} is deprecated, use {new}; weft {REMOVED} removes {old}", err=True)
+
+
+def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
+    """Returns a decorator that adds an Option to a command."""
+    return click.option(*names, cls=Option, **settings)
+
+
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Returns a decorator that adds several options, listed in the order given."""
+
+    def add(command: Command) -> Command:
+        for one in reversed(options):
+            command = one(command)
+        return command
+
+    return add
+
+
+# -- how a model is loaded ------------------------------------------------------------------------
+
+
+DEVICES = (
+    "cpu, cuda, hip, vulkan, metal, dx12, webgpu or gpu, each with :INDEX where there are several; "
+    "auto: the fastest."
+)
+
+
+def device_option(text: str = DEVICES, **settings: Any) -> Callable[[Command], Command]:
+    return option("--device", **{"default": "auto", "show_default": True, "help": text, **settings})
+
+
+device = device_option()
+dtype = option(
+    "--dtype", type=Dtype(["float32", "float16", "bfloat16"]),
+    help="Convert the weights (default: the checkpoint's).",
+)  # fmt: skip
+quant = option("--quant", help="Quantise linear layers to int4, int8, ... while loading "
+               "(docs/quantizing.md); the result is kept.")  # fmt: skip
+act_dtype = option(
+    "--act-dtype", type=Dtype(["float32", "bfloat16", "int8"]),
+    help="Round the inputs of linear layers that have weights of this dtype (default: bfloat16 for "
+    "a bfloat16 model, else float32); int8 quantises the inputs of packed weights.",
+)  # fmt: skip
+context = option("--context", type=click.IntRange(1), help="Positions of the KV cache.")
+cache = option(
+    "--cache", type=Dtype(["float32", "float16", "bfloat16", "int8"]),
+    help="Dtype of keys and values (default: the weights').",
+)  # fmt: skip
+adapters = option(
+    "--adapter", "adapters", multiple=True, metavar="[NAME=]PATH",
+    help="A LoRA adapter of MODEL, under a name (default: the last part of PATH).",
+)  # fmt: skip
+draft_model = option(
+    "--draft-model", metavar="MODEL",
+    help="A smaller model with the same tokenizer that proposes tokens; the text stays the same.",
+)  # fmt: skip
+yes = option("--yes", "-y", is_flag=True, help="Fetch a model without asking.")
+
+# -- what goes in and comes out -------------------------------------------------------------------
+
+as_json = option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+inputs = option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy",
+                help="An input of a function's file; others get random numbers.")  # fmt: skip
+sizes = option("--size", "sizes", multiple=True, metavar="NAME=N",
+               help="A size that a function's file leaves open, by its name.")  # fmt: skip
+
+
+def output(text: str, **settings: Any) -> Callable[[Command], Command]:
+    """The option for the file or folder that a command writes."""
+    return option("-o", "--output", help=text, **settings)
+
+
+def text(text: str, **settings: Any) -> Callable[[Command], Command]:
+    """The option for a file of text that a command reads."""
+    return option("--text", "source", metavar="FILE", help=text, **settings)
+
+
+def plot(text: str, **settings: Any) -> Callable[[Command], Command]:
+    """The option for a picture that a command draws."""
+    return option("--plot", type=click.Path(dir_okay=False), help=text, **settings)
+
+
+# -- counts of tokens, sequences and repetitions ---------------------------------------------------
+
+
+def max_new_tokens(least: int = 1, **settings: Any) -> Callable[[Command], Command]:
+    settings = {"show_default": True, "help": "Tokens to generate, at most.", **settings}
+    return option("--max-new-tokens", type=click.IntRange(least), **settings)
+
+
+def prompt_tokens(least: int = 1, **settings: Any) -> Callable[[Command], Command]:
+    settings = {"show_default": True, "help": "Tokens of a prompt.", **settings}
+    return option("--prompt-tokens", type=click.IntRange(least), old=["--prompt"], **settings)
+
+
+def text_tokens(old: str) -> Callable[[Command], Command]:
+    return option(
+        "--text-tokens", type=click.IntRange(1), old=[old], help="Tokens of --text, at most."
+    )
+
+
+def max_batch(
+    default: int, text: str = "Sequences that generate at once, at most.", **settings: Any
+) -> Callable[[Command], Command]:
+    return option(
+        "--max-batch", default=default, show_default=True, type=click.IntRange(1, 1024), help=text,
+        **settings,
+    )  # fmt: skip
+
+
+def repeats(default: int, least: int = 1, **settings: Any) -> Callable[[Command], Command]:
+    return option("--repeats", default=default, show_default=True, type=click.IntRange(least),
+                  help="Measurements of each case.", **settings)  # fmt: skip
+
+
+def _use_threads(context: click.Context, option: click.Parameter, count: int | None) -> None:
+    if count:
+        os.environ["WEFT_NUM_THREADS"] = str(count)
+
+
+threads = option(
+    "--threads", type=click.IntRange(1), callback=_use_threads, expose_value=False,
+    help="CPU threads (default: all cores).",
+)  # fmt: skip
+
+ranks = option("--ranks", default=2, show_default=True, type=click.IntRange(2, 64),
+               help="Processes that share the work.")  # fmt: skip
+
+
+def profile(**settings: Any) -> Callable[[Command], Command]:
+    """The option that times each kernel: None, "" without a file, or the file's path."""
+    return option(
+        "--profile", is_flag=False, flag_value="", metavar="[FILE]",
+        help="Also time each kernel; with FILE, write a Chrome trace there.", **settings,
+    )  # fmt: skip
