@@ -54,8 +54,8 @@ def compile_model(
     torch.export or an ONNX file, too: weft.load makes a function of what comes of it (--size and
     --quant go with these); or a graph as JSON, whose Program alone is written."""
     from weft.backends.presets import caps_of, settled
-    from weft.models import saved
-    from weft.models.box import box_folder
+    from weft.hub.box import box_folder
+    from weft.models.run import saved
 
     device = settled(loading.device)
     caps = caps_of(device)

@@ -54,9 +54,9 @@ def embed(
     as_json: bool,
 ) -> None:
     """Embed TEXTS with the encoder MODEL, a folder or ORG/NAME; with --query, search them."""
-    from weft.models.embedder import Encoder
-    from weft.models.encoders import ENCODERS
-    from weft.models.sentence_folder import vector_modules
+    from weft.models.arch.encoders import ENCODERS
+    from weft.models.run.embedder import Encoder
+    from weft.models.run.sentence_folder import vector_modules
 
     corpus = [*texts, *(read_lines(source) if source else [])]
     if not corpus:

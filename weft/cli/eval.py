@@ -54,8 +54,8 @@ def evaluate(
     reference, also the Kullback-Leibler divergence of MODEL from it and how often both find the
     same token likeliest. The dtype options are MODEL's: MODEL2 has its weights as they are, with
     float32 inputs and cache."""
-    from weft.models.evaluate import evaluate as run
-    from weft.models.progress import bar
+    from weft.evaluate.model import evaluate as run
+    from weft.host.progress import bar
 
     if plot is not None:
         _check_picture(plot)  # before the work, not after
@@ -90,7 +90,7 @@ def evaluate(
         click.echo(text.table(picked[0], picked[1:], "cdefghij"))
     # The picture comes last: if it fails, the measurements are already shown.
     if plot is not None:
-        from weft.conform.size_picture import draw
+        from weft.bench.size_picture import draw
 
         draw(runs, Path(plot))
 

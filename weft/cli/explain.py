@@ -95,13 +95,13 @@ class View:
         steps = {n: step for n, step in found.steps.items() if not self.steps or n in self.steps}
         if self.onnx is not None:
             from weft.cli import netron
-            from weft.core.files import write_bytes
+            from weft.host.files import write_bytes
 
             write_bytes(self.onnx, netron.model(steps, self.topic in ("kernels", "source")))
             click.echo(f"wrote {self.onnx}")
         elif self.html is not None:
             from weft.cli.explain_page import page
-            from weft.core.files import write_text
+            from weft.host.files import write_text
 
             write_text(self.html, page(Path(path).name, found, steps))
             click.echo(f"wrote {self.html}")

@@ -45,7 +45,7 @@ def web(
     """Write MODEL (default: the one in the box) as a static folder that runs in a visitor's
     browser: Programs for WebGPU and WebAssembly, weights, tokenizer, player and page. Any web
     server will do; nothing is fetched from elsewhere."""
-    from weft.models.box import box_folder
+    from weft.hub.box import box_folder
     from weft.web.export import export_web, sizes
 
     if search_quant and not search:

@@ -15,7 +15,7 @@ from weft.cli import options
 from weft.core.errors import UsageError, WeftError
 
 if TYPE_CHECKING:
-    from weft.models.hub.fetch import Agree, Offer
+    from weft.hub.fetch import Agree, Offer
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Loading:
     def adapted(self, model: Path) -> dict[str, str]:
         """Returns the paths of the adapters by name, and prints a note for one that seems to be
         another model's. Raises UsageError for a name that is given twice."""
-        from weft.models.adapter_base import other_base
+        from weft.models.weights.adapter_base import other_base
 
         found: dict[str, str] = {}
         for given in self.adapters:

@@ -42,11 +42,11 @@ def quantize(
     """Write the decoder MODEL, a folder or ORG/NAME, with its linear layers in fewer bits: a folder
     in the compressed-tensors format, or a GGUF file. Layer by layer; what was interrupted goes on
     when it is run again."""
-    from weft.models.progress import bar
-    from weft.models.quantize.job import Options, check, quantize as run
-    from weft.models.quantize.schemes import K_TYPES, Scheme
-    from weft.models.quantize.source import check_target, is_gguf
-    from weft.models.quantize.text import digest, windows_of
+    from weft.evaluate.windows import digest, windows_of
+    from weft.host.progress import bar
+    from weft.quantize.job import Options, check, quantize as run
+    from weft.quantize.schemes import K_TYPES, Scheme
+    from weft.quantize.source import check_target, is_gguf
 
     usual = "q6_k" if scheme in K_TYPES else "int8"
     head, embed = head or usual, embed or (usual if is_gguf(Path(output)) else "none")

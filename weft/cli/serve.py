@@ -78,7 +78,7 @@ def serve(
     from weft.serve.needs import need
 
     need()
-    from weft.models.box import CHAT
+    from weft.hub.box import CHAT
     from weft.serve.settings import Settings
     from weft.serve.shelf import named
 
