@@ -11,13 +11,14 @@ from typing import Any
 from weft.core.errors import WeftError
 from weft.hub.choice import CONFIG, choose, gguf_models, whole
 from weft.hub.names import COMMIT, MAIN, Name, cache, is_gguf, parse, read_ref
+from weft.hub.removal import Removal, removal
 from weft.hub.resolve import entry, held, shards
 
 
 @dataclass(frozen=True)
 class Held:
     """A cached model: the name that loads it, its branch or tag (else the commit), the size of its
-    files."""
+    files. `at` is its place on the hub, `files` are those of the snapshot that weft reads."""
 
     name: str
     revision: str
@@ -25,10 +26,17 @@ class Held:
     nbytes: int
     kind: str
     path: str
+    at: Name
+    files: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
         out = asdict(self)
+        del out["at"], out["files"]
         return out | {"bytes": out.pop("nbytes")}
+
+    def removal(self, last: bool) -> Removal:
+        """Plans to remove it; `last` if its snapshot has no other model."""
+        return removal(self.at, self.commit, self.files, last)
 
 
 def held_models() -> list[Held]:
@@ -51,8 +59,10 @@ def _of_repository(name: Name) -> Iterator[Held]:
         at = Name(name.repo, revisions.get(folder.name, folder.name))
         for part, files, kind in _models(name.repo, folder):
             nbytes = sum((folder / f).stat().st_size for f in files)
-            full = str(Name(at.repo, at.revision, part))
-            yield Held(full, revision, folder.name, nbytes, kind, str(entry(folder, files)))
+            full, path = Name(at.repo, at.revision, part), str(entry(folder, files))
+            yield Held(
+                str(full), revision, folder.name, nbytes, kind, path, full, tuple(files)
+            )  # fmt: skip
 
 
 def _revisions(refs: Path) -> dict[str, str]:

@@ -57,7 +57,7 @@ def list_models(prune: bool, as_json: bool) -> None:
     """List the models in huggingface_hub's cache that weft can load, by the names that every
     command takes, and what weft's own cache holds. With --prune, quantised weights go whose model
     is not there any more; then, of each kind that takes more than it may, what was used least
-    recently. Models stay."""
+    recently. Models stay: `weft rm` removes them by these names."""
     from weft.cli import kept
     from weft.cli.held import held_models
     from weft.host.files import default_directory
@@ -82,8 +82,7 @@ def list_models(prune: bool, as_json: bool) -> None:
         sizes = [[k.kind, str(k.files), text.size(k.nbytes), text.size(k.limit)] for k in kinds]
         click.echo(text.table(["kind", "files", "size", "at most"], sizes, right="bcd"))
         if weights:
-            rows = [[w.source or "(not usable)", w.scheme, text.size(w.nbytes)] for w in weights]
-            head = ["quantised weights of", "scheme", "size"]
-            click.echo("\n" + text.table(head, rows, right="c"))
+            rows = [[w.name or "(not usable)", text.size(w.nbytes)] for w in weights]
+            click.echo("\n" + text.table(["quantised weights", "size"], rows, right="b"))
     if prune:
         print(f"weft: freed {text.size(freed)}", file=sys.stderr)

@@ -3,13 +3,17 @@ limits."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from weft.core.budget import Shelf
+from weft.core.errors import StorageError
+from weft.core.places import check_inside
 from weft.host import cache as disk
+from weft.hub.names import named
 from weft.quantize.kept import KEPT
 
 
@@ -35,9 +39,28 @@ class Weights:
     scheme: str
     nbytes: int
     used: float
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The name for `weft rm`: SOURCE+SCHEME, with a model of the hub by its name there."""
+        return f"{named(self.source)}+{self.scheme}" if self.source else ""
 
     def as_dict(self) -> dict[str, Any]:
-        return _with_bytes(asdict(self))
+        return _with_bytes(asdict(self) | {"name": self.name, "path": str(self.path)})
+
+    def check(self) -> None:
+        """Raises StorageError if a link leads the file out of weft's cache."""
+        if (shelf := KEPT.shelf) is not None:
+            check_inside(self.path, shelf.folder.parent)
+
+    def remove(self) -> None:
+        """Removes the file. Raises StorageError, OSError."""
+        self.check()
+        shelf = KEPT.shelf
+        gone = shelf is None or shelf.remove(self.path) or not os.path.lexists(self.path)
+        if not gone:
+            raise StorageError(f"{self.path}: it cannot be removed; see its folder's mode")
 
 
 def kinds() -> list[Kind]:
@@ -52,7 +75,7 @@ def kinds() -> list[Kind]:
 def weights() -> list[Weights]:
     """Returns the quantised weights, most recently used first."""
     found = [
-        Weights(note.get("source", ""), note.get("scheme", ""), entry.size, entry.used)
+        Weights(note.get("source", ""), note.get("scheme", ""), entry.size, entry.used, entry.path)
         for entry, note in KEPT.kept()
     ]
     return sorted(found, key=lambda w: -w.used)

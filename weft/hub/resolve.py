@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.core.errors import HubError, WeftError
 from weft.core.notices import tell
-from weft.core.places import check_inside
+from weft.core.places import check_inside, remove
 from weft.core.text import first_line
 from weft.host.files import default_directory, write_json
 from weft.hub.box import NAMES, box_folder
@@ -134,6 +135,14 @@ def note_whole(name: Name, commit: str, files: Sequence[str]) -> None:
             write_json(mark, {"model": str(name), "commit": commit, "files": list(files)})
         except OSError:
             pass  # the only effect: the next call asks the hub again
+
+
+def forget(name: Name, commit: str) -> None:
+    """Removes the record of `note_whole`."""
+    mark = _mark(name, commit)
+    if mark is not None:
+        with suppress(OSError):
+            remove(mark, mark.parents[1])
 
 
 def _mark(name: Name, commit: str) -> Path | None:
