@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from page_kit import Browser, LateBrowser, Page, Pages, Site
+from page_kit import Browser, LateBrowser, Page, Pages, Site, light
+from training_kit import write_small
 
 import weft
 from weft.hub.box import box_folder
@@ -26,7 +28,8 @@ LLAMA = {
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
-    """Makes pages of the tiny llama (`source="box"`: of the model in the box), as asked for."""
+    """Makes pages of the tiny llama (`source="box"`: of the model in the box), as asked for: light
+    ones, except with `tiles`."""
     root = tmp_path_factory.mktemp("pages")
 
     @cache
@@ -38,13 +41,24 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
         return random_folder(folder, LLAMA, seed=3)
 
     @cache
-    def page(source: str = "tiny", **options: Any) -> Page:
+    def made(source: str, tiles: bool, options: tuple[tuple[str, Any], ...]) -> Page:
         path = tiny() if source == "tiny" else box_folder()
-        model: Model = weft.load(path, device="cpu", max_batch=1, **options)
-        folder = root / "-".join([source, "page", *map(str, options.values())])
-        return Page(folder, model, export_web(model, folder))
+        model: Model = weft.load(path, device="cpu", max_batch=1, **dict(options))
+        words = [source, "tiles" if tiles else "light", *(str(value) for _, value in options)]
+        folder = root / "-".join(words)
+        with nullcontext() if tiles else light():
+            return Page(folder, model, export_web(model, folder))
+
+    def page(source: str = "tiny", tiles: bool = False, **options: Any) -> Page:
+        return made(source, tiles, tuple(options.items()))
 
     return page
+
+
+@pytest.fixture(scope="session")
+def small_page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder of a page that trains, and its model."""
+    return write_small(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="module")

@@ -124,7 +124,8 @@ class PageBound(InterpBound):
         head: dict[str, Any] = {"call": "bind", "id": number}
         code = b""
         if device.target == "wasm":
-            made, modules = programs.webassembly({"it": program}, device.caps)
+            only = {device.module: programs.MODULES[device.module]}
+            made, modules = programs.webassembly({"it": program}, device.caps, only)
             code = modules[device.module]
             head["about"] = {k: made[k] for k in ("modules", "scratch")}
             head["about"] |= {"name": device.module, "threads": device.threads}

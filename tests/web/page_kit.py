@@ -9,14 +9,15 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from weft.web import server
+from weft.web import export, programs, selftest, server, targets
 
 MODULES = Path(sys.prefix) / "node" / "node_modules"  # where scripts/setup installs
 PATIENCE = 100  # seconds that an answer may take
@@ -73,6 +74,37 @@ class Page:
 
 
 Pages = Callable[..., Page]
+
+
+@contextmanager
+def light() -> Iterator[None]:
+    """Has export_web write what is quick to write and to compile. The shaders are those for a GPU
+    with expensive barriers (lavapipe): WebGPU in software compiles them in 4 seconds instead of 25,
+    for they hold no tiles in shared memory. WebAssembly has one module under both names, and
+    ?selftest has nothing to test."""
+    gpu = replace(targets.WEBGPU, cheap_barrier=False)
+    variants = {f: replace(v, cheap_barrier=False) for f, v in targets.VARIANTS.items()}
+    whole, (plain, *others) = programs.webassembly, programs.MODULES
+
+    def one_module(made: Any, caps: Any) -> Any:
+        meta, code = whole(made, caps, {plain: programs.MODULES[plain]})
+        for name in others:
+            meta["modules"][name], code[name] = meta["modules"][plain], code[plain]
+        return meta, code
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(targets, "WEBGPU", gpu)
+        patch.setattr(targets, "VARIANTS", variants)
+        patch.setattr(export, "TARGETS", (gpu, targets.WASM))
+        patch.setattr(programs, "webassembly", one_module)
+        patch.setattr(selftest, "references", lambda *given: {"kernels": [], "untested": []})
+        yield
+
+
+def export_light(model: Any, folder: Path, **more: Any) -> dict[str, Any]:
+    """Returns the manifest of a light page."""
+    with light():
+        return export.export_web(model, folder, **more)
 
 
 def need(*packages: str) -> None:

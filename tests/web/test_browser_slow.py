@@ -45,7 +45,7 @@ def fresh() -> Iterator[Browser]:
 
 
 def test_a_killed_gpu_process(fresh: Browser, site: Site, pages: Pages) -> None:
-    want = pages().model.generate(PROMPT, max_new_tokens=24)
+    want = pages(tiles=True).model.generate(PROMPT, max_new_tokens=24)
     fresh.run("it", OPEN, {"url": site.url, "target": "webgpu"})
     before = fresh.run("it", SEEN)["pipelines"]
     got = fresh.run("it", CRASH, PROMPT)
@@ -59,13 +59,13 @@ def test_a_killed_gpu_process(fresh: Browser, site: Site, pages: Pages) -> None:
     ids=lambda each: "-".join(each),
 )
 def test_features_and_limits_that_lack(browser: Browser, pages: Pages, without: list[str]) -> None:
-    site = Site(pages().folder, LACKS % without)
+    site = Site(pages(tiles=True).folder, LACKS % without)
     try:
         who = "without " + " ".join(without)
         about = browser.run(who, OPEN, {"url": site.url, "target": "webgpu"})
         assert about["target"] == "webgpu"
         got = browser.run(who, WRITE, {"prompt": PROMPT, "options": {"maxNewTokens": 24}})
-        assert got["ids"] == list(pages().model.generate(PROMPT, max_new_tokens=24).ids)
+        assert got["ids"] == list(pages(tiles=True).model.generate(PROMPT, max_new_tokens=24).ids)
         browser.run(who, "await it.context.close();")
     finally:
         site.close()
@@ -90,7 +90,7 @@ WHY = {"gpu": "this browser has no WebGPU", "adapter": "no GPU that it would use
 def test_a_browser_without_webgpu(
     browser: Browser, pages: Pages, gpu: str, more: tuple[str, ...]
 ) -> None:
-    site = Site(pages().folder, "\n".join(WITHOUT[each] for each in (gpu, *more)))
+    site = Site(pages(tiles=True).folder, "\n".join(WITHOUT[each] for each in (gpu, *more)))
     try:
         who = " ".join((gpu, *more))
         about = browser.run(who, OPEN, {"url": site.url, "target": "auto"})
@@ -100,7 +100,7 @@ def test_a_browser_without_webgpu(
             "threads" in more
         )
         got = browser.run(who, WRITE, {"prompt": PROMPT, "options": {"maxNewTokens": 24}})
-        assert got["ids"] == list(pages().model.generate(PROMPT, max_new_tokens=24).ids)
+        assert got["ids"] == list(pages(tiles=True).model.generate(PROMPT, max_new_tokens=24).ids)
         browser.run(who, "await it.context.close();")
     finally:
         site.close()
@@ -109,7 +109,9 @@ def test_a_browser_without_webgpu(
 @pytest.mark.parametrize("gpu", ["gpu", "adapter", None])
 def test_a_browser_without_simd(browser: Browser, pages: Pages, gpu: str | None) -> None:
     """Only WebGPU can play; without that there is a sentence."""
-    site = Site(pages().folder, "\n".join(WITHOUT[each] for each in (gpu, "simd") if each))
+    site = Site(
+        pages(tiles=True).folder, "\n".join(WITHOUT[each] for each in (gpu, "simd") if each)
+    )
     try:
         code = OPEN if gpu is None else OPEN.replace("return model.about;", "").replace(
             'await load("./", { target });',

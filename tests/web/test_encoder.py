@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from page_kit import LateBrowser, Site
+from page_kit import LateBrowser, Site, export_light
 
 import weft
 from weft.core.errors import ModelError, UsageError
 from weft.hub.box import box_folder
 from weft.models import random_folder
-from weft.web.export import export_web
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from sentences import SENTENCES, minilm_folder
@@ -52,7 +51,7 @@ def test_vectors_are_those_of_python(bert, tmp_path, modes, quant):
     modules = [{"type": f"x.{kind}", "path": path} for kind, path in kinds]
     (bert / "modules.json").write_text(json.dumps(modules))
     model = weft.load(bert, device="cpu", quant=quant)
-    export_web(model, tmp_path / "page")
+    export_light(model, tmp_path / "page")
     texts = [*SENTENCES[:8], "", "word " * 99]
     want = model.embed(texts)
     call = ["node", "--input-type=module", "-e", SCRIPT]
@@ -70,13 +69,13 @@ def test_vectors_are_those_of_python(bert, tmp_path, modes, quant):
 def test_the_search_is_a_folder_that_the_first_visit_does_not_fetch(bert, tmp_path):
     search = weft.load(bert, device="cpu")
     box = weft.load(box_folder(), device="cpu", max_batch=1, context=64)
-    manifest = export_web(box, tmp_path / "page", search=search)
+    manifest = export_light(box, tmp_path / "page", search=search)
     inner = json.loads((tmp_path / "page" / manifest["search"] / "manifest.json").read_text())
     assert (manifest["kind"], inner["kind"]) == ("decoder", "encoder")
     worker = (tmp_path / "page" / "sw.js").read_text()
     assert worker.count("search/") == 1 and "search/manifest.json" in worker
     with pytest.raises(UsageError, match="takes an encoder"):
-        export_web(search, tmp_path / "other", search=search)
+        export_light(search, tmp_path / "other", search=search)
 
 
 def test_a_tokenizer_that_the_page_would_read_otherwise_is_refused(bert, tmp_path):
@@ -85,7 +84,7 @@ def test_a_tokenizer_that_the_page_would_read_otherwise_is_refused(bert, tmp_pat
     split = {"type": "Split", "pattern": {"Regex": "a(?=b)"}, "behavior": "Isolated"}
     path.write_text(json.dumps(data | {"pre_tokenizer": split | {"invert": False}}))
     with pytest.raises(ModelError, match=r"does not have the pre_tokenizer 'a\(\?=b\)'"):
-        export_web(weft.load(bert, device="cpu"), tmp_path / "page")
+        export_light(weft.load(bert, device="cpu"), tmp_path / "page")
 
 
 SEARCH = """
@@ -111,7 +110,7 @@ def test_the_page_of_an_encoder_ranks_as_python_does(
 ) -> None:
     """Nothing but its search is shown, and it is the tab that is open."""
     model = weft.load(bert, device="cpu")
-    export_web(model, tmp_path / "page")
+    export_light(model, tmp_path / "page")
     notes, query = SENTENCES[5:17], "My neighbour bakes bread"
     site = Site(tmp_path / "page")
     try:

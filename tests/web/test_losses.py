@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 from page_device import PLAYER
-from page_kit import Browser, Pages, Site, need
+from page_kit import COUNTED, Browser, Pages, Site, export_light, need
 from test_browser import OPEN, PROMPT, WRITE
 from test_encoder import BERT, SENTENCES, minilm_folder
-from test_web_training import small_page
 
 import weft
 from weft.models import random_folder
-from weft.web.export import export_web
 
 # The software adapter passes for a GPU, so that it is what "auto" takes.
 REAL = """
@@ -43,7 +41,7 @@ if (self.GPUAdapter) {
   };
 }
 """
-# In the midst of a sentence, or of a long prompt.
+# Before step `at`, in the midst of a sentence or of a long prompt.
 LOSE = """
 const worker = page.workers()[0];
 it.lose = (state) => worker.evaluate((state) => {
@@ -54,10 +52,13 @@ if (!it.exposed) await page.exposeFunction("lose", (state) => it.lose(state));
 it.exposed = true;
 const before = await worker.evaluate(() => devices.length);
 const got = await page.evaluate(async ({ prompt, at, state }) => {
-  if (!at) setTimeout(() => lose(state), 20);
-  return await write({ maxNewTokens: 16 }, prompt, async ({ ids }) => {
-    if (ids.length === at) await lose(state);
-  });
+  hold(at);
+  const waits = held();
+  const written = write({ maxNewTokens: 16 }, prompt);
+  await waits;
+  await lose(state);
+  hold(Infinity);
+  return await written;
 }, given);
 const { target, why } = await page.evaluate(() => model.about);
 return { ...got, target, why, lost: await worker.evaluate(() => devices.length) - before };
@@ -67,7 +68,7 @@ LONG = "def fibonacci(n):\n    return n\n\n\n" * 20
 
 @pytest.fixture(scope="module")
 def frail(pages: Pages) -> Iterator[Site]:
-    served = Site(pages().folder, REAL + FRAIL)
+    served = Site(pages().folder, COUNTED + REAL + FRAIL)
     yield served
     served.close()
 
@@ -92,12 +93,12 @@ def test_a_device_that_never_comes_back(browser: Browser, frail: Site, pages: Pa
 def test_devices_lost_again_and_again(browser: Browser, pages: Pages) -> None:
     """While it is filled, twice more in a row in mid-sentence, and in a long prompt."""
     model = pages().model
-    site = Site(pages().folder, REAL + FRAIL.replace("doomed: 0", "doomed: 1"))
+    site = Site(pages().folder, COUNTED + REAL + FRAIL.replace("doomed: 0", "doomed: 1"))
     try:
         browser.run("frail", OPEN, {"url": site.url, "target": "auto"})
         seen = "return await page.workers()[0].evaluate(() => devices.length);"
         assert browser.run("frail", seen) == 2
-        for prompt, at, doomed in ((PROMPT, 5, 2), (LONG, 0, 0)):
+        for prompt, at, doomed in ((PROMPT, 5, 2), (LONG, 1, 0)):
             got = lose(browser, prompt, at, doomed=doomed)
             assert got["ids"] == list(model.generate(prompt, max_new_tokens=16).ids)
             assert (got["lost"], got["target"]) == (1 + doomed, "webgpu")
@@ -148,10 +149,12 @@ process.exit(0);
 """
 
 
-def test_a_training_that_is_lost_says_so_and_starts_anew(tmp_path: Path) -> None:
+def test_a_training_that_is_lost_says_so_and_starts_anew(
+    small_page: tuple[Path, Any],
+) -> None:
     """On WebAssembly, told that it is lost: a GPU in software compiles a step for minutes."""
     need()
-    folder, _ = small_page(tmp_path)
+    folder, _ = small_page
     call = ["node", "--input-type=module", "-e", TRAIN, PLAYER.as_uri(), str(folder)]
     call += [Path(__file__).read_text()[:1500]]
     out = subprocess.run(call, capture_output=True, text=True, timeout=200, check=False)
@@ -179,7 +182,7 @@ return await page.evaluate(async (texts) => {
 def test_a_search_goes_on_where_the_device_was_lost(browser: Browser, tmp_path: Path) -> None:
     encoder = random_folder(tmp_path / "bert", BERT, scale=0.5)
     shutil.copy(minilm_folder() / "tokenizer.json", encoder)
-    export_web(weft.load(encoder, device="cpu"), tmp_path / "page")
+    export_light(weft.load(encoder, device="cpu"), tmp_path / "page")
     site = Site(tmp_path / "page", REAL + FRAIL)
     try:
         browser.run("notes", OPEN, {"url": site.url, "target": "webgpu"})

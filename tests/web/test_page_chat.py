@@ -16,7 +16,7 @@ from conftest import LLAMA
 from hypothesis import Phase, given, settings, strategies as st
 from jinja2.exceptions import TemplateError
 from page_device import PLAYER
-from page_kit import Browser, Site, need
+from page_kit import Browser, Site, export_light, need
 
 import weft
 from weft.core.errors import ModelError
@@ -26,7 +26,6 @@ from weft.models.text.chat_worker import handle, make_environment
 from weft.models.text.tokenizer import Tokenizer
 from weft.models.weights.random_weights import random_folder
 from weft.web import chat
-from weft.web.export import export_web
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from model_zoo import write_tokenizer
@@ -217,7 +216,7 @@ def talking(tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = random_folder(folder, LLAMA, seed=5)
     model = weft.load(path, device="cpu", max_batch=1)
     site = tmp_path_factory.mktemp("site") / "page"
-    manifest = export_web(model, site)
+    manifest = export_light(model, site)
     assert manifest["chat"] is True
     messages, turns = [{"role": "system", "content": "Be brief."}], []
     for said in SAID:
@@ -269,7 +268,7 @@ console.log(text);
 def test_box_chat_answers_in_a_page(tmp_path: Path) -> None:
     """Its packed weights and its template work there as they are shipped."""
     need()
-    assert export_web(weft.load("box-chat", device="cpu"), tmp_path / "page")["chat"] is True
+    assert export_light(weft.load("box-chat", device="cpu"), tmp_path / "page")["chat"] is True
     script = tmp_path / "talk.mjs"
     code = BOX_CHAT.replace("PLAYER", json.dumps(str(PLAYER / "node.js")))
     script.write_text(code.replace("FOLDER", json.dumps(str(tmp_path / "page"))))
@@ -391,6 +390,6 @@ def test_a_page_that_cannot_chat_says_why(tmp_path: Path) -> None:
         shutil.copy(box_folder() / name, tmp_path)
     (tmp_path / "chat_template.jinja").write_text("{% include 'other' %}")
     model = weft.load(random_folder(tmp_path, LLAMA), device="cpu", max_batch=1)
-    manifest = export_web(model, tmp_path / "page")
+    manifest = export_light(model, tmp_path / "page")
     assert manifest["chat"] == "a page cannot play the chat template: it has no Include of Jinja"
     assert not (tmp_path / "page" / "chat.json").exists()

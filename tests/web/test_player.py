@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from page_device import PLAYER, PageDevice, environment
-from page_kit import MODULES, Pages, need
+from page_kit import MODULES, Pages, export_light, need
 
 from weft import load
 from weft.backends import registry
@@ -21,7 +21,6 @@ from weft.conform.models import CONFIGS
 from weft.conform.report import LEVELS, Report, run_checks
 from weft.hub.box import box_folder
 from weft.models.weights.random_weights import random_folder
-from weft.web.export import export_web
 
 # Of each level some checks: pipelines take SwiftShader seconds. Of models: llama in float32 and
 # float16, training.
@@ -117,7 +116,7 @@ SLOW_PLAYS += [("webgpu", form) for form in FORMS[1:] + SLOW_FORMS]
 )
 def test_every_form_writes_the_cpus_text(pages: Pages, target: str, form: Any) -> None:
     need(*(["webgpu"] if target == "webgpu" else []))
-    page = pages(**form)
+    page = pages(tiles=(target, form) in SLOW_PLAYS, **form)
     given = [str(PLAYER), str(MODULES), str(page.folder), target, PROMPT]
     node = [str(shutil.which("node")), "--input-type=module", "-e", WRITE, *given]
     out = subprocess.run(node, env=environment(), capture_output=True, text=True, timeout=200)
@@ -171,7 +170,7 @@ def test_what_goes_back_to_no_earlier_row(tmp_path: Path, family: str) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(box_folder() / name, folder)
     model = load(folder, device="cpu", context=64, max_batch=1)
-    export_web(model, tmp_path / "page")
+    export_light(model, tmp_path / "page")
     prompts = [list(range(1, 20)), [*range(1, 9), 40, 41], [*range(1, 9), 40, 41, 42]]
     given = [str(PLAYER), str(tmp_path / "page"), json.dumps(prompts)]
     node = [str(shutil.which("node")), "--input-type=module", "-e", TURNS, *given]

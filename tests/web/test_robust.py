@@ -70,7 +70,7 @@ def test_downloads_survive_or_say_what_to_do() -> None:
 
 
 def test_selftest_passes_and_finds_a_wrong_kernel(pages: Pages) -> None:
-    folder = pages().folder
+    folder = pages(tiles=True).folder
     seen = node("selftest.mjs", folder)
     assert seen["ok"] and seen["target"] == "wasm" and not seen["untested"]
     assert len(seen["kernels"]) > 20 and all(

@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 from page_device import PLAYER
 from page_kit import MODULES, Browser, Pages, Site, need
+from rows import few
+
+HERE = Path(__file__).parent
+CHECK = "tsc -p jsconfig.json"  # what `npm run types` does
 
 
 @pytest.fixture
@@ -33,8 +37,13 @@ def run(command: list[str], at: Path) -> str:
 
 
 def test_types(source: Path) -> None:
+    """With what a caller may write (declared.ts): the declarations are those of the source."""
     need("typescript", "@webgpu/types", "@types/node")
-    run(["npm", "run", "types"], source)
+    assert json.loads((PLAYER / "package.json").read_text())["scripts"]["types"] == CHECK
+    shutil.copy(HERE / "declared.ts", source)
+    config = {"extends": "./jsconfig.json", "include": ["*.js", "declared.ts"]}
+    (source / "declared.json").write_text(json.dumps(config))
+    tool("tsc", "-p", "declared.json", at=source)
 
 
 def test_lint(source: Path) -> None:
@@ -44,7 +53,6 @@ def test_lint(source: Path) -> None:
 
 # -- as a package ---------------------------------------------------------------------------------
 
-HERE = Path(__file__).parent
 USE = """
 import { load } from "weft-ml";
 const model = await load("./folder/", { target: "wasm" });
@@ -104,26 +112,18 @@ CONSUMERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def test_types_of_the_package(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("consumer", few(CONSUMERS, "Node", "an old target"))
+def test_types_of_the_package(consumer: str, source: Path, tmp_path: Path) -> None:
     """The folder is what npm installs from a clone; nothing but itself is needed to compile."""
     need("typescript")
     (tmp_path / "app" / "node_modules").mkdir(parents=True)
     shutil.copytree(source, tmp_path / "app" / "node_modules" / "weft-ml")
     shutil.copy(HERE / "consumer.ts", tmp_path / "app")
     (tmp_path / "app" / "package.json").write_text('{"type": "module"}')
-    for options in CONSUMERS.values():
-        about = {"noEmit": True, "skipLibCheck": False, **options}
-        config = {"compilerOptions": about, "include": ["consumer.ts"]}
-        (tmp_path / "app" / "tsconfig.json").write_text(json.dumps(config))
-        tool("tsc", "-p", ".", at=tmp_path / "app")
-
-
-def test_declarations_are_those_of_the_source(source: Path) -> None:
-    need("typescript", "@webgpu/types", "@types/node")
-    shutil.copy(HERE / "declared.ts", source)
-    config = {"extends": "./jsconfig.json", "include": ["*.js", "declared.ts"]}
-    (source / "declared.json").write_text(json.dumps(config))
-    tool("tsc", "-p", "declared.json", at=source)
+    about = {"noEmit": True, "skipLibCheck": False, **CONSUMERS[consumer]}
+    config = {"compilerOptions": about, "include": ["consumer.ts"]}
+    (tmp_path / "app" / "tsconfig.json").write_text(json.dumps(config))
+    tool("tsc", "-p", ".", at=tmp_path / "app")
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_bundles_run(bundler: str, app: Path, pages: Pages, browser: Browser) ->
     dist = app / "dist"
     if bundler != "vite":
         shutil.copy(app / "index.html", dist)
-    shutil.copytree(pages().folder, dist / "folder")
+    shutil.copytree(pages(tiles=True).folder, dist / "folder")
     site = Site(dist)
     try:
         go = "await page.goto(given); await page.waitForFunction(() => document.title === 'done');"
@@ -146,4 +146,4 @@ def test_bundles_run(bundler: str, app: Path, pages: Pages, browser: Browser) ->
         ids = browser.run(bundler, "return await page.evaluate(() => ids);")
     finally:
         site.close()
-    assert ids == list(pages().model.generate("def fibonacci(n):", max_new_tokens=16).ids)
+    assert ids == list(pages(tiles=True).model.generate("def fibonacci(n):", max_new_tokens=16).ids)

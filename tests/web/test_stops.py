@@ -75,6 +75,23 @@ return await load("./", how).catch((error) => error.name);
     assert got == "AbortError"
 
 
+@pytest.mark.parametrize("visitor", ["webgpu"], indirect=True)
+def test_a_lost_device_is_not_noticed(visitor: Any, pages: Pages) -> None:
+    got = visitor(
+        """
+hold(5);
+const waits = held();
+const written = write({ maxNewTokens: 24 }, given);
+await waits;
+await model.call("lose", {});
+hold(Infinity);
+return await written;""",
+        PROMPT,
+    )
+    want = pages().model.generate(PROMPT, max_new_tokens=24)
+    assert (got["ids"], got["text"]) == (list(want.ids), want.text)
+
+
 def test_a_model_that_is_closed_says_so(browser: Browser, site: Site) -> None:
     browser.run("closing", OPEN, {"url": site.url, "target": "wasm"})
     got = browser.run(

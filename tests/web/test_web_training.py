@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from forced_kit import PLACES, play_at
 from page_kit import LateBrowser, need
+from training_kit import CHOSEN, STEPS
 
 import weft
 from weft.backends import registry
-from weft.hub.box import box_folder
-from weft.importers.hf_config import Fields
 from weft.models.weights import adapters
-from weft.models.weights.writing import write_model
-from weft.training.model import config_of, fresh_weights
-from weft.training.prepare import new_config
-from weft.training.settings import ModelSettings, TrainSettings
 from weft.training.step import make_optimizer, make_step
 from weft.training.tokens import Batches
-from weft.web.export import export_decoder
-from weft.web.training import LORA, SCRATCH, Training, training
+from weft.web.training import Training, training
 
-STEPS = 20
-SMALL = TrainSettings(batch=2, context=16, steps=STEPS)
-CHOSEN = {
-    "scratch": replace(SCRATCH, train=SMALL, model=ModelSettings(hidden=16, layers=1, heads=2)),
-    "lora": replace(LORA, train=SMALL, optimizer=replace(LORA.optimizer, lr=0.02)),
-}
 TRAIN = """
 const { Trainer } = await js("trainer.js");
 const it = await Trainer.beside(model, model.store.inside(given.kind), model.options);
@@ -43,24 +30,6 @@ for await (const { ids } of it.generate("def ", { maxNewTokens: 8 })) written.pu
 const played = { kind: it.device.kind, losses, files, written };
 """
 SLOW = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, weft.models.run.model.Decoder]:
-    return small_page(tmp_path_factory.mktemp("small"))
-
-
-def small_page(root: Path) -> tuple[Path, weft.models.run.model.Decoder]:
-    """A page of a tiny model that trains both kinds, in small batches."""
-    folder, base = root / "page", root / "tiny"
-    raw = new_config(ModelSettings(hidden=32, layers=1, heads=2), 2048, 64, 0)
-    config = config_of(Fields(raw, "tiny"))
-    folder.mkdir()
-    base.mkdir()
-    write_model(base, config, raw, box_folder(), fresh_weights(config, 1))
-    model = weft.load(base, device="cpu", context=32, max_batch=1)
-    export_decoder(model, folder, [training(model, k, s) for k, s in CHOSEN.items()])
-    return folder, model
 
 
 def cpu_losses(it: Training, ids: list[int]) -> tuple[list[float], dict[str, np.ndarray]]:
@@ -81,10 +50,10 @@ def cpu_losses(it: Training, ids: list[int]) -> tuple[list[float], dict[str, np.
     "place", [pytest.param(p, marks=[] if p == "node-wasm" else SLOW) for p in PLACES]
 )
 def test_the_page_trains_as_the_cpu_does(
-    place: str, kind: str, page, tmp_path: Path, late_browser: LateBrowser
+    place: str, kind: str, small_page, tmp_path: Path, late_browser: LateBrowser
 ) -> None:
     need()
-    folder, model = page
+    folder, model = small_page
     text = (Path(__file__).read_text(encoding="utf-8"))[:1500]
     given = {"kind": kind, "text": text, "steps": STEPS}
     got = play_at(place, folder, TRAIN, given, late_browser)

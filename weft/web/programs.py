@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.backends import wgsl
-from weft.backends.llvm import wasm
+from weft.backends.llvm import LlvmTarget, wasm
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel
 from weft.program.program import Dispatch, Program
@@ -70,11 +70,11 @@ def shared_arguments(kernel: Kernel, step: Dispatch) -> frozenset[int]:
 
 
 def webassembly(
-    programs: Mapping[str, Program], caps: Caps
+    programs: Mapping[str, Program], caps: Caps, modules: Mapping[str, LlvmTarget] = MODULES
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Programs by name, and the modules that have their kernels, one plain and one with relaxed
-    instructions. A step's code is the number n of the export k<n>. `modules` gives the first free
-    address of each, and the position of the flags in its memory."""
+    """Programs by name, and the modules that have their kernels: by default one plain and one with
+    relaxed instructions. A step's code is the number n of the export k<n>. "modules" gives the
+    first free address of each, and the position of the flags in its memory."""
     numbers: dict[str, int] = {}
     kernels: list[Kernel] = []
     made = {}
@@ -91,7 +91,7 @@ def webassembly(
                 kernels.append(program.kernels[step.kernel])
             codes.append(numbers[digest])
         made[name] = _head(program) | {"code": codes}
-    modules = {name: wasm.compile_module(kernels, caps, target) for name, target in MODULES.items()}
-    about = {n: [wasm.BASE + m.constants, m.flags] for n, m in modules.items()}
+    linked = {n: wasm.compile_module(kernels, caps, target) for n, target in modules.items()}
+    about = {n: [wasm.BASE + m.constants, m.flags] for n, m in linked.items()}
     meta = {"target": "wasm", "programs": made, "modules": about, "scratch": caps.scratch_bytes}
-    return meta, {name: module.code for name, module in modules.items()}
+    return meta, {name: module.code for name, module in linked.items()}
