@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -19,6 +20,16 @@ os.environ.setdefault("WEFT_VERIFY", "graphs")  # every pass of the compiler giv
 # interrupt would wait for ever. A handler of Python's is not inherited, so children begin afresh.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+gc.disable()  # of what collecting makes, nothing is garbage
+
+
+def pytest_collection_finish() -> None:
+    """14,000 tests and PyTorch are a million objects that every collection would walk through."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def weft(
     """Runs the command in a process of its own, `env` added to its environment."""
     command = [sys.executable, "-c", "from weft.cli.main import main; main()", *args]
     more = {**os.environ, **(env or {})}
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=120, env=more)
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=240, env=more)
 
 
 def failed(result: subprocess.CompletedProcess[bytes], status: int = 1) -> str:

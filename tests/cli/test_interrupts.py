@@ -58,7 +58,7 @@ def fine(status: int | None, out: str, said: str) -> None:
 
 def at_import(number: int, *args: str) -> int:
     command = [sys.executable, "-c", AT_IMPORT, str(number), *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     fine(done.returncode, done.stdout, done.stderr)
     return done.returncode
 
@@ -86,7 +86,7 @@ def test_an_interrupt_some_time_after_the_start(part: int) -> None:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         timer = threading.Timer((part * 4 + step) * 0.02, process.send_signal, [signal.SIGINT])
         timer.start()
-        out, said = process.communicate(timeout=120)
+        out, said = process.communicate(timeout=240)
         timer.join()
         fine(process.returncode, out, said)
 

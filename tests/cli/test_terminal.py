@@ -34,7 +34,7 @@ def on_terminal(*args: str, code: str = MAIN, env: Mapping[str, str] | None = No
         pass
     os.close(ours)
     text = written.decode(errors="replace").replace("\r\n", "\n")
-    assert process.wait(timeout=60) == 0, text
+    assert process.wait(timeout=240) == 0, text
     return text
 
 

@@ -163,7 +163,7 @@ def _known(words: list[str]) -> None:
         assert {*words[2:]} <= DEBIAN
         return
     tool = Path(sys.executable).with_name(words[0])
-    subprocess.run([str(tool), *words[1:], "--help"], check=True, capture_output=True, timeout=60)
+    subprocess.run([str(tool), *words[1:], "--help"], check=True, capture_output=True, timeout=240)
 
 
 def refused(call: Any, *given: Any, **named: Any) -> str:

@@ -36,7 +36,7 @@ def test_turns_as_json(folder: Path) -> None:
     options = ["--device", "cpu", "--json", "--max-new-tokens", "5", "--system", "Be brief."]
     command = [sys.executable, "-c", "from weft.cli.main import main; main()", "chat", str(folder)]
     done = subprocess.run(
-        [*command, *options], input=b"the fox\nand a weft\n\n", capture_output=True, timeout=120
+        [*command, *options], input=b"the fox\nand a weft\n\n", capture_output=True, timeout=240
     )
     assert done.returncode == 0, done.stderr.decode()
     first, second = map(json.loads, done.stdout.decode().splitlines())
@@ -57,7 +57,7 @@ def test_turns_as_json(folder: Path) -> None:
 def test_without_a_template_it_is_one_line(folder: Path) -> None:
     (folder / "chat_template.jinja").unlink()
     command = [sys.executable, "-c", "from weft.cli.main import main; main()", "chat", str(folder)]
-    done = subprocess.run([*command, "--json"], input=b"hi\n", capture_output=True, timeout=120)
+    done = subprocess.run([*command, "--json"], input=b"hi\n", capture_output=True, timeout=240)
     assert done.returncode in (1, 2) and done.stdout == b""
     assert b"Traceback" not in done.stderr and b"template" in done.stderr
 

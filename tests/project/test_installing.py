@@ -142,7 +142,7 @@ def _said(site: Path) -> list[str]:
     env = {**os.environ, "PYTHONPATH": str(site)}
     command = [sys.executable, "-S", "-c", PRINT]
     done = subprocess.run(
-        command, env=env, cwd=site.parent, capture_output=True, text=True, timeout=60
+        command, env=env, cwd=site.parent, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

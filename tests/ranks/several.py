@@ -40,7 +40,7 @@ def together(count: int, file: str, case: str, **env: str) -> tuple[int, str, st
         f"m = u.module_from_spec(s); s.loader.exec_module(m); m.{case}()"
     )
     process = started(count, "-c", code, **env)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     return process.returncode, out, err
 
 

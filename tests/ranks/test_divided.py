@@ -301,8 +301,9 @@ def case_lost() -> None:
 def test_a_lost_rank_ends_all_in_seconds(how: str, expected: int, tmp_path: Path) -> None:
     folder = random_folder(tmp_path, {**CONFIGS["llama"], "max_position_embeddings": 64})
     began, work = time.monotonic(), json.dumps([str(folder), how])
-    status, _, err = together(2, __file__, "case_lost", WORK=work, WEFT_PATIENCE="3")
-    assert status == expected and time.monotonic() - began < 60, err
+    patience = "3" if how == "SIGSTOP" else "20"  # a busy machine is silent for 3 s
+    status, _, err = together(2, __file__, "case_lost", WORK=work, WEFT_PATIENCE=patience)
+    assert status == expected and time.monotonic() - began < 200, err
     if how == "SIGSTOP":
         assert "rank 1 on" in err and "said nothing for 3 s" in err
 
@@ -344,7 +345,7 @@ def test_a_server_on_two_ranks(parallel: str, tmp_path: Path) -> None:
             if not again:
                 os.kill(followers(box)[0], signal.SIGKILL)
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
         assert process.returncode == 0 and "starting again, 1 of 1" in err, err
     finally:
         process.kill()
@@ -367,7 +368,7 @@ def test_a_silent_machine_is_503_and_then_the_end(tmp_path: Path) -> None:
         status, answer, _ = server.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 9})
         assert status == 503 and time.monotonic() - began < 100, answer
         assert "machine of this server was lost" in answer["error"]["message"]
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
         assert process.returncode == LOST and "said nothing for 3 s" in err
     finally:
         process.kill()
@@ -380,7 +381,7 @@ def test_what_the_command_refuses() -> None:
         "--split is for layers"), (["--split", "5,3"], "the split is 5,3"),
     ):  # fmt: skip
         line = ["-m", "weft", "run", "x", "--device", "cpu", "--max-new-tokens", "1", *words]
-        _, err = (process := started(2, *line)).communicate(timeout=60)
+        _, err = (process := started(2, *line)).communicate(timeout=240)
         assert process.returncode == 2 and said in err
 
 
@@ -389,7 +390,7 @@ def test_what_the_command_refuses() -> None:
 def test_the_benchmark_writes_the_same_in_every_case() -> None:
     line = [sys.executable, "-m", "weft", "bench", "divided", "--json", "--repeats", "1"]
     line += ["--max-new-tokens", "2", "--layers", "2", "--width", "128"]
-    made = subprocess.run(line, env=environment(), text=True, capture_output=True, timeout=200)
+    made = subprocess.run(line, env=environment(), text=True, capture_output=True, timeout=240)
     assert made.returncode == 0, made.stderr
     results = json.loads(made.stdout)["results"]
     assert len(results) == 4

@@ -260,7 +260,7 @@ def test_a_killed_rank_costs_no_bit(text: Path, one: Path, tmp_path: Path) -> No
     run = tmp_path / "run"
     began = time.monotonic()
     status, _ = trained(2, text, run, kill=4)
-    assert status == 9 and time.monotonic() - began < 60
+    assert status == 9 and time.monotonic() - began < 200
     assert [p.name for p in ck.found(run)] == ["step-000002"]
     status, err = trained(2, text, run, resume=True)
     assert status == 0, err
@@ -290,7 +290,7 @@ def launched(folder: Path, text: Path, steps: int, *options: str) -> subprocess.
 
 def waited(run: Path, count: int) -> None:
     """Until a run has so many checkpoints."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 240
     while not any(p.name >= ck.name_of(count) for p in ck.found(run)):
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -311,11 +311,11 @@ def test_launch_starts_again_where_a_rank_was_lost(text: Path, tmp_path: Path) -
             break
     assert "a rank was lost (status 9); starting again, 1 of 1" in said
     process.send_signal(signal.SIGTERM)  # reaches the ranks as Ctrl-C: rank 0 saves
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode == 130
 
 
 def test_launch_refuses_names_that_are_options(tmp_path: Path, text: Path) -> None:
     process = launched(tmp_path, text, 1, "--hosts", "red,-x")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 2 and "'-x' is no name of a machine" in err

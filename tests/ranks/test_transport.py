@@ -49,7 +49,7 @@ def case_one_to_one() -> None:
                 assert got.dtype == want.dtype and got.shape == want.shape
                 assert got.tobytes() == want.tobytes()
     for sent in under_way:
-        sent.wait(20)
+        sent.wait(240)
     ranks.finish()
 
 
@@ -154,7 +154,7 @@ def test_what_arrives_is_what_was_sent(case: str, count: int) -> None:
 def test_a_deadline_ends_a_wait_and_the_others_with_it() -> None:
     began = time.monotonic()
     status, _, err = together(2, __file__, "case_deadline")
-    assert status == 7 and time.monotonic() - began < 100
+    assert status == 7 and time.monotonic() - began < 200
     assert "receiving from rank 1 on " in err and "took more than 0.5 s" in err
 
 
@@ -170,7 +170,7 @@ def test_frames_that_are_not_ours_or_too_large_are_refused() -> None:
 def test_a_killed_rank_ends_the_others_at_once() -> None:
     began = time.monotonic()
     status, _, _ = together(2, __file__, "case_killed")
-    assert status == 9 and time.monotonic() - began < 100
+    assert status == 9 and time.monotonic() - began < 200
 
 
 @needs_mpi

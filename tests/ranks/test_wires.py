@@ -75,7 +75,7 @@ def test_a_slow_wire_changes_no_bit(network: Network, text: Path, tmp_path: Path
     file = written(tmp_path, text, STEPS)
     network.delay, before = 0.005, network.frames
     try:
-        _, err = (process := launched(network, file)).communicate(timeout=200)
+        _, err = (process := launched(network, file)).communicate(timeout=240)
     finally:
         network.delay = 0.0
     assert process.returncode == 0, err
@@ -108,7 +108,7 @@ def test_a_cut_wire_is_noticed_and_the_run_goes_on(
             time.sleep(0.01)
         noticed = time.monotonic() - cut
         network.cut, network.delay = False, 0.0
-        assert process.wait(timeout=120) == 0, said
+        assert process.wait(timeout=240) == 0, said
         reader.join(5)
     finally:
         network.cut, network.delay = False, 0.0
@@ -140,7 +140,7 @@ def test_a_divided_model_on_a_slow_wire(network: Network, parallel: str, tmp_pat
     network.delay, before = 0.002, network.frames
     words = ["--parallel", parallel, "--max-new-tokens", "20", "--repetition-penalty", "1"]
     try:
-        out, err = (process := running(network, tmp_path, *words)).communicate(timeout=200)
+        out, err = (process := running(network, tmp_path, *words)).communicate(timeout=240)
     finally:
         network.delay = 0.0
     assert process.returncode == 0, err
@@ -155,7 +155,7 @@ def test_a_wire_cut_under_a_divided_model_is_noticed(network: Network, tmp_path:
     try:
         assert process.stdout.read(1)  # it writes
         network.cut, cut = True, time.monotonic()
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
         noticed = time.monotonic() - cut
     finally:
         network.cut, network.delay = False, 0.0

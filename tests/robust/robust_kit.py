@@ -69,7 +69,7 @@ def weft(
     """The command in a process of its own."""
     command = [sys.executable, "-c", "from weft.cli.main import main; main()", *args]
     return subprocess.run(
-        command, input=stdin, capture_output=True, timeout=120, env={**os.environ, **(env or {})}
+        command, input=stdin, capture_output=True, timeout=240, env={**os.environ, **(env or {})}
     )
 
 

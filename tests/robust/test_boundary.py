@@ -211,7 +211,7 @@ def test_the_command_can_be_interrupted_while_it_starts(tmp_path: Path) -> None:
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
         "from weft.cli.start import main; main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode in (-2, 130) and not done.stderr
 
 

@@ -28,7 +28,7 @@ def render(source: str) -> str:
 
 def script(text: str, **options: object) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-c", textwrap.dedent(text)]
-    return subprocess.run(command, capture_output=True, timeout=120, **options)  # type: ignore
+    return subprocess.run(command, capture_output=True, timeout=240, **options)  # type: ignore
 
 
 # -- time and memory ------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def in_a_child(docs: list[Doc]) -> list[list[float]]:
     here = str(Path(__file__).parent)
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {here!r}){CHILD}"],
-        input=sent, capture_output=True, text=True, timeout=120,
+        input=sent, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, (len(found), done.stderr[-2000:])

@@ -48,7 +48,7 @@ def play(scene: str, tmp_path: Path, *args: str, cache: bool = False) -> str:
     script = PROLOGUE + textwrap.dedent(scene)
     done = subprocess.run(
         [sys.executable, "-c", script, *args],
-        env=env, capture_output=True, text=True, timeout=120, check=False,
+        env=env, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -53,7 +53,7 @@ def run_args(folder: Path, tokens: int) -> tuple[str, ...]:
 
 def interrupted(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 130, (process.returncode, err)
     assert err.decode().splitlines()[-1] == "weft: interrupted" and b"Traceback" not in err
     assert len(err.decode().strip().splitlines()) == 1, err
@@ -110,7 +110,7 @@ def test_tests_of_interrupts_pass_where_interrupts_are_ignored() -> None:
     args = ("-m", "pytest", "-q", "--timeout=60", __file__, "-k", "middle_of_a_text or usable")
     done = subprocess.run(
         [sys.executable, "-c", ignoring, *args], cwd=Path(__file__).parents[2],
-        capture_output=True, timeout=200,
+        capture_output=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0 and b"2 passed" in done.stdout, done.stdout
 
@@ -128,7 +128,7 @@ def test_a_reader_that_leaves(folder: Path, line: str) -> None:
     process.stdout.read(1)
     process.stdout.close()
     err = process.stderr.read()
-    assert process.wait(60) in (0, 1) and b"Traceback" not in err and b"Exception" not in err, err
+    assert process.wait(240) in (0, 1) and b"Traceback" not in err and b"Exception" not in err, err
 
 
 def test_a_reader_that_was_never_there(folder: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_reader_that_was_never_there(folder: Path) -> None:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         err = process.stderr.read()
-        assert process.wait(60) == 1 and b"Exception" not in err and b"Traceback" not in err, err
+        assert process.wait(240) == 1 and b"Exception" not in err and b"Traceback" not in err, err
 
 
 def test_a_terminal_without_unicode(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_full_disk_for_output(folder: Path) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full")
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([*RUN, "devices"], stdout=full, stderr=subprocess.PIPE, timeout=60)
+        done = subprocess.run([*RUN, "devices"], stdout=full, stderr=subprocess.PIPE, timeout=240)
     assert done.returncode == 1 and b"Traceback" not in done.stderr
     assert b"No space left" in done.stderr and len(done.stderr.splitlines()) == 1
 
@@ -159,7 +159,7 @@ def test_a_full_disk_for_output(folder: Path) -> None:
 def test_closed_streams(folder: Path) -> None:
     line = '"$@" >&- 2>&- <&-'
     for args, status in ((run_args(folder, 3), 0), (("run", str(folder), "-"), 2)):
-        done = subprocess.run(["sh", "-c", line, "sh", *RUN, *args], timeout=60)
+        done = subprocess.run(["sh", "-c", line, "sh", *RUN, *args], timeout=240)
         assert done.returncode == status
 
 
@@ -206,7 +206,7 @@ def test_a_disk_that_fills_up(folder: Path, tmp_path: Path) -> None:
         ["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *RUN, *run_args(folder, 3)],
         env={**os.environ, "WEFT_CACHE": str(tmp_path)},
         capture_output=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0 and done.stdout, done.stderr
     whole_files_only(tmp_path)
@@ -231,7 +231,7 @@ def test_cold_starts_side_by_side(folder: Path, tmp_path: Path) -> None:
     together = [start(*run_args(folder, 8), "--json", cache=tmp_path) for _ in range(2)]
     answers = set()
     for process in together:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=240)
         assert process.returncode == 0, err
         answers.add(tuple(json.loads(out)["ids"]))
     assert len(answers) == 1

@@ -106,7 +106,7 @@ class Listening:
     ) -> tuple[int, Any, Mapping[str, str]]:
         """Status, JSON (or text) and headers of one request."""
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        connection = HTTPConnection(self.host, self.port, timeout=60)
+        connection = HTTPConnection(self.host, self.port, timeout=240)
         try:
             connection.request(method, path, data, dict(headers or {}))
             answer = connection.getresponse()
@@ -169,12 +169,12 @@ def threaded(make: Callable[[], tuple[App, T]]) -> Iterator[tuple[Threaded, T]]:
 
     thread = threading.Thread(target=asyncio.run, args=(play(),), daemon=True)
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(240)
     try:
         yield made[0]
     finally:
         made[0][0].server.should_exit = True
-        thread.join(30)
+        thread.join(240)
         assert not thread.is_alive(), "the server does not end"
 
 
@@ -194,7 +194,7 @@ def failing(server: Running, error: Exception) -> Iterator[None]:
         runner.rows, runner.prefill = real  # type: ignore[method-assign]
 
 
-def until(found: Callable[[], bool], seconds: float = 20) -> None:
+def until(found: Callable[[], bool], seconds: float = 240) -> None:
     """Waits for something, not for ever."""
     end = time.monotonic() + seconds
     while not found():
@@ -226,7 +226,7 @@ def routing(
 @contextlib.contextmanager
 def stream(to: Listening, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
     """The response of a stream, to be read line by line."""
-    connection = HTTPConnection(to.host, to.port, timeout=60)
+    connection = HTTPConnection(to.host, to.port, timeout=240)
     connection.request("POST", path, json.dumps({**body, "stream": True}).encode())
     try:
         yield connection.getresponse()

@@ -38,7 +38,7 @@ class Client:
         prompt, seed = self._draw.choice(PROMPTS), self._draw.choice(SEEDS)
         stream = self._draw.random() < 0.6
         body = {"prompt": prompt, "seed": seed, "max_tokens": LENGTH, "stream": stream}
-        connection = HTTPConnection(self._router.host, self._router.port, timeout=60)
+        connection = HTTPConnection(self._router.host, self._router.port, timeout=240)
         with contextlib.closing(connection):
             connection.request("POST", "/v1/completions", json.dumps(body).encode())
             if self._draw.random() < 0.15:
@@ -115,7 +115,7 @@ def test_every_answer_is_whole_or_said_not_to_be(chatty: Path, alone: Decoder) -
             until(lambda: len(router.fleet.ready) == 2, 60)
         stop.set()
         for thread in threads:
-            thread.join(90)
+            thread.join(240)
         seen = sum((client.seen for client in clients), Counter[str]())
         print(f"{kills} kills: {dict(seen)}")
         assert not failures, failures

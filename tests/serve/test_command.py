@@ -22,7 +22,7 @@ from weft.serve.shelf import named
 
 def post(url: str, body: Any) -> Any:
     request = urllib.request.Request(url, json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=240) as answer:
         return json.loads(answer.read())
 
 
@@ -40,9 +40,9 @@ def test_a_signal_lets_answers_end(started: Process) -> None:
     process.send_signal(signal.SIGTERM)
     until(lambda: started.ask("GET", "/health")[1]["status"] == "leaving")
     started.gate.open()
-    asking.join(30)
+    asking.join(240)
     assert got and got[0]["choices"] == whole["choices"]
-    assert process.wait(30) == 0
+    assert process.wait(240) == 0
     assert process.stderr is not None and "Traceback" not in process.stderr.read()
 
 
@@ -62,7 +62,7 @@ def test_killed_and_started_again(started: Process) -> None:
     asking.start()
     until(lambda: answers(started) == 1)
     process.kill()
-    asking.join(30)
+    asking.join(240)
     assert failed  # said, not lost in silence
     process.wait()
     listen("127.0.0.1", int(url.rsplit(":", 1)[1])).close()  # the next server can have its port

@@ -66,7 +66,7 @@ def test_units_wait_for_answers_to_end() -> None:
 def test_systemd_takes_the_unit(unit: str) -> None:
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(DEPLOY / unit)],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     said = [
         line for line in done.stderr.splitlines()

@@ -230,7 +230,7 @@ def status(got: bytes) -> int:
 
 def whole(to: Running, data: bytes) -> bytes:
     """All that comes back until the server closes."""
-    with socket.create_connection((to.host, to.port), timeout=20) as s:
+    with socket.create_connection((to.host, to.port), timeout=240) as s:
         s.sendall(data)
         return b"".join(iter(lambda: s.recv(65536), b""))
 
@@ -304,7 +304,7 @@ def test_a_body_that_ends_where_it_says(server: Running, frame: bytes) -> None:
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_bytes_that_are_no_http(server: Running, data: bytes) -> None:
-    with socket.create_connection((server.host, server.port), timeout=10) as s:
+    with socket.create_connection((server.host, server.port), timeout=240) as s:
         s.sendall(data + b"\r\n\r\n")
     assert server.ask("GET", "/health")[0] == 200
 
@@ -332,7 +332,7 @@ def test_a_client_that_leaves_ends_its_answer(
     wait_idle(server)
     with holding(server, file=tmp_path / "steps") as gate:
         before = cancelled(server)
-        with socket.create_connection((server.host, server.port), timeout=10) as s:
+        with socket.create_connection((server.host, server.port), timeout=240) as s:
             s.sendall(head.encode() + body)
             until(lambda: answers(server) == 4)
             gate.let(2)
@@ -413,7 +413,7 @@ def test_one_that_feeds_keeps_nobody_out(chatty: Path, tmp_path: Path) -> None:
         holding(running, file=tmp_path / "steps") as gate,
         ThreadPoolExecutor(1) as pool,
     ):
-        with socket.create_connection((running.host, running.port), timeout=10) as s:
+        with socket.create_connection((running.host, running.port), timeout=240) as s:
             s.sendall(HEAD.format(len(body)).encode() + body)
             until(lambda: answers(running) == 400)
             short = {"prompt": "y", "max_tokens": 1}

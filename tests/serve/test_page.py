@@ -272,5 +272,5 @@ def test_types() -> None:
     words = [*options.split(), "--moduleResolution", "bundler", "--lib"]
     files = [str(path) for path in FILES.values() if path.suffix == ".js"]
     command = [str(MODULES / ".bin" / "tsc"), *words, "es2023,dom,dom.iterable", *files]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    made = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert made.returncode == 0, made.stdout

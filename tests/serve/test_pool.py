@@ -31,7 +31,7 @@ class Desk:
 
     def __call__(self, item: Any) -> Any:
         self.done.append(item)
-        assert self._let.acquire(timeout=30)
+        assert self._let.acquire(timeout=240)
         if isinstance(item, Exception):
             raise item
         return item * 2
@@ -134,7 +134,7 @@ def test_what_is_being_done_can_be_stopped() -> None:
 
 def asking(to: Running, path: str, body: bytes) -> socket.socket:
     """A client that has asked, and may leave."""
-    s = socket.create_connection((to.host, to.port), timeout=60)
+    s = socket.create_connection((to.host, to.port), timeout=240)
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     s.sendall(head.encode() + body)
     return s

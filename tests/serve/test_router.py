@@ -67,7 +67,7 @@ def request(body: Any) -> bytes:
 @contextlib.contextmanager
 def streaming(to: Listening, body: Any) -> Iterator[Callable[[], HTTPResponse]]:
     """What waits for the response of a stream, which a router has once a word of it came."""
-    connection = HTTPConnection(to.host, to.port, timeout=60)
+    connection = HTTPConnection(to.host, to.port, timeout=240)
     connection.request("POST", TEXT, json.dumps({**body, "stream": True}).encode())
     try:
         yield functools.cache(connection.getresponse)
@@ -231,7 +231,7 @@ def test_an_answer_that_nobody_saw_is_asked_again(two: tuple[Process, Process]) 
             asking = threading.Thread(target=lambda: got.append(made.ask("POST", TEXT, asked)))
             asking.start()
             at_work(two).popen.kill()
-        asking.join(60)
+        asking.join(240)
         assert got[0][0] == 200 and got[0][1]["choices"] == whole
         until(lambda: len(made.fleet.ready) == 1)
         assert "weft_router_retries_total 1.0" in made.ask("GET", "/metrics")[1]
@@ -286,7 +286,7 @@ def test_a_silent_replica_is_given_up(
             asking.start()
             silent = at_work(two)
             silent.popen.send_signal(signal.SIGSTOP)
-        asking.join(60)
+        asking.join(240)
         assert got[0][0] == 200
         assert sorted(r.told()["status"] for r in made.fleet.replicas) == ["silent", "up"]
         silent.popen.send_signal(signal.SIGCONT)
@@ -308,7 +308,7 @@ def test_the_command(server: Running, second: Running) -> None:
     with process("route", server.url, second.url) as made:
         assert made.ask("POST", TEXT, {"prompt": "x", "max_tokens": 1})[0] == 200
         made.popen.send_signal(signal.SIGTERM)
-        assert made.popen.wait(30) == 0
+        assert made.popen.wait(240) == 0
         assert made.popen.stdout is not None and made.popen.stderr is not None
         assert made.popen.stdout.read().count(": up") == 2
         assert "Traceback" not in made.popen.stderr.read()

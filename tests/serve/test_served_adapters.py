@@ -60,7 +60,7 @@ def test_all_at_once(adapted: Running, here: Decoder) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(240)
     texts = set()
     for number, body in enumerate(asked):
         status, answer, _ = got[number]

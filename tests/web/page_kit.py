@@ -20,7 +20,7 @@ import pytest
 from weft.web import export, programs, selftest, server, targets
 
 MODULES = Path(sys.prefix) / "node" / "node_modules"  # where scripts/setup installs
-PATIENCE = 100  # seconds that an answer may take
+PATIENCE = 500  # seconds that an answer may take, on a machine with other work
 BLANK = b"<!doctype html><title>blank</title><link rel=icon href=icon.svg>"
 POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; "
@@ -195,7 +195,7 @@ class Browser:
         assert self._node.stdin
         self._node.stdin.close()
         try:
-            self._node.wait(20)
+            self._node.wait(60)
         except subprocess.TimeoutExpired:
             self._node.kill()
 

@@ -27,7 +27,7 @@ def said(pages: Pages) -> dict[str, Any]:
     script = str(Path(__file__).with_name("asked.mjs"))
     done = subprocess.run(
         ["node", script, str(PLAYER), str(pages().folder)],
-        capture_output=True, text=True, timeout=200,
+        capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

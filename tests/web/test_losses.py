@@ -157,7 +157,7 @@ def test_a_training_that_is_lost_says_so_and_starts_anew(
     folder, _ = small_page
     call = ["node", "--input-type=module", "-e", TRAIN, PLAYER.as_uri(), str(folder)]
     call += [Path(__file__).read_text()[:1500]]
-    out = subprocess.run(call, capture_output=True, text=True, timeout=200, check=False)
+    out = subprocess.run(call, capture_output=True, text=True, timeout=240, check=False)
     assert out.returncode == 0, out.stderr
     got = json.loads(out.stdout)
     gone = "what was trained is gone: start the training again"

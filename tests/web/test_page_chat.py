@@ -42,7 +42,7 @@ def play(chats: list[Any], cases: list[Any]) -> Any:
     need()
     given = json.dumps({"chats": chats, "cases": cases})
     command = ["node", str(Path(__file__).with_name("chat.mjs")), str(PLAYER)]
-    done = subprocess.run(command, input=given.encode(), capture_output=True, timeout=100)
+    done = subprocess.run(command, input=given.encode(), capture_output=True, timeout=240)
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
 
@@ -246,7 +246,7 @@ def test_turns_in_node_are_pythons_and_read_only_what_is_new(talking: Any, tmp_p
     script.write_text(
         code.replace("FOLDER", json.dumps(str(site))).replace("SAID", json.dumps(SAID))
     )
-    done = subprocess.run(["node", str(script)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(["node", str(script)], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert [(t["ids"], t["text"], t["read"]) for t in seen["turns"]] == turns
@@ -272,7 +272,7 @@ def test_box_chat_answers_in_a_page(tmp_path: Path) -> None:
     script = tmp_path / "talk.mjs"
     code = BOX_CHAT.replace("PLAYER", json.dumps(str(PLAYER / "node.js")))
     script.write_text(code.replace("FOLDER", json.dumps(str(tmp_path / "page"))))
-    done = subprocess.run(["node", str(script)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(["node", str(script)], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == (
         "os.path.join(a, *p): Join two or more pathname components, inserting '/' as needed."
@@ -372,7 +372,7 @@ def test_what_leaves_is_what_leaves_in_python(talking: Any, tmp_path: Path) -> N
     script = tmp_path / "slides.mjs"
     code = SLIDES.replace("PLAYER", json.dumps(str(PLAYER / "node.js")))
     script.write_text(code.replace("FOLDER", json.dumps(str(site))))
-    done = subprocess.run(["node", str(script)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(["node", str(script)], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     turns = json.loads(done.stdout)
     talk, starts = Talk(model, "Be brief."), [0]

@@ -119,7 +119,7 @@ def test_every_form_writes_the_cpus_text(pages: Pages, target: str, form: Any) -
     page = pages(tiles=(target, form) in SLOW_PLAYS, **form)
     given = [str(PLAYER), str(MODULES), str(page.folder), target, PROMPT]
     node = [str(shutil.which("node")), "--input-type=module", "-e", WRITE, *given]
-    out = subprocess.run(node, env=environment(), capture_output=True, text=True, timeout=200)
+    out = subprocess.run(node, env=environment(), capture_output=True, text=True, timeout=240)
     assert out.returncode == 0, out.stderr
     want = page.model.generate(PROMPT, max_new_tokens=32)
     assert json.loads(out.stdout) == [target, list(want.ids)]
@@ -141,7 +141,7 @@ def test_threads_in_node(pages: Pages) -> None:
     page = pages()
     given = [str(PLAYER), str(page.folder), PROMPT]
     node = [str(shutil.which("node")), "--input-type=module", "-e", THREADS, *given]
-    out = subprocess.run(node, capture_output=True, text=True, timeout=60)
+    out = subprocess.run(node, capture_output=True, text=True, timeout=240)
     assert out.returncode == 0, out.stderr
     assert json.loads(out.stdout) == [3, list(page.model.generate(PROMPT, max_new_tokens=32).ids)]
 
@@ -174,7 +174,7 @@ def test_what_goes_back_to_no_earlier_row(tmp_path: Path, family: str) -> None:
     prompts = [list(range(1, 20)), [*range(1, 9), 40, 41], [*range(1, 9), 40, 41, 42]]
     given = [str(PLAYER), str(tmp_path / "page"), json.dumps(prompts)]
     node = [str(shutil.which("node")), "--input-type=module", "-e", TURNS, *given]
-    out = subprocess.run(node, env=environment(), capture_output=True, text=True, timeout=200)
+    out = subprocess.run(node, env=environment(), capture_output=True, text=True, timeout=240)
     assert out.returncode == 0, out.stderr
     want = model.generate(prompts, max_new_tokens=6)
     assert json.loads(out.stdout) == [list(g.ids) for g in want]

@@ -24,7 +24,7 @@ def node(script: str, *args: object) -> dict[str, Any]:
     page_kit.need()
     path = Path(__file__).with_name(script)
     command = [str(shutil.which("node")), str(path), str(PLAYER), *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -116,7 +116,7 @@ console.log(JSON.stringify(Object.fromEntries(said)));
     page_kit.need()
     call = ["node", "--input-type=module", "-e", script, PLAYER.as_uri()]
     call += [(pages().folder / "manifest.json").read_text()]
-    out = subprocess.run(call, capture_output=True, text=True, check=True, timeout=100).stdout
+    out = subprocess.run(call, capture_output=True, text=True, check=True, timeout=240).stdout
     seen = json.loads(out)
     assert seen.pop("whole")[0] == "taken"
     assert all(s.startswith("WeftError: manifest.json is damaged") for s, _ in seen.values()), seen

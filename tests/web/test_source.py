@@ -31,7 +31,7 @@ def tool(name: str, *args: str, at: Path) -> str:
 
 def run(command: list[str], at: Path) -> str:
     env = {**os.environ, "NODE_PATH": str(MODULES)}
-    out = subprocess.run(command, cwd=at, env=env, capture_output=True, text=True, timeout=200)
+    out = subprocess.run(command, cwd=at, env=env, capture_output=True, text=True, timeout=240)
     assert out.returncode == 0, out.stdout + out.stderr
     return out.stdout
 

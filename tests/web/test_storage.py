@@ -74,9 +74,10 @@ def renewed(folder: Path) -> None:
 
 def rewritten(path: Path, text: str) -> None:
     """Another text, of a later time in HTTP's dates, which know seconds only."""
-    later = path.stat().st_mtime + 2
-    path.write_text(text)
-    os.utime(path, (later, later))
+    later, new = path.stat().st_mtime + 2, path.with_suffix(".new")
+    new.write_text(text)
+    os.utime(new, (later, later))
+    new.replace(path)  # whoever fetches it meanwhile gets all of one of the two
 
 
 def test_storage_that_is_denied(browser: Browser, pages: Pages, text: str) -> None:
@@ -168,9 +169,8 @@ def test_a_newer_folder_between_visits(browser: Browser, site: Site, folder: Pat
     browser.run(
         "later",
         """
-await page.waitForFunction(async () =>
-  (await caches.keys()).some((name) => name.includes("newer")));
-await new Promise((done) => setTimeout(done, 500));
+await page.waitForFunction(async () => (await caches.keys())
+  .filter((name) => name.startsWith("weft-page")).every((name) => name.includes("newer")));
 """,
     )
     browser.run("later", VISIT, url)
@@ -187,7 +187,8 @@ def test_a_newer_folder_during_the_download(browser: Browser, site: Site, folder
     browser.run("mixed", "await page.goto(given);", f"{site.url}?target=wasm")
     browser.run("mixed", "await page.waitForSelector('body[data-state=failed]');")
     assert "its hash differs" in browser.run("mixed", "return await page.textContent('#error');")
-    (folder / "manifest.json").write_text(new)
+    browser.run("mixed", "await page.evaluate(() => navigator.serviceWorker.ready);")
+    rewritten(folder / "manifest.json", new)
     rewritten(folder / "sw.js", (folder / "sw.js").read_text() + "\n")
     browser.run(
         "mixed",
