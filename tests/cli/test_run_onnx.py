@@ -1,4 +1,4 @@
-"""`weft run-onnx` and `weft explain` of an ONNX file."""
+"""`weft run` and `weft explain` of an ONNX file."""
 
 from __future__ import annotations
 
