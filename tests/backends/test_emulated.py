@@ -10,8 +10,8 @@ import pytest
 import weft
 from weft.backends import registry
 from weft.backends.emulated import EmulatedDevice, build
+from weft.backends.emulated.device import ALIGN, Places
 from weft.backends.emulated.machines import MACHINES
-from weft.backends.emulated.memory import ALIGN, Places
 from weft.conform.check import check_device
 from weft.conform.harness import program_of, run_kernel
 from weft.conform.report import Skip

@@ -18,7 +18,6 @@ import pytest
 from weft.backends.llvm import (
     amd_link,
     amd_object,
-    gpu_compile,
     gpu_target,
     launch,
     offline,
@@ -162,7 +161,7 @@ def test_unknown_architectures() -> None:
 
 def relocatable(arch: str = "gfx90a") -> bytes:
     target = gpu_target(arch)
-    return gpu_compile.compile_object(render_gpu(total(), target), target, "total")
+    return offline.compile_object(render_gpu(total(), target), target, "total")
 
 
 def test_symbol_tables_agree() -> None:
@@ -223,10 +222,10 @@ def test_what_the_linker_refuses() -> None:
     text = render_gpu(total(), target)
     writable = text + "@more = addrspace(1) global i32 7\n"
     with pytest.raises(CompileError, match="writable data"):
-        amd_link.link(gpu_compile.compile_object(writable, target, "total"))
+        amd_link.link(offline.compile_object(writable, target, "total"))
     outside = (
         text.replace("done:\n", "done:\n  store i32 1, ptr addrspace(1) @elsewhere\n")
         + "@elsewhere = external addrspace(1) global i32\n"
     )
     with pytest.raises(CompileError):
-        amd_link.link(gpu_compile.compile_object(outside, target, "total"))
+        amd_link.link(offline.compile_object(outside, target, "total"))

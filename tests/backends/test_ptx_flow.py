@@ -7,7 +7,7 @@ import ptx_flow
 import ptx_text
 import pytest
 
-from weft.backends.llvm import gpu_compile, gpu_target, offline, render_gpu
+from weft.backends.llvm import gpu_target, offline, render_gpu
 from weft.compile.passes import compile_graph
 from weft.core import dtypes as dt
 from weft.tensor.tracing import Spec, trace
@@ -135,9 +135,9 @@ def test_half_of_a_pair_that_nothing_needs_is_written(monkeypatch: pytest.Monkey
     graph = trace(fn, [Spec((4, 5), dt.bfloat16)])
     (kernel,) = compile_graph(graph, case.caps_of(target)).kernels
     text = render_gpu(kernel, target)
-    assert not ptx_flow.unwritten(gpu_compile.assembly(text, target))
-    monkeypatch.setattr(gpu_compile, "_whole_pairs", lambda ptx: ptx)
-    assert ptx_flow.unwritten(gpu_compile.assembly(text, target))
+    assert not ptx_flow.unwritten(offline.assembly(text, target))
+    monkeypatch.setattr(offline, "_whole_pairs", lambda ptx: ptx)
+    assert ptx_flow.unwritten(offline.assembly(text, target))
 
 
 @pytest.mark.parametrize("arch", case.NVIDIA)

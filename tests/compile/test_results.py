@@ -31,9 +31,9 @@ from weft.ops.primitive import Aval
 from weft.templates import affine, registry
 from weft.templates.emit import Emitter
 from weft.templates.loops import traffic
-from weft.transform.cse import cse
 from weft.transform.inline import inline
 from weft.transform.partition import cut_graph
+from weft.transform.prune import cse
 
 DEVICES = ("cpu", "interp:cuda", "vulkan")
 CPU = PRESETS["cpu-avx512"]

@@ -11,11 +11,10 @@ from weft.graph.ir import Graph, toposort
 from weft.ops.evaluate import evaluate
 from weft.ops.graph_listener import as_node, input_node
 from weft.transform import reduce
-from weft.transform.cse import cse
-from weft.transform.dce import dce
 from weft.transform.fold import fold
 from weft.transform.inline import inline
 from weft.transform.join import join_pads
+from weft.transform.prune import cse, dce
 from weft.transform.reduce import split_reductions
 from weft.transform.select_rows_early import select_rows_early
 from weft.transform.sink_reshapes import sink_reshapes

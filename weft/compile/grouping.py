@@ -3,7 +3,7 @@
 A value is *materialised* when it is an anchor, an output, an operand that a template must read
 from memory, or when computing it again for each user would cost more than storing it. Everything
 else is fused into its users. Last, elementwise work that follows an anchor becomes its epilogue,
-and groups are joined where one kernel does their work better (merge, merge_norms, merge_maps).
+and groups are joined where one kernel does their work better (merge).
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 
 from weft.compile import analysis, cuts
 from weft.compile.analysis import base, is_anchor, is_buffer, is_inline, row_bounds
-from weft.compile.merge import merge_dots
-from weft.compile.merge_maps import merge_maps
-from weft.compile.merge_norms import merge_norms
+from weft.compile.merge import bindings, merged
 from weft.compile.refused import Refused
 from weft.core.caps import Caps
 from weft.core.errors import LimitError
@@ -69,22 +67,19 @@ def partition(
         if narrower := grouper.narrower(groups):
             forced |= {id(n): "an anchor writes it in a byte each" for n in narrower}
             continue
-        over = [g for g in groups if _bindings(g) > caps.max_bindings]
+        over = [g for g in groups if bindings(g) > caps.max_bindings]
         points = [grouper.cut_points(g, caps.max_bindings) for g in over]
         for group, found in zip(over, points):
-            if not found and _bindings(group) > max(most, caps.max_bindings):
+            if not found and bindings(group) > max(most, caps.max_bindings):
                 raise LimitError(
-                    f"{group.name} needs {_bindings(group)} buffers, {caps.name} allows "
+                    f"{group.name} needs {bindings(group)} buffers, {caps.name} allows "
                     f"{max(most, caps.max_bindings)} per kernel"
                 )
         if not any(points):
-            return Partition(grouper.merged(groups), grouper.reason)
+            groups = merged(groups, caps, grouper.users, grouper.is_root)
+            return Partition(groups, grouper.reason)
         why = "to stay within the buffers a kernel may use"
         forced |= {id(n): why for found in points for n in found}
-
-
-def _bindings(group: Group) -> int:
-    return len(group.inputs) + len(group.outputs)
 
 
 class _Grouper:
@@ -241,17 +236,12 @@ class _Grouper:
             self.reason.pop(key)
         return found
 
-    def merged(self, found: list[Group]) -> list[Group]:
-        """The groups, joined where one kernel does their work better."""
-        found = merge_dots(found, self.caps, self.users, self._is_root)
-        return merge_maps(merge_norms(found, self.caps, self._is_root), self.caps)
-
     def narrower(self, groups: list[Group]) -> list[Node]:
         """Bytes that follow, element by element, from what an anchor's kernel writes as it is, and
         which it can write in its place."""
         alone = [g.anchor for g in groups if g.anchor is not None and g.outputs == (g.anchor,)]
         able = (a for a in alone if analysis.takes_epilogue(a) and a.dtype.itemsize > 1)
-        found = (self._in_bytes(a) for a in able if not self._is_root(a))
+        found = (self._in_bytes(a) for a in able if not self.is_root(a))
         return [x for x in found if x is not None and id(x) not in self.forced]
 
     def _in_bytes(self, anchor: Node) -> Node | None:
@@ -291,7 +281,7 @@ class _Grouper:
                     found.append(x)
                 elif kind_of(x) == "elementwise" and not self._in_memory(x):
                     stack.append(x)
-        found = [a for a in found if not self._is_root(a) and self._only_through(a, root)]
+        found = [a for a in found if not self.is_root(a) and self._only_through(a, root)]
         rank = {"dot": 2, "call": 1, "reduce": 0}
         work = {id(a): (rank[kind_of(a)], sum(x.size for x in a.inputs)) for a in found}
         return max(found, key=lambda a: work[id(a)], default=None)
@@ -301,7 +291,7 @@ class _Grouper:
         at = root
         while at.op in ("reshape", "transpose"):
             at = at.inputs[0]
-            if len(self.users[id(at)]) != 1 or self._is_root(at):
+            if len(self.users[id(at)]) != 1 or self.is_root(at):
                 return None
             if is_anchor(at):
                 able = analysis.takes_epilogue(at) and id(at) not in self.forced
@@ -311,7 +301,7 @@ class _Grouper:
                 return None
         return None
 
-    def _is_root(self, node: Node) -> bool:
+    def is_root(self, node: Node) -> bool:
         return id(node) in self.roots
 
     def _only_through(self, anchor: Node, root: Node) -> bool:

@@ -1,27 +1,54 @@
-"""Dots that share their left operand become one kernel: the operand is read once.
+"""Joins groups where one kernel does their work better.
 
-Two shapes of it: silu(x@Wg) * (x@Wu), where one dot meets another in its epilogue; and q, k, v
-projections of one x, which become one kernel with several outputs.
+Dots that share their left operand become one kernel: the operand is read once. Two shapes of it:
+silu(x@Wg) * (x@Wu), where one dot meets another in its epilogue; and q, k, v projections of one x,
+which become one kernel with several outputs.
+
+A norm joins the product that it follows, where the template's groups own whole rows. The rows are
+normalised while they are in the cache. Other readers of the product's own result still find it in
+memory: the kernel then has two outputs.
+
+An elementwise kernel joins the one other elementwise kernel of its shape that it feeds. A value may
+have to be in memory for another reason (the new state of an optimiser, an output). Its only reader
+among the kernels then computes and writes it, so it does not read it from memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
-from weft.compile.cuts import WORK
+from weft.compile.analysis import base, straight
+from weft.compile.cuts import WORK, work_of
 from weft.compile.order import Order
+from weft.compile.tuning import config_for
+from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.graph.ir import Node
 from weft.ops.quantize import run_of
-from weft.templates.group import Group
+from weft.templates.group import Group, reached
+from weft.templates.product.blocked import takes_norm
+from weft.templates.product.then_norm import is_norm, normalised
 from weft.templates.view import views
+from weft.templates.writable import stranger
 from weft.transform.rebuild import kind_of
 
 MAX_DOTS = 4  # accumulators of this many dots still fit the registers
 
 
-def merge_dots(
+def merged(
+    groups: list[Group],
+    caps: Caps,
+    users: dict[int, list[Node]],
+    is_output: Callable[[Node], bool],
+) -> list[Group]:
+    """The groups, joined where that pays, in an order that respects data."""
+    groups = _merge_norms(_merge_dots(groups, caps, users, is_output), caps, is_output)
+    return _merge_maps(groups, caps)
+
+
+def _merge_dots(
     groups: list[Group],
     caps: Caps,
     users: dict[int, list[Node]],
@@ -67,7 +94,7 @@ def _dots(group: Group) -> list[Node]:
     return [n for n in group.inside() if n.op == "dot"]
 
 
-def _joined(a: Group, b: Group, outputs: tuple[Node, ...], drop: Node | None) -> Group:
+def _one_product(a: Group, b: Group, outputs: tuple[Node, ...], drop: Node | None) -> Group:
     inputs = {id(x): x for x in (*a.inputs, *b.inputs) if x is not drop}
     return Group(
         a.kind,
@@ -106,7 +133,7 @@ def _meet(
             root = group.outputs[0]
             if is_output(x) or x.shape != root.shape or not _only_pointwise(x, root, users):
                 continue
-            joined = _joined(groups[j], groups[i], (root,), x)
+            joined = _one_product(groups[j], groups[i], (root,), x)
             if bindings(joined) <= caps.max_bindings:
                 groups[i] = joined
                 gone.add(j)
@@ -156,8 +183,126 @@ def _join_next(order: Order, i: int, caps: Caps) -> bool:
         later = order.users_of(i) if later is None else later
         if j in later:
             continue
-        joined = _joined(first, group, (*first.outputs, *group.outputs), None)
+        joined = _one_product(first, group, (*first.outputs, *group.outputs), None)
         if bindings(joined) <= caps.max_bindings:
             order.join(i, j, joined)
             return True
     return False
+
+
+# -- a norm after a product ---------------------------------------------------------------------
+
+
+def _merge_norms(groups: list[Group], caps: Caps, is_output: Callable[[Node], bool]) -> list[Group]:
+    """The groups with such norms joined to their products, in an order that respects data."""
+    norms = [g for g in groups if _is_norm(g)]
+    if not norms:
+        return groups
+    order = Order(groups)
+    products = {id(g.outputs[0]): g for g in groups if _is_product(g)}
+    readers = Counter(id(base(y)) for g in groups for y in g.inputs)
+    for norm in norms:
+        for x in map(base, reversed(norm.inputs)):
+            product = products.get(id(x))
+            if product is None or not _norm_fits(product, norm, order):
+                continue
+            own = sum(base(y) is x for y in norm.inputs)
+            joined = _with_norm(product, norm, is_output(x) or readers[id(x)] > own)
+            if bindings(joined) <= caps.max_bindings and _norm_taken(joined, caps):
+                order.join(order.place[id(product)], order.place[id(norm)], joined)
+                readers.subtract(id(base(y)) for g in (product, norm) for y in g.inputs)
+                readers.update(id(base(y)) for y in joined.inputs)
+                del products[id(x)]
+                break
+    return order.result()
+
+
+def _is_product(group: Group) -> bool:
+    return group.kind == "matmul" and len(group.outputs) == 1 and not group.alone
+
+
+def _norm_taken(joined: Group, caps: Caps) -> bool:
+    return stranger(joined) is None and takes_norm(joined, caps, config_for(joined, caps)[0])
+
+
+def _is_norm(group: Group) -> bool:
+    return group.anchor is not None and is_norm(group.anchor) and not group.alone
+
+
+def _norm_fits(product: Group, norm: Group, order: Order) -> bool:
+    """True if the norm reads only the element of the product that it normalises, and needs no value
+    that another kernel computes from the product."""
+    call, (x,) = norm.anchor, product.outputs
+    assert call is not None
+    value = normalised(call)
+    whole = value.shape == x.shape and x.shape[-1] == call.shape[-1]
+    if not whole or (product.rows, product.rows_scale) != (norm.rows, norm.rows_scale):
+        return False
+    if value is not x and not value.dtype == x.dtype == dt.float32:
+        return False  # a separate kernel would read x rounded
+    if not straight(replace(norm, outputs=(value,)), {id(x)}):
+        return False
+    stop = {id(call), *(id(y) for y in norm.inputs)}
+    beside = reached((*norm.outputs, *call.inputs[1:]), stop)
+    if any(base(y) is x for y in beside):
+        return False
+    at, end = order.place[id(product)], order.place[id(norm)]
+    return end in order.near(at) and not order.leads_around(at, end)
+
+
+def _with_norm(product: Group, norm: Group, wanted: bool) -> Group:
+    (x,) = product.outputs
+    inputs = {id(y): y for y in (*product.inputs, *norm.inputs) if base(y) is not x}
+    outputs = (x, *norm.outputs) if wanted else norm.outputs
+    name = f"{product.name}+{norm.name}"
+    return replace(product, inputs=tuple(inputs.values()), outputs=outputs, name=name)
+
+
+# -- elementwise kernels -------------------------------------------------------------------------
+
+
+def _merge_maps(groups: list[Group], caps: Caps) -> list[Group]:
+    """The groups with such pairs joined, as long as the buffers fit the target's bindings and the
+    work one kernel."""
+    readers: dict[int, list[int]] = {}
+    for i, group in enumerate(groups):
+        for x in group.inputs:
+            readers.setdefault(id(base(x)), []).append(i)
+    merged: dict[int, Group] = {}  # by the place of the group that took the others in
+    gone: set[int] = set()
+    for i, group in enumerate(groups):
+        users = readers.get(id(base(group.outputs[-1])), [])
+        if len(users) != 1 or group.kind != "map" or group.alone or i in gone:
+            continue
+        mine = merged.pop(i, group)
+        user = merged.get(users[0], groups[users[0]])
+        joined = _as_one(mine, user)
+        fits = joined is not None and len(joined.inputs) + len(joined.outputs) <= caps.max_bindings
+        if joined is None or not fits or work_of(mine) + work_of(user) > WORK:
+            if mine is not group:
+                merged[i] = mine
+            continue
+        merged[users[0]] = joined
+        gone.add(i)
+    return [merged.get(i, g) for i, g in enumerate(groups) if i not in gone]
+
+
+def _as_one(first: Group, user: Group) -> Group | None:
+    """One kernel for both; None where `user` reads what `first` makes at other positions."""
+    alike = (
+        user.kind == "map"
+        and not user.alone
+        and (first.rows, first.rows_scale) == (user.rows, user.rows_scale)
+    )
+    shape = user.outputs[0].shape
+    if not alike or any(o.shape != shape for o in (*first.outputs, *user.outputs)):
+        return None
+    made = {id(o) for o in first.outputs}
+    reshaped = any(id(base(x)) in made and id(x) not in made for x in user.inputs)
+    if reshaped or not straight(user, made):
+        return None
+    inputs = {id(x): x for x in (*first.inputs, *user.inputs) if id(x) not in made}
+    name = f"{user.name}+{len(first.outputs)}" if len(first.outputs) > 1 else user.name
+    return replace(
+        user, inputs=tuple(inputs.values()), outputs=(*first.outputs, *user.outputs), name=name
+    )

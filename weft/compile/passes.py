@@ -25,12 +25,11 @@ from weft.ops.check import verify
 from weft.program.program import Program
 from weft.templates.group import Group
 from weft.templates.registry import claimed_by
-from weft.transform.cse import cse
-from weft.transform.dce import dce
 from weft.transform.decode import split_decoding
 from weft.transform.fold import fold
 from weft.transform.inline import inline
 from weft.transform.join import join_pads
+from weft.transform.prune import cse, dce
 from weft.transform.reduce import split_reductions
 from weft.transform.scan import split_scans
 from weft.transform.select_rows_early import select_rows_early

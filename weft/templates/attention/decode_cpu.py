@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from weft.core import dtypes as dt
 from weft.core.order import KEYS, STRANDS
 from weft.kernel import ir
-from weft.kernel.expr import const, fma, iota, load, minimum, select, splat
+from weft.kernel.builder import Builder
+from weft.kernel.expr import const, fma, iota, load, minimum, select, shuffle, splat
 from weft.kernel.ir import Expr, Type
 from weft.templates.attention.forward import Call, K, Team, V
 from weft.templates.attention.softmax import HIDDEN, State, capped, product
 from weft.templates.attention.tile import Scores, add
-from weft.templates.attention.transpose import transposed_16
-from weft.templates.operand import Reader
+from weft.templates.operand import Reader, widen
 from weft.templates.registers import transpose_block
 
 
@@ -155,7 +155,7 @@ class Decode(Team):
         b = self.b
         plain = self.k.s_k == 1 and self.k.scales is None
         if self.lanes == 16 and plain and count == 16:
-            return transposed_16(b, self.k.buffer, [b.let(x.at(0, d), "k") for x in keys])
+            return _transposed_16(b, self.k.buffer, [b.let(x.at(0, d), "k") for x in keys])
         mask = self.tail if count < self.lanes else None
         rows = [b.let(x.read(0, d, self.lanes, mask), "k") for x in keys]
         return transpose_block(b, rows)[:count]
@@ -206,3 +206,48 @@ class Decode(Team):
             return call.whole(call.index(h), top, total)
 
         self.all.write(const(self.share), self.depth, whole, out)
+
+
+# -- turning 16 rows of memory, for a CPU with vectors of 16 lanes
+
+
+def _transposed_16(b: Builder, source: ir.Buffer, starts: Sequence[Expr]) -> list[Expr]:
+    """Sixteen f32 vectors (bound), vector i of elements starts[0] + i, starts[1] + i, ...
+
+    Four rows at a time are loaded into the quarters of a vector, so that only squares of 4 x 4
+    items are left to turn: half the shuffles of a butterfly (`transpose_block`). An item is
+    32 bits, two elements of a narrow dtype.
+    """
+    width = 4 // source.dtype.itemsize
+    found = []
+    for c in range(0, 16, 4 * width):
+        rows = [_quarters(b, source, starts[r::4], c, 4 * width) for r in range(4)]
+        for items in _turn_quarters(b, rows, width):
+            for i in range(width):
+                found.append(b.let(widen(items, width, i, dt.float32), "k"))
+    return found
+
+
+def _quarters(
+    b: Builder, source: ir.Buffer, starts: Sequence[Expr], first: int, lanes: int
+) -> Expr:
+    """`lanes` elements from each of four places, side by side."""
+    parts = [b.let(load(source, at + first, lanes), "k") for at in starts]
+    pairs = [shuffle(range(2 * lanes), *parts[i : i + 2]) for i in (0, 2)]
+    return b.let(shuffle(range(4 * lanes), *[b.let(x, "k") for x in pairs]), "k")
+
+
+def _turn_quarters(b: Builder, rows: Sequence[Expr], width: int) -> list[Expr]:
+    """Four vectors, each quarter of them a square of 4 x 4 items of `width` lanes that is
+    transposed on its own."""
+
+    def mix(x: Expr, y: Expr, picks: tuple[int, ...]) -> Expr:
+        items = [q + (p if p < 4 else p + 12) for q in range(0, 16, 4) for p in picks]
+        return b.let(shuffle([i * width + w for i in items for w in range(width)], x, y), "t")
+
+    (x, y), (z, w) = ([mix(rows[i], rows[i + 1], p) for i in (0, 2)] for p in _HALVES)
+    return [mix(*pair, picks) for pair in ((x, y), (z, w)) for picks in _PAIRS]
+
+
+_HALVES = ((0, 4, 1, 5), (2, 6, 3, 7))  # rows of two squares: items 0 and 1, items 2 and 3
+_PAIRS = ((0, 1, 4, 5), (2, 3, 6, 7))

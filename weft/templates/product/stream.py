@@ -23,13 +23,11 @@ from weft.templates.product import (
     blocked_units,
     stream_cpu,
     stream_gpu,
-    stream_units,
 )
 from weft.templates.product.call import Part, nothing
 from weft.templates.product.problem import Problem, Segment, find_dots, problem_of
 from weft.templates.product.stream_amx import TileStreamer
-from weft.templates.product.stream_cpu import Streamer
-from weft.templates.product.stream_integers import IntegerStreamer
+from weft.templates.product.stream_cpu import IntegerStreamer, Streamer
 from weft.templates.registry import template
 
 
@@ -69,7 +67,7 @@ def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
         tiles = blocked_amx.suits(segments[0].problem, caps)
         return [] if tiles else stream_cpu.candidates(segments, caps)
     if blocked_units.suits(segments[0].problem, caps):
-        return stream_units.candidates(caps)
+        return stream_gpu.unit_candidates(caps)
     return stream_gpu.candidates(segments, caps)
 
 
@@ -93,10 +91,10 @@ def _parts(
         whole = segments[0].problem.a.whole
         made = stream_gpu.IntegerColumns if whole else stream_gpu.Columns
         return [made(em, s, team, config) for s in segments], team[0] * team[1]
-    plan = stream_units.plan_of(units, caps, config)
-    threads, rows = plan.across * caps.subgroup, {"rows": stream_units.TILE}
+    plan = stream_gpu.plan_of(units, caps, config)
+    threads, rows = plan.across * caps.subgroup, {"rows": stream_gpu.TILE}
     return [
-        stream_units.UnitStreamer(em, s, plan)
+        stream_gpu.UnitStreamer(em, s, plan)
         if s.problem in units
         else stream_gpu.Columns(em, s, (threads, 1), rows)
         for s in segments
