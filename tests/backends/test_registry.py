@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from weft.backends import plugins, registry
+from weft.backends import kinds, plugins, registry
 from weft.backends.interp import InterpDevice
 from weft.core import notices
 from weft.core.errors import DeviceError
@@ -43,11 +43,11 @@ def world(monkeypatch):
             return Fake(kind, int(text))
 
         probe = lambda: state["adapters"] if kind == "webgpu" else []  # noqa: E731
-        return registry.Backend(kind, probe, open_)
+        return kinds.Backend(kind, probe, open_)
 
     table = {k: backend(k) for k in ("cpu", "webgpu", "fake")}
-    monkeypatch.setattr(registry, "_builtin", lambda: table)
-    monkeypatch.setattr(registry, "_third_party", dict)
+    monkeypatch.setattr(kinds, "_builtin", lambda: table)
+    monkeypatch.setattr(kinds, "_third_party", dict)
     return state
 
 
@@ -93,7 +93,7 @@ def test_a_vendors_own_driver_comes_before_wgpu(world):
     """One GPU in two guises, and another one that only wgpu sees."""
     other = DeviceInfo("webgpu", 1, "Small GPU", True, extra={"native": "fake:1"})
     world["adapters"] = [HARDWARE, other]
-    table = registry._builtin()
+    table = kinds._builtin()
     line, missing = DeviceInfo("hip", 0, "Fast GPU", True), DeviceInfo("cuda", 0, "", False, "none")
     opening = {"broken": ""}
 
@@ -102,8 +102,8 @@ def test_a_vendors_own_driver_comes_before_wgpu(world):
             raise DeviceError(opening["broken"])
         return Fake("hip", int(text))
 
-    table["cuda"] = registry.Backend("cuda", lambda: [missing], open_)
-    table["hip"] = registry.Backend("hip", lambda: [line], open_)
+    table["cuda"] = kinds.Backend("cuda", lambda: [missing], open_)
+    table["hip"] = kinds.Backend("hip", lambda: [line], open_)
     assert registry.get("auto").info.id == registry.get("gpu").info.id == "hip:0"
     assert [registry.get(f"gpu:{n}").info.id for n in (1, 2)] == ["fake:1", "fake:0"]
     registry._open_devices.clear()
@@ -145,7 +145,7 @@ def test_unexpected_failures_become_device_errors(world, monkeypatch):
     def explode(_):
         raise OSError("libvulkan.so.1: cannot open")
 
-    monkeypatch.setitem(registry._builtin(), "fake", registry.Backend("fake", list, explode))
+    monkeypatch.setitem(kinds._builtin(), "fake", kinds.Backend("fake", list, explode))
     with pytest.raises(DeviceError, match="libvulkan"):
         registry.get("fake")
 
@@ -154,13 +154,13 @@ def test_devices_lists_every_kind_and_never_raises(monkeypatch):
     def explode():
         raise RuntimeError("bad driver")
 
-    table = registry._builtin()
-    table["metal"] = registry.Backend("metal", explode, table["metal"].open)
-    monkeypatch.setattr(registry, "_builtin", lambda: table)
+    table = kinds._builtin()
+    table["metal"] = kinds.Backend("metal", explode, table["metal"].open)
+    monkeypatch.setattr(kinds, "_builtin", lambda: table)
     lines = registry.devices()
-    kinds = [line.kind for line in lines]
+    listed = [line.kind for line in lines]
     for kind in ("cpu", "vulkan", "metal", "dx12", "webgpu", "cuda", "hip", "interp", "null"):
-        assert kind in kinds
+        assert kind in listed
     for line in lines:
         assert line.available or line.reason
     assert "bad driver" in next(x.reason for x in lines if x.kind == "metal")
@@ -261,7 +261,7 @@ def test_wgpu_missing_is_a_reason(monkeypatch):
         line = registry.probe("vulkan")[0]
         assert not line.available and "pip install wgpu" in line.reason
         with pytest.raises(DeviceError, match="pip install wgpu"):
-            registry._wgpu("vulkan").open("0")
+            kinds._wgpu("vulkan").open("0")
     finally:
         adapters._adapters.cache_clear()
 

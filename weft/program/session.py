@@ -17,7 +17,7 @@ from weft.program.formula import Formula
 from weft.program.memory import check_fits, clear
 from weft.program.outputs import Pool, maker
 from weft.program.program import BufferSpec, Library, Program
-from weft.program.values import check_fit, fitted, zeros
+from weft.program.values import alike, check_fit, fitted, scalar_values, zeros
 from weft.program.weights import interleaved, ordering
 
 Value = np.ndarray | DeviceArray | Buffer
@@ -228,7 +228,7 @@ class Session:
         place: the caller waits for the run, so they cannot change meanwhile."""
         self._bind_inputs(inputs, in_place)
         outputs = self._bind_outputs()
-        self.device.submit(self._bound, self._scalars(scalars or {}))
+        self.device.submit(self._bound, scalar_values(self.program, self._ranges, scalars or {}))
         return outputs
 
     def direct(self, names: Sequence[str], holder: type | None = None) -> Direct | None:
@@ -256,7 +256,7 @@ class Session:
         scalar buffer. For tools that run the steps themselves."""
         self._bind_inputs(inputs)
         self._bind_outputs()
-        return self._scalars(scalars or {})
+        return scalar_values(self.program, self._ranges, scalars or {})
 
     def _bind_inputs(
         self, inputs: Mapping[str, Value] | Sequence[Value], in_place: bool = False
@@ -281,7 +281,7 @@ class Session:
         if seen is not None and seen is value and in_place and seen.shape == spec.shape:
             return  # the same array as in the last run, read in place
         self._seen.pop(i, None)
-        if (small := self._small.get(i)) is not None and _alike(value, small):
+        if (small := self._small.get(i)) is not None and alike(value, small):
             self._set(i, self._own[i])
             small[...] = value
             return
@@ -330,23 +330,6 @@ class Session:
             if buffer is array.buffer:
                 pool[n] = (buffer, weakref.ref(array))
 
-    def _scalars(self, given: Mapping[str, int]) -> list[int]:
-        names = self.program.scalars
-        if len(given) != len(names) or any(name not in given for name in names):
-            wrong = min(set(given) ^ set(names))
-            what = "needs scalar" if wrong in names else "has no scalar"
-            raise UsageError(f"{self.program.name} {what} {wrong!r}; it takes {', '.join(names)}")
-        values = [int(given[name]) for name in names]
-        for name, value in zip(names, values):
-            if not -(1 << 31) <= value < 1 << 31:
-                raise LimitError(f"scalar {name!r} = {value} does not fit int32")
-            low, high = self._ranges.get(name, (value, value))
-            if not low <= value <= high:
-                raise UsageError(
-                    f"scalar {name!r} = {value} counts rows of an input that has {high}"
-                )
-        return values
-
     # -- state
 
     def read_state(self, name: str) -> np.ndarray:
@@ -364,7 +347,3 @@ class Session:
             known = ", ".join([*self.state, *self.weights]) or "none"
             raise UsageError(f"no state {name!r} in {self.program.name}; known: {known}")
         return self.program.buffers[self._index[name]]
-
-
-def _alike(value: Value, array: np.ndarray) -> bool:
-    return type(value) is np.ndarray and value.dtype is array.dtype and value.shape == array.shape

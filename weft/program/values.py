@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from weft.core.dtypes import DType, int32
-from weft.core.errors import DeviceError, DTypeError, OutOfMemoryError, ShapeError
+from weft.core.errors import (
+    DeviceError,
+    DTypeError,
+    LimitError,
+    OutOfMemoryError,
+    ShapeError,
+    UsageError,
+)
 from weft.program.program import BufferSpec, Program
 
 INT32 = -(2**31), 2**31 - 1
@@ -30,6 +39,31 @@ def check_scalars(program: Program, values: tuple[int, ...]) -> None:
     for name, value in zip(names, values):
         if not INT32[0] <= value <= INT32[1]:
             raise DeviceError(f"{program.name}: scalar {name}={value} is not an int32")
+
+
+def scalar_values(
+    program: Program, ranges: Mapping[str, tuple[int, int]], given: Mapping[str, int]
+) -> list[int]:
+    """Returns the content of the scalar buffer. Raises UsageError for another set of names or a
+    value out of its range (`program.scalar_ranges`), LimitError beyond int32."""
+    names = program.scalars
+    if len(given) != len(names) or any(name not in given for name in names):
+        wrong = min(set(given) ^ set(names))
+        what = "needs scalar" if wrong in names else "has no scalar"
+        raise UsageError(f"{program.name} {what} {wrong!r}; it takes {', '.join(names)}")
+    values = [int(given[name]) for name in names]
+    for name, value in zip(names, values):
+        if not INT32[0] <= value <= INT32[1]:
+            raise LimitError(f"scalar {name!r} = {value} does not fit int32")
+        low, high = ranges.get(name, (value, value))
+        if not low <= value <= high:
+            raise UsageError(f"scalar {name!r} = {value} counts rows of an input that has {high}")
+    return values
+
+
+def alike(value: object, array: np.ndarray) -> bool:
+    """True if `value` is an array of the same dtype and shape."""
+    return type(value) is np.ndarray and value.dtype is array.dtype and value.shape == array.shape
 
 
 def check_fit(spec: BufferSpec, shape: tuple[int, ...], dtype: DType, rows: str | None) -> None:

@@ -1,4 +1,5 @@
-"""The CUDA driver API behind `gpu.Driver`. cuda-bindings is imported only when a GPU is asked for.
+"""NVIDIA GPUs: the CUDA driver API behind `gpu.Driver`. The package cuda-bindings is imported only
+when a GPU is asked for.
 
 Source: NVIDIA, "CUDA Driver API" reference.
 """

@@ -1,4 +1,5 @@
-"""The HIP runtime behind `gpu.Driver`. Its bindings are imported only when a GPU is asked for.
+"""AMD GPUs: the HIP runtime behind `gpu.Driver`. Its bindings (rocm-bindings-hip, of
+hip-python) are imported only when a GPU is asked for.
 
 Sources: AMD, "HIP Runtime API" reference; the signatures of hip-python 10 (rocm-bindings-hip).
 """
