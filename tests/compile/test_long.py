@@ -14,7 +14,7 @@ from test_growth import size_of
 
 import weft
 from weft.backends import registry
-from weft.compile import arena, compile_graph, cuts, grouping
+from weft.compile import arena, compile_graph, cuts, stored
 from weft.compile.passes import groups_of
 from weft.compile.placement import Task, Value
 from weft.compile.precedence import Precedence
@@ -241,10 +241,8 @@ def calls(fn):
 def test_a_wide_group_is_cut_in_one_go(target, monkeypatch):
     """As is all that it reads; each round of grouping looks at the whole program."""
     rounds = []
-    made = grouping._Grouper.__init__
-    monkeypatch.setattr(
-        grouping._Grouper, "__init__", lambda *args: (rounds.append(1), made(*args))[1]
-    )
+    made = stored.Stored.__init__
+    monkeypatch.setattr(stored.Stored, "__init__", lambda *args: (rounds.append(1), made(*args))[1])
     caps = PRESETS[target]
     groups = groups_of(traced(many_inputs, 2400), caps)
     assert len(groups) < 900 / (caps.max_bindings - 2) + 10 and len(rounds) <= 3

@@ -1,42 +1,26 @@
-"""Grouping: which values get memory, and which nodes each kernel computes (fusion).
+"""Grouping: which nodes each kernel computes (fusion), given what values are in memory (stored).
 
-A value is *materialised* when it is an anchor, an output, an operand that a template must read
-from memory, or when computing it again for each user would cost more than storing it. Everything
-else is fused into its users. Last, elementwise work that follows an anchor becomes its epilogue,
-and groups are joined where one kernel does their work better (merge).
+Elementwise work that follows an anchor becomes its epilogue. Last, groups are joined where one
+kernel does their work better (merge).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from weft.compile import analysis, cuts
-from weft.compile.analysis import base, is_anchor, is_buffer, is_inline, row_bounds
+from weft.compile.analysis import base, is_anchor, is_buffer, row_bounds
 from weft.compile.merge import bindings, merged
 from weft.compile.refused import Refused
+from weft.compile.stored import Claimed, Stored
 from weft.core.caps import Caps
 from weft.core.errors import LimitError
 from weft.core.order import stream_rows
 from weft.graph.ir import Graph, Node, toposort
-from weft.ops.packed import form_of
-from weft.ops.picks import counted
 from weft.templates.group import Group
-from weft.templates.view import exact_cast, views
-from weft.transform.rebuild import kind_of, users
-
-CHEAP = 4  # operations per element that may be repeated wherever an element is repeated
-AGAIN = 32  # ... repeated by other kernels: memory costs more than this on any target
-ENDLESS = 1 << 20  # operations beyond which their exact number does not matter
-MANY = 4  # operands beyond which their exact number does not matter
-READS_VALUES = (
-    "norm",
-    "quantize",
-    "reduce",
-    "scan",
-)  # templates of calls that take operands as they come
-READS_WHOLE = ("conv",)  # templates that read operands in place, not through views
-Claimed = Callable[[Node], str | None]
+from weft.templates.view import views
+from weft.transform.rebuild import kind_of
 
 
 @dataclass
@@ -59,10 +43,11 @@ def partition(
     refused = refused or Refused()
     forced = dict(refused.stored)
     while True:
-        grouper = _Grouper(graph, caps, claimed, forced, refused.alone)
-        forced |= dict.fromkeys(grouper.too_large(), cuts.REASON)
-        if len(forced) > len(grouper.forced):
+        stored = Stored(graph, caps, claimed, forced)
+        forced |= dict.fromkeys(stored.too_large(), cuts.REASON)
+        if len(forced) > len(stored.forced):
             continue
+        grouper = _Grouper(stored, caps, refused.alone)
         groups = grouper.groups()
         if narrower := grouper.narrower(groups):
             forced |= {id(n): "an anchor writes it in a byte each" for n in narrower}
@@ -76,154 +61,26 @@ def partition(
                     f"{max(most, caps.max_bindings)} per kernel"
                 )
         if not any(points):
-            groups = merged(groups, caps, grouper.users, grouper.is_root)
-            return Partition(groups, grouper.reason)
+            groups = merged(groups, caps, stored.users, stored.is_root)
+            return Partition(groups, stored.reason)
         why = "to stay within the buffers a kernel may use"
         forced |= {id(n): why for found in points for n in found}
 
 
 class _Grouper:
-    def __init__(
-        self,
-        graph: Graph,
-        caps: Caps,
-        claimed: Claimed,
-        forced: dict[int, str],
-        alone: Collection[int] = (),
-    ):
-        self.graph, self.caps, self.claimed = graph, caps, claimed
-        self.order = list(toposort(graph.roots()))
-        self.users = users(graph)
+    """The groups that compute the stored values. `alone` are those to be kept apart."""
+
+    def __init__(self, stored: Stored, caps: Caps, alone: Collection[int]) -> None:
+        self.stored, self.caps, self.alone = stored, caps, alone
+        self.order, self.users, self.claimed = stored.order, stored.users, stored.claimed
         self.place = {id(node): i for i, node in enumerate(self.order)}
         self.rows = row_bounds(self.order)
-        self.slots = {name: i for i, name in enumerate(analysis.scalar_names(graph))}
-        self.forced, self.alone = dict(forced), alone
-        self.reason = dict(forced)
-        self.roots = {id(base(r)) for r in graph.roots()}
-        self.cost: dict[int, tuple[int, frozenset[int]]] = {}
-        for node in self.order:
-            self.cost[id(node)] = self._cost(node)
-        self._require()
-        required = set(self.reason)
-        self.kernels: dict[int, set[int]] = {}  # id(node) -> ids of the values it helps compute
-        self._choose()
-        self._reconsider(required)
-
-    # -- what must be in memory ------------------------------------------------------------------
-
-    def _cost(self, node: Node) -> tuple[int, frozenset[int]]:
-        """(operations per element, large operands) of a node computed from anchors and buffers up,
-        given the costs of its operands."""
-        if is_anchor(node) or self._in_memory(node):
-            return 0, frozenset((id(node),))
-        if is_inline(node):
-            return 0, frozenset()
-        ops, loads = analysis.own_cost(node), frozenset[int]()
-        for x in {id(x): x for x in node.inputs}.values():
-            more, leaves = self.cost[id(x)]
-            ops = min(ops + more, ENDLESS)
-            if x.size * 8 > node.size and len(loads) <= MANY:
-                loads |= leaves
-        return ops, loads
-
-    def _in_memory(self, node: Node) -> bool:
-        return is_buffer(node) or id(node) in self.reason
-
-    def _keep(self, node: Node, reason: str) -> None:
-        if not is_buffer(node):
-            self.reason.setdefault(id(node), reason)
-
-    def _require(self) -> None:
-        for root in self.graph.roots():
-            self._keep(base(root), "it is an output")
-        for node in self.order:
-            if not is_anchor(node):
-                continue
-            self._keep(node, "it is an anchor")
-            if node.op == "dot" or self._wants_strided(node):
-                reason = f"{analysis.label_of(node)} reads it from memory"
-                for i, x in enumerate(node.inputs):
-                    if self._wants_whole(node):
-                        self._keep(base(x), reason)
-                        continue
-                    for y in analysis.strided_bases(x, node.op == "dot" and i == 1):
-                        self._keep(y, reason)
-            elif node.op == "update":
-                self._keep(base(node.inputs[0]), "update replaces rows of it")
-            elif node.op == "sort" and self.cost[id(node.inputs[0])][0] > CHEAP:
-                self._keep(node.inputs[0], "sort compares it many times")
-
-    def _wants_strided(self, node: Node) -> bool:
-        kind = self.claimed(node) if node.op == "call" else None
-        return kind is not None and kind not in READS_VALUES
-
-    def _wants_whole(self, node: Node) -> bool:
-        return node.op == "call" and self.claimed(node) in READS_WHOLE
-
-    # -- what is worth memory --------------------------------------------------------------------
-
-    def _choose(self) -> None:
-        for node in reversed(self.order):
-            reached: set[int] = set()
-            for user in self.users[id(node)]:
-                reached |= {id(user)} if id(user) in self.reason else self.kernels[id(user)]
-                if len(reached) > AGAIN + 1:
-                    break  # more of them would not change a thing
-            fusible = kind_of(node) != "source" and not self._in_memory(node)
-            if fusible and (why := self._worth(node, reached)):
-                self._keep(node, why)
-            self.kernels[id(node)] = reached
-
-    def _reconsider(self, required: set[int]) -> None:
-        """Takes back choices that are cheap after all, given what else is stored."""
-        for node in self.order:
-            reason = None if id(node) in required else self.reason.pop(id(node), None)
-            self.cost[id(node)] = self._cost(node)
-            if reason is not None and self._worth(node, self.kernels[id(node)]):
-                self.reason[id(node)] = reason
-                self.cost[id(node)] = self._cost(node)
-
-    def _worth(self, node: Node, reached: set[int]) -> str | None:
-        """Returns the reason why a fusible node should be stored, or None."""
-        ops, loads = self.cost[id(node)]
-        if form_of(node) is not None:
-            return None  # reading a few bits is faster than reading their float32
-        if counted(node)[1] is not None:
-            return None  # products read its operands
-        if len(reached) > 1 and node.op != "reshape":
-            if len(loads) > 1:
-                return "several kernels use it and it has several operands"
-            if ops * (len(reached) - 1) > AGAIN:
-                return "several kernels use it and it is costly to compute again"
-            if not exact_cast(node) and self._ends_anchor(node):  # reading its operand is as good
-                return "several kernels use it and an anchor can write it"
-        if ops > CHEAP and any(_expands(node, user) for user in self.users[id(node)]):
-            return "a user repeats each element and it is costly to compute again"
-        return None
-
-    def _ends_anchor(self, node: Node) -> bool:
-        """True if `node` follows, by elementwise ops, from an anchor without other uses."""
-        stack = [node]
-        while stack:
-            at = stack.pop()
-            if kind_of(at) != "elementwise":
-                continue
-            for x in at.inputs:
-                if x.shape == node.shape and len(self.users[id(x)]) == 1:
-                    if is_anchor(x):
-                        return True
-                    stack.append(x)
-        return False
-
-    def too_large(self) -> dict[int, Node]:
-        """Returns further nodes to store, so that no kernel becomes too large."""
-        return cuts.cut(self.order, self.users, self._in_memory, self.caps.max_bindings)
-
-    # -- groups ----------------------------------------------------------------------------------
+        self.slots = {name: i for i, name in enumerate(analysis.scalar_names(stored.graph))}
 
     def groups(self) -> list[Group]:
-        stored = [n for n in self.order if id(n) in self.reason and not is_buffer(n) and n.size]
-        stored = [n for n in stored if n.op != "result"]  # the call's kernel writes it
+        stored = [n for n in self.order if id(n) in self.stored.reason and n.size]
+        # A call's kernel writes its results.
+        stored = [n for n in stored if not is_buffer(n) and n.op != "result"]
         absorbed: set[int] = set()  # anchors whose epilogue writes another value
         made = []
         for node in stored:
@@ -233,7 +90,7 @@ class _Grouper:
             made.append((node, anchor))
         found = [self._group(node, anchor) for node, anchor in made if id(node) not in absorbed]
         for key in absorbed:
-            self.reason.pop(key)
+            self.stored.reason.pop(key)
         return found
 
     def narrower(self, groups: list[Group]) -> list[Node]:
@@ -241,8 +98,8 @@ class _Grouper:
         which it can write in its place."""
         alone = [g.anchor for g in groups if g.anchor is not None and g.outputs == (g.anchor,)]
         able = (a for a in alone if analysis.takes_epilogue(a) and a.dtype.itemsize > 1)
-        found = (self._in_bytes(a) for a in able if not self.is_root(a))
-        return [x for x in found if x is not None and id(x) not in self.forced]
+        found = (self._in_bytes(a) for a in able if not self.stored.is_root(a))
+        return [x for x in found if x is not None and id(x) not in self.stored.forced]
 
     def _in_bytes(self, anchor: Node) -> Node | None:
         """Returns the last cast to bytes through which every use of an anchor goes, and which
@@ -251,7 +108,7 @@ class _Grouper:
         while after:
             for user in self.users[id(after.pop())]:
                 fits = kind_of(user) == "elementwise" and user.shape == anchor.shape
-                if fits and id(user) not in seen and not self._in_memory(user):
+                if fits and id(user) not in seen and not self.stored.holds(user):
                     seen.add(id(user))
                     after.append(user)
                     found += [user] if user.op == "cast" and user.dtype.itemsize == 1 else []
@@ -261,7 +118,9 @@ class _Grouper:
     def _made_of(self, node: Node, anchor: Node) -> bool:
         """True if `anchor` is the only one whose kernel can compute `node`."""
         inside = self._inside(node, anchor)
-        return not any(is_anchor(x) and x is not anchor and not self._in_memory(x) for x in inside)
+        return not any(
+            is_anchor(x) and x is not anchor and not self.stored.holds(x) for x in inside
+        )
 
     def _epilogue_of(self, root: Node, absorbed: set[int]) -> Node | None:
         """The anchor that `root` can be the epilogue of: the costliest one used by root alone."""
@@ -277,11 +136,11 @@ class _Grouper:
                 if id(x) in seen or x.shape != root.shape:
                     continue
                 seen.add(id(x))
-                if analysis.takes_epilogue(x) and id(x) not in absorbed | self.forced.keys():
+                if analysis.takes_epilogue(x) and id(x) not in absorbed | self.stored.forced.keys():
                     found.append(x)
-                elif kind_of(x) == "elementwise" and not self._in_memory(x):
+                elif kind_of(x) == "elementwise" and not self.stored.holds(x):
                     stack.append(x)
-        found = [a for a in found if not self.is_root(a) and self._only_through(a, root)]
+        found = [a for a in found if not self.stored.is_root(a) and self._only_through(a, root)]
         rank = {"dot": 2, "call": 1, "reduce": 0}
         work = {id(a): (rank[kind_of(a)], sum(x.size for x in a.inputs)) for a in found}
         return max(found, key=lambda a: work[id(a)], default=None)
@@ -291,18 +150,15 @@ class _Grouper:
         at = root
         while at.op in ("reshape", "transpose"):
             at = at.inputs[0]
-            if len(self.users[id(at)]) != 1 or self.is_root(at):
+            if len(self.users[id(at)]) != 1 or self.stored.is_root(at):
                 return None
             if is_anchor(at):
-                able = analysis.takes_epilogue(at) and id(at) not in self.forced
-                moved = self._wants_strided(at) and not self._wants_whole(at)
+                able = analysis.takes_epilogue(at) and id(at) not in self.stored.forced
+                moved = self.stored.wants_strided(at) and not self.stored.wants_whole(at)
                 return at if able and moved else None
-            if self._in_memory(at):
+            if self.stored.holds(at):
                 return None
         return None
-
-    def is_root(self, node: Node) -> bool:
-        return id(node) in self.roots
 
     def _only_through(self, anchor: Node, root: Node) -> bool:
         """True if every path from anchor leads to root through elementwise ops of its shape."""
@@ -313,7 +169,7 @@ class _Grouper:
                 stack.pop()
             elif id(user) not in seen:
                 fits = kind_of(user) == "elementwise" and user.shape == anchor.shape
-                if not fits or self._in_memory(user) or not self.users[id(user)]:
+                if not fits or self.stored.holds(user) or not self.users[id(user)]:
                     return False
                 seen.add(id(user))
                 stack.append(iter(self.users[id(user)]))
@@ -334,7 +190,7 @@ class _Grouper:
 
     def aliased(self, node: Node) -> bool:
         """True if node's content is already in memory (perhaps under another shape)."""
-        while not self._in_memory(node):
+        while not self.stored.holds(node):
             if node.op != "reshape" or "interleave" in node.inputs[0].attrs:
                 return False
             node = node.inputs[0]
@@ -400,9 +256,3 @@ class _Grouper:
                 return found if anchor is None or anchor is root else [*found, anchor]
             found.append(best)
             stop.add(id(best))
-
-
-def _expands(node: Node, user: Node) -> bool:
-    """True if `user` reads each element of `node` several times."""
-    repeats = user.op == "broadcast" or (user.op == "gather" and user.inputs[0] is node)
-    return repeats and user.size > node.size
