@@ -14,7 +14,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.graph.ir import Graph, Node, toposort
 from weft.ops.graph_listener import input_node
-from weft.transform.split_k import slices, split_k
+from weft.transform.split_for_gpu import slices, split_k
 
 
 def dots(graph: Graph) -> list[Node]:

@@ -27,7 +27,7 @@ from weft.templates.attention.units_tiles import Need, plan_of
 from weft.templates.group import Group
 from weft.templates.registry import claimed_by
 from weft.templates.view import View
-from weft.transform.decode import split_decoding
+from weft.transform.split_for_gpu import split_decoding
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 CPU, CUDA = TIERS["one thread"], TIERS["units, wave 32"]

@@ -23,7 +23,7 @@ from weft.ops.attention import PAGE
 from weft.ops.evaluate import evaluate
 from weft.templates import registry
 from weft.templates.group import Group
-from weft.transform.decode import split_decoding
+from weft.transform.split_for_gpu import split_decoding
 
 sys.path.append(str(Path(__file__).parents[1] / "backends"))  # for gpu_emulator
 

@@ -25,7 +25,6 @@ from weft.ops.check import verify
 from weft.program.program import Program
 from weft.templates.group import Group
 from weft.templates.registry import claimed_by
-from weft.transform.decode import split_decoding
 from weft.transform.fold import fold
 from weft.transform.inline import inline
 from weft.transform.join import join_pads
@@ -34,7 +33,7 @@ from weft.transform.reduce import split_reductions
 from weft.transform.scan import split_scans
 from weft.transform.select_rows_early import select_rows_early
 from weft.transform.sink_reshapes import sink_reshapes
-from weft.transform.split_k import split_k
+from weft.transform.split_for_gpu import split_decoding, split_k
 
 Pass = Callable[[Graph, Caps], Graph]
 

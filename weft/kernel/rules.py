@@ -5,22 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 Rule = Callable[..., Any]  # (state, node) -> what the reader makes of the node
 Table = dict[type, Rule]
 
 
-class State(Protocol):
-    """What a rule gets beside its node."""
-
-    def fail(self, why: str) -> Exception:
-        """The error that names the kernel and says why."""
-
-
 class Rules(Table):
     """Tables as one; an entry of a later table replaces that of an earlier one. A node of a class
-    without an entry is an error that names the class and the `reader`."""
+    without an entry is an error that names the class and the `reader`: what `fail` of the state
+    makes of it."""
 
     def __init__(self, reader: str, *tables: Mapping[type, Rule]) -> None:
         super().__init__()
@@ -38,5 +32,5 @@ class Refusal:
 
     why: str
 
-    def __call__(self, state: State, node: object) -> None:
+    def __call__(self, state: Any, node: object) -> None:
         raise state.fail(self.why)

@@ -52,6 +52,7 @@ def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
     return [{"threads": t, "vectors": v} for t in (128, 256, 512) for v in (1, 2, 4)]
 
 
+@template("barrier")  # a copy of its first operand, in a kernel that waits for the others
 @template("map")
 def build_map(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group without anchor. Every output has as many elements as the first; one of

@@ -26,7 +26,7 @@ Claim = Callable[[Node, Caps], bool]  # does the template take this "call" node 
 
 MODULES: dict[str, str] = {
     "map": "weft.templates.map",
-    "barrier": "weft.templates.barrier",
+    "barrier": "weft.templates.map",
     "reduce": "weft.templates.rows.reduce",
     "norm": "weft.templates.rows.norm",
     "quantize": "weft.templates.quantize",

@@ -13,10 +13,6 @@ from weft.kernel.ir import Type
 from weft.kernel.rules import Table
 
 
-def _cast(w: Writer, x: ir.Cast) -> str:
-    return cast(w, w.value(x.x), x.x.type, x.type)
-
-
 def cast(w: Writer, operand: str, source: Type, goal: Type) -> str:
     a, b, n = source.dtype, goal.dtype, source.lanes
     if a == b:
@@ -104,7 +100,7 @@ def _nearest(w: Writer, x: str, source: Type, wide: Type) -> str:
 
 def _chosen(w: Writer, mask: str, kind: Type, a: str, b: str) -> str:
     t = text.register(kind)
-    return w.emit(f"select <{kind.lanes} x i1> {mask}, {t} {a}, {t} {b}")
+    return w.emit(f"select {text.vector('i1', kind.lanes)} {mask}, {t} {a}, {t} {b}")
 
 
 def bits_to_float(w: Writer, operand: str, lanes: int) -> str:
@@ -125,7 +121,7 @@ def _round_bf16(w: Writer, operand: str, lanes: int) -> str:
     up = unsigned(w, "lshr", unsigned(w, "add", bits, bias, lanes), 16, lanes)
     quiet = unsigned(w, "or", high, 0x40, lanes)
     nan = w.emit(f"fcmp uno {f32} {operand}, {operand}")
-    chosen = _choose(w, nan, quiet, up, lanes)
+    chosen = _chosen(w, nan, Type(dt.uint32, lanes), quiet, up)
     return w.emit(f"trunc {text.vector('i32', lanes)} {chosen} to {i16}")
 
 
@@ -134,12 +130,6 @@ def unsigned(w: Writer, op: str, a: str, b: int | str, lanes: int) -> str:
     u32 = Type(dt.uint32, lanes)
     right = text.constant(b, u32) if isinstance(b, int) else b
     return w.emit(f"{op} {text.register(u32)} {a}, {right}")
-
-
-def _choose(w: Writer, cond: str, a: str, b: int | str, lanes: int) -> str:
-    u32 = Type(dt.uint32, lanes)
-    t, right = text.register(u32), text.constant(b, u32) if isinstance(b, int) else b
-    return w.emit(f"select {text.vector('i1', lanes)} {cond}, {t} {a}, {t} {right}")
 
 
 def _widen_f16(w: Writer, operand: str, n: int) -> str:
@@ -175,14 +165,15 @@ def _round_f16(w: Writer, operand: str, n: int) -> str:
     shifted_bits = w.emit(f"bitcast {f32} {shifted} to {i32}")
     denormal = unsigned(w, "sub", shifted_bits, 0x3F000000, n)
     is_small = unsigned(w, "icmp ult", magnitude, 0x38800000, n)
-    result = _choose(w, is_small, denormal, normal, n)
+    u32 = Type(dt.uint32, n)
+    result = _chosen(w, is_small, u32, denormal, normal)
     is_large = unsigned(w, "icmp uge", magnitude, 0x47800000, n)
     is_nan = unsigned(w, "icmp ugt", magnitude, 0x7F800000, n)
-    quiet = text.constant(0x7E00, Type(dt.uint32, n))
-    result = _choose(w, is_large, _choose(w, is_nan, quiet, 0x7C00, n), result, n)
+    special = _chosen(w, is_nan, u32, text.constant(0x7E00, u32), text.constant(0x7C00, u32))
+    result = _chosen(w, is_large, u32, special, result)
     i16 = text.vector("i16", n)
     low = w.emit(f"trunc {i32} {unsigned(w, 'or', result, sign, n)} to {i16}")
     return w.emit(f"bitcast {i16} {low} to {text.vector('half', n)}")
 
 
-RULES: Table = {ir.Cast: _cast}
+RULES: Table = {ir.Cast: lambda w, x: cast(w, w.value(x.x), x.x.type, x.type)}

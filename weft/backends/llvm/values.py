@@ -26,19 +26,11 @@ def is_literal(operand: str) -> bool:
     return operand.lstrip("-").isdigit()
 
 
-def _const(w: Writer, x: ir.Const) -> str:
-    return text.constant(x.value, x.type)
-
-
 def _var(w: Writer, x: ir.Var) -> str:
     operand = w.env[x.name]
     if x.name in w.slots:
         return w.emit(f"load {text.register(x.type)}, {w.stack} {operand}")
     return operand
-
-
-def _param(w: Writer, x: ir.Param) -> str:
-    return w.params.setdefault(x.slot, f"%param{x.slot}")
 
 
 def _axis(w: Writer, x: ir.Axis) -> str:
@@ -91,10 +83,6 @@ def toward_zero(w: Writer, x: str, type_: Type) -> str:
     return w.intrinsic("llvm.copysign", type_, found, x)
 
 
-def _bitcast(w: Writer, x: ir.Bitcast) -> str:
-    return bitcast(w, w.value(x.x), x.x.type, x.type)
-
-
 def bitcast(w: Writer, operand: str, source: Type, goal: Type) -> str:
     """The same bits, the first lane in the lowest ones (of which a big-endian machine thinks
     otherwise)."""
@@ -109,10 +97,6 @@ def bitcast(w: Writer, operand: str, source: Type, goal: Type) -> str:
     if n > m:
         return w.emit(f"bitcast {s} {shuffle(w, operand, 'poison', s, turned)} to {g}")
     return shuffle(w, w.emit(f"bitcast {s} {operand} to {g}"), "poison", g, turned)
-
-
-def _fma(w: Writer, x: ir.Fma) -> str:
-    return fused(w, x.type, w.value(x.a), w.value(x.b), w.value(x.c))
 
 
 def fused(w: Writer, type_: Type, a: str, b: str, c: str) -> str:
@@ -258,6 +242,9 @@ def _fold(op: str, a: str, b: str) -> str | None:
 
 
 RULES: Table = {
-    ir.Const: _const, ir.Var: _var, ir.Param: _param, ir.Axis: _axis, ir.Unary: _unary,
-    ir.Binary: _binary, ir.Fma: _fma, ir.Select: _select, ir.Bitcast: _bitcast,
+    ir.Const: lambda w, x: text.constant(x.value, x.type), ir.Var: _var,
+    ir.Param: lambda w, x: w.params.setdefault(x.slot, f"%param{x.slot}"), ir.Axis: _axis,
+    ir.Unary: _unary, ir.Binary: _binary, ir.Select: _select,
+    ir.Fma: lambda w, x: fused(w, x.type, w.value(x.a), w.value(x.b), w.value(x.c)),
+    ir.Bitcast: lambda w, x: bitcast(w, w.value(x.x), x.x.type, x.type),
 }  # fmt: skip

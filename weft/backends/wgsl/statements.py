@@ -103,11 +103,8 @@ def _barrier(w: Writer, s: ir.Barrier) -> None:
         w.emit("storageBarrier();")
 
 
-def _nothing(w: Writer, s: ir.Stmt) -> None:
-    """Ignores Prefetch, a hint that WGSL lacks."""
-
-
 RULES: Table = {
     ir.Block: _block, ir.Let: _let, ir.Assign: _assign, ir.For: _for, ir.If: _if, ir.Array: _array,
-    ir.Barrier: _barrier, ir.Prefetch: _nothing, ir.Tile: _NO_TILES, ir.TileOp: _NO_TILES,
+    ir.Barrier: _barrier, ir.Prefetch: lambda w, s: None,  # a hint that WGSL lacks
+    ir.Tile: _NO_TILES, ir.TileOp: _NO_TILES,
 }  # fmt: skip

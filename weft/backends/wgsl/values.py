@@ -34,18 +34,10 @@ def _const(w: Writer, e: ir.Const) -> list[str]:
     return [text if n == 1 else f"{wtype(e.type)}({text})"] * (e.type.lanes // n)
 
 
-def _param(w: Writer, e: ir.Param) -> list[str]:
-    return [f"w_scalars[{e.slot}]"]
-
-
 def names(var: ir.Var) -> list[str]:
     """The WGSL names of a variable's chunks."""
     count = var.type.lanes // chunk(var.type.lanes)
     return [f"{var.name}_"] if count == 1 else [f"{var.name}_c{i}" for i in range(count)]
-
-
-def _var(w: Writer, e: ir.Var) -> list[str]:
-    return names(e)
 
 
 def _axis(w: Writer, e: ir.Axis) -> list[str]:
@@ -131,10 +123,6 @@ def _clip(w: Writer, op: str, a: ir.Expr, b: ir.Expr, n: int) -> list[str]:
         x = w.temp(x)
         out.append(f"select({op}({x}, {y}), {y}, {nan}({x}))")
     return out
-
-
-def _fma(w: Writer, e: ir.Fma) -> list[str]:
-    return w.map(e, lambda a, b, c: f"fma({a}, {b}, {c})", e.a, e.b, e.c)
 
 
 def _select(w: Writer, e: ir.Select) -> list[str]:
@@ -240,7 +228,9 @@ def _dot4(w: Writer, e: ir.Collective, acc: list[str]) -> list[str]:
 
 
 RULES: Table = {
-    ir.Const: _const, ir.Param: _param, ir.Var: _var, ir.Axis: _axis, ir.Unary: _unary,
-    ir.Binary: _binary, ir.Fma: _fma, ir.Select: _select, ir.Cast: _cast, ir.Bitcast: _bitcast,
-    ir.Vec: _vec, ir.Collective: _collective,
+    ir.Const: _const, ir.Param: lambda w, e: [f"w_scalars[{e.slot}]"],
+    ir.Var: lambda w, e: names(e), ir.Axis: _axis, ir.Unary: _unary, ir.Binary: _binary,
+    ir.Fma: lambda w, e: w.map(e, lambda a, b, c: f"fma({a}, {b}, {c})", e.a, e.b, e.c),
+    ir.Select: _select, ir.Cast: _cast, ir.Bitcast: _bitcast, ir.Vec: _vec,
+    ir.Collective: _collective,
 }  # fmt: skip

@@ -28,12 +28,10 @@ from weft.templates.emit import Emitter
 from weft.templates.product.bands import Bands
 from weft.templates.product.blocks import Blocks
 from weft.templates.product.pack import Packer
-from weft.templates.product.plan import Plan, candidates, plan_of, whole_rows
+from weft.templates.product.plan import Plan, candidates as candidates, plan_of, whole_rows
 from weft.templates.product.problem import Problem
 from weft.templates.product.then_norm import NormRows, following
 from weft.templates.registers import tail_mask
-
-__all__ = ["CpuMatmul", "build", "candidates"]
 
 Held = tuple[ir.Var, Expr, int]  # an accumulator, its row in the block and its vector
 
@@ -124,13 +122,7 @@ class CpuMatmul(Blocks):
         b, p, plan = self.b, self.p, self.plan
         base = b.let(self.x.at(self.m0, self.k0), "a0")
         packer = Packer(b, self.x.source, base, self.left, self.kc, plan.lanes, self.acc)
-        if p.a_k == 1:
-            packer.rows(p.a_m, self.count, self.klen, p.k % plan.lanes == 0)
-        elif p.a_m == 1:
-            last = b.let(self.klen - 1, "last")
-            packer.turned(p.a_k, self.count, self.kc, last, False)
-        else:
-            packer.scalars((p.a_m, p.a_k), self.count, self.klen)
+        packer.left((p.a_m, p.a_k), self.count, self.klen, p.k % plan.lanes == 0)
 
     def _pack_b(self, i: int, n0: Expr) -> None:
         """panel[k][column], or panel[k / 2][column][2] for pairs."""
@@ -139,26 +131,17 @@ class CpuMatmul(Blocks):
         if packed is not None:
             self._unpack(packed, i * plan.nr, n0)
             return
-        pair = plan.pair
-        kind = dt.bfloat16 if pair == 2 else self.acc
-        w = self.ws[i]
-        sk, sn = w.s_k, w.s_row
+        w, kind = self.ws[i], dt.bfloat16 if plan.pair == 2 else self.acc
         base = b.let(w.at(n0, self.k0), "b0")
         left = b.let(p.n - n0, "left") if p.n % plan.nr else None
-        at = i * plan.nr * pair
+        at = i * plan.nr * plan.pair
         packer = Packer(b, w.source, base, self.panel, self.wide, plan.lanes, kind, at)
         if p.bs[i].run > 1:
-            packer.columns((sk, 1), self.klen, plan.nr, left, apart=sn)
-            return
-        if sk != 1 and (sn == 1 or pair == 2):
-            whole = pair == 1 or plan.mode == "dot2" or p.k % (2 * plan.lanes) == 0
-            packer.columns((sk, sn), self.klen, plan.nr, left, pair, whole)
-            return
-        last = None if left is None else b.let(left - 1, "last")
-        if sk == 1:
-            packer.turned(sn, self.klen, plan.nr, last, p.k % (plan.lanes * pair) == 0, pair)
+            packer.columns((w.s_k, 1), self.klen, plan.nr, left, apart=w.s_row)
         else:
-            packer.scalars((sk, sn), self.klen, plan.nr, (None, last))
+            even = plan.pair == 1 or plan.mode == "dot2" or p.k % (2 * plan.lanes) == 0
+            whole = p.k % (plan.lanes * plan.pair) == 0
+            packer.right((w.s_k, w.s_row), self.klen, plan.nr, left, plan.pair, even, whole)
 
     def _unpack(self, w: Bands, at: int, n0: Expr) -> None:
         """panel[k][column] of a packed operand; columns that do not exist hold others."""
@@ -179,11 +162,10 @@ class CpuMatmul(Blocks):
         for i in range(len(self.p.dots)):
             self._pack_b(i, n0)
         self.vectors = [b.let(n0 + v * plan.lanes, "n") for v in range(plan.nv)]
-        ragged = self.p.n % plan.nr
-        self.masks = [
-            b.let(tail_mask(n, self.p.n, plan.lanes), "cols") if ragged else None
-            for n in self.vectors
-        ]
+        self.masks: list[Expr | None] = [None] * plan.nv
+        if self.p.n % plan.nr:
+            tails = (tail_mask(n, self.p.n, plan.lanes) for n in self.vectors)
+            self.masks = [b.let(tail, "cols") for tail in tails]
         full = b.let(self.count - self.count % plan.mr, "full")
         with b.loop(full, step=plan.mr, name="row") as row, self.em.scope():
             self._tile(row, plan.mr, None)
@@ -195,10 +177,8 @@ class CpuMatmul(Blocks):
         rest = self.p.m % plan.mr if not self.bounded else plan.mr - 1
         if rest:
             with b.when(full < self.count), self.em.scope():
-                if not self.bounded:
-                    self._tile(full, rest, None)
-                else:
-                    self._tile(full, rest, b.let(self.count - 1, "last_row"))
+                last = b.let(self.count - 1, "last_row") if self.bounded else None
+                self._tile(full, rest, last)
 
     def _tile(self, row: Expr, mr: int, last: Expr | None) -> None:
         """`mr` rows from `row` (those beyond `last` repeat it and are not stored)."""
@@ -308,8 +288,7 @@ class CpuMatmul(Blocks):
             first = b.let(start + row * sm, "arow")
             rows = [(first, i * sm) for i in range(len(at))]
         with b.loop(k1, k0, step=self.pair, name="k") as k:
-            spot = b.let(k * self.wide, "spot")
-            width = plan.lanes * self.pair
+            spot, width = b.let(k * self.wide, "spot"), plan.lanes * self.pair
             right = [
                 b.let(load(self.panel, spot + j * width, width), "bv") for j in range(len(acc[0]))
             ]
@@ -332,9 +311,8 @@ class CpuMatmul(Blocks):
         for i in range(len(at)):
             for j, var in enumerate(acc[i]):
                 b.store(self.staged, i * self.wide + j * plan.lanes, var)
-        self._from_staged(
-            at[0], const(len(at)) if last is None else b.let(last + 1 - at[0], "count")
-        )
+        count = const(len(at)) if last is None else b.let(last + 1 - at[0], "count")
+        self._from_staged(at[0], count)
 
     def _from_staged(self, first: Expr, count: Expr) -> None:
         """Writes the epilogue of `count` rows from `first`, whose sums are in `staged`."""

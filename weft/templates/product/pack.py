@@ -62,6 +62,31 @@ class Packer:
         with b.when(full < count):
             body(full, b.let(tail_mask(full, count, step), "mask"))
 
+    def left(self, strides: tuple[int, int], rows: Expr, cols: Expr, whole: bool) -> None:
+        """Packs a left operand: rows of `ld` elements, of which `cols` are used; `whole` promises
+        that these are whole vectors."""
+        if strides[1] == 1:
+            self.rows(strides[0], rows, cols, whole)
+        elif strides[0] == 1:
+            self.turned(strides[1], rows, self.ld, self.b.let(cols - 1, "last"), False)
+        else:
+            self.scalars(strides, rows, cols)
+
+    def right(
+        self, strides: tuple[int, int], rows: Expr, cols: int, limit: Expr | None, pair: int,
+        even: bool, whole: bool,
+    ) -> None:  # fmt: skip
+        """Packs a panel of a right operand, as `columns` does where rows are contiguous (then
+        `even` is its `whole`), else as `turned` does."""
+        if strides[0] != 1 and (strides[1] == 1 or pair == 2):
+            self.columns(strides, rows, cols, limit, pair, even)
+            return
+        last = None if limit is None else self.b.let(limit - 1, "last")
+        if strides[0] == 1:
+            self.turned(strides[1], rows, cols, last, whole, pair)
+        else:
+            self.scalars(strides, rows, cols, (None, last))
+
     def rows(
         self, stride: int, rows: Value, cols: Value, whole: bool, last: Expr | None = None
     ) -> None:
