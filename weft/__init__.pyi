@@ -193,6 +193,16 @@ from weft.tensor.shapes import (
     cat as cat,
     stack as stack,
 )
+from weft.tensor.special import (
+    erfc as erfc,
+    exp2 as exp2,
+    fmax as fmax,
+    fmin as fmin,
+    lerp as lerp,
+    logit as logit,
+    logsumexp as logsumexp,
+    nan_to_num as nan_to_num,
+)
 from weft.tensor.tracing import (
     Spec as Spec,
     trace as trace,

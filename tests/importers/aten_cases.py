@@ -417,7 +417,57 @@ case("_native_batch_norm_legit_functional",
      lambda d: (d.image(), None, None, d.f(4), d.f(4, low=0.5), False, 0.1, 1e-5))
 case("_native_batch_norm_legit.no_stats", lambda d: (d.image(), d.f(4), None, True, 0.1, 1e-5))
 case("cross_entropy_loss", lambda d: (d.f(5, 7), d.i(5, low=0, high=7), None, d.part(0, 1, 2)))
-case("mse_loss l1_loss", lambda d: (d.f(), d.f(), d.part(0, 1, 2)))
+case("mse_loss l1_loss soft_margin_loss", lambda d: (d.f(), d.f(), d.part(0, 1, 2)))
+case("smooth_l1_loss huber_loss", lambda d: (d.f(), d.f(), d.part(0, 1, 2), d.part(1.0, 1.5)))
+case("binary_cross_entropy", lambda d: (d.f(low=0, high=1), d.f(low=0, high=1), d.part(
+    None, d.f(low=0)), d.part(0, 1, 2)))
+case("kl_div", lambda d: (d.f(), d.f(low=0, high=1), d.part(0, 1, 2)),
+     lambda d: (d.f(), d.f(), 1, {"log_target": True}))
+case("poisson_nll_loss", lambda d: (d.f(low=0, high=2), d.f(low=0, high=9), d.part(True, False),
+                                    d.part(True, False), 1e-8, d.part(0, 1, 2)))
+case("hinge_embedding_loss", lambda d: (d.f(), d.f().sign(), 0.7, d.part(0, 1, 2)))
+case("margin_ranking_loss", lambda d: (d.f(), d.f(), d.f().sign(), 0.7, d.part(0, 1, 2)))
+case("cosine_embedding_loss", lambda d: (d.f(5, 3), d.f(5, 3), d.f(5).sign(), 0.2,
+                                         d.part(0, 1, 2)))
+case("triplet_margin_loss", lambda d: (d.f(5, 3), d.f(5, 3), d.f(5, 3), 0.7, d.part(1.0, 2.0, 3.0),
+                                       1e-6, d.part(True, False), d.part(0, 1, 2)))
+case("multi_margin_loss", lambda d: (d.f(5, 4), d.i(5, low=0, high=4), d.part(1, 2), 0.7,
+                                     d.part(None, d.f(4, low=0)), d.part(0, 1, 2)))
+case("multilabel_margin_loss", lambda d: (d.f(3, 4), torch.tensor(
+    [[2, 0, -1, 1], [-1, 1, 2, 3], [0, 3, 1, 2]]), d.part(0, 1, 2)))
+case("nll_loss nll_loss_nd", lambda d: (d.f(5, 7), d.i(5, low=0, high=7), d.part(
+    None, d.f(7, low=0.1)), d.part(0, 1, 2), d.part(-100, 3)))
+case("nll_loss2d", lambda d: (d.f(2, 7, 3, 2), d.i(2, 3, 2, low=0, high=7), None, d.part(0, 1, 2)))
+case("pairwise_distance", lambda d: (d.f(4, 3), d.f(4, 3), d.part(1.0, 2.0, 3.0)))
+case("rrelu", lambda d: (d.f(), 0.1, 0.3))
+
+
+def _recurrent(d: Draw, gates: int, states: int) -> tuple[Any, ...]:
+    """The arguments of a recurrent operator: two layers, in one direction or two."""
+    ways, bias = d.part(1, 2), d.part(True, False)
+    weights = []
+    for at in range(2 * ways):
+        inputs = 3 if at < ways else 4 * ways
+        shapes = [(4 * gates, inputs), (4 * gates, 4), (4 * gates,), (4 * gates,)]
+        weights += [d.f(*s, low=-0.5, high=0.5) for s in shapes[: 4 if bias else 2]]
+    first = [d.f(2 * ways, 2, 4) for _ in range(states)]
+    return (d.f(2, 5, 3), first if states == 2 else first[0], weights, bias, 2, 0.0, False,
+            ways == 2, True)
+
+
+def _cell(d: Draw, gates: int, states: int) -> tuple[Any, ...]:
+    first = [d.f(2, 4) for _ in range(states)]
+    shapes = [(4 * gates, 3), (4 * gates, 4), (4 * gates,), (4 * gates,)]
+    weights = [d.f(*s, low=-0.5, high=0.5) for s in shapes]
+    return (d.f(2, 3), first if states == 2 else first[0], *weights)
+
+
+case("lstm.input", lambda d: _recurrent(d, 4, 2))
+case("gru.input", lambda d: _recurrent(d, 3, 1))
+case("rnn_tanh.input rnn_relu.input", lambda d: _recurrent(d, 1, 1))
+case("lstm_cell", lambda d: _cell(d, 4, 2))
+case("gru_cell", lambda d: _cell(d, 3, 1))
+case("rnn_tanh_cell rnn_relu_cell", lambda d: _cell(d, 1, 1))
 case(
     "binary_cross_entropy_with_logits",
     lambda d: (d.f(), d.f(low=0, high=1), None, None, d.part(0, 1, 2)),

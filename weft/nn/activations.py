@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from weft.core.errors import ShapeError
+from weft.nn.dropout import fresh_key, keep_key
 from weft.nn.module import Module, Parameter
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
@@ -30,9 +32,6 @@ class Hardtanh(Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.hardtanh(x, self.min_val, self.max_val)
 
-    def extra_repr(self) -> str:
-        return f"min_val={self.min_val}, max_val={self.max_val}"
-
 
 class LeakyReLU(Module):
     """x above 0, elsewhere negative_slope x."""
@@ -42,9 +41,6 @@ class LeakyReLU(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.leaky_relu(x, self.negative_slope)
-
-    def extra_repr(self) -> str:
-        return f"negative_slope={self.negative_slope}"
 
 
 class ELU(Module):
@@ -56,9 +52,6 @@ class ELU(Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.elu(x, self.alpha)
 
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha}"
-
 
 class CELU(Module):
     """x from 0 on, below alpha (exp(x / alpha) - 1)."""
@@ -68,9 +61,6 @@ class CELU(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.celu(x, self.alpha)
-
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha}"
 
 
 class SELU(Module):
@@ -103,9 +93,6 @@ class Softplus(Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.softplus(x, self.beta, self.threshold)
 
-    def extra_repr(self) -> str:
-        return f"beta={self.beta}, threshold={self.threshold}"
-
 
 class LogSigmoid(Module):
     """log(sigmoid(x))."""
@@ -130,9 +117,6 @@ class Softshrink(Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.softshrink(x, self.lambd)
 
-    def extra_repr(self) -> str:
-        return f"lambd={self.lambd}"
-
 
 class Hardshrink(Module):
     """x, but 0 within -lambd..lambd."""
@@ -143,15 +127,46 @@ class Hardshrink(Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.hardshrink(x, self.lambd)
 
-    def extra_repr(self) -> str:
-        return f"lambd={self.lambd}"
-
 
 class Tanhshrink(Module):
     """x - tanh(x)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.tanhshrink(x)
+
+
+class RReLU(Module):
+    """x from 0 on, below a x: in training with a slope a for each element, uniform in
+    lower..upper and drawn as Dropout draws, otherwise with their mean."""
+
+    key: Tensor
+
+    def __init__(self, lower: float = 0.125, upper: float = 1 / 3, inplace: bool = False):
+        self.lower, self.upper = lower, upper
+        keep_key(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        key = fresh_key(self) if self.training else None
+        return F.rrelu(x, self.lower, self.upper, self.training, key)
+
+
+class Softmin(Module):
+    """softmax(-x) along an axis."""
+
+    def __init__(self, dim: int = -1):
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.softmin(x, self.dim)
+
+
+class Softmax2d(Module):
+    """softmax over the channels of x[N, C, H, W] or [C, H, W]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim not in (3, 4):
+            raise ShapeError(f"Softmax2d: x {list(x.shape)}; expected [N, C, H, W] or [C, H, W]")
+        return F.softmax(x, -3)
 
 
 class Threshold(Module):
@@ -164,9 +179,6 @@ class Threshold(Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.threshold(x, self.threshold, self.value)
 
-    def extra_repr(self) -> str:
-        return f"threshold={self.threshold}, value={self.value}"
-
 
 class GLU(Module):
     """The first half of an axis times the sigmoid of the second."""
@@ -176,9 +188,6 @@ class GLU(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.glu(x, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
 
 
 class PReLU(Module):
@@ -190,6 +199,3 @@ class PReLU(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.prelu(x, self.weight)
-
-    def extra_repr(self) -> str:
-        return f"num_parameters={self.num_parameters}"

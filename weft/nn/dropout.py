@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from weft.core import dtypes as dt
@@ -11,6 +13,25 @@ from weft.tensor import functional as F
 from weft.tensor.autograd import no_grad, once
 from weft.tensor.core import Tensor
 from weft.tensor.random import next_key, randint
+
+
+def keep_key(module: Module) -> None:
+    """Gives a module the buffer `key` (uint32 [2]: a random word of the global stream and the
+    number of draws so far), outside the state dict."""
+    word = randint(-(1 << 31), 1 << 31).cast(dt.uint32).item()
+    module.register_buffer("key", Tensor(np.array([word, 0], np.uint32)), persistent=False)
+
+
+def fresh_key(module: Any) -> Tensor:
+    """The key of a module's next draw, which advances its buffer, also inside weft.compile."""
+
+    def advance() -> Tensor:
+        with no_grad():
+            now = Tensor(module.key.value)
+            module.key.assign(next_key(now))
+        return now
+
+    return once(advance)
 
 
 class Dropout(Module):
@@ -29,18 +50,11 @@ class Dropout(Module):
         if not 0.0 <= p <= 1.0:
             raise UsageError(f"Dropout: {p} is not a probability")
         self.p = p
-        word = randint(-(1 << 31), 1 << 31).cast(dt.uint32).item()
-        self.register_buffer("key", Tensor(np.array([word, 0], np.uint32)), persistent=False)
+        keep_key(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        key = once(self._next) if self.training and self.p else None
+        key = fresh_key(self) if self.training and self.p else None
         return F.dropout(x, self.p, self.training, key)
-
-    def _next(self) -> Tensor:
-        with no_grad():
-            now = Tensor(self.key.value)
-            self.key.assign(next_key(now))
-        return now
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

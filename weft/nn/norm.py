@@ -208,3 +208,13 @@ class InstanceNorm3d(_InstanceNorm):
     """Instance normalisation of x[N, C, D, H, W]."""
 
     RANKS = (5,)
+
+
+class LocalResponseNorm(Module):
+    """x / (k + alpha mean)^beta, with the mean of squares over `size` neighbouring channels."""
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.local_response_norm(x, self.size, self.alpha, self.beta, self.k)

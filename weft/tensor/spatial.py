@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from weft.core import dtypes as dt
-from weft.core.errors import ShapeError
+from weft.core.errors import LimitError, ShapeError
 from weft.ops.rules import integers
 from weft.tensor.autocast import widened
 from weft.tensor.autograd import no_grad, once
@@ -105,6 +105,35 @@ def instance_norm(
             raise ShapeError("instance_norm: use_input_stats=False wants the running statistics")
         return batch_norm(x, running_mean, running_var, weight, bias, eps=eps)
     return group_norm(x, max(x.shape[1] if x.ndim > 1 else 1, 1), weight, bias, eps)
+
+
+MOST_NEIGHBOURS = 1024  # channels that one element of local_response_norm may read
+
+
+def local_response_norm(
+    x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0,
+    before: int | None = None,
+) -> Tensor:  # fmt: skip
+    """x / (k + alpha mean)^beta for x[N, C, ...], with the mean of the squares of `size` channels
+    around each, zeros beyond the ends (Krizhevsky et al. 2012). `before` of them come before the
+    channel: size // 2 as in PyTorch by default, (size - 1) // 2 in ONNX. Narrow floats are computed
+    in float32. Raises ShapeError for x without channels, LimitError for over 1,024 of them.
+
+    >>> F.local_response_norm(weft.ones((1, 2, 1)), 1, alpha=1.0, beta=1.0).tolist()
+    [[[0.5], [0.5]]]
+    """
+    (size,) = integers("local_response_norm", "size", size)
+    if not 0 < size <= MOST_NEIGHBOURS:
+        raise LimitError(f"local_response_norm over {size} channels; at most {MOST_NEIGHBOURS}")
+    if x.ndim < 3:
+        raise ShapeError(f"local_response_norm: x {x._known()}; expected [N, C, ...]")
+    low = size // 2 if before is None else before
+    wide = x.cast(dt.compute_dtype(x.dtype))
+    squares = (wide * wide).pad([(0, 0), (low, size - 1 - low), *([(0, 0)] * (x.ndim - 2))])
+    total = squares.narrow(1, 0, x.shape[1])
+    for i in range(1, size):
+        total = total + squares.narrow(1, i, x.shape[1])
+    return (wide / (total * (alpha / size) + k) ** beta).cast(x.dtype)
 
 
 def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:

@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.importers.aten.numbers import common, fitting, together
-from weft.importers.aten.table import aten
-from weft.tensor import angles, elementwise as ew
+from weft.importers.aten.table import aten, rows
+from weft.tensor import angles, elementwise as ew, special
 from weft.tensor.core import Tensor
 
 Operand = Any  # a Tensor or a Python number
 
-_UNARY: dict[str, Callable[[Any], Tensor]] = {
+rows(__name__, {
     **{
-        name: getattr(ew, name)
+        name: (getattr(ew, name), "self")
         for name in ("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "isinf", "isfinite",
                      "isnan", "log", "log10", "log1p", "log2", "reciprocal", "round", "rsqrt",
-                     "signbit", "sin", "sqrt", "square", "tanh", "trunc")
+                     "sigmoid", "signbit", "sin", "sqrt", "square", "tanh", "trunc")
     },
     **{
-        name: getattr(angles, name)
+        name: (getattr(angles, name), "self")
         for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan")
     },
-    "neg": ew.negative,
-    "sigmoid": ew.sigmoid,
-    "bitwise_not": ew.bitwise_invert,
-}  # fmt: skip
-
-
-def _one(name: str, fn: Callable[[Any], Tensor]) -> None:
-    @aten(name)
-    def unary(self: Tensor) -> Tensor:
-        return fn(self)
-
-
-for _name, _fn in _UNARY.items():
-    _one(_name, _fn)
+    "neg": (ew.negative, "self"),
+    "bitwise_not": (ew.bitwise_invert, "self"),
+    "erfc": (special.erfc, "self"),
+    "exp2": (special.exp2, "self"),
+    "logit": (special.logit, "self eps"),
+    "lerp.Scalar lerp.Tensor": (special.lerp, "self end weight"),
+    "nan_to_num": (special.nan_to_num, "self nan posinf neginf"),
+    "fmax": (special.fmax, "self other"),
+    "fmin": (special.fmin, "self other"),
+})  # fmt: skip
 
 
 @aten("sign")
@@ -77,6 +72,9 @@ _two(ew.maximum, "maximum", "max.other")
 _two(ew.minimum, "minimum", "min.other")
 _two(angles.atan2, "atan2")
 _two(ew.hypot, "hypot")
+_two(ew.logaddexp, "logaddexp")
+_two(ew.fmod, *_overloads("fmod"))
+_two(operator.mod, *_overloads("remainder"))
 _two(ew.copysign, "copysign.Tensor")
 
 
@@ -127,18 +125,6 @@ def div(self: Operand, other: Operand, rounding_mode: str | None = None) -> Tens
 @aten("floor_divide", "floor_divide.Scalar")
 def floor_divide(self: Operand, other: Operand) -> Tensor:
     return div(self, other, "floor")
-
-
-@aten(*_overloads("remainder"))
-def remainder(self: Operand, other: Operand) -> Tensor:
-    x, y = together(self, other)
-    out: Tensor = x % y
-    return out
-
-
-@aten(*_overloads("fmod"))
-def fmod(self: Operand, other: Operand) -> Tensor:
-    return ew.fmod(*together(self, other))
 
 
 @aten("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
@@ -214,64 +200,6 @@ def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, value: float = 1) ->
     return add(self, div(tensor1, tensor2), value)
 
 
-@aten("lerp.Scalar", "lerp.Tensor")
-def lerp(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
-    """From whichever end is nearer, which a weight of 1 gives exactly."""
-    near = weight < 0.5
-    low, high = self + (end - self) * weight, end - (end - self) * (1.0 - weight)
-    if isinstance(near, Tensor):
-        return near.where(low, high)
-    return low if near else high
-
-
-@aten("erfc")
-def erfc(self: Tensor) -> Tensor:
-    return 1.0 - self.erf()
-
-
-@aten("exp2")
-def exp2(self: Tensor) -> Tensor:
-    return (self * math.log(2)).exp()
-
-
-@aten("logaddexp")
-def logaddexp(self: Tensor, other: Tensor) -> Tensor:
-    return ew.logaddexp(*together(self, other))
-
-
-@aten("logit")
-def logit(self: Tensor, eps: float | None = None) -> Tensor:
-    x = self if eps is None else self.clip(eps, 1 - eps)
-    return (x / (1.0 - x)).log()
-
-
-@aten("nan_to_num")
-def nan_to_num(
-    self: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
-) -> Tensor:
-    limits = dt.float32 if not self.dtype.is_float else self.dtype
-    from weft.tensor.arrays import finfo
-
-    if not self.dtype.is_float:
-        return self
-    most = float(finfo(limits).max)
-    high, low = most if posinf is None else posinf, -most if neginf is None else neginf
-    out = self.isnan().where(0.0 if nan is None else nan, self)
-    out = (out == math.inf).where(high, out)
-    return (out == -math.inf).where(low, out)
-
-
 @aten("ldexp.Tensor")
 def ldexp(self: Tensor, other: Tensor) -> Tensor:
-    return self * exp2(other.cast(dt.float32))
-
-
-@aten("fmax")
-def fmax(self: Tensor, other: Tensor) -> Tensor:
-    """The larger; of a NaN and a number the number."""
-    return self.isnan().where(other, other.isnan().where(self, self.maximum(other)))
-
-
-@aten("fmin")
-def fmin(self: Tensor, other: Tensor) -> Tensor:
-    return self.isnan().where(other, other.isnan().where(self, self.minimum(other)))
+    return self * special.exp2(other.cast(dt.float32))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from weft.core import dtypes as dt
-from weft.importers.aten.reductions import norm
-from weft.importers.aten.table import aten
+from weft.importers.aten.table import aten, rows
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 
@@ -69,23 +66,14 @@ def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tupl
     return (value, at) if keepdim else (value.squeeze(dim), at.squeeze(dim))
 
 
-# -- distances
+rows(__name__, {
+    "cdist": (F.cdist, "x1 x2 p -compute_mode"),
+    "pdist _pdist_forward": (F.pdist, "self p"),
+    "pairwise_distance": (F.pairwise_distance, "x1 x2 p eps keepdim"),
+    "cosine_similarity": (F.cosine_similarity, "x1 x2 dim eps"),
+})  # fmt: skip
 
 
-@aten("_cdist_forward", "cdist", results=1)
-def cdist(x1: Tensor, x2: Tensor, p: float = 2, compute_mode: int | None = None) -> Tensor:
-    """Distances of rows [..., N, D] and [..., M, D] by the p-norm: [..., N, M]."""
-    return _apart(x1.unsqueeze(-2), x2.unsqueeze(-3), p)
-
-
-@aten("_pdist_forward", "pdist")
-def pdist(self: Tensor, p: float = 2) -> Tensor:
-    """Distances of the rows [N, D] in pairs i < j: [N (N - 1) / 2]."""
-    low, high = np.triu_indices(self.shape[0], 1)
-    first, second = (self.take(at.astype(np.int32), 0) for at in (low, high))
-    return _apart(first, second, p)
-
-
-def _apart(a: Tensor, b: Tensor, p: float) -> Tensor:
-    wide = dt.compute_dtype(a.dtype)
-    return norm(a.cast(wide) - b.cast(wide), p, -1).cast(a.dtype)
+@aten("_cdist_forward", results=1)
+def cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
+    return F.cdist(x1, x2, p)

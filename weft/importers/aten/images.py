@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.core.errors import ShapeError
-from weft.importers.aten.table import aten
+from weft.importers.aten.table import aten, rows
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 
@@ -14,34 +15,42 @@ Sizes = Sequence[int]
 Function = Callable[..., Any]
 _CONVS = (F.conv1d, F.conv2d, F.conv3d)
 _TRANSPOSED = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+CONV = "input weight bias stride padding dilation groups"
+TRANSPOSED = "input weight bias stride padding output_padding groups dilation"
+MAX = "self kernel_size stride:given padding dilation ceil_mode"
+AVG = "self kernel_size stride:given padding ceil_mode count_include_pad divisor_override"
 
 
-def _conv(run: Function, *names: str) -> None:
-    @aten(*names)
-    def conv(
-        input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
-        padding: Any = 0, dilation: Any = 1, groups: int = 1,
-    ) -> Tensor:  # fmt: skip
-        made: Tensor = run(input, weight, bias, stride, padding, dilation, groups)
-        return made
+def _places(pool: Function) -> Function:
+    """A pool that also gives the places of what it chose."""
+    return functools.partial(pool, return_indices=True)
 
 
-def _transposed(run: Function, name: str) -> None:
-    @aten(name)
-    def transposed(
-        input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
-        padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
-    ) -> Tensor:  # fmt: skip
-        options = (stride, padding, output_padding, groups, dilation)
-        made: Tensor = run(input, weight, bias, *options)
-        return made
-
-
-for _rank in (1, 2, 3):
-    _conv(_CONVS[_rank - 1], f"conv{_rank}d", f"conv{_rank}d.padding")
-_transposed(_TRANSPOSED[0], "conv_transpose1d")
-_transposed(_TRANSPOSED[1], "conv_transpose2d.input")
-_transposed(_TRANSPOSED[2], "conv_transpose3d.input")
+rows(__name__, {
+    **{f"conv{i}d conv{i}d.padding": (fn, CONV) for i, fn in enumerate(_CONVS, 1)},
+    "conv_transpose1d": (_TRANSPOSED[0], TRANSPOSED),
+    "conv_transpose2d.input": (_TRANSPOSED[1], TRANSPOSED),
+    "conv_transpose3d.input": (_TRANSPOSED[2], TRANSPOSED),
+    "max_pool1d": (F.max_pool1d, MAX),
+    "max_pool2d": (F.max_pool2d, MAX),
+    "max_pool3d": (F.max_pool3d, MAX),
+    "max_pool1d_with_indices": (_places(F.max_pool1d), MAX),
+    "max_pool2d_with_indices": (_places(F.max_pool2d), MAX),
+    "max_pool3d_with_indices": (_places(F.max_pool3d), MAX),
+    "avg_pool1d": (F.avg_pool1d, AVG),
+    "avg_pool2d": (F.avg_pool2d, AVG),
+    "avg_pool3d": (F.avg_pool3d, AVG),
+    "adaptive_avg_pool1d": (F.adaptive_avg_pool1d, "self output_size"),
+    "adaptive_avg_pool2d _adaptive_avg_pool2d": (F.adaptive_avg_pool2d, "self output_size"),
+    "adaptive_avg_pool3d _adaptive_avg_pool3d": (F.adaptive_avg_pool3d, "self output_size"),
+    "adaptive_max_pool1d": (_places(F.adaptive_max_pool1d), "self output_size"),
+    "adaptive_max_pool2d": (_places(F.adaptive_max_pool2d), "self output_size"),
+    "adaptive_max_pool3d": (_places(F.adaptive_max_pool3d), "self output_size"),
+    "im2col": (F.unfold, "self kernel_size dilation padding stride"),
+    "col2im": (F.fold, "self output_size kernel_size dilation padding stride"),
+    "pixel_shuffle": (F.pixel_shuffle, "self upscale_factor"),
+    "pixel_unshuffle": (F.pixel_unshuffle, "self downscale_factor"),
+})  # fmt: skip
 
 
 @aten("convolution")
@@ -56,71 +65,6 @@ def convolution(
         options = (stride, padding, output_padding, groups, dilation)
         return _TRANSPOSED[at](input, weight, bias, *options)
     return _CONVS[at](input, weight, bias, stride, padding, dilation, groups)
-
-
-# -- pooling
-
-
-def _max_pool(run: Function, rank: int) -> None:
-    @aten(f"max_pool{rank}d")
-    def pool(
-        self: Tensor, kernel_size: Sizes, stride: Sizes = (), padding: Any = 0, dilation: Any = 1,
-        ceil_mode: bool = False,
-    ) -> Tensor:  # fmt: skip
-        made: Tensor = run(self, kernel_size, stride or None, padding, dilation, ceil_mode)
-        return made
-
-    @aten(f"max_pool{rank}d_with_indices")
-    def both(
-        self: Tensor, kernel_size: Sizes, stride: Sizes = (), padding: Any = 0, dilation: Any = 1,
-        ceil_mode: bool = False,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        window = (kernel_size, stride or None, padding, dilation, ceil_mode)
-        made: tuple[Tensor, Tensor] = run(self, *window, return_indices=True)
-        return made
-
-
-def _avg_pool(run: Function, rank: int) -> None:
-    @aten(f"avg_pool{rank}d")
-    def pool(
-        self: Tensor, kernel_size: Sizes, stride: Sizes = (), padding: Any = 0,
-        ceil_mode: bool = False, count_include_pad: bool = True, *divisor: int | None,
-        divisor_override: int | None = None,
-    ) -> Tensor:  # fmt: skip
-        by = divisor[0] if divisor else divisor_override
-        more = {} if by is None else {"divisor_override": by}
-        window = (kernel_size, stride or None, padding, ceil_mode, count_include_pad)
-        made: Tensor = run(self, *window, **more)
-        return made
-
-
-def _adaptive(run: Function, *names: str) -> None:
-    @aten(*names)
-    def pool(self: Tensor, output_size: Sizes) -> Tensor:
-        made: Tensor = run(self, output_size)
-        return made
-
-
-def _adaptive_max(run: Function, rank: int) -> None:
-    @aten(f"adaptive_max_pool{rank}d")
-    def pool(self: Tensor, output_size: Sizes) -> tuple[Tensor, Tensor]:
-        made: tuple[Tensor, Tensor] = run(self, output_size, return_indices=True)
-        return made
-
-
-for _rank, _pools in enumerate(
-    (
-        (F.max_pool1d, F.avg_pool1d, F.adaptive_avg_pool1d, F.adaptive_max_pool1d),
-        (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d),
-        (F.max_pool3d, F.avg_pool3d, F.adaptive_avg_pool3d, F.adaptive_max_pool3d),
-    ),
-    1,
-):
-    _max_pool(_pools[0], _rank)
-    _avg_pool(_pools[1], _rank)
-    _adaptive_max(_pools[3], _rank)
-    _core = () if _rank == 1 else (f"_adaptive_avg_pool{_rank}d",)
-    _adaptive(_pools[2], f"adaptive_avg_pool{_rank}d", *_core)
 
 
 # -- resizing
@@ -209,28 +153,3 @@ def grid_sampler(
 ) -> Tensor:
     names = _SAMPLES[interpolation_mode], _OUTSIDE[padding_mode]
     return F.grid_sample(input, grid, *names, align_corners)
-
-
-@aten("im2col")
-def im2col(
-    self: Tensor, kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
-) -> Tensor:
-    return F.unfold(self, kernel_size, dilation, padding, stride)
-
-
-@aten("col2im")
-def col2im(
-    self: Tensor, output_size: Sizes, kernel_size: Sizes, dilation: Sizes, padding: Sizes,
-    stride: Sizes,
-) -> Tensor:  # fmt: skip
-    return F.fold(self, output_size, kernel_size, dilation, padding, stride)
-
-
-@aten("pixel_shuffle")
-def pixel_shuffle(self: Tensor, upscale_factor: int) -> Tensor:
-    return F.pixel_shuffle(self, upscale_factor)
-
-
-@aten("pixel_unshuffle")
-def pixel_unshuffle(self: Tensor, downscale_factor: int) -> Tensor:
-    return F.pixel_unshuffle(self, downscale_factor)

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.importers.aten import creation
-from weft.importers.aten.table import aten, named
+from weft.importers.aten.table import aten, named, rows
 from weft.importers.imported import here
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
@@ -29,11 +29,6 @@ def _key(indices: Indices) -> tuple[Any, ...]:
 def index(self: Tensor, indices: Indices) -> Tensor:
     """NumPy's indexing; an index out of range gives NaN (0 for integers), where PyTorch stops."""
     return self[_key(indices)]
-
-
-@aten("index_select")
-def index_select(self: Tensor, dim: int, index: Tensor) -> Tensor:
-    return self.take(index, dim)
 
 
 @aten("unfold")
@@ -55,12 +50,10 @@ def chosen(test: Any, yes: Any, no: Any) -> Any:
     return yes if test else no
 
 
-@aten("embedding")
-def embedding(
-    weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Tensor:  # fmt: skip
-    return F.embedding(indices, weight, padding_idx if padding_idx >= 0 else None)
+rows(__name__, {
+    "index_select": (Tensor.take, "self dim>axis index"),
+    "embedding": (F.embedding, "weight indices padding_idx:index -scale_grad_by_freq -sparse"),
+})  # fmt: skip
 
 
 @aten("gather")

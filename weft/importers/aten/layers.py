@@ -1,22 +1,57 @@
-"""Norms and losses, kept whole so that they meet weft's own composites."""
+"""Norms, losses and recurrent layers, kept whole so that they meet weft's own composites."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
-from weft.importers.aten.table import aten
+from weft.importers.aten.table import aten, rows
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 
-
-@aten("layer_norm")
-def layer_norm(
-    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
-    bias: Tensor | None = None, eps: float = 1e-5, cudnn_enable: bool = True,
-) -> Tensor:  # fmt: skip
-    return F.layer_norm(input, weight, bias, eps, len(normalized_shape))
+RECURRENT = "input hx params has_biases num_layers dropout train bidirectional batch_first"
+PAIR = "self target reduction:reduction"
+rows(__name__, {
+    "layer_norm": (F.layer_norm, "input normalized_shape>axes:count weight bias eps -cudnn_enable"),
+    "group_norm": (F.group_norm, "input num_groups weight bias eps -cudnn_enabled"),
+    "batch_norm": (F.batch_norm, "input weight bias running_mean running_var training momentum eps "
+                   "-cudnn_enabled"),
+    "lstm.input": (F.lstm, RECURRENT),
+    "gru.input": (F.gru, RECURRENT),
+    "rnn_tanh.input": (F.rnn, RECURRENT),
+    "rnn_relu.input": (functools.partial(F.rnn, nonlinearity="relu"), RECURRENT),
+    "gru_cell": (F.gru_cell, "input hx w_ih w_hh b_ih b_hh"),
+    "lstm_cell": (F.lstm_cell, "input hx w_ih w_hh b_ih b_hh"),
+    "rnn_tanh_cell": (F.rnn_cell, "input hx w_ih w_hh b_ih b_hh"),
+    "rnn_relu_cell": (functools.partial(F.rnn_cell, nonlinearity="relu"),
+                      "input hx w_ih w_hh b_ih b_hh"),
+    "mse_loss": (F.mse_loss, PAIR),
+    "l1_loss": (F.l1_loss, PAIR),
+    "smooth_l1_loss": (F.smooth_l1_loss, f"{PAIR} beta"),
+    "huber_loss": (F.huber_loss, f"{PAIR} delta"),
+    "kl_div": (F.kl_div, f"{PAIR} log_target"),
+    "soft_margin_loss": (F.soft_margin_loss, PAIR),
+    "multilabel_margin_loss": (F.multilabel_margin_loss, PAIR),
+    "hinge_embedding_loss": (F.hinge_embedding_loss, "self target margin reduction:reduction"),
+    "poisson_nll_loss": (F.poisson_nll_loss,
+                         "input target log_input full eps reduction:reduction"),
+    "multi_margin_loss": (F.multi_margin_loss, "self target p margin weight reduction:reduction"),
+    "margin_ranking_loss": (F.margin_ranking_loss,
+                            "input1 input2 target margin reduction:reduction"),
+    "cosine_embedding_loss": (F.cosine_embedding_loss,
+                              "input1 input2 target margin reduction:reduction"),
+    "triplet_margin_loss": (F.triplet_margin_loss,
+                            "anchor positive negative margin p eps swap reduction:reduction"),
+    "binary_cross_entropy": (F.binary_cross_entropy, "self target weight reduction:reduction"),
+    "binary_cross_entropy_with_logits": (F.binary_cross_entropy_with_logits,
+                                         "self target weight pos_weight reduction:reduction"),
+    "nll_loss nll_loss_nd nll_loss2d": (F.nll_loss,
+                                        "self target weight reduction:reduction ignore_index"),
+    "cross_entropy_loss": (F.cross_entropy,
+                           "self target weight reduction:reduction ignore_index label_smoothing"),
+})  # fmt: skip
 
 
 @aten("native_layer_norm")
@@ -52,14 +87,6 @@ def fused_rms_norm(
     return rms_norm(input, normalized_shape, weight, eps), root
 
 
-@aten("group_norm")
-def group_norm(
-    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
-    eps: float = 1e-5, cudnn_enabled: bool = True,
-) -> Tensor:  # fmt: skip
-    return F.group_norm(input, num_groups, weight, bias, eps)
-
-
 @aten("native_group_norm")
 def native_group_norm(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int,
@@ -86,14 +113,6 @@ def instance_norm(
     cudnn_enabled: bool,
 ) -> Tensor:  # fmt: skip
     return F.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, eps)
-
-
-@aten("batch_norm")
-def batch_norm(
-    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
-    running_var: Tensor | None, training: bool, momentum: float, eps: float, cudnn_enabled: bool,
-) -> Tensor:  # fmt: skip
-    return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
 @aten("_native_batch_norm_legit_no_training", results=1)
@@ -136,38 +155,3 @@ def batch_norm_stats(
     over = (0, *range(2, input.ndim))
     out = F.batch_norm(input, None, None, weight, bias, True, momentum, eps)
     return out, wide.mean(over), (wide.var(over) + eps).rsqrt()
-
-
-@aten("cross_entropy_loss")
-def cross_entropy(
-    self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1,
-    ignore_index: int = -100, label_smoothing: float = 0.0,
-) -> Tensor:  # fmt: skip
-    return F.cross_entropy(
-        self, target, weight=weight, reduction=_REDUCTIONS[reduction], ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-    )  # fmt: skip
-
-
-@aten("mse_loss")
-def mse_loss(self: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
-    return F.mse_loss(self, target, reduction=_REDUCTIONS[reduction])
-
-
-@aten("l1_loss")
-def l1_loss(self: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
-    return F.l1_loss(self, target, reduction=_REDUCTIONS[reduction])
-
-
-@aten("binary_cross_entropy_with_logits")
-def bce_with_logits(
-    self: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None,
-    reduction: int = 1,
-) -> Tensor:  # fmt: skip
-    options: dict[str, Any] = {"weight": weight, "pos_weight": pos_weight}
-    return F.binary_cross_entropy_with_logits(
-        self, target, reduction=_REDUCTIONS[reduction], **options
-    )
-
-
-_REDUCTIONS = ("none", "mean", "sum")

@@ -12,31 +12,30 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.errors import ShapeError
 from weft.importers.aten.numbers import together
-from weft.importers.aten.table import aten
-from weft.tensor import arrays
+from weft.importers.aten.table import aten, rows
+from weft.tensor import arrays, create
 from weft.tensor.core import Tensor
-from weft.tensor.create import tril as lower, triu as upper
 from weft.tensor.shapes import broadcast_tensors, cat as join, stack as join_new
 
-
-@aten("view", "reshape", "_unsafe_view", "_reshape_copy", "view_copy")
-def view(self: Tensor, size: Sequence[int]) -> Tensor:
-    return self.reshape(list(size))
-
-
-@aten("view_as", "reshape_as")
-def view_as(self: Tensor, other: Tensor) -> Tensor:
-    return self.reshape(other.shape)
-
-
-@aten("permute", "permute_copy")
-def permute(self: Tensor, dims: Sequence[int]) -> Tensor:
-    return self.permute(list(dims))
-
-
-@aten("transpose.int", "swapaxes", "swapdims")
-def transpose(self: Tensor, dim0: int, dim1: int) -> Tensor:
-    return self.transpose(dim0, dim1) if self.ndim else self
+rows(__name__, {
+    "view _unsafe_view _reshape_copy view_copy": (arrays.reshape, "self size"),
+    "reshape": (arrays.reshape, "self shape"),
+    "permute permute_copy": (arrays.permute_dims, "self dims"),
+    "mT": (arrays.matrix_transpose, "self"),
+    "movedim.int movedim.intlist moveaxis.int moveaxis.intlist": (
+        arrays.moveaxis, "self source destination"),
+    "unsqueeze": (Tensor.unsqueeze, "self dim"),
+    "flatten.using_ints": (Tensor.flatten, "self start_dim end_dim"),
+    "chunk": (Tensor.chunk, "self chunks dim"),
+    "unbind.int unbind_copy.int": (arrays.unstack, "self dim"),
+    "repeat": (arrays.tile, "self repeats"),
+    "tile": (arrays.tile, "self dims"),
+    "repeat_interleave.self_int": (arrays.repeat, "self repeats dim -output_size"),
+    "flip": (arrays.flip, "self dims"),
+    "tril": (create.tril, "self diagonal"),
+    "triu": (create.triu, "self diagonal"),
+    "detach detach_copy": (Tensor.detach, "self"),
+})  # fmt: skip
 
 
 @aten("t", "numpy_T")
@@ -44,19 +43,24 @@ def turned(self: Tensor) -> Tensor:
     return self.T
 
 
-@aten("mT")
-def turned_last(self: Tensor) -> Tensor:
-    return self.mT
-
-
-@aten("movedim.int", "movedim.intlist", "moveaxis.int", "moveaxis.intlist")
-def movedim(self: Tensor, source: Any, destination: Any) -> Tensor:
-    return arrays.moveaxis(self, source, destination)
-
-
 @aten("expand", "broadcast_to", "expand_copy")
 def expand(self: Tensor, size: Sequence[int], implicit: bool = False) -> Tensor:
     return self.expand(list(size))
+
+
+@aten("meshgrid", "meshgrid.indexing")
+def meshgrid(tensors: Sequence[Tensor], indexing: str = "ij") -> list[Tensor]:
+    return arrays.meshgrid(*tensors, indexing=indexing)
+
+
+@aten("view_as", "reshape_as")
+def view_as(self: Tensor, other: Tensor) -> Tensor:
+    return self.reshape(other.shape)
+
+
+@aten("transpose.int", "swapaxes", "swapdims")
+def transpose(self: Tensor, dim0: int, dim1: int) -> Tensor:
+    return self.transpose(dim0, dim1) if self.ndim else self
 
 
 @aten("expand_as")
@@ -69,11 +73,6 @@ def broadcast(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return broadcast_tensors(*tensors)
 
 
-@aten("unsqueeze")
-def unsqueeze(self: Tensor, dim: int) -> Tensor:
-    return self.unsqueeze(dim)
-
-
 @aten("squeeze", "squeeze.dim", "squeeze.dims")
 def squeeze(self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """Axes of other sizes than 1 stay."""
@@ -81,11 +80,6 @@ def squeeze(self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
         return self.squeeze()
     dims = [dim] if isinstance(dim, int) else dim
     return self.squeeze([d for d in dims if self.ndim and self.shape[d] == 1])
-
-
-@aten("flatten.using_ints")
-def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    return self.flatten(start_dim, end_dim)
 
 
 @aten("unflatten.int")
@@ -133,16 +127,6 @@ def split(
     return self.split(split_sizes if split_size is None else split_size, dim)
 
 
-@aten("chunk")
-def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    return self.chunk(chunks, dim)
-
-
-@aten("unbind.int", "unbind_copy.int")
-def unbind(self: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    return arrays.unstack(self, dim)
-
-
 @aten("cat", "concat", "concatenate")
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors of shape [0] are skipped, as PyTorch does for old programs' sake."""
@@ -155,23 +139,6 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     joined: Tensor = join_new(together(*tensors), dim)
     return joined
-
-
-@aten("repeat", "tile")
-def repeat(self: Tensor, repeats: Sequence[int]) -> Tensor:
-    return arrays.tile(self, list(repeats))
-
-
-@aten("repeat_interleave.self_int")
-def repeat_interleave(
-    self: Tensor, repeats: int, dim: int | None = None, output_size: int | None = None
-) -> Tensor:
-    return arrays.repeat(self, repeats, dim)
-
-
-@aten("flip")
-def flip(self: Tensor, dims: Sequence[int]) -> Tensor:
-    return self.flip(list(dims))
 
 
 @aten("roll")
@@ -194,32 +161,12 @@ def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ten
     )  # fmt: skip
 
 
-@aten("meshgrid", "meshgrid.indexing")
-def meshgrid(tensors: Sequence[Tensor], indexing: str = "ij") -> list[Tensor]:
-    return arrays.meshgrid(*tensors, indexing=indexing)
-
-
-@aten("tril")
-def tril(self: Tensor, diagonal: int = 0) -> Tensor:
-    return lower(self, diagonal)
-
-
-@aten("triu")
-def triu(self: Tensor, diagonal: int = 0) -> Tensor:
-    return upper(self, diagonal)
-
-
 # -- the same elements
 
 
 @aten("clone", "contiguous", "alias", "alias_copy", "lift_fresh_copy", "lift_fresh")
 def same(self: Tensor) -> Tensor:
     return self
-
-
-@aten("detach", "detach_copy")
-def detach(self: Tensor) -> Tensor:
-    return self.detach()
 
 
 @aten("_to_copy", "to.device", "to.dtype", "to.dtype_layout", "type_as", "to.other")

@@ -10,7 +10,7 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.errors import ShapeError
-from weft.importers.aten.table import aten, named
+from weft.importers.aten.table import aten, named, rows
 from weft.importers.imported import here
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
@@ -24,9 +24,7 @@ def matmul(self: Tensor, *others: Tensor, **named: Tensor) -> Tensor:
     return self @ other
 
 
-@aten("linear")
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return F.linear(input, weight, bias)
+rows(__name__, {"linear": (F.linear, "input weight bias")})
 
 
 def _plus(self: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
@@ -131,8 +129,3 @@ def trilinear(
         for axis in sorted(axes):
             i1, i2, i3 = (x.unsqueeze(axis) if i == at else x for i, x in enumerate((i1, i2, i3)))
     return (i1 * i2 * i3).sum(tuple(sumdim))
-
-
-@aten("cosine_similarity")
-def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    return (F.normalize(x1, dim, eps) * F.normalize(x2, dim, eps)).sum(dim)

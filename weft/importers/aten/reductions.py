@@ -7,23 +7,33 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.importers.aten.table import aten
-from weft.tensor import folding
+from weft.importers.aten.table import HOW, aten, rows
+from weft.tensor import folding, functional as F, special
 from weft.tensor.core import Tensor
 
 Dims = int | Sequence[int] | None
 
 
-def axes(dim: Dims) -> Any:
-    """No axes named: all of them."""
-    return None if dim is None or (not isinstance(dim, int) and not len(dim)) else dim
-
-
-@aten("sum", "sum.dim_IntList")
-def sum_(
-    self: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None
-) -> Tensor:
-    return self.sum(axes(dim), keepdim, dtype)
+axes = HOW["axes"]
+rows(__name__, {
+    "sum sum.dim_IntList": (Tensor.sum, "self dim:axes keepdim dtype"),
+    "amax": (Tensor.max, "self dim:axes keepdim"),
+    "amin": (Tensor.min, "self dim:axes keepdim"),
+    "max": (Tensor.max, "self"),
+    "min": (Tensor.min, "self"),
+    "argmax": (Tensor.argmax, "self dim keepdim"),
+    "argmin": (Tensor.argmin, "self dim keepdim"),
+    "any any.dim any.dims": (Tensor.any, "self dim:axes keepdim"),
+    "all all.dim all.dims": (Tensor.all, "self dim:axes keepdim"),
+    "prod prod.dim_int": (Tensor.prod, "self dim keepdim dtype"),
+    "count_nonzero count_nonzero.dim_IntList": (folding.count_nonzero, "self dim:axes"),
+    "logsumexp": (special.logsumexp, "self dim:axes keepdim"),
+    "cummax": (Tensor.cummax, "self dim"),
+    "cummin": (Tensor.cummin, "self dim"),
+    "logcumsumexp": (Tensor.logcumsumexp, "self dim"),
+    "argsort argsort.stable": (Tensor.argsort, "self dim descending -stable"),
+    "topk": (Tensor.topk, "self k dim largest -sorted"),
+})  # fmt: skip
 
 
 @aten("mean", "mean.dim")
@@ -31,26 +41,6 @@ def mean(
     self: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None
 ) -> Tensor:
     return self.cast(dtype).mean(axes(dim), keepdim)
-
-
-@aten("amax")
-def amax(self: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
-    return self.max(axes(dim), keepdim)
-
-
-@aten("amin")
-def amin(self: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
-    return self.min(axes(dim), keepdim)
-
-
-@aten("max")
-def max_all(self: Tensor) -> Tensor:
-    return self.max()
-
-
-@aten("min")
-def min_all(self: Tensor) -> Tensor:
-    return self.min()
 
 
 @aten("max.dim")
@@ -61,38 +51,6 @@ def max_dim(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tens
 @aten("min.dim")
 def min_dim(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     return self.min(dim, keepdim), self.argmin(dim, keepdim)
-
-
-@aten("argmax")
-def argmax(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    return self.argmax(dim, keepdim)
-
-
-@aten("argmin")
-def argmin(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    return self.argmin(dim, keepdim)
-
-
-@aten("any", "any.dim", "any.dims")
-def any_(self: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    return self.any(axes(dim), keepdim)
-
-
-@aten("all", "all.dim", "all.dims")
-def all_(self: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    return self.all(axes(dim), keepdim)
-
-
-@aten("prod", "prod.dim_int")
-def prod(
-    self: Tensor, dim: int | None = None, keepdim: bool = False, dtype: DType | None = None
-) -> Tensor:
-    return self.prod(dim, keepdim, dtype)
-
-
-@aten("count_nonzero", "count_nonzero.dim_IntList")
-def count_nonzero(self: Tensor, dim: Dims = None) -> Tensor:
-    return folding.count_nonzero(self, axes(dim))
 
 
 def _spread(name: str, of: Callable[..., Tensor]) -> None:
@@ -125,35 +83,13 @@ def var_mean(
     return spread, self.mean(axes(dim), keepdim)
 
 
-@aten("logsumexp")
-def logsumexp(self: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
-    x = self.cast(dt.compute_dtype(self.dtype))  # the sum may be beyond float16's range
-    top = x.max(axes(dim), keepdims=True).detach()
-    top = (top.abs() == float("inf")).where(0.0, top)
-    total = (x - top).exp().sum(axes(dim), keepdims=True).log() + top
-    return (total if keepdim else total.sum(axes(dim))).cast(self.dtype)
-
-
 @aten("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar", "norm.ScalarOpt_dim_dtype")
 def norm(
     self: Tensor, ord: Any = 2, dim: Dims = None, keepdim: bool = False,
     dtype: DType | None = None, *, p: Any = None,
 ) -> Tensor:  # fmt: skip
     order = p if p is not None else 2 if ord is None else ord
-    x = self.cast(dtype)
-    wide = dt.compute_dtype(x.dtype)
-    if wide is not x.dtype:
-        return norm(x.cast(wide), order, dim, keepdim).cast(x.dtype)
-    if order == 2:
-        return (x * x).sum(axes(dim), keepdim)._length()
-    size = x.abs()
-    if order in (float("inf"), float("-inf")):
-        return size.max(axes(dim), keepdim) if order > 0 else size.min(axes(dim), keepdim)
-    if order == 0:
-        return (x != 0).cast(x.dtype).sum(axes(dim), keepdim)
-    return size.sum(axes(dim), keepdim) if order == 1 else (
-        (size**order).sum(axes(dim), keepdim) ** (1.0 / order)
-    )  # fmt: skip
+    return F.vector_norm(self.cast(dtype), order, axes(dim), keepdim)
 
 
 # -- running
@@ -167,21 +103,6 @@ def cumsum(self: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
 @aten("cumprod")
 def cumprod(self: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     return self.cumprod(dim, dtype) if self.ndim else self.cast(dtype)
-
-
-@aten("cummax")
-def cummax(self: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    return self.cummax(dim)
-
-
-@aten("cummin")
-def cummin(self: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    return self.cummin(dim)
-
-
-@aten("logcumsumexp")
-def logcumsumexp(self: Tensor, dim: int) -> Tensor:
-    return self.logcumsumexp(dim)
 
 
 @aten("diff")
@@ -208,20 +129,6 @@ def sort(
     self: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True
 ) -> tuple[Tensor, Tensor]:
     return self.sort(dim, descending), self.argsort(dim, descending)
-
-
-@aten("argsort", "argsort.stable")
-def argsort(
-    self: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True
-) -> Tensor:
-    return self.argsort(dim, descending)
-
-
-@aten("topk")
-def topk(
-    self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[Tensor, Tensor]:
-    return self.topk(k, dim, largest)
 
 
 # -- softmax

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from weft.tensor.core import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
+_Parameter = inspect.Parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,60 @@ def named(
         return fn
 
     return add
+
+
+# -- rows: overloads that differ from one of weft's functions in names alone ---------------------
+
+HOW: dict[str, Callable[[Any], Any]] = {
+    # no axes named: all of them
+    "axes": lambda dim: None if dim is None or (not isinstance(dim, int) and not len(dim)) else dim,
+    "count": len,
+    "given": lambda window: window or None,
+    "index": lambda at: at if at >= 0 else None,
+    "reduction": ("none", "mean", "sum").__getitem__,
+}
+
+
+def rows(home: str, table: Mapping[str, tuple[Callable[..., Any], str]]) -> None:
+    """Adds overloads as rows: names, and a function of weft's with the names of ATen's parameters.
+    A parameter goes to the function's of that name, the others in order to the function's others;
+    "name>own" names one, "-name" is dropped, and "name:how" passes through HOW. What a call leaves
+    out has the function's default, which must be ATen's."""
+    for names, (function, parameters) in table.items():
+        aten(*names.split())(_renamed(home, function, parameters.split()))
+
+
+def _renamed(home: str, function: Callable[..., Any], parameters: list[str]) -> Callable[..., Any]:
+    own = inspect.signature(function).parameters
+    parts = [text.partition(":")[::2] for text in parameters]
+    told = {name.partition(">")[0]: name.partition(">")[2] for name, _ in parts}
+    left = iter([n for n in own if n not in told and n not in told.values()])
+    places: dict[str, tuple[str, Callable[[Any], Any] | None]] = {}
+    needed = 0  # the number of parameters up to the last that has no default
+    for at, (name, how) in enumerate(zip(told, (how for _, how in parts)), 1):
+        target = told[name] or ("" if name[0] == "-" else name if name in own else next(left))
+        needed = at if target and own[target].default is _Parameter.empty else needed
+        places[name.removeprefix("-")] = target, HOW[how] if how else None
+    shown = [
+        _Parameter(name, _Parameter.POSITIONAL_OR_KEYWORD,
+                   default=_Parameter.empty if at < needed else ...)
+        for at, name in enumerate(places)
+    ]  # fmt: skip
+    lead = [n for n, p in own.items() if p.kind is _Parameter.POSITIONAL_ONLY]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(places, args)) | kwargs
+        named = {
+            target: given[name] if how is None else how(given[name])
+            for name, (target, how) in places.items()
+            if target and name in given
+        }
+        first = [named.pop(n) for n in lead if n in named]
+        return function(*first, **named)
+
+    run.__module__ = home
+    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    return run
 
 
 def out_of_place(target: str) -> str:

@@ -1,34 +1,58 @@
-"""Activation functions by ONNX's names; weft/tensor/activations.py has the formulas. KINDS are
-those that other nodes also name: LSTM and similar ones, and the fused nodes of com.microsoft."""
+"""Activation functions by ONNX's names; weft.functional has the formulas. KINDS are those that
+other nodes also name: LSTM and similar ones, and the fused nodes of com.microsoft."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.errors import UsageError
-from weft.importers.onnx.table import MICROSOFT, Call, op
-from weft.tensor import activations as act
+from weft.importers.onnx.table import MICROSOFT, Call, op, rows
+from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 
 Act = Callable[[Tensor], Tensor]
 
+
+def _affine(x: Tensor, alpha: float, beta: float) -> Tensor:
+    return x * alpha + beta
+
+
+def _thresholded(x: Tensor, alpha: float) -> Tensor:
+    return F.threshold(x, alpha, 0.0)
+
+
+def _softplus(x: Tensor) -> Tensor:
+    return F.softplus(x, threshold=math.inf)
+
+
 # name -> its function of x, alpha and beta, and the defaults of the parameters that it takes
-KINDS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
-    "Relu": (Tensor.relu, ()),
-    "Sigmoid": (Tensor.sigmoid, ()),
-    "Tanh": (Tensor.tanh, ()),
-    "Softsign": (act.softsign, ()),
-    "Softplus": (lambda x: act.softplus(x, threshold=math.inf), ()),
-    "Affine": (lambda x, alpha, beta: x * alpha + beta, (1.0, 0.0)),
-    "LeakyRelu": (act.leaky_relu, (0.01,)),
-    "ThresholdedRelu": (lambda x, alpha: act.threshold(x, alpha, 0.0), (1.0,)),
-    "ScaledTanh": (act.scaled_tanh, (1.0, 1.0)),
-    "HardSigmoid": (act.ramp, (0.2, 0.5)),
-    "Elu": (act.elu, (1.0,)),
+KINDS: dict[str, tuple[Callable[..., Tensor], Mapping[str, Any]]] = {
+    "Relu": (Tensor.relu, {}),
+    "Sigmoid": (Tensor.sigmoid, {}),
+    "Tanh": (Tensor.tanh, {}),
+    "Softsign": (F.softsign, {}),
+    "Softplus": (_softplus, {}),
+    "Affine": (_affine, {"alpha": 1.0, "beta": 0.0}),
+    "LeakyRelu": (F.leaky_relu, {"alpha": 0.01}),
+    "ThresholdedRelu": (_thresholded, {"alpha": 1.0}),
+    "ScaledTanh": (F.scaled_tanh, {"alpha": 1.0, "beta": 1.0}),
+    "HardSigmoid": (F.ramp, {"alpha": 0.2, "beta": 0.5}),
+    "Elu": (F.elu, {"alpha": 1.0}),
 }
 _BY_KEY = {name.lower(): name for name in KINDS}
+rows({name: row for name, row in KINDS.items() if name not in ("Tanh", "Affine", "ScaledTanh")})
+rows({
+    "Celu": (F.celu, {"alpha": 1.0}),
+    "Selu": (F.selu, {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
+    "HardSwish": (F.hardswish, {}),
+    "Mish": (F.mish, {}),
+    "Swish": (F.swish, {"alpha": 1.0}),
+    "Gelu": (Tensor.gelu, {"approximate": "none"}),
+})  # fmt: skip
+rows({"Gelu": (Tensor.gelu, {}), "QuickGelu": (F.swish, {"alpha": 1.702})}, domain=MICROSOFT)
 
 
 def activations(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]) -> list[Act]:
@@ -41,69 +65,16 @@ def activations(names: Sequence[str], alphas: Sequence[float], betas: Sequence[f
         if known is None:
             raise UsageError(f"the activation {name!r:.40}; ONNX has {', '.join(KINDS)}")
         function, defaults = KINDS[known]
-        given = [found.pop(0) if found else default for found, default in zip(left, defaults)]
+        given = [
+            found.pop(0) if found else default for found, default in zip(left, defaults.values())
+        ]
         made.append(lambda x, f=function, p=given: f(x, *p))  # type: ignore[misc]
     return made
 
 
-def _plain(name: str) -> None:
-    function, defaults = KINDS[name]
-
-    def run(call: Call, x: Tensor) -> Tensor:
-        given = (call.get(key, default) for key, default in zip(("alpha", "beta"), defaults))
-        return function(x, *given)
-
-    op(name)(run)
-
-
-for _name in KINDS.keys() - {"Tanh", "Affine", "ScaledTanh"}:
-    _plain(_name)
-
-
 @op("PRelu")
 def prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
-    return act.prelu(x, slope.reshape((*[1] * (x.ndim - slope.ndim), *slope.shape)))
-
-
-@op("Celu")
-def celu(call: Call, x: Tensor) -> Tensor:
-    return act.celu(x, call.get("alpha", 1.0))
-
-
-@op("Selu")
-def selu(call: Call, x: Tensor) -> Tensor:
-    alpha = call.get("alpha", 1.67326319217681884765625)
-    return act.selu(x, alpha, call.get("gamma", 1.05070102214813232421875))
-
-
-@op("HardSwish")
-def hard_swish(call: Call, x: Tensor) -> Tensor:
-    return act.hardswish(x)
-
-
-@op("Mish")
-def mish(call: Call, x: Tensor) -> Tensor:
-    return act.mish(x)
-
-
-@op("Swish")
-def swish(call: Call, x: Tensor) -> Tensor:
-    return act.swish(x, call.get("alpha", 1.0))
-
-
-@op("QuickGelu", domain=MICROSOFT)
-def quick_gelu(call: Call, x: Tensor) -> Tensor:
-    return act.swish(x, call.get("alpha", 1.702))
-
-
-@op("Gelu")
-def gelu(call: Call, x: Tensor) -> Tensor:
-    return x.gelu(call.get("approximate", "none"))
-
-
-@op("Gelu", domain=MICROSOFT)
-def gelu_ms(call: Call, x: Tensor) -> Tensor:
-    return x.gelu()
+    return F.prelu(x, slope.reshape((*[1] * (x.ndim - slope.ndim), *slope.shape)))
 
 
 @op("BiasGelu", domain=MICROSOFT)
@@ -120,7 +91,7 @@ def fast_gelu(call: Call, x: Tensor, bias: Tensor | None = None) -> Tensor:
 def shrink(call: Call, x: Tensor) -> Tensor:
     """ONNX has 0 for NaN, unlike PyTorch."""
     real = x if x.dtype.is_float else x.cast(dt.float32)
-    made = act.shrink(real, call.get("lambd", 0.5), call.get("bias", 0.0))
+    made = F.shrink(real, call.get("lambd", 0.5), call.get("bias", 0.0))
     return real.isnan().where(0.0, made).cast(x.dtype)
 
 

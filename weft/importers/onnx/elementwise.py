@@ -12,27 +12,12 @@ import numpy as np
 
 import weft
 from weft.core.errors import DTypeError
-from weft.importers.onnx.table import Call, Value, is_host, lib, op, scalar
+from weft.importers.onnx.table import Call, Value, is_host, lib, op, rows, scalar
 from weft.importers.onnx.values import cast, is_float, is_int, numpy_dtype, numpy_type, widened
 from weft.tensor.core import Tensor
 from weft.tensor.elementwise import divide_toward_zero, fmod
 
 # -- arithmetic
-
-
-@op("Add", either=True)
-def add(call: Call, a: Value, b: Value) -> Value:
-    return a + b
-
-
-@op("Sub", either=True)
-def subtract(call: Call, a: Value, b: Value) -> Value:
-    return a - b
-
-
-@op("Mul", either=True)
-def multiply(call: Call, a: Value, b: Value) -> Value:
-    return a * b
 
 
 @op("Div", either=True)
@@ -66,19 +51,9 @@ def power(call: Call, a: Value, b: Value) -> Value:
     return a ** b.cast(a.dtype)
 
 
-@op("Neg", either=True)
-def negative(call: Call, x: Value) -> Value:
-    return -x
-
-
 @op("Abs", either=True)
 def absolute(call: Call, x: Value) -> Value:
     return x if numpy_dtype(x).kind == "u" else abs(x)
-
-
-@op("Sign", either=True)
-def sign(call: Call, x: Value) -> Value:
-    return lib(x).sign(x)
 
 
 def _fold(name: str, join: Callable[[Any, Value, Value], Value]) -> None:
@@ -122,23 +97,16 @@ def clip(call: Call, x: Value, low: Value = None, high: Value = None) -> Value:
 # -- comparison, logic, bits
 
 
-def _both(name: str, fn: Callable[[Value, Value], Value]) -> None:
-    op(name, either=True)(lambda call, a, b: fn(a, b))
-
-
-_both("Equal", lambda a, b: a == b)
-_both("Less", lambda a, b: a < b)
-_both("LessOrEqual", lambda a, b: a <= b)
-_both("Greater", lambda a, b: a > b)
-_both("GreaterOrEqual", lambda a, b: a >= b)
-for _name in ("And", "BitwiseAnd"):
-    _both(_name, lambda a, b: a & b)
-for _name in ("Or", "BitwiseOr"):
-    _both(_name, lambda a, b: a | b)
-for _name in ("Xor", "BitwiseXor"):
-    _both(_name, lambda a, b: a ^ b)
-for _name in ("Not", "BitwiseNot"):
-    op(_name, either=True)(lambda call, x: ~x)
+_OPERATORS = {
+    "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Neg": operator.neg,
+    "Equal": operator.eq, "Less": operator.lt, "LessOrEqual": operator.le,
+    "Greater": operator.gt, "GreaterOrEqual": operator.ge,
+    "And": operator.and_, "Or": operator.or_, "Xor": operator.xor, "Not": operator.invert,
+    "BitwiseAnd": operator.and_, "BitwiseOr": operator.or_, "BitwiseXor": operator.xor,
+    "BitwiseNot": operator.invert,
+}  # fmt: skip
+for _name, _fn in _OPERATORS.items():
+    op(_name, either=True)(lambda call, *xs, fn=_fn: fn(*xs))
 
 
 @op("BitShift", either=True)
@@ -149,11 +117,6 @@ def bit_shift(call: Call, a: Value, b: Value) -> Value:
 @op("Where", either=True)
 def where(call: Call, condition: Value, a: Value, b: Value) -> Value:
     return lib(condition, a, b).where(condition, a, b)
-
-
-@op("IsNaN", either=True)
-def is_nan(call: Call, x: Value) -> Value:
-    return lib(x).isnan(x)
 
 
 @op("IsInf", either=True)
@@ -169,31 +132,15 @@ def is_inf(call: Call, x: Value) -> Value:
 # -- functions of reals
 
 
-def _on_device(name: str, fn: Callable[[Tensor], Tensor]) -> None:
-    op(name)(lambda call, x: fn(x))
+def _reals(name: str, fn: str) -> None:
+    op(name, either=True)(lambda call, x: getattr(lib(x), fn)(x))
 
 
-def _reals(name: str, fn: Callable[[Any, Value], Value]) -> None:
-    op(name, either=True)(lambda call, x: fn(lib(x), x))
-
-
-_reals("Exp", lambda xp, x: xp.exp(x))
-_reals("Log", lambda xp, x: xp.log(x))
-_reals("Sqrt", lambda xp, x: xp.sqrt(x))
-_reals("Reciprocal", lambda xp, x: xp.reciprocal(x))
-_reals("Floor", lambda xp, x: xp.floor(x))
-_reals("Ceil", lambda xp, x: xp.ceil(x))
-_reals("Round", lambda xp, x: xp.round(x))
-_reals("Sin", lambda xp, x: xp.sin(x))
-_reals("Cos", lambda xp, x: xp.cos(x))
-_reals("Tanh", lambda xp, x: xp.tanh(x))
-for _name in ("tan", "acos", "asin", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"):
-    _on_device(_name.capitalize(), getattr(weft, _name))
-
-
-@op("Erf")
-def erf(call: Call, x: Tensor) -> Tensor:
-    return x.erf()
+for _name in ("Exp", "Log", "Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Sin", "Cos", "Tanh",
+              "IsNaN", "Sign"):  # fmt: skip
+    _reals(_name, _name.lower())
+for _name in ["Tan", "Acos", "Asin", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Erf"]:
+    rows({_name: (getattr(weft, _name.lower()), {})})
 
 
 # -- element types

@@ -11,13 +11,12 @@ import numpy as np
 
 import weft
 from weft.core import dtypes as dt
-from weft.core.errors import LimitError, ShapeError, UsageError
+from weft.core.errors import ShapeError, UsageError
 from weft.importers.onnx.table import Call, ints, op
 from weft.tensor.core import Tensor
 from weft.tensor.keys import place_like
 
 Sides = list[tuple[int, int]]
-MOST_NEIGHBOURS = 1024
 
 
 def sides_of(
@@ -260,18 +259,9 @@ def mean_variance_normalization(call: Call, x: Tensor) -> Tensor:
 
 @op("LRN")
 def lrn(call: Call, x: Tensor) -> Tensor:
-    """Divided by a power of the sum of squares over neighbouring channels."""
     size = call.need("size")
-    low = (size - 1) // 2
-    if not 0 < size <= MOST_NEIGHBOURS:
-        raise LimitError(f"LRN over {size} channels; at most {MOST_NEIGHBOURS}")
-    wide = x.cast(dt.compute_dtype(x.dtype))
-    squares = (wide * wide).pad([(0, 0), (low, size - 1 - low), *([(0, 0)] * (x.ndim - 2))])
-    total = squares.narrow(1, 0, x.shape[1])
-    for i in range(1, size):
-        total = total + squares.narrow(1, i, x.shape[1])
-    base = total * (call.get("alpha", 1e-4) / size) + call.get("bias", 1.0)
-    return (wide / base ** call.get("beta", 0.75)).cast(x.dtype)
+    alpha, beta, k = (call.get(k, d) for k, d in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
+    return weft.functional.local_response_norm(x, size, alpha, beta, k, (size - 1) // 2)
 
 
 @op("CausalConvWithState")

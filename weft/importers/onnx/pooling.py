@@ -12,11 +12,12 @@ import numpy as np
 import weft
 from weft.core import dtypes as dt
 from weft.core.errors import LimitError, ShapeError
-from weft.importers.onnx.nets import MOST_NEIGHBOURS, Sides, sides_of
+from weft.importers.onnx.nets import Sides, sides_of
 from weft.importers.onnx.table import Call, ints, op
 from weft.importers.onnx.values import places
 from weft.tensor.core import Tensor
 from weft.tensor.pooling import places as window_places
+from weft.tensor.spatial import MOST_NEIGHBOURS
 
 
 @dataclass(frozen=True)
@@ -146,32 +147,20 @@ def max_pool(call: Call, x: Tensor) -> Any:
 
 @op("LpPool")
 def lp_pool(call: Call, x: Tensor) -> Tensor:
-    total = summed(_power(call, x), window_of(call, x.shape[2:]))
-    return _root(call, total).cast(x.dtype)
-
-
-def _power(call: Call, x: Tensor) -> Tensor:
-    """|x|^p, narrow floats in float32."""
     wide, p = x.cast(dt.compute_dtype(x.dtype)), float(call.get("p", 2))
-    return wide.square() if p == 2 else wide.abs() if p == 1 else wide.abs() ** p
-
-
-def _root(call: Call, total: Tensor) -> Tensor:
-    p = float(call.get("p", 2))
-    return total._length() if p == 2 else total if p == 1 else total ** (1 / p)
+    power = wide.square() if p == 2 else wide.abs() if p == 1 else wide.abs() ** p
+    total = summed(power, window_of(call, x.shape[2:]))
+    return (total._length() if p == 2 else total if p == 1 else total ** (1 / p)).cast(x.dtype)
 
 
 def _everywhere(name: str, fn: Callable[[Call, Tensor, tuple[int, ...]], Tensor]) -> None:
     op(name)(lambda call, x: fn(call, x, tuple(range(2, x.ndim))))
 
 
-def _norm(call: Call, x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    return _root(call, _power(call, x).sum(axes, keepdims=True)).cast(x.dtype)
-
-
 _everywhere("GlobalAveragePool", lambda call, x, axes: x.mean(axes, keepdims=True))
 _everywhere("GlobalMaxPool", lambda call, x, axes: x.max(axes, keepdims=True))
-_everywhere("GlobalLpPool", _norm)
+_everywhere("GlobalLpPool", lambda call, x, axes: weft.functional.vector_norm(
+    x, float(call.get("p", 2)), axes, keepdims=True))  # fmt: skip
 
 
 @op("MaxUnpool", host=(2,))

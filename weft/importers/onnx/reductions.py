@@ -12,7 +12,9 @@ import weft
 from weft.core import dtypes as dt
 from weft.importers.onnx.table import Call, Value, ints, is_host, lib, op, scalar
 from weft.importers.onnx.values import numpy_dtype, widened
+from weft.tensor import functional as F
 from weft.tensor.core import Tensor
+from weft.tensor.special import logsumexp
 
 _AXES_AN_OPERAND = {"ReduceSum": 13}  # since this opset; 18 for the others
 
@@ -69,12 +71,10 @@ def _length(xp: Any, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
 
 
 def _log_sum_exp(xp: Any, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
-    if any(x.shape[a] == 0 for a in axes) or not axes:
-        return xp.log(xp.sum(xp.exp(x), axis=axes, keepdims=keep))
-    top = xp.max(x, axis=axes, keepdims=True)
-    top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
-    total = xp.log(xp.sum(xp.exp(x - top), axis=axes, keepdims=True)) + top
-    return total if keep else total.reshape([d for i, d in enumerate(x.shape) if i not in axes])
+    if is_host(x):
+        made: Value = np.logaddexp.reduce(x, axis=axes, keepdims=keep)  # type: ignore[call-overload]
+        return made
+    return logsumexp(x, axes, keep)
 
 
 _reduction("ReduceSum", lambda xp, x, axes, keep: xp.sum(x, axis=axes, keepdims=keep))
@@ -154,11 +154,7 @@ _over_axis("Hardmax", _hardmax)
 @op("LpNormalization")
 def lp_normalization(call: Call, x: Tensor) -> Tensor:
     """Divided by the norm along an axis; where that is 0, zero."""
-    axis, wide = call.get("axis", -1), widened(x)
-    size = wide.abs().sum(axis, keepdims=True) if call.get("p", 2) == 1 else (
-        (wide * wide).sum(axis, keepdims=True)._length()
-    )  # fmt: skip
-    return (size == 0).where(0.0, wide / (size == 0).where(1.0, size)).cast(x.dtype)
+    return F.normalize(x, call.get("axis", -1), 2.0**-126, call.get("p", 2))
 
 
 def from_axis(x: Tensor, axis: int) -> tuple[int, tuple[int, ...]]:
@@ -176,7 +172,7 @@ def layer_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor | Non
         (scale, bias) if scale.shape == last and (bias is None or bias.shape == last) else None
     )
     if weights is not None and not call.wants(1) and not call.wants(2):
-        return weft.functional.layer_norm(x, scale, bias, eps, count)
+        return F.layer_norm(x, scale, bias, eps, count)
     wide = x.cast(dt.compute_dtype(x.dtype)).flatten(x.ndim - count)
     mean = wide.mean(-1, keepdims=True)
     centred = wide - mean
@@ -192,6 +188,27 @@ def rms_normalization(call: Call, x: Tensor, scale: Tensor) -> Tensor:
     count, _ = from_axis(x, call.get("axis", -1))
     eps = call.get("epsilon", 1e-5)
     if scale.shape == x.shape[-count:]:
-        return weft.functional.rms_norm(x, scale, eps, axes=count)
-    rows = weft.functional.rms_norm(x.flatten(x.ndim - count), None, eps)
+        return F.rms_norm(x, scale, eps, axes=count)
+    rows = F.rms_norm(x.flatten(x.ndim - count), None, eps)
     return rows.reshape(x.shape) * scale
+
+
+# -- losses ---------------------------------------------------------------------------------------
+
+
+def _loss(call: Call, function: Any, x: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
+    found: Tensor = function(
+        x, target, weight, call.get("ignore_index", -100), call.get("reduction", "mean")
+    )
+    return found.cast(x.dtype)
+
+
+@op("NegativeLogLikelihoodLoss")
+def nll_loss(call: Call, x: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+    return _loss(call, F.nll_loss, x, target, weight)
+
+
+@op("SoftmaxCrossEntropyLoss")
+def cross_entropy(call: Call, x: Tensor, target: Tensor, weight: Tensor | None = None) -> Any:
+    made = _loss(call, F.cross_entropy, x, target, weight)
+    return (made, x.log_softmax(1)) if call.wants(1) else made

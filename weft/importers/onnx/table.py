@@ -53,6 +53,19 @@ def op(
     return decorate
 
 
+def rows(
+    table: Mapping[str, tuple[Callable[..., Any], Mapping[str, Any]]], domain: str = ""
+) -> None:
+    """Puts operators into the table that are functions of weft's: of the operands, and of the
+    attributes in their order, each with its default."""
+    for name, (function, attributes) in table.items():
+
+        def run(call: Call, *xs: Value, f: Any = function, given: Any = attributes) -> Value:
+            return f(*xs, *(call.get(key, default) for key, default in given.items()))
+
+        op(name, domain=domain)(run)
+
+
 class Looks(Protocol):
     """The run in progress, as operators need it."""
 

@@ -1,0 +1,321 @@
+"""Recurrent layers over whole sequences, and their cells: LSTM (Hochreiter and Schmidhuber 1997;
+Gers et al. 2000), GRU (Cho et al., arXiv:1406.1078) and RNN (Elman 1990).
+
+A layer multiplies the whole input by its weights first, then goes step by step. Inside weft.compile
+all steps of all layers and directions are one Program, and so is the backward pass. Weights are
+PyTorch's: weight_ih [G H, I] and weight_hh [G H, R] with the gates below one another (LSTM: input,
+forget, cell, output; GRU: reset, update, new), biases [G H], and for an LSTM with projections
+weight_hr [R, H]. Without projections R is H. Narrow floats keep their dtype from step to step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.core.errors import ShapeError, UsageError
+from weft.tensor.base import place
+from weft.tensor.core import Tensor
+from weft.tensor.create import zeros
+from weft.tensor.random import dropout as _dropout
+from weft.tensor.shapes import cat, stack
+
+Act = Callable[[Tensor], Tensor]
+State = tuple[Tensor, ...]
+# (the input's share in all gates, weight_hh, bias_hh or None, state) -> the new state
+Step = Callable[[Tensor, Tensor, Tensor | None, State], State]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A kind of cell: `gates` names them in the order of its weights, `states` counts its states,
+    and `step` takes one step. The recurrent bias of a `late` cell's last gate is left to the step,
+    which multiplies it by another gate."""
+
+    gates: str
+    states: int
+    step: Step
+    late: bool = False
+
+
+def lstm_kind(
+    gates: str = "ifgo", acts: Sequence[Act] = (Tensor.sigmoid, Tensor.tanh, Tensor.tanh),
+    peephole: Tensor | None = None, coupled: bool = False, projection: Tensor | None = None,
+) -> Cell:  # fmt: skip
+    """c' = f c + i g and h' = o tanh(c'), with i, f, o sigmoids and g a tanh of their sums unless
+    `acts` are others. Peepholes [3 H] (of i, o, f) add the memory to gates; a `coupled` f is
+    1 - i; a projection [R, H] multiplies h'."""
+    gate, new, out = acts
+
+    def step(x: Tensor, recur: Tensor, bias: Tensor | None, state: State) -> State:
+        h, c = state
+        parts = dict(zip(gates, (x + h @ recur.T).chunk(4, -1)))
+        pi, po, pf = (None, None, None) if peephole is None else peephole.chunk(3, 0)
+        i = gate(_plus(parts["i"], pi, c))
+        f = 1.0 - i if coupled else gate(_plus(parts["f"], pf, c))
+        c = f * c + i * new(parts["g"])
+        h = gate(_plus(parts["o"], po, c)) * out(c)
+        return h if projection is None else h @ projection.T, c
+
+    return Cell(gates, 2, step)
+
+
+def _plus(x: Tensor, weight: Tensor | None, memory: Tensor) -> Tensor:
+    return x if weight is None else x + memory * weight
+
+
+def gru_kind(
+    gates: str = "rzn", acts: Sequence[Act] = (Tensor.sigmoid, Tensor.tanh), late: bool = True
+) -> Cell:
+    """h' = (1 - z) n + z h with n = tanh(its sums), whose recurrent part r multiplies: `late`, as
+    PyTorch has it, or h before its product with the weights (Cho et al.)."""
+    gate, new = acts
+
+    def step(x: Tensor, recur: Tensor, bias: Tensor | None, state: State) -> State:
+        (h,) = state
+        xs = dict(zip(gates, x.chunk(3, -1)))
+        ws = dict(zip(gates, recur.chunk(3, 0)))
+        r, z = (gate(xs[g] + h @ ws[g].T) for g in "rz")
+        own = (h if late else r * h) @ ws["n"].T
+        own = own if bias is None else own + bias
+        n = new(xs["n"] + (r * own if late else own))
+        return ((1.0 - z) * n + z * h,)
+
+    return Cell(gates, 1, step, late)
+
+
+def rnn_kind(act: Act = Tensor.tanh) -> Cell:
+    """h' = act(its sums)."""
+
+    def step(x: Tensor, recur: Tensor, bias: Tensor | None, state: State) -> State:
+        return (act(x + state[0] @ recur.T),)
+
+    return Cell("n", 1, step)
+
+
+def run_layer(
+    cell: Cell, x: Tensor, weight: Tensor, recur: Tensor, biases: Sequence[Tensor | None],
+    state: State, lengths: Tensor | None = None, reverse: bool = False,
+) -> tuple[Tensor, State]:  # fmt: skip
+    """One layer in one direction over x[T, N, I]: its results [T, N, R] and its last state. Beyond
+    its length a sequence keeps its state and gives zeros."""
+    seen, own = _seen(cell, x, weight, biases)
+    rows: list[Any] = [None] * x.shape[0]
+    for t in range(x.shape[0])[:: -1 if reverse else 1]:
+        new = cell.step(seen[t], recur, own, state)
+        if lengths is not None:
+            inside = (lengths.cast("int32") > t).unsqueeze(1)
+            rows[t] = inside.where(new[0], 0.0)
+            state = tuple(inside.where(a, b) for a, b in zip(new, state))
+        else:
+            rows[t], state = new[0], new
+    if not rows:
+        return zeros((0, *state[0].shape), x.dtype, place(x)), state
+    return stack(rows, 0), state
+
+
+def _seen(
+    cell: Cell, x: Tensor, weight: Tensor, biases: Sequence[Tensor | None]
+) -> tuple[Tensor, Tensor | None]:
+    """The input's share in all gates with all biases, except that of the last gate of a late cell,
+    which comes apart."""
+    made, (b, own) = x @ weight.T, biases
+    late = None
+    if own is not None and cell.late:
+        size = own.shape[0] // len(cell.gates)
+        rest = own.shape[0] - size
+        late = own.narrow(0, rest, size)
+        own = own.narrow(0, 0, rest).pad([(0, size)])
+    if b is not None and own is not None:
+        return made + (b + own), late
+    both = b if own is None else own
+    return made if both is None else made + both, late
+
+
+# -- PyTorch's layers -----------------------------------------------------------------------------
+
+
+def _stacked(
+    name: str, kind: Callable[[Tensor | None], Cell], x: Tensor, hx: Sequence[Tensor | None],
+    weights: Sequence[Tensor], bias: bool, layers: int, dropout: float, training: bool,
+    bidirectional: bool, batch_first: bool, key: Any, lengths: Tensor | None, projected: bool,
+) -> tuple[Tensor, State]:  # fmt: skip
+    """The layers one after another; each gets the last one's results of all directions."""
+    ways = 2 if bidirectional else 1
+    each = 2 + 2 * bias + projected
+    if len(weights) != layers * ways * each:
+        raise ShapeError(
+            f"{name}: {len(weights)} weights; {layers} layers in {ways} directions have {each} each"
+        )
+    single = x.ndim == 2
+    x = x.unsqueeze(1) if single else x.transpose(0, 1) if batch_first else x
+    hx = [None if h is None else h.unsqueeze(1) if single else h for h in hx]
+    finals: list[State] = []
+    for layer in range(layers):
+        if layer and dropout and training:
+            x = _dropout(x, dropout, True, key if key is None else key(layer))
+        made = []
+        for way in range(ways):
+            at = layer * ways + way
+            w_ih, w_hh, *rest = weights[at * each : (at + 1) * each]
+            biases = tuple(rest[:2]) if bias else (None, None)
+            cell = kind(rest[-1] if projected else None)
+            first = _first(name, cell, x, w_ih, w_hh, rest, hx, at, layers * ways)
+            out, last = run_layer(cell, x, w_ih, w_hh, biases, first, lengths, way == 1)
+            made.append(out)
+            finals.append(last)
+        x = made[0] if ways == 1 else cat(made, -1)
+    last = tuple(stack(parts, 0) for parts in zip(*finals))
+    if single:
+        return x.squeeze(1), tuple(h.squeeze(1) for h in last)
+    return x.transpose(0, 1) if batch_first else x, last
+
+
+def _first(
+    name: str, cell: Cell, x: Tensor, w_ih: Tensor, w_hh: Tensor, rest: Sequence[Tensor],
+    hx: Sequence[Tensor | None], at: int, count: int,
+) -> State:  # fmt: skip
+    """The state before the first step of layer `at`. Raises ShapeError for what does not fit."""
+    hidden = w_hh.shape[0] // len(cell.gates)
+    sizes = [w_hh.shape[1], hidden][: cell.states]
+    expected: list[tuple[Tensor, tuple[int, ...]]] = [
+        (w_ih, (hidden * len(cell.gates), x.shape[-1])),
+        (w_hh, (hidden * len(cell.gates), w_hh.shape[1])),
+    ]
+    expected += [(b, (hidden * len(cell.gates),)) for b in rest if b.ndim == 1]
+    expected += [(h, (count, x.shape[1], n)) for h, n in zip(hx, sizes) if h is not None]
+    for value, shape in expected:
+        if value.shape != shape:
+            raise ShapeError(f"{name}: {list(value.shape)} where {list(shape)} is expected, for "
+                             f"input {list(x.shape)}")  # fmt: skip
+    return tuple(
+        zeros((x.shape[1], n), x.dtype, place(x)) if h is None else h[at] for h, n in zip(hx, sizes)
+    )
+
+
+def lstm(
+    x: Tensor, hx: Sequence[Tensor] | None, weights: Sequence[Tensor], bias: bool = True,
+    num_layers: int = 1, dropout: float = 0.0, training: bool = False, bidirectional: bool = False,
+    batch_first: bool = False, *, key: Any = None, lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """An LSTM over x[T, N, I] ([N, T, I] with batch_first, [T, I] without a batch): its results
+    [T, N, D R], and the last h [L D, N, R] and c [L D, N, H], with L layers in D directions.
+
+    `hx` is (h, c) before the first step, zeros by default. `weights` holds for each layer and
+    direction weight_ih, weight_hh, bias_ih and bias_hh (if `bias`), and weight_hr where R is not H.
+    In training, results between layers are dropped with probability `dropout`. `lengths` (integers
+    [N]) ends sequences early. Raises ShapeError for shapes that do not agree.
+
+    >>> weights = [weft.zeros(s) for s in ((8, 3), (8, 2), (8,), (8,))]
+    >>> out, h, c = F.lstm(weft.ones((5, 1, 3)), None, weights)
+    >>> out.shape, h.shape
+    ((5, 1, 2), (1, 1, 2))
+    """
+    projected = len(weights) > 1 and weights[0].shape[0] != 4 * weights[1].shape[1]
+    made, (h, c) = _stacked(
+        "lstm", lambda hr: lstm_kind(projection=hr), x, hx or (None, None), weights, bias,
+        num_layers, dropout, training, bidirectional, batch_first, key, lengths, projected,
+    )  # fmt: skip
+    return made, h, c
+
+
+def _one_state(
+    name: str, kind: Callable[[], Cell], x: Tensor, hx: Tensor | None, *options: Any
+) -> tuple[Tensor, Tensor]:
+    made, (h,) = _stacked(name, lambda hr: kind(), x, (hx,), *options, projected=False)
+    return made, h
+
+
+def gru(
+    x: Tensor, hx: Tensor | None, weights: Sequence[Tensor], bias: bool = True,
+    num_layers: int = 1, dropout: float = 0.0, training: bool = False, bidirectional: bool = False,
+    batch_first: bool = False, *, key: Any = None, lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """A GRU over x; everything as in `lstm`, with one state h: the results and the last h.
+
+    >>> weights = [weft.zeros(s) for s in ((6, 3), (6, 2), (6,), (6,))]
+    >>> F.gru(weft.ones((5, 1, 3)), None, weights)[0].shape
+    (5, 1, 2)
+    """
+    options = (bias, num_layers, dropout, training, bidirectional, batch_first, key, lengths)
+    return _one_state("gru", gru_kind, x, hx, weights, *options)
+
+
+def rnn(
+    x: Tensor, hx: Tensor | None, weights: Sequence[Tensor], bias: bool = True,
+    num_layers: int = 1, dropout: float = 0.0, training: bool = False, bidirectional: bool = False,
+    batch_first: bool = False, *, nonlinearity: str = "tanh", key: Any = None,
+    lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """An Elman network over x, with a nonlinearity of "tanh" or "relu"; everything else as in
+    `gru`. Raises UsageError for another nonlinearity.
+
+    >>> weights = [weft.zeros(s) for s in ((2, 3), (2, 2), (2,), (2,))]
+    >>> F.rnn(weft.ones((5, 1, 3)), None, weights)[0].shape
+    (5, 1, 2)
+    """
+    options = (bias, num_layers, dropout, training, bidirectional, batch_first, key, lengths)
+    act = _nonlinearity("rnn", nonlinearity)
+    return _one_state("rnn", lambda: rnn_kind(act), x, hx, weights, *options)
+
+
+def _nonlinearity(name: str, which: str) -> Act:
+    if which not in ("tanh", "relu"):
+        raise UsageError(f'{name}: nonlinearity is "tanh" or "relu", not {which!r}')
+    return Tensor.tanh if which == "tanh" else Tensor.relu
+
+
+def _once(
+    name: str, cell: Cell, x: Tensor, hx: Sequence[Tensor] | None, w_ih: Tensor, w_hh: Tensor,
+    b_ih: Tensor | None, b_hh: Tensor | None,
+) -> State:  # fmt: skip
+    """One step for x[N, I] or [I]."""
+    row = x.reshape(1, -1, x.shape[-1])
+    given: Sequence[Tensor | None] = hx or [None] * cell.states
+    states = [h if h is None else h.reshape(1, -1, h.shape[-1]) for h in given]
+    rest = [b for b in (b_ih, b_hh) if b is not None]
+    first = _first(name, cell, row, w_ih, w_hh, rest, states, 0, 1)
+    _, last = run_layer(cell, row, w_ih, w_hh, (b_ih, b_hh), first)
+    return tuple(h.reshape(*x.shape[:-1], h.shape[-1]) for h in last)
+
+
+def lstm_cell(
+    x: Tensor, hx: Sequence[Tensor] | None, w_ih: Tensor, w_hh: Tensor,
+    b_ih: Tensor | None = None, b_hh: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """One step of an LSTM for x[N, I] or [I]: h and c, from hx = (h, c) or zeros.
+
+    >>> h, c = F.lstm_cell(weft.ones((1, 3)), None, weft.zeros((8, 3)), weft.zeros((8, 2)))
+    >>> h.shape, c.tolist()
+    ((1, 2), [[0.0, 0.0]])
+    """
+    h, c = _once("lstm_cell", lstm_kind(), x, hx, w_ih, w_hh, b_ih, b_hh)
+    return h, c
+
+
+def gru_cell(
+    x: Tensor, hx: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """One step of a GRU for x[N, I] or [I]: h, from hx or zeros.
+
+    >>> F.gru_cell(weft.ones((1, 3)), None, weft.zeros((6, 3)), weft.zeros((6, 2))).tolist()
+    [[0.0, 0.0]]
+    """
+    before = None if hx is None else (hx,)
+    return _once("gru_cell", gru_kind(), x, before, w_ih, w_hh, b_ih, b_hh)[0]
+
+
+def rnn_cell(
+    x: Tensor, hx: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None, *, nonlinearity: str = "tanh",
+) -> Tensor:  # fmt: skip
+    """One step of an Elman network for x[N, I] or [I]: h, from hx or zeros.
+
+    >>> F.rnn_cell(weft.ones((1, 3)), None, weft.zeros((2, 3)), weft.zeros((2, 2))).tolist()
+    [[0.0, 0.0]]
+    """
+    cell = rnn_kind(_nonlinearity("rnn_cell", nonlinearity))
+    before = None if hx is None else (hx,)
+    return _once("rnn_cell", cell, x, before, w_ih, w_hh, b_ih, b_hh)[0]
