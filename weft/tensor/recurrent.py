@@ -139,7 +139,7 @@ def _seen(
 def _stacked(
     name: str, kind: Callable[[Tensor | None], Cell], x: Tensor, hx: Sequence[Tensor | None],
     weights: Sequence[Tensor], bias: bool, layers: int, dropout: float, training: bool,
-    bidirectional: bool, batch_first: bool, key: Any, lengths: Tensor | None, projected: bool,
+    bidirectional: bool, batch_first: bool, key: Any, lengths: Tensor | None, projected: bool = False,
 ) -> tuple[Tensor, State]:  # fmt: skip
     """The layers one after another; each gets the last one's results of all directions."""
     ways = 2 if bidirectional else 1
@@ -223,7 +223,7 @@ def lstm(
 def _one_state(
     name: str, kind: Callable[[], Cell], x: Tensor, hx: Tensor | None, *options: Any
 ) -> tuple[Tensor, Tensor]:
-    made, (h,) = _stacked(name, lambda hr: kind(), x, (hx,), *options, projected=False)
+    made, (h,) = _stacked(name, lambda hr: kind(), x, (hx,), *options)
     return made, h
 
 
