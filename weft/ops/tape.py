@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
+import numpy as np
+
 from weft.core.dtypes import DType
 from weft.core.errors import GradientError
 from weft.graph.ir import Shape
@@ -129,6 +131,50 @@ def changed(what: str, operand: object) -> str:
 register_listener(Tracked, TapeListener(), rank=10)
 
 
+class Pieces(dict[int, Any]):
+    """The gradients of parts of one value, by their numbers."""
+
+
+def apart(x: Value) -> list[Value]:
+    """Returns the slices of x along axis 0. Their gradients are joined once; those of `slice` would
+    each be padded to x's size and added, which takes time quadratic in their number."""
+    n, *rest = aval(x).shape
+    hub = remember("apart", plain(x), (x,), lambda g, out, xs: (_joined(g, (1, *rest), n),))
+
+    def one(i: int) -> Value:
+        def rule(g: Value, out: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
+            return (Pieces({i: g}),)
+
+        return remember("apart", _row(plain(x), i), (hub,), rule)
+
+    return [one(i) for i in range(n)]
+
+
+def together(rows: Sequence[Value]) -> Value:
+    """Returns values below one another on a new axis 0; the reverse of apart."""
+
+    def rule(g: Value, out: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
+        return [lambda i=i: _row(g, i) for i in range(len(xs))]
+
+    out = f.concat([f.reshape(r, (1, *aval(r).shape)) for r in map(plain, rows)], 0)
+    return remember("together", out, tuple(rows), rule)
+
+
+def _row(x: Value, i: int) -> Value:
+    """Returns slice i of axis 0 by a gather, so that one kernel serves all of them; its place is data."""
+    return f.reshape(f.gather(x, np.array([i], np.int32)), tuple(aval(x).shape[1:]))
+
+
+def _joined(pieces: Pieces, shape: tuple[int, ...], n: int) -> Value:
+    """Returns n pieces below one another, zeros where there is none."""
+    like = next(iter(pieces.values()))
+    none = f.cast(f.less(like, like), aval(like).dtype)
+    rows = [pieces.get(i, none) for i in range(n)]
+    joined = f.concat([f.reshape(r, shape) for r in rows], 0)
+    # In memory once: a product that read it in place would choose among n parts at each element.
+    return f.call("barrier", joined)
+
+
 def vjp(
     op: str, grad: Value, out: Value, inputs: tuple[Value, ...], attrs: Mapping[str, Any]
 ) -> Sequence[Any]:
@@ -211,7 +257,12 @@ def walk(
                     continue
                 part = made() if callable(made) else made
                 have = grads.get(id(x))
-                grads[id(x)] = part if have is None else f.add(have, part)
+                if have is None:
+                    grads[id(x)] = part
+                elif isinstance(part, Pieces):
+                    have.update(part)
+                else:
+                    grads[id(x)] = f.add(have, part)
     return found
 
 

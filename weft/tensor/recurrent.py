@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.errors import ShapeError, UsageError
+from weft.ops.tape import apart, together
 from weft.tensor.base import place
 from weft.tensor.core import Tensor
 from weft.tensor.create import zeros
@@ -75,9 +76,13 @@ def gru_kind(
     def step(x: Tensor, recur: Tensor, bias: Tensor | None, state: State) -> State:
         (h,) = state
         xs = dict(zip(gates, x.chunk(3, -1)))
-        ws = dict(zip(gates, recur.chunk(3, 0)))
-        r, z = (gate(xs[g] + h @ ws[g].T) for g in "rz")
-        own = (h if late else r * h) @ ws["n"].T
+        if late:
+            hs = dict(zip(gates, (h @ recur.T).chunk(3, -1)))
+        else:
+            ws = dict(zip(gates, recur.chunk(3, 0)))
+            hs = {g: h @ ws[g].T for g in "rz"}
+        r, z = (gate(xs[g] + hs[g]) for g in "rz")
+        own = hs["n"] if late else (r * h) @ ws["n"].T
         own = own if bias is None else own + bias
         n = new(xs["n"] + (r * own if late else own))
         return ((1.0 - z) * n + z * h,)
@@ -100,7 +105,8 @@ def run_layer(
 ) -> tuple[Tensor, State]:  # fmt: skip
     """One layer in one direction over x[T, N, I]: its results [T, N, R] and its last state. Beyond
     its length a sequence keeps its state and gives zeros."""
-    seen, own = _seen(cell, x, weight, biases)
+    made, own = _seen(cell, x, weight, biases)
+    seen = [made._wrap(v) for v in apart(made.value)]
     rows: list[Any] = [None] * x.shape[0]
     for t in range(x.shape[0])[:: -1 if reverse else 1]:
         new = cell.step(seen[t], recur, own, state)
@@ -112,7 +118,7 @@ def run_layer(
             rows[t], state = new[0], new
     if not rows:
         return zeros((0, *state[0].shape), x.dtype, place(x)), state
-    return stack(rows, 0), state
+    return made._wrap(together([r.value for r in rows])), state
 
 
 def _seen(
