@@ -161,7 +161,7 @@ def together(rows: Sequence[Value]) -> Value:
 
 
 def _row(x: Value, i: int) -> Value:
-    """Returns slice i of axis 0 by a gather, so that one kernel serves all of them; its place is data."""
+    """Returns slice i of axis 0 by a gather: its place is data, so one kernel serves all slices."""
     return f.reshape(f.gather(x, np.array([i], np.int32)), tuple(aval(x).shape[1:]))
 
 

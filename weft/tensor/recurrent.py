@@ -145,7 +145,8 @@ def _seen(
 def _stacked(
     name: str, kind: Callable[[Tensor | None], Cell], x: Tensor, hx: Sequence[Tensor | None],
     weights: Sequence[Tensor], bias: bool, layers: int, dropout: float, training: bool,
-    bidirectional: bool, batch_first: bool, key: Any, lengths: Tensor | None, projected: bool = False,
+    bidirectional: bool, batch_first: bool, key: Any, lengths: Tensor | None,
+    projected: bool = False,
 ) -> tuple[Tensor, State]:  # fmt: skip
     """The layers one after another; each gets the last one's results of all directions."""
     ways = 2 if bidirectional else 1
