@@ -68,6 +68,7 @@ CASES = {
     "leaky_relu_half": Case(lambda x: T.leaky_relu(x, 0.5), lambda x: F.leaky_relu(x, 0.5),
                             lambda: nn.LeakyReLU(0.5), ("leaky_relu", (0.5,)),
                             ("LeakyRelu", {"alpha": 0.5}), ("LeakyRelu", [0.5], [])),
+    "rrelu": Case(T.rrelu, F.rrelu, lambda: nn.RReLU().eval(), ("rrelu", ())),
     "elu": Case(T.elu, F.elu, nn.ELU, ("elu", ()), ("Elu", {}), ("Elu", [], [])),
     "elu_steep": Case(lambda x: T.elu(x, 1.5), lambda x: F.elu(x, 1.5), lambda: nn.ELU(1.5),
                       ("elu", (1.5,)), ("Elu", {"alpha": 1.5}), ("Elu", [1.5], [])),
@@ -144,13 +145,17 @@ def test_functional_nn_and_compiled(name: str) -> None:
     np.testing.assert_allclose(gradient, want, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", [n for n, c in CASES.items() if c.aten])
-def test_aten(name: str) -> None:
-    target, args = CASES[name].aten or ("", ())
+def by_aten(case: Case) -> Callable[[Tensor], Tensor]:
+    target, args = case.aten or ("", ())
     found = entry(f"aten.{target}.default")
     assert found is not None
     keys = {"approximate": args[0]} if args == ("tanh",) else {}
-    check(name, CASES[name], by_weft(lambda x: found.run(x, *(() if keys else args), **keys)))
+    return lambda x: found.run(x, *(() if keys else args), **keys)
+
+
+@pytest.mark.parametrize("name", [n for n, c in CASES.items() if c.aten])
+def test_aten(name: str) -> None:
+    check(name, CASES[name], by_weft(by_aten(CASES[name])))
 
 
 @pytest.mark.parametrize("name", [n for n, c in CASES.items() if c.onnx])
@@ -239,21 +244,28 @@ def test_prelu_and_glu() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["elu", "selu", "softplus", "mish", "hardswish"])
+@pytest.mark.parametrize("name", CASES)
 def test_narrow_floats(name: str, dtype: str) -> None:
-    """As PyTorch rounds: computed in float32, rounded once."""
+    """PyTorch's float32 values and gradients at the narrow points, rounded once. Only the gradient
+    of tanh is made of the rounded result, as in PyTorch."""
+    case = CASES[name]
     points = POINTS[np.abs(POINTS) < 1e4]
-    x = torch.from_numpy(points).to(getattr(torch, dtype)).requires_grad_()
-    out = CASES[name].torch(x)
+    x = torch.from_numpy(points).to(getattr(torch, dtype)).float().requires_grad_()
+    out = case.torch(x)
     out.backward(torch.ones_like(out))
-    y = Tensor(points).cast(dtype).requires_grad_()
-    made = CASES[name].functional(y)
-    made.backward(Tensor(np.ones(points.shape, np.float32)).cast(dtype))
     step = 2.0**-10 if dtype == "float16" else 2.0**-7
-    for got, want in ((made, out.detach()), (y.grad, x.grad)):
-        np.testing.assert_allclose(
-            got.cast("float32").numpy(), want.float().numpy(), rtol=step, atol=1e-6
-        )
+    atol = step if name == "tanh" else 1e-6
+    for door in (case.functional, case.module and case.module(), case.aten and by_aten(case)):
+        if door is None:
+            continue
+        y = Tensor(points).cast(dtype).requires_grad_()
+        made = door(y)
+        made.backward(Tensor(np.ones(points.shape, np.float32)).cast(dtype))
+        assert made.dtype.name == dtype
+        for got, want in ((made, out.detach()), (y.grad, x.grad)):
+            np.testing.assert_allclose(
+                got.cast("float32").numpy(), want.numpy(), rtol=step, atol=atol, err_msg=name
+            )
 
 
 def test_wrong_options_are_named() -> None:

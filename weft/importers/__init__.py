@@ -19,3 +19,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"weft.importers.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -149,7 +149,7 @@ class Tanh(Module):
     """The hyperbolic tangent."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.tanh()
+        return F.tanh(x)
 
 
 class Sigmoid(Module):

@@ -170,9 +170,8 @@ def _joined(pieces: Pieces, shape: tuple[int, ...], n: int) -> Value:
     like = next(iter(pieces.values()))
     none = f.cast(f.less(like, like), aval(like).dtype)
     rows = [pieces.get(i, none) for i in range(n)]
-    joined = f.concat([f.reshape(r, shape) for r in rows], 0)
-    # In memory once: a product that read it in place would choose among n parts at each element.
-    return f.call("barrier", joined)
+    # Each piece is copied to its place: a map would choose among n pieces at each element.
+    return f.concat([f.call("barrier", f.reshape(r, shape)) for r in rows], 0)
 
 
 def vjp(

@@ -334,7 +334,7 @@ def scaled_tanh(x: Tensor, alpha: float, beta: float) -> Tensor:
     >>> F.scaled_tanh(weft.tensor([0.0, 1000.0]), 2.0, 1.0).tolist()
     [0.0, 2.0]
     """
-    return (x * beta).tanh() * alpha
+    return wide(lambda x: (x * beta).tanh() * alpha)(x)
 
 
 def tanhshrink(x: Tensor) -> Tensor:
@@ -343,4 +343,4 @@ def tanhshrink(x: Tensor) -> Tensor:
     >>> F.tanhshrink(weft.tensor([0.0, 1000.0])).tolist()
     [0.0, 999.0]
     """
-    return x - x.tanh()
+    return wide(lambda x: x - x.tanh())(x)

@@ -32,6 +32,10 @@ def attention(
     window > 0: only the last `window` keys count (without causal, the keys less than `window` away
     on either side). softcap > 0: scores are softcap tanh(s / softcap). A query that sees no key
     gives zeros. scale defaults to 1 / sqrt(D).
+
+    >>> x = weft.ones((1, 2, 3, 4))
+    >>> F.attention(x, x, x, causal=True).shape
+    (1, 2, 3, 4)
     """
     q, k, v = narrowed(q, k, v)
     extra = () if lengths is None else (lengths.cast(dt.int32),)
@@ -59,6 +63,10 @@ def scaled_dot_product_attention(
     hides); a query that sees no key gives zeros. is_causal hides keys after the query's own number,
     counted from the first of both. Without a mask and dropout no T x S matrix is stored. Scores and
     weights are float32 for narrow operands. Raises ShapeError, DTypeError, UsageError.
+
+    >>> q = k = v = weft.ones((1, 2, 3, 4))  # [N, heads, T, D]
+    >>> F.scaled_dot_product_attention(q, k, v, is_causal=True).shape
+    (1, 2, 3, 4)
     """
     if is_causal and attn_mask is not None:
         raise UsageError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
@@ -139,6 +147,10 @@ def cached_attention(
     (one for keys, one for values); q is float32 then. With a table[S, C], int32, caches (and
     scales) are pages [P, G, 64, D]: position p of slot s is row p % 64 of page table[s, p // 64]
     (Kwon et al., arXiv:2309.06180).
+
+    >>> cache, first = weft.ones((1, 2, 8, 4)), weft.tensor([0])
+    >>> F.cached_attention(weft.ones((1, 2, 4)), cache, cache, first, first).shape
+    (1, 2, 4)
     """
     more = tuple(x for x in (scales, table) if x is not None)
     return q._call(

@@ -50,7 +50,11 @@ def conv1d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
     padding: Padding = 0, dilation: Sizes = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """conv2d for x[N, C, L] and weight[O, C / groups, K]: [N, O, L']."""
+    """conv2d for x[N, C, L] and weight[O, C / groups, K]: [N, O, L'].
+
+    >>> F.conv1d(weft.ones((1, 3, 4)), weft.ones((5, 3, 2)), stride=2).shape
+    (1, 5, 2)
+    """
     return _conv(1, x, weight, bias, stride, padding, dilation, groups)
 
 
@@ -63,6 +67,9 @@ def conv2d(
 
     padding: zeros on either side, a (before, after) pair per axis, or "valid" (none) or "same" (H'
     = H, for stride 1). Accumulates in float32.
+
+    >>> F.conv2d(weft.ones((1, 3, 4, 4)), weft.ones((5, 3, 2, 2)), stride=2).shape
+    (1, 5, 2, 2)
     """
     return _conv(2, x, weight, bias, stride, padding, dilation, groups)
 
@@ -71,7 +78,11 @@ def conv3d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
     padding: Padding = 0, dilation: Sizes = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """conv2d for x[N, C, D, H, W] and weight[O, C / groups, KD, KH, KW]: [N, O, D', H', W']."""
+    """conv2d for x[N, C, D, H, W] and weight[O, C / groups, KD, KH, KW]: [N, O, D', H', W'].
+
+    >>> F.conv3d(weft.ones((1, 3, 4, 4, 4)), weft.ones((5, 3, 2, 2, 2)), stride=2).shape
+    (1, 5, 2, 2, 2)
+    """
     return _conv(3, x, weight, bias, stride, padding, dilation, groups)
 
 
@@ -136,7 +147,11 @@ def conv_transpose1d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
     padding: Padding = 0, output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
 ) -> Tensor:  # fmt: skip
-    """conv_transpose2d for x[N, C, L] and weight[C, O / groups, K]: [N, O, L']."""
+    """conv_transpose2d for x[N, C, L] and weight[C, O / groups, K]: [N, O, L'].
+
+    >>> F.conv_transpose1d(weft.ones((1, 3, 2)), weft.ones((3, 5, 2)), stride=2).shape
+    (1, 5, 4)
+    """
     return _transposed(1, x, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
@@ -150,6 +165,9 @@ def conv_transpose2d(
     H' = (H - 1) stride - 2 padding + dilation (KH - 1) + output_padding + 1. padding (sizes, or a
     (before, after) pair per axis) is cut off. output_padding must be less than the stride or the
     dilation.
+
+    >>> F.conv_transpose2d(weft.ones((1, 3, 2, 2)), weft.ones((3, 5, 2, 2)), stride=2).shape
+    (1, 5, 4, 4)
     """
     return _transposed(2, x, weight, bias, stride, padding, output_padding, groups, dilation)
 
@@ -158,7 +176,11 @@ def conv_transpose3d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
     padding: Padding = 0, output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
 ) -> Tensor:  # fmt: skip
-    """conv_transpose2d for x[N, C, D, H, W] and weight[C, O / groups, KD, KH, KW]."""
+    """conv_transpose2d for x[N, C, D, H, W] and weight[C, O / groups, KD, KH, KW].
+
+    >>> F.conv_transpose3d(weft.ones((1, 3, 2, 2, 2)), weft.ones((3, 5, 2, 2, 2)), stride=2).shape
+    (1, 5, 4, 4, 4)
+    """
     return _transposed(3, x, weight, bias, stride, padding, output_padding, groups, dilation)
 
 

@@ -24,17 +24,23 @@ def vector_norm(x: Tensor, p: float = 2.0, axis: Axes = None, keepdims: bool = F
     5.0
     """
     wide = x.cast(dt.compute_dtype(x.dtype))
-    if p == 2:
-        made = (wide * wide).sum(axis, keepdims)._length()
-    elif abs(p) == math.inf:
+    if abs(p) == math.inf:
         made = wide.abs().max(axis, keepdims) if p > 0 else wide.abs().min(axis, keepdims)
     elif p == 0:
         made = (wide != 0).cast(wide.dtype).sum(axis, keepdims)
     else:
-        made = wide.abs().sum(axis, keepdims) if p == 1 else (
-            (wide.abs() ** float(p)).sum(axis, keepdims) ** (1.0 / p)
-        )  # fmt: skip
+        made = root(power(wide, p).sum(axis, keepdims), p)
     return made.cast(x.dtype)
+
+
+def power(x: Tensor, p: float) -> Tensor:
+    """Returns |x|^p for a p that is not 0."""
+    return x * x if p == 2 else x.abs() if p == 1 else x.abs() ** float(p)
+
+
+def root(total: Tensor, p: float) -> Tensor:
+    """Returns total^(1 / p) of a sum of powers; that of 0 has the gradient 0 for p = 2."""
+    return total._length() if p == 2 else total if p == 1 else total ** (1.0 / p)
 
 
 def normalize(x: Tensor, axis: Axes = -1, eps: float = 1e-12, p: float = 2.0) -> Tensor:
@@ -53,7 +59,9 @@ def cosine_similarity(x1: Tensor, x2: Tensor, axis: int = 1, eps: float = 1e-8) 
     >>> F.cosine_similarity(weft.tensor([[1.0, 0.0]]), weft.tensor([[1.0, 1.0]])).item()
     0.7071067690849304
     """
-    return (normalize(x1, axis, eps) * normalize(x2, axis, eps)).sum(axis)
+    dtype = dt.promote(x1.dtype, x2.dtype)
+    a, b = (x.cast(dt.compute_dtype(dtype)) for x in (x1, x2))
+    return (normalize(a, axis, eps) * normalize(b, axis, eps)).sum(axis).cast(dtype)
 
 
 def pairwise_distance(

@@ -113,15 +113,16 @@ def _operator(name: str, symbol: str, fn: Callable[[Any, Any], Any]) -> Callable
 
 
 def method(
-    of: Callable[Concatenate[Tensor, P], R], name: str = ""
+    of: Callable[Concatenate[Tensor, P], R], name: str = "", example: str = ""
 ) -> Callable[Concatenate[Operand, P], R]:
-    """A method of Tensor as a function, of NumPy arrays too."""
+    """A method of Tensor as a function, of NumPy arrays too, with an example for its docstring."""
 
     @functools.wraps(of, ("__doc__",), ())
     def function(x: Operand, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return of(as_tensor(x), *args, **kwargs)
 
     function.__name__ = function.__qualname__ = name or of.__name__
+    function.__doc__ = f"{of.__doc__}\n\n{example}\n" if example else of.__doc__
     function.__signature__ = _without_self(inspect.signature(of))  # type: ignore[attr-defined]
     return function
 
@@ -167,12 +168,12 @@ sign = method(Tensor.sign)
 sin = method(Tensor.sin)
 sqrt = method(Tensor.sqrt)
 square = method(Tensor.square)
-tanh = method(Tensor.tanh)
+tanh = method(Tensor.tanh, example=">>> weft.tanh(weft.tensor([0.0])).tolist()\n[0.0]")
 bitwise_invert = method(Tensor.__invert__, "bitwise_invert")
 negative = method(Tensor.__neg__, "negative")
 positive = method(Tensor.__pos__, "positive")
 erf = method(Tensor.erf)
-sigmoid = method(Tensor.sigmoid)
+sigmoid = method(Tensor.sigmoid, example=">>> weft.sigmoid(weft.tensor([0.0])).tolist()\n[0.5]")
 clip = method(Tensor.clip)
 
 

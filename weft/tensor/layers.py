@@ -11,13 +11,15 @@ from weft.tensor.autocast import autocast_dtype, narrowed, widened
 from weft.tensor.base import place, values
 from weft.tensor.core import Tensor
 from weft.tensor.create import full, placed
-from weft.tensor.elementwise import method
+from weft.tensor.elementwise import method, wide
 from weft.tensor.keys import as_index
 
-gelu = method(Tensor.gelu)
-silu = method(Tensor.silu)
-relu = method(Tensor.relu)
-where = method(Tensor.where)
+gelu = method(Tensor.gelu, example=">>> F.gelu(weft.tensor([0.0, 1000.0])).tolist()\n[0.0, 1000.0]")
+silu = method(Tensor.silu, example=">>> F.silu(weft.tensor([0.0, 1000.0])).tolist()\n[0.0, 1000.0]")
+relu = method(Tensor.relu, example=">>> F.relu(weft.tensor([-1.0, 2.0])).tolist()\n[0.0, 2.0]")
+where = method(
+    Tensor.where, example=">>> F.where(weft.tensor([True, False]), 1.0, 2.0).tolist()\n[1.0, 2.0]"
+)
 
 
 def _ones_or_zeros(like: Tensor, number: int) -> Tensor:
@@ -62,7 +64,7 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
     if not x.ndim or x.shape[axis] % 2:
         raise UsageError(f"glu: axis {axis} of {list(x.shape)} does not have two equal halves")
     value, gate = x.chunk(2, axis)
-    return value * gate.sigmoid()
+    return wide(lambda value, gate: value * gate.sigmoid())(value, gate)
 
 
 def layer_norm(

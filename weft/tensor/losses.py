@@ -74,6 +74,9 @@ def cross_entropy(
     gives NaN (and NaN gradients), on every device. With `label_smoothing` s the wanted distribution
     is 1 - s at the target plus s / C everywhere. Float targets, shaped as the logits, are wanted
     distributions themselves. Raises ShapeError, DTypeError, UsageError.
+
+    >>> F.cross_entropy(weft.zeros((1, 2)), weft.tensor([1])).item()
+    0.6931471824645996
     """
     s = float(label_smoothing)
     if not 0.0 <= s <= 1.0:
@@ -116,7 +119,11 @@ def nll_loss(
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """-w[target] log_probs[target]: what cross_entropy does after log_softmax; the same shapes and
-    the same targets."""
+    the same targets.
+
+    >>> F.nll_loss(weft.tensor([[-1.0, -2.0]]), weft.tensor([1])).item()
+    2.0
+    """
     flat, at = class_rows("nll_loss", log_probs, targets, ignore_index)
     flat = flat.cast(dt.compute_dtype(flat.dtype))
     counted = at != ignore_index

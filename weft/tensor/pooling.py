@@ -17,6 +17,7 @@ from weft.ops.rules import want
 from weft.ops.windows import least
 from weft.tensor.convolution import Padding, Sizes, image_axes, sides, sizes, want_image
 from weft.tensor.core import Tensor
+from weft.tensor.distances import power, root
 from weft.tensor.keys import place_like
 
 Window = dict[str, Any]  # kernel, stride, padding, dilation: one per axis
@@ -79,7 +80,11 @@ def _max_pool(rank: int) -> Callable[..., Any]:
     pool.__doc__ = f"""The largest in each window of x{image_axes(rank)}; stride defaults to
     the kernel, padding is sizes or a (before, after) pair per axis. The first of equals gets the
     gradient. With ceil_mode the last window may reach beyond the padding. With return_indices also
-    where each stands in its image, counted row by row (int32), as PyTorch counts."""
+    where each stands in its image, counted row by row (int32), as PyTorch counts.
+
+    >>> F.{name}(weft.ones((1, 1{", 4" * rank})), 2).shape
+    (1, 1{", 2" * rank})
+    """
     return pool
 
 
@@ -164,7 +169,11 @@ def _avg_pool(rank: int) -> Callable[..., Tensor]:
     pool.__doc__ = f"""The average of each window of x{image_axes(rank)}; stride defaults to
     the kernel, padding is sizes or a (before, after) pair per axis. Padding zeros count as elements
     unless count_include_pad=False; `divisor_override` is divided by instead of the count. With
-    ceil_mode the last window may reach beyond the padding; that part never counts."""
+    ceil_mode the last window may reach beyond the padding; that part never counts.
+
+    >>> F.{name}(weft.ones((1, 1{", 4" * rank})), 2).shape
+    (1, 1{", 2" * rank})
+    """
     return pool
 
 
@@ -182,14 +191,16 @@ def _lp_pool(rank: int) -> Callable[..., Tensor]:
             raise UsageError(f"{name}: a norm_type of {norm_type}; expected a positive number")
         at, more = _window(name, x, rank, kernel_size, stride, padding, dilation, ceil_mode)
         wide = x.cast(dt.compute_dtype(x.dtype))
-        power = wide.square() if norm_type == 2 else wide.abs() ** float(norm_type)
-        total = _widened(power, more)._call("sum_pool", **at)
-        root = total.sqrt() if norm_type == 2 else total ** (1.0 / norm_type)
-        return root.cast(x.dtype)
+        total = _widened(power(wide, norm_type), more)._call("sum_pool", **at)
+        return root(total, norm_type).cast(x.dtype)
 
     pool.__name__ = pool.__qualname__ = name
     pool.__doc__ = f"""(sum of |x|^p)^(1 / p) over each window of x{image_axes(rank)}, p
-    being norm_type; stride defaults to the kernel."""
+    being norm_type; stride defaults to the kernel.
+
+    >>> F.{name}(weft.ones((1, 1{", 4" * rank})), 2, 2).shape
+    (1, 1{", 2" * rank})
+    """
     return pool
 
 
@@ -241,7 +252,11 @@ def _adaptive_avg_pool(rank: int) -> Callable[..., Tensor]:
 
     pool.__name__ = pool.__qualname__ = name
     pool.__doc__ = f"""x{image_axes(rank)} averaged to output_size windows per axis: window i
-    of n covers elements floor(i size / n) to ceil((i + 1) size / n). None keeps x's size."""
+    of n covers elements floor(i size / n) to ceil((i + 1) size / n). None keeps x's size.
+
+    >>> F.{name}(weft.ones((1, 1{", 4" * rank})), 2).shape
+    (1, 1{", 2" * rank})
+    """
     return pool
 
 
@@ -281,7 +296,11 @@ def _adaptive_max_pool(rank: int) -> Callable[..., Any]:
     pool.__name__ = pool.__qualname__ = name
     pool.__doc__ = f"""The largest in each of output_size windows per axis of
     x{image_axes(rank)}, which lie as those of adaptive_avg_pool{rank}d. With
-    return_indices also where each stands in its image, counted row by row (int32)."""
+    return_indices also where each stands in its image, counted row by row (int32).
+
+    >>> F.{name}(weft.ones((1, 1{", 4" * rank})), 2).shape
+    (1, 1{", 2" * rank})
+    """
     return pool
 
 

@@ -105,6 +105,9 @@ def interpolate(
     or "area". Elements are cells whose centres are at i + 0.5, or, with align_corners, points whose
     first and last stay in place. With antialias ("bilinear", "bicubic") an axis that shrinks is
     filtered. Coordinates, names and defaults are PyTorch's.
+
+    >>> F.interpolate(weft.tensor([[[1.0, 2.0]]]), scale_factor=2).tolist()
+    [[[1.0, 1.0, 2.0, 2.0]]]
     """
     rank = x.ndim - 2
     if mode not in _MODES:

@@ -30,7 +30,12 @@ def grid_sample(
     """x[N, C, (D,) H, W] at the places grid[N, ..., 2 or 3], whose last axis holds x, y (and z)
     from -1 to 1 (Jaderberg et al., arXiv:1506.02025): [N, C, ...]. Outside are zeros, the border or
     reflections; the ends are the outer pixels' centres with `align_corners`, else their edges.
-    Raises ShapeError and UsageError."""
+    Raises ShapeError and UsageError.
+
+    >>> grid = weft.zeros((1, 1, 1, 2))  # the middle
+    >>> F.grid_sample(weft.arange(4.0).reshape(1, 1, 2, 2), grid, align_corners=True).item()
+    1.5
+    """
     rank = x.ndim - 2
     expected = (x.shape[0], *grid.shape[1:-1], rank)
     if rank not in (1, 2, 3) or grid.shape != expected or len(expected) != x.ndim:
@@ -140,7 +145,11 @@ def _blocks(
 def unfold(
     x: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1
 ) -> Tensor:
-    """The blocks of x[N, C, H, W], as a convolution meets them, as columns: [N, C kh kw, L]."""
+    """The blocks of x[N, C, H, W], as a convolution meets them, as columns: [N, C kh kw, L].
+
+    >>> F.unfold(weft.ones((1, 3, 4, 4)), 2).shape
+    (1, 12, 9)
+    """
     want_image("unfold", x, 2)
     at, (ph, pw) = _blocks("unfold", x.shape[2:], kernel_size, dilation, padding, stride)
     n, c = x.shape[:2]
@@ -153,7 +162,11 @@ def fold(
     stride: Sizes = 1,
 ) -> Tensor:  # fmt: skip
     """The sum of columns x[N, C kh kw, L] at the positions of their blocks in images [N, C, H,
-    W]."""
+    W].
+
+    >>> F.fold(weft.ones((1, 4, 4)), (3, 3), 2).tolist()
+    [[[[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]]]]
+    """
     size = sizes("output_size", output_size, 2)
     at, (ph, pw) = _blocks("fold", size, kernel_size, dilation, padding, stride)
     k, count = at.shape

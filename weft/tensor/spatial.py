@@ -23,6 +23,10 @@ def batch_norm(
     running statistics, where given, become (1 - momentum) old + momentum new, the variance with n -
     1 (Ioffe and Szegedy 2015, as PyTorch does it). Otherwise the running ones are used. Narrow
     operands are computed in float32 and rounded once; the result has x's dtype.
+
+    >>> x = weft.tensor([[1.0], [3.0]])
+    >>> F.batch_norm(x, None, None, eps=0.0).tolist()
+    [[-1.0], [1.0]]
     """
     columns = [t for t in (running_mean, running_var, weight, bias) if t is not None]
     if x.ndim < 2 or any(t.shape != x.shape[1:2] for t in columns):
@@ -72,7 +76,11 @@ def group_norm(
 ) -> Tensor:  # fmt: skip
     """(x - mean) / sqrt(var + eps) * weight + bias for x[N, C, ...]; weight and bias are [C]. mean
     and var are over each of num_groups runs of channels of each image (Wu and He 2018). Narrow
-    operands are computed in float32 and rounded once."""
+    operands are computed in float32 and rounded once.
+
+    >>> F.group_norm(weft.tensor([[1.0, 3.0]]), 1, eps=0.0).tolist()
+    [[-1.0, 1.0]]
+    """
     columns = [t for t in (weight, bias) if t is not None]
     c = x.shape[1] if x.ndim > 1 else 0
     if x.ndim < 2 or num_groups < 1 or c % num_groups or any(t.shape != (c,) for t in columns):
@@ -99,7 +107,11 @@ def instance_norm(
 ) -> Tensor:  # fmt: skip
     """(x - mean) / sqrt(var + eps) * weight + bias per channel of each image of x[N, C, ...], or by
     the running statistics [C] where use_input_stats is False (Ulyanov et al. 2016). Running
-    statistics are read, never moved."""
+    statistics are read, never moved.
+
+    >>> F.instance_norm(weft.tensor([[[1.0, 3.0]]]), eps=0.0).tolist()
+    [[[-1.0, 1.0]]]
+    """
     if not use_input_stats:
         if running_mean is None or running_var is None:
             raise ShapeError("instance_norm: use_input_stats=False wants the running statistics")
@@ -137,7 +149,11 @@ def local_response_norm(
 
 
 def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
-    """x[..., C r r, H, W] as [..., C, H r, W r]: channels become places (Shi et al. 2016)."""
+    """x[..., C r r, H, W] as [..., C, H r, W r]: channels become places (Shi et al. 2016).
+
+    >>> F.pixel_shuffle(weft.arange(4.0).reshape(4, 1, 1), 2).tolist()
+    [[[0.0, 1.0], [2.0, 3.0]]]
+    """
     (r,) = integers("pixel_shuffle", "upscale_factor", upscale_factor)
     if x.ndim < 3 or r < 1 or x.shape[-3] % (r * r):
         raise ShapeError(
@@ -149,7 +165,11 @@ def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
 
 
 def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
-    """The inverse of pixel_shuffle: x[..., C, H r, W r] as [..., C r r, H, W]."""
+    """The inverse of pixel_shuffle: x[..., C, H r, W r] as [..., C r r, H, W].
+
+    >>> F.pixel_unshuffle(weft.ones((1, 2, 4)), 2).shape
+    (4, 1, 2)
+    """
     (r,) = integers("pixel_unshuffle", "downscale_factor", downscale_factor)
     if x.ndim < 3 or r < 1 or x.shape[-2] % r or x.shape[-1] % r:
         raise ShapeError(

@@ -16,6 +16,7 @@ from weft.importers.onnx.nets import Sides, sides_of
 from weft.importers.onnx.table import Call, ints, op
 from weft.importers.onnx.values import places
 from weft.tensor.core import Tensor
+from weft.tensor.distances import power, root
 from weft.tensor.pooling import places as window_places
 from weft.tensor.spatial import MOST_NEIGHBOURS
 
@@ -148,9 +149,7 @@ def max_pool(call: Call, x: Tensor) -> Any:
 @op("LpPool")
 def lp_pool(call: Call, x: Tensor) -> Tensor:
     wide, p = x.cast(dt.compute_dtype(x.dtype)), float(call.get("p", 2))
-    power = wide.square() if p == 2 else wide.abs() if p == 1 else wide.abs() ** p
-    total = summed(power, window_of(call, x.shape[2:]))
-    return (total._length() if p == 2 else total if p == 1 else total ** (1 / p)).cast(x.dtype)
+    return root(summed(power(wide, p), window_of(call, x.shape[2:])), p).cast(x.dtype)
 
 
 def _everywhere(name: str, fn: Callable[[Call, Tensor, tuple[int, ...]], Tensor]) -> None:
