@@ -36,6 +36,15 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "prelu": (lambda m: m.PReLU(), (3, 6)),
     "adaptive_avg_pool1d": (lambda m: m.AdaptiveAvgPool1d(3), (2, 4, 9)),
     "adaptive_max_pool3d": (lambda m: m.AdaptiveMaxPool3d(2), (2, 4, 5, 6, 7)),
+    "rrelu": (lambda m: m.RReLU(), (3, 6)),
+    "softmin": (lambda m: m.Softmin(), (3, 6)),
+    "softmax2d": (lambda m: m.Softmax2d(), (2, 3, 4, 5)),
+    "local_response_norm": (lambda m: m.LocalResponseNorm(3), (2, 4, 5)),
+    "cosine": (lambda m: Beside(m.CosineSimilarity()), (3, 6)),
+    "distance": (lambda m: Beside(m.PairwiseDistance()), (3, 6)),
+    "lstm_cell": (lambda m: First(m.LSTMCell(6, 5)), (3, 6)),
+    "gru_cell": (lambda m: m.GRUCell(6, 5), (3, 6)),
+    "rnn_cell": (lambda m: m.RNNCell(6, 5), (3, 6)),
     "attention": (lambda m: Attention(m.MultiheadAttention(12, 3, batch_first=True)), (2, 5, 12)),
     "dict": (
         lambda m: Named(m.ModuleDict({"a": m.Linear(6, 6)}), m.ModuleList([m.Tanh()])), (2, 6)
@@ -53,6 +62,26 @@ class Attention(nn.Module):
         return self.inner(x, x, x)[0]
 
 
+class Beside(nn.Module):
+    """A module of two operands on one, and on its halves."""
+
+    def __init__(self, inner: Any):
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x, x * 0.5 + 1.0)
+
+
+class First(nn.Module):
+    """The first result of a module that gives several."""
+
+    def __init__(self, inner: Any):
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x)[0]
+
+
 class Named(nn.Module):
     """Containers whose members are called by name and in turn."""
 
@@ -68,7 +97,9 @@ class Named(nn.Module):
 def modules() -> dict[str, tuple[Callable[[Any], Any], tuple[np.ndarray, ...]]]:
     """Every module: what makes it from a namespace of modules, and its operands."""
     from test_activations import CASES
+    from test_loss_functions import CASES as ELEMENTS, ROWS, grid
     from test_modules import LOSSES, MODULES
+    from test_recurrent import KINDS
 
     made: dict[str, Any] = {name: (make, (x,)) for name, (make, x) in MODULES.items()}
     plain = np.linspace(-4, 4, 24, dtype=np.float32).reshape(4, 6)
@@ -78,7 +109,27 @@ def modules() -> dict[str, tuple[Callable[[Any], Any], tuple[np.ndarray, ...]]]:
         if case.module is not None
     }
     made |= {name: (make, given) for name, (make, *given) in LOSSES.items()}
+    made |= {
+        f"elements-{name}": (lambda m, make=case.module: make(), grid(case.operands))
+        for name, case in ELEMENTS.items()
+    }
+    made |= {
+        f"rows-{name}": (lambda m, k=kind, o=options: getattr(m, k)(**o), list(map(_narrow, given)))
+        for name, (kind, options, given) in ROWS.items()
+    }
+    made |= {
+        name: (lambda m, k=kind, o=options: First(getattr(m, k)(4, 5, **o)), [_steps()])
+        for name, (kind, options) in KINDS.items()
+    }
     return made | {n: (make, (np.ones(s, np.float32),)) for n, (make, s) in OTHERS.items()}
+
+
+def _narrow(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.int32) if x.dtype == np.int64 else x
+
+
+def _steps() -> np.ndarray:
+    return np.ones((3, 3, 4), np.float32)
 
 
 def _module(name: str, folder: Path) -> Built:
