@@ -56,7 +56,7 @@ def _(here: Here) -> str:
     return here.said("bench", "ops", "--sizes", "128", "--plot", "p.png", status=2)
 
 
-@hint("serve/needs.py", "pip install .[serve]")
+@hint("cli/listening.py", "pip install .[serve]")
 def _(here: Here) -> str:
     from weft.serve import needs
 

@@ -138,7 +138,7 @@ def test_it_asks_on_a_terminal(
 ) -> None:
     import click
 
-    monkeypatch.setattr("weft.cli.rm.on_terminal", lambda: True)
+    monkeypatch.setattr("weft.cli.hub.on_terminal", lambda: True)
     monkeypatch.setattr(click, "confirm", lambda text, default, err: answer == "y" or default)
     assert invoke(["rm", "loom/a"]) == status
     assert model.exists() == (status != 0)

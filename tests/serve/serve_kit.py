@@ -27,7 +27,7 @@ from weft.serve.guard import LOCAL
 from weft.serve.metrics import Metrics
 from weft.serve.router.exchange import Address
 from weft.serve.router.fleet import Fleet
-from weft.serve.router.front import make_router
+from weft.serve.router.relay import make_router
 from weft.serve.router.replica import Replica
 from weft.serve.routing import App
 from weft.serve.running import Server, listen

@@ -14,7 +14,7 @@ from serve_kit import Running, chatty_box, serving, until
 
 from weft.hub.box import box_folder
 from weft.models.run.model import Decoder
-from weft.serve.pages import FILES
+from weft.serve.app import FILES
 
 sys.path.append(str(Path(__file__).parents[1] / "web"))
 from page_kit import MODULES, Browser, need

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import socket
 import stat
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +14,7 @@ import click
 
 from weft.cli.options import Command, together
 from weft.core.errors import UsageError
+from weft.core.install import how
 
 if TYPE_CHECKING:
     from weft.serve.routing import App
@@ -91,3 +93,13 @@ async def play(
     server = Server(app.application, ready, app.leave)
     await server.serve(sockets=[listening])
     return 0 if server.started else 1
+
+
+PACKAGES = ("uvicorn", "starlette", "msgspec", "prometheus_client", "llguidance")
+
+
+def need() -> None:
+    """Raises UsageError where a package of the extra `serve` is missing."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"serving needs {', '.join(missing)}: {how('serve')}")

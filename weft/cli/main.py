@@ -26,7 +26,7 @@ COMMANDS = {
     "eval": ("eval", "Perplexity of a text, and how far a model is from another."),
     "pull": ("hub", "Fetch a model from the hub, by its name."),
     "list": ("hub", "List the models that weft keeps."),
-    "rm": ("rm", "Remove fetched models, or quantised weights that weft keeps."),
+    "rm": ("hub", "Remove fetched models, or quantised weights that weft keeps."),
     "embed": ("embed", "Embed texts, or search them."),
     "train": ("train", "Train or fine-tune a model on text."),
     "launch": ("launch", "Start a command as several ranks, on one machine or many."),

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from weft.cli.listening import hosts_of, key_to, listens, play, read_key
+from weft.cli.listening import hosts_of, key_to, listens, need, play, read_key
 
 
 @click.command(epilog="Example:  weft route http://127.0.0.1:8001 http://127.0.0.1:8002")
@@ -22,8 +22,6 @@ def route(replicas: tuple[str, ...], **options: Any) -> int:
 
     A conversation stays where its beginning is cached; a request that a replica loses before the
     client saw a word of its answer is asked of another, with the same seed."""
-    from weft.serve.needs import need
-
     need()
     return asyncio.run(_route(replicas, key_to(options), options))
 
@@ -32,7 +30,7 @@ async def _route(urls: tuple[str, ...], key: bytes | None, options: dict[str, An
     from weft.serve.logs import quiet_logs
     from weft.serve.router.exchange import Address
     from weft.serve.router.fleet import Fleet
-    from weft.serve.router.front import make_router
+    from weft.serve.router.relay import make_router
     from weft.serve.router.replica import Replica
     from weft.serve.running import listen
 

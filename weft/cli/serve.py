@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli import options
-from weft.cli.listening import hosts_of, key_to, listens, play
+from weft.cli.listening import hosts_of, key_to, listens, need, play
 from weft.cli.loading import Loading, loads
 from weft.cli.machines import divides, on_ranks
 from weft.core.errors import UsageError, WeftError
@@ -75,8 +75,6 @@ def serve(
     A model is a folder, a GGUF file or ORG/NAME, or NAME=one of these; by default it is box-chat,
     the small model that comes with weft, and box is the other one. Answers are functions of
     model, request and seed: no load, cache or batch changes them."""
-    from weft.serve.needs import need
-
     need()
     from weft.hub.box import CHAT
     from weft.serve.settings import Settings

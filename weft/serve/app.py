@@ -4,23 +4,53 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 
 import weft
 from weft.serve.anthropic.messages import routes as anthropic_routes
 from weft.serve.metrics import TEXT
 from weft.serve.ollama.models import routes as ollama_routes
+from weft.serve.openai import answers
 from weft.serve.openai.answers import HealthAnswer
-from weft.serve.openai.routes import routes as openai_routes
+from weft.serve.openai.chat import chat
+from weft.serve.openai.completions import completions
+from weft.serve.openai.other import (
+    detokenize,
+    embeddings,
+    model,
+    models,
+    tokenize,
+    tokenizer_info,
+)  # fmt: skip
+from weft.serve.openai.types import Chat, Completion, Detokenize, Embeddings, Tokenize
 from weft.serve.openapi import openapi
-from weft.serve.pages import page
 from weft.serve.responses.create import routes as responses_routes
 from weft.serve.routing import App, Described, assembled, route
 from weft.serve.shelf import Shelf
-from weft.serve.wire import json_response
+from weft.serve.wire import Refused, json_response
+
+FOLDER = Path(__file__).with_name("page")
+FILES = {path.name: path for path in FOLDER.iterdir() if path.is_file()}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
+_KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css",
+          ".svg": "image/svg+xml"}  # fmt: skip
+
+
+async def page(request: Request) -> Response:
+    """A page to chat on."""
+    name = request.path_params.get("name", "index.html")
+    path = FILES.get(name)
+    if path is None:
+        raise Refused(404, "there is no such file")
+    return FileResponse(path, headers=_HEADERS, media_type=_KINDS[path.suffix])
 
 
 async def health(request: Request) -> Response:
@@ -40,6 +70,20 @@ async def health(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Counts and times in Prometheus's text format."""
     return Response(request.app.state.metrics.text(), media_type=TEXT)
+
+
+def openai_routes() -> list[Described]:
+    """OpenAI's."""
+    return [
+        route("/v1/chat/completions", chat, Chat, answer=answers.ChatAnswer),
+        route("/v1/completions", completions, Completion, answer=answers.CompletionAnswer),
+        route("/v1/embeddings", embeddings, Embeddings, answer=answers.EmbeddingsAnswer),
+        route("/v1/models", models, answer=answers.ModelsAnswer),
+        route("/v1/models/{name:path}", model, answer=answers.ModelAnswer),
+        route("/tokenize", tokenize, Tokenize, answer=answers.TokenizeAnswer),
+        route("/detokenize", detokenize, Detokenize, answer=answers.DetokenizeAnswer),
+        route("/tokenizer_info", tokenizer_info, answer=answers.TokenizerAnswer),
+    ]
 
 
 def routes() -> list[Described]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import AsyncIterator, Iterable
 
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
 from weft.serve import errors
 from weft.serve.guard import SAFE, key_of
+from weft.serve.router import merged
 from weft.serve.router.asked import Asked, asked_of
 from weft.serve.router.exchange import Broken, Exchange, Headers
 from weft.serve.router.fleet import Fleet
 from weft.serve.router.replica import Replica
+from weft.serve.routing import App, assembled, route
 from weft.serve.wire import Refused, Streamed, body_of, event, json_response, while_there
 
 WHOLE = 8 << 20  # bytes of an answer that are awaited before any is sent
@@ -169,3 +174,25 @@ def broken_off(path: str, end: bytes) -> bytes:
     if end == b"\n":
         return bytes(json_response(form(error)).body) + end
     return event(form(error), "error" if form is errors.anthropic else None)
+
+
+# -- the application -------------------------------------------------------------------------------
+
+
+def make_router(fleet: Fleet, key: bytes | None = None, hosts: Iterable[str] | None = None) -> App:
+    """The application in front of a fleet, behind the same guard as a server (app.make_app)."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with fleet.watched():
+            yield
+
+    routes = [
+        route("/health", merged.health),
+        route("/metrics", merged.metrics),
+        route("/v1/models", merged.models),
+        route("/{path:path}", relay, method="GET"),
+        route("/{path:path}", relay, method="POST"),
+    ]
+    state = {"fleet": fleet, "metrics": merged.Metrics(fleet)}
+    return assembled(routes, lifespan, state, key, hosts)
