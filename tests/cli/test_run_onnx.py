@@ -51,7 +51,7 @@ def test_explain_shows_what_runs_where(path: Path, capsys: pytest.CaptureFixture
     [
         (["--size", "m=7"], "no open size 'm'"),
         (["--input", "z=x.npy"], "no input 'z'"),
-        (["--size", "n"], "expected NAME=VALUE"),
+        (["--size", "n"], "expected NAME=N"),
     ],
 )
 def test_wrong_options(

@@ -99,6 +99,11 @@ def _(here: Here) -> str:
     return here.said("list", status=0)
 
 
+@hint("cli/hub.py", "weft list")
+def _(here: Here) -> str:
+    return here.said("rm", here.decoder(), "--yes", status=2)
+
+
 def _fetches(here: Here) -> None:
     """Fetching, which tests do elsewhere with a hub of their own, gives a folder."""
     from weft.hub import fetch

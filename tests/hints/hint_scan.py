@@ -77,7 +77,10 @@ def _trees(every: bool = False) -> list[tuple[str, ast.Module]]:
     for path in sorted((ROOT / "weft").rglob("*.py")):
         name, text = path.relative_to(ROOT / "weft").as_posix(), path.read_text(encoding="utf-8")
         if name not in ("core/hints.py", "core/install.py") and likely.search(text):
-            found.append((name, ast.parse(text)))
+            tree = ast.parse(text)
+            for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
+                call.keywords = [k for k in call.keywords if k.arg != "old"]  # old names of options
+            found.append((name, tree))
     return found
 
 

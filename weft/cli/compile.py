@@ -107,7 +107,8 @@ def _compile_imported(
     quant: str | None,
 ) -> int:  # fmt: skip
     """Writes a foreign graph's Program; the bytes of its weights."""
-    from weft.cli.graphs import sizes_of, traced
+    from weft.cli.functions import sizes_of
+    from weft.cli.graphs import traced
     from weft.tensor.storing import save_graph
 
     made = traced(model, sizes_of(sizes), quant)

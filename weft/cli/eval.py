@@ -33,7 +33,7 @@ Example:  weft eval MODEL.gguf MODEL_FOLDER --text notes.txt --text-tokens 20000
 @click.argument("path", metavar="[MODEL]", required=False)
 @click.argument("reference", metavar="[MODEL2]", required=False)
 @options.text("A UTF-8 text file ('-': standard input).", required=True)
-@options.text_tokens("--limit")
+@options.text_tokens(old=["--limit"])
 @click.option("--stride", type=click.IntRange(1), help="Tokens from one window to the next "
               "(default: half a window).")  # fmt: skip
 @loads("device", "dtype", "quant", "act_dtype", "context", "cache",

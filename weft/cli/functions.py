@@ -174,8 +174,8 @@ def played(
     import numpy as np
 
     function = of_file(path, device)
-    files = dict(_pair(entry, "--input") for entry in inputs)
-    wanted = {name: _count(n) for name, n in (_pair(entry, "--size") for entry in sizes)}
+    files = dict(map(_pair, inputs))
+    wanted = sizes_of(sizes)
     _known(files, {i.name for i in function.inputs}, "input")
     open_ = {d for i in function.inputs for d in i.shape if isinstance(d, str)}
     _known(wanted, open_, "open size")
@@ -221,17 +221,22 @@ def _known(given: Any, names: set[str], what: str) -> None:
         )
 
 
-def _pair(entry: str, option: str) -> tuple[str, str]:
+def _pair(entry: str) -> tuple[str, str]:
     name, equals, value = entry.partition("=")
     if not equals or not name:
-        raise UsageError(f"{option} {entry}: expected NAME=VALUE")
+        raise UsageError(f"--input {entry}: expected NAME=FILE.npy")
     return name, value
 
 
-def _count(value: str) -> int:
-    if not value.isdigit():
-        raise UsageError(f"--size: {value!r} is not a size")
-    return int(value)
+def sizes_of(entries: Sequence[str]) -> dict[str, int]:
+    """NAME=N as sizes by name. Raises UsageError."""
+    found = {}
+    for entry in entries:
+        name, _, count = entry.partition("=")
+        if not name or not count.isdecimal() or not int(count):
+            raise UsageError(f"--size {entry}: expected NAME=N, such as batch=8")
+        found[name] = int(count)
+    return found
 
 
 def _array(path: str) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from weft.core.errors import TraceError, UsageError
@@ -34,17 +34,6 @@ def traced(path: str, sizes: Mapping[str, int], quant: str | None = None) -> Tra
         return module.traced(sizes)
     except TraceError as error:
         raise UsageError(f"{path}: {error}; a file holds one Program") from None
-
-
-def sizes_of(entries: Sequence[str]) -> dict[str, int]:
-    """NAME=N as sizes by name. Raises UsageError."""
-    found = {}
-    for entry in entries:
-        name, _, count = entry.partition("=")
-        if not name or not count.isdigit() or not int(count):
-            raise UsageError(f"--size {entry}: expected NAME=N, such as batch=8")
-        found[name] = int(count)
-    return found
 
 
 def summary(module: Imported | OnnxModel, as_json: bool) -> str:

@@ -155,9 +155,9 @@ def prompt_tokens(least: int = 1, **settings: Any) -> Callable[[Command], Comman
     return option("--prompt-tokens", type=click.IntRange(least), old=["--prompt"], **settings)
 
 
-def text_tokens(old: str) -> Callable[[Command], Command]:
+def text_tokens(**settings: Any) -> Callable[[Command], Command]:
     return option(
-        "--text-tokens", type=click.IntRange(1), old=[old], help="Tokens of --text, at most."
+        "--text-tokens", type=click.IntRange(1), help="Tokens of --text, at most.", **settings
     )
 
 

@@ -32,7 +32,7 @@ Example:  weft quantize MODEL -o MODEL-int4 --text notes.txt
 @click.option("--method", type=click.Choice(["gptq", "search"]), default="gptq", show_default=True,
               help="A search for scales, or GPTQ with it.")  # fmt: skip
 @options.text("A UTF-8 text to calibrate on (default: the model writes one itself).")
-@options.text_tokens("--tokens")
+@options.text_tokens(old=["--tokens"])
 @loads("device")
 @options.as_json
 def quantize(
