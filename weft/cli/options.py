@@ -139,7 +139,7 @@ def text(text: str, **settings: Any) -> Callable[[Command], Command]:
 
 def plot(text: str, **settings: Any) -> Callable[[Command], Command]:
     """The option for a picture that a command draws."""
-    return option("--plot", type=click.Path(dir_okay=False), help=text, **settings)
+    return option("--plot", type=click.Path(), help=text, **settings)
 
 
 # -- counts of tokens, sequences and repetitions ---------------------------------------------------
