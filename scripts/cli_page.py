@@ -14,10 +14,13 @@ from pathlib import Path
 
 import click
 
-from weft.cli.main import COMMANDS, OLD, cli
-from weft.cli.options import OLD_DTYPES, REMOVED, Option
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # the commands of this clone, whichever weft is installed
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
+from weft.cli.main import COMMANDS, OLD, cli  # noqa: E402
+from weft.cli.options import OLD_DTYPES, REMOVED, Option  # noqa: E402
+
+PAGE = ROOT / "docs" / "cli.md"
 HEAD = """# The weft command
 
 [scripts/cli_page.py](../scripts/cli_page.py) generates this page from the commands; a test holds
