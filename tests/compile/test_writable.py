@@ -12,13 +12,13 @@ from rows import few
 
 from weft import ops
 from weft.backends.registry import get
+from weft.compile.merge import stranger
 from weft.compile.passes import compile_graph, groups_of
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS, Caps
 from weft.core.errors import CompileError
 from weft.graph.ir import Graph, Node
 from weft.templates import registry
-from weft.templates.writable import stranger
 
 CPU = get("cpu")
 ROWS = (1, 2, 33, 64, 256, 512, 1024, 2048, 4096)

@@ -27,13 +27,14 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.graph.ir import Node
 from weft.ops.quantize import run_of
+from weft.templates.emit_special import emits
 from weft.templates.group import Group, reached
 from weft.templates.product.blocked import takes_norm
 from weft.templates.product.then_norm import is_norm, normalised
 from weft.templates.view import views
-from weft.templates.writable import stranger
 from weft.transform.rebuild import kind_of
 
+PRODUCTS = ("matmul", "matvec")  # templates that compute several dots of one left operand
 MAX_DOTS = 4  # accumulators of this many dots still fit the registers
 
 
@@ -66,7 +67,7 @@ def _alike(a: Group, b: Group, caps: Caps) -> bool:
     """True if the kernels of two groups can be joined."""
     if a.alone or b.alone:
         return False
-    if a.kind != b.kind or a.kind not in (("matmul", "matvec") if caps.is_cpu else ("matvec",)):
+    if a.kind != b.kind or a.kind not in (PRODUCTS if caps.is_cpu else ("matvec",)):
         return False
     if (a.rows, a.rows_scale) != (b.rows, b.rows_scale):
         return False
@@ -160,7 +161,7 @@ def _only_pointwise(x: Node, root: Node, users: dict[int, list[Node]]) -> bool:
 
 
 def _side_by_side(groups: list[Group], caps: Caps) -> list[Group]:
-    found = [g for g in groups if g.kind in ("matmul", "matvec")]
+    found = [g for g in groups if g.kind in PRODUCTS]
     read = Counter(id(g.anchor.inputs[0]) for g in found if g.anchor is not None)
     order = Order(groups)
     i = 0
@@ -219,6 +220,21 @@ def _merge_norms(groups: list[Group], caps: Caps, is_output: Callable[[Node], bo
 
 def _is_product(group: Group) -> bool:
     return group.kind == "matmul" and len(group.outputs) == 1 and not group.alone
+
+
+def stranger(group: Group) -> Node | None:
+    """The first node inside the group that its kernel cannot compute; None where it can compute
+    all: what the emitter writes, the anchor, further dots of a product, one norm after it."""
+    norms = 0
+    for node in group.inside():
+        if node is group.anchor or node.op == "result" or emits(node):
+            continue
+        if node.op == "dot" and group.kind in PRODUCTS:
+            continue
+        norms += is_norm(node)
+        if not is_norm(node) or group.kind != "matmul" or norms > 1:
+            return node
+    return None
 
 
 def _norm_taken(joined: Group, caps: Caps) -> bool:
