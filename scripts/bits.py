@@ -59,7 +59,7 @@ def run(folder: Path, device: Any, ids: list[int]) -> np.ndarray:
     runner = model.runner()
     rows = [runner.prefill(0, ids).copy()]
     for i, token in enumerate((3, 5)):
-        rows.append(runner.decode([token], [0], [len(ids) + i])[0].copy())
+        rows.append(runner.rows([token], [0], [len(ids) + i])[0].copy())
     return np.stack(rows)
 
 

@@ -19,7 +19,7 @@ from weft.backends.llvm import gpu_target, offline, resources
 from weft.compile.passes import compile_graph
 from weft.core.text import markdown
 from weft.host.files import write_text
-from weft.models.run.runner import model_caps
+from weft.models.run.compiled_runner import model_caps
 from weft.models.weights.random_weights import random_folder
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120", "gfx90a", "gfx942", "gfx1100")

@@ -26,9 +26,8 @@ from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS
 from weft.models.arch.family_fields import WRAPPER_FIELDS
 from weft.models.arch.inputs import PAGE
+from weft.models.run.compiled_runner import weight_avals
 from weft.models.run.loader import Room, load_uncompiled
-from weft.models.run.paged import ROWS
-from weft.models.run.runner import weight_avals
 from weft.models.weights.random_weights import random_folder
 from weft.models.weights.weight_dtypes import Numbers
 from weft.quantize.packing import Packing
@@ -64,14 +63,13 @@ def loaded(folder: Path, given: Mapping[str, Any], **options: Any) -> Any:
 
 
 def steps(model: Any, *kinds: str) -> Built:
-    """Graphs of some steps, "prefill" by slot, "paged-prefill" and "rows16" by page."""
-    runner, pages = model.runner(), model.paged_runner(5, 5 * CONTEXT // PAGE)
+    """Graphs of some steps."""
+    runner = model.new_runner(5, 5 * CONTEXT // PAGE)
     for kind in kinds:
-        paged = kind.startswith((ROWS, "paged-"))
-        yield kind, (pages if paged else runner).graph(kind.removeprefix("paged-"))
+        yield kind, runner.graph(kind)
 
 
-ALL = ("prefill", "decode", "score", "paged-prefill", "rows1", "rows16", "rows64")
+ALL = ("prefill", "score", "decode", "rows16", "rows64")
 SOME = ("prefill", "decode", "rows16")
 
 
@@ -203,13 +201,13 @@ def _divided(family: str, folder: Path) -> Built:
         model = part(rank, [1, 1])
         ends = (stages.entry, stages.output) if rank == 0 else (lambda c: c,)
         for i, end in enumerate(ends):
-            runner = model._make_runner(5, 0, end(model.config))
+            runner = model._make_runner(5, 5, end(model.config))
             for kind in ("prefill", "decode"):
                 yield f"layers{rank}.{i}.{kind}", runner.graph(kind)
     if family in COLUMNS:
         model = part(0, None)
         own: Any = SimpleNamespace(size=2, rank=0)
-        runner = columns.own_runner(own, model._make_runner, model.config, 5, 0)
+        runner = columns.own_runner(own, model._make_runner, model.config, 5, 5)
         for k, segment in enumerate(runner._graphs("decode")):
             yield f"columns.{k}", segment.graph
 

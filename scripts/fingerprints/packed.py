@@ -115,7 +115,7 @@ def _file(name: str, folder: Path) -> Built:
 def _mixed(name: str, folder: Path) -> Built:
     config = replace(config_of(Fields(CONFIGS["llama"], "config")), act_dtype=as_dtype(name))
     runner: Any = packed.model(DEVICE, config, CONTEXT)[0]
-    for kind in ("prefill", "decode", "score"):
+    for kind in ("prefill", "decode", "rows64"):
         yield kind, runner.graph(kind)
 
 

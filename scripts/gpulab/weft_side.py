@@ -99,7 +99,7 @@ class Weft(Side):
         def decode() -> None:
             token = ids[0]
             for at in range(count):
-                token = int(runner.decode([token], [0], [at])[0].argmax())
+                token = int(runner.rows([token], [0], [at])[0].argmax())
 
         call = decode if case.op == "decode" else lambda: runner.prefill(0, ids)
         times = clock.measure(call, self.device.sync, budget, warm=1)

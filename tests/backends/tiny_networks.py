@@ -161,7 +161,7 @@ def _(d, f):
     if d.between(0, 2):
         return f, [d.array((n, h, dim), dtype), *caches, slot, pos]
     pages, columns = d.between(1, 3), d.between(1, 2)
-    caches = [d.array((pages, g, PAGE, dim), dtype) for _ in range(2)]
+    caches = [d.array((g, pages, PAGE, dim), dtype) for _ in range(2)]
     table = d.array((slots, columns), I32, 0, pages - 1)
     operands = [d.array((n, h, dim), dtype), *caches, slot, pos, table]
     return lambda *ts: f(*ts[:-1], table=ts[-1]), operands

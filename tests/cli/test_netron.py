@@ -85,7 +85,7 @@ def test_two_steps_and_a_compiled_file(folder: Path, tmp_path: Path) -> None:
                False)  # fmt: skip
     model = written(tmp_path, path)
     steps = {n.name.split("/")[0] for n in model.graph.node}
-    assert steps == {"prefill", "decode", "score"}
+    assert steps == {"prefill", "decode", "rows16", "rows64"}
     assert any(a.name == "weights" for n in model.graph.node for a in n.attribute)
 
 

@@ -26,7 +26,7 @@ from weft.core import dtypes as dt, notices
 from weft.core.caps import PRESETS, Caps
 from weft.core.errors import FileFormatError, UsageError
 from weft.models import random_folder
-from weft.models.run.runner import model_caps
+from weft.models.run.compiled_runner import model_caps
 from weft.program.program import Program
 
 CAPS = PRESETS["cpu-avx2"]

@@ -69,17 +69,15 @@ class OfModels(Schedules):
     def runner(self, data: st.DataObject) -> Failing:
         key = data.draw(st.sampled_from([(1, 3), (3, 4), (5, 6)]))
         if key not in self.runners:  # what its pages hold of an earlier run is nothing to anybody
-            self.runners[key] = self.model.paged_runner(*key)
+            self.runners[key] = self.model.new_runner(*key)
         return Failing(self.runners[key])
 
     def models(self) -> list[Callable[[], Drafts]]:
         return [lambda: drafts_by(self.model, self.small, 2, 6)]
 
     def see(self, adapter: str, tokens: Sequence[int]) -> np.ndarray:  # type: ignore[override]
-        """One sequence, token by token where it can go on."""
-        alone = self.model.runner(1)
-        kept = alone.kept(0, tokens)
-        out: np.ndarray = alone.prefill(0, list(tokens[kept:]), kept).copy()
+        """One sequence, in one go."""
+        out: np.ndarray = self.model.runner(1).prefill(0, list(tokens)).copy()
         return out
 
 

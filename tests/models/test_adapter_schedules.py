@@ -80,12 +80,12 @@ def told(outputs: list[Output]) -> Any:
 @functools.cache
 def alone(model: Any, job: Job) -> Any:
     """The answer in an engine of its own."""
-    runner = model.paged_runner(1, CONTEXT // PAGE + 1)
+    runner = model.new_runner(1, CONTEXT // PAGE + 1)
     return told(played(Engine(runner, model.config.vocab, lambda: None), [(0, job)])[0])
 
 
 def check(model: Any, jobs: list[tuple[int, Job]], pages: int, budget: int, cancelled: int) -> None:
-    runner = model.paged_runner(SLOTS, pages)
+    runner = model.new_runner(SLOTS, pages)
     engine = Engine(runner, model.config.vocab, lambda: None, budget=budget, queue=sys.maxsize)
     for (_, job), outputs in zip(jobs, played(engine, jobs, cancelled)):
         if outputs[-1].finish != "cancelled":

@@ -15,6 +15,7 @@ from adapter_kit import adapter
 from model_zoo import write_model
 from present import opened
 from rows import few
+from stepping import scores
 
 import weft
 from weft.conform.models import CONFIGS
@@ -48,7 +49,7 @@ def two(folder: Path, base: Path, family: str = "") -> dict[str, Path]:
 
 def paged(model: Any, slots: int = 5) -> Any:
     columns = -(-model.context // PAGE)
-    runner = model.paged_runner(slots, slots * columns)
+    runner = model.new_runner(slots, slots * columns)
     runner.tables[:] = np.arange(runner.tables.size).reshape(runner.tables.shape)
     return runner
 
@@ -126,8 +127,8 @@ def test_they_are_what_merging_gives(tmp_path: Path, family: str, device: str) -
     for name, folder in folders.items():
         merge_folders(base, folder, tmp_path / f"{name}-merged")
         merged = weft.load(tmp_path / f"{name}-merged", device=device, context=40)
-        want = merged.runner().score(IDS)
-        got = model.runner().verify(0, IDS, 0, name)
+        want = scores(merged.runner(), IDS)
+        got = scores(model.runner(), IDS, adapter=name)
         np.testing.assert_allclose(got, want, atol=3e-5 * np.abs(want).max())
         made = [m.generate(IDS[:9], 12, adapter=n).ids for m, n in ((model, name), (merged, ""))]
         assert made[0] == made[1]

@@ -36,14 +36,14 @@ def test_batch_equals_alone_bit_for_bit(zoo, name: str) -> None:
     seeds = [1, 2, 3, 4, 5]
     together = model.generate(PROMPTS, seed=seeds, **options)
     assert together == [model.generate(p, seed=s, **options) for p, s in zip(PROMPTS, seeds)]
-    alone, batch = model.runner(1), model.runner(4)
+    alone, batch = model.new_runner(1, 1), model.new_runner(4, 4)
     a = alone.prefill(0, PROMPTS[0])
     for slot, prompt in enumerate(PROMPTS[:4]):
         logits = batch.prefill(slot, prompt)
         if slot == 0:
             np.testing.assert_array_equal(a, logits)
-    one = alone.decode([8], [0], [3]).copy()
-    many = batch.decode([8, 1, 2, 3], [0, 1, 2, 3], [3, 1, 21, 4])
+    one = alone.rows([8], [0], [3]).copy()
+    many = batch.rows([8, 1, 2, 3], [0, 1, 2, 3], [3, 1, 21, 4])
     np.testing.assert_array_equal(one[0], many[0])
 
 
@@ -54,12 +54,12 @@ def test_more_slots_than_a_step_takes(zoo) -> None:
     prompts = [[3 * i + 1, i] for i in range(20)]
     together = model.generate(prompts, max_new_tokens=4)
     assert together == [model.generate(p, max_new_tokens=4) for p in prompts]
-    alone, batch = model.runner(1), model.runner(32)
+    alone, batch = model.new_runner(1, 1), model.new_runner(32, 32)
     for slot in range(20):
         batch.prefill(slot, [1, 2, 3])
     alone.prefill(0, [1, 2, 3])
-    many = batch.decode([4] * 20, list(range(20)), [3] * 20)
-    np.testing.assert_array_equal(many, np.repeat(alone.decode([4], [0], [3]), 20, axis=0))
+    many = batch.rows([4] * 20, list(range(20)), [3] * 20)
+    np.testing.assert_array_equal(many, np.repeat(alone.rows([4], [0], [3]), 20, axis=0))
 
 
 @pytest.mark.parametrize("device", ["cpu", "oracle"])

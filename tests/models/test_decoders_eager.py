@@ -33,7 +33,7 @@ def test_prefill_and_decode_agree_with_whole_passes(zoo, name: str) -> None:
     for got, t in (
         (runner.prefill(1, IDS[:20].tolist()), 19),
         (runner.prefill(1, IDS[20:38].tolist(), 20), 37),
-        (runner.decode([int(IDS[38])], [1], [38])[0], 38),
+        (runner.rows([int(IDS[38])], [1], [38])[0], 38),
     ):
         np.testing.assert_allclose(got, want[t], atol=1e-4, rtol=1e-4)
 

@@ -46,7 +46,7 @@ def test_the_same_tokens(pair: tuple[Path, Path], device: str, options: dict[str
         assert model.generate(PROMPTS[1], count, draft=draft, **options).ids == (
             model.generate(PROMPTS[1], count, **options).ids
         )
-    stats = model.drafting_engine(draft, 2).stats
+    stats = model.engine(2, draft).stats
     assert stats.drafted >= stats.accepted > -bool(options)  # where it samples, perhaps none
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gguf_zoo import write_gguf
 from model_zoo import FAMILIES, reference_greedy, reference_logits, write_model
+from stepping import scores
 
 import weft
 from weft.conform.models import CONFIGS
@@ -56,17 +57,17 @@ def test_family(tmp_path: Path, name: str) -> None:
     reference = write_model(name, tmp_path)
     model = weft.load(tmp_path, device="cpu", context=64, max_batch=2)
     runner = model.runner(2)
-    scores = runner.score(IDS).copy()
-    close(scores, reference_logits(reference, IDS))
+    found = scores(runner, IDS)
+    close(found, reference_logits(reference, IDS))
     runner.prefill(1, IDS[7:20])  # another sequence, which the next one takes the place of
     whole = runner.prefill(1, IDS).copy()
-    np.testing.assert_array_equal(whole, scores[-1])
+    np.testing.assert_array_equal(whole, found[-1])
     runner.prefill(0, IDS[:11])
     runner.prefill(0, IDS[11:16], 11)
     runner.prefill(1, IDS[5:17])
     for t in range(16, 24):
-        both = runner.decode([IDS[t], IDS[t + 1]], [0, 1], [t, t - 4])
-        np.testing.assert_array_equal(both[0], scores[t])
+        both = runner.rows([IDS[t], IDS[t + 1]], [0, 1], [t, t - 4])
+        np.testing.assert_array_equal(both[0], found[t])
     for prompt, made in zip(PROMPTS, model.generate(PROMPTS, max_new_tokens=12)):
         assert list(made.ids) == reference_greedy(reference, prompt, made.ids)
 
@@ -77,7 +78,7 @@ def test_family_elsewhere(tmp_path: Path, name: str) -> None:
     runner = weft.load(tmp_path, device=ELSEWHERE[name], context=16).runner()
     want = reference_logits(reference, IDS[:9])
     close(runner.prefill(0, IDS[:8]), want[7])
-    close(runner.decode([IDS[8]], [0], [8])[0], want[8])
+    close(runner.rows([IDS[8]], [0], [8])[0], want[8])
 
 
 EACH_FOURTH = [*["linear_attention"] * 3, "full_attention"]
@@ -201,16 +202,18 @@ def test_a_ring_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     sequence that goes on from its middle only where the ring still holds what is looked back at."""
     monkeypatch.setattr("weft.models.arch.inputs.CHUNK", 8)
     monkeypatch.setattr("weft.models.run.runner.CHUNK", 8)
-    monkeypatch.setattr("weft.models.run.runner.SCORE_CHUNK", 8)
+    monkeypatch.setattr("weft.models.run.compiled_runner.step_sizes", lambda caps: (1, 8))
     reference = write_model("lfm2", tmp_path)
     runner = weft.load(tmp_path, device="cpu", context=64).runner()
     want = reference_logits(reference, IDS)
-    close(runner.score(IDS), want)
+    close(scores(runner, IDS), want)
     whole = runner.prefill(0, IDS).copy()
     close(whole, want[-1])
     # The ring keeps ten rows, 20 to 29, and each looks back at two.
-    assert runner.kept(0, [*IDS[:21], 0, 0]) == 0
-    assert runner.kept(0, [*IDS[:22], 0, 0]) == 22
+    assert runner.resumes(30, 22) and not runner.resumes(30, 21)
+    assert not runner.resumes(0, 1)  # pages that another sequence filled have no such rows
+    with pytest.raises(UsageError, match="cannot go on from 21"):
+        runner.prefill(0, IDS[21:], 21)
     runner.prefill(0, IDS[22:], 22)
     np.testing.assert_array_equal(runner.prefill(0, IDS[22:], 22), whole)
 
@@ -232,7 +235,7 @@ def test_rows_that_are_looked_back_at_are_kept_whole(tmp_path: Path, name: str, 
         save_file(tmp_path / "model.safetensors", tensors)
         runner = weft.load(tmp_path, device="cpu", context=32, cache="f16").runner()
         runner.prefill(0, IDS[:9])
-        found.append(runner.decode([IDS[9]], [0], [9]).copy())
+        found.append(runner.rows([IDS[9]], [0], [9]).copy())
     assert np.isfinite(found[0]).all()
     np.testing.assert_array_equal(*found)
 
@@ -240,13 +243,14 @@ def test_rows_that_are_looked_back_at_are_kept_whole(tmp_path: Path, name: str, 
 def test_a_memory_of_all_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of every length around the taps and the step, cut anywhere, end in the same bits; a
     memory goes on from its last row alone, and from nothing once a step was interrupted."""
-    for place in ("inputs.CHUNK", "runner.CHUNK", "runner.SCORE_CHUNK"):
+    for place in ("arch.inputs.CHUNK", "run.runner.CHUNK"):
         monkeypatch.setattr(f"weft.models.{place}", 16)
+    monkeypatch.setattr("weft.models.run.compiled_runner.step_sizes", lambda caps: (1, 16))
     reference = write_model("qwen3_5", tmp_path)
     ids = np.random.default_rng(1).integers(0, 200, 70).tolist()
     model = weft.load(tmp_path, device="cpu", context=80, max_batch=2)
     runner = model.runner(2)
-    want = runner.score(ids).copy()
+    want = scores(runner, ids)
     close(want, reference_logits(reference, ids))
     for n in (1, 2, 3, 4, 5, 15, 16, 17, 18, 33, 70):
         np.testing.assert_array_equal(runner.prefill(n % 2, ids[:n]), want[n - 1])
@@ -254,13 +258,13 @@ def test_a_memory_of_all_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         if cut:
             runner.prefill(n % 2, ids[:cut])
             np.testing.assert_array_equal(runner.prefill(n % 2, ids[cut:n], cut), want[n - 1])
-    assert runner.kept(0, [*ids, 0]) == 70 and runner.kept(0, [*ids[:69], 0, 0]) == 0
     with pytest.raises(UsageError, match="cannot go on from 69"):
-        runner.decode([0], [0], [69])
+        runner.rows([0], [0], [69])
     monkeypatch.setattr(runner, "step", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        runner.decode([0], [0], [70])
-    assert runner.kept(0, [*ids, 0]) == 0
+        runner.rows([0], [0], [70])
+    with pytest.raises(UsageError, match="has been fed 0 tokens"):
+        runner.rows([0], [0], [70])
 
 
 def test_a_longer_context_has_its_own_rope(tmp_path: Path) -> None:

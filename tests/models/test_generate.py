@@ -190,14 +190,14 @@ def test_a_tokenizer_that_adds_bos_allows_an_empty_prompt(tmp_path: Path) -> Non
 def test_interrupt_leaves_the_model_usable(model, monkeypatch) -> None:
     want = model.generate([5, 6], max_new_tokens=8)
     runner = model.runner(1)
-    decode, calls = runner.decode, itertools.count()
+    rows, calls = runner.rows, itertools.count()
 
     def interrupted(*args):
         if next(calls) == 3:
             raise KeyboardInterrupt
-        return decode(*args)
+        return rows(*args)
 
-    monkeypatch.setattr(runner, "decode", interrupted)
+    monkeypatch.setattr(runner, "rows", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.generate([9, 9], max_new_tokens=8)
     assert model.generate([5, 6], max_new_tokens=8) == want

@@ -14,6 +14,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf_zoo import arch_of, converted, packed, plain, tensor_name, write_gguf
 from model_zoo import DECODERS, VOCAB, write_model
+from stepping import scores
 
 from weft.core.dtypes import float16
 from weft.core.errors import FileFormatError, ModelError, UsageError
@@ -22,7 +23,8 @@ from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import load
 from weft.models.arch.inputs import with_tables
 from weft.models.arch.matrices import outlines, owner as owner_of
-from weft.models.run.runner import CompiledRunner, EagerRunner, weight_avals
+from weft.models.run.compiled_runner import CompiledRunner, weight_avals
+from weft.models.run.runner import EagerRunner
 from weft.models.weights.gguf_config import FAMILIES
 from weft.program.arena import Arena
 
@@ -143,9 +145,9 @@ def scored(model: Any) -> np.ndarray:
     config = replace(model.config, kv_dtype=float16)
     weights = with_tables(config, model.weights, 64)
     if model.device is None:
-        return EagerRunner(config, weights, 64, 1).score(IDS)
+        return scores(EagerRunner(config, weights, 64, 1, 1), IDS)
     avals, arena = weight_avals(weights), Arena(model.device)
-    return CompiledRunner(config, weights, avals, 64, 1, model.device, arena).score(IDS)
+    return scores(CompiledRunner(config, weights, avals, 64, 1, 1, model.device, arena), IDS)
 
 
 def test_a_compiled_model_writes_the_same(tmp_path: Path) -> None:

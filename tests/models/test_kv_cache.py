@@ -107,9 +107,9 @@ def test_prefill_is_decode(tmp_path: Path, cache: str, place: str) -> None:
     whole = runner.prefill(0, IDS).copy()
     runner.prefill(1, IDS[:62])
     for i, token in enumerate(IDS[62:], 62):
-        last = runner.decode([token], [1], [i])[0].copy()
+        last = runner.rows([token], [1], [i])[0].copy()
     np.testing.assert_array_equal(last, whole)
-    both = runner.decode([3, 3], [0, 1], [70, 70])
+    both = runner.rows([3, 3], [0, 1], [70, 70])
     np.testing.assert_array_equal(both[0], both[1])
     oracle = weft.load(folder, device="oracle", context=96, cache=cache)
     kind = {"f16": "float16", "bf16": "bfloat16"}.get(cache, "float32")

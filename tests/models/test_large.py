@@ -178,7 +178,7 @@ def test_forced_decode_on_vulkan(folder: Path, name: str) -> None:
     first = len(IDS) - 12
     got = [runner.prefill(0, IDS[:first].tolist()).copy()]
     for t in range(first, len(IDS)):
-        got.append(runner.decode([int(IDS[t])], [0], [t])[0].copy())
+        got.append(runner.rows([int(IDS[t])], [0], [t])[0].copy())
     assert_close(np.stack(got), want[first - 1 :])
     assert [g.argmax() for g in got] == want[first - 1 :].argmax(1).tolist()
 

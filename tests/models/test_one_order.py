@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from present import opened
 from rows import few
+from stepping import scores
 
 import weft
 from weft.conform.models import _BERT, CONFIGS
@@ -40,7 +41,7 @@ def model_of(folder: Path, config: dict[str, Any], dtype: str, device: str, **op
 
 def one_by_one(runner: Runner, slot: int, ids: list[int], start: int) -> np.ndarray:
     """Logits of each of ids, fed alone."""
-    rows = [runner.decode([x], [slot], [start + i])[0].copy() for i, x in enumerate(ids)]
+    rows = [runner.rows([x], [slot], [start + i])[0].copy() for i, x in enumerate(ids)]
     return np.stack(rows)
 
 
@@ -60,10 +61,10 @@ def test_prefill_is_decode(tmp_path: Path, family: str, dtype: str, device: str)
     rows = one_by_one(runner, 1, ids[9:], 9)
     np.testing.assert_array_equal(rows[-1], whole)
     # what either left in the cache is the same
-    after = runner.decode([3, 3], [0, 1], [30, 30])
+    after = runner.rows([3, 3], [0, 1], [30, 30])
     np.testing.assert_array_equal(after[0], after[1])
     # and all rows at once
-    np.testing.assert_array_equal(runner.score(ids)[9:], rows)
+    np.testing.assert_array_equal(scores(runner, ids)[9:], rows)
 
 
 @pytest.mark.parametrize("dtype,device", few(PLACES, ("bfloat16", "cpu"), ("float32", "vulkan")))
@@ -86,7 +87,7 @@ def test_proposals_are_verified_as_rows(tmp_path: Path, count: int, device: str)
     for slot in (0, 1):
         runner.prefill(slot, ids[:20])
     want = one_by_one(runner, 0, ids[20 : 20 + count], 20)
-    got = runner.verify(1, ids[20 : 20 + count], 20)
+    got = scores(runner, ids[20 : 20 + count], 1, 20)
     np.testing.assert_array_equal(got, want)
 
 

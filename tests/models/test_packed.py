@@ -17,7 +17,8 @@ from weft.core.tolerance import Tolerance
 from weft.models.arch import matrices
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.inputs import with_tables
-from weft.models.run.runner import CompiledRunner, EagerRunner, weight_avals
+from weft.models.run.compiled_runner import CompiledRunner, weight_avals
+from weft.models.run.runner import EagerRunner
 from weft.models.weights.adapters import Adapter, added
 from weft.models.weights.decoder_names import decoder_layout
 from weft.program.arena import Arena
@@ -72,8 +73,8 @@ def runner(config: DecoderConfig, weights: dict, device):  # type: ignore[no-unt
     config = replace(config, forms=forms)
     arrays = with_tables(config, arrays, 32)
     if device is None:
-        return EagerRunner(config, arrays, 32, 1)
-    return CompiledRunner(config, arrays, weight_avals(arrays), 32, 1, device, Arena(device))
+        return EagerRunner(config, arrays, 32, 1, 1)
+    return CompiledRunner(config, arrays, weight_avals(arrays), 32, 1, 1, device, Arena(device))
 
 
 @pytest.mark.parametrize("name", few(FORMS, "q8_0", "q4_k", "int4, zeros"))
@@ -83,7 +84,7 @@ def test_logits_are_those_of_float32_bit_for_bit(name: str) -> None:
     ours, theirs = (runner(config, w, get("cpu")) for w in (weights, widened(weights)))
     got = ours.prefill(0, IDS)
     np.testing.assert_array_equal(got, theirs.prefill(0, IDS))
-    np.testing.assert_array_equal(ours.decode([7], [0], [20]), theirs.decode([7], [0], [20]))
+    np.testing.assert_array_equal(ours.rows([7], [0], [20]), theirs.rows([7], [0], [20]))
     again = runner(config, weights, get("cpu"))
     again.prefill(0, IDS[:-1])
     np.testing.assert_array_equal(again.decode(IDS[-1:], [0], [19])[0], got)
@@ -118,7 +119,7 @@ def test_a_gpu_decodes_as_it_does_in_float32() -> None:
     vulkan = opened("vulkan")
     ours, theirs = (runner(config, w, vulkan) for w in (weights, widened(weights)))
     np.testing.assert_array_equal(ours.prefill(0, IDS[:9]), theirs.prefill(0, IDS[:9]))
-    np.testing.assert_array_equal(ours.decode([7], [0], [9]), theirs.decode([7], [0], [9]))
+    np.testing.assert_array_equal(ours.rows([7], [0], [9]), theirs.rows([7], [0], [9]))
 
 
 @pytest.mark.parametrize("name", few(FORMS, "q4_k", "q6_k"))
@@ -179,10 +180,10 @@ def test_outliers_in_a_cache_are_right_or_not_finite(
         config = replace(config, kv_dtype=cache)
         ours = runner(replace(config, act_dtype=inputs), weights, opened(name))
         ours.prefill(0, IDS)
-        (got,) = ours.decode([7], [0], [20])
+        (got,) = ours.rows([7], [0], [20])
         oracle = runner(replace(config, kv_dtype=float32), weights, None)
         oracle.prefill(0, IDS)
-        (want,) = oracle.decode([7], [0], [20])
+        (want,) = oracle.rows([7], [0], [20])
         if np.isfinite(got).any():
             np.testing.assert_allclose(got, want, rtol=0.05, atol=0.05 * np.abs(want).max())
         else:

@@ -1,4 +1,4 @@
-"""Paged runners: the bits of runners by slot, whatever pages hold what, in any cut of the work."""
+"""Runner runners: the bits of runners by slot, whatever pages hold what, in any cut of the work."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from model_zoo import DECODERS, FAMILIES, write_model
 from present import opened
+from stepping import scores
 
 import weft
 from weft.conform.models import CONFIGS
@@ -17,22 +18,22 @@ from weft.engine.job import PagedRunner
 from weft.models import random_folder
 from weft.models.arch.inputs import PAGE
 from weft.models.run.fit import pages_in
-from weft.models.run.paged import Paged
+from weft.models.run.runner import Runner
 
 IDS = np.random.default_rng(7).integers(0, 90, 180).tolist()
 KINDS = ["llama3", "gpt2", "gemma3", "gpt_oss", "qwen3_5", "lfm2", "gemma4"]
 LLAMA = {**CONFIGS["llama"], "max_position_embeddings": 128}
 
 
-def shuffled(runner: Paged, seed: int = 0) -> None:
+def shuffled(runner: Runner, seed: int = 0) -> None:
     """Gives every slot its pages, in no order, the first one left out."""
     pages = 1 + np.random.default_rng(seed).permutation(runner.pages - 1)
     runner.tables[:] = pages[: runner.tables.size].reshape(runner.tables.shape)
 
 
-def paged(model: Any, slots: int = 3) -> Paged:
+def paged(model: Any, slots: int = 3) -> Runner:
     columns = -(-model.context // PAGE)
-    runner = model.paged_runner(slots, slots * columns + 2)
+    runner = model.new_runner(slots, slots * columns + 2)
     shuffled(runner)
     return runner
 
@@ -46,8 +47,8 @@ def compare(model: Any, ids: list[int] = IDS[:150]) -> None:
     got = runner.prefill(2, ids[:few]).copy()
     np.testing.assert_array_equal(runner.prefill(2, ids[few:], few), want)
     runner.prefill(1, ids[:few])
-    both = plain.decode([3, 4], [0, 1], [n, few]).copy()
-    more = plain.decode([5], [1], [few + 1]).copy()
+    both = plain.rows([3, 4], [0, 1], [n, few]).copy()
+    more = plain.rows([5], [1], [few + 1]).copy()
     rows = runner.rows([3, 4, 5], [2, 1, 1], [n, few, few + 1])
     np.testing.assert_array_equal(rows, np.concatenate([both, more]))
     np.testing.assert_array_equal(runner.prefill(0, ids[:few]), got)
@@ -95,9 +96,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_any_number_of_rows(small: Any) -> None:
     """More rows than a step takes, of one slot and of seventy; a prompt beside them."""
     runner, ids = paged(small, 70), IDS[:85]
-    assert isinstance(runner, Paged) and runner.page == PAGE
+    assert isinstance(runner, Runner) and runner.page == PAGE
     engine: PagedRunner = runner
-    want = small.runner(1).score(ids).copy()
+    want = scores(small.runner(1), ids)
     np.testing.assert_array_equal(engine.rows(ids, [3] * 85, range(85)), want)
     for slot in range(70):
         engine.rows(ids[:2], [slot] * 2, [0, 1])
@@ -109,7 +110,7 @@ def test_pages_are_shared_moved_and_kept(small: Any) -> None:
     """Two slots read one page; a page's content goes to the host, to another page and back; what
     no row of a step writes stays as it is."""
     runner, ids = paged(small, 2), IDS[:80]
-    want = small.runner(1).score(ids)[-1].copy()
+    want = scores(small.runner(1), ids)[-1]
     runner.prefill(0, ids)
     runner.tables[1, 0] = runner.tables[0, 0]
     np.testing.assert_array_equal(runner.prefill(1, ids[64:], 64), want)
@@ -131,7 +132,7 @@ def test_what_is_refused(small: Any) -> None:
     runner = paged(small, 2)
     for slots, pages in ((0, 4), (2, 0), (2, True), (1.5, 3)):
         with pytest.raises(UsageError, match="expected 1 or more"):
-            small.paged_runner(slots, pages)
+            small.new_runner(slots, pages)
     with pytest.raises(UsageError, match="slot"):
         runner.rows([1], [2], [0])
     with pytest.raises(LimitError, match="the context is 90"):
@@ -147,7 +148,7 @@ def test_what_is_refused(small: Any) -> None:
 
 
 def test_where_running_state_goes_on(tmp_path: Path, small: Any) -> None:
-    assert small.paged_runner(1, 2).resumes(50, 20)
+    assert small.new_runner(1, 2).resumes(50, 20)
     write_model("qwen3_5", tmp_path)
     runner = paged(weft.load(tmp_path, device="cpu", context=64), 1)
     assert runner.resumes(9, 9) and runner.resumes(9, 0) and not runner.resumes(9, 8)
@@ -174,6 +175,6 @@ def test_how_many_pages_fit(small: Any, monkeypatch: pytest.MonkeyPatch) -> None
 def test_weights_are_shared(small: Any) -> None:
     """A runner of pages adds pages, not weights."""
     first, runner = small.runner(1), paged(small, 2)
-    first.decode([1], [0], [0])
+    first.rows([1], [0], [0])
     runner.rows([1], [0], [0])
     assert runner.weight_buffers is first.weight_buffers  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from model_zoo import VOCAB, write_model
+from stepping import scores
 
 import weft
 from weft.core.errors import ModelError
@@ -116,7 +117,7 @@ def test_several_at_once_are_what_peft_gives(
     model = weft.load(base, device="cpu", context=16, adapters=folders)
     for adapter in made:
         theirs.set_adapter(adapter)
-        agree(model.runner().verify(0, IDS.tolist(), 0, adapter), logits_of(theirs))
+        agree(scores(model.runner(), IDS.tolist(), adapter=adapter), logits_of(theirs))
     with theirs.disable_adapter():
         agree(model.logits(IDS), logits_of(theirs))
 

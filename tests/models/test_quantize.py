@@ -326,7 +326,7 @@ def test_experts_in_a_written_folder(tmp_path: Path) -> None:
         runner = model.runner(1)
         runner.prefill(0, ids[:22])
         for t in (22, 23):
-            np.testing.assert_array_equal(runner.decode([ids[t]], [0], [t])[0], scores[t])
+            np.testing.assert_array_equal(runner.rows([ids[t]], [0], [t])[0], scores[t])
 
 
 @pytest.mark.parametrize("scheme", ["int4-zero", "int8-channel", "fp8"])

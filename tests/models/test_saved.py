@@ -130,6 +130,6 @@ def test_the_command(zoo: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str
     folder, _ = zoo("llama2")
     out = tmp_path / "m.weft"
     assert invoke(["compile", str(folder), "-o", str(out), "--context", "32"]) == 0
-    assert "prefill, decode, score for cpu" in capsys.readouterr().out
+    assert "prefill, decode, rows64 for cpu" in capsys.readouterr().out
     assert invoke(["compile", str(folder), "-o", str(out), "--device", "tpu"]) == 2
     assert "sm_90" in capsys.readouterr().err

@@ -43,7 +43,7 @@ def test_forced_decode_agrees_on_every_token(tmp_path: Path, name: str, dtype: s
     want = reference_logits(reference, IDS)[7:]
     runner = weft.load(tmp_path, device="vulkan", context=32).runner()
     steps = [runner.prefill(0, IDS[:8].tolist()).copy()]
-    steps += [runner.decode([int(IDS[t])], [0], [t])[0].copy() for t in range(8, len(IDS))]
+    steps += [runner.rows([int(IDS[t])], [0], [t])[0].copy() for t in range(8, len(IDS))]
     got = np.stack(steps)
     outcome = compare(got, want, "model", as_dtype(dtype))
     assert outcome.ok, outcome.message
@@ -75,7 +75,7 @@ def test_weights_beyond_a_buffer(tmp_path: Path) -> None:
     model = weft.load(tmp_path, device=small, context=32)
     runner = model.runner()
     got = np.stack(
-        [runner.prefill(0, IDS[:22].tolist()), runner.decode([int(IDS[22])], [0], [22])[0]]
+        [runner.prefill(0, IDS[:22].tolist()), runner.rows([int(IDS[22])], [0], [22])[0]]
     )
     outcome = compare(got, reference_logits(reference, IDS)[21:23], "model")
     assert outcome.ok, outcome.message

@@ -56,7 +56,7 @@ def answers(model: Any) -> dict[str, np.ndarray]:
     texts.append(model.generate(IDS[:20], max_new_tokens=12))
     made |= {f"ids{i}": np.array(text.ids) for i, text in enumerate(texts)}
     columns = -(-model.context // PAGE)
-    runner = model.paged_runner(3, 3 * columns + 1)
+    runner = model.new_runner(3, 3 * columns + 1)
     pages = 1 + np.random.default_rng(0).permutation(runner.pages - 1)
     runner.tables[:] = pages.reshape(3, columns)
     made["prompt"] = runner.prefill(2, IDS[:70]).copy()

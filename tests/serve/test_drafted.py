@@ -37,7 +37,7 @@ def box() -> Any:
 
 def played(box: Any, drafts: Drafts, constraint: Any) -> tuple[list[tuple[int, ...]], Engine]:
     """Answers of greedy and of sampled jobs; steps of any size take a second."""
-    runner = box.paged_runner(3, 9)
+    runner = box.new_runner(3, 9)
     engine = Engine(
         runner, box.config.vocab, box.tokenizer.stream, drafts=drafts, clock=count().__next__
     )

@@ -52,9 +52,8 @@ class Planes:
     def _paged(self, plane: np.ndarray, count: int) -> np.ndarray:
         slots, g, length, width = plane.shape
         junk = np.nan if plane.dtype.kind != "i" else 77
-        out = np.full((count, g, PAGE, width), junk, plane.dtype)
-        cut = plane.reshape(slots, g, length // PAGE, PAGE, width).transpose(0, 2, 1, 3, 4)
-        out[self.table] = cut
+        out = np.full((g, count, PAGE, width), junk, plane.dtype)
+        out[:, self.table] = plane.swapaxes(0, 1).reshape(g, slots, length // PAGE, PAGE, width)
         return out
 
     def unmapped(self, seen: dict[int, int]) -> np.ndarray:
@@ -183,11 +182,11 @@ def test_parts_of_a_decoding_step(window: int) -> None:
 @pytest.mark.parametrize(
     "shapes,dtype",
     [
-        ([(5, 2, 32, 8), (2, 3)], dt.int32),  # pages of another size
-        ([(0, 2, 64, 8), (2, 3)], dt.int32),
-        ([(5, 2, 64, 8), (2, 0)], dt.int32),
-        ([(5, 2, 64, 8), (2, 3), (2, 3)], dt.int32),
-        ([(5, 2, 64, 8), (2, 3, 1)], dt.int32),
+        ([(2, 5, 32, 8), (2, 3)], dt.int32),  # pages of another size
+        ([(2, 0, 64, 8), (2, 3)], dt.int32),
+        ([(2, 5, 64, 8), (2, 0)], dt.int32),
+        ([(2, 5, 64, 8), (2, 3), (2, 3)], dt.int32),
+        ([(2, 5, 64, 8), (2, 3, 1)], dt.int32),
     ],
 )
 def test_what_is_no_table(shapes: list[tuple[int, ...]], dtype: DType) -> None:
@@ -224,7 +223,7 @@ def test_resources(arch: str) -> None:
     target, made = gpu_target(arch), []
     for rows in (1, 64, 512):
         ins = [source("q", (rows, 32, 128), dt.bfloat16)]
-        ins += [source(n, (900, 8, PAGE, 128), dt.bfloat16) for n in "kv"]
+        ins += [source(n, (8, 900, PAGE, 128), dt.bfloat16) for n in "kv"]
         ins += [source(n, (rows,), dt.int32) for n in ("slot", "pos")]
         ins += [source("table", (16, 64), dt.int32)]
         out = f.call("cached_attention", *ins, scale=0.1, window=0, softcap=0.0)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from page_device import PLAYER, environment
 from page_kit import MODULES, LateBrowser, Site, need
+from stepping import scores
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from weft.backends import registry
@@ -137,7 +138,7 @@ def asked(cpu: Decoder, oracle: Decoder) -> Asked:
     other = [*short[:6], *rng.integers(0, 256, 4).tolist()]
     texts = [(short, 5), (other, len(other)), (whole, 1), (whole[::-1], size)]
     runner = oracle.runner()
-    rows = [runner.score(ids)[first - 1 :] for ids, first in texts]
+    rows = [scores(runner, ids)[first - 1 :] for ids, first in texts]
     prompts = [whole[:1], whole[: size - 3], whole, [*whole, 1], [], ""]
     wanted = []
     for prompt in prompts[:3]:

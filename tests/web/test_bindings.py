@@ -6,7 +6,7 @@ from weft import load
 from weft.backends import wgsl
 from weft.compile.passes import compile_graph
 from weft.hub.box import box_folder
-from weft.models.run.runner import CompiledRunner, model_caps
+from weft.models.run.compiled_runner import CompiledRunner, model_caps
 from weft.web.targets import WEBGPU
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from forced_kit import CONTEXT, PLACES, VOCAB, agree, asked, byte_tokenizer, packed_pair, play
 from page_kit import LateBrowser, need
+from stepping import scores
 
 import weft
 from weft.backends.interp import InterpDevice
@@ -82,6 +83,6 @@ def test_rows_that_nobody_asked_for_hold_junk(
     monkeypatch.setattr("weft.backends.interp.POISON", 0x80)
     device = InterpDevice(targets.WEBGPU)
     played, oracle = packed_pair(tmp_path / "model", WIDE, PACKED["Q6_K"], dt.int8, device)
-    got, want = (model.runner().score([5, 6, 7]) for model in (played, oracle))
+    got, want = (scores(model.runner(), [5, 6, 7]) for model in (played, oracle))
     tol = tolerance("model", dt.float16)
     np.testing.assert_allclose(got, want, atol=tol.atol, rtol=tol.rtol)

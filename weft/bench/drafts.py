@@ -97,7 +97,7 @@ def _decoder(path: str, load: dict[str, Any]) -> Decoder:
 
 def _engine(model: Decoder, draft: Decoder | None, count: int, context: int) -> Engine:
     pages = count * columns(context)
-    runner = model.paged_runner(count, pages)
+    runner = model.new_runner(count, pages)
     return Engine(runner, model.config.vocab, drafts=drafts_by(model, draft, count, pages))
 
 

@@ -20,9 +20,9 @@ from weft.core.dtypes import bfloat16
 from weft.core.errors import UsageError
 from weft.models.arch import inputs
 from weft.models.arch.matrices import outlines, whole
+from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.loader import ORACLE
-from weft.models.run.model import Decoder
-from weft.models.run.runner import CompiledRunner
+from weft.models.run.model import KINDS, Decoder
 from weft.models.weights.decoder_names import decoder_layout
 
 
@@ -72,7 +72,7 @@ def _decode(model: Decoder, token: int, start: int, count: int) -> float:
     runner = model.runner()
     begin = time.perf_counter()
     for i in range(count):
-        token = int(runner.decode([token], [0], [start + i])[0].argmax())
+        token = int(runner.rows([token], [0], [start + i])[0].argmax())
     return time.perf_counter() - begin
 
 
@@ -145,8 +145,8 @@ def profile(o: Options, roof: Roofline, trace: Path | None) -> dict[str, list[di
     runner.prefill(0, ids)
     _decode(model, 1, prompt, 1)
     found = {}
-    for kind, n in (("prefill", min(prompt, runner.room("prefill"))), ("decode", 1)):
-        session = runner.session(kind)
+    for kind in KINDS:
+        session, n = runner.session(kind), min(prompt, runner.room(kind))
         scalars = [n] * len(session.program.scalars)
         found[kind] = steps.profile(session, scalars)
     if trace is not None:

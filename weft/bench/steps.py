@@ -22,7 +22,7 @@ from weft.engine.job import Job
 from weft.engine.sampler import Sampling
 from weft.models.arch.inputs import columns
 from weft.models.run.model import Decoder
-from weft.models.run.paged import Paged
+from weft.models.run.runner import Runner
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Step:
 class Timed:
     """A runner that adds up the seconds of its `rows`."""
 
-    def __init__(self, runner: Paged) -> None:
+    def __init__(self, runner: Runner) -> None:
         self._runner, self.seconds = runner, 0.0
 
     def __getattr__(self, name: str) -> Any:
@@ -75,7 +75,7 @@ def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]
     if not isinstance(model, Decoder):
         raise UsageError(f"{o.path} is no decoder; bench serve measures those")
     most = max(o.at_once)
-    runner = model.paged_runner(most, most * columns(o.prompt + o.answer))
+    runner = model.new_runner(most, most * columns(o.prompt + o.answer))
     found: dict[int, list[Step]] = {count: [] for count in o.at_once}
     for number in range(o.rounds + 1):
         for count, steps in found.items():

@@ -62,7 +62,7 @@ class Explained:
 
 def of_model(model: Any, target: str | None) -> Explained:
     """The steps of a loaded model, for its device or for the architecture `target`."""
-    from weft.models.run.runner import model_caps
+    from weft.models.run.compiled_runner import model_caps
 
     goal = of_device(model.device) if target is None else of_target(target)
     goal = replace(goal, caps=model_caps(goal.caps))

@@ -113,7 +113,7 @@ def forced(model: Runner, oracle: Runner, ids: list[int], tol: Tolerance) -> Non
         slack = 2 * (tol.atol + tol.rtol * abs(float(want[best])))
         if top != best and want[best] - want[top] > slack:
             raise Mismatch(f"step {step}: token {top}, the oracle's is {best}")
-        rows = [r.decode([best], [0], [len(ids) + step])[0] for r in runners]
+        rows = [r.rows([best], [0], [len(ids) + step])[0] for r in runners]
 
 
 def _packed(device: Device, inputs: dt.DType) -> float:

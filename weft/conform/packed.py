@@ -19,9 +19,10 @@ from weft.core.packed import Form, Packed, dequantized, packed_codes
 from weft.graph.ir import Graph, Node
 from weft.importers.packed import gguf
 from weft.models.arch.config import DecoderConfig
-from weft.models.arch.inputs import with_tables
+from weft.models.arch.inputs import columns, with_tables
 from weft.models.arch.matrices import parted
-from weft.models.run.runner import CompiledRunner, EagerRunner, Runner, weight_avals
+from weft.models.run.compiled_runner import CompiledRunner, weight_avals
+from weft.models.run.runner import EagerRunner, Runner
 from weft.models.weights.decoder_names import decoder_layout
 from weft.ops.packed import dequantize
 from weft.ops.quantize import BLOCK, quantize, rescale
@@ -162,5 +163,6 @@ def model(device: Device, config: DecoderConfig, context: int) -> tuple[Runner, 
     need(device, (dt.as_dtype(v.dtype) for v in arrays.values()))
     config, arrays = replace(config, forms=forms), with_tables(config, arrays, context)
     avals = weight_avals(arrays)
-    compiled = CompiledRunner(config, arrays, avals, context, 1, device, Arena(device))
-    return compiled, EagerRunner(config, arrays, context, 1)
+    pages = columns(context)
+    compiled = CompiledRunner(config, arrays, avals, context, 1, pages, device, Arena(device))
+    return compiled, EagerRunner(config, arrays, context, 1, pages)

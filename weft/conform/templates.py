@@ -92,8 +92,8 @@ def _paged(arrays: list[np.ndarray]) -> list[np.ndarray]:
     slots, columns = kc.shape[0], kc.shape[2] // PAGE
 
     def cut(x: np.ndarray) -> np.ndarray:
-        parts = x.reshape(slots, x.shape[1], columns, PAGE, x.shape[3]).swapaxes(1, 2)
-        return np.ascontiguousarray(parts.reshape(-1, x.shape[1], PAGE, x.shape[3])[::-1])
+        parts = x.swapaxes(0, 1).reshape(x.shape[1], slots * columns, PAGE, x.shape[3])
+        return np.ascontiguousarray(parts[:, ::-1])
 
     table = np.arange(slots * columns, dtype=np.int32)[::-1].reshape(slots, columns)
     return [q, cut(kc), cut(vc), slot, pos, *map(cut, scales), np.ascontiguousarray(table)]

@@ -9,19 +9,18 @@ Rank 0 computes the embedding and joins the logits.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from weft.core.dtypes import float32
-from weft.core.errors import UsageError
 from weft.graph.ir import Node
-from weft.machines.link import STREAM, Lead, Step, received, whole
+from weft.machines.link import STREAM, Lead, Leading, Step, received, whole
 from weft.models.arch.config import DecoderConfig, Run
 from weft.models.arch.shares import vocab_of
-from weft.models.run.paged import CompiledPaged, Paged
-from weft.models.run.runner import CompiledRunner, MakeRunner, Runner, model_caps
+from weft.models.run.compiled_runner import CompiledRunner, model_caps
+from weft.models.run.runner import PREFILL, MakeRunner
 from weft.program.session import Session
 from weft.ranks import Ranks
 from weft.transform.gaps import Gap, Segment, cut_at
@@ -50,7 +49,8 @@ class Columns(CompiledRunner):
         self._played: dict[str, Played] = {}
 
     def room(self, kind: str) -> int:
-        return _room(kind, super().room(kind))
+        most = super().room(kind)
+        return min(most, PROMPT) if kind == PREFILL else most
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         """Returns this rank's columns of the logits."""
@@ -109,24 +109,13 @@ def _before_widening(x: Node) -> Node:
     return inner.inputs[0] if inner.op == "cast" and inner.inputs[0].dtype.is_float else x
 
 
-class ColumnsPaged(CompiledPaged, Columns):
-    """Columns, with keys and values in pages."""
-
-    def room(self, kind: str) -> int:
-        return _room(kind, super().room(kind))
-
-
-def _room(kind: str, most: int) -> int:
-    return min(most, PROMPT) if kind == "prefill" else most
-
-
 def own_runner(ranks: Ranks, make: MakeRunner, c: DecoderConfig, slots: int, pages: int) -> Columns:
     """Returns this rank's part of a runner."""
     return _made(ranks, make, middle(c), slots, pages)
 
 
 def _made(ranks: Ranks, make: MakeRunner, c: DecoderConfig, slots: int, pages: int) -> Columns:
-    made = make(slots, pages, c, partial(ColumnsPaged if pages else Columns, ranks))
+    made = make(slots, pages, c, partial(Columns, ranks))
     assert isinstance(made, Columns)
     return made
 
@@ -135,16 +124,14 @@ def follow_step(ranks: Ranks, runner: Columns, step: Step) -> None:
     """Does a follower's part of a step."""
     x = received(ranks, 0, step.n, runner.config.hidden)
     logits = runner.step(step.kind, {**step.inputs, "x": x}, step.n)
-    ranks.send(whole(logits[: 1 if step.kind == "prefill" else step.n]), 0, STREAM)
+    ranks.send(whole(logits[: 1 if step.kind == PREFILL else step.n]), 0, STREAM)
 
 
-class Divided(Runner):
-    """Rank 0's Runner, whose steps are shared with the following ranks. They know the model by the
-    number `model`. `given` are the arguments of Runner."""
+class Divided(Leading):
+    """Rank 0's Runner. Its own parts are the embedding and its columns of the rest."""
 
     def __init__(self, lead: Lead, model: int, make: MakeRunner, *given: Any) -> None:
-        super().__init__(*given)
-        self._lead, self._numbers = lead, (model, lead.enlist(self))
+        super().__init__(lead, model, *given)
         where = self.slots, self.pages
         self._first = _made(lead.ranks, make, entry(self.config), *where)
         self._own = own_runner(lead.ranks, make, self.config, *where)
@@ -152,31 +139,18 @@ class Divided(Runner):
     def room(self, kind: str) -> int:
         return self._own.room(kind)
 
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        return self._own.sizes
+
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         ranks = self._lead.ranks
         with self._lead.step(*self._numbers, self, kind, rows, n):
             x = whole(self._first.step(kind, rows, n)[:n])
             self._lead.spread(x)
-            count = 1 if kind == "prefill" else n
+            count = 1 if kind == PREFILL else n
             parts = [self._own.step(kind, rows | {"x": x}, n)[:count]]
             for rank in range(1, ranks.size):
                 first, end = vocab_of(self.config, rank, ranks.size)
                 parts.append(received(ranks, rank, count, end - first))
         return np.concatenate(parts, axis=1)
-
-
-class DividedPaged(Paged, Divided):
-    """Divided, with keys and values in pages."""
-
-    def room(self, kind: str) -> int:
-        return Divided.room(self, kind)
-
-    def _sizes(self) -> tuple[int, ...]:
-        assert isinstance(self._own, ColumnsPaged)
-        return self._own._sizes()
-
-    def _read(self, name: str, pages: Any) -> np.ndarray:
-        raise UsageError("pages that lie on several machines are not read")
-
-    def _write(self, name: str, pages: Any, value: np.ndarray) -> None:
-        raise UsageError("pages that lie on several machines are not written")

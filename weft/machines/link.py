@@ -11,16 +11,16 @@ import itertools
 import math
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from weft.core.errors import RankError
+from weft.core.errors import RankError, UsageError
 from weft.core.notices import tell
-from weft.models.run.paged import ROWS
-from weft.models.run.runner import Runner
+from weft.models.run.runner import DECODE, PREFILL, ROWS, SCORE, Runner
 from weft.ranks import Ranks
 from weft.ranks.base import LOST
 
@@ -28,8 +28,8 @@ END, MEASURE, MEET, FIT, STEP = range(5)  # commands of rank 0
 COMMAND, STREAM = 1, 2  # tags: commands, and rows of the residual stream
 MOST = 1 << 26  # bytes of a command
 GRACE = 3.0  # seconds to deliver final answers before this process exits
-KINDS = ("prefill", "decode", "score")  # kinds of steps; others are ROWS with a number
-NAMES = ("ids", "slot", "place", "last", "table")  # names of inputs; others are "at." with a number
+KINDS = (PREFILL, DECODE, SCORE)  # kinds of steps; others are ROWS with a number
+NAMES = ("ids", "where", "last", "table")  # names of inputs; others are "at." with a number
 
 
 @dataclass(frozen=True)
@@ -153,3 +153,18 @@ def received(ranks: Ranks, source: int, n: int, width: int) -> np.ndarray:
     if x.shape != (n, width) or x.dtype != np.float32:
         raise RankError(f"{ranks.name(source)} sent {x.dtype}{list(x.shape)}, not a step's rows")
     return x
+
+
+class Leading(Runner):
+    """Rank 0's Runner, whose steps are shared with the following ranks. They know the model by the
+    number `model`. `given` are the arguments of Runner."""
+
+    def __init__(self, lead: Lead, model: int, *given: Any) -> None:
+        super().__init__(*given)
+        self._lead, self._numbers = lead, (model, lead.enlist(self))
+
+    def _read(self, name: str, pages: Sequence[int]) -> np.ndarray:
+        raise UsageError("pages that lie on several machines are not read")
+
+    def _write(self, name: str, pages: Sequence[int], value: np.ndarray) -> None:
+        raise UsageError("pages that lie on several machines are not written")

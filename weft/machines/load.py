@@ -20,17 +20,18 @@ from weft.core.errors import OutOfMemoryError, RankError, UsageError, WeftError
 from weft.core.hints import command
 from weft.host.samples import files_digest
 from weft.machines import columns, pipeline
-from weft.machines.columns import Columns, Divided, DividedPaged, own_runner
+from weft.machines.columns import Columns, Divided, own_runner
 from weft.machines.link import END, FIT, MEASURE, MEET, STEP, Lead, next_command, read
-from weft.machines.pipeline import Piped, PipedPaged
+from weft.machines.pipeline import Piped
 from weft.machines.placement import Measure, measure, place, sizes
 from weft.models.arch.config import DecoderConfig, Run
 from weft.models.arch.shares import check_columns
 from weft.models.arch.stages import check_parts, check_split, runs_of
+from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.entry import check_batch, located, naming
 from weft.models.run.loader import ORACLE, Room, load_uncompiled
 from weft.models.run.model import Decoder
-from weft.models.run.runner import CompiledRunner, MakeRunner, Runner
+from weft.models.run.runner import MakeRunner, Runner
 from weft.models.weights.weight_dtypes import Numbers
 from weft.program.bundle import is_bundle
 from weft.program.device import Device
@@ -121,9 +122,7 @@ def _load(
 
     def wrap(make: MakeRunner) -> MakeRunner:
         def made(slots: int, pages: int) -> Runner:
-            kind: Any = PipedPaged if pages else Piped
-            if way.columns:
-                kind = DividedPaged if pages else Divided
+            kind: Any = Divided if way.columns else Piped
             return kind(lead, number, make, model.config, model.context, slots, pages)
 
         return made
@@ -247,7 +246,7 @@ def _step(
         for number in held.keys() - step.live:
             del held[number]
     if step.runner not in runners:
-        made = models[step.model].part_runner(step.slots, step.pages)
+        made = models[step.model].new_runner(step.slots, step.pages)
         assert isinstance(made, CompiledRunner)
         runners[step.runner] = made
     runner = runners[step.runner]

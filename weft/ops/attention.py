@@ -60,9 +60,9 @@ def beside(more: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
 def cache_shape(kc: Any, more: Sequence[Any]) -> tuple[int, int, int]:
     """(slots, key/value heads, positions of a slot) of a cache, in pages or not, by the keys and
     what `cached_attention` takes after the fifth operand: Nodes or Avals."""
-    slots, groups, length, _ = kc.shape
     for table in beside(more)[1]:
-        slots, length = table.shape[0], table.shape[1] * length
+        return table.shape[0], kc.shape[0], table.shape[1] * kc.shape[2]
+    slots, groups, length, _ = kc.shape
     return slots, groups, length
 
 
@@ -82,16 +82,17 @@ def _cached_abstract(
     for x in sinks:
         want("cached_attention", x, "float")
     ok = len(q.shape) == 3 and len(kc.shape) == 4 and kc.shape == vc.shape
-    ok = ok and q.shape[2] == kc.shape[3] and kc.shape[1] > 0 and q.shape[1] % kc.shape[1] == 0
+    groups = kc.shape[0 if table else 1] if ok else 0
+    ok = ok and q.shape[2] == kc.shape[3] and groups > 0 and q.shape[1] % groups == 0
     ok = ok and slot.shape == pos.shape == q.shape[:1]
     ok = ok and [*scales, *table, *sinks] == list(more)
     ok = ok and max(len(scales), len(table), len(sinks)) <= 1
-    ok = ok and all(kc.shape[2] == PAGE and 0 not in (kc.shape[0], *x.shape) for x in table)
+    ok = ok and all(kc.shape[2] == PAGE and 0 not in (kc.shape[1], *x.shape) for x in table)
     ok = ok and all(x.shape == (*kc.shape[:3], 2) for x in scales)
     ok = ok and all(x.shape == q.shape[1:2] for x in sinks)
     expected = (
         "q [N,H,D], caches [S,G,L,D] with H a multiple of G, slot and pos [N], of int8 caches "
-        f"scales [S,G,L,2], of pages of L = {PAGE} positions a table [slots,C], perhaps sinks [H]"
+        f"scales [S,G,L,2], of pages [G,pages,{PAGE},D] a table [slots,C], perhaps sinks [H]"
     )
     _check("cached_attention", ok, (q, kc, vc, slot, pos, *more), expected)
     return q
@@ -190,16 +191,16 @@ def of_slots(cache: Value, slot: Value, more: Sequence[Value], which: int) -> Va
 
 
 def _of_slots(plane: Value, slot: Value, table: Sequence[Value]) -> Value:
-    """Returns the content of each row's slot in a plane [S,G,L,W], or [pages,G,PAGE,W] with a
+    """Returns the content of each row's slot in a plane [S,G,L,W], or [G,pages,PAGE,W] with a
     table."""
     if not table:
         return f.gather(plane, slot)
-    pages, groups, page, width = aval(plane).shape
+    groups, pages, page, width = aval(plane).shape
     slots, columns = aval(table[0]).shape
     which = f.gather(table[0], f.minimum(f.maximum(slot, 0), slots - 1))
     which = f.minimum(f.maximum(f.reshape(which, (-1,)), 0), pages - 1)
-    found = f.reshape(f.gather(plane, which), (-1, columns, groups, page, width))
-    found = f.transpose(found, (0, 2, 1, 3, 4))
+    found = f.reshape(f.gather(plane, which, 1), (groups, -1, columns, page, width))
+    found = f.transpose(found, (1, 0, 2, 3, 4))
     return f.reshape(found, (-1, groups, columns * page, width))
 
 
@@ -209,8 +210,8 @@ def _cached_attention(
 ) -> Value:  # fmt: skip
     """Row n attends to keys 0..pos[n] of cache slot[n], the last `window` of them if window > 0.
     Caches of int8 have a scale per row: scales[S,G,L,2] of keys and of values. With a table[slots,
-    C] a cache's first axis counts pages (Kwon et al., arXiv:2309.06180): position p of slot s is
-    row p % PAGE of page table[s, p // PAGE]. Where there are sinks[H], each head sees one more key
+    C] a cache is [G,pages,PAGE,D] (Kwon et al., arXiv:2309.06180): position p of slot s is row p %
+    PAGE of page table[s, p // PAGE]. Where there are sinks[H], each head sees one more key
     with that score and no value (Xiao et al., arXiv:2309.17453)."""
     sinks = beside(more)[2]
     n, h, d = aval(q).shape

@@ -201,7 +201,7 @@ class ServedDecoder(Served):
         self.draft = draft
         pages = pages_of(model, settings, draft)
         drafts = drafts_by(model, draft, settings.sequences, pages)
-        self.runner = model.paged_runner(settings.sequences, pages)
+        self.runner = model.new_runner(settings.sequences, pages)
         self.engine = Engine(
             self.runner, model.config.vocab, self._texts,
             lambda: model.explain_bad("the logits are"), queue=settings.queue, drafts=drafts,

@@ -30,12 +30,12 @@ import numpy as np
 from weft.core.errors import CompileError, ModelError, UsageError
 from weft.core.text import first_line
 from weft.host.files import replacing_folder, write_bytes, write_text
-from weft.models.arch.inputs import cache_rows, intact, kv_counts
+from weft.models.arch.inputs import PAGE, intact, kv_counts
 from weft.models.run.base import Model
+from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.embedder import Encoder
 from weft.models.run.encoder_runner import encoder_program
-from weft.models.run.model import Decoder
-from weft.models.run.runner import CompiledRunner
+from weft.models.run.model import KINDS, Decoder
 from weft.program.formula import Formula
 from weft.program.program import Copy, Dispatch, Fill, Program
 from weft.web import programs, selftest, targets
@@ -46,7 +46,7 @@ from weft.web.shards import Shards
 from weft.web.tokenizers import for_page
 from weft.web.training import Training, training
 
-FORMAT = 2
+FORMAT = 3
 TARGETS = (targets.WEBGPU, targets.WASM)
 PLAYER = Path(__file__).with_name("js")
 # files of the player's source that a page does not need
@@ -58,7 +58,6 @@ LATER = (
     "template.js", "template_filters.js", "template_values.js", "testpage.js", "train.js",
     "trainer.js",
 )  # fmt: skip
-KINDS = ("prefill", "decode")
 SEARCH = "search"
 
 
@@ -93,7 +92,7 @@ def export_decoder(
     made = {caps.name: {kind: runner.program(kind, caps) for kind in KINDS} for caps in TARGETS}
     c = model.config
     about = {"family": c.family, "vocab": c.vocab, "context": model.context}
-    about |= {"kv_heads": kv_counts(c), "eos": list(model.tokens.eos)}
+    about |= {"kv_heads": kv_counts(c), "page": PAGE, "eos": list(model.tokens.eos)}
     about["rewinds"] = intact(c, model.context, model.context, 0)
     for each in trained:
         _export_training(each, folder / each.kind, model.folder.name, about)
@@ -221,10 +220,10 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
 
 def _prompt(runner: CompiledRunner, kind: str) -> dict[str, np.ndarray]:
     """The inputs of a step at the beginning of a text, which ?selftest uses."""
-    n = min(3, runner.room(kind))
-    slot, place = np.zeros(n, np.int32), np.arange(n, dtype=np.int32)
-    at = cache_rows(runner.config, slot, place, runner.context, runner.room(kind))
-    return {"ids": place + 1, "slot": slot, "place": place, "last": place[-1:], **at}
+    size = runner.room(kind)
+    n = min(3, size)
+    made = runner.inputs(size, range(1, n + 1), [0] * n, range(n))
+    return made | {"last": np.array([n - 1], np.int32)}
 
 
 def _weights(made: Mapping[str, Mapping[str, Program]], role: str) -> set[str]:

@@ -22,8 +22,8 @@ from weft.core.caps import Caps
 from weft.core.errors import UsageError
 from weft.hub.names import parse
 from weft.importers.hf_config import Fields, read_config
+from weft.models.run.compiled_runner import model_caps
 from weft.models.run.model import Decoder
-from weft.models.run.runner import model_caps
 from weft.models.weights import adapters
 from weft.models.weights.names import checkpoint_names
 from weft.models.weights.writing import write_model

@@ -52,10 +52,10 @@ from weft.ops.picks import first_rows
 class Rows:
     """The tokens of a step. All arrays are int32 except `x`.
 
-    `ids`, `slot`, `pos`: [N]. `at`: for each number G of key/value heads [N * G], the cache row
-    (slot * G + g) * L + pos for row n's key and value of head g; negative for padding rows. `last`:
-    [R], the rows whose logits are wanted, or None for all. `table`: [S, columns], if the caches are
-    in pages (`inputs.page_rows`).
+    `ids`, `slot`, `pos`: [N]. `table`: [S, columns], the page that holds the positions PAGE *
+    column .. of a slot. `at`: for each number G of key/value heads [N * G], the cache row (g *
+    pages + page) * PAGE + pos % PAGE for row n's key and value of head g; negative for padding
+    rows. `last`: [R], the rows whose logits are wanted, or None for all.
 
     `x`: if another machine computed the earlier layers, the residual stream float32 [N, hidden];
     then `ids` is None. `adapter`: [N], or [1] for all rows, the adapter number of each row,
@@ -66,8 +66,8 @@ class Rows:
     slot: Value
     pos: Value
     at: Mapping[int, Value]
+    table: Value
     last: Value | None = None
-    table: Value | None = None
     x: Value | None = None
     adapter: Value | None = None
 
@@ -88,7 +88,7 @@ class _Cached:
             old, at = tuple(self.state[name] for name in names), rows.at[c.layer(i).kv_heads]
             self.new.update(zip(names, kv_cache.store(c, old, at, *kv)))
         cache = tuple(self.new[name] for name in names)
-        return kv_cache.attend(c, cache, q, rows.slot, rows.pos, c.window(i), sinks, rows.table)
+        return kv_cache.attend(c, cache, q, rows.slot, rows.pos, rows.table, c.window(i), sinks)
 
     def recent(self, i: int, z: Value, count: int) -> list[Value]:
         """Returns the row itself and its `count` - 1 predecessors. Predecessors in this step are
@@ -273,16 +273,17 @@ def decoder_graph(
     weights: Mapping[str, tuple[tuple[int, ...], DType]],
     rows: int,
     slots: int,
+    pages: int,
     context: int,
+    one: bool,
     last: bool,
     name: str,
-    pages: int = 0,
-    one: bool = False,
     gather: Callable[[Value], Value] | None = None,
 ) -> Graph:
     """Returns the Graph of one step of at most `rows` rows (the scalar "n" is their number) over
-    `slots` caches of `context` positions. With `pages` the caches are that many pages, assigned by
-    the input "table" [slots, columns].
+    `pages` pages, assigned to `slots` sequences of `context` positions by the input "table" [slots,
+    columns]. With `one` all rows belong to one sequence. The input "where" [rows, 2] has the slot
+    and the position of each row, in one binding: WebGPU has few.
 
     With `last` it returns the logits of one row, given by the input "last" [1]; else of all rows.
     `weights` gives each role's shape and dtype. A part of a model (`c.run`) without the embedding
@@ -294,7 +295,10 @@ def decoder_graph(
         return ops.input_node(label, (size,), int32, "input", rows=bound)
 
     with ops.building():
-        slot, place = given("slot", rows), given("place", rows)
+        where = ops.input_node("where", (rows, 2), int32, "input", rows="n")
+        slot, place = (
+            ops.reshape(ops.slice_(where, (0, i), (rows, i + 1)), (rows,)) for i in range(2)
+        )
         embeds = c.run is None or c.run.embeds
         if embeds:
             fed = given("ids", rows)
@@ -303,18 +307,16 @@ def decoder_graph(
         at = {g: given(f"at.{g}", rows * g, None) for g in kv_counts(c)}
         end = given("last", 1, None) if last else None
         by = given("adapter", *(1, None) if one else (rows, "n")) if c.adapters else None
-        table = None
-        if pages:
-            table = ops.input_node("table", (slots, columns(context)), int32, "input")
+        table = ops.input_node("table", (slots, columns(context)), int32, "input")
         ids, x = (fed, None) if embeds else (None, fed)
         bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
         kept = states(c, slots, context, pages).items()
         state = {k: ops.input_node(k, *what, "state") for k, what in kept}
-        step = Rows(ids, slot, place, at, end, table, x, by)
+        step = Rows(ids, slot, place, at, table, end, x, by)
         logits, new = forward(c, bound, step, state, gather)
     assigns = tuple((state[k], new[k]) for k in state)
-    ins = [fed, slot, place, *at.values()]
-    ins += [more for more in (end, table, by) if more is not None]
+    ins = [fed, where, *at.values(), table]
+    ins += [more for more in (end, by) if more is not None]
     return Graph(
         (*ins, *bound.values(), *state.values()), (logits,), assigns, name, {"frozen": True}
     )

@@ -53,28 +53,6 @@ def tables(c: DecoderConfig, context: int) -> dict[str, np.ndarray]:
     return out
 
 
-def cache_rows(
-    c: DecoderConfig, slot: np.ndarray, pos: np.ndarray, context: int, size: int
-) -> dict[str, np.ndarray]:
-    """Returns `Rows.at` for n rows, padded with -1 to `size` rows: int32 [size * G] by "at.G"."""
-    made = {}
-    for count in kv_counts(c):
-        at = np.full((size, count), -1, np.int32)
-        heads = np.arange(count, dtype=np.int64)
-        at[: len(slot)] = (slot.astype(np.int64)[:, None] * count + heads) * context + pos[:, None]
-        made[f"at.{count}"] = at.reshape(-1)
-    return made
-
-
-def page_rows(
-    c: DecoderConfig, tables: np.ndarray, slot: np.ndarray, pos: np.ndarray, size: int
-) -> dict[str, np.ndarray]:
-    """Returns `cache_rows` for a paged cache. `tables` int32 [slots, columns] has the page for
-    positions PAGE * column .. of a slot; the first row of head g is (page * G + g) * PAGE."""
-    page, row = tables[slot, pos // PAGE], pos % PAGE
-    return cache_rows(c, page, row, PAGE, size)
-
-
 def columns(context: int) -> int:
     """Returns how many pages a sequence of `context` positions takes."""
     return -(-context // PAGE)
@@ -93,18 +71,18 @@ def planes(c: DecoderConfig, i: int) -> dict[str, tuple[int, DType]]:
 
 
 def states(
-    c: DecoderConfig, slots: int, context: int, pages: int = 0
+    c: DecoderConfig, slots: int, context: int, pages: int
 ) -> dict[str, tuple[tuple[int, ...], DType]]:
     """Returns shape and dtype of the state that a decoder keeps for `slots` sequences between
     steps.
 
-    Each layer with attention has planes [S, G, L, ...], or [pages, G, PAGE, ...] with pages. Each
-    short convolution has its last rows [S, R, C], each delta-rule layer a memory [S, H, K, V]. Both
-    are float32, because they are small and every later token depends on them.
+    Each layer with attention has planes [G, pages, PAGE, ...]: consecutive pages of a sequence are
+    adjacent, head by head. Each short convolution has its last rows [S, R, C], each delta-rule
+    layer a memory [S, H, K, V]. Both are float32, because they are small and every later token
+    depends on them.
     """
-    first, length = (pages, PAGE) if pages else (slots, context)
     made: dict[str, tuple[tuple[int, ...], DType]] = {
-        f"{kind}.{i}": ((first, c.layer(i).kv_heads, length, width), dtype)
+        f"{kind}.{i}": ((c.layer(i).kv_heads, pages, PAGE, width), dtype)
         for i in c.caches
         for kind, (width, dtype) in planes(c, i).items()
     }
@@ -119,7 +97,7 @@ def states(
 
 
 def by_slot(name: str) -> bool:
-    """Returns True for a state that is kept by slot even if others are in pages."""
+    """Returns True for a state that is kept by slot; others are in pages."""
     return name.startswith(("conv.", "memory."))
 
 
@@ -136,11 +114,14 @@ def remembers(c: DecoderConfig) -> bool:
 
 def intact(c: DecoderConfig, context: int, fed: int, count: int) -> bool:
     """Returns True if a sequence of `fed` rows can resume from row `count`: no convolution has lost
-    rows that it needs. A delta-rule memory can only resume from its last row."""
-    if c.delta:
+    rows that it needs. A delta-rule memory can only resume from its last row. Keys and values alone
+    can resume from any row, also from one that another sequence fed."""
+    if not remembers(c):
+        return True
+    if c.delta or count > fed:
         return fed == count
     kept = ring(c, context)
-    return not c.conv_taps or fed <= kept or fed - count <= kept - c.conv_taps + 1
+    return fed <= kept or fed - count <= kept - c.conv_taps + 1
 
 
 def position_bytes(c: DecoderConfig) -> int:

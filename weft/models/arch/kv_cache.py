@@ -1,12 +1,13 @@
 """A decoder's cache of keys and values, and attention over it.
 
-A layer's cache is two planes [S, G, L, D] (slots, key/value heads, positions, components), with
-keys after RoPE; or [pages, G, PAGE, D], with a table of each slot's pages. Narrow floats are
-rounded once when stored. Values beyond float16 become NaN, which shows in the logits. An infinity
+A layer's cache is two planes [G, pages, PAGE, D] (key/value heads, pages, positions of a page,
+components), with keys after RoPE. A table has each slot's pages. Narrow floats are rounded once
+when stored. Values beyond float16 become NaN, which shows in the logits. An infinity
 could be hidden by a zero weight.
 
 The int8 form is symmetric, with a scale in float32 per row of D components: code = round(x /
-scale), scale = max |x| / 127. A third plane [S, G, L, 2] holds the scales of keys and of values.
+scale), scale = max |x| / 127. A third plane [G, pages, PAGE, 2] holds the scales of keys and of
+values.
 Attention reads code * scale in float32.
 
 Keys have a few large components, which would cost the others of their row precision. So keys and
@@ -34,8 +35,8 @@ _LEAST_INFINITE = 65520.0  # the smallest number that rounds beyond float16
 
 
 def store(c: DecoderConfig, cache: Cache, at: Value, k: Value, v: Value) -> Cache:
-    """Writes k and v [N, G, D] to the rows `at` [N * G] of each plane's view [S * G * L, ...] and
-    returns the cache; negative rows are skipped."""
+    """Writes k and v [N, G, D] to the rows `at` [N * G] of each plane's view [G * pages * PAGE,
+    ...] and returns the cache; negative rows are skipped."""
     fresh: Cache
     if c.kv_dtype is int8:
         (k, k_scale), (v, v_scale) = quantized(turned(k)), quantized(v)
@@ -46,14 +47,13 @@ def store(c: DecoderConfig, cache: Cache, at: Value, k: Value, v: Value) -> Cach
 
 
 def attend(
-    c: DecoderConfig, cache: Cache, q: Value, slot: Value, pos: Value, window: int,
-    sinks: Value | None = None, table: Value | None = None,
+    c: DecoderConfig, cache: Cache, q: Value, slot: Value, pos: Value, table: Value, window: int,
+    sinks: Value | None = None,
 ) -> Value:  # fmt: skip
     """Returns attention of q [N, H, D] over a layer's cache, [N, H, D]. Row n sees positions 0 ..
-    pos[n] of slot[n], the last `window` of them if window > 0, and each head's sink [H]. Paged
-    planes come with their table [slots, columns]."""
-    sinks = sinks if sinks is None else ops.cast(sinks, float32)
-    more = tuple(x for x in (table, sinks) if x is not None)
+    pos[n] of slot[n], the last `window` of them if window > 0, and each head's sink [H]. `table`
+    [slots, columns] has the pages of each slot."""
+    more = (table,) if sinks is None else (table, ops.cast(sinks, float32))
     length = cache_shape(ops.aval(cache[0]), [ops.aval(x) for x in more])[2]
     q = turned(q) if c.kv_dtype is int8 else narrowed(q, c.kv_dtype)
     return ops.call(

@@ -27,7 +27,7 @@ def drafts_by(model: Decoder, draft: Decoder | None, sequences: int, pages: int)
         return Suffixes()
     check_pair(model, draft)
     whole = columns(draft.context)
-    runner = draft.paged_runner(sequences, min(max(pages, whole), sequences * whole))
+    runner = draft.new_runner(sequences, min(max(pages, whole), sequences * whole))
     engine = Engine(runner, draft.config.vocab, queue=sys.maxsize, drafts=NoDrafts())
     return Either(Suffixes(), ModelDrafts(engine, lambda: draft.turn))
 
@@ -58,26 +58,3 @@ def check_pair(model: Any, draft: Any) -> None:
             f"{draft.folder} has other tokens than {model.folder}; a draft model needs the same "
             "tokenizer: take one of the same family"
         )
-
-
-class Drafting:
-    """The methods of a Decoder for drafts."""
-
-    _drafting: dict[tuple[object, int], Engine]
-
-    def drafting_engine(self: Any, draft: Decoder | bool, sequences: int) -> Engine:
-        """Returns an engine that runs `sequences` sequences at once with drafts (True: from texts
-        alone). Its cache is in pages, so one step takes rows of several sequences. Raises
-        UsageError for a `draft` that does not fit, and for a file of compiled Programs."""
-        by = None if isinstance(draft, bool) else draft
-        slots = 1 << (min(sequences, self.max_batch) - 1).bit_length()
-        made: Engine | None = self._drafting.get((by, slots))
-        if made is None:
-            pages = slots * columns(self.context)
-            drafts = drafts_by(self, by, slots, pages)
-            runner = self.paged_runner(slots, pages)
-            made = self._drafting[by, slots] = Engine(
-                runner, self.config.vocab, self._texts, lambda: self.explain_bad("the logits are"),
-                queue=sys.maxsize, drafts=drafts,
-            )  # fmt: skip
-        return made

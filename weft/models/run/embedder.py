@@ -14,7 +14,7 @@ from weft.host.forks import lock_of
 from weft.models.arch.config import COMMON_PROMPTS, EncoderConfig, Pooling
 from weft.models.arch.pooling import pool
 from weft.models.run.base import Model
-from weft.models.run.runner import weight_avals
+from weft.models.run.compiled_runner import weight_avals
 
 if TYPE_CHECKING:
     from weft.graph.ir import Graph

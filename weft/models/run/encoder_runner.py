@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.host.progress import progress
 from weft.models.arch.config import EncoderConfig
-from weft.models.run.runner import given_weights, model_caps, weight_avals
+from weft.models.run.compiled_runner import given_weights, model_caps, weight_avals
 
 if TYPE_CHECKING:
     from weft.core.caps import Caps

@@ -28,11 +28,11 @@ from weft.models.arch.matrices import Chosen
 from weft.models.arch.shares import own_columns
 from weft.models.arch.stages import roles_of
 from weft.models.run.base import Model
+from weft.models.run.compiled_runner import CompiledRunner, weight_avals
 from weft.models.run.embedder import Encoder
 from weft.models.run.encoder_runner import compiled_encoder, eager_encoder
 from weft.models.run.model import Decoder
-from weft.models.run.paged import CompiledPaged, EagerPaged
-from weft.models.run.runner import CompiledRunner, EagerRunner, MakeRunner, Runner, weight_avals
+from weft.models.run.runner import EagerRunner, MakeRunner, Runner
 from weft.models.run.sentence_folder import read_pooling, say_vectors
 from weft.models.text.token_ids import read_token_ids
 from weft.models.weights.decoder_names import decoder_layout
@@ -282,10 +282,7 @@ def _runner_maker(
 ) -> MakeRunner:
     """Returns a maker of runners that share the weights."""
     if device is None:
-        eager = (EagerRunner, EagerPaged)
-        return lambda slots, pages: eager[pages > 0](
-            config, weights, context, slots, pages, adapters
-        )
+        return lambda slots, pages: EagerRunner(config, weights, context, slots, pages, adapters)
     from weft.program.arena import Arena
 
     avals, arena = weight_avals(weights), Arena(device)
@@ -293,11 +290,11 @@ def _runner_maker(
 
     def make(
         slots: int, pages: int, of: DecoderConfig = config,
-        kind: Callable[..., Runner] | None = None,
+        kind: Callable[..., Runner] = CompiledRunner,
     ) -> Runner:  # fmt: skip
-        kind, wants = kind or (CompiledPaged if pages else CompiledRunner), roles_of(of)
+        wants = roles_of(of)
         read = {role: aval for role, aval in avals.items() if wants(role)}
-        return kind(of, weights, read, context, slots, device, arena, placed, pages, adapters)
+        return kind(of, weights, read, context, slots, pages, device, arena, placed, adapters)
 
     return make
 

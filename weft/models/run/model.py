@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,18 +14,28 @@ import numpy as np
 from weft.core.errors import LimitError, UsageError
 from weft.engine.engine import Engine
 from weft.engine.job import Job
+from weft.engine.play import FEW
 from weft.engine.sampler import Sampling
 from weft.engine.text import TextStream
 from weft.host.boundary import guard_methods
 from weft.host.forks import lock_of
 from weft.host.progress import line_taken
 from weft.models.arch.config import DecoderConfig, TokenIds
-from weft.models.arch.inputs import NO_ADAPTERS, Stacked
-from weft.models.run.drafting import Drafting
+from weft.models.arch.inputs import (
+    NO_ADAPTERS,
+    PAGE,
+    Stacked,
+    by_slot,
+    columns,
+    position_bytes,
+    states,
+)
+from weft.models.run.base import Model
+from weft.models.run.compiled_runner import CompiledRunner
+from weft.models.run.drafting import drafts_by
+from weft.models.run.fit import pages_in
 from weft.models.run.generate import Generation, Part, Piece, Stream, play
-from weft.models.run.paged import Pageable
-from weft.models.run.runner import CompiledRunner, MakeRunner, Runner
-from weft.models.run.slotted import Slotted
+from weft.models.run.runner import DECODE, PREFILL, MakeRunner, Runner
 from weft.models.text.prompts import (
     Prompt,
     as_list,
@@ -41,7 +52,10 @@ if TYPE_CHECKING:
     from weft.program.program import Program
 
 
-class Decoder(Drafting, Pageable):
+KINDS = (PREFILL, DECODE)  # the steps of one sequence
+
+
+class Decoder(Model):
     """A language model, compiled on first use. Several threads and streams that generate at once
     take turns, step by step."""
 
@@ -65,8 +79,8 @@ class Decoder(Drafting, Pageable):
         self._stacked = stacked
         self._make_runner = make_runner
         self._runners: dict[int, Runner] = {}
-        self._engines: dict[int, Engine] = {}
-        self._drafting: dict[tuple[object, int], Engine] = {}
+        self._engines: dict[tuple[Decoder | None, int], Engine] = {}
+        self._fit: Callable[[int], int] | None = None  # set if other machines have a part
         self.turn = self._lock = lock_of(  # steps share buffers, so one thread at a time
             self,
             torn=f"{folder}: it was generating in another thread when this process was "
@@ -90,17 +104,52 @@ class Decoder(Drafting, Pageable):
 
     def runner(self, sequences: int = 1) -> Runner:
         """Returns the runner for this many sequences at once (at most max_batch): one for a single
-        sequence, one (the largest so far) for batches."""
-        slots = 1
-        while slots < min(sequences, self.max_batch):
-            slots *= 2
+        sequence, one (the largest so far) for batches. Its pages hold the whole context of each.
+        Once `generate` has used it, its tables are the engine's."""
+        slots = 1 << (min(sequences, self.max_batch) - 1).bit_length()
         fit = [s for s in self._runners if s >= slots and (s > 1) == (slots > 1)]
         if fit:
             return self._runners[min(fit)]
-        made = self._make_runner(slots, 0)
+        made = self.new_runner(slots, slots * columns(self.context))
         self._runners = {s: r for s, r in self._runners.items() if (s > 1) != (slots > 1)}
         self._runners[slots] = made
         return made
+
+    def new_runner(self, slots: int, pages: int) -> Runner:
+        """Returns a runner of its own for `slots` sequences at once, with keys and values in
+        `pages` pages. It shares only the weights with the model's other runners. Raises UsageError
+        for numbers below 1."""
+        for what, given in (("slots", slots), ("pages", pages)):
+            if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+                raise UsageError(f"{what} is {given!r}; expected 1 or more")
+        return self._make_runner(slots, pages)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page of keys and values."""
+        return position_bytes(self.config) * PAGE
+
+    def pages_that_fit(self, slots: int, share: float = 0.9) -> int:
+        """Returns how many pages fit in the device's free memory, at most as many as `slots` full
+        sequences need.
+
+        It uses `share` of the memory that remains after the weights (if no runner has placed them
+        yet) and the states of short convolutions and the delta rule. If the device cannot report
+        free memory, it returns that maximum. If other machines have a part of the model, the number
+        fits on all of them. Raises OutOfMemoryError if not even one page fits.
+        """
+        return self.own_pages(slots, share) if self._fit is None else self._fit(slots)
+
+    def own_pages(self, slots: int, share: float = 0.9) -> int:
+        """Returns `pages_that_fit` for this machine alone."""
+        most = slots * columns(self.context)
+        free = 0 if self.device is None else self.device.free_memory()
+        if not free:
+            return most
+        kept = states(self.config, slots, self.context, 1).items()
+        taken = sum(math.prod(s) * d.itemsize for name, (s, d) in kept if by_slot(name))
+        taken += 0 if self._runners else self.nbytes
+        return pages_in(int(share * (free - taken)), self.page_bytes, most)
 
     def divide(
         self, wrap: Callable[[MakeRunner], MakeRunner], fit: Callable[[int], int]
@@ -109,22 +158,23 @@ class Decoder(Drafting, Pageable):
         pages that fit."""
         self._make_runner, self._fit = wrap(self._make_runner), fit
 
-    def part_runner(self, slots: int, pages: int) -> Runner:
-        """Returns a separate runner for a part of a model, with a cache by slot or (`pages` above
-        0) in pages."""
-        return self._make_runner(slots, pages)
-
-    def engine(self, sequences: int = 1) -> Engine:
+    def engine(self, sequences: int = 1, draft: Decoder | None = None) -> Engine:
         """Returns the engine for this many sequences at once: one for a single sequence, one (the
-        largest so far) for batches."""
+        largest so far) for batches, and others for each `draft` that predicts tokens. Raises
+        UsageError for a `draft` that does not fit."""
         runner = self.runner(sequences)
-        made = self._engines.get(runner.slots)
+        made = self._engines.get((draft, runner.slots))
         if made is None:
-            self._engines = {s: e for s, e in self._engines.items() if s in self._runners}
-            made = self._engines[runner.slots] = Engine(
-                Slotted(runner), self.config.vocab, self._texts,
-                lambda: self.explain_bad("the logits are"),
-                budget=runner.room("prefill"), queue=sys.maxsize, few=1,
+            drafts = drafts_by(self, draft, runner.slots, runner.pages)
+            if draft is not None:
+                runner = self.new_runner(runner.slots, runner.pages)
+            self._engines = {
+                k: e for k, e in self._engines.items() if k[0] or k[1] in self._runners
+            }
+            made = self._engines[draft, runner.slots] = Engine(
+                runner, self.config.vocab, self._texts, lambda: self.explain_bad("the logits are"),
+                budget=runner.room(PREFILL), queue=sys.maxsize, drafts=drafts,
+                few=1 if runner.slots == 1 else FEW,
             )  # fmt: skip
         return made
 
@@ -133,7 +183,7 @@ class Decoder(Drafting, Pageable):
         runner = self.runner()
         if not isinstance(runner, CompiledRunner):
             return {}
-        return {kind: runner.graph(kind) for kind in ("prefill", "decode")}
+        return {kind: runner.graph(kind) for kind in KINDS}
 
     def programs(self) -> dict[str, Program]:
         """Returns the compiled "prefill" and "decode" Programs of one sequence ({} on the
@@ -141,7 +191,7 @@ class Decoder(Drafting, Pageable):
         runner = self.runner()
         if not isinstance(runner, CompiledRunner):
             return {}
-        return {kind: runner.session(kind).program for kind in ("prefill", "decode")}
+        return {kind: runner.session(kind).program for kind in KINDS}
 
     # -- prompts ----------------------------------------------------------------------------------
 
@@ -236,7 +286,7 @@ class Decoder(Drafting, Pageable):
 
         with self._lock:
             self._check_files()
-            engine = self.drafting_engine(draft, len(parts)) if draft else self.engine(len(parts))
+            engine = self.engine(len(parts), None if isinstance(draft, bool) else draft)
         for piece in play(engine, parts, turn):
             begun = True
             yield piece

@@ -1,57 +1,69 @@
-"""Runners: the same three steps (prefill, decode, score) on NumPy or compiled Programs.
+"""Runners: a model's steps on NumPy or compiled Programs, with keys and values in pages.
 
-A runner owns the KV caches of `slots` sequences. Callers give the slot and position of each token.
-A slot needs no clearing, because a row never looks beyond its own position.
+A runner is the `PagedRunner` of an engine. It has `slots` sequences and `pages` pages. A page holds
+PAGE positions of one sequence, in every layer. `tables` says which page holds each part of a slot's
+positions (Kwon et al., "PagedAttention", arXiv:2309.06180). At first each slot has consecutive
+pages of its own, so that a runner works by itself; an engine fills the tables in.
+
+A page is a block of keys, and attention cuts its sums at these blocks anyway, so no bit depends on
+where pages are. States of short convolutions and the delta rule are kept by slot. A slot needs no
+clearing, because a row never looks beyond its own position.
 """
 
 from __future__ import annotations
 
 import abc
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from weft.core.dtypes import as_dtype
-from weft.core.errors import OutOfMemoryError, UsageError
-from weft.host.clock import compiling
-from weft.host.progress import progress
+from weft.core.errors import LimitError, UsageError
+from weft.core.order import STREAM_ROWS
 from weft.models.arch.config import DecoderConfig
-from weft.models.arch.inputs import CHUNK, cache_rows, intact, kv_counts, remembers, states
-from weft.models.arch.matrices import Lent, joined
+from weft.models.arch.inputs import (
+    CHUNK,
+    PAGE,
+    by_slot,
+    columns,
+    intact,
+    kv_counts,
+    remembers,
+    states,
+)
 
-if TYPE_CHECKING:
-    from weft.core.caps import Caps
-    from weft.graph.ir import Graph
-    from weft.program.arena import Arena
-    from weft.program.device import Buffer, Device
-    from weft.program.program import Program
-    from weft.program.session import Session
-
-DECODE_ROWS = 64  # sequences per decode step
-SCORE_CHUNK = 64  # rows per step that returns every row's logits
-OF_ONE = ("prefill", "score")  # steps whose rows belong to one slot
-
+STEP = 64  # most rows of a step that returns every row's logits
+DECODE = "decode"  # the kind of a step of one row
+ROWS = "rows"  # the kind of a larger step that returns every row's logits, followed by its size
+PREFILL = "prefill"  # the kind of a step that returns the last row's logits
+SCORE = "score"  # the kind of a step that returns every row's logits, faster than ROWS if many
+OF_ONE = (PREFILL, SCORE)  # steps whose rows belong to one slot
+Fed = list[tuple[int, int, int]]  # rows of a step: (slot, position of the first, their number)
 
 MakeRunner = Callable[..., "Runner"]
-"""(slots, pages; 0: a cache by slot) -> a Runner of a model. Given a config too, of that part of
-the model; given a class, one of that."""
+"""(slots, pages) -> a Runner of a model. Given a config too, of that part of the model; given a
+class, one of that."""
 
 
 class Runner(abc.ABC):
     """The base class of runners. `weights`: role -> array, including rotary tables
-    (`inputs.with_tables`). With `pages`, keys and values are in pages, else by slot. `adapters` are
-    names of adapters stacked in the weights (`adapters.stacked`), in order."""
+    (`inputs.with_tables`). `adapters` are names of adapters stacked in the weights
+    (`adapters.stacked`), in order."""
+
+    page = PAGE
+    scores = False  # True if there is a SCORE step
 
     def __init__(
-        self, config: DecoderConfig, context: int, slots: int, pages: int = 0,
+        self, config: DecoderConfig, context: int, slots: int, pages: int,
         adapters: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.config, self.context, self.slots, self.pages = config, context, slots, pages
+        count = columns(context)
+        own = np.arange(slots * count, dtype=np.int32) % pages
+        self.tables = own.reshape(slots, count)
         self._by_name = {name: i for i, name in enumerate([*adapters, ""])}
-        self._fed: list[list[int]] = [[] for _ in range(slots)]  # tokens whose keys each slot holds
+        self._fed = [0] * slots if remembers(config) else None  # rows that each slot was fed
 
     def knows(self, adapter: str) -> bool:
         """Returns True if the adapter exists; "" (no adapter) always does."""
@@ -59,127 +71,132 @@ class Runner(abc.ABC):
 
     @abc.abstractmethod
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
-        """Runs "prefill", "decode" or "score" on n rows; returns float32 [1 or >= n, vocab]."""
+        """Runs a step of some kind on n rows; returns float32 [1 or >= n, vocab]."""
 
+    @cached_property
     @abc.abstractmethod
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of rows of the DECODE and ROWS steps, ascending."""
+
     def room(self, kind: str) -> int:
-        """Returns the most rows that one step of this kind takes."""
+        """Returns the most rows that a step of this kind takes, such as PREFILL or "rows16"."""
+        fixed = {PREFILL: min(CHUNK, self.context), SCORE: STEP, DECODE: 1}
+        return fixed[kind] if kind in fixed else int(kind.removeprefix(ROWS))
 
     def resumes(self, fed: int, start: int) -> bool:
         """Returns True if a slot that was fed `fed` positions can resume from `start`. With start >
         fed, it resumes from another slot's positions, if keys and values are the whole state."""
-        if not start:
-            return True
-        c = self.config
-        return intact(c, self.context, fed, start) and (start <= fed or not remembers(c))
-
-    def kept(self, slot: int, ids: Sequence[int]) -> int:
-        """Returns how many of `ids`, without the last, a prefill of this slot may skip. Their keys
-        and values, from prompts or answers, are stored with the bits that it would compute
-        (docs/numerics.md, "One order of every sum")."""
-        count = 0
-        for have, want in zip(self._fed[slot], ids[:-1]):
-            if have != want:
-                break
-            count += 1
-        fed = len(self._fed[slot])
-        return count if intact(self.config, self.context, fed, count) else 0
+        return not start or intact(self.config, self.context, fed, start)
 
     def prefill(
         self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
     ) -> np.ndarray:
         """Feeds ids to a slot from position `start`; returns logits float32 [vocab] of the last
-        one. Raises UsageError for an unknown adapter, like the methods below."""
-        chunk = self.room("prefill")
+        one. Raises UsageError for an unknown slot, page or adapter and for a position that the slot
+        cannot resume from, LimitError for one beyond the context."""
+        chunk = self.room(PREFILL)
         logits = np.empty(0, np.float32)
         for begin in range(0, len(ids), chunk):
-            part = ids[begin : begin + chunk]
-            rows = self._rows("prefill", part, [slot] * len(part), start + begin, [adapter])
+            part, first = ids[begin : begin + chunk], start + begin
+            places = range(first, first + len(part))
+            rows = self.inputs(chunk, part, [slot] * len(part), places, [adapter])
             rows["last"] = np.array([len(part) - 1], np.int32)
-            with self._feeding((slot, start + begin, part)):
-                logits = self.step("prefill", rows, len(part))[0]
+            logits = self._feed(PREFILL, rows, len(part), [(slot, first, len(part))])[0]
         return logits
 
-    def decode(
+    def rows(
         self,
         ids: Sequence[int],
         slots: Sequence[int],
         pos: Sequence[int],
         adapters: Sequence[str] = (),
     ) -> np.ndarray:
-        """Feeds one token for each of some slots, at the given positions (and with the given
-        adapters); returns logits float32 [n, vocab]."""
-        step = self.room("decode")
+        """Feeds one token per row; rows of one slot are adjacent, in the order of positions.
+        Returns logits float32 [n, vocab] of every row, valid until the next step. They equal those
+        of rows fed one by one, so drafts can be checked as rows. Raises the errors of `prefill`."""
+        most = self.sizes[-1]
+        if len(ids) <= most:
+            return self._few(ids, slots, pos, adapters)
         parts = []
-        for i in range(0, len(ids), step):
-            part, at = ids[i : i + step], slice(i, i + step)
-            rows = self._rows("decode", part, slots[at], pos[at], adapters[at])
-            fed = zip(slots[i:], pos[i:], ([token] for token in part))
-            with self._feeding(*fed):
-                parts.append(self.step("decode", rows, len(part))[: len(part)])
-            if len(ids) > step:
-                parts[-1] = parts[-1].copy()  # the next step reuses its memory
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        for i in range(0, len(ids), most):  # the next step reuses the memory of this one's logits
+            at = slice(i, i + most)
+            parts.append(self._few(ids[at], slots[at], pos[at], adapters[at]).copy())
+        return np.concatenate(parts)
 
-    def score(self, ids: Sequence[int]) -> np.ndarray:
-        """Returns logits float32 [len(ids), vocab] of every position, in slot 0."""
-        return self.verify(0, ids)
-
-    def verify(
-        self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
-    ) -> np.ndarray:
-        """Feeds ids to a slot from position `start`; returns logits float32 [len(ids), vocab]. They
-        equal those of single decoding bit for bit, so drafts can be checked as rows."""
-        chunk = self.room("score")
-        out = np.empty((len(ids), self.config.vocab), np.float32)
-        for begin in range(0, len(ids), chunk):
-            part = ids[begin : begin + chunk]
-            rows = self._rows("score", part, [slot] * len(part), start + begin, [adapter])
-            with self._feeding((slot, start + begin, part)):
-                out[begin : begin + len(part)] = self.step("score", rows, len(part))[: len(part)]
-        return out
-
-    @contextmanager
-    def _feeding(self, *parts: tuple[int, int, Sequence[int]]) -> Iterator[None]:
-        """Wraps the step that feeds (slot, position of the first, ids), and records the contents of
-        slots. After an interrupted step, a slot keeps its earlier tokens if intact. Raises
-        UsageError for a position that a slot cannot resume from."""
-        for slot, start, _ in parts:
-            fed = self._fed[slot]
-            if start and not intact(self.config, self.context, len(fed), start):
-                raise UsageError(
-                    f"slot {slot} has been fed {len(fed)} tokens and cannot go on from {start}: "
-                    f"{self.config.family} keeps no earlier state; prefill from 0"
-                )
-            del fed[start:]
-        try:
-            yield
-            for slot, start, ids in parts:
-                if len(self._fed[slot]) == start:
-                    self._fed[slot].extend(ids)
-        except BaseException:
-            for slot, start, ids in parts:  # any of the rows from `start` on may have been written
-                if not intact(self.config, self.context, start + len(ids), 0):
-                    self._fed[slot].clear()
-            raise
-
-    def _rows(
+    def _few(
         self,
-        kind: str,
         ids: Sequence[int],
         slots: Sequence[int],
-        pos: int | Sequence[int],
+        pos: Sequence[int],
+        adapters: Sequence[str],
+    ) -> np.ndarray:
+        """Does `rows` in one step."""
+        n, adapters = len(ids), adapters or [""] * len(ids)
+        size = next(size for size in self.sizes if size >= n)
+        kind = kind_of(size)
+        if self.scores and n > STREAM_ROWS and min(slots) == max(slots):
+            kind, adapters = SCORE, adapters[:1]
+        rows = self.inputs(self.room(kind), ids, slots, pos, adapters)
+        fed = [] if self._fed is None else runs(slots, pos)
+        return self._feed(kind, rows, n, fed)[:n]
+
+    def _feed(self, kind: str, rows: dict[str, np.ndarray], n: int, fed: Fed) -> np.ndarray:
+        """Runs a step, and records how far slots with a running state are. After an interrupted
+        step, a slot keeps its earlier rows if intact. Raises UsageError for a position that a slot
+        cannot resume from."""
+        have = self._fed
+        if have is None:
+            return self.step(kind, rows, n)
+        for slot, start, _ in fed:
+            if start and not intact(self.config, self.context, have[slot], start):
+                raise UsageError(
+                    f"slot {slot} has been fed {have[slot]} tokens and cannot go on from {start}: "
+                    f"{self.config.family} keeps no earlier state; prefill from 0"
+                )
+            have[slot] = start
+        try:
+            out = self.step(kind, rows, n)
+        except BaseException:
+            for slot, start, count in fed:  # any of these rows may have been written
+                if not intact(self.config, self.context, start + count, 0):
+                    have[slot] = 0
+            raise
+        for slot, start, count in fed:
+            have[slot] = start + count
+        return out
+
+    def inputs(
+        self,
+        size: int,
+        ids: Sequence[int],
+        slots: Sequence[int],
+        pos: Sequence[int],
         adapters: Sequence[str] = (),
     ) -> dict[str, np.ndarray]:
-        """Returns the inputs of a step; an integer position counts up row by row. adapters: one per
-        row, or one for all rows of a slot; (): none."""
-        slot = np.asarray(slots, np.int32)
-        place = np.arange(pos, pos + len(ids)) if isinstance(pos, int) else np.asarray(pos)
-        place = place.astype(np.int32)
-        rows = {"ids": np.asarray(ids, np.int32), "slot": slot, "place": place}
-        count = 1 if kind in OF_ONE else len(ids)
-        rows |= self._chosen(list(adapters) or [""] * count)
-        return rows | self._places(slot, place, self.room(kind))
+        """Returns the inputs of a step of `size` rows. adapters: one per row, or one for all rows
+        of a slot."""
+        if len(ids) and not 0 <= min(slots) <= max(slots) < self.slots:
+            raise UsageError(f"a row of slot {min(slots)} or {max(slots)}; there are {self.slots}")
+        if len(ids) and not 0 <= min(pos) <= max(pos) < self.context:
+            raise LimitError(f"position {max(pos)} of a sequence; the context is {self.context}")
+        where = np.empty((len(ids), 2), np.int32)
+        where[:, 0], where[:, 1] = slots, pos
+        slot, place = where.T
+        page = self.tables[slot, place // PAGE]
+        self._check(page)
+        made = {"ids": np.array(ids, np.int32), "where": where, "table": self.tables}
+        row = (page * PAGE + place % PAGE)[:, None]
+        for count, heads in self._heads.items():
+            at = np.full((size, count), -1, np.int32)
+            at[: len(ids)] = row + heads
+            made[f"at.{count}"] = at.reshape(-1)
+        return made | self._chosen(adapters)
+
+    @cached_property
+    def _heads(self) -> dict[int, np.ndarray]:
+        """The first cache row of each key/value head, by the number of heads."""
+        counts = kv_counts(self.config)
+        return {g: np.arange(g, dtype=np.int32) * (self.pages * PAGE) for g in counts}
 
     def _chosen(self, adapters: Sequence[str]) -> dict[str, np.ndarray]:
         for name in adapters:
@@ -190,165 +207,91 @@ class Runner(abc.ABC):
             return {}
         return {"adapter": np.array([self._by_name[name] for name in adapters], np.int32)}
 
-    def _places(self, slot: np.ndarray, pos: np.ndarray, size: int) -> dict[str, np.ndarray]:
-        """Returns the cache rows for keys and values."""
-        return cache_rows(self.config, slot, pos, self.context, size)
+    def _check(self, pages: np.ndarray) -> None:
+        # as unsigned numbers, negative ones are large
+        if pages.size and not pages.view(np.uint32).max() < self.pages:
+            raise UsageError(f"page {pages.min()} or {pages.max()}; there are {self.pages}")
+
+    # -- pages on the host
+
+    def read_pages(self, pages: Sequence[int]) -> dict[str, np.ndarray]:
+        """Returns a copy of the contents of pages, by the names of `inputs.states`: [n, G, PAGE,
+        ...]."""
+        self._check(np.array(pages, np.int32))
+        return {name: self._read(name, pages).swapaxes(0, 1) for name in self._planes}
+
+    def write_pages(self, pages: Sequence[int], held: Mapping[str, np.ndarray]) -> None:
+        """Fills pages with a result of `read_pages`. Raises UsageError if its shapes do not
+        match."""
+        self._check(np.array(pages, np.int32))
+        for name, ((groups, _, *rest), dtype) in self._planes.items():
+            value = held.get(name)
+            if value is None or value.shape != (len(pages), groups, *rest):
+                raise UsageError(f"{len(pages)} pages hold other planes than those given ({name})")
+            self._write(name, pages, value.swapaxes(0, 1).astype(dtype.numpy, copy=False))
+
+    @cached_property
+    def _planes(self) -> dict[str, Any]:
+        kept = states(self.config, self.slots, self.context, self.pages)
+        return {name: what for name, what in kept.items() if not by_slot(name)}
+
+    @abc.abstractmethod
+    def _read(self, name: str, pages: Sequence[int]) -> np.ndarray:
+        """Returns a copy of some pages of a plane: [G, n, PAGE, ...]."""
+
+    @abc.abstractmethod
+    def _write(self, name: str, pages: Sequence[int], value: np.ndarray) -> None:
+        """Fills some pages of a plane with [G, n, PAGE, ...]."""
+
+
+def kind_of(size: int) -> str:
+    """Returns the kind of a step of at most `size` rows that returns every row's logits."""
+    return DECODE if size == 1 else f"{ROWS}{size}"
+
+
+def runs(slots: Sequence[int], pos: Sequence[int]) -> Fed:
+    """Groups consecutive rows of one slot: (slot, position of the first, their number)."""
+    found: Fed = []
+    for slot, place in zip(slots, pos):
+        if found and found[-1][0] == slot and found[-1][1] + found[-1][2] == place:
+            found[-1] = (slot, found[-1][1], found[-1][2] + 1)
+        else:
+            found.append((slot, place, 1))
+    return found
 
 
 class EagerRunner(Runner):
     """The oracle: runs every op at once through its NumPy meaning. Slow and simple."""
 
+    sizes = (STEP,)
+
     def __init__(
         self, config: DecoderConfig, weights: Mapping[str, np.ndarray], context: int, slots: int,
-        pages: int = 0, adapters: Sequence[str] = (),
+        pages: int, adapters: Sequence[str] = (),
     ) -> None:  # fmt: skip
         super().__init__(config, context, slots, pages, adapters)
         self._weights = weights
         kept = states(config, slots, context, pages)
         self._state = {k: np.zeros(shape, dtype.numpy) for k, (shape, dtype) in kept.items()}
 
-    def kept(self, slot: int, ids: Sequence[int]) -> int:
-        return 0  # NumPy's products of fewer rows may sum in another order
-
     def resumes(self, fed: int, start: int) -> bool:
-        return start in (0, fed)  # for the same reason
-
-    def room(self, kind: str) -> int:
-        return min(self.slots, DECODE_ROWS) if kind == "decode" else CHUNK
+        return start in (0, fed)  # NumPy's products of fewer rows may sum in another order
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         from weft.models.arch import decoder
 
         at = {g: rows[f"at.{g}"][: n * g] for g in kv_counts(self.config)}
-        last = rows["last"] if kind == "prefill" else None
+        slot, pos = rows["where"].T
         given = decoder.Rows(
-            rows["ids"], rows["slot"], rows["place"], at, last, rows.get("table"),
+            rows["ids"], slot, pos, at, rows["table"], rows.get("last"),
             adapter=rows.get("adapter"),
         )  # fmt: skip
         logits, self._state = decoder.forward(self.config, self._weights, given, self._state)
         return np.asarray(logits)
 
+    def _read(self, name: str, pages: Sequence[int]) -> np.ndarray:
+        return self._state[name][:, list(pages)]
 
-class CompiledRunner(Runner):
-    """A runner of compiled Programs, made on first use; they share weights and caches.
-
-    `placed` are the `weight_buffers` of another runner on the same device, which are reused. The
-    device then has the only copy of packed weights (`matrices.Parts`).
-    """
-
-    def __init__(
-        self,
-        config: DecoderConfig,
-        weights: Mapping[str, Any],
-        avals: Mapping[str, tuple[tuple[int, ...], Any]],
-        context: int,
-        slots: int,
-        device: Device,
-        arena: Arena,
-        placed: dict[str, Buffer] | None = None,
-        pages: int = 0,
-        adapters: Sequence[str] = (),
-    ) -> None:
-        super().__init__(config, context, slots, pages, adapters)
-        self._weights = weights
-        self._placed = {} if placed is None else placed
-        self._avals = avals
-        self._state: dict[str, Buffer] = {}
-        self._device, self.arena = device, arena
-        self._sessions: dict[str, Session] = {}
-
-    @property
-    def weight_buffers(self) -> dict[str, Buffer]:
-        """The weights in the Sessions; passing these on avoids another copy."""
-        return self._placed
-
-    def room(self, kind: str) -> int:
-        if kind == "decode":
-            return min(self.slots, DECODE_ROWS)
-        return min(CHUNK if kind == "prefill" else SCORE_CHUNK, self.context)
-
-    def session(self, kind: str) -> Session:
-        """Returns the Session of one kind of step, compiled on first use."""
-        made = self._sessions.get(kind)
-        if made is None:
-            text = f"compiling {kind} for {self._device.info.id}"
-            with progress(text), compiling.running():
-                made = self._sessions[kind] = self._compile(kind)
-        return made
-
-    def _shape(self, kind: str) -> tuple[int, int, int, bool, str, int, bool]:
-        run, name = self.config.run, f"{self.config.family}.{kind}"
-        last = kind == "prefill" and (run is None or run.end == self.config.layers)
-        one = kind in OF_ONE
-        return self.room(kind), self.slots, self.context, last, name, self.pages, one
-
-    @property
-    def weights(self) -> Mapping[str, Any]:
-        """Roles to arrays, including rotary tables."""
-        return self._weights
-
-    def what(self, kind: str) -> object:
-        """Returns the key of `graph(kind)` (see `program_for`)."""
-        return self.config, sorted(self._avals.items()), self._shape(kind)
-
-    def graph(self, kind: str) -> Graph:
-        """Returns the graph of one kind of step, before compilation."""
-        from weft.models.arch.decoder import decoder_graph
-
-        return decoder_graph(self.config, self._avals, *self._shape(kind))
-
-    def program(self, kind: str, caps: Caps) -> Program:
-        """Returns one kind of step as a Program for `caps`: from weft's cache, or compiled."""
-        from weft.compile.programs import program_for
-
-        return program_for(self.what(kind), model_caps(caps), lambda: self.graph(kind))
-
-    def _compile(self, kind: str) -> Session:
-        return self._open(self.program(kind, self._device.caps))
-
-    def _open(self, program: Program) -> Session:
-        """Opens a Program over the shared weights and states. Raises OutOfMemoryError."""
-        from weft.program.session import Session
-
-        held = [b.nbytes for b in (*self._placed.values(), *self._state.values())]
-        free = self._device.free_memory()
-        given = given_weights(program, self._placed, self._weights)
-        try:
-            session = Session(
-                program, self._device, given, self._state, self.arena, reuse_outputs=True
-            )
-        except OutOfMemoryError as error:
-            from weft.models.run.fit import too_large
-
-            free += sum(held) if free else 0
-            needs = too_large(program, self.context, self.slots, free)
-            raise OutOfMemoryError(f"{needs}. {error}") from None
-        self._placed |= session.weights
-        self._state |= session.state
-        return session
-
-    def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
-        """Does Runner.step; a part of a model takes and returns that part's inputs and outputs."""
-        session = self.session(kind)
-        return session.run({name: rows[name] for name in session.input_names}, {"n": n})[0]
-
-
-def given_weights(
-    program: Program, placed: Mapping[str, Buffer], weights: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Returns the sources of the Program's weights: placed buffers, and the model's arrays."""
-    names = [b.name for b in program.buffers if b.role == "weight"]
-    there = {name: placed[name] for name in names if name in placed}
-    uses = Counter(source for n in names if n not in there for source in program.sources(n))
-    return joined(there, Lent(weights, uses))
-
-
-def weight_avals(weights: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """Returns role -> (shape, DType)."""
-    return {k: (v.shape, as_dtype(v.dtype)) for k, v in weights.items()}
-
-
-def model_caps(caps: Caps) -> Caps:
-    """Returns the caps that models are compiled for, without vendors' products, whose sums may be
-    cut differently for other numbers of rows. So a result does not depend on its batch."""
-    return caps.without("gemm_library")
+    def _write(self, name: str, pages: Sequence[int], value: np.ndarray) -> None:
+        self._state[name] = held = self._state[name].copy()  # a step's results are read-only
+        held[:, list(pages)] = value

@@ -4,8 +4,10 @@ order, and tokenizer. Running one compiles no graph."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +19,13 @@ from weft.core.dtypes import as_dtype
 from weft.core.errors import FileFormatError, UsageError
 from weft.host.records import from_data, to_data
 from weft.models.arch.config import DecoderConfig, EncoderConfig, Made, Pooling, TokenIds
-from weft.models.arch.inputs import states
+from weft.models.arch.inputs import columns, states
 from weft.models.run.base import Model
+from weft.models.run.compiled_runner import CompiledRunner, model_caps, step_sizes, weight_avals
 from weft.models.run.embedder import Encoder
 from weft.models.run.encoder_runner import Hidden
 from weft.models.run.model import Decoder
-from weft.models.run.runner import CompiledRunner, Runner, model_caps, weight_avals
+from weft.models.run.runner import PREFILL, ROWS, Runner, kind_of
 from weft.program import bundle
 from weft.program.bundle import Bundle
 from weft.program.program import Program
@@ -32,8 +35,6 @@ if TYPE_CHECKING:
     from weft.graph.ir import Graph
     from weft.models.text.tokenizer import Tokenizer
     from weft.program.device import Device
-
-STEPS = ("prefill", "decode", "score")
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -75,22 +76,14 @@ Parts = tuple[dict[str, Program], Mapping[str, np.ndarray], dict[str, Any]]
 
 
 def _decoder_parts(model: Decoder, caps: Caps) -> Parts:
-    made: dict[str, Program] = {}
-    weights: Mapping[str, np.ndarray] = {}
-    slots = 1
-    for sequences in sorted({1, model.max_batch}):
-        runner = model.runner(sequences)
-        if not isinstance(runner, CompiledRunner):
-            raise UsageError("the oracle compiles nothing; load the model on a device")
-        weights, slots = runner.weights, runner.slots
-        made |= {_step(kind, slots): _compiled(runner.graph(kind), caps) for kind in STEPS}
+    runner = model.runner(model.max_batch)
+    if not isinstance(runner, CompiledRunner):
+        raise UsageError("the oracle compiles nothing; load the model on a device")
+    kinds = [PREFILL, *map(kind_of, step_sizes(caps))]
+    made = {kind: _compiled(runner.graph(kind), caps) for kind in kinds}
     head = {"kind": "decoder", "config": to_data(model.config), "context": model.context}
-    head |= {"max_batch": model.max_batch, "slots": slots, "tokens": to_data(model.tokens)}
-    return made, weights, head
-
-
-def _step(kind: str, slots: int) -> str:
-    return kind if slots == 1 else f"{kind}-{slots}"
+    head |= {"slots": runner.slots, "pages": runner.pages, "tokens": to_data(model.tokens)}
+    return made, runner.weights, head
 
 
 def _compiled(graph: Graph, caps: Caps) -> Program:
@@ -119,8 +112,8 @@ class _Decoder:
 
     config: DecoderConfig
     context: int
-    max_batch: int
-    slots: int  # slots of the Programs for several sequences
+    slots: int
+    pages: int
     tokens: TokenIds
 
 
@@ -151,7 +144,7 @@ def _load_decoder(path: Path, read: Bundle, device: Device) -> Decoder:
     about = from_data(_Decoder, _given(read.head, _Decoder), str(path))
     c = about.config
     sizes = {"layers": c.layers, "context": about.context, "slots": about.slots}
-    sizes |= {"max_batch": about.max_batch}
+    sizes |= {"pages": about.pages, "table": about.slots * columns(about.context)}
     for what, n in sizes.items():
         if not 1 <= n <= 1 << 24 or (what == "layers" and n > 1 << 12):
             raise FileFormatError(f"{path}: {what} is {n}")
@@ -159,35 +152,38 @@ def _load_decoder(path: Path, read: Bundle, device: Device) -> Decoder:
     from weft.program.arena import Arena
 
     arena, placed = Arena(device), dict[str, Any]()
+    avals = {name: (w.shape, as_dtype(w.dtype)) for name, w in read.tensors.items()}
 
     def make(slots: int, pages: int) -> Runner:
-        if pages:
-            raise UsageError(f"{path} holds Programs for caches by slot; load the model's folder")
-        slots = 1 if slots == 1 else about.slots
-        avals = {name: (w.shape, as_dtype(w.dtype)) for name, w in read.tensors.items()}
         return SavedRunner(
-            c, read.tensors, avals, about.context, slots, device, arena, placed, read, path
-        )
+            read, path, c, read.tensors, avals, about.context, about.slots, about.pages, device,
+            arena, placed,
+        )  # fmt: skip
 
-    return SavedDecoder(
+    made = SavedDecoder(
         path, c, read.tensors, device, _tokenizer(path, read, c.vocab), make, about.context,
-        about.tokens, about.max_batch,
-    ).says(read.head)  # fmt: skip
+        about.tokens, about.slots,
+    )  # fmt: skip
+    made.pages, made.precision_said = about.pages, str(read.head.get("precision", ""))[:200]
+    return made
 
 
 class SavedDecoder(Decoder):
-    """A decoder from a file, with everything fixed at compile time."""
+    """A decoder from a file, with everything fixed at compile time, also the numbers of slots and
+    pages: whatever a runner is made for, it has the file's."""
 
-    _precision = ""
-
-    def says(self, head: Mapping[str, Any]) -> SavedDecoder:
-        """Applies the file's head and returns itself."""
-        self._precision = str(head.get("precision", ""))[:200]
-        return self
+    pages: int
+    precision_said: str
 
     @property
     def precision(self) -> str:
-        return self._precision
+        return self.precision_said
+
+    def runner(self, sequences: int = 1) -> Runner:
+        return super().runner(self.max_batch)
+
+    def pages_that_fit(self, slots: int, share: float = 0.9) -> int:
+        return self.pages
 
     def graphs(self) -> dict[str, Any]:
         return {}
@@ -199,33 +195,35 @@ class SavedDecoder(Decoder):
 class SavedRunner(CompiledRunner):
     """A runner of the Programs in a file."""
 
-    def __init__(self, *given: Any) -> None:
-        *common, self._read, self._path = given
-        super().__init__(*common)
+    scores = False
+
+    def __init__(self, read: Bundle, path: Path, *given: Any) -> None:
+        super().__init__(*given)
+        self._file, self._path = read, path
         self._programs: dict[str, Program] = {}
 
-    def room(self, kind: str) -> int:
-        program = self.program(kind, self._device.caps)
-        ids = next((b for b in program.buffers if b.role == "input" and b.name == "ids"), None)
-        if ids is None or len(ids.shape) != 1 or not ids.shape[0]:
-            raise FileFormatError(f"{self._path}: {kind} takes no row of ids")
-        return ids.shape[0]
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        found = [re.fullmatch(f"{ROWS}([1-9][0-9]{{0,3}})", name) for name in self._file.programs]
+        return 1, *sorted(int(match[1]) for match in found if match)
 
     def program(self, kind: str, caps: Caps) -> Program:
         if kind not in self._programs:
-            name = _step(kind, self.slots)
-            if name not in self._read.programs:
-                raise FileFormatError(f"{self._path}: no Program {name!r} in it")
-            self._programs[kind] = self._checked(name)
+            if kind not in self._file.programs:
+                raise FileFormatError(f"{self._path}: no Program {kind!r} in it")
+            self._programs[kind] = self._checked(kind)
         return self._programs[kind]
 
     def _checked(self, name: str) -> Program:
-        """Returns a Program of the file, after checking that its states and outputs match the
+        """Returns a Program of the file, after checking that its rows, states and outputs match the
         config."""
         from weft.compile.programs import program_from
 
-        program = program_from(self._read.programs[name])
-        wanted = states(self.config, self.slots, self.context)
+        program = program_from(self._file.programs[name])
+        ids = next((b for b in program.buffers if b.role == "input" and b.name == "ids"), None)
+        if ids is None or ids.shape != (self.room(name),):
+            raise FileFormatError(f"{self._path}: {name} takes no {self.room(name)} ids")
+        wanted = states(self.config, self.slots, self.context, self.pages)
         kept = {b.name: (b.shape, b.dtype) for b in program.buffers if b.role == "state"}
         gives = [program.buffers[i].shape for i in program.outputs]
         if kept != wanted or len(gives) != 1 or gives[0][1:] != (self.config.vocab,):

@@ -36,9 +36,16 @@ from weft.templates.registry import claims, template
 @claims("cached_attention_parts", kind="cached_attention")
 def claim_parts(node: Node, caps: Caps) -> bool:
     """True on every GPU: one group per row and key/value head would leave most of it idle."""
-    buffers = len(node.inputs) + 3  # its two results, and the runtime scalars
+    buffers = len({id(_bound(x)) for x in node.inputs}) + 3  # two results, the runtime scalars
     fits = buffers <= caps.max_bindings
     return not caps.is_cpu and node.attrs["params"]["part"] == KEY_SPAN and fits
+
+
+def _bound(node: Node) -> Node:
+    """The node whose buffer a kernel binds to read `node`."""
+    while node.op in ("slice", "reshape"):
+        node = node.inputs[0]
+    return node
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
@@ -74,8 +81,8 @@ def build_whole(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 @template("cached_attention")
 def build_cached(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group around one `cached_attention` call, a part of one, or the merge of
-    parts: q[N,H,D], caches [S,G,L,D] (or in pages), slot[N], pos[N], operands read in place as
-    strided views.
+    parts: q[N,H,D], caches [S,G,L,D] or in pages [G,P,PAGE,D], slot[N], pos[N], operands read in
+    place as strided views.
 
     Raises CompileError where an operand is not a strided view of an input.
     """

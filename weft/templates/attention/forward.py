@@ -253,13 +253,13 @@ class Call:
         def of_page(key: Expr) -> Reader:
             key = self.b.let(key, "key")
             with em.scope():
-                page = self._rows(i, (page_of(em, self.node, table, at, key), kv))
+                page = self._rows(i, (kv, page_of(em, self.node, table, at, key)))
             return page.row(self.b, -(key // PAGE * PAGE))
 
         return of_page
 
     def _rows(self, i: int, lead: tuple[Affine, ...]) -> Reader:
-        """Keys or values of one slot, or page, and key/value head."""
+        """Keys or values of one slot and key/value head, or of one head and page."""
         view = self.views[i]
         reader = self._reader(view, lead, view.strides[2])
         if (by := self.scales) is None:

@@ -28,7 +28,7 @@ def position_of(em: Emitter, node: Node, row: Affine) -> Expr:
 def page_of(em: Emitter, node: Node, table: Node, slot: Affine, key: Expr) -> Affine:
     """The page that holds the position `key` (bound) of a slot of `cached_attention`, one that
     exists."""
-    b, pages = em.b, node.inputs[1].shape[0]
+    b, pages = em.b, node.inputs[1].shape[1]
     found = em.value(table, (slot, em.axis(key // PAGE, table.shape[1])))
     return em.axis(b.let(minimum(maximum(found, 0), pages - 1), "page"), pages)
 

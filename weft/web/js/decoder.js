@@ -6,12 +6,15 @@ import { WeftError } from "./program.js";
 export class Decoder {
   /**
    * @param {import("./session.js").Sessions} sessions
-   * @param {{vocab: number, context: number, kv_heads: number[],
+   * @param {{vocab: number, context: number, page: number, kv_heads: number[],
    *   rows: Record<string, number>}} model
    */
   constructor(sessions, model) {
     this.sessions = sessions;
     this.model = model;
+    const pages = Math.ceil(model.context / model.page);
+    /** the one sequence's pages, in order */
+    this.table = Int32Array.from({ length: pages }, (_, n) => n);
   }
 
   /**
@@ -36,18 +39,22 @@ export class Decoder {
    * @param {AbortSignal} [signal]
    */
   async step(kind, ids, start, signal) {
-    const { kv_heads: counts, context, rows, vocab } = this.model;
+    const { kv_heads: counts, page, rows, vocab } = this.model;
     const size = rows[kind];
     const padded = (/** @type {(n: number) => number} */ of) =>
       Int32Array.from({ length: size }, (_, n) => (n < ids.length ? of(n) : 0));
     /** @type {Record<string, Int32Array<ArrayBuffer>>} */
     const inputs = {
-      ids: padded((n) => ids[n]), slot: padded(() => 0), place: padded((n) => start + n),
+      ids: padded((n) => ids[n]), table: this.table,
+      // of each row its slot, the first, and its position
+      where: new Int32Array(2 * size).map((_, n) =>
+        (n % 2 && n < 2 * ids.length ? start + (n - 1) / 2 : 0)),
     };
+    const positions = this.table.length * page; // of each head, one head after the other
     for (const heads of counts) {
       const at = (inputs[`at.${heads}`] = new Int32Array(size * heads).fill(-1));
       for (let row = 0; row < ids.length * heads; row++) {
-        at[row] = (row % heads) * context + start + Math.floor(row / heads);
+        at[row] = (row % heads) * positions + start + Math.floor(row / heads);
       }
     }
     if (kind === "prefill") inputs.last = Int32Array.of(ids.length - 1);

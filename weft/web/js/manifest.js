@@ -2,7 +2,7 @@
 
 import { ITEM, WeftError, isText, soundly, whole } from "./program.js";
 
-const FORMAT = 2;
+const FORMAT = 3;
 const FILE = 2 ** 28; // bytes of the largest file: a page keeps one or two in memory
 const FILES = 2 ** 12;
 const ROWS = 2 ** 16;
@@ -62,7 +62,7 @@ function needText({ around, limit }) {
 function needDecoder(m, text, kinds) {
   needText(text);
   need(kinds.every((kind) => /^\w+$/.test(kind)), "what it trains");
-  const counts = [m.vocab, m.context, ...m.kv_heads, ...Object.values(m.rows)];
+  const counts = [m.vocab, m.context, m.page, ...m.kv_heads, ...Object.values(m.rows)];
   need(counts.every((n) => whole(n) && n > 0 && n <= 2 ** 24), "a number of the model");
   need(Object.values(m.rows).every((n) => n <= ROWS)
     && m.kv_heads.every((/** @type {number} */ n) => n <= ROWS / 16), "its rows");
