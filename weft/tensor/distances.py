@@ -73,8 +73,8 @@ def pairwise_distance(
     [5.0]
     """
     wide = dt.compute_dtype(dt.promote(x1.dtype, x2.dtype))
-    apart = x1.cast(wide) - x2.cast(wide) + eps
-    return vector_norm(apart, p, -1, keepdims).cast(dt.promote(x1.dtype, x2.dtype))
+    apart = x1.cast(wide) - x2.cast(wide)
+    return vector_norm(apart + eps if eps else apart, p, -1, keepdims).cast(dt.promote(x1.dtype, x2.dtype))
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0) -> Tensor:
