@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.importers.aten.counting import cdist, pdist
+from weft.functional import cdist, pdist
 
 torch = pytest.importorskip("torch")
 POINTS = np.array([[-40000.0, 300.0, 400.0], [10000.0, -300.0, 0.0], [-40000.0, 300.0, 400.0]])
