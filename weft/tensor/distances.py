@@ -74,7 +74,9 @@ def pairwise_distance(
     """
     wide = dt.compute_dtype(dt.promote(x1.dtype, x2.dtype))
     apart = x1.cast(wide) - x2.cast(wide)
-    return vector_norm(apart + eps if eps else apart, p, -1, keepdims).cast(dt.promote(x1.dtype, x2.dtype))
+    return vector_norm(apart + eps if eps else apart, p, -1, keepdims).cast(
+        dt.promote(x1.dtype, x2.dtype)
+    )
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0) -> Tensor:
