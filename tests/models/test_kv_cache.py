@@ -127,7 +127,7 @@ def test_a_cache_is_an_option(tmp_path: Path) -> None:
     assert sizes == {"f32": 256, "f16": 128, "bf16": 128, "int8": 64 + 16}  # of 1 layer, 2 heads
     plain = weft.load(folder, device="oracle", dtype="float16")
     assert plain.config.kv_dtype.name == "float16"
-    with pytest.raises(UsageError, match="f32, f16"):
+    with pytest.raises(UsageError, match="float32, float16"):
         weft.load(folder, device="oracle", cache="q4")
     bert = {k: v for k, v in CONFIG.items() if "key_value" not in k and k != "head_dim"}
     encoder = random_folder(tmp_path / "bert", bert | {"model_type": "bert", "type_vocab_size": 2})

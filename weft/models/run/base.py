@@ -122,7 +122,7 @@ class Model:
                 )
         return ModelError(
             f"{self.folder}: {what} not finite though every weight is; a value overflowed "
-            "its dtype: load with dtype='float32' (and cache='f32')"
+            "its dtype: load with dtype='float32' (and cache='float32')"
         )
 
     def _name(self, role: str) -> str:

@@ -46,8 +46,9 @@ def load(
     `device`: see `weft.backends.registry.get`; "oracle" computes with NumPy. `dtype`: None keeps
     the checkpoint's (packed weights stay packed); "float32", "float16" or "bfloat16" converts the
     weights. `context`: positions of the KV cache per sequence (default: the model's, at most 4096).
-    `max_batch`: sequences that generate at once. `cache`: the dtype of keys and values, "f32",
-    "f16", "bf16" or "int8" (default: the weights' dtype; docs/evaluation.md has the losses).
+    `max_batch`: sequences that generate at once. `cache`: the dtype of keys and values,
+    "float32", "float16", "bfloat16" or "int8" (default: the weights'; docs/evaluation.md has the
+    losses).
 
     `act_dtype`: the dtype that inputs of linear layers are rounded to where the weights have that
     dtype. The default is bfloat16 for bfloat16 weights (as the checkpoint's own framework computes;

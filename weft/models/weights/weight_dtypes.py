@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -81,17 +82,17 @@ def wanted(dtype: Wanted) -> DType | None:
     return target
 
 
-CACHES = {"f32": float32, "f16": float16, "bf16": bfloat16, "int8": int8}
+CACHES = (float32, float16, bfloat16, int8)
 
 
 def wanted_cache(cache: Wanted) -> DType | None:
     """Returns the requested dtype of keys and values, if any. Raises UsageError for others."""
     if cache is None:
         return None
-    for short, dtype in CACHES.items():
-        if cache in (short, dtype.name, dtype):
-            return dtype
-    raise UsageError(f"cache is {cache!r}; expected one of {', '.join(CACHES)}")
+    with suppress(DTypeError):
+        if (found := as_dtype(cache)) in CACHES:
+            return found
+    raise UsageError(f"cache is {cache!r}; expected one of {', '.join(d.name for d in CACHES)}")
 
 
 def _act_dtype(wanted: Wanted, weights: Mapping[str, np.ndarray], forms: Forms) -> DType:
