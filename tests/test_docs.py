@@ -13,7 +13,7 @@ from weft.core.tolerance import TABLE
 from weft.importers.aten import listed
 from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS
-from weft.models.weights.gguf_config import FAMILIES
+from weft.models.arch.family_gguf import architectures
 from weft.training.settings import read_settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,7 +68,7 @@ def test_families_lists_them_all() -> None:
 def test_quantization_lists_what_is_read_of_gguf() -> None:
     page = (ROOT / "docs" / "quantization.md").read_text(encoding="utf-8")
     row = next(line for line in page.splitlines() if line.startswith("| architectures"))
-    assert set(re.findall(r"`([\w-]+)`", row)) == {*FAMILIES}
+    assert set(re.findall(r"`([\w-]+)`", row)) == {*architectures()}
 
 
 def test_torch_lists_every_operator() -> None:

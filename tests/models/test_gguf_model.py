@@ -21,11 +21,11 @@ from weft.core.errors import FileFormatError, ModelError, UsageError
 from weft.hub.box import box_folder
 from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import load
+from weft.models.arch.family_gguf import GGUF, architectures
 from weft.models.arch.inputs import with_tables
 from weft.models.arch.matrices import outlines, owner as owner_of
 from weft.models.run.compiled_runner import CompiledRunner, weight_avals
 from weft.models.run.runner import EagerRunner
-from weft.models.weights.gguf_config import FAMILIES
 from weft.program.arena import Arena
 
 IDS = np.random.default_rng(0).integers(0, VOCAB, 40)
@@ -280,9 +280,9 @@ def test_metadata_that_do_not_fit(llama: Path, tmp_path: Path, keys: Any, said: 
 
 def test_the_list_of_what_is_supported_is_whole(llama: Path, tmp_path: Path) -> None:
     file = write_gguf(llama, tmp_path / "m.gguf", keys={"general.architecture": "rwkv7"})
-    with pytest.raises(ModelError, match=", ".join(FAMILIES)):
+    with pytest.raises(ModelError, match=", ".join(architectures())):
         load(file, device="oracle")
-    assert {arch_of({"model_type": name}) for name in FAMILIES} == set(FAMILIES)
+    assert {arch_of({"model_type": name}) for name in GGUF} == set(architectures())
 
 
 def edited(name: str, value: np.ndarray | None) -> Any:

@@ -70,27 +70,37 @@ _REQUIRED: Any = object()
 class Fields:
     """Typed, bounded access to a JSON object. Every getter raises ModelError naming the file, the
     field, what it holds and what was expected. A field that is absent or null takes the default,
-    or is an error where there is none."""
+    or is an error where there is none. `called` maps the path of a field to its name in messages,
+    if the fields were made from those of another format."""
 
-    def __init__(self, data: Mapping[str, Any], where: str) -> None:
+    def __init__(self, data: Mapping[str, Any], where: str, called: Mapping[str, str] = {}) -> None:
         self.data = data
         self.where = where
+        self._called = called
+
+    def name(self, field: str) -> str:
+        """The name of a field in messages."""
+        return self._called.get(field, field)
+
+    def having(self, data: Mapping[str, Any]) -> Fields:
+        """Other fields from the same place."""
+        return Fields(data, self.where, self._called)
 
     def over(self, more: Mapping[str, Any]) -> Fields:
         """The same with some fields replaced."""
-        return Fields({**self.data, **more}, self.where)
+        return self.having({**self.data, **more})
 
     def _get(self, name: str, default: Any, expected: str) -> tuple[Any, bool]:
         value = self.data.get(name)
         if value is not None:
             return value, True
         if default is _REQUIRED:
-            raise ModelError(f"{self.where}: {name} is missing; expected {expected}")
+            raise ModelError(f"{self.where}: {self.name(name)} is missing; expected {expected}")
         return default, False
 
     def _bad(self, name: str, value: object, expected: str) -> ModelError:
         said = shown(repr(value) if isinstance(value, str) else value)
-        return ModelError(f"{self.where}: {name} is {said}; expected {expected}")
+        return ModelError(f"{self.where}: {self.name(name)} is {said}; expected {expected}")
 
     def integer(self, name: str, lo: int, hi: int, default: Any = _REQUIRED) -> Any:
         """An integer in [lo, hi], or `default`."""
@@ -171,7 +181,10 @@ class Fields:
             return None
         if not isinstance(value, dict):
             raise self._bad(name, value, "an object")
-        return Fields(value, f"{self.where}: {name}")
+        at = f"{name}."
+        inner = {k.removeprefix(at): v for k, v in self._called.items() if k.startswith(at)}
+        where = self.where if self._called else f"{self.where}: {name}"
+        return Fields(value, where, {**self._called, **inner})
 
 
 def read_config(

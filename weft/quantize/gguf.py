@@ -1,8 +1,8 @@
 """Writes a quantised decoder as a GGUF file: the metadata, names and values that llama.cpp expects.
 
-This is the reverse of models/gguf and is checked against it: `read_config` must turn the metadata
-back into the same config. Rows of queries and keys go into interleaved rope order where the
-architecture uses it, and Gemma's norms get 1 added.
+This is the reverse of `models.weights.gguf` by the same table (`family_gguf`), and is checked
+against it: `read_config` must turn the metadata back into the same config. Rows of queries and keys
+go into interleaved rope order where the architecture uses it, and Gemma's norms get 1 added.
 """
 
 from __future__ import annotations
@@ -24,18 +24,13 @@ from weft.importers.gguf import open_gguf
 from weft.importers.gguf_write import Tensor, write_gguf
 from weft.importers.packed.gguf_out import KINDS, blocks_of
 from weft.models.arch.config import DecoderConfig, Kind, Rope
+from weft.models.arch.family_gguf import GGUF, SCALING, keys_of
 from weft.models.arch.rope import inverse_frequencies
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.gguf import tensor_name
-from weft.models.weights.gguf_config import TURNED, read_config
+from weft.models.weights.gguf_config import read_config
 from weft.models.weights.gguf_source import ROPE_DIVISORS, ROPE_FACTORS
 
-_ARCH = {  # families that weft writes, with llama.cpp's names for them
-    "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "ministral3": "mistral3",
-    "qwen2": "qwen2", "qwen3": "qwen3", "gemma2": "gemma2", "gemma3_text": "gemma3",
-    "lfm2": "lfm2", "phi3": "phi3", "smollm3": "smollm3", "granite": "granite",
-    "olmo2": "olmo2", "olmo3": "olmo2",
-}  # fmt: skip
 _PLAIN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _OTHERWISE = ("family", "transposed", "windows", "layer_rope", "ropes", "mixers", "feed_forwards")
 
@@ -43,9 +38,10 @@ _OTHERWISE = ("family", "transposed", "windows", "layer_rope", "ropes", "mixers"
 def architecture(c: DecoderConfig) -> str:
     """Returns llama.cpp's name for the family. Raises UsageError for a family that weft does not
     write."""
-    if c.family not in _ARCH:
-        raise UsageError(f"weft writes no GGUF of {c.family}; it writes {', '.join(_ARCH)}")
-    return _ARCH[c.family]
+    written = {kind: row.arch for kind, row in GGUF.items() if row.written}
+    if c.family not in written:
+        raise UsageError(f"weft writes no GGUF of {c.family}; it writes {', '.join(written)}")
+    return written[c.family]
 
 
 def kind_of(form: Form) -> str:
@@ -60,7 +56,7 @@ def check_said(c: DecoderConfig) -> None:
     """Raises UsageError if a GGUF file cannot express the config. Writes and reads back a header
     with tensors of one number each."""
     one = Tensor("F32", (1,), partial(np.zeros, 1, np.float32))
-    names = (tensor_name(role, architecture(c)) for role in decoder_layout(c).weights)
+    names = (tensor_name(role, c.family) for role in decoder_layout(c).weights)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "header.gguf"
         write_gguf(path, metadata(c, ""), _extra(c) | dict.fromkeys(names, one))
@@ -104,72 +100,43 @@ def _unsaid(c: DecoderConfig, what: str, given: Any, read: Any) -> UsageError:
 
 def metadata(c: DecoderConfig, name: str) -> dict[str, Any]:
     """Returns the metadata of a decoder, without its tokenizer's."""
-    arch = architecture(c)
-    sizes = {
-        "context_length": c.max_positions, "embedding_length": c.hidden, "block_count": c.layers,
-        "feed_forward_length": c.ffn, "attention.head_count": c.heads,
-        "attention.head_count_kv": c.kv_heads, "vocab_size": c.vocab,
-    }  # fmt: skip
-    numbers: dict[str, float] = {}
-    if c.norm == "layer":
-        numbers["attention.layer_norm_epsilon"] = c.norm_eps
-    else:
-        numbers["attention.layer_norm_rms_epsilon"] = c.norm_eps
+    arch, row = architecture(c), GGUF[c.family]
+    rope = c.ropes[0] if c.ropes else Rope()
+    others = {key for keys in SCALING.values() for key in keys} - {*SCALING[rope.scaling]}
+    values = {key.name: _value(c, key.config) for key in keys_of(c.family) if key.config}
+    values = {name: value for name, value in values.items() if value and name not in others}
     if c.ropes:
-        sizes |= dict.fromkeys(("attention.key_length", "attention.value_length"), c.head_dim)
-        sizes["rope.dimension_count"] = c.ropes[0].rotary or c.head_dim
-        numbers["rope.freq_base"] = c.ropes[0].theta
-    if c.scale != c.head_dim**-0.5 or arch == "granite":
-        numbers["attention.scale"] = c.scale
-    if arch == "granite":
-        numbers |= {"embedding_scale": c.embed_scale, "residual_scale": c.residual_scale}
-        numbers["logit_scale"] = c.logit_divisor
+        values["attention.value_length"] = c.head_dim
+        values["rope.dimension_count"] = rope.rotary or c.head_dim
+    if c.scale != c.head_dim**-0.5:
+        values["attention.scale"] = c.scale
     if c.query_growth:
-        numbers["attention.temperature_scale"] = c.query_growth
-        sizes["rope.scaling.original_context_length"] = c.ropes[0].original
-    if c.conv_taps:
-        sizes["shortconv.l_cache"] = c.conv_taps
+        values["rope.scaling.original_context_length"] = rope.original
+    if rope.scaling == "yarn" and rope.factor > 1:
+        grown = 0.1 * math.log(rope.factor)
+        under = ((grown + 1) / rope.magnitude - 1) / grown
+        if under > 1e-6:
+            values["rope.scaling.yarn_log_multiplier"] = under
+    if row.other:
+        of = [c.kv_heads * (c.mixer(i) == "attention") for i in range(c.layers)]
+        values["attention.head_count_kv"] = np.array(of, np.uint32)
     found: dict[str, Any] = {"general.architecture": arch, "general.name": name}
     found["general.quantization_version"] = np.uint32(2)
-    own: dict[str, Any] = {k: np.uint32(v) for k, v in sizes.items()}
-    own |= {k: np.float32(v) for k, v in numbers.items()}
-    if c.conv_taps:  # layers without attention have no key heads
-        of = [c.kv_heads * (c.mixer(i) == "attention") for i in range(c.layers)]
-        own["attention.head_count_kv"] = np.array(of, np.uint32)
-    own |= _rope(c) | _windows(c)
-    if c.attn_softcap:
-        own["attn_logit_softcapping"] = np.float32(c.attn_softcap)
-    if c.logit_softcap:
-        own["final_logit_softcapping"] = np.float32(c.logit_softcap)
+    typed: dict[type, Any] = {int: np.uint32, float: np.float32}
+    own = {k: typed.get(type(v), lambda v: v)(v) for k, v in (values | _windows(c)).items()}
     return {**found, **{f"{arch}.{k}": v for k, v in own.items()}}
 
 
-def _rope(c: DecoderConfig) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if len(c.ropes) > 1:
-        found["rope.freq_base_swa"] = np.float32(c.ropes[1].theta)
-    rope = c.ropes[0] if c.ropes else Rope()
-    if rope.scaling in ("linear", "yarn"):
-        found["rope.scaling.type"] = str(rope.scaling)
-        found["rope.scaling.factor"] = np.float32(rope.factor)
-    if rope.scaling == "yarn":
-        found["rope.scaling.original_context_length"] = np.uint32(rope.original)
-        found["rope.scaling.yarn_beta_slow"] = np.float32(rope.low_factor)
-        found["rope.scaling.yarn_beta_fast"] = np.float32(rope.high_factor)
-        grown = 0.1 * math.log(rope.factor) if rope.factor > 1 else 0.0
-        under = ((grown + 1) / rope.magnitude - 1) / grown if grown else 0.0
-        if under > 1e-6:
-            found["rope.scaling.yarn_log_multiplier"] = np.float32(under)
-    if rope.scaling == "longrope":
-        found["rope.scaling.original_context_length"] = np.uint32(rope.original)
-        found["rope.scaling.attn_factor"] = np.float32(rope.magnitude)
-    return found
+def _value(c: Any, path: str) -> Any:
+    for part in path.split("."):
+        c = c[int(part)] if part.isdigit() else getattr(c, part)
+    return c
 
 
 def _windows(c: DecoderConfig) -> dict[str, Any]:
     if not any(c.windows):
         return {}
-    found: dict[str, Any] = {"attention.sliding_window": np.uint32(max(c.windows))}
+    found: dict[str, Any] = {"attention.sliding_window": max(c.windows)}
     if not all(c.windows):
         found["attention.sliding_window_pattern"] = np.array([w > 0 for w in c.windows])
     return found
@@ -180,8 +147,8 @@ def _windows(c: DecoderConfig) -> dict[str, Any]:
 
 def tensors(c: DecoderConfig, weights: Mapping[str, np.ndarray | Packed]) -> dict[str, Tensor]:
     """Returns the tensors of a file by llama.cpp's names."""
-    arch, layout = architecture(c), decoder_layout(c).weights
-    made = {tensor_name(r, arch): _tensor(c, r, layout[r].kind, v) for r, v in weights.items()}
+    layout = decoder_layout(c).weights
+    made = {tensor_name(r, c.family): _tensor(c, r, layout[r].kind, v) for r, v in weights.items()}
     return _extra(c) | made
 
 
@@ -200,7 +167,7 @@ def _extra(c: DecoderConfig) -> dict[str, Tensor]:
 
 def _tensor(c: DecoderConfig, role: str, kind: Kind, value: np.ndarray | Packed) -> Tensor:
     part = role.split(".")[1] if "." in role else ""
-    heads = {"q": c.heads, "k": c.kv_heads}.get(part, 0) if architecture(c) in TURNED else 0
+    heads = {"q": c.heads, "k": c.kv_heads}.get(part, 0) if GGUF[c.family].turned else 0
     if isinstance(value, Packed):
         return Tensor(kind_of(value.form), value.shape, partial(_blocks, value, heads))
     if value.ndim == 3:  # taps of a depthwise convolution: one channel each

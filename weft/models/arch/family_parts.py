@@ -36,7 +36,9 @@ def refuse(c: Fields, name: str, value: object, why: str) -> None:
     """Raises ModelError if field `name` is set to something other than `value`."""
     given = c.data.get(name)
     if given is not None and given != value:
-        raise ModelError(f"{c.where}: {name} is {str(given)[:60]!r}: {why} is not supported")
+        raise ModelError(
+            f"{c.where}: {c.name(name)} is {str(given)[:60]!r}: {why} is not supported"
+        )
 
 
 def windows_of(c: Fields, layers: int, window: int, sliding: Callable[[int], bool]) -> Any:
@@ -114,8 +116,9 @@ def layers_of(c: Fields, made: DecoderConfig, windows: tuple[int, ...]) -> tuple
         size = own.integer("head_dim", 2, MAX_HEAD_DIM, made.head_dim)
         kv = own.integer("num_key_value_heads", 1, MAX_HEADS, made.kv_heads)
         checked_heads(c.where, made.hidden, made.heads, kv, size)
-        ffn = made.ffn if i < first else wide
-        out.append(Layer(size, kv, ffn, "qk" if same and not window else "qkv"))
+        ffn = own.integer("intermediate_size", 1, MAX_FFN, made.ffn if i < first else wide)
+        keys_only = own.flag("attention_k_eq_v", same) and not window
+        out.append(Layer(size, kv, ffn, "qk" if keys_only else "qkv"))
     return sharing(c.where, out, windows, first)
 
 

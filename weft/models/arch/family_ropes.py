@@ -50,8 +50,8 @@ def said_of(c: Fields) -> Fields:
     given = next((section for section in both if section is not None and section.data), None)
     beside = {k: c.data[k] for k in _BESIDE if c.data.get(k) is not None}
     if given is None:
-        return Fields(beside, c.where)
-    return Fields({**beside, **given.data}, given.where)
+        return c.having(beside)
+    return given.having({**beside, **given.data})
 
 
 def two_ropes(
@@ -68,7 +68,7 @@ def two_ropes(
         own = both.section(kind) or Fields({}, f"{both.where}: {kind}")
         scaling = c.section("rope_scaling") if kind == kinds[0] else None
         more = {} if scaling is None else scaling.data
-        said = Fields({"rope_theta": theta, **own.data, **more}, own.where)
+        said = own.having({"rope_theta": theta, **own.data, **more})
         top = both if "truncate" in both.data else None  # transformers looks for it there
         ropes.append(_rope(c, said, size, None, False, {}, (), top))
     if sizes[0] != sizes[1]:
@@ -100,7 +100,7 @@ def _rope(
     longest = c.integer("max_position_embeddings", 1, MAX_POSITIONS, 2048)
     original = outer or said.integer(_ORIGINAL, 1, MAX_POSITIONS, longest)
     if top is not None:
-        said = Fields({**said.data, "truncate": top.data["truncate"]}, said.where)
+        said = said.over({"truncate": top.data["truncate"]})
     theta = said.number("rope_theta", 1.0, 1e12, 1e4)
     made = replace(make(said, theta, longest, original), rotary=0 if size == head_dim else size)
     return checked_divisors(said.where, made, size // 2)
@@ -133,7 +133,9 @@ def _yarn(said: Fields, theta: float, longest: int, original: int) -> Rope:
     """Reads YaRN (Peng et al., arXiv:2309.00071); its magnitude may be computed for another depth
     (DeepSeek's mscale)."""
     if theta <= 1:
-        raise ModelError(f"{said.where}: YaRN needs a rope_theta above 1, got {theta:g}")
+        raise ModelError(
+            f"{said.where}: YaRN needs a {said.name('rope_theta')} above 1, got {theta:g}"
+        )
     factor = said.number("factor", 1.0, 1e6, None) or max(1.0, longest / original)
     fast = said.number("beta_fast", 0.0, 1e6, None) or 32.0
     slow = said.number("beta_slow", 0.0, 1e6, None) or 1.0

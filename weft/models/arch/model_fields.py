@@ -71,7 +71,7 @@ def seen(raw: Fields, kind: str, table: Table, also: Mapping[str, str] = {}) -> 
             given[name] = data[alias]
     if given.get("rope_parameters", 0) is None:  # transformers uses its default then
         del given["rope_parameters"]
-    return Fields({**table, **given}, raw.where)
+    return raw.having({**table, **given})
 
 
 def refuse_changes(raw: Fields, table: Mapping[str, Any]) -> None:

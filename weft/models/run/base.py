@@ -130,7 +130,7 @@ class Model:
         from weft.models.weights import gguf, names
 
         if self.folder.is_file():
-            return gguf.tensor_name(role)
+            return gguf.tensor_name(role, self.config.family)
         if isinstance(self.config, DecoderConfig):
             return names.decoder_layout(self.config).weights[role].name
         return names.encoder_layout(self.config).weights[role].name

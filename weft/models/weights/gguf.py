@@ -23,10 +23,11 @@ from weft.importers.gguf import Gguf, GgufTensor, open_gguf
 from weft.importers.gguf_blocks import bad_block, dequantize
 from weft.importers.packed.gguf import FORMS, packed_of
 from weft.models.arch.config import DecoderConfig, Made, TokenIds
+from weft.models.arch.family_gguf import GGUF, MORE_TOKENS
 from weft.models.text.gguf_tokenizer import read_tokenizer, token_ids
 from weft.models.weights.decoder_names import decoder_layout
-from weft.models.weights.gguf_config import TURNED, read_config
-from weft.models.weights.gguf_source import MORE_TOKENS, ROPE_DIVISORS, ROPE_FACTORS
+from weft.models.weights.gguf_config import read_config
+from weft.models.weights.gguf_source import ROPE_DIVISORS, ROPE_FACTORS
 
 _TOP = {
     "embed": "token_embd.weight",
@@ -56,17 +57,9 @@ _LAYER = {
     "shared_by": "ffn_gate_inp_shexp", "shared_gate": "ffn_gate_shexp",
     "shared_up": "ffn_up_shexp", "shared_down": "ffn_down_shexp",
 }  # fmt: skip
-_DELTA = {
-    "ffn_norm": "post_attention_norm", "shortconv.conv": "ssm_conv1d",
-    "ssm_a.weight": "ssm_a", "ssm_dt.weight": "ssm_dt.bias",
-}  # fmt: skip
 _WHOLE = {  # names that end in neither weight nor bias
     "scalar": "layer_output_scale.weight", "router_norm": "ffn_gate_inp.scale",
     "exps_scale": "ffn_down_exps.scale",
-}  # fmt: skip
-_OWN = {  # architecture -> its own names
-    "gpt-oss": {"ffn_norm": "post_attention_norm"}, "lfm2": {"output_norm": "token_embd_norm"},
-    **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), _DELTA),
 }  # fmt: skip
 _PLAIN = {"F32": float32, "F16": float16, "BF16": bfloat16}
 _NO_WEIGHTS = ("F64", "I8", "I16", "I32", "I64", "Q8_K")
@@ -98,8 +91,8 @@ def read(path: Path) -> GgufModel:
     return GgufModel(gguf, read_config(gguf), token_ids(gguf))
 
 
-def tensor_name(role: str, arch: str = "") -> str:
-    """Returns the name of a weight in files of an architecture."""
+def tensor_name(role: str, family: str) -> str:
+    """Returns the name of a weight in files of a family."""
     if role in _TOP:
         name = _TOP[role]
     else:
@@ -107,7 +100,7 @@ def tensor_name(role: str, arch: str = "") -> str:
         part, _, which = part.partition(".")
         name = _WHOLE.get(part) or f"{_LAYER[part]}.{'bias' if which == 'b' else 'weight'}"
         name = f"blk.{layer}.{name}"
-    for usual, own in _OWN.get(arch, {}).items():
+    for usual, own in GGUF[family].names.items():
         name = name.replace(usual, own)
     return name
 
@@ -117,7 +110,7 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
     for a missing or unknown tensor."""
     arch = gguf.metadata["general.architecture"]
     layout = decoder_layout(config)
-    known = {tensor_name(role, arch) for role in (*layout.weights, *layout.spare)}
+    known = {tensor_name(role, config.family) for role in (*layout.weights, *layout.spare)}
     more = gguf.metadata.get(f"{arch}.{MORE_TOKENS}")
     beyond = tuple(f"blk.{config.layers + i}." for i in range(more or 0))
     for name in gguf.tensors:
@@ -131,7 +124,7 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
             )
     out = {}
     for role, spec in layout.weights.items():
-        name = tensor_name(role, arch)
+        name = tensor_name(role, config.family)
         if name not in gguf.tensors:
             held = ", ".join(list(gguf.tensors)[:3])
             raise ModelError(
@@ -165,7 +158,7 @@ class _Weights(Mapping[str, np.ndarray | Packed]):
         self._config, self._dtype = config, dtype
         self._specs = decoder_layout(config).weights
         self._where = str(gguf.path)
-        self._turned = gguf.metadata["general.architecture"] in TURNED
+        self._turned = GGUF[config.family].turned
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)

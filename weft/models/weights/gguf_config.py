@@ -1,11 +1,13 @@
-"""Decoder families as llama.cpp writes them: turns a GGUF file's metadata into a DecoderConfig.
+"""The config of a GGUF file's decoder: its metadata become the fields of config.json by the table
+`family_gguf`, then the family's own function reads these.
 
-Facts missing from the metadata follow from the tensors: biases, a separate head. Facts in neither
-(an activation, the sliding layers) are fixed for the family, as in llama.cpp.
+Facts missing from the metadata follow from the tensors: biases, a separate head, divisors of ropes.
 """
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,34 +15,30 @@ from typing import Any
 from weft.core.errors import ModelError
 from weft.core.notices import say_unknown
 from weft.importers.gguf import Gguf
-from weft.models.arch.config import DecoderConfig, Delta, Layer, Rope
+from weft.importers.hf_config import Fields
+from weft.models.arch.config import DecoderConfig
+from weft.models.arch.families import DECODERS
+from weft.models.arch.family_fields import DECODER_FIELDS
+from weft.models.arch.family_gguf import (
+    GGUF,
+    MORE_TOKENS,
+    SCALING,
+    architectures,
+    families_of,
+    keys_of,
+)
 from weft.models.arch.family_parts import (
-    MAX_EXPERTS,
     MAX_FFN,
     MAX_HEAD_DIM,
     MAX_HEADS,
     MAX_HIDDEN,
     MAX_LAYERS,
-    checked_heads,
-    sharing,
+    MAX_POSITIONS,
 )
-from weft.models.weights.gguf_source import (
-    MORE_TOKENS,
-    ROPE_FACTORS,
-    Source,
-    base,
-    divisors_of,
-    eps_of,
-    original_of,
-    rms,
-    rope_of,
-    windows_of,
-)
+from weft.models.weights.gguf_source import ROPE_DIVISORS, ROPE_FACTORS, Source
 
-# Architectures with rows of queries and keys in interleaved rope order.
-TURNED = ("llama", "smollm3", "mistral3", "granite")
-# Keys that can change the computation, and the value that means "not used".
-_PLAIN: dict[str, Any] = {
+# Keys that can change the computation, and the value that means "not used"; a family may read them.
+_PLAIN: Mapping[str, Any] = {
     "expert_count": 0, "attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0,
     "attention.causal": True, "attention.shared_kv_layers": 0, "use_parallel_residual": False,
     "logit_scale": 1.0, "residual_scale": 1.0, "embedding_scale": 1.0,
@@ -51,275 +49,272 @@ _PLAIN: dict[str, Any] = {
 _INERT = (
     "rope.scaling.finetuned", "rope.scaling.original_context_length", "rope.dimension_sections",
     "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon", "rope.dimension_count",
-    "attention.key_length", "attention.value_length", "vocab_size", "tensor_data_layout",
-    "feed_forward_length", "expert_used_count", "expert_feed_forward_length",
-    "attention.sliding_window", "interleave_moe_layer_step", "rope.freq_base",
+    "attention.key_length", "attention.value_length", "attention.head_count_kv", "vocab_size",
+    "tensor_data_layout", "feed_forward_length", "expert_used_count", "rope.freq_base",
+    "expert_feed_forward_length", "attention.sliding_window", "interleave_moe_layer_step",
 )  # fmt: skip
-# Keys of _PLAIN that a family reads.
-_READ = {
-    "granite": ("logit_scale", "residual_scale", "embedding_scale"),
-    "mistral3": ("rope.scaling.yarn_log_multiplier",),
-    "phi3": ("rope.scaling.attn_factor",),
-    "qwen3moe": ("expert_count",),
-    "gpt-oss": ("expert_count",),
-    "qwen3next": ("expert_count",),
-    "qwen35moe": ("expert_count",),
-    "gemma4": ("expert_count", "attention.shared_kv_layers"),
-}
+_ORIGINAL = "rope.scaling.original_context_length"
+_YARN = ("truncate", "mscale")  # what a family may fix for it
+_PATTERN = "attention.sliding_window_pattern"
 
 
 def read_config(gguf: Gguf) -> DecoderConfig:
     """Returns the config of the decoder in a file. Raises ModelError for an unsupported
     architecture, and for metadata that are missing or invalid."""
     arch = gguf.metadata.get("general.architecture")
-    if not isinstance(arch, str) or arch not in FAMILIES:
-        known = ", ".join(FAMILIES)
+    if not isinstance(arch, str) or arch not in architectures():
+        known = ", ".join(architectures())
         raise ModelError(
             f"{gguf.path}: architecture {arch!r:.60} is not supported; supported in GGUF: {known}"
         )
     c = Source(gguf, arch)
+    windows = any("sliding_window" in DECODER_FIELDS[kind] for kind in families_of(arch))
+    slides = _slides(c) if windows else None
+    kind = _kind(c, slides)
+    keys = {key.name: key.field for key in keys_of(kind)}
     for key, plain in _PLAIN.items():
-        if c.value(key) not in (None, plain) and key not in _READ.get(arch, ()):
+        if c.value(key) not in (None, plain) and key not in keys:
             raise c.refuse(key, f"other than {plain!r} is not supported")
-    made = FAMILIES[arch](c)
-    say_unknown(f"{gguf.path}: {arch}", c.unread(), _INERT)
-    return made
+    called = {field: f"{arch}.{name}" for name, field in keys.items() if field}
+    made = DECODERS[kind](Fields(_fields(c, kind, slides), c.where, called))
+    pattern = (_PATTERN,) if windows else ()
+    say_unknown(f"{gguf.path}: {arch}", c.values, {*keys} - c.unused, _PLAIN, _INERT, pattern)
+    return _with_tensors(c, made, keys)
 
 
-# -- families -------------------------------------------------------------------------------------
+def _slides(c: Source) -> list[bool] | None:
+    """Returns which layers slide; None if the metadata leave it to the family."""
+    layers, pattern = c.integer("block_count", 1, MAX_LAYERS), c.value(_PATTERN)
+    if isinstance(pattern, list):
+        if len(pattern) != layers or not all(isinstance(p, bool) for p in pattern):
+            raise c.refuse(_PATTERN, f"expected {layers} truth values")
+        return pattern
+    every = c.integer(_PATTERN, 0, MAX_LAYERS, None)
+    return None if every is None else [not every or (i + 1) % every != 0 for i in range(layers)]
 
 
-def _gpt2(c: Source) -> DecoderConfig:
-    eps = c.number("attention.layer_norm_epsilon", 0.0, 1.0)
-    made = base(c, "gpt2", norm="layer", norm_eps=eps, ropes=(), act="gelu_tanh")
-    made = replace(made, gated=False, fused_qkv=True, qkv_bias=True, out_bias=True, mlp_bias=True)
-    return made
+def _kind(c: Source, slides: list[bool] | None) -> str:
+    """Returns the `model_type` of a file's family."""
+    rows = families_of(c.arch)
+    window = c.integer("attention.sliding_window", 0, MAX_POSITIONS, 0) if len(rows) > 1 else 0
+    sliding = bool(window) and (slides is None or any(slides))
+    return next((kind for kind, row in rows.items() if row.slides == sliding), next(iter(rows)))
 
 
-def _gemma(c: Source, family: str, every: int, large: int) -> DecoderConfig:
-    """Reads what Gemma 2 and 3 share. `large` is the number of layers of the 27B model, which
-    scales its scores differently."""
-    made = rms(c, family, every, act="gelu_tanh", norm_offset=1.0, post_norms=True)
-    given = c.value("attention.scale") is not None
-    scale = (made.hidden // made.heads) ** -0.5 if made.layers == large else made.head_dim**-0.5
-    return replace(
-        made,
-        embed_scale=made.hidden**0.5,
-        embed_scale_rounded=True,
-        scale=made.scale if given else scale,
+# -- fields of config.json ------------------------------------------------------------------------
+
+
+def _fields(c: Source, kind: str, slides: list[bool] | None) -> dict[str, Any]:
+    """Returns the fields that a file's metadata give, by their names in config.json."""
+    row, keys = GGUF[kind], keys_of(kind)
+    data = copy.deepcopy(dict(row.fixed))
+    for key in keys:
+        value = c.uniform(key.name, none=bool(row.other)) if key.field else None
+        if value is None and key.needed:
+            raise ModelError(f"{c.where}: {c.arch}.{key.name} is missing; every {c.arch} needs it")
+        if key.field:
+            section, name = _at(data, key.field)
+            if value is not None or name not in section:
+                section[name] = value
+    fields = {key.name: key.field for key in keys}
+    hidden = c.integer("embedding_length", 1, MAX_HIDDEN)
+    heads = c.integer("attention.head_count", 1, MAX_HEADS)
+    head_dim = c.integer("attention.key_length", 2, MAX_HEAD_DIM, None) or hidden // heads
+    if c.integer("attention.value_length", 1, MAX_HIDDEN, head_dim) != head_dim:
+        raise c.refuse("attention.value_length", f"not that of keys, which is {head_dim}")
+    tokens = c.gguf.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list) and tokens:
+        _fill(data, "vocab_size", len(tokens))
+    if fields.get("feed_forward_length") and c.value("expert_count"):
+        _fill(data, "intermediate_size", 1)  # of no layer
+    if "attention.sliding_window" in fields:
+        _add_windows(c, kind, data, slides)
+    if "rope.freq_base" in fields:
+        _add_rope(c, kind, data, head_dim)
+    if kind in _OWN:
+        _OWN[kind](c, data, head_dim)
+    if row.other:
+        _add_mixers(c, data, row.other)
+    return data
+
+
+def _at(data: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    """Returns the section of a field, which is made if it is missing, and the field's name."""
+    *sections, name = path.split(".")
+    for section in sections:
+        data = data.setdefault(section, {})
+    return data, name
+
+
+def _fill(data: dict[str, Any], name: str, value: Any) -> None:
+    """Gives a value to a field that is null."""
+    if data[name] is None:
+        data[name] = value
+
+
+def _add_windows(c: Source, kind: str, data: dict[str, Any], slides: list[bool] | None) -> None:
+    window = c.integer("attention.sliding_window", 0, MAX_POSITIONS, None)
+    if window == 0 or (slides is not None and not any(slides)):
+        data["sliding_window"] = None
+    if slides is None:
+        return
+    types = ["sliding_attention" if s else "full_attention" for s in slides]
+    table = DECODER_FIELDS[kind]
+    if "use_sliding_window" in table:
+        data["use_sliding_window"] = any(slides)
+    if "layer_types" in table:
+        data["layer_types"] = types
+    elif data["sliding_window"] and not all(slides):
+        raise c.refuse(_PATTERN, f"all layers of {c.arch} slide, or none")
+
+
+def _add_rope(c: Source, kind: str, data: dict[str, Any], head_dim: int) -> None:
+    """Leaves of a rope's fields those that its way of scaling takes."""
+    keys = {key.name: key.field for key in keys_of(kind)}
+    rope, _ = _at(data, keys["rope.freq_base"])
+    partial = "rope.dimension_count" in keys
+    turned = c.integer("rope.dimension_count", 2, MAX_HIDDEN, head_dim)
+    if turned > head_dim or turned % 2 or (turned != head_dim and not partial):
+        raise c.refuse("rope.dimension_count", f"rotating a part of {head_dim} is not supported")
+    if partial:  # rounded up: the family multiplies, and rounds down
+        rope["partial_rotary_factor"] = min(1.0, math.nextafter(turned / head_dim, 2))
+    scaling = rope["rope_type"] or "linear"  # llama.cpp's default
+    if scaling not in ("none", "linear", "yarn"):
+        raise c.refuse("rope.scaling.type", "supported are none, linear, yarn")
+    old = c.number("rope.scale_linear", 0.0, 1e6, 0.0) or 1.0  # 0 means that it is not set
+    factor = c.number("rope.scaling.factor", 0.0, 1e6, old) or 1.0
+    if scaling == "none" or (scaling == "linear" and factor == 1.0):
+        scaling = "default"
+    if "rope.scaling.attn_factor" in keys:
+        scaling = _add_factors(c, rope, turned // 2) or scaling
+    if scaling in ("yarn", "longrope"):
+        c.integer(_ORIGINAL, 1, MAX_POSITIONS)
+    if scaling != "yarn":
+        rope |= dict.fromkeys(_YARN)
+    for key in {name for names in SCALING.values() for name in names} & {*keys}:
+        grows = key == _ORIGINAL and rope.get("llama_4_scaling_beta")
+        if key not in SCALING.get(scaling, ()) and not grows:
+            section, name = _at(data, keys[key])
+            section[name] = None
+            c.unused |= {key} - {"rope.scaling.type", "rope.scaling.factor"}
+    rope["rope_type"] = scaling
+    if scaling != "default":
+        rope["factor"] = factor
+
+
+def _add_factors(c: Source, rope: dict[str, Any], pairs: int) -> str:
+    """Adds the factors of LongRoPE, if the file has any, and returns its name."""
+    both = [c.divisors(name, pairs) for name in ROPE_FACTORS]
+    if bool(both[0]) != bool(both[1]):
+        raise ModelError(f"{c.where}: one of {', '.join(ROPE_FACTORS)} is missing")
+    if not both[0]:
+        return ""
+    rope["short_factor"], rope["long_factor"] = (list(divisors) for divisors in both)
+    _fill(rope, "attention_factor", 1.0)
+    return "longrope"
+
+
+def _add_mixers(c: Source, data: dict[str, Any], other: str) -> None:
+    heads = c.value("attention.head_count_kv")
+    if not isinstance(heads, list):
+        return
+    layers = c.integer("block_count", 1, MAX_LAYERS)
+    if len(heads) != layers:
+        raise c.refuse("attention.head_count_kv", f"expected {layers} numbers")
+    if not all(heads):
+        types = ["full_attention" if n else other for n in heads]
+        data["layer_types"] = types[: data["num_hidden_layers"]]
+
+
+# -- families whose files say something in another way --------------------------------------------
+
+
+def _gemma(c: Source, data: dict[str, Any], head_dim: int) -> None:
+    """Adds the scale of scores, which differs in the 27B models, of 46 and 62 layers."""
+    large = data["num_hidden_layers"] in (46, 62)
+    data["query_pre_attn_scalar"] = (
+        data["hidden_size"] // data["num_attention_heads"] if large else head_dim
     )
 
 
-def _gemma2(c: Source) -> DecoderConfig:
-    made = _gemma(c, "gemma2", 2, 46)
-    return replace(
-        made,
-        windows=windows_of(c, made.layers, 2, 4096),
-        attn_softcap=c.number("attn_logit_softcapping", 0.0, 1e6, 50.0),
-        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 30.0),
-    )
-
-
-def _gemma3(c: Source) -> DecoderConfig:
-    made = _gemma(c, "gemma3_text", 6, 62)
-    local = Rope(c.number("rope.freq_base_swa", 1.0, 1e12, 10000.0))
-    return replace(
-        made,
-        qk_norm="head",
-        ropes=(*made.ropes, local),
-        layer_rope=tuple(1 if made.window(i) else 0 for i in range(made.layers)),
-        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
-    )
-
-
-def _gemma4(c: Source) -> DecoderConfig:
-    """Reads Gemma 4. The file's usual sizes are those of full layers; its tensors show which
-    projections exist. The converter encodes pairs that do not turn in the rope's divisors."""
-    made = base(c, "gemma4_text", mixed=True, norm_eps=eps_of(c), act="gelu_tanh", post_norms=True)
-    windows = windows_of(c, made.layers, 6) or (0,) * made.layers
-    size = c.integer("attention.key_length_swa", 2, MAX_HEAD_DIM, made.head_dim)
+def _gemma4(c: Source, data: dict[str, Any], head_dim: int) -> None:
+    """Adds the sizes of each layer. The usual head size is that of full layers; tensors show which
+    layers have no values of their own, and whether there are experts."""
+    layers = data["num_hidden_layers"]
+    size = c.integer("attention.key_length_swa", 2, MAX_HEAD_DIM, head_dim)
     if c.integer("attention.value_length_swa", 1, MAX_HIDDEN, size) != size:
         raise c.refuse("attention.value_length_swa", f"not that of keys, which is {size}")
     if c.integer("rope.dimension_count_swa", 2, MAX_HIDDEN, size) != size:
         raise c.refuse("rope.dimension_count_swa", f"rotating a part of {size} is not supported")
-    local = Rope(c.number("rope.freq_base_swa", 1.0, 1e12, 1e4), rotary=size)
-    made = replace(
-        made,
-        qk_norm="head",
-        value_norm=True,
-        scale=1.0,
-        ropes=(replace(rope_of(c, made.head_dim), rotary=made.head_dim), local),
-        layer_rope=tuple(1 if w else 0 for w in windows),
-        windows=windows,
-        by_layer=_gemma4_layers(c, made, windows, size),
-        layer_input=c.integer("embedding_length_per_layer_input", 0, MAX_HIDDEN, 0),
-        layer_scale=c.has("blk.0.layer_output_scale.weight"),
-        embed_scale=made.hidden**0.5,
-        embed_scale_rounded=True,
-        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
-    )
-    if not c.has("blk.0.ffn_gate_inp.weight"):
-        return made
-    return replace(
-        _experts(c, made),
-        feed_forwards=("dense and experts",) * made.layers,
-        fused_experts="halves" if c.has("blk.0.ffn_gate_up_exps.weight") else "",
-    )
+    kv = c.each("attention.head_count_kv", MAX_HEADS, layers)
+    ffn = c.each("feed_forward_length", MAX_FFN, layers)
+    types = data.get("layer_types") or [
+        "sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(layers)
+    ]
+    types = [*types[:-1], "full_attention"]
+    if not data["sliding_window"]:
+        types = ["full_attention"] * layers
+    data |= {"layer_types": types, "head_dim": head_dim, "num_key_value_heads": kv[-1]}
+    data |= {"intermediate_size": ffn[-1], "enable_moe_block": c.has("blk.0.ffn_gate_inp.weight")}
+    data["per_layer_config"] = {
+        str(i): {
+            "head_dim": size if kind == "sliding_attention" else head_dim,
+            "num_key_value_heads": kv[i],
+            "intermediate_size": ffn[i],
+            "attention_k_eq_v": not c.has(f"blk.{i}.attn_v.weight"),
+        }
+        for i, kind in enumerate(types)
+    }
 
 
-def _gemma4_layers(
-    c: Source, made: DecoderConfig, windows: tuple[int, ...], size: int
-) -> tuple[Layer, ...]:
-    """Returns the layers; `size` is the head size of sliding layers."""
-    kv = c.each("attention.head_count_kv", MAX_HEADS, made.layers)
-    ffn = c.each("feed_forward_length", MAX_FFN, made.layers)
-    layers = []
-    for i, window in enumerate(windows):
-        head_dim = size if window else made.head_dim
-        checked_heads(c.where, made.hidden, made.heads, kv[i], head_dim)
-        both = c.has(f"blk.{i}.attn_v.weight")
-        layers.append(Layer(head_dim, kv[i], ffn[i], "qkv" if both else "qk"))
-    shared = c.integer("attention.shared_kv_layers", 0, made.layers - 1, 0)
-    return sharing(c.where, layers, windows, made.layers - shared)
-
-
-def _experts(c: Source, made: DecoderConfig) -> DecoderConfig:
-    """Adds experts in all layers, with weights that sum to 1."""
-    experts = c.integer("expert_count", 1, MAX_EXPERTS)
-    return replace(
-        made,
-        experts=experts,
-        experts_used=c.integer("expert_used_count", 1, experts),
-        expert_ffn=c.integer("expert_feed_forward_length", 1, MAX_FFN),
-        expert_norm=True,
-        feed_forwards=("experts",) * made.layers,
-    )
-
-
-def _gpt_oss(c: Source) -> DecoderConfig:
-    """Reads gpt-oss; gate and up are separate tensors."""
-    made = rms(c, "gpt_oss", 2, sinks=True, mlp_bias=True, gate_limit=7.0)
-    ropes = (replace(made.ropes[0], truncate=False),)
-    return _experts(c, replace(made, ropes=ropes))
-
-
-def _lfm2(c: Source) -> DecoderConfig:
-    """Reads LFM2; layers without key/value heads are convolutions."""
-    taps = c.integer("shortconv.l_cache", 1, 64)
-    more = {"norm_eps": eps_of(c), "qk_norm": "head", "conv_taps": taps}
-    made = base(c, "lfm2", hybrid=True, **more)
-    heads = c.value("attention.head_count_kv")
-    heads = heads if isinstance(heads, list) else [heads] * made.layers
-    if len(heads) != made.layers:
-        raise c.refuse("attention.head_count_kv", f"expected {made.layers} numbers")
-    mixers = tuple("attention" if n else "conv" for n in heads)
-    return replace(
-        made, mixers=mixers, qkv_bias=False, out_bias=False, ropes=(rope_of(c, made.head_dim),)
-    )
-
-
-def _delta_net(c: Source, family: str, **delta: Any) -> DecoderConfig:
-    """Reads Qwen 3.5 and Qwen3-Next. The last layers of `block_count` may predict further
-    tokens."""
-    heads, values = (
-        c.integer(f"ssm.{key}", 1, MAX_HEADS) for key in ("group_count", "time_step_rank")
-    )
+def _delta(c: Source, data: dict[str, Any], head_dim: int) -> None:
+    """Divides the width of all heads, and leaves out the layers that predict further tokens."""
+    keys, values = (c.integer(f"ssm.{k}", 1, MAX_HEADS) for k in ("group_count", "time_step_rank"))
     inner = c.integer("ssm.inner_size", 1, MAX_HIDDEN)
-    if values % heads or inner % values:
-        raise c.refuse("ssm.inner_size", f"{values} heads of values share {heads} of keys")
-    key_dim = c.integer("ssm.state_size", 1, MAX_HEAD_DIM)
-    sizes = Delta(heads, values, key_dim, inner // values, **delta)
-    more: dict[str, Any] = {"norm_eps": eps_of(c), "qk_norm": "head", "output_gate": True}
-    made = base(c, family, hybrid=True, delta=sizes, norm_offset=1.0, **more)
-    layers = made.layers - c.integer(MORE_TOKENS, 0, made.layers - 1, 0)
-    every = c.integer("full_attention_interval", 1, MAX_LAYERS, 4)
+    if values % keys or inner % values:
+        raise c.refuse("ssm.inner_size", f"{values} heads of values share {keys} of keys")
+    data["linear_value_head_dim"] = inner // values
+    layers = c.integer("block_count", 1, MAX_LAYERS)
+    data["num_hidden_layers"] = layers - c.integer(MORE_TOKENS, 0, layers - 1, 0)
+
+
+def _olmo3(c: Source, data: dict[str, Any], head_dim: int) -> None:
+    ropes = data["rope_parameters"]
+    _fill(ropes["sliding_attention"], "rope_theta", ropes["full_attention"]["rope_theta"])
+
+
+_OWN: Mapping[str, Callable[[Source, dict[str, Any], int], None]] = {
+    **dict.fromkeys(("gemma2", "gemma3_text"), _gemma),
+    "gemma4_text": _gemma4,
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _delta),
+    "olmo3": _olmo3,
+}
+
+
+# -- facts that follow from the tensors -----------------------------------------------------------
+
+
+def _with_tensors(c: Source, made: DecoderConfig, keys: Mapping[str, str]) -> DecoderConfig:
+    """Returns the config with what the tensors of a file show, or the converter changes."""
+    if not made.fused_qkv:
+        biases = (c.has(f"blk.0.attn_{part}.bias") for part in ("q", "output"))
+        made = replace(made, **dict(zip(("qkv_bias", "out_bias"), biases)))
+    if made.delta is not None:
+        fused = made.delta.fused_qkvz and c.has("blk.0.ssm_in.weight")
+        tiled = GGUF[made.family].tiled
+        made = replace(made, delta=replace(made.delta, fused_qkvz=fused, tiled=tiled))
+    if made.ropes:
+        pairs = (made.ropes[0].rotary or made.head_dim) // 2
+        divisors = c.divisors(ROPE_DIVISORS, pairs) or made.ropes[0].divisors
+        made = replace(made, ropes=(replace(made.ropes[0], divisors=divisors), *made.ropes[1:]))
+    if keys.get("attention.scale") == "":
+        made = replace(made, scale=c.number("attention.scale", 1e-6, 1e6, made.scale))
+    joined = made.fused_experts and c.has("blk.0.ffn_gate_up_exps.weight")
     return replace(
         made,
-        layers=layers,
-        conv_taps=c.integer("ssm.conv_kernel", 1, 64),
-        mixers=tuple("delta" if (i + 1) % every else "attention" for i in range(layers)),
-        ropes=(rope_of(c, made.head_dim, partial=True),),
+        tied=not c.has("output.weight"),
+        transposed=False,
+        mlp_bias=made.mlp_bias or c.has("blk.0.ffn_up.bias"),
+        layer_scale=made.layer_scale and c.has("blk.0.layer_output_scale.weight"),
+        fused_experts="halves" if joined else "",
     )
-
-
-def _shared(c: Source, made: DecoderConfig) -> DecoderConfig:
-    """Adds experts, and one that all tokens use."""
-    width = c.integer("expert_shared_feed_forward_length", 1, MAX_FFN)
-    return replace(_experts(c, made), shared_ffn=width)
-
-
-def _qwen3_next(c: Source) -> DecoderConfig:
-    """Reads Qwen3-Next; older files hold one weight where newer ones hold two."""
-    fused = {"fused_ba": True, "fused_qkvz": c.has("blk.0.ssm_in.weight")}
-    return _shared(c, _delta_net(c, "qwen3_next", **fused))
-
-
-def _phi3(c: Source) -> DecoderConfig:
-    """Reads Phi-3; its fused gate and up projection is called ffn_up."""
-    made = base(c, "phi3", norm_eps=eps_of(c), fused_qkv=True, fused_gate=True)
-    rope = rope_of(c, made.head_dim, partial=True)
-    pairs = (rope.rotary or made.head_dim) // 2
-    short, long = (divisors_of(c, name, pairs) for name in ROPE_FACTORS)
-    if bool(short) != bool(long):
-        raise ModelError(f"{c.where}: one of {', '.join(ROPE_FACTORS)} is missing")
-    if long:
-        magnitude = c.number("rope.scaling.attn_factor", 1e-3, 1e3, 1.0)
-        rope = replace(rope, scaling="longrope", divisors=short, long_divisors=long)
-        rope = replace(rope, original=original_of(c), magnitude=magnitude)
-    return replace(made, ropes=(rope,), windows=windows_of(c, made.layers, 0))
-
-
-def _smollm3(c: Source) -> DecoderConfig:
-    made = rms(c, "smollm3", 1)
-    return replace(made, layer_rope=tuple(0 if (i + 1) % 4 else None for i in range(made.layers)))
-
-
-def _mistral3(c: Source) -> DecoderConfig:
-    made = rms(c, "ministral3", 0)
-    beta = c.number("attention.temperature_scale", 0.0, 1e3, 0.0)
-    if beta and made.ropes[0].scaling is None:
-        made = replace(made, ropes=(replace(made.ropes[0], original=original_of(c)),))
-    return replace(made, query_growth=beta)
-
-
-def _granite(c: Source) -> DecoderConfig:
-    return replace(
-        rms(c, "granite", 1),
-        scale=c.number("attention.scale", 1e-6, 1e6, 1.0),
-        embed_scale=c.number("embedding_scale", 1e-6, 1e6, 1.0),
-        residual_scale=c.number("residual_scale", 1e-6, 1e6, 1.0),
-        logit_divisor=c.number("logit_scale", 1e-6, 1e6, 1.0),
-    )
-
-
-def _olmo2(c: Source) -> DecoderConfig:
-    """Reads OLMo 2, and OLMo 3 if layers slide; sliding layers ignore the rope's scaling."""
-    made = rms(c, "olmo2", 4, pre_norms=False, post_norms=True, qk_norm="whole")
-    if not any(made.windows):
-        return made
-    layer_rope = tuple(1 if w else 0 for w in made.windows)
-    theta = c.number("rope.freq_base_swa", 1.0, 1e12, made.ropes[0].theta)
-    ropes = (*made.ropes, Rope(theta))
-    return replace(made, family="olmo3", ropes=ropes, layer_rope=layer_rope)
-
-
-FAMILIES: Mapping[str, Callable[[Source], DecoderConfig]] = {
-    "gpt2": _gpt2,
-    "llama": lambda c: rms(c, "llama", 0),  # Mistral's models too, in which all layers slide
-    "qwen2": lambda c: rms(c, "qwen2", 1),
-    "qwen3": lambda c: rms(c, "qwen3", 1, qk_norm="head"),
-    "gemma2": _gemma2,
-    "gemma3": _gemma3,
-    "gemma4": _gemma4,
-    "qwen3moe": lambda c: _experts(c, rms(c, "qwen3_moe", 1, qk_norm="head")),
-    "gpt-oss": _gpt_oss,
-    "lfm2": _lfm2,
-    "phi3": _phi3,
-    "smollm3": _smollm3,
-    "mistral3": _mistral3,
-    "granite": _granite,
-    "qwen35": lambda c: _delta_net(c, "qwen3_5_text", tiled=True),
-    "qwen35moe": lambda c: _shared(c, _delta_net(c, "qwen3_5_moe_text", tiled=True)),
-    "qwen3next": _qwen3_next,
-    "olmo2": _olmo2,
-}

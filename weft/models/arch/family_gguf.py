@@ -1,0 +1,231 @@
+"""The families' names in GGUF files: one row per `model_type`, as data.
+
+A row gives llama.cpp's architecture and the keys that stand for fields of config.json. A reader
+turns a file's metadata into these fields and calls the family's own function (`families`); a writer
+goes the other way. Fields that no key gives have the values of `family_fields`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from weft.models.arch.family_fields import DECODER_FIELDS
+
+MORE_TOKENS = "nextn_predict_layers"  # the number of last layers that predict further tokens
+
+
+class Key(NamedTuple):
+    """A key of the metadata, without the architecture's name.
+
+    `field` is the path of the field in config.json; one that begins with a dot is in the rope of
+    full layers; "" is no field, but known. `config` is the path in a DecoderConfig of the value
+    that a writer writes; "" if it writes none, or computes it. A file must hold what is `needed`.
+    """
+
+    name: str
+    field: str
+    config: str = ""
+    needed: bool = False
+
+
+KEYS = (
+    Key("vocab_size", "vocab_size", "vocab"),
+    Key("context_length", "max_position_embeddings", "max_positions", needed=True),
+    Key("embedding_length", "hidden_size", "hidden", needed=True),
+    Key("block_count", "num_hidden_layers", "layers", needed=True),
+    Key("feed_forward_length", "intermediate_size", "ffn"),
+    Key("attention.head_count", "num_attention_heads", "heads", needed=True),
+    Key("attention.head_count_kv", "num_key_value_heads", "kv_heads"),
+    Key("attention.key_length", "head_dim", "head_dim"),
+    Key("attention.value_length", ""),
+    Key("attention.scale", ""),
+    Key("attention.layer_norm_rms_epsilon", "rms_norm_eps", "norm_eps", needed=True),
+    Key("attention.sliding_window", "sliding_window"),
+    Key("rope.freq_base", ".rope_theta", "ropes.0.theta"),
+    Key("rope.scale_linear", ""),  # an older form of the factor
+    Key("rope.scaling.type", ".rope_type", "ropes.0.scaling"),
+    Key("rope.scaling.factor", ".factor", "ropes.0.factor"),
+    Key("rope.scaling.yarn_beta_slow", ".beta_slow", "ropes.0.low_factor"),
+    Key("rope.scaling.yarn_beta_fast", ".beta_fast", "ropes.0.high_factor"),
+    Key("rope.scaling.original_context_length", ".original_max_position_embeddings",
+        "ropes.0.original"),
+)  # fmt: skip
+# The keys that count for each way of scaling a rope.
+SCALING: Mapping[str | None, tuple[str, ...]] = {
+    None: (),
+    "llama3": (),  # the tensor of divisors says it all
+    "linear": ("rope.scaling.type", "rope.scaling.factor"),
+    "yarn": ("rope.scaling.type", "rope.scaling.factor", "rope.scaling.yarn_beta_slow",
+             "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_log_multiplier",
+             "rope.scaling.original_context_length"),
+    "longrope": ("rope.scaling.original_context_length", "rope.scaling.attn_factor"),
+}  # fmt: skip
+
+_PARTIAL = Key("rope.dimension_count", ".partial_rotary_factor")
+_SOFT = Key("final_logit_softcapping", "final_logit_softcapping", "logit_softcap")
+_LOCAL = Key("rope.freq_base_swa", "rope_parameters.sliding_attention.rope_theta", "ropes.1.theta")
+
+
+def _experts(
+    count: str = "num_experts", used: str = "num_experts_per_tok",
+    width: str = "moe_intermediate_size",
+) -> tuple[Key, ...]:  # fmt: skip
+    return (
+        Key("expert_count", count),
+        Key("expert_used_count", used),
+        Key("expert_feed_forward_length", width),
+    )
+
+
+_SHARED = (
+    *_experts(), Key("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+)  # fmt: skip
+_DELTA = (
+    _PARTIAL,
+    Key("ssm.group_count", "linear_num_key_heads", needed=True),
+    Key("ssm.time_step_rank", "linear_num_value_heads", needed=True),
+    Key("ssm.state_size", "linear_key_head_dim", needed=True),
+    Key("ssm.inner_size", "linear_value_head_dim", needed=True),  # of all heads
+    Key("ssm.conv_kernel", "linear_conv_kernel_dim", needed=True),
+    Key("full_attention_interval", "full_attention_interval"),
+    Key(MORE_TOKENS, ""),
+)
+_DELTA_NAMES = {
+    "ffn_norm": "post_attention_norm", "shortconv.conv": "ssm_conv1d",
+    "ssm_a.weight": "ssm_a", "ssm_dt.weight": "ssm_dt.bias",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """A family in GGUF files. Of several families of one `arch`, that with `slides` is meant by
+    files in which layers slide."""
+
+    arch: str
+    keys: tuple[Key, ...] = ()  # instead of those of KEYS with an equal name or field, or besides
+    # Values of fields for which a file has no key, or lacks it; otherwise they are null.
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()  # names in KEYS that the architecture does not use
+    slides: bool = False
+    turned: bool = False  # rows of queries and keys are in interleaved rope order
+    tiled: bool = False  # heads of values with one key head are apart (`config.Delta`)
+    other: str = ""  # the type of layers for which head_count_kv is 0
+    names: Mapping[str, str] = field(default_factory=dict)  # parts of tensors' names: usual -> own
+    written: bool = True  # weft writes such files
+
+
+GGUF: Mapping[str, Gguf] = {
+    "gpt2": Gguf("gpt2", (
+        Key("context_length", "n_positions", "max_positions", needed=True),
+        Key("embedding_length", "n_embd", "hidden", needed=True),
+        Key("block_count", "n_layer", "layers", needed=True),
+        Key("feed_forward_length", "n_inner", "ffn", needed=True),
+        Key("attention.head_count", "n_head", "heads", needed=True),
+        Key("attention.layer_norm_epsilon", "layer_norm_epsilon", "norm_eps", needed=True),
+    )),
+    "llama": Gguf("llama", turned=True),
+    "mistral": Gguf("llama", slides=True, turned=True),
+    "ministral3": Gguf(
+        "mistral3",
+        (
+            Key("attention.temperature_scale", ".llama_4_scaling_beta", "query_growth"),
+            Key("rope.scaling.yarn_log_multiplier", ".mscale_all_dim"),
+        ),
+        {"rope_parameters": {"mscale": 1.0}},
+        turned=True,
+    ),
+    "qwen2": Gguf("qwen2"),
+    "qwen3": Gguf("qwen3"),
+    "gemma2": Gguf(
+        "gemma2",
+        (_SOFT, Key("attn_logit_softcapping", "attn_logit_softcapping", "attn_softcap")),
+        {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    ),
+    "gemma3_text": Gguf("gemma3", (_SOFT, _LOCAL)),
+    "gemma4_text": Gguf(
+        "gemma4",
+        (
+            _SOFT, _LOCAL, *_experts(used="top_k_experts"),
+            Key("attention.shared_kv_layers", "num_kv_shared_layers"),
+            Key("embedding_length_per_layer_input", "hidden_size_per_layer_input"),
+            *(Key(name, "") for name in (
+                "attention.head_count_kv", "feed_forward_length", "attention.key_length_swa",
+                "attention.value_length_swa", "rope.dimension_count_swa",
+            )),
+        ),
+        without=("attention.scale",), written=False,
+    ),
+    "qwen3_moe": Gguf("qwen3moe", _experts(), {"norm_topk_prob": True}, written=False),
+    "gpt_oss": Gguf(
+        "gpt-oss",
+        _experts(count="num_local_experts", width="intermediate_size"),
+        {"rope_parameters": {"truncate": False}},
+        names={"ffn_norm": "post_attention_norm"}, written=False,
+    ),
+    "lfm2": Gguf(
+        "lfm2",
+        (
+            Key("attention.layer_norm_rms_epsilon", "norm_eps", "norm_eps", needed=True),
+            Key("attention.head_count_kv", "num_key_value_heads", needed=True),
+            Key("shortconv.l_cache", "conv_L_cache", "conv_taps", needed=True),
+        ),
+        {"block_auto_adjust_ff_dim": False},
+        other="conv", names={"output_norm": "token_embd_norm"},
+    ),
+    "phi3": Gguf("phi3", (
+        _PARTIAL,
+        Key("rope.scaling.attn_factor", ".attention_factor", "ropes.0.magnitude"),
+        Key("rope.scaling.original_context_length", "original_max_position_embeddings",
+            "ropes.0.original"),
+    )),
+    "smollm3": Gguf("smollm3", turned=True),
+    "granite": Gguf(
+        "granite",
+        (
+            Key("attention.scale", "attention_multiplier", "scale"),
+            Key("embedding_scale", "embedding_multiplier", "embed_scale"),
+            Key("residual_scale", "residual_multiplier", "residual_scale"),
+            Key("logit_scale", "logits_scaling", "logit_divisor"),
+        ),
+        turned=True,
+    ),
+    "qwen3_5_text": Gguf(
+        "qwen35", _DELTA,
+        tiled=True, other="linear_attention", names=_DELTA_NAMES, written=False,
+    ),
+    "qwen3_5_moe_text": Gguf(
+        "qwen35moe", (*_DELTA, *_SHARED),
+        tiled=True, other="linear_attention", names=_DELTA_NAMES, written=False,
+    ),
+    "qwen3_next": Gguf(
+        "qwen3next", (*_DELTA, *_SHARED), {"norm_topk_prob": True},
+        other="linear_attention", names=_DELTA_NAMES, written=False,
+    ),
+    "olmo2": Gguf("olmo2"),
+    "olmo3": Gguf("olmo2", (_LOCAL,), slides=True),
+}  # fmt: skip
+
+
+def families_of(arch: object) -> dict[str, Gguf]:
+    """Returns the families of an architecture, by `model_type`; none if weft does not know it."""
+    return {kind: row for kind, row in GGUF.items() if row.arch == arch}
+
+
+def architectures() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(row.arch for row in GGUF.values()))
+
+
+def keys_of(kind: str) -> tuple[Key, ...]:
+    """Returns the keys of a family, with full paths. Keys of fields that it lacks are left out."""
+    own = GGUF[kind].keys
+    taken = {*GGUF[kind].without, *(key.name for key in own), *(key.field for key in own)} - {""}
+    general = (key for key in KEYS if key.name not in taken and key.field not in taken)
+    rope = "rope_parameters" + (".full_attention" if _LOCAL in own else "")
+    keys = (key._replace(field=_full(key.field, rope)) for key in (*general, *own))
+    return tuple(k for k in keys if k.field.partition(".")[0] in ("", *DECODER_FIELDS[kind]))
+
+
+def _full(path: str, rope: str) -> str:
+    return rope + path if path.startswith(".") else path
