@@ -157,3 +157,16 @@ def test_a_missing_value_is_named_as_the_file_names_it(kind: str) -> None:
             metadata = {k: v for k, v in gguf.metadata.items() if k != name}
             with pytest.raises(ModelError, match=f"{name} is missing"):
                 read_config(replace(gguf, metadata=metadata))
+
+
+@pytest.mark.parametrize("kind", GGUF)
+def test_sizes_that_do_not_fit_are_named_as_the_file_names_them(kind: str) -> None:
+    sizes = {"embedding_length": 66, "attention.key_length": None, "attention.value_length": None}
+    rows: list[tuple[dict[str, Any], str]] = [
+        (sizes, "embedding_length is 66: not a multiple of 4 heads"),
+        ({**sizes, "embedding_length": 60}, "attention.head_count is 4: 15 elements per head"),
+        ({"attention.key_length": 15}, "attention.key_length is 15: 15 elements per head"),
+    ]
+    for changed, said in rows:
+        with pytest.raises(ModelError, match=f"{GGUF[kind].arch}.{said}"):
+            read_config(file(kind, **changed)[0])

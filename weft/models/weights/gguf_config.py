@@ -119,7 +119,13 @@ def _fields(c: Source, kind: str, slides: list[bool] | None) -> dict[str, Any]:
     fields = {key.name: key.field for key in keys}
     hidden = c.integer("embedding_length", 1, MAX_HIDDEN)
     heads = c.integer("attention.head_count", 1, MAX_HEADS)
-    head_dim = c.integer("attention.key_length", 2, MAX_HEAD_DIM, None) or hidden // heads
+    given = c.integer("attention.key_length", 2, MAX_HEAD_DIM, None)
+    if given is None and hidden % heads:
+        raise c.refuse("embedding_length", f"not a multiple of {heads} heads")
+    head_dim = given or hidden // heads
+    if head_dim % 2:
+        name = "attention.key_length" if given else "attention.head_count"
+        raise c.refuse(name, f"{head_dim} elements per head; expected an even number")
     if c.integer("attention.value_length", 1, MAX_HIDDEN, head_dim) != head_dim:
         raise c.refuse("attention.value_length", f"not that of keys, which is {head_dim}")
     tokens = c.gguf.metadata.get("tokenizer.ggml.tokens")
@@ -297,8 +303,8 @@ _OWN: Mapping[str, Callable[[Source, dict[str, Any], int], None]] = {
 def _with_tensors(c: Source, made: DecoderConfig, keys: Mapping[str, str]) -> DecoderConfig:
     """Returns the config with what the tensors of a file show, or the converter changes."""
     if not made.fused_qkv:
-        biases = (c.has(f"blk.0.attn_{part}.bias") for part in ("q", "output"))
-        made = replace(made, **dict(zip(("qkv_bias", "out_bias"), biases)))
+        biased, out = (c.has(f"blk.0.attn_{part}.bias") for part in ("q", "output"))
+        made = replace(made, qkv_bias=biased, out_bias=out)
     if made.delta is not None:
         fused = made.delta.fused_qkvz and c.has("blk.0.ssm_in.weight")
         tiled = GGUF[made.family].tiled
