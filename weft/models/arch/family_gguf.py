@@ -52,14 +52,13 @@ KEYS = (
     Key("rope.scaling.original_context_length", ".original_max_position_embeddings",
         "ropes.0.original"),
 )  # fmt: skip
-# The keys that count for each way of scaling a rope.
+# The keys that a writer writes for each way of scaling a rope.
 SCALING: Mapping[str | None, tuple[str, ...]] = {
     None: (),
     "llama3": (),  # the tensor of divisors says it all
     "linear": ("rope.scaling.type", "rope.scaling.factor"),
     "yarn": ("rope.scaling.type", "rope.scaling.factor", "rope.scaling.yarn_beta_slow",
-             "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_log_multiplier",
-             "rope.scaling.original_context_length"),
+             "rope.scaling.yarn_beta_fast", "rope.scaling.original_context_length"),
     "longrope": ("rope.scaling.original_context_length", "rope.scaling.attn_factor"),
 }  # fmt: skip
 

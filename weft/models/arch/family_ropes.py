@@ -89,7 +89,8 @@ def _rope(
             f"{said.where}: rope type {kind[:40]!r} is not supported; supported: {known}"
         )
     make, keys = ROPES[kind]
-    say_unknown(said.where, said.data, (*_ANY, *keys, *more))
+    others = {k: v for k, v in said.data.items() if k not in (*_ANY, *keys, *more)}
+    say_unknown(said.where, {said.name(k): v for k, v in others.items()})
     if kind == "proportional":
         return _proportional(said, head_dim)
     if not partial:

@@ -22,7 +22,6 @@ from weft.models.arch.family_fields import DECODER_FIELDS
 from weft.models.arch.family_gguf import (
     GGUF,
     MORE_TOKENS,
-    SCALING,
     architectures,
     families_of,
     keys_of,
@@ -78,7 +77,7 @@ def read_config(gguf: Gguf) -> DecoderConfig:
     called = {field: f"{arch}.{name}" for name, field in keys.items() if field}
     made = DECODERS[kind](Fields(_fields(c, kind, slides), c.where, called))
     pattern = (_PATTERN,) if windows else ()
-    say_unknown(f"{gguf.path}: {arch}", c.values, {*keys} - c.unused, _PLAIN, _INERT, pattern)
+    say_unknown(f"{gguf.path}: {arch}", c.values, keys, _PLAIN, _INERT, pattern)
     return _with_tensors(c, made, keys)
 
 
@@ -175,7 +174,7 @@ def _add_windows(c: Source, kind: str, data: dict[str, Any], slides: list[bool] 
 
 
 def _add_rope(c: Source, kind: str, data: dict[str, Any], head_dim: int) -> None:
-    """Leaves of a rope's fields those that its way of scaling takes."""
+    """Adds the share of a head that turns, and how a longer context is scaled."""
     keys = {key.name: key.field for key in keys_of(kind)}
     rope, _ = _at(data, keys["rope.freq_base"])
     partial = "rope.dimension_count" in keys
@@ -195,17 +194,12 @@ def _add_rope(c: Source, kind: str, data: dict[str, Any], head_dim: int) -> None
         scaling = _add_factors(c, rope, turned // 2) or scaling
     if scaling in ("yarn", "longrope"):
         c.integer(_ORIGINAL, 1, MAX_POSITIONS)
+    elif not rope.get("llama_4_scaling_beta"):  # nothing uses it
+        section, name = _at(data, keys[_ORIGINAL])
+        section[name] = None
     if scaling != "yarn":
         rope |= dict.fromkeys(_YARN)
-    for key in {name for names in SCALING.values() for name in names} & {*keys}:
-        grows = key == _ORIGINAL and rope.get("llama_4_scaling_beta")
-        if key not in SCALING.get(scaling, ()) and not grows:
-            section, name = _at(data, keys[key])
-            section[name] = None
-            c.unused |= {key} - {"rope.scaling.type", "rope.scaling.factor"}
-    rope["rope_type"] = scaling
-    if scaling != "default":
-        rope["factor"] = factor
+    rope["rope_type"], rope["factor"] = scaling, None if scaling == "default" else factor
 
 
 def _add_factors(c: Source, rope: dict[str, Any], pairs: int) -> str:

@@ -25,7 +25,6 @@ class Source:
         at = f"{arch}."
         found = {k.removeprefix(at): v for k, v in gguf.metadata.items() if k.startswith(at)}
         self.values = {k: _plain(v) for k, v in found.items()}
-        self.unused: set[str] = set()  # known keys that do not count beside the others
         self._fields = Fields({at + k: v for k, v in self.values.items()}, self.where)
 
     def value(self, key: str) -> Any:
