@@ -268,7 +268,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"llama.attention.sliding_window_pattern": [True]}, "expected 3 truth values"),
         ({"general.architecture": "mamba"}, "architecture 'mamba' is not supported; supported in"),
         ({"general.architecture": 3}, "architecture 3 is not supported"),
-        ({"general.architecture": "qwen2"}, "qwen2.attention.layer_norm_rms_epsilon is missing"),
+        ({"general.architecture": "qwen2"}, "qwen2.block_count is missing"),
     ],
 )
 def test_metadata_that_do_not_fit(llama: Path, tmp_path: Path, keys: Any, said: str) -> None:
