@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from model_zoo import write_model
 from present import opened
+from rows import few
 
 import weft
 from weft.cli.main import invoke
@@ -31,8 +32,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return large, small
 
 
-@pytest.mark.parametrize("device", ["cpu", "vulkan"])
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "top_k": 8, "seed": 5}], ids=str)
+SAMPLED = {"temperature": 0.9, "top_k": 8, "seed": 5}
+PLAYS: list[tuple[str, dict[str, Any]]] = [
+    (device, options) for device in ("cpu", "vulkan") for options in ({}, SAMPLED)
+]
+
+
+@pytest.mark.parametrize("device,options", few(PLAYS, *PLAYS[:3]))
 def test_the_same_tokens(pair: tuple[Path, Path], device: str, options: dict[str, Any]) -> None:
     """From texts, by a small model, by one that is always right; one sequence and several."""
     opened(device)

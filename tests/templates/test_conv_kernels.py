@@ -10,6 +10,7 @@ import torch
 from harness import QUICK, TIERS, group_of, play, trace
 from hypothesis import given, settings, strategies as st
 from product_kit import device
+from rows import few
 
 from weft import ops
 from weft.core.caps import PRESETS
@@ -166,8 +167,11 @@ FEWER: dict[str, tuple[tuple[int, ...], int, Any]] = {  # x, outputs, padding
 }
 
 
-@pytest.mark.parametrize("tier", ["cpu", "cpu-avx512", pytest.param("cpu-avx2", marks=SLOW)])
-@pytest.mark.parametrize("name", FEWER)
+WITH = [(name, tier) for name in FEWER for tier in ("cpu", "cpu-avx512", "cpu-avx2")]
+QUICK_WITH = [(n, t) for n, t in WITH if t == "cpu" or (t == "cpu-avx512" and n != "deep")]
+
+
+@pytest.mark.parametrize("name,tier", few(WITH, *QUICK_WITH))
 def test_fewer_products_against_float64(tier: str, name: str) -> None:
     size, outputs, padding = FEWER[name]
     x, w = numbers(*size), numbers(outputs, 3, 3, size[-1])

@@ -26,8 +26,8 @@ from weft.models.weights.random_weights import random_folder
 # float16, training.
 PART = {
     "wasm": {
-        "device": slice(None), "kernels": slice(0, None, 12), "primitives": slice(0, None, 30),
-        "templates": slice(0, None, 30), "models": slice(1, None, 6),
+        "device": slice(None), "kernels": slice(0, None, 20), "primitives": slice(0, None, 45),
+        "templates": slice(0, None, 45), "models": slice(1, None, 6),
     },
     "webgpu": {
         "device": slice(0, None, 3), "kernels": slice(0, None, 60),

@@ -33,10 +33,12 @@ class DType:
 
     @property
     def is_float(self) -> bool:
+        """True for floats of any width."""
         return self.kind == "float"
 
     @property
     def is_int(self) -> bool:
+        """True for signed and unsigned integers; a bool is not one."""
         return self.kind in ("int", "uint")
 
     def __repr__(self) -> str:

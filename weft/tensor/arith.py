@@ -142,9 +142,11 @@ class Arithmetic(TensorBase):
         return self._arith("pow", other)
 
     def __neg__(self) -> Self:
+        """-x; unsigned integers wrap around."""
         return self._unary("neg")
 
     def __pos__(self) -> Self:
+        """x itself."""
         return self
 
     def __abs__(self) -> Self:

@@ -10,6 +10,7 @@ export type {
   ChatOptions, GenerateOptions, Message, Piece, Progress, Step, TrainOptions,
 } from "./weft.js";
 
+/** Options of loading a folder in Node. */
 export interface LoadOptions extends PageOptions {
   /** A WebGPU for Node: npm's `webgpu` makes one with `create([])`. */
   gpu?: object | undefined;
@@ -33,6 +34,7 @@ export interface Model {
   ): Promise<Float32Array[]>;
   /** Token ids of a text. */
   encode(text: string): number[];
+  /** The text of token ids. */
   decode(ids: number[]): string;
   /** Frees what the device holds. */
   close(): void;
@@ -40,9 +42,13 @@ export interface Model {
 
 /** What is trained beside a model. */
 export interface Trainer {
+  /** Trains on a text, step by step; leaving the loop stops. */
   train(text: string, options?: TrainOptions): AsyncGenerator<Step, void>;
+  /** The text that follows, by what was trained. */
   generate(prompt: string, options?: GenerateOptions): AsyncGenerator<Piece, void>;
+  /** The files of what was trained. */
   files(): Promise<{ name: string; bytes: Uint8Array }[]>;
+  /** Frees what the device holds. */
   close(): void;
 }
 

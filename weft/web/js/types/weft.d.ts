@@ -7,23 +7,31 @@ export class WeftError extends Error {
   constructor(message?: string, options?: { cause?: unknown });
 }
 
+/** How far a load has come. */
 export interface Progress {
+  /** What is done, in bytes of weights (kernels of a self-test). */
   loaded: number;
+  /** What there is to do, in the same unit. */
   total: number;
+  /** What is counted: "weights" or "kernels". */
   phase: string;
 }
 
+/** Options of loading a folder. */
 export interface LoadOptions {
   /** What plays: "auto" takes WebGPU where the browser has a GPU for it, else WebAssembly. */
   target?: "auto" | "webgpu" | "wasm" | undefined;
   /** Threads of WebAssembly, at most eight; as many as the machine has cores by default. */
   threads?: number | undefined;
+  /** Ends the load with an AbortError. */
   signal?: AbortSignal | undefined;
+  /** Hears how far the load has come. */
   progress?: ((progress: Progress) => void) | undefined;
   /** Hears what happens by the way: a lost GPU, a full disk. */
   note?: ((text: string) => void) | undefined;
 }
 
+/** Options of writing a text. */
 export interface GenerateOptions {
   /** How many tokens to write at most: 64 by default. */
   maxNewTokens?: number | undefined;
@@ -31,15 +39,19 @@ export interface GenerateOptions {
   temperature?: number | undefined;
   /** Of how many tokens to choose: 0, the default, of all. */
   topK?: number | undefined;
+  /** Chooses among the likeliest tokens whose probabilities reach this sum: 1, the default, among all. */
   topP?: number | undefined;
+  /** Makes tokens of the text so far less likely, above 1; 1 by default. */
   repetitionPenalty?: number | undefined;
   /** From 0 to 2^64 - 1. */
   seed?: number | bigint | undefined;
   /** Texts that end the answer. */
   stop?: string[] | undefined;
+  /** Stops the model; the last piece then has the finish "aborted". */
   signal?: AbortSignal | undefined;
 }
 
+/** Options of answering a conversation. */
 export interface ChatOptions extends GenerateOptions {
   /** What the chat template may read, such as `enable_thinking`. */
   variables?: Record<string, unknown> | undefined;
@@ -47,14 +59,20 @@ export interface ChatOptions extends GenerateOptions {
   slide?: boolean | undefined;
 }
 
+/** A message of a conversation; a chat template may read more fields. */
 export interface Message {
+  /** Who speaks: "user", "assistant" or "system", as the chat template has them. */
   role: string;
+  /** The text of the message. */
   content: string;
   [field: string]: unknown;
 }
 
+/** What a model has written since the piece before. */
 export interface Piece {
+  /** The text; whole characters only. */
   text: string;
+  /** The ids of its tokens. */
   ids: number[];
   /** Why the answer ended, in its last piece. */
   finish: null | "eos" | "stop" | "length" | "aborted";
@@ -62,25 +80,39 @@ export interface Piece {
   left?: number | undefined;
 }
 
+/** Options of a training. */
 export interface TrainOptions {
+  /** How many steps to make: 200 by default. */
   steps?: number | undefined;
+  /** The highest learning rate, 0 to 10; the folder names the default. */
   lr?: number | undefined;
+  /** Chooses the order of the text: 0 by default. */
   seed?: number | bigint | undefined;
+  /** Stops the training after a step. */
   signal?: AbortSignal | undefined;
 }
 
+/** What a step of training was. */
 export interface Step {
+  /** Its number, from 1. */
   step: number;
+  /** The mean loss of its tokens. */
   loss: number;
+  /** The length of the gradient. */
   norm: number;
+  /** The learning rate. */
   rate: number;
+  /** How long it took. */
   seconds: number;
+  /** How many tokens the text has. */
   tokens: number;
 }
 
 /** What was loaded, and where it runs. */
 export interface About {
+  /** The name of the model. */
   name: string;
+  /** Where it runs. */
   target: "webgpu" | "wasm";
   /** Why that target. */
   why: string;
@@ -93,6 +125,7 @@ export interface About {
 
 /** What a page trains; another training of the same model takes its place. */
 export interface PageTrainer {
+  /** What is trained, and where. */
   readonly about: About;
   /** Trains on a text, step by step; leaving the loop stops. */
   train(text: string, options?: TrainOptions): AsyncGenerator<Step, void>;
@@ -104,6 +137,7 @@ export interface PageTrainer {
 
 /** A model in a worker. */
 export interface PageModel {
+  /** What was loaded, and where it runs. */
   readonly about: About;
   /** The text that follows, piece by piece; leaving the loop stops the model. */
   generate(prompt: string | number[], options?: GenerateOptions): AsyncGenerator<Piece, void>;
@@ -122,8 +156,11 @@ export interface PageModel {
   close(): void;
 }
 
+/** What a folder holds. */
 export interface Folder {
+  /** The name of the model. */
   name: string;
+  /** What the model does: write texts, or make vectors of them. */
   kind: "decoder" | "encoder";
   /** Bytes of weights. */
   bytes: number;
