@@ -33,7 +33,7 @@ def node(script: str, *args: object) -> dict[str, Any]:
 def test_damaged_programs_and_manifests_are_refused_or_played_within_their_places(
     pages: Pages,
 ) -> None:
-    seen = node("fuzz.mjs", pages().folder, 150, 11)
+    seen = node("fuzz.mjs", pages(tiles=True).folder, 150, 11)
     assert seen["refused"] > 200 and seen["taken"] > 50
 
 
