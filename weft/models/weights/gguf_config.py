@@ -108,7 +108,8 @@ def _fields(c: Source, kind: str, slides: list[bool] | None) -> dict[str, Any]:
     row, keys = GGUF[kind], keys_of(kind)
     data = copy.deepcopy(dict(row.fixed))
     for key in keys:
-        value = c.uniform(key.name, none=bool(row.other)) if key.field else None
+        none = bool(row.other) and key.name == "attention.head_count_kv"
+        value = c.uniform(key.name, none) if key.field else None
         if value is None and key.needed:
             raise ModelError(f"{c.where}: {c.arch}.{key.name} is missing; every {c.arch} needs it")
         if key.field:
@@ -116,17 +117,7 @@ def _fields(c: Source, kind: str, slides: list[bool] | None) -> dict[str, Any]:
             if value is not None or name not in section:
                 section[name] = value
     fields = {key.name: key.field for key in keys}
-    hidden = c.integer("embedding_length", 1, MAX_HIDDEN)
-    heads = c.integer("attention.head_count", 1, MAX_HEADS)
-    given = c.integer("attention.key_length", 2, MAX_HEAD_DIM, None)
-    if given is None and hidden % heads:
-        raise c.refuse("embedding_length", f"not a multiple of {heads} heads")
-    head_dim = given or hidden // heads
-    if head_dim % 2:
-        name = "attention.key_length" if given else "attention.head_count"
-        raise c.refuse(name, f"{head_dim} elements per head; expected an even number")
-    if c.integer("attention.value_length", 1, MAX_HIDDEN, head_dim) != head_dim:
-        raise c.refuse("attention.value_length", f"not that of keys, which is {head_dim}")
+    head_dim = _head_dim(c)
     tokens = c.gguf.metadata.get("tokenizer.ggml.tokens")
     if isinstance(tokens, list) and tokens:
         _fill(data, "vocab_size", len(tokens))
@@ -141,6 +132,22 @@ def _fields(c: Source, kind: str, slides: list[bool] | None) -> dict[str, Any]:
     if row.other:
         _add_mixers(c, data, row.other)
     return data
+
+
+def _head_dim(c: Source) -> int:
+    """Returns the elements of a head, after checking the sizes that give it."""
+    hidden = c.integer("embedding_length", 1, MAX_HIDDEN)
+    heads = c.integer("attention.head_count", 1, MAX_HEADS)
+    given = c.integer("attention.key_length", 2, MAX_HEAD_DIM, None)
+    if given is None and hidden % heads:
+        raise c.refuse("embedding_length", f"not a multiple of {heads} heads")
+    head_dim = given or hidden // heads
+    if head_dim % 2:
+        name = "attention.key_length" if given else "attention.head_count"
+        raise c.refuse(name, f"{head_dim} elements per head; expected an even number")
+    if c.integer("attention.value_length", 1, MAX_HIDDEN, head_dim) != head_dim:
+        raise c.refuse("attention.value_length", f"not that of keys, which is {head_dim}")
+    return int(head_dim)
 
 
 def _at(data: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
