@@ -21,7 +21,8 @@ class Key(NamedTuple):
 
     `field` is the path of the field in config.json; one that begins with a dot is in the rope of
     full layers; "" is no field, but known. `config` is the path in a DecoderConfig of the value
-    that a writer writes; "" if it writes none, or computes it. A file must hold what is `needed`.
+    that a writer writes; "" if it writes none, or computes it. A file must hold what is `needed`,
+    and what the family's function requires.
     """
 
     name: str
@@ -33,10 +34,10 @@ class Key(NamedTuple):
 KEYS = (
     Key("vocab_size", "vocab_size", "vocab"),
     Key("context_length", "max_position_embeddings", "max_positions", needed=True),
-    Key("embedding_length", "hidden_size", "hidden", needed=True),
-    Key("block_count", "num_hidden_layers", "layers", needed=True),
+    Key("embedding_length", "hidden_size", "hidden"),
+    Key("block_count", "num_hidden_layers", "layers"),
     Key("feed_forward_length", "intermediate_size", "ffn"),
-    Key("attention.head_count", "num_attention_heads", "heads", needed=True),
+    Key("attention.head_count", "num_attention_heads", "heads"),
     Key("attention.head_count_kv", "num_key_value_heads", "kv_heads"),
     Key("attention.key_length", "head_dim", "head_dim"),
     Key("attention.value_length", ""),
@@ -118,10 +119,10 @@ class Gguf:
 GGUF: Mapping[str, Gguf] = {
     "gpt2": Gguf("gpt2", (
         Key("context_length", "n_positions", "max_positions", needed=True),
-        Key("embedding_length", "n_embd", "hidden", needed=True),
-        Key("block_count", "n_layer", "layers", needed=True),
+        Key("embedding_length", "n_embd", "hidden"),
+        Key("block_count", "n_layer", "layers"),
         Key("feed_forward_length", "n_inner", "ffn", needed=True),
-        Key("attention.head_count", "n_head", "heads", needed=True),
+        Key("attention.head_count", "n_head", "heads"),
         Key("attention.layer_norm_epsilon", "layer_norm_epsilon", "norm_eps", needed=True),
     )),
     "llama": Gguf("llama", turned=True),
