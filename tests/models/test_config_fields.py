@@ -110,9 +110,12 @@ def test_readers_consume_the_fields_of_their_table(
     """All of them, over what the zoo holds of the family and changes of it."""
     asked: set[str] = set()
 
-    def watched(self: Fields, data: Any, where: str) -> None:
-        self.data, self.where = Watched(data), where
-        self.data.asked = asked
+    plain = Fields.__init__
+
+    def watched(self: Fields, data: Any, *more: Any) -> None:
+        seen = Watched(data)
+        seen.asked = asked
+        plain(self, seen, *more)
 
     monkeypatch.setattr(Fields, "__init__", watched)
     for name in CASES:
