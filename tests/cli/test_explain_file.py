@@ -46,7 +46,7 @@ def run(*args: object) -> str:
 
 def test_a_compiled_model(file: Path, folder: Path) -> None:
     text = run(file)
-    assert f"weft {weft.__version__}" in text and "score on" in text and "quant none" in text
+    assert f"weft {weft.__version__}" in text and "prefill on" in text and "quant none" in text
     said = json.loads(run(file, "--json", "--step", "decode"))
     assert said["file"]["for"] == file.stem and said["steps"]["decode"]["groups"]
     if file.stem == "cpu-avx2":  # what the model itself is explained as
