@@ -322,7 +322,7 @@ def test_gemma_4_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert forms.keys() >= {"embed", "layer_embed", "layer_proj.w", "3.input_gate.w"}
     want = weft.load(tmp_path, device="oracle", **options).logits(IDS[:1])
     runner = model.runner()
-    close(runner.decode(IDS[:1], [0], [0]), want)
+    close(runner.rows(IDS[:1], [0], [0]), want)
     buffers = runner.session("decode").program.buffers
     assert sum(b.nbytes for b in buffers if b.role == "arena") < 1200 * 4 * 32  # of 4 layers
     with pytest.raises(UsageError, match="does not calibrate gemma4_text"):
