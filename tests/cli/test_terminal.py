@@ -15,7 +15,7 @@ from test_cli import weft
 pty = pytest.importorskip("pty")  # POSIX only
 
 WIPE = "\x1b[2K"  # erases a line; every spinner ends with one
-NO_DELAY = "from weft.models import progress; progress.DELAY = 0.0\n"
+NO_DELAY = "from weft.host import progress; progress.DELAY = 0.0\n"
 MAIN = NO_DELAY + "from weft.cli.main import main; main()"
 
 

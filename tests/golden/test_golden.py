@@ -1,7 +1,7 @@
 """Files that earlier versions wrote: read as they were, or the format's number has to go up.
 
-model-1.weft.gz: a random llama of one layer, by `weft compile --device cpu-neon --context 8`.
-model-1.json: ids and the logits that it gave then.
+model-2.weft.gz: a random llama of one layer, by `weft compile --device cpu-neon --context 8`.
+model-2.json: ids, the logits that it gave then, and the ids that it wrote.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.parametrize("device", ["cpu", "interp:cpu-neon"])
-def test_a_compiled_model_of_format_1(tmp_path: Path, device: str) -> None:
+def test_a_compiled_model_of_format_2(tmp_path: Path, device: str) -> None:
     path = tmp_path / "model.weft"
-    path.write_bytes(gzip.decompress((HERE / "model-1.weft.gz").read_bytes()))
-    then = json.loads((HERE / "model-1.json").read_text())
+    path.write_bytes(gzip.decompress((HERE / "model-2.weft.gz").read_bytes()))
+    then = json.loads((HERE / "model-2.json").read_text())
     model = weft.load(path, device=device)
     logits = model.logits(then["ids"])
     np.testing.assert_allclose(logits, np.array(then["logits"], np.float32), atol=1e-5, rtol=1e-5)
     assert model.generate("def", max_new_tokens=4).ids == tuple(then["written"])
 
 
-def test_a_format_to_come(tmp_path: Path) -> None:
-    raw = gzip.decompress((HERE / "model-1.weft.gz").read_bytes())
+@pytest.mark.parametrize("other", [1, 9])
+def test_another_format(tmp_path: Path, other: int) -> None:
+    raw = gzip.decompress((HERE / "model-2.weft.gz").read_bytes())
     path = tmp_path / "model.weft"
     with zipfile.ZipFile(io.BytesIO(raw)) as old, zipfile.ZipFile(path, "w") as new:
         for info in old.infolist():
             data = old.read(info)
-            new.writestr(info.filename, data.replace(b'{"format":1,', b'{"format":9,', 1))
-    with pytest.raises(FileFormatError, match="format 9; this weft reads 1: compile again"):
+            new.writestr(info.filename, data.replace(b'{"format":2,', b'{"format":%d,' % other, 1))
+    with pytest.raises(FileFormatError, match=f"format {other}; this weft reads 2: compile again"):
         weft.load(path, device="cpu")

@@ -15,7 +15,7 @@ from weft.host import files
 WRITER = """
 import sys, time
 from pathlib import Path
-from weft.core import files
+from weft.host import files
 target = Path(sys.argv[2])
 with getattr(files, sys.argv[1])(target) as new:
     (new / "weights").write_bytes(b"half") if sys.argv[1] == "replacing_folder" else (

@@ -1,6 +1,23 @@
-"""From a traced graph to a Program: grouping, template selection, memory planning, report."""
+"""From a traced graph to a Program: grouping, template selection, memory planning, report.
 
-from weft.compile.passes import compile_graph, simplify_graph
-from weft.compile.report import Report
+The names load when they are first used: a Program that comes from the disk needs no compiler.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.compile.passes import (
+        compile_graph as compile_graph,
+        simplify_graph as simplify_graph,
+    )
+    from weft.compile.report import Report as Report
 
 __all__ = ["Report", "compile_graph", "simplify_graph"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'weft.compile' has no attribute {name!r}")
+    from weft.compile import passes, report
+
+    return getattr(report if name == "Report" else passes, name)

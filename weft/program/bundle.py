@@ -28,7 +28,7 @@ from weft.host.files import replacing
 from weft.host.mapped import MappedFile, map_file
 from weft.program import serial
 
-FORMAT = 1
+FORMAT = 2
 HEAD, WEIGHTS = "weft.json", "weights.bin"
 ALIGN, PAGE = 64, 4096
 MOST_MEMBERS, MOST_HEAD = 4096, 64 << 20
