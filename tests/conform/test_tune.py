@@ -20,7 +20,6 @@ from weft.cli.explain import explain
 from weft.cli.tune import tune as command
 from weft.compile import compile_graph, tuned, tuning
 from weft.compile.passes import groups_of
-from weft.compile.programs import program_for
 from weft.compile.tuned import Row
 from weft.core import dtypes as dt, notices
 from weft.core.caps import PRESETS, Caps
@@ -28,6 +27,7 @@ from weft.core.errors import FileFormatError, UsageError
 from weft.models import random_folder
 from weft.models.run.compiled_runner import model_caps
 from weft.program.program import Program
+from weft.tensor.programs import program_for
 
 CAPS = PRESETS["cpu-avx2"]
 ROOF = Roofline(100.0, 10.0, 1000.0)

@@ -58,9 +58,9 @@ def _(here: Here) -> str:
 
 @hint("cli/listening.py", "pip install .[serve]")
 def _(here: Here) -> str:
-    from weft.serve import needs
+    from weft.cli import listening
 
-    here.patch.setattr(needs, "PACKAGES", ("nosuch_package",))
+    here.patch.setattr(listening, "PACKAGES", ("nosuch_package",))
     return here.said("serve", here.decoder(), "--port", "0", status=2)
 
 

@@ -20,7 +20,7 @@ from weft.errors import ModelError, UsageError
 from weft.models import random_folder
 from weft.models.arch import kv_cache
 from weft.models.arch.config import DecoderConfig
-from weft.models.arch.inputs import position_bytes, states
+from weft.models.arch.inputs import PAGE, position_bytes, states
 from weft.models.run.loader import Room, _built
 from weft.models.run.model import Decoder
 from weft.models.weights.weight_dtypes import wanted_cache
@@ -65,15 +65,16 @@ def test_attention_is_float64s_on_the_same_numbers(cache: str, depth: int) -> No
     q = rng.normal(size=(9, 4, depth)).astype(np.float32)
     slot = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2], np.int32)
     pos = np.array([0, 1, 2, 0, 1, 0, 1, 2, 3], np.int32)
-    at = (slot[:, None] * 2 + np.arange(2)) * 16 + pos[:, None]
+    at = (np.arange(2) * 3 + slot[:, None]) * PAGE + pos[:, None]  # a page for each slot
     at = at.astype(np.int32)
-    kept = states(config, 3, 16).values()
+    table = np.arange(3, dtype=np.int32)[:, None]
+    kept = states(config, 3, PAGE, 3).values()
     held: kv_cache.Cache = tuple(np.zeros(shape, dtype.numpy) for shape, dtype in kept)
     for rows in (slice(0, 4), slice(4, 9)):
         places = np.concatenate((at[rows].reshape(-1), [-1, -1])).astype(np.int32)
         padded = [np.concatenate((x[rows], np.full((1, 2, depth), 7, np.float32))) for x in (k, v)]
         held = kv_cache.store(config, held, places, *padded)
-    got = np.asarray(kv_cache.attend(config, held, q, slot, pos, 0)).astype(np.float64)
+    got = np.asarray(kv_cache.attend(config, held, q, slot, pos, table, 0)).astype(np.float64)
     if cache == "int8" and depth == 8:  # q . k stays, what is rounded does not
         q, k = (x.astype(np.float64) @ hadamard(depth) for x in (q, k))
     keys, values = (rounded(x, cache) for x in (k, v))

@@ -87,7 +87,7 @@ def test_logits_are_those_of_float32_bit_for_bit(name: str) -> None:
     np.testing.assert_array_equal(ours.rows([7], [0], [20]), theirs.rows([7], [0], [20]))
     again = runner(config, weights, get("cpu"))
     again.prefill(0, IDS[:-1])
-    np.testing.assert_array_equal(again.decode(IDS[-1:], [0], [19])[0], got)
+    np.testing.assert_array_equal(again.rows(IDS[-1:], [0], [19])[0], got)
     oracle = runner(config, weights, None).prefill(0, IDS)
     np.testing.assert_allclose(got, oracle, rtol=1e-3, atol=1e-3)
 
@@ -131,7 +131,7 @@ def test_int8_inputs_have_one_meaning(name: str) -> None:
     got = ours.prefill(0, IDS)
     again = runner(config, weights, get("cpu"))
     again.prefill(0, IDS[:-1])
-    np.testing.assert_array_equal(again.decode(IDS[-1:], [0], [19])[0], got)
+    np.testing.assert_array_equal(again.rows(IDS[-1:], [0], [19])[0], got)
     oracle = runner(config, weights, None).prefill(0, IDS)
     plain = runner(replace(config, act_dtype=float32), weights, None).prefill(0, IDS)
     whole = FORMS[name].values == "int"

@@ -123,7 +123,7 @@ def test_what_the_command_refuses(
 ) -> None:
     serve, shy = ["serve", f"box={chatty}", "--device", "cpu"], f"shy={folders['shy']}"
     cases = [
-        (["--adapter", "shy"], 2, "NAME=PATH"),
+        (["--adapter", "shy"], 1, "shy does not exist"),
         (["--adapter", shy, "--adapter", shy], 2, "each name once"),
         (["--adapter", f"box={folders['shy']}"], 2, "rename one"),
         (["--adapter", f"x={tmp_path}"], 1, "adapter_config.json"),

@@ -107,6 +107,7 @@ def logsumexp(
     True
     """
     t = reals(x)
+    axis = t._axes("logsumexp", axis)
     real = t.cast(dt.compute_dtype(t.dtype))  # the sum may be beyond float16's range
     if not t.size:
         return real.exp().sum(axis, keepdims).log().cast(t.dtype)
