@@ -5,12 +5,14 @@ as it exports it; a name that is neither in CASES nor in HOST fails test_wgsl_ti
 """
 
 import tiny_images
+import tiny_losses
 import tiny_movement
 import tiny_networks
 import tiny_numbers
 from tiny_public import CASES, HOST, OWN, PUBLIC
 
-MAKERS = (tiny_numbers, tiny_movement, tiny_networks, tiny_images)  # they fill CASES
+# They fill CASES.
+MAKERS = (tiny_numbers, tiny_movement, tiny_networks, tiny_losses, tiny_images)
 
 
 def maker(name):

@@ -122,6 +122,13 @@ def _(d, f):
     return lambda t, w, b: f(t, weight=w, bias=b, eps=0.125), [x, w, b]
 
 
+@case("local_response_norm")
+def _(d, f):
+    x = d.array(_image(d, d.between(1, 2), d.extent(), least=1), d.dtype("f"))
+    size, before = d.between(1, 3), d.pick(None, 0)
+    return lambda t: f(t, size, 0.5, 0.75, 1.0, before), [x]
+
+
 @case("batch_norm")
 def _(d, f):
     n, c = d.between(2, 5), d.extent()

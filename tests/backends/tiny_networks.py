@@ -65,7 +65,7 @@ def _(d, f):
 # -- networks
 
 
-@case("softmax log_softmax normalize")
+@case("softmax softmin log_softmax normalize")
 def _(d, f):
     x = d.some("f", rank=(1, 3), least=1)
     axis = d.axis(x.shape)
@@ -122,6 +122,55 @@ def _(d, f):
     smooth = {"label_smoothing": d.pick(0.0, 0.125)} if f.__name__ == "cross_entropy" else {}
     arrays = [d.array((n, c, *more), d.dtype("f")), d.array((n, *more), I32, 0, c - 1)]
     return lambda x, y: f(x, y, reduction=how, **smooth), arrays
+
+
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+
+
+@case("lstm gru rnn")
+def _(d, f):
+    kind, layers, ways, bias = f.__name__, d.between(1, 2), d.between(1, 2), d.pick(True, False)
+    t, n, i, h = (d.between(1, 2) for _ in range(4))
+    dtype = d.dtype("f")
+    r = d.between(1, h) if kind == "lstm" else h  # an lstm may project its h
+    rows, shapes = GATES[kind] * h, []
+    for layer in range(layers):
+        one = [(rows, ways * r if layer else i), (rows, r), *[(rows,)] * (2 * bias)]
+        shapes += [*one, *[(r, h)] * (r != h)] * ways
+    states = [(layers * ways, n, r), (layers * ways, n, h)][: d.pick(0, 2 if kind == "lstm" else 1)]
+    first, ends = d.pick(False, True), d.pick(False, True)
+    options = {"bias": bias, "num_layers": layers, "bidirectional": ways == 2}
+    options |= {"batch_first": first, "dropout": 0.5, "training": d.pick(False, True)}
+    options["key"] = lambda layer: 6 + layer
+    if kind == "rnn":
+        options["nonlinearity"] = d.pick("tanh", "relu")
+
+    def call(x, *ts):
+        *ts, lengths = ts if ends else (*ts, None)
+        hx, weights = ts[: len(states)], ts[len(states) :]
+        before = None if not hx else tuple(hx) if kind == "lstm" else hx[0]
+        return f(x, before, weights, **options, lengths=lengths)
+
+    arrays = [
+        d.array(s, dtype, -1, 1) for s in ((n, t, i) if first else (t, n, i), *states, *shapes)
+    ]
+    return call, [*arrays, *[d.array(n, I32, 1, t)] * ends]
+
+
+@case("lstm_cell gru_cell rnn_cell")
+def _(d, f):
+    kind, i, h, dtype = f.__name__[: -len("_cell")], d.extent(), d.extent(), d.dtype("f")
+    batch, rows = d.shape(0, 1), GATES[kind] * h
+    states = d.pick(0, 2 if kind == "lstm" else 1)
+    options = {"nonlinearity": d.pick("tanh", "relu")} if kind == "rnn" else {}
+
+    def call(x, *ts):
+        before = None if not states else ts[:2] if kind == "lstm" else ts[0]
+        return f(x, before, *ts[states:], **options)
+
+    biases = [(rows,)] * d.pick(0, 2)
+    shapes = ((*batch, i), *[(*batch, h)] * states, (rows, i), (rows, h), *biases)
+    return call, [d.array(s, dtype, -1, 1) for s in shapes]
 
 
 def _heads(d):
@@ -198,8 +247,3 @@ def _(d, f):
 @case("checkpoint")
 def _(d, f):
     return lambda t: f(lambda x: x.exp() * x, t), [d.some("f")]
-
-
-@case("as_index")
-def _(d, f):
-    return f, [d.some("i")]

@@ -1,5 +1,8 @@
 """Tiny calls of functions of elements, and of reductions."""
 
+import math
+
+import numpy as np
 from tiny_public import case
 
 from weft.core import dtypes as dt
@@ -26,13 +29,56 @@ def binary(names, kinds="n", low=-2, high=2, second=(-2, 2)):
 unary("ceil cos cosh erf exp expm1 floor isfinite isinf isnan round signbit sin sinh square tan "
       "tanh trunc gelu silu sigmoid relu asinh atan hardsigmoid hardswish hardtanh relu6 "
       "leaky_relu softshrink hardshrink elu celu selu softplus logsigmoid softsign mish "
-      "tanhshrink")  # fmt: skip
+      "tanhshrink swish rrelu erfc exp2")  # fmt: skip
 binary("prelu", "f")
 
 
 @case("threshold")
 def _(d, f):
     return lambda t: f(t, 0.5, -1.5), [d.some("f", -2, 2)]
+
+
+@case("shrink ramp scaled_tanh")
+def _(d, f):
+    a, b = d.pick(0.5, 1.5), d.pick(0.25, 0.5)
+    return lambda t: f(t, a, b), [d.some("f", -3, 3)]
+
+
+@case("logit")
+def _(d, f):
+    eps = d.pick(None, 0.125)
+    x = d.some("f", 0.25, 0.75) if eps is None else d.some("f", -1, 2)
+    return lambda t: f(t, eps), [x]
+
+
+@case("lerp")
+def _(d, f):
+    shape, dtype, weight = d.shape(least=0), d.dtype("f"), d.pick(None, 0.25, 0.75)
+    arrays = [d.array(shape, dtype) for _ in range(2)]
+    if weight is None:
+        return f, [*arrays, d.array(shape, dtype, 0, 1)]
+    return lambda x, end: f(x, end, weight), arrays
+
+
+def _strange(x):
+    """x with NaN for -1 and infinities for 2 and -2, where its dtype has them."""
+    if not dt.as_dtype(x.dtype).is_float:
+        return x
+    for at, value in ((-1, math.nan), (2, math.inf), (-2, -math.inf)):
+        x = np.where(x == at, np.asarray(value, x.dtype), x)
+    return x
+
+
+@case("fmax fmin")
+def _(d, f):
+    shape, dtype = d.shape(least=0), d.dtype("n")
+    return f, [_strange(d.array(shape, dtype)) for _ in range(2)]
+
+
+@case("nan_to_num")
+def _(d, f):
+    options = d.pick({}, {"nan": 0.5, "posinf": 3.0, "neginf": -3.0})
+    return lambda t: f(t, **options), [_strange(d.some("n"))]
 
 
 @case("glu")
@@ -75,6 +121,13 @@ def _(d, f):
         axis = (0, x.ndim - 1)
     keep = d.pick(False, True)
     return lambda t: f(t, axis=axis, keepdims=keep), [x]
+
+
+@case("logsumexp")
+def _(d, f):
+    x = d.some("f", rank=(1, 3))
+    axis, keep = d.pick(None, d.axis(x.shape)), d.pick(False, True)
+    return lambda t: f(t, axis, keep), [x]
 
 
 @case("argmax argmin")

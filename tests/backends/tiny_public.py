@@ -59,7 +59,7 @@ PUBLIC = _exported() | OWN
 # What gives the device nothing to compute, by the last part of the name.
 _HOST = (
     "compile trace load devices finfo iinfo result_type manual_seed no_grad enable_grad grad "
-    "is_grad_enabled value_and_grad from_dlpack autocast_dtype narrowed widened values "
+    "is_grad_enabled value_and_grad from_dlpack "
     "item numpy tolist to to_ cpu sync backward requires_grad_ assign detach "
     "__array__ __array_function__ __bool__ __dlpack__ __dlpack_device__ __float__ __index__ "
     "__init__ __int__ __len__ __repr__ __copy__ __deepcopy__ __reduce__"
