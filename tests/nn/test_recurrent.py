@@ -181,3 +181,19 @@ def test_wrong_calls_are_named() -> None:
         nn.LSTM(4, 5, proj_size=5)
     with pytest.raises(UsageError, match="probability"):
         nn.GRU(4, 5, dropout=2.0)
+
+
+@pytest.mark.parametrize("key", [6, np.array([0, 6], np.uint32)])
+def test_dropout_takes_a_plain_key(key: object) -> None:
+    """As functional.dropout does; each layer drops others."""
+    net = weft.nn.RNN(3, 8, 3)
+    x, h = weft.ones((4, 1, 3)), weft.zeros((3, 1, 8))
+    weights = list(net.parameters())
+
+    def out(key: object) -> list:
+        made, _ = weft.functional.rnn(
+            x, h, weights, num_layers=3, dropout=0.5, training=True, key=key
+        )
+        return made.tolist()
+
+    assert out(key) == out(key) != out(7)

@@ -144,7 +144,8 @@ def next_key(key: Tensor) -> Tensor:
     return key._wrap(ops.add(key.value, step))
 
 
-def _key(key: Any) -> Tensor:
+def key_of(key: Any) -> Tensor:
+    """A random key, given as an int or uint32[2]; None takes the next of the global stream."""
     if key is None:
         if CURRENT.trace is not None:
             raise TraceError(
@@ -175,7 +176,7 @@ def _draw(kind: str, shape: Any, key: Any, device: Any, *more: Tensor) -> Tensor
     n = math.prod(wanted)
     if n >= 1 << 32:
         raise ShapeError(f"random: {n} elements; a key counts to 2**32")
-    source = _key(key)
+    source = key_of(key)
     from weft.tensor.device import open_device
 
     target = None if device is None or source.is_traced else open_device(device)

@@ -16,6 +16,7 @@ from typing import Any
 
 from weft.core.errors import ShapeError, UsageError
 from weft.ops.tape import apart, together
+from weft.tensor import random
 from weft.tensor.base import place
 from weft.tensor.core import Tensor
 from weft.tensor.create import zeros
@@ -161,7 +162,8 @@ def _stacked(
     finals: list[State] = []
     for layer in range(layers):
         if layer and dropout and training:
-            x = _dropout(x, dropout, True, key if key is None else key(layer))
+            x = _dropout(x, dropout, True, key(layer) if callable(key) else key)
+            key = key if key is None or callable(key) else random.next_key(random.key_of(key))
         made = []
         for way in range(ways):
             at = layer * ways + way
@@ -211,8 +213,9 @@ def lstm(
 
     `hx` is (h, c) before the first step, zeros by default. `weights` holds for each layer and
     direction weight_ih, weight_hh, bias_ih and bias_hh (if `bias`), and weight_hr where R is not H.
-    In training, results between layers are dropped with probability `dropout`. `lengths` (integers
-    [N]) ends sequences early. Raises ShapeError for shapes that do not agree.
+    In training, results between layers are dropped with probability `dropout` by `key`, an int or
+    uint32[2] (or a function of the layer that returns one). `lengths` (integers [N]) ends sequences
+    early. Raises ShapeError for shapes that do not agree.
 
     >>> weights = [weft.zeros(s) for s in ((8, 3), (8, 2), (8,), (8,))]
     >>> out, h, c = F.lstm(weft.ones((5, 1, 3)), None, weights)
