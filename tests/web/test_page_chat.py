@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,9 @@ console.log(JSON.stringify({ turns, refused, brief }));
 
 @pytest.fixture(scope="module")
 def talking(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A model with a template, its page, and the turns that Python's `weft chat` would write."""
+    """A model with a template, its page, and the turns that Python's `weft chat` would write, each
+    with the number of its prompt's tokens that were not fed before. A page in the browser reads
+    just those; Python more where a full page that others follow is wanted only in part."""
     folder = tmp_path_factory.mktemp("talking")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(box_folder() / name, folder)
@@ -218,13 +221,17 @@ def talking(tmp_path_factory: pytest.TempPathFactory) -> Any:
     site = tmp_path_factory.mktemp("site") / "page"
     manifest = export_light(model, site)
     assert manifest["chat"] is True
-    messages, turns = [{"role": "system", "content": "Be brief."}], []
+    messages, turns, fed = [{"role": "system", "content": "Be brief."}], [], []
     for said in SAID:
         messages.append({"role": "user", "content": said})
         ids = model.chat_ids(messages)
         made = model.generate(ids, max_new_tokens=12)
         messages.append({"role": "assistant", "content": made.text})
-        turns.append((list(made.ids), made.text, len(ids) - made.reused))
+        known = len(list(takewhile(lambda two: two[0] == two[1], zip(fed, ids[:-1]))))
+        assert made.reused <= known
+        turns.append((list(made.ids), made.text, len(ids) - known))
+        assert made.finish_reason == "length"  # so the last token was not fed
+        fed = [*ids, *made.ids[:-1]]
     return site, turns, model
 
 
