@@ -1,6 +1,6 @@
 """Finding and opening devices: `devices()` lists them, `get(spec)` opens one, never another.
 
-Placement policy: docs of `get`. What kinds there are: kinds.py.
+Placement policy: docs of `get`. Kinds of devices: kinds.py.
 """
 
 from __future__ import annotations

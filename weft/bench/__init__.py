@@ -1,1 +1,1 @@
-"""Benchmarks: what `weft bench` and `weft tune` measure, and the peers beside it."""
+"""Benchmarks: what `weft bench` and `weft tune` measure, and the peers."""

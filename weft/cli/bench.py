@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group(epilog="Example:  weft bench ops --only softmax")
 def bench() -> None:
-    """Measure operations or a whole model; every figure stands beside its share of the roofline."""
+    """Measure operations or a whole model; every figure comes with its share of the roofline."""
 
 
 bench.add_command(serve)
@@ -31,7 +31,7 @@ bench.add_command(serve)
 @bench.command(epilog="Example:  weft bench ops --sizes 128..1024 --plot speed.png")
 @options.device_option("Devices to measure, comma list (default: see above).", default=None)
 @click.option("--only", default="", help="Comma list: cases whose name contains one of these.")
-@click.option("--sizes", help="128..1024 (powers of two) or a comma list: CPU beside GPUs.")
+@click.option("--sizes", help="128..1024 (powers of two) or a comma list: CPU and GPUs.")
 @options.threads
 @options.repeats(30, 5)
 @click.option("--budget", type=click.FloatRange(0, min_open=True),
@@ -47,10 +47,10 @@ def ops(
     plot: str | None,
     as_json: bool,
 ) -> None:
-    """Time operations (f32), compiled. With --sizes: matmul, softmax, layer norm, gelu and an
-    elementwise chain at each size, the CPU beside every GPU that is present (or --device), with
-    the error against the CPU. Without: the fixed cases on one device (the fastest, or --device),
-    beside its roofline."""
+    """Time operations (f32), compiled. Without --sizes: the fixed cases on one device (the fastest,
+    or --device), with its roofline. With --sizes: matmul, softmax, layer norm, gelu and an
+    elementwise chain at each size, on the CPU and every GPU that is present (or --device). The
+    figures then have the error against the CPU."""
     names = [s for s in only.split(",") if s]
     if sizes is not None:
         _side_by_side(device, sizes, names, repeats, budget, plot, as_json)

@@ -74,10 +74,11 @@ _CASES = ("steps", "cold", "load", "at_once", "turn", "idle")
 @options.as_json
 def serve(model: str | None, loading: Loading, as_json: bool, **given: Any) -> None:
     """Measure servers side by side: weft's, started for MODEL, and others that speak OpenAI's
-    protocol. Cases: `steps`, what an engine adds to MODEL's bare steps; `cold`, from a server's
-    start to its first answer; `load`, requests that come by a Poisson process whoever waits;
-    `at_once`, answers side by side; `turn`, a second turn after a long first one; `idle`, what
-    open connections hold."""
+    protocol.
+
+    Cases: `steps`, an engine's cost above MODEL's bare steps. `cold`, from a server's start to its
+    first answer. `load`, requests of an open Poisson process. `at_once`, parallel answers. `turn`,
+    a second turn after a long first one. `idle`, the memory of open connections."""
     commands, urls = _named(given["beside"], "--beside"), _named(given["urls"], "--url")
     only = [name for name in given["only"].split(",") if name]
     wrong = [name for name in only if name not in _CASES]

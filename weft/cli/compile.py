@@ -48,11 +48,12 @@ def compile_model(
     model: str | None, output: str, loading: Loading, max_batch: int, weights: str,
     sizes: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
-    """Compile MODEL (default: the one in the box) to one file: Programs for the device, the
-    weights in the order that it reads them, the tokenizer. Every command that
-    takes a model takes such a file; playing it compiles no graph. MODEL may be a .pt2 file of
-    torch.export or an ONNX file, too: weft.load makes a function of what comes of it (--size and
-    --quant go with these); or a graph as JSON, whose Program alone is written."""
+    """Compile MODEL (default: the one in the box) to one file: Programs for the device, the weights
+    in the order that it reads them, the tokenizer. Every command that takes a model takes such a
+    file, and compiles no graph then.
+
+    MODEL may also be a .pt2 file of torch.export or an ONNX file, with --size and --quant;
+    weft.load makes a function of the result. For a graph as JSON, only its Program is written."""
     from weft.backends.presets import caps_of, settled
     from weft.hub.box import box_folder
     from weft.models.run import saved

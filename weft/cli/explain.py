@@ -45,10 +45,11 @@ VIEWS = ("report", "graph", "kernels", "source")
 def explain(path: str, target: str | None, loading: Loading, **given: Any) -> None:
     """Show what MODEL, a folder, a GGUF file or ORG/NAME, compiles to: each step of the line from
     graph to the text a device runs. MODEL may also be a file that `weft compile` or Program.save
-    wrote, a graph as JSON (what --show graph --json prints under steps), a .pt2 file of
-    torch.export: its inputs, results, weights and operators, and with --show or --html what it
-    compiles to, each open size at its least; or an ONNX file: of that inputs, outputs, and what
-    runs where."""
+    wrote, or a graph as JSON (what --show graph --json prints under steps).
+
+    For a .pt2 file of torch.export the command shows inputs, results, weights and operators; with
+    --show or --html it shows the Program, with each open size at its least. For an ONNX file it
+    shows inputs, outputs, and the device of each operator."""
     view = View(**given)
     found = _kind(Path(path))(path, loading, target, view)
     if found is not None:

@@ -32,8 +32,8 @@ Example:  weft pull ORG/NAME
 @options.as_json
 def pull(name: str, revision: str | None, yes: bool, as_json: bool) -> None:
     """Fetch the model ORG/NAME, or its newest state, from the hub into huggingface_hub's cache;
-    print its path. Of a repository with GGUF files, ORG/NAME:FILE.gguf or ORG/NAME:Q4_K_M names
-    one; ORG/NAME@REVISION is a branch, a tag or a commit. Only what weft reads is fetched."""
+    print its path. ORG/NAME:FILE.gguf or ORG/NAME:Q4_K_M names one of a repository's GGUF files;
+    ORG/NAME@REVISION is a branch, a tag or a commit. weft fetches only files that it reads."""
     from dataclasses import replace
 
     from weft.hub import fetch, names

@@ -43,7 +43,7 @@ class Weights:
 
     @property
     def name(self) -> str:
-        """The name for `weft rm`: SOURCE+SCHEME, with a model of the hub by its name there."""
+        """The name for `weft rm`: SOURCE+SCHEME, with the hub's name of a model."""
         return f"{named(self.source)}+{self.scheme}" if self.source else ""
 
     def as_dict(self) -> dict[str, Any]:

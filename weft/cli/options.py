@@ -41,7 +41,7 @@ class Option(click.Option):
 
 
 class Dtype(click.Choice[str]):
-    """One of some dtypes by its name; the short spellings f32, f16 and bf16 are old ones."""
+    """A choice of dtypes by name; the short spellings f32, f16 and bf16 are old."""
 
     name = "dtype"
 

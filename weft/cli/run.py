@@ -115,7 +115,9 @@ def _boxed(only: str) -> tuple[str, str]:
     if os.path.isdir(only) or file or named:
         raise click.UsageError(f"{only} is a model; give it a PROMPT")
     if re.fullmatch(r"\S+\.(gguf|weft|onnx|pt2)", only):
-        raise click.UsageError(f"there is no file {only}; a prompt of one word may not end so")
+        raise click.UsageError(
+            f"there is no file {only}; a prompt of this form needs a MODEL before it"
+        )
     return CODE, only
 
 
@@ -169,13 +171,13 @@ def run(
     sizes: tuple[str, ...], output: str | None, as_json: bool, parallel: str, split: str | None,
     loading: Loading, **given: Any,
 ) -> int:  # fmt: skip
-    """Generate text from PROMPT ('-': standard input) with MODEL, a Hugging Face folder, a GGUF
-    file or a name of the hub (ORG/NAME, ORG/NAME:FILE.gguf), or with the small model of Python
-    code that comes with weft (which repeats itself without a penalty: its default is 1.1). The
-    text goes to stdout as it is made, the speed to stderr.
+    """Generate text from PROMPT ('-': standard input). MODEL is a Hugging Face folder, a GGUF file
+    or a name of the hub (ORG/NAME, ORG/NAME:FILE.gguf). Without MODEL, the small model of Python
+    code that comes with weft writes; its repetition penalty is 1.1 by default. The text goes to
+    stdout as it is made, the speed to stderr.
 
     Without a PROMPT, MODEL may be the file of a function: an ONNX model, a .pt2 file of
-    torch.export, what `weft compile` or Compiled.save made of one. It is called once."""
+    torch.export, or a file that `weft compile` or Compiled.save wrote. It is called once."""
     if path is None:
         raise click.UsageError(f"give a PROMPT: {command('run', 'def fibonacci(n):')}")
     if prompt is None and os.path.isfile(path) and functions.is_function(path):

@@ -1,4 +1,4 @@
-"""Which values of a graph get memory, and why.
+"""Chooses the values of a graph that get memory.
 
 A value is *stored* when it is an anchor, an output, an operand that a template must read from
 memory, or when computing it again for each user would cost more than storing it. Everything else is

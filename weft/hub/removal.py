@@ -16,6 +16,7 @@ from pathlib import Path
 from weft.core.places import check_inside, remove, remove_empty, remove_tree
 from weft.hub.names import COMMIT, Name, cache, read_ref
 from weft.hub.resolve import forget
+from weft.hub.store import blob_of
 
 
 @dataclass(frozen=True)
@@ -71,20 +72,10 @@ def removal(name: Name, commit: str, files: Collection[str], last: bool) -> Remo
 
 def _blobs(name: Name, files: Collection[Path]) -> Iterator[Path]:
     """Yields the blobs of the repository that links in a snapshot lead to."""
-    blobs = name.store / "blobs"
     for path in files:
-        if path.is_symlink():
-            target = path.parent / os.readlink(path)
-            blob = blobs / target.name
-            if _same(target.parent, blobs) and os.path.lexists(blob) and not blob.is_dir():
-                yield blob
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return one.resolve(strict=True) == other.resolve(strict=True)
-    except (OSError, RuntimeError):
-        return False
+        blob = blob_of(name, path) if path.is_symlink() else None
+        if blob is not None and os.path.lexists(blob) and not blob.is_dir():
+            yield blob
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -59,10 +59,10 @@ def discard(name: Name, path: Path, new: bool, intact: Callable[[Path], bool]) -
     name: then only the link was wrong, and the blob stays."""
     try:
         if path.is_symlink():
-            target = path.parent / os.readlink(path)
-            blob = name.store / "blobs" / target.name
-            if not _same_folder(target.parent, blob.parent):
-                return f"{_quoted(path)} is a link to {_quoted(target)}; remove it, then try again"
+            blob = blob_of(name, path)
+            if blob is None:
+                target = _quoted(path.parent / os.readlink(path))
+                return f"{_quoted(path)} is a link to {target}; remove it, then try again"
             if blob.is_dir():
                 return _folder_there(blob)
             check_inside(blob, cache())  # before the link to it is removed
@@ -79,6 +79,14 @@ def discard(name: Name, path: Path, new: bool, intact: Callable[[Path], bool]) -
     except OSError as error:
         return f"it cannot be removed: {error.strerror or error}"
     return "it was removed from the cache; try again"
+
+
+def blob_of(name: Name, link: Path) -> Path | None:
+    """Returns the path in the repository's blobs/ that a link in a snapshot leads to; None if the
+    link leads to another folder. Nothing need exist there. Raises OSError."""
+    target = link.parent / os.readlink(link)
+    blobs = name.store / "blobs"
+    return blobs / target.name if _same_folder(target.parent, blobs) else None
 
 
 def _folder_there(path: Path) -> str:

@@ -16,7 +16,7 @@ from weft.tensor.core import Tensor
 
 
 class _Weights(Module):
-    """What all recurrent modules share: sizes, and weights that start uniform in +- 1/sqrt(hidden).
+    """The base of recurrent modules: sizes, and weights that start uniform in +- 1/sqrt(hidden).
     `_gates` is the number of gates."""
 
     _gates = 1

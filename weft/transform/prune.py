@@ -1,4 +1,4 @@
-"""Removes what a graph computes twice, and what it computes for nobody."""
+"""Removes values that a graph computes twice, and values without a user."""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ class Held:
 
 
 class Tiles:
-    """What is known of a kernel's tiles: `roles` by name, `held` once declared, this thread's
-    `lane` of its subgroup, the lanes' `offsets` by their parts and a stride, and what a slot is
-    `known` to hold in a block."""
+    """A kernel's tiles: `roles` by name, `held` once declared, this thread's `lane` of its
+    subgroup, and the lanes' `offsets` by their parts and a stride. `known` has the contents of
+    slots in a block."""
 
     def __init__(self, w: Writer) -> None:
         self.roles = tile_roles(w.kernel)

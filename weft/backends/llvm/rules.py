@@ -1,5 +1,6 @@
-"""The table of rules of each kind of target: those that all share, then what the target does in its
-own way. What differs only in a name or a number is data of the target (target.py, gpu_target.py).
+"""The table of rules of each kind of target: the shared rules, then the target's own.
+
+A difference in a name or a number only is data of the target (target.py, gpu_target.py).
 """
 
 from __future__ import annotations

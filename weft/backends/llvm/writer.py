@@ -1,6 +1,6 @@
 """The writer of one kernel's LLVM IR: the state that all rules share.
 
-Each file beside this one has a table `RULES` with a function (writer, node) for some classes of
+Each file of rules has a table `RULES` with a function (writer, node) for some classes of
 nodes. rules.py joins them to one table per kind of target, in which an entry of the target's own
 replaces the usual one.
 """

@@ -1,6 +1,6 @@
 """The writer of one kernel's WGSL: the state that all rules share.
 
-Files beside this one have a table `RULES` with a function (writer, node) for some classes of nodes;
+The files of rules have a table `RULES` with a function (writer, node) for some classes of nodes;
 dialect.py joins them. A value of up to four lanes is one WGSL scalar or vector; a wider one is a
 list of vec4 chunks.
 """

@@ -65,8 +65,8 @@ HOW: dict[str, Callable[[Any], Any]] = {
 def rows(home: str, table: Mapping[str, tuple[Callable[..., Any], str]]) -> None:
     """Adds overloads as rows: names, and a function of weft's with the names of ATen's parameters.
     A parameter goes to the function's of that name, the others in order to the function's others;
-    "name>own" names one, "-name" is dropped, and "name:how" passes through HOW. What a call leaves
-    out has the function's default, which must be ATen's."""
+    "name>own" names one, "-name" is dropped, and "name:how" passes through HOW. A parameter that a
+    call leaves out has the function's default, which must be ATen's."""
     for names, (function, parameters) in table.items():
         aten(*names.split())(_renamed(home, function, parameters.split()))
 

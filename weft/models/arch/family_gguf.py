@@ -1,6 +1,6 @@
 """The families' names in GGUF files: one row per `model_type`, as data.
 
-A row gives llama.cpp's architecture and the keys that stand for fields of config.json. A reader
+A row gives llama.cpp's architecture, and the key of each field of config.json. A reader
 turns a file's metadata into these fields and calls the family's own function (`families`); a writer
 goes the other way. Fields that no key gives have the values of `family_fields`.
 """
@@ -100,8 +100,8 @@ _DELTA_NAMES = {
 
 @dataclass(frozen=True)
 class Gguf:
-    """A family in GGUF files. Of several families of one `arch`, that with `slides` is meant by
-    files in which layers slide."""
+    """A family in GGUF files. If several families have one `arch`, a file in which
+    layers slide belongs to the one with `slides`."""
 
     arch: str
     keys: tuple[Key, ...] = ()  # instead of those of KEYS with an equal name or field, or besides

@@ -9,17 +9,17 @@ export class WeftError extends Error {
 
 /** How far a load has come. */
 export interface Progress {
-  /** What is done, in bytes of weights (kernels of a self-test). */
+  /** The part that is done, in bytes of weights (kernels of a self-test). */
   loaded: number;
-  /** What there is to do, in the same unit. */
+  /** All that there is to do, in the same unit. */
   total: number;
-  /** What is counted: "weights" or "kernels". */
+  /** The unit of the count: "weights" or "kernels". */
   phase: string;
 }
 
 /** Options of loading a folder. */
 export interface LoadOptions {
-  /** What plays: "auto" takes WebGPU where the browser has a GPU for it, else WebAssembly. */
+  /** The device: "auto" takes WebGPU where the browser has a GPU for it, else WebAssembly. */
   target?: "auto" | "webgpu" | "wasm" | undefined;
   /** Threads of WebAssembly, at most eight; as many as the machine has cores by default. */
   threads?: number | undefined;
@@ -53,7 +53,7 @@ export interface GenerateOptions {
 
 /** Options of answering a conversation. */
 export interface ChatOptions extends GenerateOptions {
-  /** What the chat template may read, such as `enable_thinking`. */
+  /** Variables for the chat template, such as `enable_thinking`. */
   variables?: Record<string, unknown> | undefined;
   /** The oldest turns leave where the context is full; the first piece then says how many. */
   slide?: boolean | undefined;
@@ -68,7 +68,7 @@ export interface Message {
   [field: string]: unknown;
 }
 
-/** What a model has written since the piece before. */
+/** The text and ids that a model has written since the last piece. */
 export interface Piece {
   /** The text; whole characters only. */
   text: string;
@@ -92,7 +92,7 @@ export interface TrainOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** What a step of training was. */
+/** The facts of a step of training. */
 export interface Step {
   /** Its number, from 1. */
   step: number;
@@ -108,7 +108,7 @@ export interface Step {
   tokens: number;
 }
 
-/** What was loaded, and where it runs. */
+/** Facts of the loaded model, and the device that runs it. */
 export interface About {
   /** The name of the model. */
   name: string;
@@ -123,9 +123,9 @@ export interface About {
   [fact: string]: unknown;
 }
 
-/** What a page trains; another training of the same model takes its place. */
+/** A training that runs in a page; another training of the same model takes its place. */
 export interface PageTrainer {
-  /** What is trained, and where. */
+  /** The trained model and its device. */
   readonly about: About;
   /** Trains on a text, step by step; leaving the loop stops. */
   train(text: string, options?: TrainOptions): AsyncGenerator<Step, void>;
@@ -137,7 +137,7 @@ export interface PageTrainer {
 
 /** A model in a worker. */
 export interface PageModel {
-  /** What was loaded, and where it runs. */
+  /** Facts of the loaded model, and the device that runs it. */
   readonly about: About;
   /** The text that follows, piece by piece; leaving the loop stops the model. */
   generate(prompt: string | number[], options?: GenerateOptions): AsyncGenerator<Piece, void>;
@@ -156,11 +156,11 @@ export interface PageModel {
   close(): void;
 }
 
-/** What a folder holds. */
+/** A folder's content. */
 export interface Folder {
   /** The name of the model. */
   name: string;
-  /** What the model does: write texts, or make vectors of them. */
+  /** The model's purpose: to write texts, or make vectors of them. */
   kind: "decoder" | "encoder";
   /** Bytes of weights. */
   bytes: number;
@@ -170,7 +170,7 @@ export interface Folder {
   search?: string | undefined;
 }
 
-/** What a folder holds, before anything large is fetched. */
+/** A folder's content, before anything large is fetched. */
 export function describe(folder: string | URL): Promise<Folder>;
 /** Loads a folder that `weft export web` wrote; rejects with a WeftError that says what to do. */
 export function load(folder: string | URL, options?: LoadOptions): Promise<PageModel>;
