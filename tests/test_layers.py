@@ -121,3 +121,11 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     """pytest imports them by it: the second would stop every run of the whole suite."""
     names = [p.name for p in Path(__file__).parent.rglob("*.py") if p.name != "conftest.py"]
     assert sorted(names) == sorted(set(names))
+
+
+def test_no_test_imports_a_conftest() -> None:
+    """Each folder has one; the arguments of pytest decide which of them has the name."""
+    line = re.compile(r"^(from|import) conftest\b", re.M)
+    sources = [p for p in Path(__file__).parent.rglob("*.py") if p != Path(__file__)]
+    wrong = [p.name for p in sources if line.search(p.read_text(encoding="utf-8"))]
+    assert not wrong, "move what they share to a module of its own"

@@ -171,7 +171,7 @@ def test_a_file_whose_recipe_does_not_fit_is_refused(change, tmp_path):
     ((name, recipe),) = program.recipes.items()
     meta = {**program.meta, "recipes": {name: recipe._replace(**change)}}
     dataclasses.replace(program, meta=meta).save(tmp_path / "p")
-    with pytest.raises(FileFormatError, match="is no part of weight 'w'"):
+    with pytest.raises(FileFormatError, match="is not a part of weight 'w'"):
         Program.load(tmp_path / "p")
 
 

@@ -163,7 +163,7 @@ def test_a_broken_table_in_the_cache_is_left_aside(capsys: pytest.CaptureFixture
     path.parent.mkdir()
     path.write_text("{")
     assert tuned.active(CAPS) is None and tuned.digest(CAPS) == ""
-    assert "is no tuning table" in capsys.readouterr().err
+    assert "is not a tuning table" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ def test_a_file_in_a_links_place_stays(hub: Hub, monkeypatch: pytest.MonkeyPatch
     folder = damaged(hub, monkeypatch)
     (folder / "config.json").unlink()
     (folder / "config.json").write_bytes(b"{} edited")
-    assert "is no link into blobs/" in refused("loom/a")
+    assert "is not a link into blobs/" in refused("loom/a")
     assert (folder / "config.json").read_bytes() == b"{} edited"
 
 

@@ -318,4 +318,4 @@ def test_launch_starts_again_where_a_rank_was_lost(text: Path, tmp_path: Path) -
 def test_launch_refuses_names_that_are_options(tmp_path: Path, text: Path) -> None:
     process = launched(tmp_path, text, 1, "--hosts", "red,-x")
     _, err = process.communicate(timeout=240)
-    assert process.returncode == 2 and "'-x' is no name of a machine" in err
+    assert process.returncode == 2 and "'-x' is neither a machine's name" in err

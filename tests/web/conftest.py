@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_kit import Browser, LateBrowser, Page, Pages, Site, light
+from page_kit import LLAMA, Browser, LateBrowser, Page, Pages, Site, light
 from training_kit import write_small
 
 import weft
@@ -18,12 +18,6 @@ from weft.hub.box import box_folder
 from weft.models.run.base import Model
 from weft.models.weights.random_weights import random_folder
 from weft.web.export import export_web
-
-LLAMA = {
-    "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 2048,
-    "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
-}  # fmt: skip
 
 
 @pytest.fixture(scope="session")

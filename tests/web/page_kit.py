@@ -21,6 +21,11 @@ from weft.web import export, programs, selftest, server, targets
 
 MODULES = Path(sys.prefix) / "node" / "node_modules"  # where scripts/setup installs
 PATIENCE = 500  # seconds that an answer may take, on a machine with other work
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 2048,
+    "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
+}  # fmt: skip
 BLANK = b"<!doctype html><title>blank</title><link rel=icon href=icon.svg>"
 POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; "

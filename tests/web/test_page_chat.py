@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 from chat_templates import CONVERSATIONS, REFUSED, TEMPLATES, VARIABLES
-from conftest import LLAMA
 from hypothesis import Phase, given, settings, strategies as st
 from jinja2.exceptions import TemplateError
 from page_device import PLAYER
-from page_kit import Browser, Site, export_light, need
+from page_kit import LLAMA, Browser, Site, export_light, need
 
 import weft
 from weft.core.errors import ModelError

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import LLAMA
+from page_kit import LLAMA
 from test_encoder import BERT, minilm_folder
 
 from weft.cli.main import invoke
@@ -107,7 +107,7 @@ def test_a_page_takes_the_place_of_a_page_alone(
         (out / "manifest.json").write_text(said)
         (out / "app.js").write_text("mine")
         assert invoke(given) == 2
-        assert "is no page of weft's" in capsys.readouterr().err
+        assert "is not a page of weft's" in capsys.readouterr().err
         assert (out / "app.js").read_text() == "mine"
     shutil.rmtree(out)
     assert invoke(given) == 0 and invoke(given) == 0

@@ -44,9 +44,9 @@ def place_of(url: str) -> tuple[str, int]:
         parts = urlsplit(url)
         found = parts.hostname, parts.port or 80
     except ValueError:
-        raise UsageError(f"{url[:80]!r} is no address; expected http://HOST:PORT") from None
+        raise UsageError(f"{url[:80]!r} is not an address; expected http://HOST:PORT") from None
     if parts.scheme != "http" or not found[0]:
-        raise UsageError(f"{url[:80]!r} is no address; expected http://HOST:PORT")
+        raise UsageError(f"{url[:80]!r} is not an address; expected http://HOST:PORT")
     return found[0], found[1]
 
 

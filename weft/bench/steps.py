@@ -73,7 +73,7 @@ def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]
     """
     model = weft.load(o.path, **o.load)
     if not isinstance(model, Decoder):
-        raise UsageError(f"{o.path} is no decoder; bench serve measures those")
+        raise UsageError(f"{o.path} is not a decoder; bench serve measures those")
     most = max(o.at_once)
     runner = model.new_runner(most, most * columns(o.prompt + o.answer))
     found: dict[int, list[Step]] = {count: [] for count in o.at_once}

@@ -119,7 +119,7 @@ def _vocab(path: str) -> int:
 
     model = weft.load(path, device=ORACLE)  # only maps the file
     if not isinstance(model, Decoder):
-        raise UsageError(f"{path} is no decoder; bench serve measures those")
+        raise UsageError(f"{path} is not a decoder; bench serve measures those")
     return model.config.vocab
 
 

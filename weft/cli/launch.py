@@ -67,7 +67,7 @@ def _checked(hosts: str | None) -> list[str]:
     found = hosts.split(",") if hosts else []
     for host in found:
         if not _HOST.fullmatch(host):
-            raise UsageError(f"--hosts: {host[:60]!r} is no name of a machine, nor NAME:RANKS")
+            raise UsageError(f"--hosts: {host[:60]!r} is neither a machine's name nor NAME:RANKS")
     return found
 
 

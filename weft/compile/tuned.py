@@ -147,7 +147,7 @@ def read(path: str | os.PathLike[str]) -> Table:
         _want(isinstance(data.get("rows"), list), '"rows" is not a list')
         rows = dict(_row(entry) for entry in data["rows"])
     except (ValueError, RecursionError) as error:  # our own errors, and those of JSON and UTF-8
-        raise FileFormatError(f"{path} is no tuning table: {error}") from None
+        raise FileFormatError(f"{path} is not a tuning table: {error}") from None
     return Table(device, caps, code, rows, hashlib.sha256(raw).hexdigest()[:16])
 
 

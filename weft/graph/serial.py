@@ -116,7 +116,7 @@ def _read_node(number: int, line: Any, nodes: list[Node], make: MakeNode) -> Nod
 
 def _picked(nodes: list[Node], numbers: Any) -> list[Node]:
     if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
-        raise FileFormatError(f"{str(numbers)[:60]} is no list of nodes")
+        raise FileFormatError(f"{str(numbers)[:60]} is not a list of nodes")
     if max(numbers, default=-1) >= len(nodes):
         raise FileFormatError(f"node {max(numbers)} is used before it is there")
     return [nodes[n] for n in numbers]

@@ -75,7 +75,7 @@ def discard(name: Name, path: Path, new: bool, intact: Callable[[Path], bool]) -
         elif new:  # without links on the system, a snapshot holds the file itself
             remove(path, cache())
         else:
-            return f"{_quoted(path)} is no link into blobs/; remove it, then try again"
+            return f"{_quoted(path)} is not a link into blobs/; remove it, then try again"
     except OSError as error:
         return f"it cannot be removed: {error.strerror or error}"
     return "it was removed from the cache; try again"

@@ -197,7 +197,9 @@ def follow(ranks: Ranks, path: Callable[[], str], device: Any = "auto") -> int:
         elif command[0] == STEP and models:
             _step(ranks, models, runners, command)
         else:
-            raise RankError(f"{ranks.name(0)} says {command[:8].tolist()}, which is no command now")
+            raise RankError(
+                f"{ranks.name(0)} says {command[:8].tolist()}, which is not a command now"
+            )
 
 
 def _met(ranks: Ranks, path: Callable[[], str], device: Any) -> Decoder | None:

@@ -232,7 +232,9 @@ def _start(path: Path, f: IO[bytes], info: zipfile.ZipInfo) -> int:
 def _beside(path: Path, name: Any, digest: Any, nbytes: int) -> memoryview:
     """Returns the bytes of the file in the folder of `path` that is named by its hash."""
     if not isinstance(name, str) or not _BESIDE.fullmatch(name) or name != f"{digest}.weights":
-        raise FileFormatError(f"{path}: weights in {str(name)[:80]!r}, which is no name of theirs")
+        raise FileFormatError(
+            f"{path}: weights in {str(name)[:80]!r}, which is not one of their names"
+        )
     file = path.parent / name
     if not file.exists():
         raise FileFormatError(f"{path}: its weights are in {name}, which is not beside it")

@@ -62,7 +62,7 @@ def _check_recipes(program: Program) -> None:
             and min(made.lanes, made.item) > 0
         )
         fits = sound and b is not None and made.sound(b.shape)
-        _want(bool(fits), f"{name!r} is no part of weight {made.whole!r}")
+        _want(bool(fits), f"{name!r} is not a part of weight {made.whole!r}")
 
 
 def _check_formulas(program: Program) -> None:

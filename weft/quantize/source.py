@@ -24,7 +24,7 @@ def check_target(out: Path) -> None:
         raise UsageError(f"{out} is there already; name another folder, or remove it")
     parent = out.absolute().parent
     if not parent.is_dir():
-        raise UsageError(f"{parent} is no folder; make it first")
+        raise UsageError(f"{parent} is not a folder; make it first")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise UsageError(f"{parent} cannot be written to; name a place that can")
 

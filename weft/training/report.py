@@ -65,7 +65,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
             raise FileFormatError(f"{error}; remove the file, or mend it") from None
         if not isinstance(record, dict) or type(record.get("step")) is not int:
             raise FileFormatError(
-                f"{path}: line {number} is no record of a step; remove the file, or mend it"
+                f"{path}: line {number} is not a record of a step; remove the file, or mend it"
             )
         records.append(record)
     return records

@@ -120,7 +120,7 @@ def _follow(shard: Shard, word: int, numbers: list[int]) -> None:
     elif word == TAKE:
         _take(shard, {}, {})
     else:
-        raise RankError(f"{ranks.name(0)} says {word}, which is no command")
+        raise RankError(f"{ranks.name(0)} says {word}, which is not a command")
 
 
 class Shared:

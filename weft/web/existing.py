@@ -23,7 +23,7 @@ def check_page(out: Path) -> None:
         return
     if not out.is_dir():
         if os.path.lexists(out):
-            raise UsageError(f"{out} is there and is no folder: name another folder")
+            raise UsageError(f"{out} is there and is not a folder: name another folder")
         return
     try:
         said = read_object(out / "manifest.json", _MANIFEST)
@@ -31,7 +31,7 @@ def check_page(out: Path) -> None:
         said = {}
     files, shards = said.get("files"), said.get("shards")
     if not (isinstance(files, dict) and isinstance(shards, list) and "format" in said):
-        raise UsageError(f"{out} is there and is no page of weft's: name another folder")
+        raise UsageError(f"{out} is there and is not a page of weft's: name another folder")
     others = [p.name for p in out.iterdir() if p.name not in files and not _ITS.fullmatch(p.name)]
     if others:
         raise UsageError(f"{out} holds {min(others)!r:.100}, which a new page would take away: "

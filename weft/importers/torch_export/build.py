@@ -54,7 +54,7 @@ def _check_held(program: Program) -> None:
     known = {h.dotted for h in program.held if not h.parameter}
     for dotted, value in program.writes:
         if dotted not in known or not isinstance(value, Ref):
-            raise FileFormatError(f"{program.name}: a write to {dotted!r}, which is no buffer")
+            raise FileFormatError(f"{program.name}: a write to {dotted!r}, which is not a buffer")
 
 
 def _unread(

@@ -84,8 +84,8 @@ class _Columns(Mapping[str, Any]):
             return value
         if first == "head" and isinstance(value, Packed) and c.vocab % LANES:
             raise UsageError(  # kernels handle an incomplete run of columns differently
-                f"the packed output layer's {c.vocab} columns are no multiple of {LANES}: they are "
-                "not divided; divide the layers: --parallel layers"
+                f"the packed output layer's {c.vocab} columns are not a multiple of {LANES}: they "
+                "are not divided; divide the layers: --parallel layers"
             )
         if first == "head":
             return _cut(value, [slice(*vocab_of(c, self._run.rank, self._run.ranks))], 0)

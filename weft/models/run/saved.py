@@ -282,7 +282,7 @@ def _tokenizer(path: Path, read: Bundle, vocab: int) -> Callable[[], Tokenizer |
         except (ValueError, RecursionError):
             config = None
         if not isinstance(config, dict):
-            raise FileFormatError(f"{path}: tokenizer_config.json in it is no object")
+            raise FileFormatError(f"{path}: tokenizer_config.json in it is not an object")
         made = Made(read.files["tokenizer.json"], config)
         return Tokenizer(path, vocab, text.limit, text.lower, made)
 

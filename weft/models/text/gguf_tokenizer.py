@@ -81,7 +81,7 @@ class _Vocabulary:
         self.fields = Fields(gguf.metadata, self.where)
         tokens = gguf.metadata.get(f"{_AT}tokens")
         if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
-            raise ModelError(f"{self.where}: {_AT}tokens is no list of texts")
+            raise ModelError(f"{self.where}: {_AT}tokens is not a list of texts")
         if len(tokens) > MAX_VOCAB:
             raise ModelError(f"{self.where}: {len(tokens)} tokens; at most {MAX_VOCAB} are read")
         self.tokens: list[str] = tokens
@@ -98,7 +98,7 @@ class _Vocabulary:
         if found is None:
             return None
         if not isinstance(found, np.ndarray) or found.dtype.kind not in kinds:
-            raise ModelError(f"{self.where}: {_AT}{name} is no list of numbers")
+            raise ModelError(f"{self.where}: {_AT}{name} is not a list of numbers")
         if len(found) != len(self.tokens) or not np.isfinite(found).all():
             raise ModelError(
                 f"{self.where}: {_AT}{name} has {len(found)} entries; expected "
@@ -234,7 +234,7 @@ def _merges(v: _Vocabulary) -> list[list[str]]:
     """Returns the pairs of the file's list, "first second", where a part may begin with a space."""
     found = v.fields.data.get(f"{_AT}merges")
     if not isinstance(found, list) or not all(isinstance(m, str) for m in found):
-        raise ModelError(f"{v.where}: {_AT}merges is no list of texts")
+        raise ModelError(f"{v.where}: {_AT}merges is not a list of texts")
     pairs = []
     for merge in found:
         at = merge.find(" ", 1)

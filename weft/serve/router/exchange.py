@@ -51,7 +51,7 @@ class Address:
             host = port = None
         if not host or not port or url.rstrip("/") != f"http://{found.netloc}" or "@" in url:
             raise UsageError(
-                f"{url[:80]!r} is no address of a replica; expected http://HOST:PORT (between "
+                f"{url[:80]!r} is not a replica's address; expected http://HOST:PORT (between "
                 "machines, a tunnel brings encryption)"
             )
         return cls(host, port)

@@ -304,5 +304,5 @@ def _mark(scope: str, spec: Mapping[str, Any], key: str, marks: Marks = NONE) ->
     if texts is None and pattern is None:
         return None
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t for t in texts):
-        raise UsageError(f"{scope}: {key} is no text, nor a list of texts")
+        raise UsageError(f"{scope}: {key} is neither a text nor a list of texts")
     return Pattern.literals([marks.hide(text) for text in texts])
