@@ -62,7 +62,7 @@ def test_constants_and_odd_numbers() -> None:
         (lambda d: d["nodes"][-1].__setitem__(1, [10**6]), "before it is there"),
         (lambda d: d["nodes"][-1].__setitem__(0, "explode"), "explode"),
         (lambda d: d["nodes"][-1].__setitem__(2, {"axis": {"pickle": 1}}), "pickle"),
-        (lambda d: d.update(outputs=[-1]), "no list of nodes"),
+        (lambda d: d.update(outputs=[-1]), "not a list of nodes"),
         (lambda d: d.update(nodes=None), "not a graph"),
         (lambda d: d["nodes"].insert(0, ["const", [], {"value": 3}]), "node 0"),
         (lambda d: d["nodes"].append(["cast", [0], {"dtype": 1e308}]), "its dtype is 1e"),

@@ -103,7 +103,7 @@ def lie(parts: dict[str, bytes], change: Callable[[Any], None]) -> dict[str, byt
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda h: h.update(format=2), "format 2"),
+        (lambda h: h.update(format=99), "format 99"),
         (lambda h: h.update(kind="poem"), "'poem'"),
         (lambda h: h["config"].update(layers=10**9), "layers"),
         (lambda h: h["config"].update(wings=2), "wings"),
@@ -112,7 +112,7 @@ def lie(parts: dict[str, bytes], change: Callable[[Any], None]) -> dict[str, byt
         (lambda h: h["weights"].update(bytes=1 << 60), "bytes of weights"),
         (lambda h: h["weights"].update(tensors=None), "damaged"),
         (lambda h: h["caps"].update({"": 1}), "a field ''"),
-        (lambda h: h["weights"].update(file="../m.weights"), "no name of theirs"),
+        (lambda h: h["weights"].update(file="../m.weights"), "not one of their names"),
         (lambda h: h["weights"]["tensors"].update(embed=["float32", [1 << 40], 0]), "beyond"),
         (lambda h: h["weights"]["tensors"].update(embed=["float32", [4], 3]), "at 3"),
     ],

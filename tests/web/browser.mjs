@@ -1,11 +1,12 @@
-// Drives Chromium for the tests: `node browser.mjs NODE_MODULES CHROMIUM`. A line of JSON comes in
-// (a visitor's name, and code to run with their page), a line of JSON goes out.
+// Drives Chromium for the tests: `node browser.mjs NODE_MODULES CHROMIUM SECONDS`. A line of JSON
+// comes in (a visitor's name, and code to run with their page), a line of JSON goes out.
 
 import { createInterface } from "node:readline";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
 
-const [modules, executablePath] = process.argv.slice(2);
+const [modules, executablePath, seconds] = process.argv.slice(2);
+const patience = 1000 * Number(seconds);
 const { chromium } = await import(pathToFileURL(path.join(modules, "playwright-core/index.mjs")).href);
 const AsyncFunction = /** @type {any} */ ((async () => {}).constructor);
 const browser = await chromium.launch({
@@ -23,15 +24,26 @@ function watch() {
     noted.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
 }
 
+/** Waits for one end of a page's loading; at the other one the test fails with what is said. */
+async function outcome(page, wanted, other) {
+  const either = `body[data-state=${wanted}], body[data-state=${other}]`;
+  const late = await page.waitForSelector(either).then(() => "", String);
+  const [state, said] = await page.evaluate(() =>
+    [document.body?.dataset.state, document.body?.innerText]);
+  if (state !== wanted) throw new Error(`the page is ${state}, not ${wanted}: ${late} ${said}`);
+}
+
 async function visitor(name) {
   const context = await browser.newContext({ viewport: { width: 900, height: 700 } });
   await context.addInitScript(watch);
   const page = await context.newPage();
-  page.setDefaultTimeout(0); // page_kit.py knows when to give up
+  page.setDefaultTimeout(patience); // a wait that ends says for what, and the browser lives on
   const errors = [];
   page.on("console", (m) => m.type() === "error" && errors.push(m.text()));
   page.on("pageerror", (error) => errors.push(error.message));
-  visitors.set(name, { browser, context, page, errors });
+  const ready = () => outcome(page, "ready", "failed");
+  const failed = () => outcome(page, "failed", "ready");
+  visitors.set(name, { browser, context, page, errors, ready, failed });
   return visitors.get(name);
 }
 

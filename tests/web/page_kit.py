@@ -178,7 +178,7 @@ class Browser:
         if chromium is None:
             pytest.skip("chromium was not found")
         script, pipe = Path(__file__).with_name("browser.mjs"), subprocess.PIPE
-        command = [str(node), str(script), str(MODULES), chromium]
+        command = [str(node), str(script), str(MODULES), chromium, str(PATIENCE - 50)]
         self._node = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 
     def run(self, who: str, code: str, given: Any = None, patience: float = PATIENCE) -> Any:

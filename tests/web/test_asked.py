@@ -218,7 +218,7 @@ await page.addInitScript(() => {
   };
 });
 await page.goto(given);
-await page.waitForSelector("body[data-state=ready]");
+await it.ready();
 await page.evaluate(() => {
   document.getElementById("tokens").value = 400;
   globalThis.waits = new Promise((done) => player.addEventListener("message",
@@ -246,7 +246,7 @@ def test_each_file_of_the_player_crosses_the_network_once(browser: Browser, page
     try:
         code = """
 await page.goto(given);
-await page.waitForSelector("body[data-state=ready]");
+await it.ready();
 await page.evaluate(() => navigator.serviceWorker.ready);
 return (await page.evaluate(() => caches.keys().then((all) => Promise.all(all.map((name) =>
   caches.open(name).then((cache) => cache.keys()).then((keys) => keys.length)))))).sort();

@@ -89,7 +89,7 @@ def test_a_tokenizer_that_the_page_would_read_otherwise_is_refused(bert, tmp_pat
 
 SEARCH = """
 await page.goto(given.url);
-await page.waitForSelector("body[data-state=ready]");
+await it.ready();
 await page.fill("#notes", given.notes.join("\\n"));
 await page.fill("#query", given.query);
 await page.click("#search-run");

@@ -121,7 +121,7 @@ def test_memory_that_is_refused(browser: Browser, pages: Pages, text: str) -> No
         site.close()
     site = Site(pages().folder, REFUSED % "true")
     try:
-        failed = "await page.goto(given); await page.waitForSelector('body[data-state=failed]');"
+        failed = "await page.goto(given); await it.failed();"
         browser.run("no memory", failed, f"{site.url}?target=wasm")
         said = browser.run("no memory", "return await page.textContent('#error');")
         assert said.startswith("the browser gives no ") and "MiB of memory" in said
@@ -139,7 +139,7 @@ await Promise.all([other.goto(given.url, { waitUntil: "commit" }), page.goto(giv
 const begun = "#progress:not([hidden]), body[data-state=ready]";
 await other.waitForSelector(begun, { state: "attached" });
 await other.close();
-await page.waitForSelector("body[data-state=ready]");
+await it.ready();
 const cdp = await it.context.newCDPSession(page);
 await page.fill("#prompt", given.prompt);
 await page.evaluate(() => { document.getElementById("tokens").value = 24; });
@@ -155,6 +155,16 @@ return await page.textContent("#output");
     assert got == text
 
 
+NEWER_WAITS = """
+await page.evaluate(async () => {
+  const held = await navigator.serviceWorker.ready;
+  await held.update();
+  while (!held.waiting) await new Promise((done) => setTimeout(done, 50));
+});
+"""
+MODEL = "return (await page.textContent('#facts')).includes('newer') ? 'newer' : 'older';"
+
+
 def test_a_newer_folder_between_visits(browser: Browser, site: Site, folder: Path) -> None:
     """It is what the visit after the next plays, and the old files go."""
     url = f"{site.url}?target=wasm"
@@ -163,40 +173,39 @@ def test_a_newer_folder_between_visits(browser: Browser, site: Site, folder: Pat
     before = browser.run("later", KEPT)
     renewed(folder)
     browser.run("later", VISIT, url)
-    browser.run(
-        "later", "await page.evaluate(async () => (await navigator.serviceWorker.ready).update());"
-    )
-    browser.run(
-        "later",
-        """
-await page.waitForFunction(async () => (await caches.keys())
-  .filter((name) => name.startsWith("weft-page")).every((name) => name.includes("newer")));
-""",
-    )
+    assert browser.run("later", MODEL) == "older"
+    browser.run("later", NEWER_WAITS)
     browser.run("later", VISIT, url)
-    assert "newer" in browser.run("later", "return await page.textContent('#facts');")
+    assert browser.run("later", MODEL) == "newer"
     assert browser.run("later", KEPT) == before
+    versions = "return (await page.evaluate(() => caches.keys())).length;"
+    assert browser.run("later", versions) == 2  # the weights', and one of the page
+
+
+def test_a_newer_folder_waits_for_another_tab(browser: Browser, site: Site, folder: Path) -> None:
+    """A page loads all its files from one version: while one is open, visits get that one."""
+    url = f"{site.url}?target=wasm"
+    browser.run("held", VISIT, url)
+    browser.run("held", "await page.evaluate(() => navigator.serviceWorker.ready);")
+    browser.run("held", "it.other = await it.context.newPage(); await it.other.goto(given);", url)
+    renewed(folder)
+    browser.run("held", NEWER_WAITS)
+    browser.run("held", VISIT, url)
+    assert browser.run("held", MODEL) == "older"
+    browser.run("held", "await it.other.close();")
+    browser.run("held", VISIT, url)
+    assert browser.run("held", MODEL) == "newer"
 
 
 def test_a_newer_folder_during_the_download(browser: Browser, site: Site, folder: Path) -> None:
     """The manifest is the old one's, the weights are not: said, and mended by another try."""
-    old = (folder / "manifest.json").read_text()
-    renewed(folder)
-    new = (folder / "manifest.json").read_text()
-    (folder / "manifest.json").write_text(old)
-    browser.run("mixed", "await page.goto(given);", f"{site.url}?target=wasm")
-    browser.run("mixed", "await page.waitForSelector('body[data-state=failed]');")
-    assert "its hash differs" in browser.run("mixed", "return await page.textContent('#error');")
+    url = f"{site.url}?target=wasm"
+    browser.run("mixed", VISIT, url)
     browser.run("mixed", "await page.evaluate(() => navigator.serviceWorker.ready);")
-    rewritten(folder / "manifest.json", new)
-    rewritten(folder / "sw.js", (folder / "sw.js").read_text() + "\n")
-    browser.run(
-        "mixed",
-        """
-await page.evaluate(async () => (await navigator.serviceWorker.ready).update());
-const kept = async () => (await (await fetch("manifest.json")).json()).name;
-while (await page.evaluate(kept) !== "newer") await new Promise((done) => setTimeout(done, 200));
-await page.click("#load");
-await page.waitForSelector("body[data-state=ready]");
-""",
-    )
+    browser.run("mixed", "await page.evaluate(() => caches.delete('weft-files-1'));")
+    renewed(folder)
+    browser.run("mixed", "await page.goto(given); await it.failed();", url)
+    assert "its hash differs" in browser.run("mixed", "return await page.textContent('#error');")
+    browser.run("mixed", NEWER_WAITS)
+    browser.run("mixed", "await page.click('#load'); await it.ready();")
+    assert browser.run("mixed", MODEL) == "newer"

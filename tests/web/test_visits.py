@@ -10,7 +10,7 @@ from page_kit import Browser, Page, Pages, Site
 
 VISIT = """
 await page.goto(given);
-await page.waitForSelector("body[data-state=ready]");
+await it.ready();
 """
 WRITE = """
 await page.fill("#prompt", given);

@@ -4,6 +4,8 @@ import { $, FETCH_UNASKED, counter, mb, onEscape, sentence, swap, target } from 
 import { bindTabs } from "./tabs.js";
 import { describe, load } from "./weft.js";
 
+const PATIENCE = 3000; // ms that a newer version of this page has to answer, and to take over
+
 const query = new URLSearchParams(location.search);
 
 /** @type {import("./weft.js").PageModel | null} */
@@ -176,7 +178,41 @@ $("prompt").addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => 
 });
 $("stop").addEventListener("click", () => running?.abort());
 onEscape($("write"), () => running?.abort());
-$("load").addEventListener("click", () => again().catch(fail));
+$("load").addEventListener("click", () => tried().catch(fail));
+
+/** What the button does, in the newest version. */
+async function tried() {
+  const failed = document.body.dataset.state === "failed";
+  delete document.body.dataset.state;
+  if (!failed || !await renewed(true)) await again();
+}
+
+/**
+ * Reloads the page if a newer version of it waits and takes over now.
+ * @param {boolean} pressed whether a person asks, after a failure: other tabs are replaced as well
+ */
+async function renewed(pressed) {
+  try {
+    const { serviceWorker } = navigator;
+    const newer = (await serviceWorker?.getRegistration())?.waiting;
+    const tried = history.state;
+    history.replaceState(null, "");
+    if (!newer || tried) return false;
+    newer.postMessage(pressed);
+    const goes = await new Promise((done) => {
+      serviceWorker.onmessage = ({ data }) => done(data);
+      setTimeout(done, PATIENCE, false);
+    });
+    if (!goes) return false;
+    history.replaceState("tried", "");
+    newer.onstatechange = () => newer.state === "activated" && location.reload();
+    setTimeout(() => location.reload(), PATIENCE); // the old one may hold on until then
+    return true;
+  } catch {
+    return false; // denied to a page in a sandbox
+  }
+}
+
 /** The worker keeps what the page has fetched: it starts when the page is done with that. */
 function keep() {
   try {
@@ -185,4 +221,4 @@ function keep() {
     // denied to a page in a sandbox: it runs all the same, online
   }
 }
-again().catch(fail).finally(keep);
+if (!await renewed(false)) again().catch(fail).finally(keep);

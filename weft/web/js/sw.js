@@ -1,5 +1,6 @@
 // The service worker: the page's own files from the cache, so that it opens offline. Weights are
-// kept by store.js. A new export has another VERSION, which replaces the old files.
+// kept by store.js. A new export has another VERSION. It waits while pages of the old one are open,
+// so that no page mixes files of two, and is asked by page.js to replace them.
 
 const PAGE = `weft-page ${/** @type {any} */ (self).registration.scope}`;
 const VERSION = `${PAGE} %VERSION%`;
@@ -42,16 +43,27 @@ async function kept(entry) {
 }
 
 self.addEventListener("install", (/** @type {any} */ event) => {
-  event.waitUntil(Promise.all(FILES.map(kept))
-    .then(() => /** @type {any} */ (self).skipWaiting()));
+  event.waitUntil(Promise.all(FILES.map(kept)));
+});
+
+/** Takes over if nobody else looks, or if a person asks; the page hears whether it does. */
+self.addEventListener("message", (/** @type {any} */ event) => {
+  const { clients, registration, skipWaiting } = /** @type {any} */ (self);
+  const { data: pressed, source } = event;
+  const all = { type: "window", includeUncontrolled: true };
+  event.waitUntil(clients.matchAll(all).then((/** @type {any[]} */ windows) => {
+    const goes = pressed || !windows.some(({ id, url }) =>
+      id !== source.id && url.startsWith(registration.scope));
+    source.postMessage(goes);
+    if (goes) skipWaiting.call(self);
+  }));
 });
 
 self.addEventListener("activate", (/** @type {any} */ event) => {
   event.waitUntil(caches.keys()
     .then((names) => Promise.all(names.filter((name) =>
       name.startsWith(PAGE) && name !== VERSION)
-      .map((name) => caches.delete(name))))
-    .then(() => /** @type {any} */ (self).clients.claim()));
+      .map((name) => caches.delete(name)))));
 });
 
 self.addEventListener("fetch", (/** @type {any} */ event) => {
