@@ -70,7 +70,7 @@ def test_another_salt_or_adapter_finds_nothing(other: dict[str, Any]) -> None:
 def test_one_being_admitted_preempts_nobody_and_is_not_preempted() -> None:
     """Three that each fill most of the pool: the second waits until the first has ended."""
     engine = engine_of(Fake(3, 9, 4, 32))
-    jobs = [Job((*PROMPT, n), 20) for n in range(3)]
+    jobs = [Job((n, *PROMPT), 20) for n in range(3)]
     check(engine, *jobs)
     assert engine.stats.preempted > 0  # all started, and pages ran out as they grew
     tight = engine_of(Fake(3, 8, 4, 32))
@@ -366,7 +366,7 @@ def test_who_is_preempted_is_moved_and_not_read_again() -> None:
     step = fake.rows
     fake.rows = lambda ids, *more: rows.append(len(ids)) or step(ids, *more)  # type: ignore
     engine = engine_of(fake)
-    jobs = [Job((*PROMPT, n), 40, drafts=False) for n in range(3)]
+    jobs = [Job((n, *PROMPT), 40, drafts=False) for n in range(3)]
     check(engine, *jobs)
     assert engine.stats.preempted > 0 and fake.moved > 0
     assert sum(rows) == sum(len(job.prompt) + 39 for job in jobs)
@@ -380,7 +380,7 @@ def test_what_cannot_be_copied_is_read_again(monkeypatch: Any) -> None:
 
     monkeypatch.setattr(fake, "read_pages", lost)
     engine = engine_of(fake)
-    check(engine, *[Job((*PROMPT, n), 40) for n in range(3)])
+    check(engine, *[Job((n, *PROMPT), 40, drafts=False) for n in range(3)])
     assert engine.stats.preempted > 0
 
 
@@ -389,7 +389,7 @@ def test_after_a_lost_device_nothing_moved_is_written_back() -> None:
     engine = engine_of(fake)
     outputs: list[list[Output]] = [[], [], []]
     for n in range(3):
-        engine.submit(Job((*PROMPT, n), 40, drafts=False), outputs[n].append)
+        engine.submit(Job((n, *PROMPT), 40, drafts=False), outputs[n].append)
     while not fake.moved:
         engine.step()
     waiting = engine._schedule.waiting[0]
@@ -401,7 +401,7 @@ def test_after_a_lost_device_nothing_moved_is_written_back() -> None:
     while engine.step():
         engine.check()
     mine = outputs[waiting.number - 1]
-    compare(mine, oracle(Job((*PROMPT, waiting.number - 1), 40), 64))
+    compare(mine, oracle(Job((waiting.number - 1, *PROMPT), 40), 64))
 
 
 @pytest.mark.parametrize(
@@ -459,3 +459,14 @@ def test_an_interrupt_leaves_no_table_unwritten() -> None:
         engine.check()
     for job, mine in zip(jobs, outputs):
         compare(mine, oracle(job, 16))
+
+
+def test_prompts_with_one_beginning_that_come_together_read_it_once() -> None:
+    """The first one reads it; the others find its pages, and answer as alone."""
+    fake = Fake(4, 64, 4, 64)
+    head = tuple(n % VOCAB for n in range(30))
+    jobs = [Job((*head, n), 6) for n in range(4)]
+    engine = engine_of(fake, budget=256)
+    outputs = check(engine, *jobs)
+    cached = sorted(output[-1].usage.cached for output in outputs)
+    assert cached == [0, 28, 28, 28]  # pages have 4 positions

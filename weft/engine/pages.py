@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 # successors of a page that are compared: among equal beginnings any one will do
@@ -94,14 +94,23 @@ class Pages:
     def find(self, chain: Chain, tokens: Sequence[int], most: int) -> list[int]:
         """Returns the full pages that hold the beginning of `tokens`, up to `most` tokens, and adds
         a reference to each."""
-        pages: list[int] = []
-        while (len(pages) + 1) * self.size <= most:
-            page = self._found.get(chain.at(len(pages) + 1, tokens))
-            if page is None:
-                break
+        pages = list(self._known(chain, tokens, most))
+        for page in pages:
             self._hold(page)
-            pages.append(page)
         return pages
+
+    def lacks(self, chain: Chain, tokens: Sequence[int], most: int) -> bytes | None:
+        """Returns the digest of the first full page of `tokens`, up to `most` tokens, that `find`
+        would not return; None if it would return all."""
+        n = sum(1 for _ in self._known(chain, tokens, most))
+        return chain.at(n + 1, tokens) if (n + 1) * self.size <= most else None
+
+    def _known(self, chain: Chain, tokens: Sequence[int], most: int) -> Iterator[int]:
+        for n in range(1, most // self.size + 1):
+            page = self._found.get(chain.at(n, tokens))
+            if page is None:
+                return
+            yield page
 
     def take_over(self, parent: bytes, rest: Sequence[int]) -> tuple[int, int] | None:
         """Takes over the unreferenced last page after `parent` that shares the longest prefix with

@@ -13,7 +13,7 @@ progress.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -175,26 +175,43 @@ class Schedule:
 
     def _admit(self, left: int) -> list[Part]:
         parts = []
-        while left > 0 and self.waiting and self._free:
+        while left > 0 and self._free:
             place = self._next()
-            if not self._seat(place):
+            if place is None or not self._seat(place):
                 break
             parts.append(Part(place, min(place.rest, left)))
             left -= parts[-1].count
         return parts
 
-    def _next(self) -> Place:
+    def _next(self) -> Place | None:
         """Returns the sequence to admit next: preempted ones first, then by fewest running jobs of
-        the same salt, then by age."""
+        the same salt, then by age. A sequence whose next page a running one is about to fill is
+        admitted when it can be found. Returns None if there is none to admit."""
         runs = Counter(p.salt for p in self.running)
-        return min(self.waiting, key=lambda p: (not p.preempted, runs[p.salt], p.number))
+        soon = set(self._coming())
+        ready = (p for p in self.waiting if p.preempted or not soon or self._lacks(p) not in soon)
+        return min(ready, key=lambda p: (not p.preempted, runs[p.salt], p.number), default=None)
+
+    def _coming(self) -> Iterator[bytes]:
+        """Yields the digests of the full pages that the running sequences are about to fill."""
+        for place in self.running if self.shared else ():
+            for n in range(place.filled, len(place.tokens) // self.pages.size):
+                yield place.chain.at(n + 1, place.tokens)
+
+    def _lacks(self, place: Place) -> bytes | None:
+        """Returns the digest of the first page that a waiting sequence would not find."""
+        return self.pages.lacks(place.chain, place.tokens, self._most(place))
+
+    def _most(self, place: Place) -> int:
+        """Returns how many tokens of a waiting sequence may come from the cache."""
+        return min(place.reads, len(place.tokens) - 1) if self.shared else 0
 
     def _seat(self, place: Place) -> bool:
         """Gives a waiting sequence a slot and pages for all its tokens, including cached ones.
         Returns False if too few pages would stay idle for the next tokens of the running
         sequences."""
         pages, tokens = self.pages, place.tokens
-        most = min(place.reads, len(tokens) - 1) if self.shared else 0
+        most = self._most(place)
         held = pages.find(place.chain, tokens, most)
         lacks = needed(len(tokens), pages.size) - len(held)
         if lacks + self.soon > pages.idle:
