@@ -36,6 +36,7 @@ def test_a_compiled_file_is_served(chatty: Path, alone: Decoder, tmp_path: Path)
         with ThreadPoolExecutor(len(PROMPTS)) as pool:
             found = list(pool.map(ask, PROMPTS))
         (served,) = server.shelf.decoders()
+        assert "the file fixes how many" in " ".join(served.summary())
     assert [x["choices"][0]["text"] for x in (first, *found)] == [wanted[0], *wanted]
     cached = [x["usage"]["prompt_tokens_details"]["cached_tokens"] for x in found]
     assert min(cached) >= served.runner.page

@@ -257,10 +257,13 @@ class ServedDecoder(Served):
             f"the cache takes {size(taken)}, more than --cache-memory: one sequence of the whole "
             "context needs that; a smaller --context needs less"
         )
+        over = self._asked is not None and taken > self._asked
+        if model.fixed:
+            more = "the file fixes how many: weft compile --max-batch makes another"
         return [
             *super().summary(),
             *([adapted] if model.adapters else []),
-            *([more] if self._asked is not None and taken > self._asked else []),
+            *([more] if model.fixed or over else []),
             f"up to {runner.slots} answers at once; the cache holds {tokens} tokens: {whole} "
             f"sequences of the whole context of {model.context}, more of shorter ones",
         ]

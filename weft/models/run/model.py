@@ -60,6 +60,7 @@ class Decoder(Model):
     take turns, step by step."""
 
     config: DecoderConfig
+    fixed = False  # True if a file fixes the numbers of slots and pages
 
     def __init__(
         self,

@@ -172,6 +172,7 @@ class SavedDecoder(Decoder):
     """A decoder from a file, with everything fixed at compile time, also the numbers of slots and
     pages: whatever a runner is made for, it has the file's."""
 
+    fixed = True
     pages: int
     precision_said: str
 
