@@ -418,7 +418,7 @@ def test_a_terminal_is_asked_first(
     hub.add("loom/a", MODEL)
     monkeypatch.setattr(sys, "stderr", shown := Terminal())
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
-    assert invoke(["pull", "loom/a"]) == 1 and "was not fetched" in shown.getvalue()
+    assert invoke(["pull", "loom/a"]) == 1 and "was not downloaded" in shown.getvalue()
     assert "loom/a: 1 file, 68.4 KiB" in shown.getvalue() and hub.sent() == ["config.json"]
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert invoke(["pull", "loom/a"]) == 0

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @click.group(epilog="Example:  weft bench ops --only softmax")
 def bench() -> None:
-    """Measure operations or a whole model; every figure comes with its share of the roofline."""
+    """Time operations, models, training steps or servers. Results of operations and models also
+    give their share of the roofline, the hardware's limit."""
 
 
 bench.add_command(serve)
@@ -31,12 +32,15 @@ bench.add_command(serve)
 @bench.command(epilog="Example:  weft bench ops --sizes 128..1024 --plot speed.png")
 @options.device_option("Devices to measure, comma list (default: see above).", default=None)
 @click.option("--only", default="", help="Comma list: cases whose name contains one of these.")
-@click.option("--sizes", help="128..1024 (powers of two) or a comma list: CPU and GPUs.")
+@click.option(
+    "--sizes",
+    help="Sizes to measure on the CPU and on GPUs: 128..1024 (powers of two) or a comma list.",
+)
 @options.threads
 @options.repeats(30, 5)
 @click.option("--budget", type=click.FloatRange(0, min_open=True),
-              help="Seconds per case (default: 2; with --sizes 0.3).")  # fmt: skip
-@options.plot("With --sizes: draw the figures (PNG).")
+              help="Seconds for each case (default: 2; with --sizes 0.3).")  # fmt: skip
+@options.plot("With --sizes: plot the results to this PNG file.")
 @options.as_json
 def ops(
     device: str | None,
@@ -47,10 +51,9 @@ def ops(
     plot: str | None,
     as_json: bool,
 ) -> None:
-    """Time operations (f32), compiled. Without --sizes: the fixed cases on one device (the fastest,
-    or --device), with its roofline. With --sizes: matmul, softmax, layer norm, gelu and an
-    elementwise chain at each size, on the CPU and every GPU that is present (or --device). The
-    figures then have the error against the CPU."""
+    """Time compiled float32 operations. Without --sizes: a fixed list of cases on one device (the
+    fastest, or --device). With --sizes: matmul, softmax, layer norm, gelu and an elementwise chain
+    at each size, on the CPU and every GPU (or --device), with the error against the CPU."""
     names = [s for s in only.split(",") if s]
     if sizes is not None:
         _side_by_side(device, sizes, names, repeats, budget, plot, as_json)
@@ -117,9 +120,13 @@ def _side_by_side(
 @bench.command(epilog="Example:  weft bench model MODEL --dtype float16 --profile trace.json")
 @click.argument("path", metavar="MODEL", type=click.Path())
 @loads("device", "dtype", "quant", "act_dtype", "cache")
-@options.prompt_tokens(show_default=False, help="Tokens of a prompt (default: 512, or what fits).")
+@options.prompt_tokens(
+    show_default=False,
+    help="Length of the prompt in tokens (default: 512, or the context if that is less).",
+)
 @options.max_new_tokens(show_default=False, old=["--gen"],
-                        help="Tokens to generate (default: 128, or what fits).")  # fmt: skip
+                        help="Number of tokens to generate (default: 128, or what fits into the "
+                        "context).")  # fmt: skip
 @options.repeats(5, old=["--reps"])
 @options.threads
 @options.profile()
@@ -157,19 +164,26 @@ def model(
 @options.device
 @click.option("--only", default="", help="Comma list: cases whose name contains one of these.")
 @options.option("--peers", default="", old=["--beside"],
-                help="Also time these, in turn: a comma list of ort, eager, compile.")  # fmt: skip
-@click.option("--model", default="", type=click.Path(), help="An ONNX file to time as well.")
+                help="Also time other runtimes, in turn: a comma list of ort (ONNX Runtime), "
+                "eager, compile (PyTorch).")  # fmt: skip
+@click.option(
+    "--model",
+    default="",
+    type=click.Path(),
+    help="Also time this ONNX file, which must have one input.",
+)
 @options.threads
 @options.repeats(20, 5)
 @click.option("--budget", default=5.0, show_default=True,
-              type=click.FloatRange(0, min_open=True), help="Seconds per side.")  # fmt: skip
+              type=click.FloatRange(0, min_open=True), help="Seconds for each "
+              "runtime.")  # fmt: skip
 @options.as_json
 def nets(
     device: str, only: str, peers: str, model: str, repeats: int, budget: float, as_json: bool
 ) -> None:
-    """Time nets (f32, random weights): ResNet-50, MobileNetV3-Large, a detector like YOLOv8n,
-    ViT-B/16, BERT-base at 128 tokens; and an ONNX file with one input. --peers times PyTorch
-    (eager, torch.compile) and ONNX Runtime on as many threads, each in a process of its own."""
+    """Time neural networks in float32 with random weights: ResNet-50, MobileNetV3-Large, a detector
+    like YOLOv8n, ViT-B/16, and BERT-base at 128 tokens. --peers also times PyTorch (eager,
+    torch.compile) and ONNX Runtime with as many threads, each in its own process."""
     from weft.backends import registry
     from weft.bench import nets as bench_nets, roofline
 
@@ -202,9 +216,13 @@ def nets(
                 help="Steps to time.")  # fmt: skip
 @options.threads
 @takes_shape(layers=6, width=384, context=256, batch=8)
-@click.option("--checkpoint", is_flag=True, help="Compute each block again on the way back.")
 @click.option(
-    "--startup/--no-startup", default=True, help="Also time first steps, cold and cached."
+    "--checkpoint", is_flag=True, help="Recompute each block in the backward pass, to save memory."
+)
+@click.option(
+    "--startup/--no-startup",
+    default=True,
+    help="Also time the first step, with and without cached kernels.",
 )
 @options.profile(old=["--trace"])
 @options.as_json
@@ -278,7 +296,7 @@ def ranks(as_json: bool, repeats: int, **sizes: int) -> None:
 def divided(
     as_json: bool, max_new_tokens: int, repeats: int, dtype: str, **sizes: int
 ) -> None:  # fmt: skip
-    """Time decoding by one process and by several ranks that divide a model's layers, or its
+    """Time decoding with one process and with several ranks, which divide a model's layers or its
     columns, on this machine's CPU."""
     if sizes["width"] % (64 * sizes["ranks"]) or sizes["layers"] < sizes["ranks"]:
         raise click.UsageError("--width takes a multiple of 64 x --ranks, --layers at least it")
@@ -304,7 +322,7 @@ _DRAFTS = ["case", "off tok/s", "on tok/s", "times", "proposed", "right"]
 @options.prompt_tokens(16, default=256)
 @options.max_new_tokens(2, default=128, old=["--gen"])
 @click.option("--at-once", default="1,8", show_default=True, callback=at_once(64),
-              help="Answers side by side.")  # fmt: skip
+              help="Numbers of concurrent answers, a comma list.")  # fmt: skip
 @options.repeats(5, old=["--rounds"])
 @loads("device", "dtype", "quant", "act_dtype", "cache")
 @options.threads
@@ -313,8 +331,9 @@ def drafts(
     model: str, draft_model: str | None, prompt_tokens: int, max_new_tokens: int,
     at_once: tuple[int, ...], repeats: int, loading: Loading, as_json: bool,
 ) -> None:  # fmt: skip
-    """Time decoding with drafts and without, in turn: `edit`, answers that repeat their prompts
-    with some tokens changed; `new`, answers of random tokens; `own`, what the model says itself."""
+    """Time decoding with and without drafts, in turn. The cases: `edit`, answers that repeat their
+    prompt with some tokens changed; `new`, answers of random tokens; `own`, answers that the model
+    generates."""
     from weft.bench import drafts as bench_drafts
 
     o = bench_drafts.Options(

@@ -32,10 +32,10 @@ def say(line: str) -> None:
 def takes_shape(**sizes: int) -> Callable[[Command], Command]:
     """The options for the size of a model of random weights, with their defaults."""
     known = {
-        "layers": (1, "Layers of the model."),
+        "layers": (1, "Number of layers."),
         "width": (64, "Width of the model, a multiple of 64."),
-        "context": (2, "Tokens of a sequence."),
-        "batch": (1, "Sequences of a batch."),
+        "context": (2, "Length of a sequence in tokens."),
+        "batch": (1, "Number of sequences in a batch."),
     }
     return options.together(*(
         click.option(f"--{name}", default=default, show_default=True, help=known[name][1],

@@ -22,12 +22,19 @@ _CASES = ("steps", "cold", "load", "at_once", "turn", "idle")
     "'llama=llama-server -m my-model.gguf --port {port}'"
 )
 @click.argument("model", required=False, type=click.Path())
-@click.option("--url", "urls", multiple=True, metavar="NAME=URL", help="A server that runs.")
+@click.option(
+    "--url",
+    "urls",
+    multiple=True,
+    metavar="NAME=URL",
+    help="Also measure the running server at URL. May be repeated.",
+)
 @click.option(
     "--beside",
     multiple=True,
     metavar="NAME=COMMAND",
-    help="A server to be started; {port} in its command becomes a free port.",
+    help="Also start and measure this server; {port} in its command becomes a free port. May be "
+    "repeated.",
 )
 @click.option("--only", default="", help=f"Comma list of cases: {', '.join(_CASES)}.")
 @click.option(
@@ -35,10 +42,10 @@ _CASES = ("steps", "cold", "load", "at_once", "turn", "idle")
     default=1.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="Requests a second; 0 sends all at once.",
+    help="Requests per second; 0 sends all at once.",
 )
 @click.option("--requests", default=32, show_default=True, type=click.IntRange(1),
-              help="Requests of the case load.")  # fmt: skip
+              help="Number of requests in the case load.")  # fmt: skip
 @options.prompt_tokens(default=128)
 @options.max_new_tokens(4, default=64, old=["--answer"])
 @click.option(
@@ -46,39 +53,40 @@ _CASES = ("steps", "cold", "load", "at_once", "turn", "idle")
     default=0.5,
     show_default=True,
     type=click.FloatRange(0, 1),
-    help="Share of a prompt that all of the load begin with.",
+    help="Fraction of each prompt that all requests of the load share.",
 )
 @click.option("--temperature", default=1.0, show_default=True, type=click.FloatRange(0, 2),
-              help="0 picks the likeliest token.")  # fmt: skip
+              help="Sampling temperature; 0 always picks the most likely token.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0),
-              help="Seed of prompts and of the times of requests.")  # fmt: skip
+              help="Seed for prompts and for the times of requests.")  # fmt: skip
 @click.option(
     "--at-once",
     default="1,8,32",
     show_default=True,
     callback=at_once(1024),
-    help="Answers side by side.",
+    help="Numbers of concurrent answers, a comma list.",
 )
 @options.option("--turn-tokens", default=2000, show_default=True, type=click.IntRange(1),
-                help="Tokens that two turns share.", old=["--turn"])  # fmt: skip
+                help="Number of tokens that the two turns share.", old=["--turn"])  # fmt: skip
 @click.option("--idle", default=1000, show_default=True, type=click.IntRange(1, 10_000),
-              help="Open connections of the case idle.")  # fmt: skip
+              help="Number of open connections in the case idle.")  # fmt: skip
 @click.option(
     "--vocab",
     type=click.IntRange(8),
-    help="Ids of prompts are below this (default: the model's, without one 1000).",
+    help="Vocabulary size: token ids of prompts are below this (default: the model's; 1000 "
+    "without MODEL).",
 )
 @options.repeats(3, old=["--rounds"])
 @loads("device", "dtype", "quant", "act_dtype", "cache")
 @options.threads
 @options.as_json
 def serve(model: str | None, loading: Loading, as_json: bool, **given: Any) -> None:
-    """Measure servers side by side: weft's, started for MODEL, and others that speak OpenAI's
-    protocol.
+    """Compare servers: weft's, started for MODEL, and others with OpenAI's protocol.
 
-    Cases: `steps`, an engine's cost above MODEL's bare steps. `cold`, from a server's start to its
-    first answer. `load`, requests of an open Poisson process. `at_once`, parallel answers. `turn`,
-    a second turn after a long first one. `idle`, the memory of open connections."""
+    Cases: `steps`, the cost of the engine beyond the model's own steps. `cold`, the time from
+    starting a server to its first answer. `load`, requests at random times (a Poisson process).
+    `at_once`, concurrent answers. `turn`, a second turn after a long first one. `idle`, memory for
+    open connections."""
     commands, urls = _named(given["beside"], "--beside"), _named(given["urls"], "--url")
     only = [name for name in given["only"].split(",") if name]
     wrong = [name for name in only if name not in _CASES]

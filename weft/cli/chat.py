@@ -29,17 +29,17 @@ Example:  weft chat
 )
 @click.argument("path", metavar="[MODEL]", type=click.Path(), required=False)
 @generates(None)
-@click.option("--system", help="The system message, for models that have one.")
+@click.option("--system", help="The system message.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per turn.")
 def chat(
     path: str | None, system: str | None, as_json: bool, loading: Loading, **given: Any
 ) -> None:  # fmt: skip
-    """Talk with MODEL, a folder, a GGUF file or ORG/NAME; it needs a chat template. By default it
-    is box-chat, which comes with weft and answers questions about Python's library. A turn reads
-    only what is new in the conversation. Where the context is full, the oldest turns leave it.
+    """Talk with MODEL, a folder, a GGUF file or ORG/NAME with a chat template. The default is
+    box-chat, which comes with weft and answers questions about Python's library. When the context
+    is full, weft drops the oldest turns.
 
-    /clear begins a new conversation; /save [FILE] writes this one as a line of JSON, which `weft
-    train` reads. An empty line or the end of input leaves."""
+    Type /clear for a new conversation, /save [FILE] to write this one as a line of JSON that `weft
+    train` reads, or an empty line to leave."""
     from weft.hub.box import CHAT
 
     path = path or CHAT

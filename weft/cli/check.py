@@ -50,23 +50,24 @@ class _Progress:
 
 
 @click.command(epilog="Example:  weft check --device vulkan --level kernels")
-@options.device_option("Device to prove; repeat for several.", multiple=True,
+@options.device_option("Device to test. May be repeated.", multiple=True,
                        default=("auto",))  # fmt: skip
 @click.option("--level", "levels", multiple=True, type=click.Choice(LEVELS), metavar="LEVEL",
-              help=f"Only this level; repeat for several (default: all): {', '.join(LEVELS)}."
+              help=f"Run only this level; may be repeated (default: all): {', '.join(LEVELS)}."
               )  # fmt: skip
 @click.option(
     "--write",
     multiple=True,
     type=click.Path(dir_okay=False),
-    help="Write the support table into this page, which is begun where there is none; what does "
-    "not run now stays in it. Repeat for several.",
+    help="Write the support table into this Markdown page, or create it. Rows of devices not "
+    "tested now stay. May be repeated.",
 )
 @options.as_json
 def check(
     device: tuple[str, ...], levels: tuple[str, ...], write: tuple[str, ...], as_json: bool
 ) -> int:
-    """Prove that a device computes what the oracle computes. Exit status 1 when anything fails."""
+    """Test that a device computes the same results as the NumPy reference. The exit status is 1 if
+    a case fails."""
     from weft.backends import registry
     from weft.conform.check import check_device
     from weft.conform.report import support_table, table_of

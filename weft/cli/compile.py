@@ -32,15 +32,16 @@ Example:  weft compile MODEL -o model.weft
                 type=click.Path(dir_okay=False))  # fmt: skip
 @loads("device", "dtype", "quant", "act_dtype", "context", "cache",
        device=options.device_option(
-           "A device of this machine, or what need not be here: cpu-avx2, cpu-avx512, cpu-neon, "
-           "webgpu, cuda, hip-wave32, hip-wave64, sm_90, gfx942, ..."))  # fmt: skip
+           "A device of this machine, or a target that this machine need not have: cpu-avx2, "
+           "cpu-avx512, cpu-neon, webgpu, cuda, hip-wave32, hip-wave64, sm_90, gfx942, "
+           "..."))  # fmt: skip
 @options.max_batch(1)
 @click.option(
     "--weights",
     type=click.Choice(["inside", "beside"]),
     default="inside",
     show_default=True,
-    help="Beside: in a file of their own, named by its hash.",
+    help="inside: in the output file. beside: in a separate file next to it, named by its hash.",
 )
 @options.sizes
 @options.as_json
@@ -48,12 +49,13 @@ def compile_model(
     model: str | None, output: str, loading: Loading, max_batch: int, weights: str,
     sizes: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
-    """Compile MODEL (default: the one in the box) to one file: Programs for the device, the weights
-    in the order that it reads them, the tokenizer. Every command that takes a model takes such a
-    file, and compiles no graph then.
+    """Compile MODEL (default: box, the small model that comes with weft) to one file. It has the
+    kernels for the device, the weights in the order they are read, and the tokenizer. Every command
+    that takes a model takes this file, and starts without compiling graphs.
 
-    MODEL may also be a .pt2 file of torch.export or an ONNX file, with --size and --quant;
-    weft.load makes a function of the result. For a graph as JSON, only its Program is written."""
+    MODEL may also be an ONNX file or a .pt2 file of torch.export, with --size and --quant.
+    weft.load turns the result into a Python function. For a graph as JSON, weft writes only its
+    Program."""
     from weft.backends.presets import caps_of, settled
     from weft.hub.box import box_folder
     from weft.models.run import saved

@@ -17,8 +17,9 @@ from weft.core import install, text
 @click.command(epilog="Example:  weft devices --json")
 @options.as_json
 def devices(as_json: bool) -> None:
-    """List each device: kind, name, driver, memory, dtypes; or why it is not available and what to
-    install. A software device runs on the CPU and is never picked automatically."""
+    """List each device with its kind, name, driver, memory and dtypes. For a missing device, say
+    why and what to install. weft never picks a software device (one that runs on the CPU)
+    automatically."""
     from weft.backends import registry
 
     found = registry.devices()

@@ -35,11 +35,23 @@ def read_lines(path: str) -> list[str]:
 )
 @click.argument("model", type=click.Path())
 @click.argument("texts", nargs=-1)
-@options.text("Embed each non-empty line of this file ('-': stdin).", old=["--file"])
+@options.text("Embed each non-empty line of this file ('-': standard input).", old=["--file"])
 @click.option("--query", help="Rank the texts by cosine similarity to this one.")
-@click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Hits to print.")
-@click.option("--prompt", help="Put this before each text (default: what the model's files say).")
-@click.option("--prompt-name", help="Put the model's prompt of this name before each text.")
+@click.option(
+    "--top",
+    default=5,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of results to print.",
+)
+@click.option(
+    "--prompt",
+    help="Text to put before each text, like 'query: ' (default: as the model's files say).",
+)
+@click.option(
+    "--prompt-name",
+    help="Put the prompt that the model's files define under this name before each text.",
+)
 @loads("device")
 @options.as_json
 def embed(
@@ -53,7 +65,8 @@ def embed(
     loading: Loading,
     as_json: bool,
 ) -> None:
-    """Embed TEXTS with the encoder MODEL, a folder or ORG/NAME; with --query, search them."""
+    """Compute the embedding of each of TEXTS with the encoder MODEL, a folder or ORG/NAME. With
+    --query, rank the texts by similarity instead."""
     from weft.models.arch.encoders import ENCODERS
     from weft.models.run.embedder import Encoder
     from weft.models.run.sentence_folder import vector_modules

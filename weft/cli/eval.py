@@ -32,28 +32,30 @@ Example:  weft eval MODEL.gguf MODEL_FOLDER --text notes.txt --text-tokens 20000
 )
 @click.argument("path", metavar="[MODEL]", required=False)
 @click.argument("reference", metavar="[MODEL2]", required=False)
-@options.text("A UTF-8 text file ('-': standard input).", required=True)
+@options.text("UTF-8 text to measure on ('-': standard input).", required=True)
 @options.text_tokens(old=["--limit"])
-@click.option("--stride", type=click.IntRange(1), help="Tokens from one window to the next "
+@click.option("--stride", type=click.IntRange(1), help="Distance between windows in tokens "
               "(default: half a window).")  # fmt: skip
 @loads("device", "dtype", "quant", "act_dtype", "context", "cache",
-       context=options.option("--context", type=click.IntRange(2), help="Tokens of a window "
-                              "(default: 512, or fewer where a model holds fewer)."))  # fmt: skip
-@click.option("--name", help="What tables and pictures call this run (default: MODEL's file name).")
-@click.option("--add", multiple=True, type=click.Path(), help="Also show the runs in this JSON of "
-              "an earlier --json; repeat for several.")  # fmt: skip
-@options.plot("Draw size against loss of the runs (.svg, .png).", old=["--picture"])
+       context=options.option("--context", type=click.IntRange(2), help="Tokens in a window "
+                              "(default: 512, or the model's context if less)."))  # fmt: skip
+@click.option(
+    "--name", help="Name of this run in tables and pictures (default: MODEL's file name)."
+)
+@click.option("--add", multiple=True, type=click.Path(), help="Also show the runs in this file, "
+              "saved from an earlier --json. May be repeated.")  # fmt: skip
+@options.plot("Plot size against loss of the runs to this file (.svg, .png).", old=["--picture"])
 @options.as_json
 def evaluate(
     path: str | None, reference: str | None, source: str, text_tokens: int | None,
     stride: int | None, loading: Loading, name: str | None, add: tuple[str, ...],
     plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Measure how well MODEL (a folder, a GGUF file or ORG/NAME; by default the model in the box)
-    predicts a text: perplexity and bits per byte, each with its standard error. With MODEL2, the
-    reference, also the Kullback-Leibler divergence of MODEL from it and how often both find the
-    same token likeliest. The dtype options are MODEL's: MODEL2 has its weights as they are, with
-    float32 inputs and cache."""
+    """Measure how well MODEL predicts a text: perplexity and bits per byte, each with its standard
+    error. MODEL is a folder, a GGUF file or ORG/NAME (default: box, the small model that comes with
+    weft). With a reference MODEL2, also measure the Kullback-Leibler divergence from it, and how
+    often both predict the same token. The dtype options apply to MODEL only; MODEL2 runs with its
+    stored weights, float32 inputs and a float32 cache."""
     from weft.evaluate.model import evaluate as run
     from weft.host.progress import bar
 

@@ -28,28 +28,34 @@ VIEWS = ("report", "graph", "kernels", "source")
 @click.command(epilog="Example:  weft explain MODEL --step decode --show source --kernel matvec")
 @click.argument("path", metavar="MODEL", type=click.Path())
 @loads("device", "dtype", "act_dtype")
-@click.option("--target", help="Compile for a GPU architecture instead, which need not be here: "
-              "sm_90, gfx942, ... The report then says what each kernel takes of it.")  # fmt: skip
-@click.option("--step", "steps", multiple=True, help="prefill, decode or encode (default: all).")
+@click.option("--target", help="Compile for this GPU architecture instead (sm_90, gfx942, ...), "
+              "also without such a GPU. The report then has the resources that each kernel uses."
+              )  # fmt: skip
+@click.option(
+    "--step",
+    "steps",
+    multiple=True,
+    help="Show only this step: prefill, decode or encode. May be repeated.",
+)
 @click.option("--show", type=click.Choice(VIEWS),
-              help="The report (default), the traced graph, Kernel IR (default with --kernel), or "
-              "the device's source.")  # fmt: skip
-@click.option("--kernel", help="Only kernels whose name contains this.")
+              help="What to show: the report (default), the traced graph, Kernel IR (default with "
+              "--kernel), or the source code for the device.")  # fmt: skip
+@click.option("--kernel", help="Show only kernels whose name contains this.")
 @click.option("--html", type=click.Path(dir_okay=False),
-              help="Write a page that needs nothing else: launches, memory over time, weights, "
+              help="Write a self-contained HTML page: launches, memory over time, weights, "
               "kernels with their source.")  # fmt: skip
 @click.option("--onnx", type=click.Path(dir_okay=False),
-              help="Write an ONNX model for Netron: the graph, or what is launched (--show "
-              "kernels).")  # fmt: skip
+              help="Write an ONNX file to view in Netron: the graph, or with --show kernels the "
+              "launches.")  # fmt: skip
 @options.as_json
 def explain(path: str, target: str | None, loading: Loading, **given: Any) -> None:
-    """Show what MODEL, a folder, a GGUF file or ORG/NAME, compiles to: each step of the line from
-    graph to the text a device runs. MODEL may also be a file that `weft compile` or Program.save
-    wrote, or a graph as JSON (what --show graph --json prints under steps).
+    """Show what MODEL compiles to, from the graph to the source code of its kernels. MODEL is a
+    folder, a GGUF file, ORG/NAME, a file that `weft compile` or Program.save wrote, or a graph as
+    JSON (printed by --show graph --json under steps).
 
-    For a .pt2 file of torch.export the command shows inputs, results, weights and operators; with
-    --show or --html it shows the Program, with each open size at its least. For an ONNX file it
-    shows inputs, outputs, and the device of each operator."""
+    For a .pt2 file of torch.export it shows inputs, results, weights and operators, or with --show
+    or --html the Program for the smallest allowed sizes. For an ONNX file it shows inputs, outputs,
+    and the device of each operator."""
     view = View(**given)
     found = _kind(Path(path))(path, loading, target, view)
     if found is not None:

@@ -15,7 +15,7 @@ from weft.core.hints import command
 
 @click.group()
 def export() -> None:
-    """Write a model in a form that runs without weft."""
+    """Export a model in a form that runs without weft."""
 
 
 @export.command(
@@ -33,18 +33,19 @@ Example:  weft export web MODEL -o site && weft serve-page site
     "--train",
     multiple=True,
     type=click.Choice(["scratch", "lora"]),
-    help="What the page can train: a new small model, an adapter of MODEL. May be repeated.",
+    help="Let the page train: scratch, a new small model; lora, an adapter of MODEL. May be "
+    "repeated.",
 )
-@click.option("--search", help="An encoder; the page has a tab to search notes with it.")
-@click.option("--search-quant", help="Bring the encoder's linear layers to int8, int4, ...")
+@click.option("--search", help="Add a tab to search notes, with this encoder model.")
+@click.option("--search-quant", help="Quantise the encoder's linear layers: int8, int4, ...")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def web(
     model: str | None, output: str, loading: Loading, train: tuple[str, ...], search: str | None,
     search_quant: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write MODEL (default: the one in the box) as a static folder that runs in a visitor's
-    browser: Programs for WebGPU and WebAssembly, weights, tokenizer, player and page. Any web
-    server will do; nothing is fetched from elsewhere."""
+    """Export MODEL (default: box, the small model that comes with weft) as a static web page that
+    runs it in the visitor's browser, with WebGPU or WebAssembly. Any web server can host the
+    folder; the page loads nothing from elsewhere."""
     from weft.hub.box import box_folder
     from weft.web.export import export_web, sizes
 
@@ -69,9 +70,14 @@ def web(
 
 @click.command("serve-page", epilog="Example:  weft serve-page site --port 8000")
 @click.argument("folder", type=click.Path(exists=True, file_okay=False))
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 (the default): any free.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port to listen on; 0 (the default) picks a free port.",
+)
 def serve_page(folder: str, port: int) -> None:
-    """Show FOLDER, which `weft export web` wrote, on this machine (localhost only)."""
+    """Serve FOLDER, written by `weft export web`, on localhost."""
     from weft.web.server import serve
 
     serve(Path(folder), port, lambda address: click.echo(f"{address}  (Ctrl+C ends it)"))

@@ -31,9 +31,10 @@ Example:  weft pull ORG/NAME
 @options.yes
 @options.as_json
 def pull(name: str, revision: str | None, yes: bool, as_json: bool) -> None:
-    """Fetch the model ORG/NAME, or its newest state, from the hub into huggingface_hub's cache;
-    print its path. ORG/NAME:FILE.gguf or ORG/NAME:Q4_K_M names one of a repository's GGUF files;
-    ORG/NAME@REVISION is a branch, a tag or a commit. weft fetches only files that it reads."""
+    """Download the newest version of the model ORG/NAME from the Hugging Face hub into
+    huggingface_hub's cache, and print its path. ORG/NAME:FILE.gguf or ORG/NAME:Q4_K_M names one of
+    a repository's GGUF files, ORG/NAME@REVISION a branch, a tag or a commit. weft downloads only
+    the files that it reads."""
     from dataclasses import replace
 
     from weft.hub import fetch, names
@@ -56,13 +57,13 @@ def pull(name: str, revision: str | None, yes: bool, as_json: bool) -> None:
 
 
 @click.command("list", epilog="Example:  weft list --prune")
-@click.option("--prune", is_flag=True, help="First remove what weft's own cache need not keep.")
+@click.option("--prune", is_flag=True, help="First remove stale entries from weft's own cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with paths.")
 def list_models(prune: bool, as_json: bool) -> None:
-    """List the models in huggingface_hub's cache that weft can load, by the names that every
-    command takes, and what weft's own cache holds. With --prune, quantised weights go whose model
-    is not there any more; then, of each kind that takes more than it may, what was used least
-    recently. Models stay: `weft rm` removes them by these names."""
+    """List the models in huggingface_hub's cache that weft can load, with the names that commands
+    take, and the content of weft's own cache. --prune removes quantised weights whose model is
+    gone, then the least recently used entries of each kind above its size limit. It never removes
+    models; `weft rm NAME` does."""
     from weft.cli import kept
     from weft.cli.held import held_models
     from weft.host.files import default_directory
@@ -118,9 +119,9 @@ Example:  weft rm ORG/NAME
 @options.option("--yes", "-y", is_flag=True, help="Remove without asking.")
 @options.as_json
 def rm(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Remove models that weft keeps, by the names that `weft list` shows: fetched ones from
-    huggingface_hub's cache, and quantised weights (ORG/NAME+int4) from weft's own. Files that
-    another revision of the model needs stay. Folders of your own are never touched."""
+    """Remove models by the names that `weft list` shows: downloaded models from huggingface_hub's
+    cache, quantised weights (ORG/NAME+int4) from weft's own cache. Files that another revision of
+    the model needs stay. weft never touches folders of your own."""
     found = [entry for name in dict.fromkeys(names) for entry in _entries(name)]
     for entry in found:
         entry.check()  # before anything is removed

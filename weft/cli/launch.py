@@ -32,17 +32,17 @@ Example:  weft launch -n 4 train config.toml
 """,
 )
 @click.option("-n", "--ranks", "count", type=click.IntRange(1, 4096), required=True,
-              help="How many ranks.")  # fmt: skip
-@click.option("--hosts", help="Machines, with how many ranks each takes: red:2,blue:2 (by ssh; "
-              "weft has to be at the same place on all).")  # fmt: skip
+              help="Number of ranks (processes).")  # fmt: skip
+@click.option("--hosts", help="Machines with their number of ranks, like red:2,blue:2. Reached by "
+              "ssh; weft must be installed at the same path on each.")  # fmt: skip
 @click.option("--restarts", type=click.IntRange(0, 1000), default=0, show_default=True,
-              help="Start again so often where a rank or a machine was lost; training goes on from "
+              help="Restart this many times if a rank or a machine fails. Training resumes from "
               "its last checkpoint.")  # fmt: skip
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def launch(count: int, hosts: str | None, restarts: int, words: tuple[str, ...]) -> int:
-    """Start a weft COMMAND as several ranks that share its work: train divides batches; run and
-    serve divide a model by layers or columns. The result has the same bits as one process's.
-    Needs MPI's mpiexec: in weft's clone, pip install '.[mpi]'."""
+    """Run a weft COMMAND as several processes (ranks) that share its work. train divides each
+    batch; run and serve divide a model by layers or columns. The result has the same bits as with
+    one process. Needs mpiexec: in weft's clone, pip install '.[mpi]'."""
     where = _checked(hosts)
     line = [str(mpiexec()), "-n", str(count)]
     line += ["-hosts", ",".join(where)] if where else []

@@ -24,16 +24,17 @@ def listens(port: int) -> Callable[[Command], Command]:
     """The options of a command that listens, by default on this port."""
     return together(
         click.option("--host", default="127.0.0.1", show_default=True,
-                     help="Address to listen on; another than this machine's needs a key."),
+                     help="Address to listen on. 0.0.0.0 accepts other machines and needs "
+                     "--api-key-file."),
         click.option("--port", default=port, show_default=True, type=click.IntRange(0, 65535),
-                     help="0 takes a free one and says which."),
-        click.option("--api-key-file", help="A file whose first line every request has to bring as "
-                     "its key (Authorization: Bearer KEY, or x-api-key)."),
-        click.option("--allow-host", multiple=True, help="A further name that requests may call "
-                     "this server by in their Host header; repeat for several."),
+                     help="Port to listen on; 0 picks a free port and prints it."),
+        click.option("--api-key-file", help="File with the API key in its first line. Requests "
+                     "must send it as Authorization: Bearer KEY or x-api-key."),
+        click.option("--allow-host", multiple=True, help="Also accept requests with this Host "
+                     "header, like chat.example.org. May be repeated."),
         click.option("--log-level", default="info", show_default=True,
                      type=click.Choice(["debug", "info", "warning", "error"]),
-                     help="The least serious messages that are logged."),
+                     help="Log messages of this level and above."),
     )  # fmt: skip
 
 

@@ -100,8 +100,8 @@ def asking(yes: bool) -> Agree | None:
         return None
 
     def agree(offer: Offer) -> None:
-        if not click.confirm(f"weft: fetch {offer}?", default=True, err=True):
-            raise WeftError(f"{offer.name} was not fetched")
+        if not click.confirm(f"weft: download {offer}?", default=True, err=True):
+            raise WeftError(f"{offer.name} was not downloaded")
 
     return agree
 

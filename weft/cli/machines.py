@@ -14,11 +14,11 @@ from weft.ranks import join
 
 divides = together(
     click.option("--parallel", default="layers", type=click.Choice(["layers", "columns"]),
-                 help="Under weft launch: what of the model the ranks divide, its layers (default) "
-                 "or the columns of its matrices."),
+                 help="Under weft launch: divide the model's layers over the ranks (default), or "
+                 "the columns of its matrices."),
     click.option("--split", metavar="N,N,...",
-                 help="Under weft launch: how many layers each rank has (default: by the ranks' "
-                 "memory and speed)."),
+                 help="Under weft launch: number of layers of each rank, like 10,6 (default: by "
+                 "the ranks' memory and speed)."),
 )  # fmt: skip
 
 

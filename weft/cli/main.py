@@ -23,25 +23,25 @@ COMMANDS = {
     "devices": ("devices", "List the devices of this machine, and what each missing one needs."),
     "run": ("run", "Generate text from a prompt, or call a function in a file."),
     "chat": ("chat", "Talk with a model, turn by turn."),
-    "eval": ("eval", "Perplexity of a text, and how far a model is from another."),
-    "pull": ("hub", "Fetch a model from the hub, by its name."),
-    "list": ("hub", "List the models that weft keeps."),
-    "rm": ("hub", "Remove fetched models, or quantised weights that weft keeps."),
+    "eval": ("eval", "Measure a model's perplexity on a text, or compare two models."),
+    "pull": ("hub", "Download a model from the Hugging Face hub."),
+    "list": ("hub", "List the models on this machine that weft can load by name."),
+    "rm": ("hub", "Remove downloaded models, or quantised weights that weft keeps."),
     "embed": ("embed", "Embed texts, or search them."),
     "train": ("train", "Train or fine-tune a model on text."),
     "launch": ("launch", "Start a command as several ranks, on one machine or many."),
     "merge": ("train", "Add a LoRA adapter to its model."),
     "quantize": ("quantize", "Write a model with weights of fewer bits."),
-    "compile": ("compile", "Compile a model to one file, for a device that need not be here."),
-    "serve": ("serve", "Serve models over HTTP, to OpenAI's clients and others."),
-    "route": ("route", "Hand requests to several servers, conversations to where they were."),
-    "export": ("export", "Write a model as a web page's folder."),
-    "serve-page": ("export", "Look at such a folder on localhost."),
-    "check": ("check", "Prove that a device computes what the oracle computes."),
-    "new-backend": ("new_backend", "Write a package that adds a device, to start from."),
-    "explain": ("explain", "Show the Program a model compiles to."),
-    "bench": ("bench", "Measure operations or a whole model."),
-    "tune": ("tune", "Measure configurations of templates on a device, keep the fastest."),
+    "compile": ("compile", "Compile a model to one file, also for a device this machine lacks."),
+    "serve": ("serve", "Serve models over HTTP: OpenAI, Anthropic and Ollama protocols."),
+    "route": ("route", "Balance requests over several servers; a conversation keeps its server."),
+    "export": ("export", "Export a model as a static web page."),
+    "serve-page": ("export", "Show an exported web page on localhost."),
+    "check": ("check", "Test a device against the NumPy reference."),
+    "new-backend": ("new_backend", "Write a starter package that adds a device."),
+    "explain": ("explain", "Show what a model compiles to: graph, kernels, source."),
+    "bench": ("bench", "Time operations, models, training steps or servers."),
+    "tune": ("tune", "Find the fastest kernel configurations for a device."),
 }
 FUNCTIONS = {
     "compile": "compile_model",
@@ -85,8 +85,8 @@ class LazyGroup(click.Group):
 )
 @click.version_option(weft.__version__, prog_name="weft")
 def cli() -> None:
-    """weft runs a model on whatever device you have, from one compiled Program: a CPU, an NVIDIA
-    GPU through CUDA, an AMD GPU through HIP, or any GPU through Vulkan, Metal, DX12 or WebGPU."""
+    """Run, train and serve models on the CPU, on NVIDIA GPUs (CUDA), on AMD GPUs (HIP), or on GPUs
+    through Vulkan, Metal, DX12 or WebGPU."""
 
 
 def main(argv: list[str] | None = None) -> None:

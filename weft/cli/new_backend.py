@@ -82,8 +82,8 @@ def test_the_contract_of_a_device():
 @click.argument("name")
 @options.output("The folder to write (default: weft-NAME).", old=["--out"])
 def new_backend(name: str, output: str | None) -> None:
-    """Write a package that adds the device NAME: a pyproject file, one small module to start from,
-    and a test. Installed, it passes `weft check --device NAME --level device` as it is."""
+    """Write a starter package that adds the device NAME: a pyproject file, a small module and a
+    test. Once installed, it passes `weft check --device NAME --level device` unchanged."""
     folder = Path(output or f"weft-{name}")
     files = package(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

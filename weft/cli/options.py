@@ -82,8 +82,8 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 DEVICES = (
-    "cpu, cuda, hip, vulkan, metal, dx12, webgpu or gpu, each with :INDEX where there are several; "
-    "auto: the fastest."
+    "The device to run on: auto (the fastest), cpu, cuda, hip, vulkan, metal, dx12, webgpu or "
+    "gpu; with :INDEX to choose one of several, like vulkan:1."
 )
 
 
@@ -94,37 +94,43 @@ def device_option(text: str = DEVICES, **settings: Any) -> Callable[[Command], C
 device = device_option()
 dtype = option(
     "--dtype", type=Dtype(["float32", "float16", "bfloat16"]),
-    help="Convert the weights (default: the checkpoint's).",
+    help="Convert the weights to this dtype (default: as in the checkpoint).",
 )  # fmt: skip
-quant = option("--quant", help="Quantise linear layers to int4, int8, ... while loading "
-               "(docs/quantizing.md); the result is kept.")  # fmt: skip
+quant = option("--quant", help="Quantise the weights of linear layers while loading: int8, int4, "
+               "int4-g64, ... (docs/quantizing.md). weft keeps the result.")  # fmt: skip
 act_dtype = option(
     "--act-dtype", type=Dtype(["float32", "bfloat16", "int8"]),
-    help="Round the inputs of linear layers that have weights of this dtype (default: bfloat16 for "
-    "a bfloat16 model, else float32); int8 quantises the inputs of packed weights.",
+    help="Precision of the inputs of linear layers (default: bfloat16 for a bfloat16 model, else "
+    "float32). int8 quantises the inputs of quantised weights.",
 )  # fmt: skip
-context = option("--context", type=click.IntRange(1), help="Positions of the KV cache.")
+context = option(
+    "--context",
+    type=click.IntRange(1),
+    help="Maximum length in tokens of prompt and answer together.",
+)
 cache = option(
     "--cache", type=Dtype(["float32", "float16", "bfloat16", "int8"]),
-    help="Dtype of keys and values (default: the weights').",
+    help="Dtype of the KV cache (default: that of the weights).",
 )  # fmt: skip
 adapters = option(
     "--adapter", "adapters", multiple=True, metavar="[NAME=]PATH",
-    help="A LoRA adapter of MODEL, under a name (default: the last part of PATH).",
+    help="Load a LoRA adapter. NAME is how to refer to it (default: the last part of PATH).",
 )  # fmt: skip
 draft_model = option(
     "--draft-model", metavar="MODEL",
-    help="A smaller model with the same tokenizer that proposes tokens; the text stays the same.",
+    help="Speculative decoding with this smaller model, which needs the same tokenizer. The text "
+    "stays the same.",
 )  # fmt: skip
-yes = option("--yes", "-y", is_flag=True, help="Fetch a model without asking.")
+yes = option("--yes", "-y", is_flag=True, help="Download a model without asking.")
 
 # -- what goes in and comes out -------------------------------------------------------------------
 
 as_json = option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 inputs = option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy",
-                help="An input of a function's file; others get random numbers.")  # fmt: skip
+                help="Value of one input when MODEL is a function. Inputs without a value get "
+                "random numbers.")  # fmt: skip
 sizes = option("--size", "sizes", multiple=True, metavar="NAME=N",
-               help="A size that a function's file leaves open, by its name.")  # fmt: skip
+               help="Value of a size that the file leaves open, like batch=8.")  # fmt: skip
 
 
 def output(text: str, **settings: Any) -> Callable[[Command], Command]:
@@ -146,23 +152,26 @@ def plot(text: str, **settings: Any) -> Callable[[Command], Command]:
 
 
 def max_new_tokens(least: int = 1, **settings: Any) -> Callable[[Command], Command]:
-    settings = {"show_default": True, "help": "Tokens to generate, at most.", **settings}
+    settings = {"show_default": True, "help": "Maximum number of tokens to generate.", **settings}
     return option("--max-new-tokens", type=click.IntRange(least), **settings)
 
 
 def prompt_tokens(least: int = 1, **settings: Any) -> Callable[[Command], Command]:
-    settings = {"show_default": True, "help": "Tokens of a prompt.", **settings}
+    settings = {"show_default": True, "help": "Length of each prompt in tokens.", **settings}
     return option("--prompt-tokens", type=click.IntRange(least), old=["--prompt"], **settings)
 
 
 def text_tokens(**settings: Any) -> Callable[[Command], Command]:
     return option(
-        "--text-tokens", type=click.IntRange(1), help="Tokens of --text, at most.", **settings
+        "--text-tokens",
+        type=click.IntRange(1),
+        help="Use only this many tokens of --text.",
+        **settings,
     )
 
 
 def max_batch(
-    default: int, text: str = "Sequences that generate at once, at most.", **settings: Any
+    default: int, text: str = "Maximum number of sequences that generate at once.", **settings: Any
 ) -> Callable[[Command], Command]:
     return option(
         "--max-batch", default=default, show_default=True, type=click.IntRange(1, 1024), help=text,
@@ -172,7 +181,7 @@ def max_batch(
 
 def repeats(default: int, least: int = 1, **settings: Any) -> Callable[[Command], Command]:
     return option("--repeats", default=default, show_default=True, type=click.IntRange(least),
-                  help="Measurements of each case.", **settings)  # fmt: skip
+                  help="Number of measurements of each case.", **settings)  # fmt: skip
 
 
 def _use_threads(context: click.Context, option: click.Parameter, count: int | None) -> None:
@@ -182,11 +191,11 @@ def _use_threads(context: click.Context, option: click.Parameter, count: int | N
 
 threads = option(
     "--threads", type=click.IntRange(1), callback=_use_threads, expose_value=False,
-    help="CPU threads (default: all cores).",
+    help="Number of CPU threads (default: all cores).",
 )  # fmt: skip
 
 ranks = option("--ranks", default=2, show_default=True, type=click.IntRange(2, 64),
-               help="Processes that share the work.")  # fmt: skip
+               help="Number of processes.")  # fmt: skip
 
 
 def profile(**settings: Any) -> Callable[[Command], Command]:

@@ -22,16 +22,19 @@ Example:  weft quantize MODEL -o MODEL-int4 --text notes.txt
 @click.argument("model", type=click.Path())
 @options.output("The folder to write, or a file that ends in .gguf.", old=["--out"], required=True)
 @click.option("--scheme", default="int4", show_default=True,
-              help="Of linear layers: int4, int8 (-g64, -g128, -channel; -zero), fp8; in GGUF "
-              "q4_k, q5_k, q6_k.")  # fmt: skip
-@click.option("--head", help="Scheme of an output matrix of its own, or none (default: int8; q6_k "
+              help="Scheme of linear layers: int4, int8 (with -g64, -g128, -channel; -zero) or "
+              "fp8; for GGUF also q4_k, q5_k, q6_k.")  # fmt: skip
+@click.option("--head", help="Scheme of a separate output matrix, or none (default: int8; q6_k "
               "with a K type).")  # fmt: skip
-@click.option("--embed", help="Scheme of embeddings, or none (default: in GGUF as --head's).")
-@click.option("--bits", type=click.FloatRange(1, 16), help="Bits per weight that linear layers may "
-              "take on average: those that lose most get more.")  # fmt: skip
+@click.option(
+    "--embed",
+    help="Scheme of the embeddings, or none (default: none; for GGUF the default of --head).",
+)
+@click.option("--bits", type=click.FloatRange(1, 16), help="Average bits per weight of linear "
+              "layers. Layers that lose most get more bits.")  # fmt: skip
 @click.option("--method", type=click.Choice(["gptq", "search"]), default="gptq", show_default=True,
-              help="A search for scales, or GPTQ with it.")  # fmt: skip
-@options.text("A UTF-8 text to calibrate on (default: the model writes one itself).")
+              help="search: search for scales. gptq: GPTQ on top of that search.")  # fmt: skip
+@options.text("UTF-8 text for calibration (default: text that the model generates).")
 @options.text_tokens(old=["--tokens"])
 @loads("device")
 @options.as_json
@@ -40,8 +43,8 @@ def quantize(
     method: str, source: str | None, text_tokens: int | None, loading: Loading, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the decoder MODEL, a folder or ORG/NAME, with its linear layers in fewer bits: a folder
-    in the compressed-tensors format, or a GGUF file. Layer by layer; what was interrupted goes on
-    when it is run again."""
+    in the compressed-tensors format, or a GGUF file. Works layer by layer; run an interrupted
+    command again to continue it."""
     from weft.evaluate.windows import digest, windows_of
     from weft.host.progress import bar
     from weft.quantize.job import Options, check, quantize as run

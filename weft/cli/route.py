@@ -12,16 +12,17 @@ from weft.cli.listening import hosts_of, key_to, listens, need, play, read_key
 
 @click.command(epilog="Example:  weft route http://127.0.0.1:8001 http://127.0.0.1:8002")
 @click.argument("replicas", nargs=-1, required=True)
-@click.option("--upstream-key-file", help="A file whose first line is the key of the replicas "
-              "(default: what a request brings goes on).")  # fmt: skip
-@click.option("--allow-mixed", is_flag=True, help="Take replicas whose fingerprints of a model "
-              "differ: an answer then depends on who gives it.")  # fmt: skip
+@click.option("--upstream-key-file", help="File with the replicas' API key in its first line "
+              "(default: forward the client's key).")  # fmt: skip
+@click.option("--allow-mixed", is_flag=True, help="Accept replicas with different versions of a "
+              "model. Answers then depend on the replica.")  # fmt: skip
 @listens(8000)
 def route(replicas: tuple[str, ...], **options: Any) -> int:
-    """Hand requests to REPLICAS, addresses of `weft serve` (http://HOST:PORT).
+    """Balance requests over REPLICAS, addresses of running `weft serve` (http://HOST:PORT).
 
-    A conversation stays where its beginning is cached; a request that a replica loses before the
-    client saw a word of its answer is asked of another, with the same seed."""
+    Each turn of a conversation goes to the replica that has the earlier turns in its cache. If a
+    replica fails before the client has received any text, another one answers, with the same
+    seed."""
     need()
     return asyncio.run(_route(replicas, key_to(options), options))
 

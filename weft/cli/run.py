@@ -26,26 +26,27 @@ def generates(tokens: int | None) -> Callable[[Callable[..., Any]], Callable[...
     """The options of commands that generate text. `tokens`: the default limit of new tokens
     (None: until the model ends its answer)."""
     until: dict[str, Any] = {} if tokens else {
-        "help": "Tokens to generate, at most (default: until the model ends, or the context)."
+        "help": "Maximum number of tokens to generate (default: until the model ends its answer "
+        "or the context is full)."
     }  # fmt: skip
     return options.together(
         loads("device", "dtype", "quant", "act_dtype", "context", "cache", "adapters"),
         options.max_new_tokens(default=tokens, **until),
         click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0),
-                     help="0 picks the likeliest token."),
+                     help="Sampling temperature; 0 always picks the most likely token."),
         click.option("--top-k", default=0, show_default=True, type=click.IntRange(0),
-                     help="Draw among this many tokens (0: all)."),
+                     help="Sample from this many most likely tokens (0: all)."),
         click.option("--top-p", default=1.0, show_default=True,
                      type=click.FloatRange(0, 1, min_open=True),
-                     help="Draw among the likeliest tokens that have this probability together."),
+                     help="Sample from the most likely tokens whose probabilities add up to this."),
         click.option("--repetition-penalty", default=1.0, show_default=True,
                      type=click.FloatRange(0, min_open=True),
-                     help="Above 1: tokens that were written before become less likely."),
-        click.option("--seed", type=int, help="Seed of a temperature above 0 (default: a new one, "
-                     "which is printed)."),
-        click.option("--stop", multiple=True, help="Stop before this text; repeat for several."),
-        click.option("--drafts", is_flag=True, help="Propose tokens from earlier text: quicker "
-                     "where a text repeats itself. The text stays the same."),
+                     help="Values above 1 make tokens of the text so far less likely."),
+        click.option("--seed", type=int, help="Seed for sampling (default: a random one, which is "
+                     "printed)."),
+        click.option("--stop", multiple=True, help="Stop before this text. May be repeated."),
+        click.option("--drafts", is_flag=True, help="Speculative decoding with tokens from "
+                     "earlier text: faster if the text repeats itself. The text stays the same."),
         options.draft_model,
     )  # fmt: skip
 
@@ -172,12 +173,12 @@ def run(
     loading: Loading, **given: Any,
 ) -> int:  # fmt: skip
     """Generate text from PROMPT ('-': standard input). MODEL is a Hugging Face folder, a GGUF file
-    or a name of the hub (ORG/NAME, ORG/NAME:FILE.gguf). Without MODEL, the small model of Python
-    code that comes with weft writes; its repetition penalty is 1.1 by default. The text goes to
-    stdout as it is made, the speed to stderr.
+    or a hub name (ORG/NAME, ORG/NAME:FILE.gguf). The default is box, a small model of Python code
+    that comes with weft; its default repetition penalty is 1.1. weft prints the text to stdout
+    while it is generated, and the speed to stderr.
 
-    Without a PROMPT, MODEL may be the file of a function: an ONNX model, a .pt2 file of
-    torch.export, or a file that `weft compile` or Compiled.save wrote. It is called once."""
+    Without a PROMPT, MODEL may be a function: an ONNX file, a .pt2 file of torch.export, or a file
+    that `weft compile` or Compiled.save wrote. weft calls it once."""
     if path is None:
         raise click.UsageError(f"give a PROMPT: {command('run', 'def fibonacci(n):')}")
     if prompt is None and os.path.isfile(path) and functions.is_function(path):

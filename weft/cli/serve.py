@@ -40,23 +40,23 @@ def bytes_of(text: str | None, option: str) -> int | None:
 )
 @click.argument("models", nargs=-1)
 @listens(8000)
-@options.max_batch(32, "Answers that are generated at once, at most.", old=["--sequences"])
+@options.max_batch(32, "Maximum number of answers generated at once.", old=["--sequences"])
 @click.option(
     "--queue",
     default=256,
     show_default=True,
     type=click.IntRange(0),
-    help="Answers that may wait; beyond that requests are told to come back.",
+    help="Maximum number of answers waiting; further requests get status 429.",
 )
 @click.option(
     "--cache-memory",
-    help="For keys and values of each model, like 2GiB (default: what "
-    "is free, at most what all sequences can fill).",
+    help="Memory for each model's KV cache, like 2GiB (default: the free memory, up to what all "
+    "sequences can fill).",
 )
 @click.option(
     "--memory",
-    help="For all models together; others are loaded when they are asked "
-    "for, and the one not used for the longest time goes.",
+    help="Memory for all models together, like 16GiB. weft loads a model when a request names it, "
+    "and unloads the least recently used.",
 )
 @loads("device", "dtype", "quant", "act_dtype", "context", "cache", "adapters")
 @options.draft_model
@@ -64,17 +64,17 @@ def bytes_of(text: str | None, option: str) -> int | None:
     "--tool-parser",
     default="auto",
     show_default=True,
-    help="How the model writes tool calls: auto, template, hermes, llama, mistral, ...",
+    help="Format of the model's tool calls: auto, template, hermes, llama, mistral, ...",
 )
 @divides
 def serve(
     models: tuple[str, ...], parallel: str, split: str | None, loading: Loading, **given: Any
 ) -> int:  # fmt: skip
-    """Serve MODELS over HTTP: OpenAI's, Anthropic's and Ollama's protocols.
+    """Serve MODELS over HTTP with the protocols of OpenAI, Anthropic and Ollama.
 
-    A model is a folder, a GGUF file or ORG/NAME, or NAME=one of these; by default it is box-chat,
-    the small model that comes with weft, and box is the other one. Answers are functions of
-    model, request and seed: no load, cache or batch changes them."""
+    A model is a folder, a GGUF file or ORG/NAME. Write NAME=MODEL to choose the name that clients
+    use. The default is box-chat, a small chat model that comes with weft; box completes Python
+    code. The same model, request and seed always give the same answer, whatever the load."""
     need()
     from weft.hub.box import CHAT
     from weft.serve.settings import Settings

@@ -37,16 +37,20 @@ Example:  weft train config.toml
 """
 )
 @click.argument("config", type=click.Path(path_type=Path))
-@click.option("--init", is_flag=True, help="Write CONFIG, an example with every setting, and stop.")
-@click.option("--resume", is_flag=True, help="Go on from the last checkpoint, bit for bit.")
-@click.option("--until", type=click.IntRange(1), help="Save and stop after this step.")
-@options.device_option("The device, in place of the setting [train] device.", default=None)
+@click.option("--init", is_flag=True, help="Write an example CONFIG with every setting, and stop.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue from the last checkpoint, with the same bits as an uninterrupted run.",
+)
+@click.option("--until", type=click.IntRange(1), help="Save a checkpoint and stop after this step.")
+@options.device_option("The device (default: the setting device in [train]).", default=None)
 @options.yes
 def train(
     config: Path, init: bool, resume: bool, until: int | None, device: str | None, yes: bool
 ) -> int:
-    """Train or fine-tune a decoder as CONFIG (TOML) says: text in, a Hugging Face folder out.
-    Ctrl-C saves a checkpoint and leaves; --resume goes on from it."""
+    """Train or fine-tune a decoder on text. CONFIG is a TOML file with the settings; the result is
+    a Hugging Face folder. Ctrl-C saves a checkpoint and stops; --resume continues from it."""
     from weft.host.files import write_text
     from weft.training.settings import example, read_settings
 

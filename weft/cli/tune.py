@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Example:  weft tune --device cpu --kinds matmul --sizes 512..2048")
 @click.argument("model", metavar="[MODEL]", required=False, type=click.Path())
-@click.option("--kinds", default="matmul,matvec", show_default=True, help="Templates to tune.")
+@click.option(
+    "--kinds", default="matmul,matvec", show_default=True, help="Comma list of templates to tune."
+)
 @click.option("--sizes", default="512..4096", show_default=True,
-              help="Products to measure: N, N..M (powers of two) or ROWSxCOLUMNSxTERMS, comma "
-              "list. With MODEL its own shapes are measured instead.")  # fmt: skip
+              help="Products to measure, as a comma list of N, N..M (powers of two) or "
+              "ROWSxCOLUMNSxTERMS. Ignored with MODEL, whose own shapes are measured.")  # fmt: skip
 @click.option("--dtype", "dtypes", default="float32,bfloat16", show_default=True,
-              help="Of the products; with MODEL the one to load it in.")  # fmt: skip
+              help="Dtypes of the products; with MODEL, the dtype to load it in.")  # fmt: skip
 @click.option("--budget", default=1.0, show_default=True, type=click.FloatRange(0),
-              help="Seconds of measuring per shape.")  # fmt: skip
+              help="Seconds to measure each shape.")  # fmt: skip
 @options.output("Write the table here (use it with WEFT_TUNING=FILE) instead of weft's cache "
                 "directory.", old=["--out"], type=click.Path(dir_okay=False))  # fmt: skip
 @loads("device")
@@ -42,9 +44,9 @@ def tune(
     context: click.Context, model: str | None, kinds: str, sizes: str, dtypes: str, budget: float,
     output: str | None, loading: Loading, as_json: bool,
 ) -> None:  # fmt: skip
-    """Measure the configurations that templates list and keep the fastest per class of shapes, for
-    products of given sizes or the groups of a MODEL. Compiling on the same device then goes
-    by the table; nothing is measured at any other time."""
+    """Time the possible kernel configurations for products of given sizes, or for the groups of a
+    MODEL, and keep the fastest for each class of shapes. Compiling for the same device then uses
+    this table. weft measures nothing at any other time."""
     from weft.backends import registry
     from weft.bench import roofline, tune as tuning, tune_cases
     from weft.compile import tuned
