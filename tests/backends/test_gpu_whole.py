@@ -121,7 +121,7 @@ def test_a_kernel_that_faults(
     assert f"{gpu.kind}:0 is lost" in said and "(700)" in said and device.lost
     where = "double, step 1, double (kernel double): "
     assert said.startswith(where if checking else f"{gpu.kind}:0 is lost")
-    assert checking or "WEFT_CHECK=1 to have the step named" in said
+    assert checking or "WEFT_CHECK=1 to learn the step" in said
     with pytest.raises(DeviceError, match="start the process anew"):
         device.alloc(8)
 

@@ -23,7 +23,7 @@ MENTIONS = {
     "weft train does not write",
     "weft train writes",
     "weft train: everything a config can say",
-    "weft check --device D` (cases passed",
+    "weft check --device D`: cases passed",
     "weft tune's files",
     "weft serve",
 }

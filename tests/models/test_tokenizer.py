@@ -163,7 +163,7 @@ def test_no_template_and_bad_messages(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     ours = Tokenizer(tmp_path, VOCAB)
     assert not ours.has_chat
-    with pytest.raises(UsageError, match="no chat template"):
+    with pytest.raises(UsageError, match="lacks a chat template"):
         ours.chat(MESSAGES)
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
     with pytest.raises(UsageError, match="role"):

@@ -196,7 +196,7 @@ def _transformers(base: Path) -> Any:
         ('{"messages": []}', ["empty"]),
         ('{"messages": null}', ["null"]),
         ('{"messages": ["hello"]}', ["message 1", "str"]),
-        ('{"messages": [{"content": "a"}]}', ["message 1", "no role"]),
+        ('{"messages": [{"content": "a"}]}', ["message 1", "lacks a role"]),
         ('{"messages": [{"role": "gpt", "content": "a"}]}', ["'gpt'", "assistant"]),
         ('{"messages": [{"role": ["user"], "content": "a"}]}', ["role", "user"]),
         ('{"messages": [{"role": "user"}]}', ["content is missing"]),

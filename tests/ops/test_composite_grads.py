@@ -263,5 +263,5 @@ def test_cross_entropy_refuses() -> None:
         ops.call("cross_entropy", x, t[:2])
     with pytest.raises(DTypeError, match="expected int32"):
         ops.call("cross_entropy", x, t.astype(np.int64))
-    with pytest.raises(ShapeError, match="no classes"):
+    with pytest.raises(ShapeError, match="0 classes"):
         ops.call("cross_entropy", x[:, :0], t)

@@ -458,7 +458,7 @@ def test_nobody_learns_where_a_model_lies() -> None:
         for path in ("/v1/chat/completions", "/tokenize"):
             status, body, _ = running.ask("POST", path, {"messages": HI})
             said = body["error"]["message"]
-            assert status == 400 and said.startswith("plain has no chat template")
+            assert status == 400 and said.startswith("plain lacks a chat template")
 
 
 @pytest.mark.parametrize("name", ["self", "messages", "generation_prompt", "variables", "tools"])

@@ -28,7 +28,7 @@ def caps_of(device: str) -> Caps:
     except DeviceError as error:
         known = ", ".join(PRESETS)
         kind = UnknownDeviceError if isinstance(error, UnknownDeviceError) else DeviceError
-        raise kind(f"{error}; what need not be here: {known}, sm_90, gfx942, ...") from None
+        raise kind(f"{error}; targets for other machines: {known}, sm_90, gfx942, ...") from None
 
 
 def prepare(device: str, programs: Iterable[Program]) -> None:

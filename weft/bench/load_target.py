@@ -23,7 +23,7 @@ _STOP_SECONDS = 60.0
 
 @dataclass
 class Target:
-    """A server by its name in the figures. `process` is set if it was started here; `start_s` is
+    """A server and its name in the results. `process` is set if it was started here; `start_s` is
     the number of seconds until it reported health."""
 
     name: str

@@ -299,7 +299,9 @@ def divided(
     """Time decoding with one process and with several ranks, which divide a model's layers or its
     columns, on this machine's CPU."""
     if sizes["width"] % (64 * sizes["ranks"]) or sizes["layers"] < sizes["ranks"]:
-        raise click.UsageError("--width takes a multiple of 64 x --ranks, --layers at least it")
+        raise click.UsageError(
+            "--width takes a multiple of 64 x --ranks, --layers at least --ranks"
+        )
     from weft.bench import divided as bench_divided
 
     result = bench_divided.run(

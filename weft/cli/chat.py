@@ -46,7 +46,8 @@ def chat(
     model = load_decoder(path, loading, given)
     if model.tokenizer is None or not model.tokenizer.has_chat:
         raise UsageError(
-            f"{path} has no chat template; prompt it: {command('run', path, 'PROMPT')}"
+            f"{path} lacks a chat template; give it a prompt instead: "
+            f"{command('run', path, 'PROMPT')}"
         )
     talk = Talk(model, system)
     interactive = sys.stdin.isatty()

@@ -16,15 +16,14 @@ from weft.core.errors import UsageError
 
 _SUPPORT = """# Support
 
-What each device was proven to do: the outcome of `weft check --device D` (cases passed per level),
-written by that command. `device`: the contract of `weft/program/device.py`; `kernels`: every Kernel
+The table has the result of `weft check --device D`: cases passed per level. That command writes it.
+`device`: the contract of `weft/program/device.py`; `kernels`: every Kernel
 IR node and dtype against the interpreter; `primitives`: every primitive against its NumPy meaning;
 `templates`: fused composites, packed weights and batch independence; `models`: whole models, one of
 packed weights among them, logits and forced decoding; `stress`: a thousand runs without drift or
 memory growth. "Emulated" devices are instruction sets run by an emulator
-([new-hardware.md](new-hardware.md)). What "compiled and interpreted" means is in
-[devices.md](devices.md); what others' emulators ran of it, and what they did not, in
-[testing.md](testing.md).
+([new-hardware.md](new-hardware.md)). [devices.md](devices.md) defines "compiled and interpreted".
+[testing.md](testing.md) lists what emulators of other projects ran, and what they did not.
 
 {table}
 """
@@ -103,7 +102,7 @@ def _page(path: Path) -> str:
     if not page:
         return _SUPPORT.format(table=support_table([]))
     if not table_of(page):
-        raise UsageError(f"{path} has no support table (a line that begins {HEAD!r}) to write")
+        raise UsageError(f"{path} lacks a support table (a line that begins {HEAD!r}) to replace")
     return page
 
 

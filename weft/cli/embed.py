@@ -25,7 +25,7 @@ def read_lines(path: str) -> list[str]:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise FileFormatError(
-            f"{path} is not UTF-8 text (byte {error.start}); convert it"
+            f"{path} is not UTF-8 text (byte {error.start}); convert it with iconv -t UTF-8"
         ) from None
     return [line.strip() for line in lines if line.strip()]
 

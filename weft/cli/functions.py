@@ -206,7 +206,10 @@ def made_up(wanted: Input, sizes: Mapping[str, int], rng: np.random.Generator) -
         found = known(sizes) if callable(known) else known
         shape.append(1 if found is None else found)
     if math.prod(shape) > MOST:
-        raise ShapeError(f"input {wanted.said}: {shape} is more than weft makes up; give it")
+        raise ShapeError(
+            f"input {wanted.said}: {shape} is more than weft fills at random; pass --input "
+            "NAME=FILE.npy"
+        )
     if wanted.dtype.kind in "iu":
         return rng.integers(0, 2, shape).astype(wanted.dtype)
     made = rng.random(shape)

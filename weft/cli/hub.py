@@ -168,6 +168,6 @@ def _ask(found: Sequence[Entry]) -> None:
     rows = [[e.name, e.kind, text.size(e.nbytes)] for e in found]
     click.echo(text.table(["name", "kind", "size"], rows, right="c"), err=True)
     if not on_terminal():
-        raise UsageError("nothing was removed: there is no terminal to ask on; add --yes")
+        raise UsageError("nothing was removed, because weft can ask only on a terminal; add --yes")
     if not click.confirm("weft: remove them for good?", default=False, err=True):
         raise WeftError("nothing was removed")

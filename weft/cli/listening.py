@@ -51,7 +51,7 @@ def read_key(path: str | None, option: str = "--api-key-file") -> bytes | None:
     if len(key) < 16 or not key.isascii():
         raise UsageError(f"{path}: its first line has to be a key of at least 16 ASCII characters")
     if stat.S_IMODE(mode) & 0o077:
-        raise UsageError(f"{path} can be read by others; chmod 600 it")
+        raise UsageError(f"other users can read {path}; run: chmod 600 {path}")
     return key
 
 

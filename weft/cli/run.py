@@ -95,7 +95,8 @@ def read_prompt(prompt: str) -> str:
             return sys.stdin.buffer.read().decode("utf-8")
         except UnicodeDecodeError as error:
             raise FileFormatError(
-                f"standard input is not UTF-8 text (byte {error.start}); convert it"
+                f"standard input is not UTF-8 text (byte {error.start}); convert it with iconv -t "
+                f"UTF-8"
             ) from None
     try:
         prompt.encode("utf-8")
@@ -117,7 +118,7 @@ def _boxed(only: str) -> tuple[str, str]:
         raise click.UsageError(f"{only} is a model; give it a PROMPT")
     if re.fullmatch(r"\S+\.(gguf|weft|onnx|pt2)", only):
         raise click.UsageError(
-            f"there is no file {only}; a prompt of this form needs a MODEL before it"
+            f"{only} not found; to use it as a prompt, name a MODEL first: MODEL {only}"
         )
     return CODE, only
 

@@ -28,7 +28,7 @@ def check_elements(nodes: Iterable[Node], caps: Caps) -> None:
         if node.size > caps.max_elements:
             raise LimitError(
                 f"{shown(node)} has {node.size:,} elements; {caps.name} counts at most "
-                f"{caps.max_elements:,} in one value: split it"
+                f"{caps.max_elements:,} in one value: split the value"
             )
 
 

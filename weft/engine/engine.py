@@ -173,7 +173,7 @@ class Engine:
             if not 0 <= i < self.vocab:
                 raise UsageError(f"token id {i} is outside the vocabulary 0..{self.vocab - 1}")
         if not runner.knows(job.adapter):
-            raise UsageError(f"there is no adapter {job.adapter!r:.100}")
+            raise UsageError(f"unknown adapter {job.adapter!r:.100}")
         tops = (job.logprobs or 0, job.prompt_logprobs or 0)
         if min(*tops, job.max_new_tokens) < 0 or max(tops) > self.vocab:
             raise UsageError(

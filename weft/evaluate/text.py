@@ -75,7 +75,9 @@ def _decoded(file: BinaryIO, where: str) -> Iterator[str]:
             yield decoder.decode(data, final=not data)
         except UnicodeDecodeError as error:
             at = done - pending + error.start
-            raise FileFormatError(f"{where} is not UTF-8 text (byte {at}); convert it") from None
+            raise FileFormatError(
+                f"{where} is not UTF-8 text (byte {at}); convert it with iconv -t UTF-8"
+            ) from None
         if not data:
             return
         done += len(data)

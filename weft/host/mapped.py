@@ -27,7 +27,7 @@ class MappedFile(mmap.mmap):
         if (size := self.size()) < len(self):
             raise FileFormatError(
                 f"{self.path}: cut to {size} bytes from {len(self)} since it was loaded; write "
-                "the weights again (to another name, then rename: that is safe) and load them anew"
+                "the weights again (to another name, then rename: that is safe) and load them again"
             )
 
 

@@ -32,7 +32,7 @@ def open_regular(path: str | os.PathLike[str], own: bool = False) -> BufferedRea
         if not stat.S_ISREG(status.st_mode):  # folders too: open() would report them differently
             raise OSError("not a regular file")
         if own and not _is_own(status):
-            raise PermissionError("somebody else may have written it")
+            raise PermissionError("another user may have written this file")
         return open(number, "rb")
     except BaseException:
         os.close(number)

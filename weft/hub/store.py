@@ -38,7 +38,7 @@ def check_store(name: Name, commit: str, files: Iterable[str]) -> None:
     with suppress(OSError), os.scandir(locks) as found:
         for lock in found:
             if lock.is_symlink():  # some lock libraries would truncate the target
-                raise HubError(f"{name}: {_quoted(lock.path)} is a link; remove it")
+                raise HubError(f"{name}: {_quoted(lock.path)} is a link; remove the link")
 
 
 def clear(name: Name) -> None:

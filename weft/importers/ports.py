@@ -136,7 +136,7 @@ def _taken(name: str, port: Port, value: Any) -> Any:
         value = tensor(value)
     taken = as_int32(value, f"{name}: {port.name}")
     if port.dtype is not None and taken.dtype != port.dtype:
-        raise DTypeError(f"{name}: {port.text()}, not {value.dtype.name}; cast it")
+        raise DTypeError(f"{name}: {port.text()}, not {value.dtype.name}; cast the value")
     return taken
 
 

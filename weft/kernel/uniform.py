@@ -49,8 +49,8 @@ class _Taint:
     def check(self, what: str, under: Expr | None) -> None:
         if self.report and under is not None:
             raise KernelError(
-                f"kernel {self.kernel.name}: {what} stands under a condition that may differ "
-                f"between threads: {expr_text(under)}"
+                f"kernel {self.kernel.name}: {what} is inside a condition that may differ between "
+                f"threads: {expr_text(under)}"
             )
 
     def block(self, block: ir.Block, under: Expr | None) -> None:

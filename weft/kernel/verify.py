@@ -202,7 +202,7 @@ class _Verifier:
         if s.space not in ("shared", "private"):
             raise KernelError(f"the space is shared or private, not {s.space!r}")
         if s.space == "shared" and self.depth != 1:
-            raise KernelError("a shared array must stand at the top of the kernel")
+            raise KernelError("a shared array must be declared at the top of the kernel")
         self.memory[s.name] = s
 
     def tile(self, s: ir.Tile) -> None:
@@ -253,7 +253,7 @@ class _Verifier:
             return
         if not isinstance(e, _SHARED_LEAVES):
             if id(e) in self.seen:
-                raise KernelError(f"{expr_text(e)} stands in two places: bind it with let")
+                raise KernelError(f"{expr_text(e)} is used in two places: bind it with let")
             self.seen.add(id(e))
             for child in operands(e):
                 self.expr(child)

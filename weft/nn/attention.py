@@ -64,7 +64,9 @@ class MultiheadAttention(Module):
             mixed, weights = F.attention(q, k, v, causal=is_causal), None
         else:
             if is_causal and attn_mask is None:
-                raise UsageError("MultiheadAttention: give attn_mask beside dropout or weights")
+                raise UsageError(
+                    "MultiheadAttention: give attn_mask too when dropout or weights are asked for"
+                )
             weights = self._weights(q, k, key_padding_mask, attn_mask)
             mixed = weighted_values(self.dropout(weights), v)
             weights = weights.mean(1).cast(v.dtype) if need_weights else None

@@ -87,7 +87,9 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 def fans(t: Tensor) -> tuple[int, int]:
     """(inputs, outputs) of a weight [N, K] or [O, C, *kernel]."""
     if t.ndim < 2:
-        raise ShapeError(f"init: {list(t.shape)} has no inputs and outputs; give it two axes")
+        raise ShapeError(
+            f"init: expected a tensor with at least two axes (outputs, inputs), got {list(t.shape)}"
+        )
     inner = math.prod(t.shape[2:])
     return t.shape[1] * inner, t.shape[0] * inner
 

@@ -48,7 +48,9 @@ def _parts(name: str, x: Aval, scale: Aval, zero: Aval) -> None:
         fits = len(part.shape) == len(x.shape)
         fits = fits and all(a in (1, b) for a, b in zip(part.shape, x.shape))
         if part.shape and not fits:
-            raise ShapeError(f"{name}: {part!r} beside {x!r}; expected its sizes or 1, or no axes")
+            raise ShapeError(
+                f"{name}: {part!r} does not fit {x!r}; expected its sizes or 1, or no axes"
+            )
     if scale.dtype != dt.float32:
         raise DTypeError(f"{name}: scale {scale.dtype.name}; expected float32")
 

@@ -26,9 +26,11 @@ def _check(name: str, logits: Aval, targets: Aval) -> None:
             "and [N]"
         )
     if targets.dtype != dt.int32:
-        raise DTypeError(f"{name}: targets are {targets.dtype.name}, expected int32; cast them")
+        raise DTypeError(
+            f"{name}: targets are {targets.dtype.name}, expected int32; cast the targets"
+        )
     if not logits.shape[1]:
-        raise ShapeError(f"{name}: logits {list(logits.shape)} have no classes")
+        raise ShapeError(f"{name}: logits {list(logits.shape)} have 0 classes")
     countable(name, logits.shape[0] * logits.shape[1])
 
 

@@ -96,7 +96,9 @@ def cast(x: Value, dtype: DType | str) -> Value:
 def where(cond: Value, a: Value | Number, b: Value | Number) -> Value:
     """a where cond (bool) holds, else b; Python numbers take the other side's dtype."""
     if isinstance(a, int | float) and isinstance(b, int | float):
-        raise DTypeError("where: two Python numbers have no dtype; make one an array")
+        raise DTypeError(
+            "where: the dtype of two Python numbers is unknown; make one of them an array"
+        )
     return bind("where", cond, *lift((a, b)))
 
 

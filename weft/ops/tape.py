@@ -189,7 +189,7 @@ def vjp(
         return _through_body(grad, inputs, attrs)
     rule = PRIMITIVES[op].vjp
     if rule is None:
-        raise GradientError(f"{op} has no derivative; detach() its operands, or do without it")
+        raise GradientError(f"{op} is not differentiable; detach() its operands")
     return tuple(rule(grad, out, *inputs, **attrs))
 
 

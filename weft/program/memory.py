@@ -20,7 +20,8 @@ def check_fits(program: Program, device: Device) -> None:
     free = device.free_memory()
     if free and need > free:
         raise OutOfMemoryError(
-            f"{program.name} takes {need:,} bytes beside its weights, {device.info.id} has {free:,}"
+            f"{program.name} needs {need:,} bytes in addition to its weights, {device.info.id} "
+            f"has {free:,} free"
         )
 
 

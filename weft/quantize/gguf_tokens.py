@@ -97,6 +97,6 @@ def _pre(raw: dict[str, Any], model: dict[str, Any], path: Path) -> str:
         if list(pre.patterns) == patterns and pre.whole == whole:
             return name
     raise UsageError(
-        f"{path}: llama.cpp has no name for how it splits a text ({str(patterns)[:80]}); weft "
-        "writes no GGUF of it"
+        f"{path}: llama.cpp cannot split text like this tokenizer ({str(patterns)[:80]}), so weft "
+        f"cannot write the model as GGUF; write a folder"
     )

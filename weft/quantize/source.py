@@ -21,7 +21,7 @@ def is_gguf(out: Path) -> bool:
 def check_target(out: Path) -> None:
     """Raises UsageError if something exists at the target (a broken link too)."""
     if os.path.lexists(out):
-        raise UsageError(f"{out} is there already; name another folder, or remove it")
+        raise UsageError(f"{out} exists already; name another folder, or remove the existing one")
     parent = out.absolute().parent
     if not parent.is_dir():
         raise UsageError(f"{parent} is not a folder; make it first")

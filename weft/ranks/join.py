@@ -53,8 +53,8 @@ def join() -> Ranks:
     made = Mpi()
     if made.size != size:
         raise RankError(
-            f"the launcher started {size} ranks, and mpi4py sees {made.size}: they are of "
-            "different MPIs; use the mpiexec that lies beside this Python, or "
+            f"the launcher started {size} ranks, and mpi4py sees {made.size}: they belong to "
+            f"different MPIs; use the mpiexec in the folder of this Python, or "
             f"{command('launch', '-n', size, 'COMMAND')}"
         )
     return made

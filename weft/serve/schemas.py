@@ -211,10 +211,11 @@ class _Rewriting:
         """Guards names that may be spelt by \\u, which llguidance does not know among the others: a
         pattern of all others does."""
         if "patternProperties" in made:
-            raise unsupported("control characters in const or enum beside patternProperties",
+            raise unsupported("control characters in const or enum together with patternProperties",
                                where, "additionalProperties false")  # fmt: skip
         if any(quote in name for name in made.get("properties", ()) for quote in '"\\'):
-            raise unsupported("control characters in const or enum beside a name with quotes",
+            raise unsupported("control characters in const or enum together with a name with "
+                              "quotes",
                                where, "additionalProperties false")  # fmt: skip
         if made.get("properties"):
             pattern = f"^{others([*made['properties']])}$"
@@ -285,8 +286,8 @@ def _check_refs(found: Mapping[str, Mapping[str, Any]]) -> None:
     for where, one in found.items():
         ref = one.get("$ref")
         if isinstance(ref, str) and ref.startswith("#/") and unquote(ref) not in found:
-            raise UsageError(f"{where}/$ref of the JSON schema is {ref[:60]!r}, where there is no "
-                             "schema; put it in $defs")  # fmt: skip
+            raise UsageError(f"{where}/$ref of the JSON schema is {ref[:60]!r}, which is not "
+                             f"defined; define it in $defs")  # fmt: skip
 
 
 def _schemas(one: object, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -77,7 +77,7 @@ class Served:
         not. Raises UsageError where the model has none, or the template refuses."""
         tokenizer = self.tokenizer
         if not self.has_chat:
-            raise UsageError(f"{self.name} has no chat template; prompt it with plain text")
+            raise UsageError(f"{self.name} lacks a chat template; prompt the model with plain text")
         template = tokenizer.chat_template()
         return template.render(messages, begin, tokenizer.special_tokens, variables)
 

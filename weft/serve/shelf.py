@@ -67,7 +67,7 @@ class Shelf:
         name = name or self.first
         if name not in self.paths:
             known = ", ".join(self.paths)
-            raise Refused(404, f"there is no model {name!r:.100}; there is {known}", "model")
+            raise Refused(404, f"unknown model {name!r:.100}; served: {known}", "model")
         own = self.parents.get(name, name)
         model = self._loaded.get(own)
         if model is None:

@@ -157,7 +157,9 @@ class Compiled:
 
         entry = max(self._kept.entries(), key=lambda e: e.used, default=None)
         if entry is None or self._binder is None:
-            raise UsageError(f"{self.__name__} was not called yet: call it, then save it")
+            raise UsageError(
+                f"{self.__name__} was not called yet: call the function once, then save"
+            )
         here = self._binder.device
         name, caps = (here.info.id, here.caps) if device is None else (device, caps_of(device))
         save_graph(entry.graph, entry.captured, Path(path), name, caps, beside=beside)

@@ -151,7 +151,7 @@ def triu(x: Tensor, k: int = 0) -> Tensor:
 
 def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
     if x.ndim < 2:
-        raise ShapeError(f"tril, triu: {list(x.shape)} has no last two axes")
+        raise ShapeError(f"tril, triu: expected at least two axes, got {list(x.shape)}")
     row = ops.iota(x.shape, x.ndim - 2, dt.int32)
     column = ops.iota(x.shape, x.ndim - 1, dt.int32)
     distance = ops.sub(column, row)

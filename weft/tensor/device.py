@@ -78,7 +78,7 @@ def upload(device: Device, array: np.ndarray) -> DeviceArray:
     if array.nbytes > device.caps.max_buffer_bytes:
         raise LimitError(
             f"a tensor of {array.nbytes} bytes is over the limit of {device.info.id}: "
-            f"{device.caps.max_buffer_bytes} bytes per buffer; split it"
+            f"{device.caps.max_buffer_bytes} bytes per buffer; split the tensor"
         )
     buffer = device.alloc(array.nbytes)
     if array.nbytes:

@@ -115,9 +115,9 @@ def interpolate(
     if rank not in (1, 2, 3) or {**_LINEAR, "bicubic": 2}.get(mode, rank) != rank:
         raise ShapeError(f"interpolate: x {list(x.shape)} does not fit mode {mode!r}")
     if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
-        raise UsageError(f"interpolate: align_corners has no meaning for mode {mode!r}")
+        raise UsageError(f"interpolate: align_corners does not apply to mode {mode!r}")
     if antialias and mode not in ("bilinear", "bicubic"):
-        raise UsageError(f"interpolate: antialias has no meaning for mode {mode!r}")
+        raise UsageError(f"interpolate: antialias does not apply to mode {mode!r}")
     out, steps = _out_sizes(x, size, scale_factor, bool(recompute_scale_factor))
     if mode == "area":
         return _AREA[rank](x, out)

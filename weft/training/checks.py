@@ -35,7 +35,7 @@ def check_settings(settings: Settings) -> None:
     if source and not (Path(source) / "tokenizer.json").exists():
         if settings.model.base:
             read_config(Path(source))  # reports a model's real location, if it is elsewhere
-        raise ModelError(f"{source} has no tokenizer.json; training on text needs one")
+        raise ModelError(f"{source} lacks tokenizer.json, which training on text needs")
     if settings.data.conversations:
         template_of(settings)
     config = _base_config(settings) if settings.model.base else _new_config(settings)
@@ -63,8 +63,8 @@ def _base_config(settings: Settings) -> DecoderConfig:
     config = config_of(raw, base)
     if is_packed(base, raw) and not settings.lora.rank:
         raise UsageError(
-            f"{base} holds packed weights, which cannot be trained; add [lora], to train adapters "
-            "beside them, or give [model] from the model that they were made of"
+            f"{base} holds packed weights, which cannot be trained; add [lora] to train adapters "
+            f"for them, or set [model] from to the unquantised model"
         )
     read_weights(base, raw, decoder_layout(config))
     Tokenizer(base, config.vocab)

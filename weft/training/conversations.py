@@ -139,7 +139,7 @@ def _message(raw: Any, where: str) -> tuple[dict[str, Any], bool]:
         raise FileFormatError(f"{where} is {_kind(raw)}; expected an object with role and content")
     role = raw.get("role")
     if role is None:
-        raise FileFormatError(f"{where} has no role; expected one of {', '.join(ROLES)}")
+        raise FileFormatError(f"{where} lacks a role; expected one of {', '.join(ROLES)}")
     if not isinstance(role, str) or role not in ROLES:
         raise FileFormatError(
             f"{where}: role is {_shown(role)}; expected one of {', '.join(ROLES)}"

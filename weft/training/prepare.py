@@ -203,7 +203,7 @@ def _tokenizer_key(settings: Settings) -> str:
     if source:
         found = digests(Path(source), [n for n in TOKENIZER_FILES if n != TEMPLATE])
         if "tokenizer.json" not in found:
-            raise ModelError(f"{source} has no tokenizer.json; training on text needs one")
+            raise ModelError(f"{source} lacks tokenizer.json, which training on text needs")
         key = " ".join(found.values())
     else:
         key = " ".join([f"trained, {t.vocab} tokens", *t.special])

@@ -242,7 +242,7 @@ def _value(f: Field[Any], kind: Any, value: Any, where: str) -> Any:
 
 def _check_text(f: Field[Any], value: str, where: str) -> None:
     if "\0" in value:
-        raise UsageError(f"{where} is {_shown(value)}; a null character has no place in it")
+        raise UsageError(f"{where} is {_shown(value)}; expected text without null characters")
     if not value.strip() and not f.metadata.get("blank"):
         raise UsageError(f"{where} is {_shown(value)}; expected a name")
 

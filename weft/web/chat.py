@@ -77,7 +77,7 @@ def _nodes(value: Any) -> Iterator[list[Any]]:
 
 def _need(holds: bool, what: str) -> None:
     if not holds:
-        raise ModelError(f"a page cannot play the chat template: it has no {what}")
+        raise ModelError(f"a page cannot run the chat template: pages lack {what}")
 
 
 def _check(node: list[Any]) -> None:

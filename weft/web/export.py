@@ -71,7 +71,7 @@ def export_web(
     StorageError if a file cannot be written.
     """
     if search is not None and not (isinstance(model, Decoder) and isinstance(search, Encoder)):
-        raise UsageError("--search takes an encoder, beside a model that writes text")
+        raise UsageError("--search takes an encoder, and MODEL must generate text")
     if train and not isinstance(model, Decoder):
         raise UsageError(f"{model.folder} is an encoder; a page trains decoders")
     check_page(out)
@@ -125,7 +125,7 @@ def export_encoder(model: Model, folder: Path) -> dict[str, Any]:
     c, how, weights = model.config, model.pooling, model.weights
     if model.prompt() or how.dim is not None:
         what = "a default prompt" if model.prompt() else "vectors that are cut"
-        raise UsageError(f"{model.folder}: a page does not play encoders with {what}")
+        raise UsageError(f"{model.folder}: a page cannot run encoders with {what}")
     made = {
         caps.name: {str(n): encoder_program(c, weights, (1, n), caps) for n in model.widths}
         for caps in TARGETS

@@ -68,7 +68,7 @@ def server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
     index.html, and if the port is in use."""
     if not (folder / "index.html").is_file():
         write = command("export", "web", "-o", folder)
-        raise UsageError(f"{folder} has no index.html; write it: {write}")
+        raise UsageError(f"{folder} lacks index.html; write the page first: {write}")
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), partial(Handler, directory=str(folder)))
     except OSError as error:

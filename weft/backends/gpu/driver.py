@@ -89,8 +89,8 @@ class Driver:
             if error.status != OUT_OF_MEMORY:
                 raise
             raise OutOfMemoryError(
-                f"{self.id} ({self.name}) has no memory left even to be opened: other programs "
-                "hold it"
+                f"{self.id} ({self.name}) cannot be opened: other programs use all of its memory; "
+                f"end them or name another device"
             ) from None
 
     # -- calls
@@ -111,8 +111,8 @@ class Driver:
             if error.status in FATAL:
                 self.lost = True
                 raise DeviceError(
-                    f"{self.id} is lost, a kernel may have failed: {error}; start the process "
-                    "anew, with WEFT_CHECK=1 to have the step named"
+                    f"{self.id} is lost, perhaps because a kernel failed: {error}; restart the "
+                    f"process, with WEFT_CHECK=1 to learn the step"
                 ) from None
             if error.status == OUT_OF_MEMORY:
                 raise OutOfMemoryError(f"{self.id} ({self.name}): {error}{self._room()}") from None
@@ -141,7 +141,7 @@ class Driver:
             address = self._twice(lambda: self._memory.alloc(nbytes))
         except OutOfMemoryError:
             raise OutOfMemoryError(
-                f"{self.id} ({self.name}) has no {nbytes:,} bytes left{self._room()}"
+                f"{self.id} ({self.name}) cannot allocate {nbytes:,} bytes{self._room()}"
             ) from None
         self._held[address] = nbytes
         return address

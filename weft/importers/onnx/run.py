@@ -75,7 +75,7 @@ class Frame:
             if name in frame.values:
                 return frame.values[name]
             frame = frame.outer
-        raise FileFormatError(f"{name!r:.80} has no value here")
+        raise FileFormatError(f"the value {name!r:.80} is not defined before its use")
 
 
 class Run:

@@ -215,5 +215,5 @@ def _value(x: Any, module: Any) -> Any:
     if kind in ("device", "layout", "memory_format"):
         return None
     if kind == "SymInt":
-        raise FileFormatError(f"a size {x} stands in the graph as it is")
+        raise FileFormatError(f"the graph has the symbolic size {x} as a plain value")
     return x

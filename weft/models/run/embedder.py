@@ -86,9 +86,7 @@ class Encoder(Model):
         if prompt is not None or name is None:
             return prompt or ""
         if name not in known:
-            raise UsageError(
-                f"{self.folder} has no prompt called {name}; it has {', '.join(known)}"
-            )
+            raise UsageError(f"{self.folder} defines the prompts {', '.join(known)}, not {name}")
         return known[name]
 
     def skipped(self, prompt: str) -> int:

@@ -101,7 +101,7 @@ class Decoder(Model):
         """Raises UsageError for an adapter ("": none) that the model was not loaded with."""
         if name and name not in self.adapters:
             known = ", ".join(self.adapters) or "none: weft.load(..., adapters={name: folder})"
-            raise UsageError(f"there is no adapter {name!r:.100}; there is {known}")
+            raise UsageError(f"unknown adapter {name!r:.100}; loaded: {known}")
 
     def runner(self, sequences: int = 1) -> Runner:
         """Returns the runner for this many sequences at once (at most max_batch): one for a single

@@ -202,7 +202,7 @@ class Runner(abc.ABC):
         for name in adapters:
             if name not in self._by_name:
                 known = ", ".join(filter(None, self._by_name)) or "none"
-                raise UsageError(f"there is no adapter {name!r:.100}; there is {known}")
+                raise UsageError(f"unknown adapter {name!r:.100}; loaded: {known}")
         if not self.config.adapters:
             return {}
         return {"adapter": np.array([self._by_name[name] for name in adapters], np.int32)}

@@ -210,7 +210,9 @@ class Tokenizer:
         if self._template is None:
             source = read_template(self._folder, self._config)
             if source is None:
-                raise UsageError(f"{self._folder} has no chat template; prompt it with plain text")
+                raise UsageError(
+                    f"{self._folder} lacks a chat template; prompt the model with plain text"
+                )
             self._template = ChatTemplate(source)
         return self._template
 

@@ -130,8 +130,8 @@ class Conversation:
         name = part.tool_name
         tool = self._deferred.get(name)
         if tool is None:
-            raise Refused(400, f"tool_reference names {name!r:.140}, which is no tool with "
-                          "defer_loading", "messages")  # fmt: skip
+            raise Refused(400, f"tool_reference names {name!r:.140}, which is not a tool with "
+                          f"defer_loading", "messages")  # fmt: skip
         if name in self.told:
             return name
         self.told[name] = tool

@@ -227,7 +227,7 @@ class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
             raise Refused(400, f"a tool of type {tool.type!r:.60} runs at Anthropic; here tools "
                           "are the client's own", "tools")  # fmt: skip
         if tool.input_schema is None:
-            raise Refused(400, f"the tool {tool.name!r:.140} has no input_schema", "tools")
+            raise Refused(400, f"the tool {tool.name!r:.140} lacks input_schema", "tools")
 
 
 class Messages(CountTokens, kw_only=True):

@@ -51,8 +51,8 @@ async def completions(request: Request) -> Response:
         if options.prompt_logprobs is not None:
             scored = options.n * sum(map(len, ids)) * (options.prompt_logprobs + 1)
             if scored > MAX_SCORED:
-                raise Refused(400, f"{scored} logprobs of prompts; at most {MAX_SCORED} are told: "
-                              "ask with fewer prompts", "logprobs")  # fmt: skip
+                raise Refused(400, f"{scored} logprobs of prompts; the limit is {MAX_SCORED} per "
+                              f"request: send fewer prompts", "logprobs")  # fmt: skip
             starts = [await model.pools.texts.run(model.tokenizer.starts, one) for one in ids]
         echoes = await _echoes(model, prompts) if body.echo else [""] * len(prompts)
         choices = await begin_ids(model, ids, options)

@@ -31,7 +31,7 @@ async def model(request: Request) -> Response:
     shelf: Shelf = request.app.state.shelf
     name = request.path_params["name"]
     if name not in shelf.paths:
-        raise Refused(404, f"there is no model {name!r:.100}", "model")
+        raise Refused(404, f"unknown model {name!r:.100}", "model")
     return json_response(_told(shelf, name))
 
 

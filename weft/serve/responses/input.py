@@ -30,8 +30,8 @@ def items_of(given: str | Sequence[Mapping[str, Any]]) -> list[Item]:
         return [MessageItem(role="user", content=given)]
     for i, item in enumerate(given):
         if kind_of(item) == "item_reference":
-            raise Refused(400, f"input[{i}] refers to an item, and none is kept here: send it "
-                          "whole, as clients do that are told to store nothing (store: false)",
+            raise Refused(400, f"input[{i}] refers to a stored item, but this server stores none: "
+                          f"send the whole item (clients do so with store: false)",
                           f"input[{i}].type")  # fmt: skip
     return [
         converted(item, ITEMS, f"input[{i}]")

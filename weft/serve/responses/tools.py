@@ -80,7 +80,7 @@ class Tools:
         names = {tool.get("name", "") for tool in choice.tools or ()}
         unknown = names - self.offered.keys()
         if unknown:
-            raise Refused(400, f"there is no tool {min(unknown)!r:.140}", "tool_choice.tools")
+            raise Refused(400, f"unknown tool {min(unknown)!r:.140}", "tool_choice.tools")
         return Tools({n: t for n, t in self.offered.items() if n in names}, self.echo)
 
 
