@@ -30,10 +30,10 @@ _ITERATIONS = 2048
 class Roofline:
     """Peaks of one device.
 
-    gflops: f32 FMA rate in GFLOP/s.
-    read_gbs: read bandwidth in GB/s.
-    tile_gflops: rate of bf16 products in matrix units in GFLOP/s (0: it has none).
-    copy_gbs: bandwidth of a copy in GB/s, each byte counted once as read and once as written (0:
+    `gflops`: f32 FMA rate in GFLOP/s.
+    `read_gbs`: read bandwidth in GB/s.
+    `tile_gflops`: rate of bf16 products in matrix units in GFLOP/s (0: the device lacks them).
+    `copy_gbs`: bandwidth of a copy in GB/s, each byte counted once as read and once as written (0:
     not measured).
     """
 

@@ -1,8 +1,8 @@
 """Functions of two arguments against NumPy in float64, as `unary` tests those of one.
 
-The result is the largest error in ulp over pairs drawn from a fixed seed and all pairs of edges, of
-either sign: zeros, subnormals, ones and their neighbours, integers, the largest numbers, infinities
-and NaN.
+The result is the largest error in ulp over pairs drawn from a fixed seed and all pairs of edges.
+Edges of either sign are zeros, subnormals, ones and their neighbours, integers, the largest
+numbers, infinities and NaN.
 """
 
 from __future__ import annotations

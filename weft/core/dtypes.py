@@ -97,8 +97,8 @@ _ORDER = {"uint": ("uint8", "uint32"), "int": ("int8", "int32", "int64")}
 def promote(a: DType, b: DType) -> DType:
     """Returns the dtype that holds both (array API promotion).
 
-    bool + x = x; int + float = the float. uint8 with int8 gives int32, and uint32 with any signed
-    type gives int64, as in the standard's table (weft has no int16).
+    bool + x = x; int + float = the float. As in the standard's table, uint8 with int8 gives int32
+    (weft lacks int16). A uint32 with any signed type gives int64.
     """
     if a is b:
         return a

@@ -64,14 +64,15 @@ TABLES: Mapping[str, tuple[float, ...]] = {
 class Form(NamedTuple):
     """The layout of the parts of a packed matrix w[N, K].
 
-    bits: the width of a code: 1 to 6, or 8. A part holds 8, 4, 2 or 1 bits of every code. "codes"
+    `bits`: the width of a code: 1 to 6, or 8. A part holds 8, 4, 2 or 1 bits of every code. "codes"
     holds the low ones (4 of 5 or 6, 2 of 3) and "high" the bits above them. Codes run along K, the
     first in the lowest bits.
-    group: the number of k that share a scale; K itself means one scale per row.
-    values: "int" (the code less `offset`), or the name of a table.
-    shift: "none"; "zero" (an integer per group, subtracted from the value); or "low" (a number per
+    `group`: the number of k that share a scale; K itself means one scale per row.
+    `values`: "int" (the code less `offset`), or the name of a table.
+    `shift`: "none"; "zero" (an integer per group, subtracted from the value); or "low" (a number
+    per
     group, added after scaling).
-    super_group: the number of k that share a scale of the scales, or 0 where there is none.
+    `super_group`: the number of k that share a scale of the scales, or 0 where there is none.
     """
 
     bits: int

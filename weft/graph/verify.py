@@ -27,9 +27,9 @@ def verify(
     `sound` maps ids to nodes that were found well formed before, and receives those found now.
     Nodes that a pass left unchanged are not checked twice.
 
-    Checked: inputs are listed once and have distinct names; every node reached has valid
-    attributes, and (with a rule) the shape and dtype that its op gives; a body fits its call;
-    assignments go to state of the same shape and dtype.
+    The checks: inputs are listed once and have distinct names. Every node reached has valid
+    attributes, and (with a rule) the shape and dtype of its op. A body fits its call. Assignments
+    go to state of the same shape and dtype.
     """
     _inputs(graph)
     sound = {} if sound is None else sound

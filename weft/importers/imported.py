@@ -69,11 +69,12 @@ class Step:
 class Plan:
     """The content of a foreign graph.
 
-    - tensors: (value, dotted name of the parameter or buffer).
-    - writes: (dotted name of a buffer, its value after the call).
-    - result: Refs and constants nested in tuples, lists and dicts.
-    - bounds: the least and most of sizes by name.
-    - arguments: the arguments of calls, by name and in order, if some nest: each a Ref to an input,
+    - `tensors`: (value, dotted name of the parameter or buffer).
+    - `writes`: (dotted name of a buffer, its value after the call).
+    - `result`: Refs and constants nested in tuples, lists and dicts.
+    - `bounds`: the least and most of sizes by name.
+    - `arguments`: the arguments of calls, by name and in order, if some nest: each a Ref to an
+    input,
       or nested Refs (empty: the inputs themselves).
     """
 

@@ -59,13 +59,13 @@ def floor_divide(b: Builder, x: Expr, y: Expr) -> Expr:
 class _Operands:
     """The parts of x and y; every field is bound.
 
-    x, y: the bits of |x| and |y| (int32).
-    divisor: the bits of y.
-    sign: the exclusive or of the bits of x and y.
-    zero: true where y is 0.
-    distance: e - f (-1 where there is nothing to divide).
-    exponent: f + 150.
-    left, right: X and Y.
+    `x`, `y`: the bits of |x| and |y| (int32).
+    `divisor`: the bits of y.
+    `sign`: the exclusive or of the bits of x and y.
+    `zero`: true where y is 0.
+    `distance`: e - f (-1 where there is nothing to divide).
+    `exponent`: f + 150.
+    `left`, `right`: X and Y.
     """
 
     x: Expr

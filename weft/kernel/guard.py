@@ -34,10 +34,10 @@ _ROUNDS = 4  # rounds in which ranges of contents grow before they become unlimi
 class Guarded:
     """A kernel made harmless.
 
-    accesses: its accesses to memory.
-    guards: the accesses that could not be proved in range.
-    steps: an upper bound of the statements that all threads together execute.
-    code: the statements written out, where loops are unrolled.
+    `accesses`: its accesses to memory.
+    `guards`: the accesses that could not be proved in range.
+    `steps`: an upper bound of the statements that all threads together execute.
+    `code`: the statements written out, where loops are unrolled.
     """
 
     kernel: Kernel

@@ -187,9 +187,9 @@ class Load(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vec(Expr):
-    """Lane plumbing. splat(x); iota() = 0, 1, 2, ...; pack(x0, x1, ...); extract(v) with
-    `lanes[0]`. shuffle(a[, b]): lane i of the result is lane `lanes[i]` of a ++ b. any(v): a
-    scalar, true if a lane of v (bool) is. lookup(table, index) of f32 (CPUs only): lane i is lane
+    """Operations on lanes: splat(x); iota() = 0, 1, 2, ...; pack(x0, x1, ...); extract(v) with
+    `lanes[0]`. `shuffle`(a[, b]): lane i of the result is lane `lanes[i]` of a ++ b. `any`(v): a
+    scalar, true if a lane of v (bool) is. `lookup`(table, index) of f32 (CPUs only): lane i is lane
     `index[i]` of the table, modulo their number."""
 
     op: str
@@ -205,10 +205,10 @@ COLLECTIVE = ("subgroup_add", "subgroup_max", "subgroup_xor", "dot2", "dot4")
 class Collective(Expr):
     """An operation across several lanes or threads, used only where Caps allow it.
 
-    subgroup_add, subgroup_max (x): over the subgroup, same value in every thread.
-    subgroup_xor (x) with `attr`: the value of thread `lane ^ attr`.
-    dot2 (acc f32 x n, a bf16 x 2n, b bf16 x 2n): acc[i] + a[2i] b[2i] + a[2i+1] b[2i+1].
-    dot4 (acc i32 x n, a u8|i8 x 4n, b i8 x 4n): acc[i] + sum of four products. An `attr` of 1
+    `subgroup_add`, `subgroup_max` (x): over the subgroup, same value in every thread.
+    `subgroup_xor` (x) with `attr`: the value of thread `lane ^ attr`.
+    `dot2` (acc f32 x n, a bf16 x 2n, b bf16 x 2n): acc[i] + a[2i] b[2i] + a[2i+1] b[2i+1].
+    `dot4` (acc i32 x n, a u8|i8 x 4n, b i8 x 4n): acc[i] + sum of four products. An `attr` of 1
     promises that each b is above -128 and each unsigned a at most 127, so two products fit 16 bits.
     A lane that breaks this promise may hold any number.
     """
@@ -276,17 +276,18 @@ class TileOp(Stmt):
     So a barrier must separate a tile's access to shared memory from any other access to the same
     elements, even by the same subgroup.
 
-    zero (t): every element becomes 0.
-    load (t), store (t): row r is the t.cols elements of `memory` from `index` + r * `stride`.
-    mma (c, a, b): c[m, n] += sum over k of a[m, k] * b[k, n], c in f32 (i32 for int8). `b` holds
+    `zero` (t): every element becomes 0.
+    `load` (t), `store` (t): row r is the t.cols elements of `memory` from `index` + r * `stride`.
+    `mma` (c, a, b): c[m, n] += sum over k of a[m, k] * b[k, n], c in f32 (i32 for int8). `b` holds
     groups of g = a.cols / b.rows adjacent k together, as the hardware reads them: element (k, n) at
     row k / g, column n * g + k % g. The target chooses the order of the sum over one tile's k.
-    mma_nt (c, a, b): c[m, n] += sum over k of a[m, k] * b[n, k].
-    mma_tn (c, a, b): c[m, n] += sum over k of a[k, m] * b[k, n], outer products of rows; both hold
+    `mma_nt` (c, a, b): c[m, n] += sum over k of a[m, k] * b[n, k].
+    `mma_tn` (c, a, b): c[m, n] += sum over k of a[k, m] * b[k, n], outer products of rows; both
+    hold
     g adjacent k together as `b` of mma does. In f32 an element is one chain of fused multiply-adds
     in ascending k.
-    scale (c): row r of c, in f32, times the f32 element of `memory` at `index` + r * `stride`.
-    add (c, d): c += d, element by element, both sums in f32 (CPU units lack it).
+    `scale` (c): row r of c, in f32, times the f32 element of `memory` at `index` + r * `stride`.
+    `add` (c, d): c += d, element by element, both sums in f32 (CPU units lack it).
 
     GPU units (Caps "mma16_bf16", "mma16_f16") take tiles of 16 x 16 and plain rows (g = 1). They
     load a and b fastest when `index` and `stride` are known to divide by 8 elements (16 bytes). A

@@ -44,10 +44,12 @@ class MultiheadAttention(Module):
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
         need_weights: bool = False, attn_mask: Tensor | None = None, is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """(the result, shaped as query; the weights averaged over heads [B, T, S], if needed).
+        """Returns the result, shaped as query, and the weights averaged over heads [B, T, S], if
+        needed.
 
-        key_padding_mask [B, S]: True for keys to leave out. attn_mask [T, S] (or [B H, T, S]): True
-        for pairs to leave out, or floats to add to the scores. is_causal: query t sees keys up to t
+        `key_padding_mask` [B, S]: True for keys to leave out. `attn_mask` [T, S] (or [B H, T, S]):
+        True for pairs to leave out, or floats to add to the scores. `is_causal`: query t sees keys
+        up to t
         + S - T, without a mask. A query that sees no key gives NaN with a mask, else zeros.
         """
         own = query is key and key is value

@@ -82,8 +82,9 @@ class _Layers(_Weights):
 class LSTM(_Layers):
     """An LSTM over x[T, N, input_size], [N, T, input_size] with batch_first, or [T, input_size].
 
-    forward(x, hx) gives the results [T, N, D R] (in x's layout) and (h [L D, N, R], c [L D, N, H])
-    after the last step; hx = (h, c) holds those before the first, zeros by default. H is
+    forward(x, hx) returns the results [T, N, D R] (in x's layout) and (h [L D, N, R], c [L D, N,
+    H]) after the last step. `hx` = (h, c) is the state before the first step, zeros by default. H
+    is
     hidden_size, R proj_size or else H, L num_layers and D the number of directions. `lengths`
     (integers [N]) ends sequences early: their later results are zeros. Parameters are PyTorch's:
     weight_ih_l0 [4 H, I], weight_hh_l0 [4 H, R], bias_ih_l0, bias_hh_l0, weight_hr_l0 [R, H],

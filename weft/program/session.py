@@ -233,7 +233,7 @@ class Session:
 
     def direct(self, names: Sequence[str], holder: type | None = None) -> Direct | None:
         """Returns a shorter way to run a Program in host memory, or None: makers of output arrays,
-        and Bound.direct's function of these arrays and then the inputs `names`."""
+        and Bound.direct's function of the outputs and then the inputs `names`."""
         p = self.program
         specs = [p.buffers[i] for i in p.outputs]
         plain = all(spec.role == "output" for spec in specs) and len(set(p.outputs)) == len(specs)

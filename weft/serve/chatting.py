@@ -79,12 +79,12 @@ class Turn:
     """A conversation and a request for its next answer. `messages` are as chat templates take them,
     content as text; `variables` are the template's.
 
-    - tools: the tools that the model may call, as templates take them.
-    - parallel: True if one answer may call several tools.
-    - prefix: the required beginning of the answer; it is not part of it.
-    - needed: names of tools, one of which the answer must call, if any.
-    - strict: True if arguments must satisfy the schemas.
-    - later: further tools that the model may call, which the messages introduce.
+    - `tools`: the tools that the model may call, as templates take them.
+    - `parallel`: True if one answer may call several tools.
+    - `prefix`: the required beginning of the answer; it is not part of it.
+    - `needed`: names of tools, one of which the answer must call, if any.
+    - `strict`: True if arguments must satisfy the schemas.
+    - `later`: further tools that the model may call, which the messages introduce.
     """
 
     messages: Sequence[Mapping[str, Any]]

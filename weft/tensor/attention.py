@@ -26,11 +26,13 @@ def attention(
     window: int = 0,
     softcap: float = 0.0,
 ) -> Tensor:
-    """softmax(q k^T scale) v for q[B, H, T, D], k and v [B, G, S, D] with H a multiple of G.
+    """Attention softmax(q k^T scale) v for q[B, H, T, D], k and v [B, G, S, D]; H is a multiple of
+    G.
 
-    causal: query t sees keys up to t + S - T. lengths[B]: only the first lengths[b] keys count.
-    window > 0: only the last `window` keys count (without causal, the keys less than `window` away
-    on either side). softcap > 0: scores are softcap tanh(s / softcap). A query that sees no key
+    `causal`: query t sees keys up to t + S - T. `lengths`[B]: only the first lengths[b] keys count.
+    `window` > 0: only the last `window` keys count (without causal, the keys less than `window`
+    away on either side). `softcap` > 0: scores are softcap tanh(s / softcap). A query that sees no
+    key
     gives zeros. scale defaults to 1 / sqrt(D).
 
     >>> x = weft.ones((1, 2, 3, 4))
@@ -59,9 +61,10 @@ def scaled_dot_product_attention(
     [..., G, S, D] and value [..., G, S, E]. G is H unless `enable_gqa`, which repeats each of the G
     heads.
 
-    attn_mask broadcasts to [..., H, T, S]: bool (False hides) or a float that is added (-inf
-    hides); a query that sees no key gives zeros. is_causal hides keys after the query's own number,
-    counted from the first of both. Without a mask and dropout no T x S matrix is stored. Scores and
+    `attn_mask` broadcasts to [..., H, T, S]: bool (False hides) or a float that is added (-inf
+    hides). A query that sees no key gives zeros. `is_causal` hides keys after the query's own
+    number, counted from the first of both. Without a mask and dropout no T x S matrix is stored.
+    Scores and
     weights are float32 for narrow operands. Raises ShapeError, DTypeError, UsageError.
 
     >>> q = k = v = weft.ones((1, 2, 3, 4))  # [N, heads, T, D]
@@ -140,8 +143,9 @@ def cached_attention(
     scales: Tensor | None = None,
     table: Tensor | None = None,
 ) -> Tensor:
-    """q[N, H, D] against caches [S, G, L, D]: row n sees keys 0..pos[n] of cache slot[n] (the last
-    `window` of them if window > 0) -> [N, H, D]. slot and pos are int32 [N].
+    """Attention of q[N, H, D] over caches [S, G, L, D]; the result is [N, H, D]. Row n sees keys
+    0..pos[n] of cache slot[n], or the last `window` of them if window > 0. `slot` and `pos` are
+    int32 [N].
 
     Caches of int8 hold codes: each row is multiplied by its scale in scales[S, G, L, 2], float32
     (one for keys, one for values); q is float32 then. With a table[S, C], int32, caches (and

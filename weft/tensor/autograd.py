@@ -252,8 +252,7 @@ def recomputed(
 ) -> list[Any]:
     """Gives tensors that were computed without a tape a history. The first backward pass from any
     of them calls `again` once, which computes them again, recorded. The pass then differentiates
-    with respect to `parameters`: tensors that require gradients and that must not change in
-    between."""
+    with respect to `parameters`: tensors with requires_grad, which must not change in between."""
     leaves = tuple(Tracked(tape.plain(p.value), owner=p) for p in parameters)
     unchanged = _watch(name, parameters)
     kept: list[Any] = []

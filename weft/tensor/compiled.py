@@ -334,11 +334,12 @@ def compile(
     first device tensor among the arguments, else the one that WEFT_DEVICE names, else the CPU.
     Arguments and results nest as lists, tuples, dicts and dataclasses, to any depth. Tensors that
     fn reads without being passed them become weights. Tensors that fn assigns to become state,
-    which the Program updates in place. So does a .grad that fn leaves behind: the next run that
-    computes it overwrites it. 64-bit integer arguments are taken as int32 (values must fit).
+    which the Program updates in place. A .grad that fn leaves behind becomes state too: the next
+    run that computes it overwrites it. Arguments of 64-bit integers are taken as int32 (values must
+    fit).
 
-    weft watches the modules and optimisers of weft that fn reads: after a change of a parameter, a
-    sub-module or a number the next call traces fn again. It cannot watch globals, closures, lists
+    weft watches its own modules and optimisers in fn. After a change of a parameter, a sub-module
+    or a number the next call traces fn again. It cannot watch globals, closures, lists
     and objects of your own, attributes of classes or NumPy arrays changed in place: the Program
     keeps what they were. With WEFT_VERIFY=1 in the environment each call traces fn again, and
     raises TraceError where the trace differs.
@@ -348,10 +349,10 @@ def compile(
     between (`report()` lists them). Each result stays on the device that computed it. If the device
     reports too little free memory, the later values also run on the CPU.
 
-    `frozen=True` promises that the tensors which fn reads and does not assign stay the same (a
-    model that is used, not trained). weft then computes once whatever depends on these tensors
-    alone (a batch norm goes into the weights of its convolution), and kernels may keep reordered
-    copies. After an assignment to such a tensor weft computes it again. Imported graphs are frozen
+    `frozen=True` promises that tensors which fn only reads stay the same (for inference, not
+    training). weft then computes once what depends on such tensors alone: a batch norm goes into
+    the weights of its convolution. Kernels may keep reordered copies. After an assignment to such a
+    tensor weft computes it again. Imported graphs are frozen
     while they evaluate.
 
     The Programs of the last `cache_size` signatures are kept; an older one is compiled again.

@@ -65,8 +65,8 @@ def conv2d(
     """Cross-correlation of x[N, C, H, W] with weight[O, C / groups, KH, KW] plus bias[O]. The
     result is [N, O, H', W'] with H' = (H + 2 padding - dilation (KH - 1) - 1) // stride + 1.
 
-    padding: zeros on either side, a (before, after) pair per axis, or "valid" (none) or "same" (H'
-    = H, for stride 1). Accumulates in float32.
+    `padding`: zeros on either side, a (before, after) pair per axis, or "valid" (none) or "same"
+    (H' = H, for stride 1). Accumulates in float32.
 
     >>> F.conv2d(weft.ones((1, 3, 4, 4)), weft.ones((5, 3, 2, 2)), stride=2).shape
     (1, 5, 2, 2)
@@ -78,7 +78,8 @@ def conv3d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
     padding: Padding = 0, dilation: Sizes = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """conv2d for x[N, C, D, H, W] and weight[O, C / groups, KD, KH, KW]: [N, O, D', H', W'].
+    """Works like conv2d, for x[N, C, D, H, W] and weight[O, C / groups, KD, KH, KW]. The result is
+    [N, O, D', H', W'].
 
     >>> F.conv3d(weft.ones((1, 3, 4, 4, 4)), weft.ones((5, 3, 2, 2, 2)), stride=2).shape
     (1, 5, 2, 2, 2)
@@ -162,8 +163,8 @@ def conv_transpose2d(
     """The gradient of conv2d with respect to its image, as a function. x[N, C, H, W] with weight[C,
     O / groups, KH, KW] plus bias[O] gives [N, O, H', W'].
 
-    H' = (H - 1) stride - 2 padding + dilation (KH - 1) + output_padding + 1. padding (sizes, or a
-    (before, after) pair per axis) is cut off. output_padding must be less than the stride or the
+    H' = (H - 1) stride - 2 padding + dilation (KH - 1) + output_padding + 1. `padding` (sizes, or a
+    (before, after) pair per axis) is cut off. `output_padding` must be less than the stride or the
     dilation.
 
     >>> F.conv_transpose2d(weft.ones((1, 3, 2, 2)), weft.ones((3, 5, 2, 2)), stride=2).shape

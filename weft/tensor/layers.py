@@ -159,8 +159,9 @@ def embedding(ids: Tensor, weight: Tensor, padding_idx: int | None = None) -> Te
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    """x[N, H, D] turned by angles given as cos, sin [N, D/2]: pairs (i, i + D/2) as in Hugging Face
-    checkpoints, or (2i, 2i + 1) when interleaved (Su et al., arXiv:2104.09864).
+    """Rotary embedding: pairs of elements of x[N, H, D] rotated by angles given as cos and sin [N,
+    D/2]. The pairs are (i, i + D/2) as in Hugging Face checkpoints, or (2i, 2i + 1) when
+    interleaved (Su et al., arXiv:2104.09864).
 
     >>> quarter = weft.zeros((1, 1)), weft.ones((1, 1))
     >>> F.rope(weft.tensor([[[2.0, 3.0]]]), *quarter).tolist()

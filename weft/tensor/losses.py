@@ -66,9 +66,9 @@ def cross_entropy(
     logits: Tensor, targets: Tensor, weight: Tensor | None = None, ignore_index: int = -100,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """-w[target] log softmax(logits)[target], float32. logits are [N, C] (or [N, C, ...], [C]),
-    integer targets [N] ([N, ...], []). w is `weight` [C], 1 by default; a mean is divided by the
-    sum of the targets' weights.
+    """Cross entropy, float32: -w[target] log softmax(logits)[target]. `logits` are [N, C] with
+    integer targets [N] (or [N, C, ...] with [N, ...], or [C] with []). w is `weight` [C], 1 by
+    default. A mean is divided by the sum of the targets' weights.
 
     A target of `ignore_index` counts for nothing, nor in the mean; any other that is not in 0..C-1
     gives NaN (and NaN gradients), on every device. With `label_smoothing` s the wanted distribution
@@ -242,8 +242,9 @@ def binary_cross_entropy_with_logits(
     x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """-(p y log s + (1 - y) log(1 - s)) times `weight`, with s = sigmoid(x), y the target in 0..1
-    and p the `pos_weight` (both broadcast; 1 by default), without overflow.
+    """Binary cross entropy of logits x, float32: -(p y log s + (1 - y) log(1 - s)) times `weight`.
+    Here s = sigmoid(x), y is the target in 0..1 and p is `pos_weight`. `weight` and p broadcast and
+    are 1 by default. Large logits do not overflow.
 
     >>> F.binary_cross_entropy_with_logits(weft.zeros((2,)), weft.ones((2,)))
     Tensor(0.6931472)
@@ -300,9 +301,10 @@ def gaussian_nll_loss(
     x: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """(log v + (x - target)^2 / v) / 2, with v the larger of `var` and eps; `full` adds log(2 pi) /
-    2 (Nix and Weigend 1994). var is a number, or has x's shape, or lacks its last axis, or has 1
-    there. The gradient of var does not see eps, as in PyTorch.
+    """Gaussian negative log likelihood: (log v + (x - target)^2 / v) / 2, with v the larger of
+    `var` and eps. `full` adds log(2 pi) / 2 (Nix and Weigend 1994). `var` is a number, or has x's
+    shape, or lacks its last axis, or has 1 there. The gradient of var does not see eps, as in
+    PyTorch.
 
     >>> F.gaussian_nll_loss(weft.tensor([3.0]), weft.tensor([1.0]), weft.tensor([1.0])).item()
     2.0

@@ -63,8 +63,9 @@ def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tens
 def multilabel_soft_margin_loss(
     x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """-(y log s + (1 - y) log(1 - s)) with s = sigmoid(x), times `weight` [C] if given, averaged
-    over the classes of x[..., C]; y is the target in 0..1.
+    """Binary cross entropy of logits, averaged over the classes of x[..., C]. An element is -(y log
+    s + (1 - y) log(1 - s)) with s = sigmoid(x) and y the target in 0..1, times `weight` [C] if
+    given.
 
     >>> F.multilabel_soft_margin_loss(weft.zeros((1, 2)), weft.ones((1, 2))).item()
     0.6931471824645996
@@ -78,8 +79,9 @@ def multilabel_soft_margin_loss(
 def cosine_embedding_loss(
     x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """1 - cos where the target is 1, max(0, cos - margin) where it is -1; cos is the cosine of the
-    angle between rows of x1 and x2[N, D] (or vectors [D], with a target []).
+    """Cosine embedding loss: 1 - cos where the target is 1, max(0, cos - margin) where it is -1.
+    Here cos is the cosine of the angle between rows of x1 and x2[N, D] (or vectors [D], with a
+    target []).
 
     >>> ones = weft.ones((1, 2))
     >>> F.cosine_embedding_loss(ones, ones, weft.tensor([-1.0]), margin=0.5).item()
@@ -96,8 +98,8 @@ def triplet_margin_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
     eps: float = 1e-6, swap: bool = False, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """max(0, margin + d(anchor, positive) - d(anchor, negative)) for rows [N, D], with d the
-    distance by the p-norm; with `swap` the nearer of anchor and positive counts (Balntas et al.
+    """Triplet loss of rows [N, D]: max(0, margin + d(anchor, positive) - d(anchor, negative)). d is
+    the distance by the p-norm. With `swap` the nearer of anchor and positive counts (Balntas et al.
     2016).
 
     >>> near, far = weft.zeros((1, 2)), weft.ones((1, 2))
@@ -137,8 +139,9 @@ def multi_margin_loss(
     x: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """w[t] / C sum of max(0, margin - x[t] + x[i])^p over the classes i other than the target t,
-    for x[N, C] and integer targets [N] (or [C] and []); p is 1 or 2 and w is `weight` [C].
+    """Margin loss of x[N, C] and integer targets [N] (or [C] and []): w[t] / C times the sum of
+    max(0, margin - x[t] + x[i])^p over the classes i other than the target t. Here p is 1 or 2, and
+    w is `weight` [C].
 
     >>> F.multi_margin_loss(weft.tensor([[0.0, 0.5]]), weft.tensor([1])).item()
     0.25

@@ -217,9 +217,10 @@ def randint(low: int, high: int, *shape: Any, device: Any = None, key: Any = Non
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, key: Any = None) -> Tensor:
-    """x with each element zeroed with probability p and the others divided by 1 - p; x itself
-    unless training. Which ones depends on the key (an int or uint32[2]) and their place alone, so
-    every device drops the same; without a key each call takes the next one of the global stream.
+    """Returns x with each element zeroed with probability p and the others divided by 1 - p; x
+    itself unless training. The choice depends only on the key (an int or uint32[2]) and the place,
+    so every device drops the same elements. Without a key each call takes the next one of the
+    global stream.
 
     >>> set(F.dropout(weft.ones((99,)), 0.5, key=7).tolist()) == {0.0, 2.0}
     True

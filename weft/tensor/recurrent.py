@@ -3,8 +3,8 @@ Gers et al. 2000), GRU (Cho et al., arXiv:1406.1078) and RNN (Elman 1990).
 
 A layer multiplies the whole input by its weights first, then goes step by step. Inside weft.compile
 all steps of all layers and directions are one Program, and so is the backward pass. Weights are
-PyTorch's: weight_ih [G H, I] and weight_hh [G H, R] with the gates below one another (LSTM: input,
-forget, cell, output; GRU: reset, update, new), biases [G H], and for an LSTM with projections
+PyTorch's: weight_ih [G H, I], weight_hh [G H, R] and biases [G H]. Their rows hold gate after gate
+(LSTM: input, forget, cell, output; GRU: reset, update, new). An LSTM with projections also has
 weight_hr [R, H]. Without projections R is H. Narrow floats keep their dtype from step to step.
 """
 
@@ -208,8 +208,9 @@ def lstm(
     num_layers: int = 1, dropout: float = 0.0, training: bool = False, bidirectional: bool = False,
     batch_first: bool = False, *, key: Any = None, lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """An LSTM over x[T, N, I] ([N, T, I] with batch_first, [T, I] without a batch): its results
-    [T, N, D R], and the last h [L D, N, R] and c [L D, N, H], with L layers in D directions.
+    """Runs an LSTM over x[T, N, I] ([N, T, I] with batch_first, [T, I] without a batch). Returns
+    the results [T, N, D R], and the last h [L D, N, R] and c [L D, N, H]. It has L layers in D
+    directions.
 
     `hx` is (h, c) before the first step, zeros by default. `weights` holds for each layer and
     direction weight_ih, weight_hh, bias_ih and bias_hh (if `bias`), and weight_hr where R is not H.
@@ -242,7 +243,8 @@ def gru(
     num_layers: int = 1, dropout: float = 0.0, training: bool = False, bidirectional: bool = False,
     batch_first: bool = False, *, key: Any = None, lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """A GRU over x; everything as in `lstm`, with one state h: the results and the last h.
+    """Runs a GRU over x. Returns the results and the last h; all else is as in `lstm`, with one
+    state h.
 
     >>> weights = [weft.zeros(s) for s in ((6, 3), (6, 2), (6,), (6,))]
     >>> F.gru(weft.ones((5, 1, 3)), None, weights)[0].shape
@@ -294,7 +296,8 @@ def lstm_cell(
     x: Tensor, hx: Sequence[Tensor] | None, w_ih: Tensor, w_hh: Tensor,
     b_ih: Tensor | None = None, b_hh: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """One step of an LSTM for x[N, I] or [I]: h and c, from hx = (h, c) or zeros.
+    """Runs one step of an LSTM for x[N, I] or [I]. Returns h and c; hx = (h, c) is zeros by
+    default.
 
     >>> h, c = F.lstm_cell(weft.ones((1, 3)), None, weft.zeros((8, 3)), weft.zeros((8, 2)))
     >>> h.shape, c.tolist()

@@ -74,8 +74,9 @@ def group_norm(
     x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
-    """(x - mean) / sqrt(var + eps) * weight + bias for x[N, C, ...]; weight and bias are [C]. mean
-    and var are over each of num_groups runs of channels of each image (Wu and He 2018). Narrow
+    """Group normalisation of x[N, C, ...]: (x - mean) / sqrt(var + eps) * weight + bias, with
+    weight and bias [C]. The mean and the variance are over each of num_groups runs of channels of
+    each image (Wu and He 2018). Narrow
     operands are computed in float32 and rounded once.
 
     >>> F.group_norm(weft.tensor([[1.0, 3.0]]), 1, eps=0.0).tolist()

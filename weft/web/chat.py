@@ -1,5 +1,5 @@
-"""A chat template as data that a page can run (js/template.js): the tree of Jinja's own parser, if
-it holds only nodes that the page supports.
+"""Chat templates as data for pages (js/template.js): the tree of Jinja's own parser, if the page
+supports all of its nodes.
 
 tests/web/test_page_chat.py compares the behaviour of Python's values there with Jinja's.
 """

@@ -21,8 +21,9 @@ def call() -> Function:
     """Builds a C function for Python (METH_FASTCALL) whose `self` is an array of such words.
 
     Arguments are arrays, or objects of type `holder` with one at byte `held_at`. If each has its
-    dtype and shape, the function sets the words that point at it (`uses`: pairs of a word's address
-    and an offset to add), runs the table and returns 1; otherwise it returns 0. With a `pool` its
+    dtype and shape, the function sets the words that point at it, runs the table and returns 1.
+    Otherwise it returns 0. `uses` has pairs of a word's address and an offset to add. With a `pool`
+    its
     workers help. If PyEval_SaveThread and PyEval_RestoreThread are known, it releases Python's lock
     meanwhile.
     """

@@ -1,8 +1,8 @@
 """The writer of one kernel's LLVM IR: the state that all rules share.
 
-Each file of rules has a table `RULES` with a function (writer, node) for some classes of
-nodes. rules.py joins them to one table per kind of target, in which an entry of the target's own
-replaces the usual one.
+Each file of rules has a table `RULES` with a function (writer, node) for some classes of nodes. The
+tables are joined in rules.py to one per kind of target. A target's own entry replaces the usual
+one.
 """
 
 from __future__ import annotations

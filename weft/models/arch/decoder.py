@@ -53,13 +53,13 @@ class Rows:
     """The tokens of a step. All arrays are int32 except `x`.
 
     `ids`, `slot`, `pos`: [N]. `table`: [S, columns], the page that holds the positions PAGE *
-    column .. of a slot. `at`: for each number G of key/value heads [N * G], the cache row (g *
-    pages + page) * PAGE + pos % PAGE for row n's key and value of head g; negative for padding
-    rows. `last`: [R], the rows whose logits are wanted, or None for all.
+    column .. of a slot. `at`: for each number G of key/value heads an array [N * G]. It has the
+    cache row of row n's key and value of head g, (g * pages + page) * PAGE + pos % PAGE, and is
+    negative for padding rows. `last`: [R], the rows whose logits are wanted, or None for all.
 
     `x`: if another machine computed the earlier layers, the residual stream float32 [N, hidden];
     then `ids` is None. `adapter`: [N], or [1] for all rows, the adapter number of each row,
-    c.adapters for none; None if the model has no adapters.
+    c.adapters for none; None if the model lacks adapters.
     """
 
     ids: Value

@@ -59,9 +59,9 @@ def turn_of(body: CountTokens, options: Options) -> Turn:
 
 
 class Conversation:
-    """Messages in the form that templates take: neighbours of one role are one, and each result of
-    a tool is a message. deferred: tools by name that the model learns of when a result first refers
-    to them; `told` has those it knows."""
+    """Messages in the form that templates take. Adjacent messages of one role are one, and each
+    result of a tool is a message. `deferred`: tools by name, of which the model learns when a
+    result first refers to them. `told`: the tools it knows."""
 
     def __init__(self, deferred: Mapping[str, dict[str, Any]]) -> None:
         self.told: dict[str, dict[str, Any]] = {}

@@ -90,8 +90,9 @@ Blocks = (
 
 
 class AnthropicMessage(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A message of a conversation. One of the system's amid it stays at its place, as text of the
-    user's; clear_at next_user_message: unless the user has said something since."""
+    """A message of a conversation. A system message inside the conversation stays at its place, as
+    text of the user. With clear_at next_user_message it is dropped once the user has said something
+    since."""
 
     role: Literal["user", "assistant", "system"]
     content: str | list[Blocks]
@@ -99,8 +100,9 @@ class AnthropicMessage(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class AnthropicTool(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A tool that the client runs. One with defer_loading is told of where a tool_reference names
-    it, which leaves what stands before in the cache. Inert: eager_input_streaming (all is streamed
+    """A tool that the client runs. The model learns of a tool with defer_loading where a
+    tool_reference names it, so the cache keeps the text before. Inert: eager_input_streaming (all
+    is streamed
     as it is written), input_examples, allowed_callers, and cache_control. The last four fields are
     those of Anthropic's own tools, which are refused."""
 
@@ -127,8 +129,8 @@ class ToolChoice(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ThinkingConfig(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The switch of the model's reasoning, for templates that have one. budget_tokens is inert: it
-    is a wish, and max_tokens bounds thinking and text together. display "omitted" leaves the
+    """The switch of the model's reasoning, for templates that have one. `budget_tokens` is inert:
+    it is a wish, and max_tokens bounds thinking and text together. `display` "omitted" leaves the
     thinking out of the answer; "summarized" shows all of it."""
 
     type: Literal["enabled", "disabled", "adaptive"]

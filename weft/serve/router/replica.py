@@ -26,8 +26,8 @@ class Replica:
     """One server behind the router. `status`: "up"; "leaving" and "failed" as its /health says;
     "down" if nothing listens; "silent" if no reply comes; "refuses" if the key is wrong.
 
-    models: the facts that it reports of each, by name. joined: the time since which it takes part
-    (time.monotonic, seconds), else None. differs: models whose fingerprint differs from the
+    `models`: the facts that it reports of each, by name. `joined`: the time since which it takes
+    part (time.monotonic, seconds), else None. `differs`: models whose fingerprint differs from the
     others'.
     """
 

@@ -18,13 +18,13 @@ Body = Callable[[Sink, "Context"], Generator[None, str, None]]
 
 @dataclass(frozen=True)
 class Context:
-    """Facts that a parser may know besides the text.
+    """Facts for a parser in addition to the text.
 
-    - prompt: the text before the answer.
-    - tools: the schemas of the tools' parameters by name (empty: none are offered).
-    - marks: the marks that are tokens (None: unknown).
-    - begun: the part of the prompt that belongs to the answer, if it is known; it never contains a
-      user's text.
+    - `prompt`: the text before the answer.
+    - `tools`: the schemas of the tools' parameters by name (empty: none are offered).
+    - `marks`: the marks that are tokens (None: unknown).
+    - `begun`: the part of the prompt that belongs to the answer, if known. It never contains a
+    user's text.
     """
 
     prompt: str = ""
