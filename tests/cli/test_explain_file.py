@@ -59,7 +59,7 @@ def test_a_compiled_model(file: Path, folder: Path) -> None:
         assert [g["name"] for g in again["groups"]] == [g.name for g in report.groups]
     with pytest.raises(UsageError, match="holds no graph"):
         run(file, "--show", "graph")
-    with pytest.raises(UsageError, match="too late"):
+    with pytest.raises(UsageError, match="does not apply"):
         run(file, "--target", "sm_90")
 
 

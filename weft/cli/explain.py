@@ -207,7 +207,10 @@ def _model(path: str, loading: Loading, target: str | None, view: View) -> Expla
 
 def _refuse(path: str, target: str | None) -> None:
     if target is not None:
-        raise UsageError(f"{path} is compiled: --target comes too late; compile the model for it")
+        raise UsageError(
+            f"{path} is compiled already, so --target does not apply; compile "
+            "the model again for it"
+        )
 
 
 def _goal(loading: Loading, target: str | None) -> Goal:

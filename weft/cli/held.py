@@ -35,7 +35,7 @@ class Held:
         return out | {"bytes": out.pop("nbytes")}
 
     def removal(self, last: bool) -> Removal:
-        """Plans to remove it; `last` if its snapshot has no other model."""
+        """Plans to remove it; `last` if it is the only model of its snapshot."""
         return removal(self.at, self.commit, self.files, last)
 
 

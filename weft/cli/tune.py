@@ -139,7 +139,7 @@ def _measure(device: Device, cases: Sequence[Case], roof: Any, budget: float) ->
 
 
 def _result(device: Device, path: Path, choices: Sequence[Choice]) -> dict[str, Any]:
-    """The JSON object; configurations that were dropped have no time."""
+    """The JSON object; dropped configurations lack a time."""
     found = []
     for c in choices:
         cases = {

@@ -11,8 +11,8 @@ from weft.transform.rebuild import kind_of
 
 @dataclass
 class Refused:
-    """Notes on values that templates could not write: groups that stay `alone` (ids of their
-    values), and values that are `stored` to make groups smaller (id -> reason)."""
+    """Notes on values that templates could not write. `alone` has the ids of values in groups of
+    their own; `stored` has values stored to make groups smaller (id -> reason)."""
 
     alone: set[int] = field(default_factory=set)
     stored: dict[int, str] = field(default_factory=dict)

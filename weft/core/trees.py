@@ -135,6 +135,6 @@ def _record(kind: type, names: list[str], parts: list[Any]) -> Any:
 
 
 def _exact(x: Any) -> tuple[type, Any]:
-    """Returns a key that equals only that of the same value: 0 is not 0.0 or False, -0.0 is not
+    """Returns a key, which is equal for the same value only: 0 is not 0.0 or False, -0.0 is not
     0.0, and a NaN equals itself."""
     return (type(x), repr(x) if isinstance(x, float | complex | np.generic) else x)

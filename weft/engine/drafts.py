@@ -58,7 +58,7 @@ class NoDrafts:
 
 
 class Either:
-    """A combination of sources that uses the proposals of the first source that has any."""
+    """Several sources of drafts, in order: the first source with proposals is used."""
 
     def __init__(self, *sources: Drafts) -> None:
         self._sources = sources

@@ -321,7 +321,7 @@ def default_directory() -> Path | None:
     """Returns the folder for files that weft can make again: WEFT_CACHE, or the user's cache
     directory.
 
-    Returns None when WEFT_CACHE is empty, "0" or "off", or when the user has no home directory;
+    Returns None when WEFT_CACHE is empty, "0" or "off", or when the user lacks a home directory;
     then weft keeps nothing.
     """
     chosen = os.environ.get("WEFT_CACHE")

@@ -53,8 +53,8 @@ class Removal:
 
 def removal(name: Name, commit: str, files: Collection[str], last: bool) -> Removal:
     """Plans the removal of a model: its `files` in the snapshot of `commit`, and the blobs that no
-    other file of the repository needs. With `last`, the snapshot has no other model, and goes
-    whole; so does the repository with its last snapshot."""
+    other file of the repository needs. With `last` it is the snapshot's only model, and the whole
+    snapshot goes; so does the repository with its last snapshot."""
     snapshot = name.snapshot(commit)
     snapshots = [p for p in _listed(name.store / "snapshots") if p.is_dir() and not p.is_symlink()]
     if last and snapshots in ([snapshot], []):

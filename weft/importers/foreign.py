@@ -112,7 +112,7 @@ class Foreign(Module):
         wrong = sorted(set(sizes) - names)
         if wrong:
             have = f"it has {', '.join(sorted(names))}" if names else "all of its sizes are fixed"
-            raise UsageError(f"{self._name} has no open size {wrong[0]!r:.80}; {have}")
+            raise UsageError(f"{self._name} does not have the open size {wrong[0]!r:.80}; {have}")
 
     def place(self) -> Device | None:
         """The device that its first tensor is on (None: the host)."""

@@ -143,7 +143,9 @@ class Builder:
         value = as_expr(value, Type(target.dtype))
         index = as_expr(index)
         if value.type.dtype != target.dtype:
-            raise KernelError(f"store of {value.type} to {target.name} of {target.dtype}: cast it")
+            raise KernelError(
+                f"store of {value.type} to {target.name} of {target.dtype}: cast the value"
+            )
         if index.type.lanes > 1:
             value = splat(value, index.type.lanes)
         self.emit(ir.Store(target, index, value, mask, nontemporal))

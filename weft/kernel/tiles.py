@@ -206,7 +206,7 @@ def expand(kernel: Kernel) -> Kernel:
     if not has_tiles(kernel.body):
         return kernel
     if kernel.threads != (1, 1, 1):
-        raise KernelError(f"kernel {kernel.name}: tiles of a subgroup have no portable form")
+        raise KernelError(f"kernel {kernel.name}: tiles of a subgroup lack a portable form")
     return with_body(kernel, rewritten(kernel.body, _Expansion(kernel).stmt))
 
 

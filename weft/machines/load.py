@@ -158,7 +158,9 @@ def _fitting(lead: Lead, number: int, model: Decoder, slots: int) -> int:
         found = _fits(lead.ranks, model, slots)
     worst = found.index(min(found))
     if not found[worst]:
-        raise OutOfMemoryError(f"{lead.ranks.name(worst)} has no memory for a page")
+        raise OutOfMemoryError(
+            f"{lead.ranks.name(worst)} lacks the memory for one page of the KV cache"
+        )
     return found[worst]
 
 

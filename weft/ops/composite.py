@@ -1,6 +1,6 @@
 """Composites: named ops with a body written in primitives.
 
-A template may claim a composite by its name; otherwise the body is inlined. So templates find their
+A template may claim a composite by name; otherwise the body is inlined. So templates find their
 work without matching patterns.
 """
 
@@ -27,7 +27,7 @@ class Composite:
     does.
     `defaults` holds every parameter with its default; None marks one that the caller must give.
     `carries` (operand, output) says that the operand becomes the output and may share its buffer.
-    It is state and has no rows.
+    It is state, and its rows do not count.
     """
 
     name: str

@@ -30,7 +30,7 @@ def floats(name: str, x: Aval) -> None:
     """Raises unless x is of floats and has a last axis."""
     want(name, x, "float")
     if not x.shape:
-        raise ShapeError(f"{name}: a 0-d value has no last axis; reshape it to [1]")
+        raise ShapeError(f"{name}: expected at least one axis, got a 0-d value; reshape it to [1]")
 
 
 # -- row statistics -----------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def _abstract(
             "with H a multiple of G, decay and rate [N,H], slot [N], memory [S,H,K,V]"
         )
     if any(x.dtype != dt.float32 for x in (q, k, v, decay, rate, memory)):
-        raise DTypeError("delta_rule: all but the slots is float32; cast it")
+        raise DTypeError("delta_rule: all operands but the slots are float32; cast the operand")
     if slot.dtype != dt.int32:
         raise DTypeError(f"delta_rule: slots are int32, not {slot.dtype}")
     return v, memory

@@ -40,7 +40,9 @@ class Unfinished:
         files that weft did not make, or that belong to another user."""
         path = self.folder / STATE
         if not path.exists() and any(self.folder.iterdir()):
-            raise UsageError(f"{self.folder} holds what weft quantize did not make; move it")
+            raise UsageError(
+                f"{self.folder} has files that weft quantize did not make; move the folder"
+            )
         if path.exists() and os.name == "posix" and self.folder.stat().st_uid != os.geteuid():
             raise UsageError(f"{self.folder} belongs to another user; move it, or name another -o")
         self._job = job

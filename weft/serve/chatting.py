@@ -169,7 +169,7 @@ async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
 
 
 def _constraint(turn: Turn, context: Context) -> Callable[[ServedDecoder], Shape] | None:
-    """The form that an answer must have: text or calls if tools are offered. None if there is no
+    """The form that an answer must have: text or calls if tools are offered. None without a
     constraint."""
     content, tools = turn.options.constraint, turn.parameters
     if content is not None and not tools:

@@ -86,8 +86,8 @@ def _closing(
     parser = model.parser(context)
     said = model.marks.hide(f"x{closing}y")
     if message([*parser.feed(said), *parser.finish()]).content != "y":
-        raise UsageError("a form cannot be asked for: the prompt begins reasoning, and nothing in "
-                         "the model's chat template ends it")  # fmt: skip
+        raise UsageError("response_format cannot be used: the prompt begins reasoning, and the "
+                         "model's chat template lacks an end for reasoning")  # fmt: skip
     return closing, gap
 
 

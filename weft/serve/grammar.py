@@ -107,7 +107,7 @@ class Grammars:
     `marks` are tokens without text, such as special ones: calls of tools begin with them.
 
     Any thread may call. The constructor imports llguidance and reads the vocabulary: tenths of a
-    second. Raises UsageError for tokenizers whose tokens have no bytes (vocabulary.py).
+    second. Raises UsageError for tokenizers whose tokens are not bytes (vocabulary.py).
     """
 
     def __init__(

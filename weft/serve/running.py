@@ -78,7 +78,7 @@ class Patient(H11Protocol):
         self.conn = Heads(h11.SERVER, HEADER_BYTES)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Says nothing: uvicorn would name packages that weft has no use for."""
+        """Says nothing: uvicorn would name packages that weft does not use."""
 
     def send_400_response(self, msg: str) -> None:
         """Rejects input that is not a request, in a form that clients read, and closes."""

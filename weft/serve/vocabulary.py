@@ -33,8 +33,8 @@ _LETTERS = byte_letters()
 
 def token_bytes(tokenizer: Tokenizer, vocab: int) -> tuple[list[bytes], frozenset[int]]:
     """The bytes of each id below `vocab` (none for ids without a token), and the ids of special
-    tokens, which no text contains. Raises UsageError naming a decoder whose tokens have no bytes of
-    their own."""
+    tokens, which no text contains. Raises UsageError naming a decoder whose tokens are not
+    bytes."""
     data = _read(tokenizer)
     spell = _speller(_steps(data.get("decoder")))
     tokens = [b""] * vocab

@@ -306,7 +306,8 @@ class Arithmetic(TensorBase):
         """a where this (bool) tensor holds, else b."""
         if self.dtype != dt.bool_:
             raise DTypeError(
-                f"where: the condition is {self.dtype.name}, expected bool; compare it"
+                f"where: the condition is {self.dtype.name}, expected bool; make it bool by a "
+                f"comparison, like x > 0"
             )
         x, y = self._coerce("where", a), self._coerce("where", b)
         if not isinstance(x, TensorBase) and not isinstance(y, TensorBase):

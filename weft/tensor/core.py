@@ -90,7 +90,7 @@ class Tensor(Indexing, Autograd):
 
     def __len__(self) -> int:
         if not self.ndim:
-            raise DTypeError("a 0-d tensor has no length; use size or item()")
+            raise DTypeError("the length of a 0-d tensor is undefined; use size or item()")
         return self.shape[0]
 
     def __iter__(self) -> Any:

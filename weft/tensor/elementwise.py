@@ -195,7 +195,10 @@ def minimum(x1: Operand, x2: Operand, /) -> Tensor:
 def _logical(name: str, x: Operand) -> Tensor:
     t = as_tensor(x)
     if t.dtype != dt.bool_:
-        raise DTypeError(f"{name}: got {t.dtype.name}, expected bool; compare it, or cast it")
+        raise DTypeError(
+            f"{name}: got {t.dtype.name}, expected bool; make it bool by a "
+            f"comparison, like x > 0, or by a cast"
+        )
     return t
 
 

@@ -138,7 +138,7 @@ class Shard:
         self.model.key = None
         for role, grad in zip(self._params, made):
             if grad is None:
-                raise ModelError(f"{role} has no gradient; train this model on one rank")
+                raise ModelError(f"{role} lacks a gradient; train this model on one rank")
         return loss, made
 
     def _look(self, grads: list[Tensor]) -> tuple[list[Tensor], Tensor]:

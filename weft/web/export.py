@@ -67,8 +67,8 @@ def export_web(
     """Writes the folder `out`, whole or not at all; returns the manifest. `train` names what the
     page can also train (training.KINDS); `search` is an encoder for its search.
 
-    Raises UsageError for a model that a page cannot run and for a folder that is something else,
-    StorageError if a file cannot be written.
+    Raises UsageError for a model unfit for a page and for a folder with other content, StorageError
+    if a file cannot be written.
     """
     if search is not None and not (isinstance(model, Decoder) and isinstance(search, Encoder)):
         raise UsageError("--search takes an encoder, and MODEL must generate text")

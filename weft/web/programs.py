@@ -60,8 +60,7 @@ def _shader(program: Program, step: Dispatch, caps: Caps, kinds: dict[str, str])
 
 
 def shared_arguments(kernel: Kernel, step: Dispatch) -> frozenset[int]:
-    """Arguments that are only read, but that share a buffer with an argument that the step
-    writes."""
+    """Read-only arguments in the same buffer as an argument that the step writes."""
     args = list(zip(step.args, kernel.buffers, strict=True))
     written = {ref.buffer for ref, b in args if b.access != "r"}
     return frozenset(

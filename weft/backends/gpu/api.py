@@ -53,8 +53,9 @@ class Failed(DeviceError):
 
 @dataclass(frozen=True)
 class Card:
-    """A driver's description of a GPU before it is opened. `arch` is "" where weft has no code for
-    it, and `reason` says why. `pools` is true if memory can be allocated in the order of the
+    """A driver's description of a GPU before it is opened. `arch` is "" if weft cannot generate
+    code for the GPU; `reason` says why. `pools` is true if memory can be allocated in the order of
+    the
     stream."""
 
     name: str

@@ -246,6 +246,6 @@ def open_blas(vendor: Vendor, call: Call, stream: int, memory: Memory) -> Blas:
         raise DeviceError("turned off by WEFT_BLAS=off")
     if not wish and not vendor.ordered:
         raise DeviceError(
-            f"{vendor.name} may sum in another order in each run; WEFT_BLAS=on uses it all the same"
+            f"{vendor.name} may sum in another order in each run; WEFT_BLAS=on uses it anyway"
         )
     return Blas(vendor, blas_api.find(vendor), call, stream, memory, wish == "tf32")

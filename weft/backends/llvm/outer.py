@@ -87,7 +87,7 @@ def _tile_op(w: Writer, s: ir.TileOp) -> None:
         else:
             _move_operand(w, s.op, tile, rows)
     else:
-        raise w.fail(f"a unit of outer products has no tile.{s.op} of {tile.name}")
+        raise w.fail(f"a unit of outer products lacks tile.{s.op} of {tile.name}")
 
 
 def _is_sum(w: Writer, tile: ir.Tile) -> bool:

@@ -59,8 +59,7 @@ def is_software(adapter: Any) -> bool:
 
 
 def max_turns(adapter: Any) -> int:
-    """Returns the most iterations of all loops of a thread together, or 0 where there is no
-    limit."""
+    """Returns the most iterations of all loops of a thread together, or 0 without a limit."""
     name = adapter.info["device"].lower()
     return next((most for word, most in _TURNS.items() if word in name), 0)
 

@@ -52,8 +52,8 @@ def from_onnx(path: str | os.PathLike[str] | Any, device: Any = None) -> OnnxMod
     initializers take gradients. 64-bit integers are 32-bit there, float64 exists on the CPU alone.
     It supports opsets from 7 to the newest that the onnx package knows.
 
-    Raises FileFormatError for a file that is damaged, inconsistent or hostile, UsageError naming
-    all operators that weft does not run, DTypeError for element types that weft lacks.
+    Raises FileFormatError for a damaged, inconsistent or hostile file, UsageError naming all
+    unsupported operators, DTypeError for unsupported element types.
     """
     try:
         import onnx

@@ -214,8 +214,8 @@ class Run:
         if dtype is dt.int32 and not fits(x):
             low, high = int(x.min()), int(x.max())
             raise Beyond32(
-                f"a tensor holds {high if high >= 1 << 31 else low}: weft's devices have "
-                "int32 for ONNX's int64, which cannot hold it"
+                f"a tensor holds {high if high >= 1 << 31 else low}: weft stores ONNX's int64 as "
+                f"int32 on devices, and this number is too large for int32"
             )
         made = Tensor(np.ascontiguousarray(x.astype(dtype.numpy, copy=False)).reshape(x.shape))
         eager = self.traced is None and CURRENT.trace is None

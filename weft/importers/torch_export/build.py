@@ -147,7 +147,7 @@ def _entered(
 
 
 def _chosen(call: Call) -> Iterator[Call]:
-    """Yields both branches of torch.cond, which have no effects, and a choice between their
+    """Yields both branches of torch.cond, which are free of effects, and a choice between their
     results."""
     test, yes, no, given = call.args[0], *call.args[1:3], call.args[3] if call.args[3:] else []
     outs = (call.out,) if isinstance(call.out, str) else call.out

@@ -91,7 +91,10 @@ def load_uncompiled(
     if adapter is not None:
         if part is not None:
             merged = command("merge", adapter[0], folder, "-o", "MERGED")
-            raise UsageError(f"{folder}: an adapter is for one machine; merge it: {merged}")
+            raise UsageError(
+                f"{folder}: adapters do not work on several machines; merge the "
+                f"adapter first: {merged}"
+            )
         folder = adapter[0]
     config = read_config(folder)
     kind = _kind(config)
@@ -101,7 +104,9 @@ def load_uncompiled(
             if part is not None:
                 raise UsageError(f"{config.where}: {kind} is an encoder: it runs on one machine")
             if room.cache is not None:
-                raise UsageError(f"{config.where}: {kind} is an encoder, which has no cache")
+                raise UsageError(
+                    f"{config.where}: {kind} is an encoder, which does not use a KV cache"
+                )
             if numbers.act_dtype in (int8, int8.name):
                 what = "is an encoder, whose inputs are not quantised"
                 raise UsageError(f"{config.where}: {kind} {what}: act_dtype float32 or bfloat16")

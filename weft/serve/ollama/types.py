@@ -154,7 +154,9 @@ class Generate(Answered, kw_only=True):
             if getattr(self, field):
                 raise Refused(400, f"{field} is not supported; leave it out", field)
         if self.raw and self.system:
-            raise Refused(400, "a raw prompt has no system: write it into the prompt", "system")
+            raise Refused(
+                400, "system cannot be used with a raw prompt: write it into the prompt", "system"
+            )
 
 
 class Embed(OfModel, kw_only=True):

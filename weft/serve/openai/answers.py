@@ -144,9 +144,8 @@ class EmbeddingsAnswer(Answer):
 
 
 class ModelAnswer(Answer):
-    """A model; an adapter also has: parent, the model that takes it. Of a model that is loaded
-    also: chat, whether it has a chat template; fingerprint, as its answers have it in
-    system_fingerprint."""
+    """A model; an adapter also has: parent, the model that takes it. A loaded model also has `chat`
+    (true with a chat template) and `fingerprint`, the system_fingerprint of its answers."""
 
     id: str
     object: Literal["model"]

@@ -67,8 +67,8 @@ class ReasoningDetails(Answer):
 
 
 class ResponseUsage(Answer):
-    """Tokens: of the input, those of them that the cache held and those that it got, new ones,
-    those of them that the reasoning's text has."""
+    """Numbers of tokens: of the input, of the input in the cache, of the input added to the cache,
+    of the output, and of the reasoning in the output."""
 
     input_tokens: int
     input_tokens_details: CachedDetails

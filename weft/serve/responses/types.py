@@ -44,7 +44,8 @@ class Text(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ReasoningOptions(Struct, forbid_unknown_fields=True, kw_only=True):
-    """effort goes to the chat template; summary says where reasoning is told. context is inert:
+    """`effort` goes to the chat template; `summary` chooses where the answer has reasoning.
+    `context` is inert:
     the template decides which turns' reasoning it shows."""
 
     effort: str | None = None
@@ -63,7 +64,7 @@ class Chosen(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Both inert: nothing is added to hide lengths, and there is no summary to deliver late."""
+    """Both are inert: nothing is added to hide lengths, and summaries are never delivered late."""
 
     include_obfuscation: bool | None = None
     reasoning_summary_delivery: str | None = None
@@ -149,7 +150,7 @@ class Item(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class MessageItem(Item, kw_only=True):
-    """phase is inert: templates have no place for it."""
+    """`phase` is inert: templates cannot use it."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[ResponsePart]

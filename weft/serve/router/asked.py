@@ -38,8 +38,8 @@ WRITES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A request's body as it is passed on, the model that it names, and 32 bytes that all turns of
-    its conversation share (None: it has no conversation worth returning for)."""
+    """A request's body as passed on, its model, and a key of 32 bytes shared by all turns of its
+    conversation (None: any replica will do)."""
 
     body: bytes
     model: str | None = None
