@@ -34,7 +34,7 @@ def encoder_program(
     config: EncoderConfig, weights: Mapping[str, np.ndarray], shape: tuple[int, int], caps: Caps
 ) -> Program:
     """Returns the Program for ids of one shape."""
-    from weft.tensor.programs import program_for
+    from weft.compile.programs import program_for
 
     avals = weight_avals(weights)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.compile.programs import vouch
 from weft.core.caps import Caps
 from weft.core.dtypes import as_dtype
 from weft.core.errors import FileFormatError, UsageError
@@ -29,7 +30,6 @@ from weft.program import bundle
 from weft.program.bundle import Bundle
 from weft.program.program import Program
 from weft.program.weights import Ordered
-from weft.tensor.programs import vouch
 
 if TYPE_CHECKING:
     from weft.graph.ir import Graph
@@ -218,7 +218,7 @@ class SavedRunner(CompiledRunner):
     def _checked(self, name: str) -> Program:
         """Returns a Program of the file, after checking that its rows, states and outputs match the
         config."""
-        from weft.tensor.programs import program_from
+        from weft.compile.programs import program_from
 
         program = program_from(self._file.programs[name])
         ids = next((b for b in program.buffers if b.role == "input" and b.name == "ids"), None)
@@ -246,9 +246,9 @@ def _load_encoder(path: Path, read: Bundle, device: Device) -> Encoder:
 
 def _hidden(path: Path, read: Bundle, device: Device) -> Hidden:
     """Returns an encoder from the file's Programs: one per width, applied text by text."""
+    from weft.compile.programs import program_from
     from weft.program.arena import Arena
     from weft.program.session import Session
-    from weft.tensor.programs import program_from
 
     sessions: dict[int, Session] = {}
     arena, placed = Arena(device), dict[str, Any]()
