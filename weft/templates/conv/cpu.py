@@ -20,6 +20,7 @@ from weft.templates.loops import traffic
 from weft.templates.product.blocked_cpu import CpuMatmul
 from weft.templates.product.plan import Plan
 from weft.templates.product.problem import Problem
+from weft.templates.product.right import Operand
 
 
 class CpuConv(CpuMatmul):
@@ -111,7 +112,7 @@ class CpuConv(CpuMatmul):
                 known[id(base)] = b.let(base + away, "from")
         with b.loop(high, low, name="k") as k:
             spot = b.let(self.band + k * lanes, "spot")
-            weights = self.ws[0].source
+            weights = self.of(Operand)[0].source
             right = [
                 b.let(load(weights, spot + j * (self.s.k * lanes), lanes), "bv")
                 for j in range(len(acc[0]))

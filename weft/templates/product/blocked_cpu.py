@@ -30,6 +30,7 @@ from weft.templates.product.blocks import Blocks
 from weft.templates.product.pack import Packer
 from weft.templates.product.plan import Plan, candidates as candidates, plan_of, whole_rows
 from weft.templates.product.problem import Problem
+from weft.templates.product.right import Operand
 from weft.templates.product.then_norm import NormRows, following
 from weft.templates.registers import tail_mask
 
@@ -127,11 +128,11 @@ class CpuMatmul(Blocks):
     def _pack_b(self, i: int, n0: Expr) -> None:
         """panel[k][column], or panel[k / 2][column][2] for pairs."""
         b, p, plan = self.b, self.p, self.plan
-        packed = self.packed[i]
-        if packed is not None:
-            self._unpack(packed, i * plan.nr, n0)
-            return
         w, kind = self.ws[i], dt.bfloat16 if plan.pair == 2 else self.acc
+        if isinstance(w, Bands):
+            self._unpack(w, i * plan.nr, n0)
+            return
+        assert isinstance(w, Operand)
         base = b.let(w.at(n0, self.k0), "b0")
         left = b.let(p.n - n0, "left") if p.n % plan.nr else None
         at = i * plan.nr * plan.pair

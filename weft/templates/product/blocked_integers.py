@@ -47,7 +47,7 @@ class IntegerMatmul(CpuMatmul):
     def _setup(self) -> None:
         super()._setup()
         b, p, plan = self.b, self.p, self.plan
-        self.weights = [Weights.of(w) for w in self.packed if w is not None]
+        self.weights = [Weights.of(w) for w in self.of(Bands)]
         forms = [w.form for w in self.weights]
         self.run = min(run_of(form, p.k) for form in forms)
         runs = min(plan.kc, p.k) // self.run

@@ -22,10 +22,9 @@ from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates.emit import Emitter
 from weft.templates.product import blocks
 from weft.templates.product.blocks import STRIP, Blocks, choose, variants
-from weft.templates.product.call import Operand
-from weft.templates.product.packed_rows import PackedRows
 from weft.templates.product.pipeline import ASYNC, Stage, pitch, rotate
 from weft.templates.product.problem import Problem
+from weft.templates.product.right import Lines, Operand
 from weft.templates.product.sums import Sums
 
 FOUR = 4
@@ -223,31 +222,20 @@ class Direct(_Tiles):
         b = self.b
         self.row, self.column = (b.let(b.thread(i) * FOUR, "corner") for i in (1, 0))
         sums = self.hold()
-        self.starts = [self._starts(self.x, self.m0 + self.row)]
-        self.starts += [self._starts(w, self.n0 + self.column) for w in self.ws]
-        self.unpacked = [
-            None if w is None else self._rows(w, self.n0 + self.column) for w in self.packed_rows
-        ]
+        self.left_lines = self._own(self.x, self.m0 + self.row)
+        self.right_lines = [self._own(w, self.n0 + self.column) for w in self.lines]
         sums.chunks(lambda start, stop: self._chunk(sums.acc, start, stop))
         self.finish(sums.result)
 
-    def _starts(self, x: Operand, first: Expr) -> list[Expr]:
-        """Returns the starts of this thread's rows (or columns). Rows that do not exist repeat
-        others; where tiles divide the items a tile stays whole."""
+    def _own(self, x: Lines, first: Expr) -> list[Lines]:
+        """Returns this thread's rows (or columns). Rows that do not exist repeat others; where
+        tiles divide the items a tile stays whole."""
         b, count = self.b, x.items
         first = b.let(first, "first")
         if count % FOUR == 0:
             near = b.let(minimum(first, count - FOUR), "near")
-            return [b.let(x.at(near + i, 0), "start") for i in range(FOUR)]
-        return [b.let(x.at(minimum(first + i, count - 1), 0), "start") for i in range(FOUR)]
-
-    def _rows(self, w: PackedRows, first: Expr) -> list[PackedRows]:
-        """This thread's rows of a packed operand, as `_starts` picks them."""
-        b, count = self.b, self.p.n
-        whole = count % FOUR == 0
-        near = b.let(minimum(first, count - FOUR) if whole else first, "near")
-        rows = (near + i if whole else minimum(near + i, count - 1) for i in range(FOUR))
-        return [w.at(b, b.let(row, "row")) for row in rows]
+            return [x.line(b, near + i) for i in range(FOUR)]
+        return [x.line(b, minimum(first + i, count - 1)) for i in range(FOUR)]
 
     def _chunk(self, acc: list[Any], start: Expr, stop: Expr) -> None:
         b, k = self.b, self.p.k
@@ -260,28 +248,26 @@ class Direct(_Tiles):
 
     def _steps(self, acc: list[Any], k: Expr, count: int) -> None:
         """`count` of k: four or one."""
-        xs = self._items(self.x, self.starts[0], k, count)
-        for w, starts, rows, tile in zip(self.ws, self.starts[1:], self.unpacked, acc):
-            if rows is None:
-                ys = self._items(w, starts, k, count)
-            else:
-                ys = [row.elements(self.b, k, count) for row in rows]
+        xs = self._items(self.x, self.left_lines, k, count)
+        for w, lines, tile in zip(self.lines, self.right_lines, acc):
+            ys = self._items(w, lines, k, count)
             for t in range(count):
                 self.outer([x[t] for x in xs], [y[t] for y in ys], tile)
 
-    def _items(self, x: Operand, starts: list[Expr], k: Expr, count: int) -> list[list[Expr]]:
+    def _items(self, x: Lines, lines: list[Lines], k: Expr, count: int) -> list[list[Expr]]:
         """[i][t] is element k + t of row (or column) i."""
         b, steps = self.b, range(count)
-        if count == 1:
-            return [[self._read(x, s, k)] for s in starts]
-        if x.s_k == 1:
-            quads = [self._read(x, s, k, FOUR) for s in starts]
-            return [[b.let(extract(q, t), "e") for t in steps] for q in quads]
-        if x.s_row == 1 and x.items % FOUR == 0:
-            quads = [self._read(x, starts[0], k + t, FOUR) for t in steps]
+        if x.along_k or count == 1:
+            found = [self._wide(line, k, count) for line in lines]
+            return [
+                [b.let(extract(v, t), "e") for v in parts for t in range(v.type.lanes)]
+                for parts in found
+            ]
+        if isinstance(x, Operand) and x.s_row == 1 and x.items % FOUR == 0:
+            quads = [v for t in steps for v in self._wide(lines[0], k + t, FOUR)]
             return [[b.let(extract(q, i), "e") for q in quads] for i in steps]
-        return [[self._read(x, s, k + t) for t in steps] for s in starts]
+        return [[v for t in steps for v in self._wide(line, k + t, 1)] for line in lines]
 
-    def _read(self, x: Operand, start: Expr, k: Expr, lanes: int = 1) -> Expr:
-        """`lanes` neighbours in memory, from k on after `start`."""
-        return self.b.let(cast(load(x.source, start + k * x.s_k, lanes), x.wide), "v")
+    def _wide(self, line: Lines, k: Expr, count: int) -> list[Expr]:
+        """`count` neighbours in memory, from k on."""
+        return [self.b.let(cast(part, self.acc), "v") for part in line.parts(self.b, k, count)]

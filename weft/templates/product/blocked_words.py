@@ -22,13 +22,13 @@ from weft.templates.emit import Emitter
 from weft.templates.product import blocked_threads
 from weft.templates.product.blocked_threads import Direct, Shared
 from weft.templates.product.blocks import choose, variants
-from weft.templates.product.call import Operand
 from weft.templates.product.fours import ONES, dot
 from weft.templates.product.integer_rows import add_block, left_of
 from weft.templates.product.integers import finish
 from weft.templates.product.packed_rows import PackedRows, words_at
 from weft.templates.product.pipeline import ASYNC, Stage, pitch
 from weft.templates.product.problem import Problem
+from weft.templates.product.right import Lines, Operand
 
 _FOURS = BLOCK // 4  # words per block
 
@@ -85,30 +85,34 @@ class IntegerTiles(Direct):
 
     def _chunk(self, acc: list[Any], start: Expr, stop: Expr) -> None:
         left, accs = left_of(self), [list(zip(*tile)) for tile in acc]
-        rows = [list(dot or ()) for dot in self.unpacked]
+        starts = [line.base for line in self.left_lines if isinstance(line, Operand)]
         with self.b.loop(stop, start, step=BLOCK, name="k") as k:
-            add_block(self.b, left, self.starts[0], k, rows, accs)
+            add_block(self.b, left, starts, k, self.right_lines, accs)
 
 
 @dataclass(frozen=True)
 class _Made:
-    """Elements that are worked out (pipeline.Rows), `count` together: `found` gives them for a row,
-    as `row` binds it, and a k."""
+    """Elements that are worked out (Lines), `count` together: `found` gives them for a row, as
+    `row` binds it, and a k."""
 
+    items: int
+    k: int
+    dtype: DType
     count: int
     unit: int  # number of k per element
     row: Callable[[Builder, Expr], Any]
     found: Callable[[Any, Expr], list[Expr]]
     of: Any = None
+    along_k = True
 
-    def lanes(self, bk: int) -> int:
+    def lanes(self, items: int, bk: int) -> int:
         return self.count
 
-    def at(self, b: Builder, row: Expr) -> _Made:
-        return replace(self, of=self.row(b, row))
+    def line(self, b: Builder, item: Expr, name: str = "start") -> _Made:
+        return replace(self, of=self.row(b, item))
 
-    def elements(self, b: Builder, k: Expr, count: int) -> list[Expr]:
-        return self.found(self.of, b.let(k * self.unit, "k"))
+    def parts(self, b: Builder, k: Expr, count: int) -> list[Expr]:
+        return self.found(self.of, b.let(b.let(k, "at_k") * self.unit, "k"))
 
 
 class Words(Shared):
@@ -125,8 +129,8 @@ class Words(Shared):
         blocks = Operand(
             left.scales, base, x.s_row // BLOCK, 1, dt.float32, x.items, p.k // BLOCK, known
         )
-        self.sx = self._way("sx", blocks, (self.m0, self.plan.rows), BLOCK)
-        self.beside = [self._right(w) for w in self.packed_rows if w is not None]
+        self.sx = self._way("sx", blocks, dt.float32, (self.m0, self.plan.rows), BLOCK)
+        self.beside = [self._packed(w) for w in self.of(PackedRows)]
         return self.ways
 
     def _left(self, plane: ir.Buffer) -> int:
@@ -135,20 +139,21 @@ class Words(Shared):
         def start(b: Builder, row: Expr) -> Expr:
             return b.let(x.at(row, 0), "start")
 
-        made = _Made(_FOURS, 4, start, lambda at, k: words_at(b, plane, at + k, BLOCK))
-        source = Operand(plane, const(0), 0, 1, dt.int32, x.items, self.p.k // 4, ())
-        return self._way("left", source, (self.m0, self.plan.rows), 4, made)
+        def words(at: Expr, k: Expr) -> list[Expr]:
+            return words_at(b, plane, at + k, BLOCK)
 
-    def _right(self, w: PackedRows) -> dict[str, int]:
+        made = _Made(x.items, self.p.k // 4, dt.int32, _FOURS, 4, start, words)
+        return self._way("left", made, dt.int32, (self.m0, self.plan.rows), 4)
+
+    def _packed(self, w: PackedRows) -> dict[str, int]:
         """Returns the stages of words and of a run's scales, lows and zeros, by name."""
         b, p, run = self.b, self.p, self.pace
 
         def way(
             name: str, unit: int, count: int, dtype: DType, found: Callable[..., list[Expr]]
         ) -> int:
-            source = Operand(w.buffers["codes"], const(0), 0, 1, dtype, p.n, p.k // unit, ())
-            made = _Made(count, unit, w.at, found)
-            return self._way(name, source, (self.n0, self.plan.columns), unit, made)
+            made = _Made(p.n, p.k // unit, dtype, count, unit, w.line, found)
+            return self._way(name, made, dtype, (self.n0, self.plan.columns), unit)
 
         found = {"words": way("right", 4, _FOURS, dt.int32, lambda row, k: row.fours(b, k))}
         for part in ("scales", "lows")[: 1 + (w.form.shift == "low")]:
@@ -162,14 +167,12 @@ class Words(Shared):
         return found
 
     def _way(
-        self, name: str, source: Operand, items: tuple[Expr, int], unit: int,
-        rows: _Made | None = None,
-    ) -> int:  # fmt: skip
+        self, name: str, source: Lines, dtype: DType, items: tuple[Expr, int], unit: int
+    ) -> int:
         """The number of a new way to shared memory."""
         block = (items[1], self.plan.bk // unit, self.plan.ring)
         team, copies = (self.flat, self.threads[0]), ASYNC in self.caps.features
-        kind = source.wide
-        stage = Stage(self.b, name, source, items[0], block, True, kind, team, copies, rows, unit)
+        stage = Stage(self.b, name, source, items[0], block, True, dtype, team, copies, unit)
         self.ways.append(stage)
         return len(self.ways) - 1
 
@@ -183,7 +186,8 @@ class Words(Shared):
             return self.right(stages[way], bases[way], at)
 
         ints = [[[b.var(const(0, type_), "int", type_) for _ in r] for r in tile] for tile in acc]
-        taken = [self._taken(w, own, columns, k) for w, own in zip(self.packed_rows, self.beside)]
+        rights = self.of(PackedRows)
+        taken = [self._taken(w, own, columns, k) for w, own in zip(rights, self.beside)]
         some = any(t is not None for t in taken) or any("lows" in own for own in self.beside)
         sums = [b.var(0, "sum", Type(dt.int32)) for _ in range(self.tm if some else 0)]
         each = [*sums, *(var for tile in ints for line in tile for var in line)]
@@ -214,11 +218,10 @@ class Words(Shared):
                     finish(b, var, value, scales[i], at_c, of_x[i] if sums else None)
 
     def _taken(
-        self, w: PackedRows | None, own: Mapping[str, int],
+        self, w: PackedRows, own: Mapping[str, int],
         columns: Callable[[int, Expr], list[Expr]], k: Expr,
     ) -> list[Expr] | None:  # fmt: skip
         """Returns the factors of the sums of x, per vector of columns, or None."""
-        assert w is not None
         if "taken" in own:
             return columns(own["taken"], k // self.pace)
         const_ = w.taken(self.b, k)

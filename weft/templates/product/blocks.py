@@ -103,12 +103,10 @@ class Blocks(Call):
         team, copies = (self.flat, self.threads[0]), ASYNC in self.caps.features
         left = ("left", self.m0, plan.rows)
         found = []
-        packed = (None, *self.packed_rows)
-        for i, (x, major) in enumerate(zip((self.x, *self.ws), k_major)):
+        for i, (x, major) in enumerate(zip((self.x, *self.lines), k_major)):
             name, first, items = ("right", self.n0, plan.columns) if i else left
             block = (items, plan.bk, plan.ring)
-            parts = self.b, name, x, first, block, major, dtype, team, copies
-            found.append(Stage(*parts, packed[i]))
+            found.append(Stage(self.b, name, x, first, block, major, dtype, team, copies))
         return found
 
 

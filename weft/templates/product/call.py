@@ -5,56 +5,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.core.packed import Form
 from weft.graph.ir import Node
 from weft.kernel import ir
 from weft.kernel.expr import cast, const, fma, load, minimum, shuffle, splat
 from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine
 from weft.templates.emit import Emitter
-from weft.templates.lanes import WORD
 from weft.templates.loops import Bound, bounded_rows, traffic
 from weft.templates.operand import Reader
 from weft.templates.product.bands import Bands
 from weft.templates.product.epilogue import Tail
 from weft.templates.product.packed_rows import PackedRows
 from weft.templates.product.problem import Problem, mode
+from weft.templates.product.right import Operand
 from weft.templates.view import Index, Pick, View, operand
 
-
-@dataclass(frozen=True)
-class Operand(Reader):
-    """A dot's operand: `items` counts the rows of the left one or the columns of a right one. A
-    common divisor of all of `known` (batch strides and the offset) and a step of `pick` divides
-    `base`."""
-
-    items: int
-    k: int
-    known: tuple[int, ...]
-    pick: Pick | None = None
-
-    @property
-    def along_k(self) -> bool:
-        """True if neighbours in memory are neighbours along k."""
-        return self.s_k == 1
-
-    def lanes(self, items: int, bk: int) -> int:
-        """Returns the number of neighbours to load at once, so that each vector is whole and
-        aligned."""
-        if 1 not in (self.s_k, self.s_row):
-            return 1
-        length, limit = (self.k, bk) if self.along_k else (self.items, items)
-        other = self.s_row if self.along_k else self.s_k
-        lanes = WORD // self.source.dtype.itemsize
-        steps = (length, other, *self.known, self.pick.by if self.pick else 0)
-        while lanes > max(limit, 1) or any(n % lanes for n in steps):
-            lanes //= 2
-        return lanes
+Right = Operand | Bands | PackedRows
+R = TypeVar("R", bound=Right)
 
 
 class Call:
@@ -72,29 +44,36 @@ class Call:
         self.wanted: Expr | None = None  # rows of the batch entry that are wanted
         # True if rows are counted at run time.
         self.bounded = self.counts is not None or (em.group.rows is not None and not p.batch)
-        self.x = self._operand(p.a, p.a_batch, p.a_m, p.a_k, p.m)
-        strides = [p.b_strides(i) for i in range(len(p.dots))]
-        self.ws = [self._operand(v, s, s_n, s_k, p.n) for v, (s, s_k, s_n) in zip(p.bs, strides)]
-        # Readers of the packed operands, interleaved or as in the checkpoint; None for others.
-        self.packed = [
-            Bands(*self._packed(v), v.run, em.caps) if v.form and v.run > 1 else None for v in p.bs
-        ]
-        self.packed_rows = [
-            PackedRows(*self._packed(v), em.caps) if v.form and v.run == 1 else None for v in p.bs
-        ]
+        self.x = self._plain(p.a, p.a_m, p.a_k, p.m)
+        self.ws = [self._right(i) for i in range(len(p.dots))]
 
-    def _operand(
-        self, view: View, strides: tuple[int, ...], s_row: int, s_k: int, items: int
-    ) -> Operand:
-        source, known = self.em.buffers[id(view.stored[0])], (*strides, view.offset)
-        pick = view.pick
-        return Operand(source, const(0), s_row, s_k, self.acc, items, self.p.k, known, pick)
+    def _right(self, i: int) -> Right:
+        """The right operand of dot number i."""
+        p, caps, view = self.p, self.caps, self.p.bs[i]
+        if view.form is None:
+            _, s_k, s_n = p.b_strides(i)
+            return self._plain(view, s_n, s_k, p.n)
+        parts = dict(zip(view.form.parts, (self.em.buffers[id(x)] for x in view.stored)))
+        if view.run > 1:
+            return Bands(view.form, parts, p.k, view.run, caps)
+        return PackedRows(view.form, parts, p.n, p.k, caps)
 
-    def _packed(self, view: View) -> tuple[Form, dict[str, ir.Buffer], int]:
-        """Form, parts and K of a packed operand."""
-        assert view.form is not None
-        buffers = [self.em.buffers[id(x)] for x in view.stored]
-        return view.form, dict(zip(view.form.parts, buffers)), self.p.k
+    def _plain(self, view: View, s_row: int, s_k: int, items: int) -> Operand:
+        strides, more = view.strides[: len(self.p.batch)], (view.pick.by,) if view.pick else ()
+        known = (*strides, view.offset, *more)
+        source = self.em.buffers[id(view.stored[0])]
+        return Operand(source, const(0), s_row, s_k, self.acc, items, self.p.k, known)
+
+    def of(self, kind: type[R]) -> list[R]:
+        """The right operands, where all are of one kind."""
+        found: list[R] = [w for w in self.ws if isinstance(w, kind)]
+        assert len(found) == len(self.ws)
+        return found
+
+    @property
+    def lines(self) -> list[Operand | PackedRows]:
+        """The right operands, where threads read them: none is in bands."""
+        return [w for w in self.ws if not isinstance(w, Bands)]
 
     @property
     def pair(self) -> int:
@@ -120,25 +99,24 @@ class Call:
         """Moves to a batch entry: its operands start there."""
         p = self.p
         self.batch = affine.unflatten(self.em.axis(entry, p.batches), p.batch)
-        self.x, *self.ws = (self._placed(x) for x in (self.x, *self.ws))
+        self.x = self._placed(self.x, p.a)
+        self.ws = [self._placed(w, v) for w, v in zip(self.ws, p.bs)]
         if self.counts is not None:
-            pick = next(w.pick for w in self.ws if w.pick is not None)
+            pick = next(v.pick for v in p.bs if v.pick is not None)
             self.wanted = self.b.let(minimum(self._picked(pick, self.counts), p.m), "wanted")
-        for i, (v, w) in enumerate(zip(p.bs, self.ws)):
-            if v.form is None or w.pick is None:
-                continue
-            first = self.b.let(self._picked(w.pick) * (w.pick.by // p.k), "first")
-            if (bands := self.packed[i]) is not None:
-                self.packed[i] = replace(bands, first=first)
-            if (rows := self.packed_rows[i]) is not None:
-                self.packed_rows[i] = replace(rows, first=first)
 
-    def _placed(self, x: Operand) -> Operand:
-        *strides, offset = x.known
-        start = self.em.expr(affine.flatten(self.batch, strides, offset))
-        if x.pick is not None:
-            start = start + self._picked(x.pick) * x.pick.by
-        return replace(x, base=self.b.let(start, "base"))
+    def _placed(self, x: R, view: View) -> R:
+        """The operand in the batch entry."""
+        pick = view.pick
+        if isinstance(x, Operand):
+            strides = view.strides[: len(self.batch)]
+            start = self.em.expr(affine.flatten(self.batch, strides, view.offset))
+            if pick is not None:
+                start = start + self._picked(pick) * pick.by
+            return replace(x, base=self.b.let(start, "base"))
+        if pick is None:
+            return x
+        return replace(x, first=self.b.let(self._picked(pick) * (pick.by // self.p.k), "first"))
 
     def _picked(self, pick: Pick, source: Node | None = None) -> Expr:
         """Returns the number in a pick's index, or in `source` at the same place, for this batch

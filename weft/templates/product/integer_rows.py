@@ -16,6 +16,7 @@ from weft.templates.product.call import Call
 from weft.templates.product.fours import ONES, whole
 from weft.templates.product.integers import finish
 from weft.templates.product.packed_rows import PackedRows, words_at
+from weft.templates.product.right import Lines
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def left_of(call: Call) -> Left:
 
 def add_block(
     b: Builder, left: Left, starts: Sequence[Expr], k: Expr,
-    rights: Sequence[Sequence[PackedRows]], accs: Sequence[Sequence[Sequence[ir.Var]]],
+    rights: Sequence[Sequence[Lines]], accs: Sequence[Sequence[Sequence[ir.Var]]],
 ) -> None:  # fmt: skip
     """Adds the products of the block of k: of the rows of x that start at `starts` with those of
     each dot, to accs[dot][row of w][row of x]."""
@@ -56,7 +57,8 @@ def add_block(
 class _Row:
     """A block of a row of w, and where its products go."""
 
-    def __init__(self, b: Builder, w: PackedRows, k: Expr, accs: Sequence[ir.Var]) -> None:
+    def __init__(self, b: Builder, w: Lines, k: Expr, accs: Sequence[ir.Var]) -> None:
+        assert isinstance(w, PackedRows)
         self.fours, self.accs, run = w.fours(b, k), accs, run_of(w.form, w.k)
         self.runs = []
         for first in range(0, BLOCK, run):

@@ -28,33 +28,36 @@ def fits(form: Form, k: int) -> bool:
 
 @dataclass(frozen=True)
 class PackedRows:
-    """The packed right operand of a product over K = `k`, whose parts are in `buffers`. `starts`
-    holds the start of each part of one row. The matrix begins at row `first`."""
+    """The packed right operand of a product over K = `k`, whose parts are in `buffers`: `items`
+    rows from row `first` on, and `rows` in all. `starts` holds the start of each part of one
+    row."""
 
     form: Form
     buffers: Mapping[str, ir.Buffer]
+    items: int
     k: int
     caps: Caps
     starts: Mapping[str, Expr] | None = None
-    first: Expr | int = 0  # the matrix's first row
+    first: Expr | int = 0
+    dtype = dt.float32  # of what `parts` returns
+    along_k = True
 
     @property
     def rows(self) -> int:
         return self.buffers["codes"].size * 8 // (self.k * self.form.planes[0])
 
-    def at(self, b: Builder, row: Expr) -> PackedRows:
-        """One row."""
+    def line(self, b: Builder, item: Expr, name: str = "start") -> PackedRows:
         widths = {part: buffer.size // self.rows for part, buffer in self.buffers.items()}
-        row = b.let(self.first + row, "row")
+        row = b.let(self.first + item, "row")
         starts = {part: b.let(row * width, part) for part, width in widths.items()}
         return replace(self, starts=starts)
 
-    def lanes(self, bk: int) -> int:
+    def lanes(self, items: int, bk: int) -> int:
         return RUN if bk % RUN == 0 else RUN // 2
 
-    def elements(self, b: Builder, k: Expr, count: int = RUN) -> list[Expr]:
-        """`count` (RUN or half of it) weights of the row from k, a multiple of it, on: f32."""
-        form = self.form
+    def parts(self, b: Builder, k: Expr, count: int) -> list[Expr]:
+        """`count` (RUN or half of it) weights of the row from k, a multiple of it, on."""
+        form, k = self.form, b.let(k, "at_k")
         beside = self.numbers(b, k)
         codes = self._fields(b, "codes", form.planes[0], k, count)
         if len(form.planes) > 1:

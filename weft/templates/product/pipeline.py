@@ -9,15 +9,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from weft.core.dtypes import DType
 from weft.kernel import ir
 from weft.kernel.builder import Builder
-from weft.kernel.expr import cast, const, extract, load, minimum, pack, select, splat
+from weft.kernel.expr import cast, const, extract, minimum, pack, select, splat
 from weft.kernel.ir import Expr, Type
 from weft.templates.lanes import WORD
-from weft.templates.product.call import Operand
+from weft.templates.product.right import Lines, Operand
 
 ASYNC = "async_copy"  # the feature of targets that copy to shared memory by themselves
 _NARROW = 4  # bytes of the narrowest copy
@@ -29,19 +28,6 @@ def pitch(length: int, dtype: DType) -> int:
     return length + WORD // dtype.itemsize
 
 
-class Rows(Protocol):
-    """An operand whose elements are not in memory as such, but worked out on the way."""
-
-    def lanes(self, bk: int) -> int:
-        """Returns the number of a row's elements computed together."""
-
-    def at(self, b: Builder, row: Expr) -> Rows:
-        """One row."""
-
-    def elements(self, b: Builder, k: Expr, count: int) -> list[Expr]:
-        """Returns `count` elements of the row from k, a multiple of them, on."""
-
-
 @dataclass(frozen=True)
 class _Slot:
     """A vector that a thread moves: where it comes from and where it goes."""
@@ -49,10 +35,9 @@ class _Slot:
     k: Expr  # in the block
     to: Expr  # the block's element
     at: Expr  # the operand's item
-    start: Expr  # index of the element at k = 0 of its item, or of the last item
+    line: Lines  # that item, or the last one
     part: Expr | None  # true if the thread has the slot; None: all have
     held: list[ir.Var]
-    rows: Rows | None  # the item, where its elements are computed
 
 
 class Stage:
@@ -64,16 +49,14 @@ class Stage:
     item * pitch + k). Elements beyond the operand's edges arrive as 0. If the target copies by
     itself and no element needs conversion or interleaving, it copies far ahead (`late`). Otherwise
     a block goes through registers: loaded before the block ahead of it is multiplied, stored after.
-    With `rows`, that object computes the elements, K-major. An element covers `unit` of the k in
-    which blocks are counted.
+    An element covers `unit` of the k in which blocks are counted.
     """
 
     def __init__(
-        self, b: Builder, name: str, source: Operand, first: Expr, block: tuple[int, int, int],
-        k_major: bool, dtype: DType, team: tuple[Expr, int], copies: bool,
-        rows: Rows | None = None, unit: int = 1,
+        self, b: Builder, name: str, source: Lines, first: Expr, block: tuple[int, int, int],
+        k_major: bool, dtype: DType, team: tuple[Expr, int], copies: bool, unit: int = 1,
     ) -> None:  # fmt: skip
-        self.b, self.source, self.rows, self.unit = b, source, rows, unit
+        self.b, self.source, self.unit = b, source, unit
         flat, threads = team
         self.items, self.bk, self.ring = items, bk, ring = block
         self.k_major, self.along = k_major, source.along_k
@@ -81,13 +64,12 @@ class Stage:
         self.size = self.pitch * (bk if k_major else items)
         self.target = b.array(name, dtype, ring * self.size, "shared")
         lanes, turned = source.lanes(items, bk), self.along == k_major
+        copies = copies and isinstance(source, Operand)
         if turned and copies and dtype.itemsize == _NARROW:
             lanes, turned = 1, False  # word by word
-        if rows is not None:
-            lanes, turned = rows.lanes(bk), k_major
         self.turned, self.lanes = turned, lanes
-        same = source.buffer.dtype == dtype and rows is None
-        self.late = copies and same and not turned and lanes * dtype.itemsize >= _NARROW
+        same = source.dtype == dtype and not turned
+        self.late = copies and same and lanes * dtype.itemsize >= _NARROW
         # Two rows of k at once turn into pairs of neighbours along k.
         self.depth = 2 if not self.along and not k_major else 1
         of_k, self.of_item = (lanes, 1) if self.along else (self.depth, lanes)
@@ -110,15 +92,13 @@ class Stage:
         b, s = self.b, self.source
         at = b.let(first + item, "at")
         near = at if s.items % self.items == 0 else minimum(at, s.items - self.of_item)
-        inside = b.let(near, "row")
-        start = b.let(s.base + inside * s.s_row, "start")
-        rows = None if self.rows is None else self.rows.at(b, inside)
-        zero = const(0, Type(s.buffer.dtype if rows is None else s.wide, self.lanes))
+        line = s.line(b, b.let(near, "row"))
+        zero = const(0, Type(s.dtype, self.lanes))
         count = 0 if self.late else self.depth
         held = [b.var(zero, "held", zero.type) for _ in range(count)]
         major, minor = (k, item) if self.k_major else (item, k)
         to = b.let(major * self.pitch + minor, "to")
-        return _Slot(k, to, at, start, part, held, rows)
+        return _Slot(k, to, at, line, part, held)
 
     def copy(self, k0: Expr, base: Expr) -> None:
         """Has the block from `k0` on copied to element `base` of the target, for use after as many
@@ -127,10 +107,11 @@ class Stage:
         for slot in self.slots:
             with self._having(slot):
                 k, test = self._place(slot, k0 // self.unit)
-                at = slot.start + k * self.source.s_k
                 mask = None if test is None else splat(test, self.lanes)
-                source, target = self.source.buffer, self.target
-                b.copy_async(target, base + slot.to, source, at, self.lanes, mask, self.ring - 1)
+                line, to = slot.line, base + slot.to
+                assert isinstance(line, Operand)
+                at, ahead = line.at(0, k), self.ring - 1
+                b.copy_async(self.target, to, line.buffer, at, self.lanes, mask, ahead)
 
     def fetch(self, k0: Expr) -> None:
         """Asks for the block from `k0` (a multiple of bk) on."""
@@ -139,16 +120,10 @@ class Stage:
             with self._having(slot):
                 for d, var in enumerate(slot.held):
                     k, test = self._place(slot, k0 // self.unit + d)
-                    value = self._read(slot, k)
+                    value = pack(*slot.line.parts(b, k, self.lanes))
                     if test is not None:
                         value = select(test, value, const(0, value.type))
                     b.assign(var, value)
-
-    def _read(self, slot: _Slot, k: Expr) -> Expr:
-        """Returns the elements of the slot's item from k on."""
-        if slot.rows is None:
-            return load(self.source.buffer, slot.start + k * self.source.s_k, self.lanes)
-        return pack(*slot.rows.elements(self.b, self.b.let(k, "at_k"), self.lanes))
 
     def put(self, base: Expr) -> None:
         """Stores the loaded elements in the block that starts at element `base` of the target."""

@@ -16,6 +16,7 @@ from weft.kernel.ir import Expr
 from weft.templates.operand import Reader
 from weft.templates.product.blocked_amx import DEPTH, TILE
 from weft.templates.product.pack import Packer
+from weft.templates.product.right import Operand
 from weft.templates.product.stream_cpu import Streamer
 
 _NEAR = 1 << 16  # bytes of a band that is prefetched as a whole
@@ -50,7 +51,7 @@ class TileStreamer(Streamer):
     def _band(self, band: Expr) -> None:
         b, p = self.b, self.p
         n, mask, step = self._own(b.let(band * TILE, "n0"))
-        for d, w in enumerate(self.ws):
+        for d, w in enumerate(self.of(Operand)):
             self._dot(d, w.row(b, n))
         with b.loop(self.limit, name="m") as m, self.em.scope():
             at = b.let(iota(TILE) * TILE + m, "at")

@@ -22,10 +22,12 @@ from weft.kernel.ir import Expr, Type
 from weft.ops.quantize import run_of
 from weft.templates.emit import Emitter
 from weft.templates.operand import Reader, widen
-from weft.templates.product.call import Part
+from weft.templates.product.bands import Bands
+from weft.templates.product.call import Part, Right
 from weft.templates.product.integers import BLOCK, Weights, stage
 from weft.templates.product.pack import Packer
 from weft.templates.product.problem import Problem, Segment
+from weft.templates.product.right import Operand
 from weft.templates.product.sums import Sums
 from weft.templates.registers import interleave, tail_mask, transpose_block
 
@@ -66,7 +68,8 @@ class Streamer(Part):
         if self.across:
             self.mb = min(p.m, 4)
             room = max((16 if big else 8) // (self.mb * dots), 1)
-            if any(w is not None for w in self.packed):  # scales and words take registers too
+            # scales and words take registers too
+            if any(isinstance(w, Bands) for w in self.ws):
                 room = min(room, max((8 if big else 4) // dots, 1))
             self.width = config.get("vectors", self._strip(room)) * self.lanes
         else:
@@ -160,7 +163,7 @@ class Streamer(Part):
         n, mask, step = self._own(n0)
         sums = self._chains(rows, 1)
         acc, starts = sums.acc, self.starts(self.left, rows)
-        ws = [w.row(b, n) for w in self.ws]
+        ws = [w.row(b, n) for w in self.of(Operand)]
         width = lanes * max(w.item for w in ws)
         whole = p.k - p.k % width
 
@@ -229,16 +232,16 @@ class Streamer(Part):
         sums = self._chains(rows, vectors)
         acc, starts = sums.acc, self.starts(self.left, rows)
         further = self.further if p.bs[0].run == 1 else 0  # runs are streams that need no prefetch
-        step = max(w.step if w is not None else self.pair for w in self.packed)
+        step = max(w.step if isinstance(w, Bands) else self.pair for w in self.ws)
         near = [b.let(minimum(c, p.n - lanes), "near") if ragged else c for c in columns]
-        bands = [[w.at(b, c) for c in near] if w is not None else None for w in self.packed]
+        own = [[w.at(b, c) for c in near] if isinstance(w, Bands) else w for w in self.ws]
 
-        def lines(i: int, k: Expr) -> Iterator[list[Expr]]:
-            """Yields the weights i for each of `step` of k: a vector per column."""
-            w, packed = self.ws[i], bands[i]
-            if packed is not None:
-                yield from map(list, zip(*(band.vectors(b, k) for band in packed)))
+        def lines(w: list[Bands] | Right, k: Expr) -> Iterator[list[Expr]]:
+            """Yields the weights for each of `step` of k: a vector per column."""
+            if isinstance(w, list):
+                yield from map(list, zip(*(band.vectors(b, k) for band in w)))
                 return
+            assert isinstance(w, Operand)
             for u in range(0, step, self.pair):
                 at = b.let(k + u, "k") if u else k
                 line = _LINE // w.source.dtype.itemsize
@@ -249,7 +252,7 @@ class Streamer(Part):
 
         def chunk(first: Expr, stop: Expr) -> None:
             with b.loop(stop, first, step=step, name="k") as k:
-                read = [lines(i, k) for i in range(len(self.ws))]
+                read = [lines(w, k) for w in own]
                 for u, vectors_ in enumerate(zip(*read)):
                     at = b.let(k + u, "k") if u else k
                     xs = [self._x(start, at) for start in starts]
@@ -298,7 +301,7 @@ class IntegerStreamer(Streamer):
     def _left(self) -> Reader:
         b, p = self.b, self.p
         sources = [self.em.buffers[id(x)] for x in p.a.stored]
-        forms = [w.form for w in self.packed if w is not None]
+        forms = [w.form for w in self.of(Bands)]
         self.ints = stage(b, forms, sources, self.x.base, p.a_m, self.limit, p.m, p.k, self.caps)
         return self.x
 
@@ -308,8 +311,7 @@ class IntegerStreamer(Streamer):
         sums = self._chains(rows, 1)
         near = [r if isinstance(r, ir.Const) else b.let(minimum(r, self.limit - 1)) for r in rows]
         bands = []
-        for w in self.packed:
-            assert w is not None
+        for w in self.of(Bands):
             own = Weights.of(w).at(b, n0)
             assert isinstance(own, Weights)
             bands.append(own)

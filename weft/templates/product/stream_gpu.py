@@ -11,7 +11,7 @@ ahead (loads in flight together).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.core.caps import Caps
@@ -25,7 +25,6 @@ from weft.templates.emit import Emitter
 from weft.templates.product.blocked_units import TILE, Plan, Units
 from weft.templates.product.call import Part
 from weft.templates.product.integer_rows import add_block, left_of
-from weft.templates.product.packed_rows import RUN
 from weft.templates.product.pipeline import ASYNC
 from weft.templates.product.problem import Problem, Segment
 from weft.templates.product.sums import Sums
@@ -66,13 +65,9 @@ class Columns(Part):
         self.mb = min(p.m, config.get("rows", 4))  # rows of x in a group
         self.ahead = config.get("ahead", 4 if caps.subgroup else 1)
         self.chunks = -(-p.k // CHUNK)
-        self.along = all(w.along_k for w in self.ws)  # row by row, w[N, K]
+        self.along = all(w.along_k for w in self.lines)  # row by row, w[N, K]
         # Neighbours that one load of every dot's weights may take, along K or along N.
-        self.lanes = min(w.lanes(1, CHUNK) if self.along else w.lanes(p.n, 1) for w in self.ws)
-        if any(
-            w is not None for w in self.packed_rows
-        ):  # grouping joins them with their like alone
-            self.lanes = RUN
+        self.lanes = min(w.lanes(1, CHUNK) if self.along else w.lanes(p.n, 1) for w in self.lines)
         if not self.along and not caps.cheap_barrier:
             self.lanes = 1
         self.vector = 1 if self.along else self.lanes  # neighbouring columns of a thread
@@ -114,11 +109,8 @@ class Columns(Part):
             b.let(self.n0 + (column + e * self.across) * self.vector, "n") for e in range(self.each)
         ]
         inside = [b.let(minimum(n, p.n - self.vector), "inside") for n in self.ns]
-        self.places = [[b.let(w.at(n, 0), "w") for n in inside] for w in self.ws]
-        self.unpacked = [
-            None if w is None else [w.at(b, n) for n in inside] for w in self.packed_rows
-        ]
-        shape = len(self.ws), self.each, self.mb
+        self.own = [[w.line(b, n, "w") for n in inside] for w in self.lines]
+        shape = len(self.own), self.each, self.mb
         self.sums = Sums(b, k, Type(self.acc, self.vector), *shape)
 
     # -- products
@@ -142,25 +134,21 @@ class Columns(Part):
         """Loads of every place first, then their products in order."""
         loaded = [(self._weights(k), [self._left(s, k) for s in self.xs]) for k in places]
         for weights, lefts in loaded:
-            xs = [list(self._elements(x)) for x in lefts]
+            xs = [self._elements(x) for x in lefts]
             for dot, accs in zip(weights, self.sums.acc):
-                for w, line in zip(dot, accs):
-                    if isinstance(w, list):
-                        ws = w
-                    else:
-                        ws = list(self._elements(w)) if self.along else [self._wide(w)]
+                for parts, line in zip(dot, accs):
+                    each = self._elements if self.along else self._wide
+                    ws = [e for part in parts for e in each(part)]
                     for x, acc in zip(xs, line):
                         for u, y in zip(x, ws):
                             self.add(acc, splat(u, self.vector), y)
 
-    def _weights(self, k: Expr) -> list[list[Any]]:
+    def _weights(self, k: Expr) -> list[list[list[Expr]]]:
         """[dot][column]: a vector, or the elements of packed ones."""
-        b = self.b
+        b, lanes = self.b, self.lanes
         return [
-            [row.elements(b, k) for row in rows]
-            if rows is not None
-            else [b.let(load(w.source, s + k * w.s_k, self.lanes), "w") for s in starts]
-            for w, starts, rows in zip(self.ws, self.places, self.unpacked)
+            [[b.let(part, "w") for part in line.parts(b, k, lanes)] for line in lines]
+            for lines in self.own
         ]
 
     def _left(self, start: Expr, k: Expr) -> Expr:
@@ -171,13 +159,12 @@ class Columns(Part):
         first = b.let(start + k * self.x.s_k, "at")
         return b.let(pack(*(load(source, first + u * self.x.s_k) for u in range(count))), "x")
 
-    def _wide(self, x: Expr) -> Expr:
-        return self.b.let(cast(x, self.acc), "wide")
+    def _wide(self, x: Expr) -> list[Expr]:
+        return [self.b.let(cast(x, self.acc), "wide")]
 
-    def _elements(self, x: Expr) -> Iterator[Expr]:
-        wide = self._wide(x)
-        for u in range(x.type.lanes):
-            yield self.b.let(extract(wide, u), "e")
+    def _elements(self, x: Expr) -> list[Expr]:
+        (wide,) = self._wide(x)
+        return [self.b.let(extract(wide, u), "e") for u in range(x.type.lanes)]
 
     # -- sums
 
@@ -238,9 +225,8 @@ class IntegerColumns(Columns):
         self.lanes, self.left = BLOCK, left_of(self)
 
     def _steps(self, places: Sequence[Expr]) -> None:
-        rows = [list(dot or ()) for dot in self.unpacked]
         for k in places:
-            add_block(self.b, self.left, self.xs, k, rows, self.sums.acc)
+            add_block(self.b, self.left, self.xs, k, self.own, self.sums.acc)
 
 
 # -- in matrix units
