@@ -470,3 +470,26 @@ def test_prompts_with_one_beginning_that_come_together_read_it_once() -> None:
     outputs = check(engine, *jobs)
     cached = sorted(output[-1].usage.cached for output in outputs)
     assert cached == [0, 28, 28, 28]  # pages have 4 positions
+
+
+def test_a_prompt_that_parts_within_a_page_copies_it() -> None:
+    """Another text continued that page, which it needs itself: nothing is read again."""
+    engine = engine_of(Fake(2, 64, 16, 64))
+    prompt = tuple(n % VOCAB for n in range(24))
+    check(engine, Job(prompt, 20))
+    again = check(engine, Job(prompt, 4), Job((*prompt[:20], 3, 2), 4))
+    assert [output[-1].usage.cached for output in again] == [23, 20]
+
+
+def test_a_page_that_cannot_be_copied_is_read_again() -> None:
+    fake = Fake(2, 64, 16, 64)
+
+    def lost(pages: Any) -> Any:
+        raise DeviceError("lost")
+
+    fake.read_pages = lost  # type: ignore
+    engine = engine_of(fake)
+    prompt = tuple(n % VOCAB for n in range(24))
+    check(engine, Job(prompt, 20))
+    (again,) = check(engine, Job(prompt, 4))
+    assert again[-1].usage.cached == 16

@@ -92,21 +92,24 @@ def test_an_end_is_taken_over_by_one_and_loses_what_differs() -> None:
     pages.release(filled(pages, [1, 2, 3, 4, 5, 6, 7]))
     chain = Chain(START, 4)
     held = pages.find(chain, [1, 2, 3, 4, 5, 6, 8, 9], 7)
-    end = pages.take_over(chain.at(1, [1, 2, 3, 4]), [5, 6, 8])
-    assert end is not None and end[1] == 2 and pages.refs[end[0]] == 1
-    assert pages.take_over(chain.at(1, [1, 2, 3, 4]), [5, 6, 7]) is None
-    pages.release([*held, end[0]])
+    end, shared = pages.alike(chain.at(1, [1, 2, 3, 4]), [5, 6, 8], idle=True)
+    pages.take_over(end)
+    assert shared == 2 and pages.refs[end] == 1
+    assert pages.alike(chain.at(1, [1, 2, 3, 4]), [5, 6, 7], idle=False) == (-1, 0)
+    pages.release([*held, end])
     pages.check()
 
 
-def test_what_is_held_or_followed_is_not_taken_over() -> None:
+def test_what_is_held_or_followed_is_copied_and_not_taken_over() -> None:
     pages = Pages(4, 2)
     held = filled(pages, [1, 2, 3, 4])
-    assert pages.take_over(START, [1, 9]) is None
+    assert pages.alike(START, [1, 9], idle=True) == (-1, 0)
+    assert pages.alike(START, [1, 9], idle=False) == (held[0], 1)
     pages.release(held)
-    assert pages.take_over(START, [1, 9]) is None  # [3, 4] follows it
+    assert pages.alike(START, [1, 9], idle=True) == (-1, 0)  # [3, 4] follows it
+    assert pages.alike(START, [1, 9], idle=False) == (held[0], 1)
     assert pages.take(3) is not None  # and does no more
-    assert pages.take_over(START, [1, 9]) == (held[0], 1)
+    assert pages.alike(START, [1, 9], idle=True) == (held[0], 1)
 
 
 @given(st.binary(max_size=4), st.text(max_size=4), st.binary(max_size=4), st.text(max_size=4))

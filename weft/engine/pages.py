@@ -7,7 +7,7 @@ and adapter. Digests have 256 bits, so equal digests mean equal chains.
 Sequences share full pages only. An unreferenced page stays until its space is needed: the longest
 unused goes first, and ends of chains go before their beginnings. A page that is partly filled, or
 only partly wanted, is not shared. A sequence may take it over if it is unreferenced and without
-successor.
+successor; else it may copy it.
 """
 
 from __future__ import annotations
@@ -112,24 +112,26 @@ class Pages:
                 return
             yield page
 
-    def take_over(self, parent: bytes, rest: Sequence[int]) -> tuple[int, int] | None:
-        """Takes over the unreferenced last page after `parent` that shares the longest prefix with
-        `rest`. Returns (page, number of shared tokens), or None. The page then belongs to the
-        caller alone."""
+    def alike(self, parent: bytes, rest: Sequence[int], idle: bool) -> tuple[int, int]:
+        """Returns the page after `parent` that shares the longest prefix with `rest`, and the
+        number of shared tokens (0 if there is none). With `idle`, only an unreferenced page
+        without successor, which `take_over` may have."""
         rest = tuple(rest[: self.size])
         best, most = -1, 0
         for _, page in zip(range(_MOST_LOOKED_AT), reversed(self._after.get(parent, {}))):
             content = self._content[page]
-            if self.refs[page] or (content.digest and self._after.get(content.digest)):
+            follows = content.digest is not None and content.digest in self._after
+            if idle and (self.refs[page] or follows):
                 continue
             common = _common(content.tokens, rest)
             if common > most:
                 best, most = page, common
-        if best < 0:
-            return None
-        self._forget(best)
-        self._hold(best)
         return best, most
+
+    def take_over(self, page: int) -> None:
+        """Gives an unreferenced page to the caller alone: it is not found any more."""
+        self._forget(page)
+        self._hold(page)
 
     def fill(self, page: int, parent: bytes, digest: bytes | None, tokens: Sequence[int]) -> None:
         """Records the tokens of a referenced page, with `digest` if it is full. If another page

@@ -67,12 +67,12 @@ class Player:
             self._together(together, self._schedule.budget - sum(count for _, count in parts))
 
     def _restore(self, place: Place) -> None:
-        """Writes back what a sequence had fed before preemption, except pages still in the
+        """Writes what is held on the host to a sequence's pages, except pages still in the
         cache."""
         held, runner = place.held, self._runner
         assert held is not None and isinstance(runner, Movable)
         begin, end = place.filled, needed(held.fed, runner.page)
-        planes = {name: plane[begin:] for name, plane in held.planes.items()}
+        planes = {name: plane[begin - held.first :] for name, plane in held.planes.items()}
         self._call(runner.write_pages, place.pages[begin:end], planes)
         place.held, place.pending = None, False
 

@@ -26,11 +26,12 @@ Copy = Callable[[Sequence[int]], Mapping[str, np.ndarray] | None]
 
 @dataclass(frozen=True)
 class Held:
-    """The saved cache of a waiting sequence on the host: the planes of the pages of its first `fed`
-    positions."""
+    """The saved cache of a sequence on the host: the planes of the pages of its first `fed`
+    positions, from the page number `first` on."""
 
     fed: int
     planes: Mapping[str, np.ndarray]
+    first: int = 0
 
 
 @dataclass(eq=False)
@@ -218,17 +219,13 @@ class Schedule:
             pages.release(held)
             return False
         place.filled, place.fed, place.pages = len(held), len(held) * pages.size, held
-        end = None
-        place.pending = place.held is not None and place.fed < place.held.fed <= most
-        if place.held is not None and place.pending:
+        if not (
+            place.held and place.held.first <= len(held) and place.fed < place.held.fed <= most
+        ):
+            place.held = self._continued(place, most)
+        place.pending = place.held is not None
+        if place.held is not None:
             place.fed = place.held.fed
-        elif most > place.fed:
-            end = pages.take_over(place.chain.at(len(held), tokens), tokens[place.fed : most])
-        if not place.pending:
-            place.held = None
-        if end is not None:
-            place.pages.append(end[0])
-            place.fed += end[1]
         if not place.preempted:
             place.cached = place.fed
             self.found += place.fed
@@ -237,6 +234,24 @@ class Schedule:
         self.running.append(place)
         place.slot = self._free.pop()
         return True
+
+    def _continued(self, place: Place, most: int) -> Held | None:
+        """Continues in a page that begins as the next one would: takes it over, or, if others need
+        it, returns a copy."""
+        pages, n = self.pages, place.filled
+        if most <= place.fed:
+            return None
+        parent, rest = place.chain.at(n, place.tokens), place.tokens[place.fed : most]
+        own, shared = pages.alike(parent, rest, idle=True)
+        other, more = pages.alike(parent, rest, idle=False)
+        few = pages.size // 8  # so many tokens are read again sooner than a page is copied
+        if more - shared > few and (planes := self._copy([other])) is not None:
+            return Held(place.fed + more, planes, n)
+        if shared:
+            pages.take_over(own)
+            place.pages.append(own)
+            place.fed += shared
+        return None
 
     @property
     def soon(self) -> int:
