@@ -26,10 +26,11 @@ from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS
 from weft.models.arch.family_fields import WRAPPER_FIELDS
 from weft.models.arch.inputs import PAGE
-from weft.models.run.compiled_runner import weight_avals
-from weft.models.run.loader import Room, load_uncompiled
+from weft.models.run.compiled_runner import CompiledRunner
+from weft.models.run.loader import load_uncompiled
+from weft.models.run.placed import weight_avals
+from weft.models.weights.placement import Placement
 from weft.models.weights.random_weights import random_folder
-from weft.models.weights.weight_dtypes import Numbers
 from weft.quantize.packing import Packing
 
 CONTEXT = 64
@@ -195,19 +196,19 @@ def _divided(family: str, folder: Path) -> Built:
         def cut(c: DecoderConfig) -> DecoderConfig:
             return _run(c, rank, 2, split)
 
-        return load_uncompiled(made, DEVICE, None, Numbers(), Room(CONTEXT), cut)
+        return load_uncompiled(made, Placement(DEVICE, context=CONTEXT, part=cut))
 
     for rank in (0, 1):
         model = part(rank, [1, 1])
         ends = (stages.entry, stages.output) if rank == 0 else (lambda c: c,)
         for i, end in enumerate(ends):
-            runner = model._make_runner(5, 5, end(model.config))
+            runner = CompiledRunner(end(model.config), model.placed, CONTEXT, 5, 5)
             for kind in ("prefill", "decode"):
                 yield f"layers{rank}.{i}.{kind}", runner.graph(kind)
     if family in COLUMNS:
         model = part(0, None)
         own: Any = SimpleNamespace(size=2, rank=0)
-        runner = columns.own_runner(own, model._make_runner, model.config, 5, 5)
+        runner = columns.own_runner(own, model, 5, 5)
         for k, segment in enumerate(runner._graphs("decode")):
             yield f"columns.{k}", segment.graph
 

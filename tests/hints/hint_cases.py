@@ -212,12 +212,11 @@ def _adapted(here: Here, named: str = "") -> str:
 def _divided(here: Here, **more: Any) -> str:
     """The message of loading a model as a part of several."""
     from weft.models.run import loader
-    from weft.models.run.loader import Numbers, Room
+    from weft.models.weights.placement import Placement
 
     path = more.pop("path")
-    numbers = Numbers(None, None, more.pop("quant", None))
-    room = Room(32, 1, None)
-    return refused(loader.load_uncompiled, Path(path), "cpu", None, numbers, room, part=lambda c: c)
+    place = Placement("cpu", quant=more.pop("quant", None), context=32, part=lambda c: c)
+    return refused(loader.load_uncompiled, Path(path), place)
 
 
 @hint("models/run/loader.py", "weft quantize {} -o OUT --scheme {}")

@@ -17,6 +17,10 @@ from weft.cli.main import invoke
 from weft.errors import FileFormatError, ModelError, UsageError, WeftError
 from weft.evaluate import text as evaluate_text
 from weft.evaluate.model import Evaluation, evaluate
+from weft.models.arch.weights import Weights
+from weft.models.run.loader import decoder_from
+from weft.models.weights.placement import Placement
+from weft.models.weights.source import Source
 
 TEXT = "naïve café: 日本語 and a weft.\ndef f(x):\n    return x\n" * 3
 
@@ -210,10 +214,9 @@ def test_a_damaged_model_is_named(folder: Path) -> None:
     weights = dict(model.weights)
     bad = np.array(weights["norm.w"])
     bad[3] = np.nan
-    model = weft.models.run.loader._built(
-        folder, model.config, weights | {"norm.w": bad}, model.device, lambda: None,
-        model.tokens, weft.models.run.loader.Room(64),
-    )  # fmt: skip
+    source = Source(folder, model.config, model.tokens)
+    broken = Weights.of(weights | {"norm.w": bad})
+    model = decoder_from(source, broken, model.device, Placement(context=64))
     with pytest.raises(ModelError, match="norm"):
         evaluate(model, [1, 2, 3])
     with pytest.raises(FileFormatError):

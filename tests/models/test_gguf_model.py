@@ -23,10 +23,10 @@ from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import load
 from weft.models.arch.family_gguf import GGUF, architectures
 from weft.models.arch.inputs import with_tables
-from weft.models.arch.matrices import outlines, owner as owner_of
-from weft.models.run.compiled_runner import CompiledRunner, weight_avals
+from weft.models.arch.matrices import owner as owner_of
+from weft.models.run.compiled_runner import CompiledRunner
+from weft.models.run.placed import Placed
 from weft.models.run.runner import EagerRunner
-from weft.program.arena import Arena
 
 IDS = np.random.default_rng(0).integers(0, VOCAB, 40)
 # A llama that every block type fits: rows of 256
@@ -145,9 +145,8 @@ def scored(model: Any) -> np.ndarray:
     config = replace(model.config, kv_dtype=float16)
     weights = with_tables(config, model.weights, 64)
     if model.device is None:
-        return scores(EagerRunner(config, weights, 64, 1, 1), IDS)
-    avals, arena = weight_avals(weights), Arena(model.device)
-    return scores(CompiledRunner(config, weights, avals, 64, 1, 1, model.device, arena), IDS)
+        return scores(EagerRunner(config, Placed(weights, None), 64, 1, 1), IDS)
+    return scores(CompiledRunner(config, Placed(weights, model.device), 64, 1, 1), IDS)
 
 
 def test_a_compiled_model_writes_the_same(tmp_path: Path) -> None:
@@ -168,7 +167,7 @@ def test_a_device_has_the_only_copy_of_packed_weights(kind: Kind, tmp_path: Path
     )  # fmt: skip
     fresh, model = load(file, device="oracle"), load(file, device="cpu")
     owners = {name: weakref.ref(root(value)) for name, value in model.weights.items()}
-    said, size = model.precision, sum(v.nbytes for v in outlines(model.weights).values())
+    said, size = model.precision, sum(v.nbytes for v in model.weights.outlines.values())
     ids = model.generate(IDS[:9], max_new_tokens=4).ids
     kept = {name for name, owner in owners.items() if owner() is not None}
     parts = {n for n in model.weights if owner_of(model.config.forms, n) != n}
@@ -176,7 +175,7 @@ def test_a_device_has_the_only_copy_of_packed_weights(kind: Kind, tmp_path: Path
     assert kept & parts == in_place and {n.split(".")[0] for n in in_place} == {"embed", "head"}
     assert kept | parts == set(model.weights)
     assert model.precision == said
-    assert size == sum(v.nbytes for v in outlines(fresh.weights).values())
+    assert size == sum(v.nbytes for v in fresh.weights.outlines.values())
     assert list(model.weights) == list(fresh.weights)
     for name, value in model.weights.items():
         np.testing.assert_array_equal(value, fresh.weights[name])

@@ -21,8 +21,11 @@ from weft.models import random_folder
 from weft.models.arch import kv_cache
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.inputs import PAGE, position_bytes, states
-from weft.models.run.loader import Room, _built
+from weft.models.arch.weights import Weights
+from weft.models.run.loader import decoder_from
 from weft.models.run.model import Decoder
+from weft.models.weights.placement import Placement
+from weft.models.weights.source import Source
 from weft.models.weights.weight_dtypes import wanted_cache
 
 CACHES = ("f32", "f16", "bf16", "int8")
@@ -146,8 +149,8 @@ def test_what_float16_does_not_hold_is_no_answer(tmp_path: Path, sign: int) -> N
     weights["0.k.w"] = weights["0.k.w"] * np.float32(sign * 2e5)
 
     def built(cache: str) -> Decoder:
-        return _built(folder, exact.config, weights, None, lambda: None, exact.tokens,
-                      Room(32, 1, cache))  # fmt: skip
+        source = Source(folder, exact.config, exact.tokens)
+        return decoder_from(source, Weights.of(weights), None, Placement(context=32, cache=cache))
 
     assert np.isfinite(built("f32").logits(IDS[:9])).all()
     with pytest.raises(ModelError, match="overflowed"):

@@ -11,7 +11,8 @@ import weft
 from weft.compile.passes import compile_graph
 from weft.core.caps import PRESETS
 from weft.models.arch.encoder import encoder_graph
-from weft.models.run.compiled_runner import model_caps, weight_avals
+from weft.models.run.compiled_runner import model_caps
+from weft.models.run.placed import weight_avals
 from weft.program.program import Library
 
 

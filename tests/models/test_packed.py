@@ -14,14 +14,14 @@ from weft.conform.models import forced
 from weft.core.dtypes import DType, bfloat16, float16, float32, int8
 from weft.core.packed import Form, Packed, dequantized, packed_codes
 from weft.core.tolerance import Tolerance
-from weft.models.arch import matrices
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.inputs import with_tables
-from weft.models.run.compiled_runner import CompiledRunner, weight_avals
+from weft.models.arch.weights import Weight, Weights, held
+from weft.models.run.compiled_runner import CompiledRunner
+from weft.models.run.placed import Placed
 from weft.models.run.runner import EagerRunner
 from weft.models.weights.adapters import Adapter, added
 from weft.models.weights.decoder_names import decoder_layout
-from weft.program.arena import Arena
 
 IDS = list(range(5, 25))
 FORMS = {
@@ -68,13 +68,16 @@ def widened(weights: dict) -> dict:
     return {k: dequantized(*v) if isinstance(v, Packed) else v for k, v in weights.items()}
 
 
+def lazily(weights: dict) -> dict[str, Weight]:
+    return {role: held(value) for role, value in weights.items()}
+
+
 def runner(config: DecoderConfig, weights: dict, device):  # type: ignore[no-untyped-def]
-    arrays, forms = matrices.parted(weights)
-    config = replace(config, forms=forms)
-    arrays = with_tables(config, arrays, 32)
-    if device is None:
-        return EagerRunner(config, arrays, 32, 1, 1)
-    return CompiledRunner(config, arrays, weight_avals(arrays), 32, 1, 1, device, Arena(device))
+    arrays = Weights.of(weights)
+    config = replace(config, forms=arrays.forms)
+    placed = Placed(with_tables(config, arrays, 32), device)
+    kind = EagerRunner if device is None else CompiledRunner
+    return kind(config, placed, 32, 1, 1)
 
 
 @pytest.mark.parametrize("name", few(FORMS, "q8_0", "q4_k", "int4, zeros"))
@@ -101,14 +104,15 @@ def test_an_adapter_stands_beside_packed_weights() -> None:
         "0.q.lora_b": rng.standard_normal((64, 4)).astype(np.float32) / 8,
     }
     adapter = Adapter(4, 8.0, 0.0, "", low)
-    beside, held = added(config, weights, adapter)
-    assert beside.adapter_scale == 2.0 and isinstance(held["0.q.w"], Packed)
-    got = runner(beside, dict(held), get("cpu")).prefill(0, IDS)
+    beside, found = added(config, lazily(weights), adapter)
+    both = {role: weight.value() for role, weight in found.items()}
+    assert beside.adapter_scale == 2.0 and isinstance(both["0.q.w"], Packed)
+    got = runner(beside, both, get("cpu")).prefill(0, IDS)
     np.testing.assert_array_equal(
         got, runner(beside, {**widened(weights), **low}, get("cpu")).prefill(0, IDS)
     )
-    merged, floats = added(config, widened(weights), adapter)
-    want = runner(merged, dict(floats), None).prefill(0, IDS)
+    merged, floats = added(config, lazily(widened(weights)), adapter)
+    want = runner(merged, {role: w.value() for role, w in floats.items()}, None).prefill(0, IDS)
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
     assert np.abs(got - runner(config, weights, get("cpu")).prefill(0, IDS)).max() > 0.01
 

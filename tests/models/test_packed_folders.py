@@ -20,7 +20,7 @@ from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import load
 from weft.models.arch.families import DECODERS
 from weft.models.weights.decoder_names import decoder_layout
-from weft.models.weights.widening import PackedWeights, rows_of
+from weft.models.weights.widening import packed_weights, rows_of
 
 UNPACKED = {"gptq act-order", "pack order"}  # columns in another order
 STRADDLE = {"nf4", "nf4 nested"}  # where K is not whole blocks
@@ -34,7 +34,7 @@ def test_weights_are_those_of_the_layout(kind: str, tmp_path: Path) -> None:
     raw = Fields(config, "config.json")
     found = PackedCheckpoint(open_checkpoint(folder), method_of(raw, folder))
     layout = decoder_layout(DECODERS["llama"](raw))
-    kept = PackedWeights(layout, found, None)
+    kept = {r: w.value() for r, w in packed_weights(layout, found, None).items()}
     assert sorted(kept) == sorted(plain)
     for role, wanted in plain.items():
         value = kept[role]

@@ -23,6 +23,7 @@ from weft.importers.packed.gguf import packed_of
 from weft.importers.packed.gguf_out import blocks_of
 from weft.importers.safetensors import open_checkpoint
 from weft.models import load
+from weft.models.arch.weights import held
 from weft.models.weights.random_weights import random_folder
 from weft.quantize import job, search as search_, super_blocks
 from weft.quantize.calibrate import Calibration
@@ -361,7 +362,7 @@ def test_what_no_scheme_packs_on_the_way_in(
     assert {role for role, _ in model.config.forms} == packed
     config, _ = folder_weights(box_folder())
     with pytest.raises(ModelError, match="no matrix"):
-        quantised(tmp_path, config, {"0.q.w": np.ones((4, 7), np.float32)}, "int8")
+        quantised(tmp_path, config, {"0.q.w": held(np.ones((4, 7), np.float32))}, "int8")
 
 
 EVEN = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}

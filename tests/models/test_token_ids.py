@@ -10,7 +10,7 @@ import pytest
 
 from weft.core import notices
 from weft.importers.hf_config import Fields
-from weft.models.run.loader import read_token_ids
+from weft.models.text.token_ids import read_token_ids
 
 NAMED = {"eos_token": "</s>", "added_tokens_decoder": {"7": {"content": "</s>"}}}
 TOKENS = {"added_tokens": [{"id": 9, "content": "</s>"}, {"id": 8, "content": "<s>"}]}

@@ -23,10 +23,13 @@ from weft.core.packed import Form, Packed
 from weft.core.tolerance import Tolerance
 from weft.importers.hf_config import Fields
 from weft.models.arch.families import DECODERS
-from weft.models.arch.matrices import parted
-from weft.models.run.loader import Room, decoder_from
+from weft.models.arch.weights import Weights
+from weft.models.run.loader import decoder_from
 from weft.models.run.model import Decoder
+from weft.models.text.token_ids import read_token_ids
 from weft.models.weights.decoder_names import decoder_layout
+from weft.models.weights.placement import Placement
+from weft.models.weights.source import Source
 from weft.program.device import Device
 
 VOCAB, CONTEXT = 300, 40
@@ -110,10 +113,11 @@ def packed_pair(
             weights[role] = np.ones(spec.shape, np.float32)
     folder.mkdir()
     byte_tokenizer(folder)
-    arrays, forms = parted(weights)
-    made = replace(made, forms=forms, act_dtype=inputs)
+    arrays = Weights.of(weights)
+    made = replace(made, forms=arrays.forms, act_dtype=inputs)
+    source = Source(folder, made, read_token_ids(folder, fields))
     played, oracle = (
-        decoder_from(folder, fields, made, arrays, each, Room(CONTEXT))
+        decoder_from(source, arrays, each, Placement(context=CONTEXT))
         for each in (device or registry.get("cpu"), None)
     )
     return played, oracle

@@ -19,11 +19,11 @@ from weft.bench.timing import peak_rss_mib, rates
 from weft.core.dtypes import bfloat16
 from weft.core.errors import UsageError
 from weft.models.arch import inputs
-from weft.models.arch.matrices import outlines, whole
+from weft.models.arch.matrices import whole
 from weft.models.run.compiled_runner import CompiledRunner
-from weft.models.run.loader import ORACLE
 from weft.models.run.model import KINDS, Decoder
 from weft.models.weights.decoder_names import decoder_layout
+from weft.models.weights.placement import ORACLE
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def work(model: Decoder) -> tuple[float, float, float]:
     per position). The embedding counts only where it is also the head."""
     c = model.config
     head = "embed" if c.tied else "head"
-    held = {r: (w.shape, w.nbytes) for r, w in whole(c.forms, outlines(model.weights)).items()}
+    held = {r: (w.shape, w.nbytes) for r, w in whole(c.forms, model.weights.outlines).items()}
     picked = {r for r, spec in decoder_layout(c).weights.items() if spec.kind in ("embed", "table")}
     matrices = {r: x for r, x in held.items() if len(x[0]) == 2 and r not in picked}
     body = sum(math.prod(shape) for r, (shape, _) in matrices.items() if r != "head")

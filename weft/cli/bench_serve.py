@@ -122,8 +122,8 @@ def _named(given: Sequence[str], option: str) -> dict[str, str]:
 
 def _vocab(path: str) -> int:
     import weft
-    from weft.models.run.loader import ORACLE
     from weft.models.run.model import Decoder
+    from weft.models.weights.placement import ORACLE
 
     model = weft.load(path, device=ORACLE)  # only maps the file
     if not isinstance(model, Decoder):

@@ -101,14 +101,13 @@ def _run_data(name: str, model: Model, found: Evaluation) -> dict[str, Any]:
     """A run as --json prints it; what is not finite is null, as JSON knows no infinity."""
     from weft.models.arch.config import DecoderConfig
     from weft.models.arch.inputs import position_bytes
-    from weft.models.arch.matrices import outlines
 
     figures = found.data()
     for key, value in figures.items():
         if isinstance(value, float) and not math.isfinite(value):
             figures[key] = None
     where = model.device.info.id if model.device else "oracle"
-    size = sum(w.nbytes for w in outlines(model.weights).values())
+    size = sum(w.nbytes for w in model.weights.outlines.values())
     assert isinstance(model.config, DecoderConfig)
     return {
         "name": name, "precision": model.precision, "device": where, "weight_bytes": size,

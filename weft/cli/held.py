@@ -77,8 +77,9 @@ def _revisions(refs: Path) -> dict[str, str]:
 
 def _models(repo: str, folder: Path) -> Iterator[tuple[str, list[str], str]]:
     """Yields (part, files, kind) for each model in a snapshot."""
+    from weft.importers.gguf import open_gguf
     from weft.models.run.loader import check_supported
-    from weft.models.weights import gguf
+    from weft.models.weights.gguf_config import read_config
 
     names = held(folder)
     with suppress(WeftError):
@@ -87,5 +88,7 @@ def _models(repo: str, folder: Path) -> Iterator[tuple[str, list[str], str]]:
         yield "", files, check_supported(folder) if CONFIG in files else "adapter"
     for first, parts in gguf_models(names).items():
         with suppress(WeftError):
-            arch = gguf.read(folder / first).gguf.metadata["general.architecture"]
+            file = open_gguf(folder / first)
+            read_config(file)
+            arch = file.metadata["general.architecture"]
             yield first, whole(repo, parts), f"{arch}, GGUF"

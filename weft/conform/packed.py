@@ -20,13 +20,13 @@ from weft.graph.ir import Graph, Node
 from weft.importers.packed import gguf
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.inputs import columns, with_tables
-from weft.models.arch.matrices import parted
-from weft.models.run.compiled_runner import CompiledRunner, weight_avals
+from weft.models.arch.weights import Weights
+from weft.models.run.compiled_runner import CompiledRunner
+from weft.models.run.placed import Placed
 from weft.models.run.runner import EagerRunner, Runner
 from weft.models.weights.decoder_names import decoder_layout
 from weft.ops.packed import dequantize
 from weft.ops.quantize import BLOCK, quantize, rescale
-from weft.program.arena import Arena
 from weft.program.device import Device
 from weft.program.session import Session
 
@@ -159,10 +159,9 @@ def model(device: Device, config: DecoderConfig, context: int) -> tuple[Runner, 
             weights[role] = random_weight(_MIXED[part], n, k, rng, size=0.2)
         else:
             weights[role] = np.ones(spec.shape, np.float32)
-    arrays, forms = parted(weights)
+    arrays = Weights.of(weights)
     need(device, (dt.as_dtype(v.dtype) for v in arrays.values()))
-    config, arrays = replace(config, forms=forms), with_tables(config, arrays, context)
-    avals = weight_avals(arrays)
-    pages = columns(context)
-    compiled = CompiledRunner(config, arrays, avals, context, 1, pages, device, Arena(device))
-    return compiled, EagerRunner(config, arrays, context, 1, pages)
+    config, arrays = replace(config, forms=arrays.forms), with_tables(config, arrays, context)
+    own = context, 1, columns(context)
+    compiled = CompiledRunner(config, Placed(arrays, device), *own)
+    return compiled, EagerRunner(config, Placed(arrays, None), *own)

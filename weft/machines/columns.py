@@ -9,8 +9,7 @@ Rank 0 computes the embedding and joins the logits.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
@@ -20,7 +19,8 @@ from weft.machines.link import STREAM, Lead, Leading, Step, received, whole
 from weft.models.arch.config import DecoderConfig, Run
 from weft.models.arch.shares import vocab_of
 from weft.models.run.compiled_runner import CompiledRunner, model_caps
-from weft.models.run.runner import PREFILL, MakeRunner
+from weft.models.run.model import Decoder
+from weft.models.run.runner import PREFILL
 from weft.program.session import Session
 from weft.ranks import Ranks
 from weft.transform.gaps import Gap, Segment, cut_at
@@ -41,10 +41,12 @@ def entry(c: DecoderConfig) -> DecoderConfig:
 
 
 class Columns(CompiledRunner):
-    """One rank's part of every step. `given` are the arguments of CompiledRunner."""
+    """One rank's part of every step."""
 
-    def __init__(self, ranks: Ranks, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(
+        self, ranks: Ranks, config: DecoderConfig, model: Decoder, slots: int, pages: int
+    ) -> None:
+        super().__init__(config, model.placed, model.context, slots, pages)
         self._ranks = ranks
         self._played: dict[str, Played] = {}
 
@@ -109,15 +111,9 @@ def _before_widening(x: Node) -> Node:
     return inner.inputs[0] if inner.op == "cast" and inner.inputs[0].dtype.is_float else x
 
 
-def own_runner(ranks: Ranks, make: MakeRunner, c: DecoderConfig, slots: int, pages: int) -> Columns:
+def own_runner(ranks: Ranks, model: Decoder, slots: int, pages: int) -> Columns:
     """Returns this rank's part of a runner."""
-    return _made(ranks, make, middle(c), slots, pages)
-
-
-def _made(ranks: Ranks, make: MakeRunner, c: DecoderConfig, slots: int, pages: int) -> Columns:
-    made = make(slots, pages, c, partial(Columns, ranks))
-    assert isinstance(made, Columns)
-    return made
+    return Columns(ranks, middle(model.config), model, slots, pages)
 
 
 def follow_step(ranks: Ranks, runner: Columns, step: Step) -> None:
@@ -130,11 +126,10 @@ def follow_step(ranks: Ranks, runner: Columns, step: Step) -> None:
 class Divided(Leading):
     """Rank 0's Runner. Its own parts are the embedding and its columns of the rest."""
 
-    def __init__(self, lead: Lead, model: int, make: MakeRunner, *given: Any) -> None:
-        super().__init__(lead, model, *given)
-        where = self.slots, self.pages
-        self._first = _made(lead.ranks, make, entry(self.config), *where)
-        self._own = own_runner(lead.ranks, make, self.config, *where)
+    def __init__(self, lead: Lead, number: int, model: Decoder, slots: int, pages: int) -> None:
+        super().__init__(lead, number, model, slots, pages)
+        self._first = Columns(lead.ranks, entry(model.config), model, slots, pages)
+        self._own = own_runner(lead.ranks, model, slots, pages)
 
     def room(self, kind: str) -> int:
         return self._own.room(kind)

@@ -14,12 +14,12 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from weft.core.errors import RankError, UsageError
 from weft.core.notices import tell
+from weft.models.run.model import Decoder
 from weft.models.run.runner import DECODE, PREFILL, ROWS, SCORE, Runner
 from weft.ranks import Ranks
 from weft.ranks.base import LOST
@@ -157,11 +157,11 @@ def received(ranks: Ranks, source: int, n: int, width: int) -> np.ndarray:
 
 class Leading(Runner):
     """Rank 0's Runner, whose steps are shared with the following ranks. They know the model by the
-    number `model`. `given` are the arguments of Runner."""
+    number `number`."""
 
-    def __init__(self, lead: Lead, model: int, *given: Any) -> None:
-        super().__init__(*given)
-        self._lead, self._numbers = lead, (model, lead.enlist(self))
+    def __init__(self, lead: Lead, number: int, model: Decoder, slots: int, pages: int) -> None:
+        super().__init__(model.config, model.context, slots, pages)
+        self._lead, self._numbers = lead, (number, lead.enlist(self))
 
     def _read(self, name: str, pages: Sequence[int]) -> np.ndarray:
         raise UsageError("pages that lie on several machines are not read")

@@ -29,10 +29,10 @@ from weft.models.arch.shares import check_columns
 from weft.models.arch.stages import check_parts, check_split, runs_of
 from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.entry import check_batch, located, naming
-from weft.models.run.loader import ORACLE, Room, load_uncompiled
+from weft.models.run.loader import load_uncompiled
 from weft.models.run.model import Decoder
-from weft.models.run.runner import MakeRunner, Runner
-from weft.models.weights.weight_dtypes import Numbers
+from weft.models.run.runner import Runner
+from weft.models.weights.placement import ORACLE, Placement
 from weft.program.bundle import is_bundle
 from weft.program.device import Device
 from weft.ranks import Ranks, meeting
@@ -103,9 +103,9 @@ def _load(
         check_split(c, chosen, ranks.size)
         return _run(c, 0, ranks.size, chosen)
 
-    room, numbers = Room(context, max_batch, cache), Numbers(dtype, act_dtype, quant)
+    asked = Placement(target, None, dtype, act_dtype, quant, cache, context, max_batch, part)
     with naming(folder):
-        model = load_uncompiled(folder, target, None, numbers, room, part)
+        model = load_uncompiled(folder, asked)
         files = files_digest(folder)
     assert isinstance(model, Decoder) and model.device is not None
     said = meeting.facts(model.device) | {
@@ -120,14 +120,11 @@ def _load(
     if trouble:
         raise UsageError(trouble)
 
-    def wrap(make: MakeRunner) -> MakeRunner:
-        def made(slots: int, pages: int) -> Runner:
-            kind: Any = Divided if way.columns else Piped
-            return kind(lead, number, make, model.config, model.context, slots, pages)
+    def made(slots: int, pages: int) -> Runner:
+        kind = Divided if way.columns else Piped
+        return kind(lead, number, model, slots, pages)
 
-        return made
-
-    model.divide(wrap, partial(_fitting, lead, number, model))
+    model.divide(made, partial(_fitting, lead, number, model))
     return model
 
 
@@ -220,8 +217,8 @@ def _met(ranks: Ranks, path: Callable[[], str], device: Any) -> Decoder | None:
 
 def _part(ranks: Ranks, said: dict[str, Any], path: Path, device: Any) -> Decoder:
     folder = located(path)
-    room = Room(said["context"], said["max_batch"], said["cache"])
-    numbers, split = Numbers(said["dtype"], said["act_dtype"]), said["split"]
+    names, split = ("dtype", "act_dtype", "cache", "context", "max_batch"), said["split"]
+    asked: dict[str, Any] = {name: said[name] for name in names}
 
     with naming(folder):
         target = registry.get(device)
@@ -229,13 +226,11 @@ def _part(ranks: Ranks, said: dict[str, Any], path: Path, device: Any) -> Decode
             raise UsageError(trouble)
         if files_digest(folder) != said["files"]:
             raise UsageError(f"other files in {folder}: copy them from rank 0's machine")
-        model = load_uncompiled(
-            folder, target, None, numbers, room, lambda c: _run(c, ranks.rank, ranks.size, split)
-        )  # fmt: skip
+        part = partial(_run, rank=ranks.rank, ranks=ranks.size, split=split)
+        model = load_uncompiled(folder, Placement(target, part=part, **asked))
     assert isinstance(model, Decoder)
     if split is None:
-        own = partial(own_runner, ranks)
-        model.divide(lambda make: partial(own, make, model.config), lambda slots: 0)
+        model.divide(partial(own_runner, ranks, model), lambda slots: 0)
     return model
 
 

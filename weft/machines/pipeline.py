@@ -7,25 +7,26 @@ output layer. The next step begins when the logits are complete.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from weft.machines.link import STREAM, Lead, Leading, Step, received, whole
 from weft.models.arch.stages import entry, output
 from weft.models.run.compiled_runner import CompiledRunner
-from weft.models.run.runner import PREFILL, MakeRunner
+from weft.models.run.model import Decoder
+from weft.models.run.runner import PREFILL
 from weft.ranks import Ranks
 
 
 class Piped(Leading):
     """Rank 0's Runner. Its own parts are the first layers and the output layer."""
 
-    def __init__(self, lead: Lead, model: int, make: MakeRunner, *given: Any) -> None:
-        super().__init__(lead, model, *given)
-        first, last = (make(self.slots, self.pages, part(self.config)) for part in (entry, output))
-        assert isinstance(first, CompiledRunner) and isinstance(last, CompiledRunner)
-        self._first, self._last = first, last
+    def __init__(self, lead: Lead, number: int, model: Decoder, slots: int, pages: int) -> None:
+        super().__init__(lead, number, model, slots, pages)
+        self._first, self._last = (
+            CompiledRunner(part(model.config), model.placed, model.context, slots, pages)
+            for part in (entry, output)
+        )
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:

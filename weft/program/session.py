@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,10 @@ class Session:
 
     `weights` maps names to NumPy arrays (copied once, or used in place where the device allows) or
     to Buffers of another Session. `session.weights` gives those; it lists a weight cut for the
-    device under the names of its buffers. `state` takes the same; otherwise state starts as zeros.
+    device under the names of its buffers. `placed` are such buffers of other Sessions, which take
+    precedence. `take` returns a weight for the last time, so that its owner can free it. `state`
+    takes the same as `weights`; otherwise state starts as zeros.
+
     Raises UsageError for a missing weight, ShapeError or DTypeError for one that does not fit, and
     LimitError or OutOfMemoryError for sizes that the device cannot hold.
     """
@@ -43,6 +47,8 @@ class Session:
         state: Mapping[str, Value] | None = None,
         arena: Arena | None = None,
         reuse_outputs: bool = False,
+        placed: Mapping[str, Buffer] | None = None,
+        take: Callable[[str], Value] | None = None,
     ):
         self.program, self.device = program, device
         self.reuse_outputs = reuse_outputs
@@ -56,6 +62,11 @@ class Session:
         check_fits(program, device)
         self._index = {b.name: i for i, b in enumerate(program.buffers)}
         self._pool: dict[int, Pool] = {}  # one pool per output
+        self._placed = placed or {}
+        names = (b.name for b in program.buffers if b.role == "weight")
+        made = (name for name in names if name not in self._placed)
+        self._uses = Counter(source for name in made for source in program.sources(name))
+        self._take = take
         with ordering(device) as self._threads:
             given = weights or {}, state or {}
             self._buffers = [self._make(i, spec, *given) for i, spec in enumerate(program.buffers)]
@@ -133,8 +144,10 @@ class Session:
 
     def _weight(self, spec: BufferSpec, weights: Mapping[str, Value]) -> Buffer:
         """Returns the buffer with a weight, or with the result of its recipe."""
+        if spec.name in self._placed:
+            return self._place(spec, self._placed[spec.name])
         if spec.name in weights:
-            return self._place(spec, weights[spec.name])
+            return self._place(spec, self._read(spec.name, weights))
         formula = self.program.formulas.get(spec.name)
         if formula is not None:
             return self._place(spec, formula.value(self._sources(formula, weights)), wrap=False)
@@ -142,19 +155,26 @@ class Session:
         if recipe is None or recipe.whole not in weights:
             name = recipe.whole if recipe else spec.name
             raise UsageError(f"{self.program.name}: weight {name!r} was not given")
-        value = weights[recipe.whole]
+        value = self._read(recipe.whole, weights)
         if isinstance(value, DeviceArray):  # a state that another Program wrote
             value = value.view() if value.device.is_host else value.numpy()
         if recipe.lanes > 1:
             return interleaved(recipe, spec, value, self.device, self._threads)
         return self._place(spec, recipe.rows_of(value, spec.shape[1:], spec.shape[0]))
 
+    def _read(self, name: str, weights: Mapping[str, Value]) -> Value:
+        """Returns a given weight, taken when a buffer is made of it for the last time."""
+        self._uses[name] -= 1
+        if self._take is not None and not self._uses[name]:
+            return self._take(name)
+        return weights[name]
+
     def _sources(self, formula: Formula, weights: Mapping[str, Value]) -> dict[str, Any]:
         """Returns the host values of a formula's weights."""
         for name in formula.names:
             if name not in weights:
                 raise UsageError(f"{self.program.name}: weight {name!r} was not given")
-        given = {name: weights[name] for name in formula.names}
+        given = {name: self._read(name, weights) for name in formula.names}
         return {k: v.view() if isinstance(v, DeviceArray) else v for k, v in given.items()}
 
     def _place(self, spec: BufferSpec, value: Value, wrap: bool = True) -> Buffer:

@@ -17,7 +17,7 @@ from weft import ops
 from weft.core.dtypes import float32
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.decoder import embed_forward, layer_forward
-from weft.models.arch.inputs import with_tables
+from weft.models.arch.inputs import tables
 from weft.models.arch.layers import Training, Value
 from weft.tensor.compiled import compile as compile_
 from weft.tensor.core import Tensor, tensor
@@ -38,7 +38,7 @@ class Calibration:
     ) -> None:
         self.config = replace(config, act_dtype=float32, kv_dtype=float32)
         self.device, self.length = device, ids.shape[1]
-        self.tables = with_tables(config, {}, self.length)
+        self.tables = tables(config, self.length)
         count = max(1, ROWS // self.length)
         self.first: dict[Any, int] = {}  # key of equal layers -> the first of them
         self.programs: dict[Any, Any] = {}

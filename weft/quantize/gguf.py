@@ -29,7 +29,7 @@ from weft.models.arch.rope import inverse_frequencies
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.gguf import tensor_name
 from weft.models.weights.gguf_config import read_config
-from weft.models.weights.gguf_source import ROPE_DIVISORS, ROPE_FACTORS
+from weft.models.weights.gguf_metadata import ROPE_DIVISORS, ROPE_FACTORS
 
 _PLAIN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _OTHERWISE = ("family", "transposed", "windows", "layer_rope", "ropes", "mixers", "feed_forwards")

@@ -24,6 +24,7 @@ from weft.importers.gguf_write import write_gguf
 from weft.importers.hf_config import Fields, read_config
 from weft.importers.safetensors import INDEX, SafetensorsFile, open_checkpoint, save_file
 from weft.models.arch.config import Kind
+from weft.models.arch.weights import Weights
 from weft.models.text.token_ids import read_token_ids
 from weft.models.weights.content import model_digests
 from weft.models.weights.decoder_names import decoder_layout
@@ -139,7 +140,7 @@ class _Job:
         self.before = checkpoint.nbytes
         layout = decoder_layout(self.config)
         self.layout = layout.weights
-        self.weights: Mapping[str, np.ndarray] = bind_weights(layout, checkpoint)
+        self.weights = Weights(bind_weights(layout, checkpoint))
         # Readers of a folder convert scales to the model's dtype.
         wide = not self.gguf and main_dtype(self.weights) is bfloat16
         schemes: dict[Kind, str] = {

@@ -20,7 +20,7 @@ from weft.core.packed import Form, Packed
 from weft.host.mapped import mapped_files
 from weft.host.progress import progress
 from weft.models.arch.config import DecoderConfig
-from weft.models.arch.matrices import parted
+from weft.models.arch.weights import Weight, Weights
 from weft.models.weights.content import Identity, model_digests
 from weft.models.weights.kept_tensors import Tensors
 from weft.models.weights.weight_dtypes import Config
@@ -31,12 +31,10 @@ VERSION = 2  # version of the search's results; increase it to discard cached on
 KEPT = Tensors("quantised", 32 << 30)
 OUTER = "int8"  # scheme of embeddings and the output matrix
 
-Weights = Mapping[str, np.ndarray | Packed]
-
 
 def quantised(
-    folder: Path, config: Config, weights: Weights, scheme: str
-) -> tuple[Config, Weights]:
+    folder: Path, config: Config, weights: Mapping[str, Weight], scheme: str
+) -> tuple[Config, Mapping[str, Weight]]:
     """Returns the model with linear layers in `scheme`, embeddings and the output matrix in int8,
     and its config, in which matrices are [N, K]. Raises UsageError for an unknown scheme or packed
     weights, ModelError for weights that are not finite."""
@@ -44,7 +42,8 @@ def quantised(
     packing = Packing(config, {"matrix": scheme, "experts": scheme, "embed": OUTER, "head": OUTER})
     plain: dict[str, np.ndarray] = {}
     forms: dict[str, Form] = {}
-    for role, value in weights.items():
+    for role, weight in weights.items():
+        value = weight.value()
         if isinstance(value, Packed):
             raise UsageError(f"{folder}: the weights are quantised already; load it without quant")
         plain[role] = value
@@ -59,10 +58,10 @@ def quantised(
         with progress(f"quantising {folder.name} to {scheme}"):
             found = {role: packing.packed(role, plain[role]) for role in forms}
         if key is not None and _key(folder, scheme) == key and _as_mapped(plain.values()):
-            KEPT.save(key, parted(found)[0], {"source": str(folder.resolve()), "scheme": scheme})
+            KEPT.save(key, Weights.of(found), {"source": str(folder.resolve()), "scheme": scheme})
             found = _read(key, forms, flat) or found  # mapped, to free the memory
     turned: dict[str, Any] = {"transposed": False} if isinstance(config, DecoderConfig) else {}
-    return replace(config, **turned), {r: found.get(r, v) for r, v in flat.items()}
+    return replace(config, **turned), {r: weights[r].of(found.get(r, v)) for r, v in flat.items()}
 
 
 def _as_mapped(weights: Iterable[np.ndarray]) -> bool:

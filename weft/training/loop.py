@@ -19,6 +19,7 @@ from weft.host.clock import compiling
 from weft.host.files import owned, remove_folder, replacing_folder
 from weft.importers.hf_config import Fields
 from weft.models.arch.config import DecoderConfig
+from weft.models.arch.weights import Weights
 from weft.program.device import Device
 from weft.ranks import Ranks
 from weft.training import checkpoints as ck
@@ -304,11 +305,14 @@ class _Run:
     def sample(self) -> str:
         """Returns text sampled from the current model."""
         from weft.models.run.loader import decoder_from
+        from weft.models.text.token_ids import read_token_ids
+        from weft.models.weights.source import Source
 
         o = self.settings.output
         config, weights = self.trained.whole()  # current config and weights
-        raw = Fields(self.raw, "config")
-        decoder = decoder_from(self.data.folder, raw, config, weights, self.device)
+        folder = self.data.folder
+        source = Source(folder, config, read_token_ids(folder, Fields(self.raw, "config")))
+        decoder = decoder_from(source, Weights.of(weights), self.device)
         ids = prompt_ids(self.settings, decoder.need_tokenizer("samples need one"))
         out = decoder.generate(
             ids, max_new_tokens=o.sample_tokens, temperature=0.8, top_k=40, seed=0

@@ -30,11 +30,11 @@ def merge_folders(
     fields = read_config(base)
     config = config_of(fields, base)
     layout, packed = decoder_layout(config), is_packed(base, fields)
-    first = read_weights(base, fields, layout)["norm.w" if packed else "embed"]
+    first = read_weights(base, fields, layout)["norm.w" if packed else "embed"].value()
     assert isinstance(first, np.ndarray)
     target = dtype or as_dtype(first.dtype)
     weights = read_weights(base, fields, layout, target)
-    wide = {role: value for role, value in weights.items() if isinstance(value, np.ndarray)}
+    wide = {r: value for r, w in weights.items() if isinstance(value := w.value(), np.ndarray)}
     whole = adapters.merged(config, wide, adapters.read(adapter, config))
     raw = {key: value for key, value in fields.data.items() if key not in PACKED_KEYS}
     with replacing_folder(output) as folder:

@@ -21,7 +21,7 @@ from weft.models.arch.decoder import train_forward
 from weft.models.arch.families import DECODERS
 from weft.models.arch.inputs import tables
 from weft.models.arch.layers import Training
-from weft.models.arch.matrices import parted
+from weft.models.arch.weights import Weights
 from weft.models.weights.adapters import is_adapter
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.names import bind_weights
@@ -73,9 +73,9 @@ class TrainableDecoder:
                 "the others and hide a conversation; leave it out"
             )
         dtype = as_dtype(compute)
-        arrays, forms = parted(weights)
+        arrays = Weights.of(weights)
         self._layout = decoder_layout(config).weights
-        self.config = replace(config, act_dtype=dtype, kv_dtype=dtype, forms=forms)
+        self.config = replace(config, act_dtype=dtype, kv_dtype=dtype, forms=arrays.forms)
         self.tensors: dict[str, Tensor] = {}
         for role, value in arrays.items():
             if trainable is None or trainable(role):
@@ -196,7 +196,7 @@ def folder_weights(folder: Path) -> tuple[DecoderConfig, dict[str, np.ndarray]]:
         raise ModelError(f"{folder} is not a folder; expected a Hugging Face model folder")
     config = config_of(read_config(folder), folder)
     bound = bind_weights(decoder_layout(config), open_checkpoint(folder))
-    return config, {role: np.asarray(v, np.float32) for role, v in bound.items()}
+    return config, {role: np.asarray(w.value(), np.float32) for role, w in bound.items()}
 
 
 def base_weights(folder: Path) -> Mapping[str, np.ndarray | Packed]:
@@ -206,7 +206,8 @@ def base_weights(folder: Path) -> Mapping[str, np.ndarray | Packed]:
     raw = read_config(folder)
     if not is_packed(folder, raw):
         return folder_weights(folder)[1]
-    return dict(read_weights(folder, raw, decoder_layout(config_of(raw, folder))))
+    weights = read_weights(folder, raw, decoder_layout(config_of(raw, folder)))
+    return {role: weight.value() for role, weight in weights.items()}
 
 
 def check_context(config: DecoderConfig, context: int) -> None:

@@ -16,7 +16,7 @@ from weft.core.packed import Packed
 from weft.hub.names import named
 from weft.importers.hf_config import read_object
 from weft.models.arch.config import DecoderConfig
-from weft.models.arch.matrices import parted
+from weft.models.arch.weights import Weights
 from weft.models.weights import adapters
 from weft.models.weights.adapter_base import fingerprint
 from weft.models.weights.writing import write_model
@@ -44,7 +44,7 @@ class Trained:
         weights: dict[str, np.ndarray | Packed]
         if s.model.base:
             weights = dict(base_weights(Path(s.model.base)))
-            _check_finite(parted(weights)[0], s.model.base)
+            _check_finite(Weights.of(weights), s.model.base)
         else:
             weights = {**fresh_weights(config, s.train.seed)}
         trainable = None

@@ -19,7 +19,6 @@ import gzip
 import hashlib
 import json
 import re
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,6 +35,7 @@ from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.embedder import Encoder
 from weft.models.run.encoder_runner import encoder_program
 from weft.models.run.model import KINDS, Decoder
+from weft.models.run.placed import weight_avals
 from weft.program.formula import Formula
 from weft.program.program import Copy, Dispatch, Fill, Program
 from weft.web import programs, selftest, targets
@@ -122,18 +122,18 @@ def export_encoder(model: Model, folder: Path) -> dict[str, Any]:
     vector does not depend on others; the manifest."""
     if not isinstance(model, Encoder):
         raise UsageError(f"{model.folder}: a page runs decoders and encoders")
-    c, how, weights = model.config, model.pooling, model.weights
+    c, how, avals = model.config, model.pooling, weight_avals(model.weights)
     if model.prompt() or how.dim is not None:
         what = "a default prompt" if model.prompt() else "vectors that are cut"
         raise UsageError(f"{model.folder}: a page cannot run encoders with {what}")
     made = {
-        caps.name: {str(n): encoder_program(c, weights, (1, n), caps) for n in model.widths}
+        caps.name: {str(n): encoder_program(c, avals, (1, n), caps) for n in model.widths}
         for caps in TARGETS
     }
     about = {"family": c.family, "vocab": c.vocab, "hidden": c.hidden, "pad": c.pad_id}
     about |= {"widths": model.widths, "modes": how.modes, "normalize": how.normalize}
     head = {"kind": "encoder", "model": about}
-    return _manifest(model, folder, head, _body(folder, made, weights))
+    return _manifest(model, folder, head, _body(folder, made, model.weights))
 
 
 def _chat(model: Decoder, folder: Path, files: dict[str, Any]) -> bool | str | None:
@@ -177,7 +177,7 @@ def _body(
     """Writes Programs by target and name, the `weights` that they read, and the states that do not
     begin as zeros. A weight given by a formula is written as its result: a player computes none.
     Returns the manifest's entries. Raises CompileError as _derived."""
-    weights = ChainMap(_derived(made, weights), dict(weights))
+    weights = {**weights, **_derived(made, weights)}
     shards = Shards(folder)
     for name in sorted(_weights(made, "weight") | _weights(made, "state") & weights.keys()):
         shards.add(name, weights[name])

@@ -287,12 +287,14 @@ Kind = Literal[
 class WeightSpec:
     """A weight that the model reads: its name in the checkpoint, its required shape and its kind. A
     name with {} means one tensor per index of the first axis. If `turned`, the checkpoint holds the
-    last two axes swapped."""
+    last two axes swapped. `divides` are the lengths of the blocks of columns (queries, keys and
+    values joined are three) that machines can divide among them; (): each has the whole."""
 
     name: str
     shape: tuple[int, ...]
     kind: Kind
     turned: bool = False
+    divides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy as np
 from weft.core.dtypes import DType, float32, int8
 from weft.core.order import KEYS
 from weft.models.arch.config import DecoderConfig
-from weft.models.arch.matrices import joined
 from weft.models.arch.rope import query_growth, rope_tables
+from weft.models.arch.weights import Weights
 
 CHUNK = 512  # most rows per step
 PAGE = KEYS  # positions per page (see `weft.ops.attention`)
@@ -33,14 +33,10 @@ NO_ADAPTERS = Stacked()
 
 
 def with_tables(
-    c: DecoderConfig,
-    weights: Mapping[str, np.ndarray],
-    context: int,
-    stacked: Stacked = NO_ADAPTERS,
-) -> Mapping[str, np.ndarray]:
-    """Returns the weights plus the tables by position (float32 [context, ...]) and the adapters, as
-    one mapping."""
-    return joined(tables(c, context), stacked.arrays, weights)
+    c: DecoderConfig, weights: Weights, context: int, stacked: Stacked = NO_ADAPTERS
+) -> Weights:
+    """Returns the weights, the adapters, and the tables by position (float32 [context, ...])."""
+    return weights.beside({**stacked.arrays, **tables(c, context)})
 
 
 def tables(c: DecoderConfig, context: int) -> dict[str, np.ndarray]:

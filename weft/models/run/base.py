@@ -14,6 +14,7 @@ from weft.core.errors import CallError, ModelError, UsageError
 from weft.host.mapped import mapped_files
 from weft.models.arch import matrices
 from weft.models.arch.config import DecoderConfig, EncoderConfig
+from weft.models.arch.weights import Weights
 from weft.models.weights.weight_dtypes import main_dtype
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Model:
         self,
         folder: Path,  # or a file
         config: DecoderConfig | EncoderConfig,
-        weights: Mapping[str, np.ndarray],
+        weights: Weights,
         device: Device | None,
         make_tokenizer: Callable[[], Tokenizer | None],
     ) -> None:
@@ -73,7 +74,7 @@ class Model:
     @property
     def nbytes(self) -> int:
         """Bytes of the weights."""
-        return sum(int(w.nbytes) for w in self.weights.values())
+        return sum(w.nbytes for w in self.weights.outlines.values())
 
     def _check_files(self) -> None:
         """Raises FileFormatError if a file behind the weights has been truncated."""

@@ -2,65 +2,50 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.core.dtypes import as_dtype
 from weft.core.errors import OutOfMemoryError
 from weft.core.order import stream_rows
 from weft.host.clock import compiling
 from weft.host.progress import progress
 from weft.models.arch.config import DecoderConfig
-from weft.models.arch.matrices import Lent, joined
+from weft.models.arch.stages import roles_of
+from weft.models.arch.weights import Weights
+from weft.models.run.placed import Placed
 from weft.models.run.runner import OF_ONE, PREFILL, STEP, Runner, kind_of
 
 if TYPE_CHECKING:
     from weft.core.caps import Caps
     from weft.graph.ir import Graph
-    from weft.program.arena import Arena
-    from weft.program.device import Buffer, Device
+    from weft.program.device import Buffer
     from weft.program.program import Program
     from weft.program.session import Session
 
 
 class CompiledRunner(Runner):
-    """A runner of compiled Programs, made on first use; they share weights and caches.
-
-    `placed` are the `weight_buffers` of another runner on the same device, which are reused. The
-    device then has the only copy of packed weights (`matrices.Parts`).
-    """
+    """A runner of compiled Programs, made on first use. They share caches, and weights with the
+    model's other runners."""
 
     scores = True
 
     def __init__(
-        self,
-        config: DecoderConfig,
-        weights: Mapping[str, Any],
-        avals: Mapping[str, tuple[tuple[int, ...], Any]],
-        context: int,
-        slots: int,
-        pages: int,
-        device: Device,
-        arena: Arena,
-        placed: dict[str, Buffer] | None = None,
-        adapters: Sequence[str] = (),
+        self, config: DecoderConfig, placed: Placed, context: int, slots: int, pages: int
     ) -> None:
-        super().__init__(config, context, slots, pages, adapters)
-        self._weights = weights
-        self._placed = {} if placed is None else placed
-        self._avals = avals
+        super().__init__(config, context, slots, pages, placed.adapters)
+        self._placed, self._device = placed, placed.target
+        wants = roles_of(config)
+        self._avals = {role: aval for role, aval in placed.avals.items() if wants(role)}
         self._state: dict[str, Buffer] = {}
-        self._device, self.arena = device, arena
         self._sessions: dict[str, Session] = {}
 
     @property
     def weight_buffers(self) -> dict[str, Buffer]:
-        """The weights in the Sessions; passing these on avoids another copy."""
-        return self._placed
+        """The weights on the device, by the names of Programs' buffers."""
+        return self._placed.buffers
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -81,9 +66,9 @@ class CompiledRunner(Runner):
         return self.room(kind), self.slots, self.pages, self.context, kind in OF_ONE, last, name
 
     @property
-    def weights(self) -> Mapping[str, Any]:
-        """Roles to arrays, including rotary tables."""
-        return self._weights
+    def weights(self) -> Weights:
+        """The arrays by name, including rotary tables."""
+        return self._placed.weights
 
     def what(self, kind: str) -> object:
         """Returns the key of `graph(kind)` (see `program_for`)."""
@@ -106,22 +91,16 @@ class CompiledRunner(Runner):
 
     def _open(self, program: Program) -> Session:
         """Opens a Program over the shared weights and states. Raises OutOfMemoryError."""
-        from weft.program.session import Session
-
-        held = [b.nbytes for b in (*self._placed.values(), *self._state.values())]
+        held = [b.nbytes for b in (*self.weight_buffers.values(), *self._state.values())]
         free = self._device.free_memory()
-        given = given_weights(program, self._placed, self._weights)
         try:
-            session = Session(
-                program, self._device, given, self._state, self.arena, reuse_outputs=True
-            )
+            session = self._placed.session(program, self._state)
         except OutOfMemoryError as error:
             from weft.models.run.fit import too_large
 
             free += sum(held) if free else 0
             needs = too_large(program, self.context, self.slots, free)
             raise OutOfMemoryError(f"{needs}. {error}") from None
-        self._placed |= session.weights
         self._state |= session.state
         return session
 
@@ -160,21 +139,6 @@ class CompiledRunner(Runner):
 def step_sizes(caps: Caps) -> tuple[int, ...]:
     """Returns the numbers of rows of Programs: one, the streaming maximum, a whole step."""
     return tuple(sorted({1, stream_rows(caps, bounded=True), STEP}))
-
-
-def given_weights(
-    program: Program, placed: Mapping[str, Buffer], weights: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Returns the sources of the Program's weights: placed buffers, and the model's arrays."""
-    names = [b.name for b in program.buffers if b.role == "weight"]
-    there = {name: placed[name] for name in names if name in placed}
-    uses = Counter(source for n in names if n not in there for source in program.sources(n))
-    return joined(there, Lent(weights, uses))
-
-
-def weight_avals(weights: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """Returns role -> (shape, DType)."""
-    return {k: (v.shape, as_dtype(v.dtype)) for k, v in weights.items()}
 
 
 def model_caps(caps: Caps) -> Caps:

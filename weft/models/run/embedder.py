@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,9 @@ from weft.host.boundary import guard_methods
 from weft.host.forks import lock_of
 from weft.models.arch.config import COMMON_PROMPTS, EncoderConfig, Pooling
 from weft.models.arch.pooling import pool
+from weft.models.arch.weights import Weights
 from weft.models.run.base import Model
-from weft.models.run.compiled_runner import weight_avals
+from weft.models.run.placed import weight_avals
 
 if TYPE_CHECKING:
     from weft.graph.ir import Graph
@@ -31,7 +32,7 @@ class Encoder(Model):
         self,
         folder: Path,
         config: EncoderConfig,
-        weights: Mapping[str, np.ndarray],
+        weights: Weights,
         device: Device | None,
         make_tokenizer: Callable[[], Tokenizer | None],
         hidden: Callable[[np.ndarray, np.ndarray], np.ndarray],

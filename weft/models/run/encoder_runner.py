@@ -9,13 +9,12 @@ import numpy as np
 
 from weft.host.progress import progress
 from weft.models.arch.config import EncoderConfig
-from weft.models.run.compiled_runner import given_weights, model_caps, weight_avals
+from weft.models.run.compiled_runner import model_caps
+from weft.models.run.placed import Avals, Placed
 
 if TYPE_CHECKING:
     from weft.core.caps import Caps
     from weft.graph.ir import Graph
-    from weft.program.arena import Arena
-    from weft.program.device import Buffer, Device
     from weft.program.program import Program
     from weft.program.session import Session
 
@@ -31,12 +30,10 @@ def eager_encoder(config: EncoderConfig, weights: Mapping[str, np.ndarray]) -> H
 
 
 def encoder_program(
-    config: EncoderConfig, weights: Mapping[str, np.ndarray], shape: tuple[int, int], caps: Caps
+    config: EncoderConfig, avals: Avals, shape: tuple[int, int], caps: Caps
 ) -> Program:
     """Returns the Program for ids of one shape."""
     from weft.compile.programs import program_for
-
-    avals = weight_avals(weights)
 
     def graph() -> Graph:
         from weft.models.arch.encoder import encoder_graph
@@ -46,28 +43,16 @@ def encoder_program(
     return program_for((config, sorted(avals.items()), shape), model_caps(caps), graph)
 
 
-def compiled_encoder(
-    config: EncoderConfig, weights: Mapping[str, np.ndarray], device: Device
-) -> Hidden:
+def compiled_encoder(config: EncoderConfig, placed: Placed) -> Hidden:
     """Returns the encoder on a device: one Program per shape of `ids`, compiled on first use."""
-    placed: dict[str, Buffer] = {}
     sessions: dict[tuple[int, ...], Session] = {}
-    arenas: list[Arena] = []
 
     def hidden(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         if ids.shape not in sessions:
-            from weft.program.arena import Arena
-            from weft.program.session import Session
-
-            if not arenas:
-                arenas.append(Arena(device))
-            batch, length = ids.shape
+            (batch, length), device = ids.shape, placed.target
             with progress(f"compiling {batch} x {length} tokens for {device.info.id}"):
-                program = encoder_program(config, weights, (batch, length), device.caps)
-                given = given_weights(program, placed, weights)
-                session = Session(program, device, given, arena=arenas[0], reuse_outputs=True)
-            placed.update(session.weights)
-            sessions[ids.shape] = session
+                program = encoder_program(config, placed.avals, (batch, length), device.caps)
+                sessions[ids.shape] = placed.session(program)
         return sessions[ids.shape].run({"ids": ids, "lengths": lengths})[0]
 
     return hidden

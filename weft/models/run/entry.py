@@ -71,12 +71,14 @@ def load(
     with naming(folder):
         if is_bundle(folder):
             return cast("Model", _compiled(folder, device, fallback, settled))
-        from weft.models.run.loader import Room, load_uncompiled
-        from weft.models.weights.weight_dtypes import Numbers
+        from weft.models.run.loader import load_uncompiled
+        from weft.models.weights.placement import Placement
 
-        where, numbers = Room(context, max_batch, cache), Numbers(dtype, act_dtype, quant)
         beside = {_adapter_name(name): located(at) for name, at in (adapters or {}).items()}
-        return load_uncompiled(folder, device, fallback, numbers, where, adapters=beside)
+        place = Placement(
+            device, fallback, dtype, act_dtype, quant, cache, context, max_batch, adapters=beside
+        )
+        return load_uncompiled(folder, place)
 
 
 @contextmanager

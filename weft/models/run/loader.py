@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from weft.core.dtypes import DType, int8
-from weft.core.errors import (
-    LimitError,
-    ModelError,
-    UsageError,
-)
+from weft.core.dtypes import int8
+from weft.core.errors import LimitError, ModelError, UsageError
 from weft.core.hints import command
 from weft.core.text import shown
 from weft.host.progress import progress
 from weft.hub.names import name_of
 from weft.importers.hf_config import Fields, has_weights, read_config
-from weft.models.arch.config import DecoderConfig, EncoderConfig, Made, TokenIds
+from weft.models.arch.config import DecoderConfig, EncoderConfig, Made
 from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS
 from weft.models.arch.inputs import NO_ADAPTERS, Stacked, with_tables
-from weft.models.arch.matrices import Chosen
 from weft.models.arch.shares import own_columns
 from weft.models.arch.stages import roles_of
+from weft.models.arch.weights import Weight, Weights
 from weft.models.run.base import Model
-from weft.models.run.compiled_runner import CompiledRunner, weight_avals
 from weft.models.run.embedder import Encoder
 from weft.models.run.encoder_runner import compiled_encoder, eager_encoder
 from weft.models.run.model import Decoder
-from weft.models.run.runner import EagerRunner, MakeRunner, Runner
+from weft.models.run.placed import Placed
 from weft.models.run.sentence_folder import read_pooling, say_vectors
-from weft.models.text.token_ids import read_token_ids
-from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.names import encoder_layout
-from weft.models.weights.reading import as_stored, read_weights, says_packed
+from weft.models.weights.placement import DEFAULT, Placement
+from weft.models.weights.reading import folder_source, read_weights, says_packed
+from weft.models.weights.source import Source
 from weft.models.weights.weight_dtypes import (
-    Numbers,
     check_dtypes,
     main_dtype,
     ready,
@@ -50,74 +42,54 @@ from weft.models.weights.weight_dtypes import (
 if TYPE_CHECKING:
     from weft.models.text.tokenizer import Tokenizer
     from weft.models.weights.adapters import Adapter
-    from weft.program.device import Buffer, Device
+    from weft.program.device import Device
 
 DEFAULT_CONTEXT = 4096
-Part = Callable[[DecoderConfig], DecoderConfig]  # sets `run` in a config
-ORACLE = "oracle"  # the name of NumPy, used instead of a device
 
 
-@dataclass(frozen=True)
-class Room:
-    """The size of a decoder's cache, as `load` takes it: positions per sequence (None: the model's,
-    at most 4096), number of sequences, dtype (None: the weights')."""
-
-    context: int | None = None
-    max_batch: int = 1
-    cache: str | DType | None = None
-
-
-def load_uncompiled(
-    folder: Path,
-    device: str | Device | None,
-    fallback: str | None,
-    numbers: Numbers,
-    room: Room,
-    part: Part | None = None,
-    adapters: Mapping[str, Path] = {},
-) -> Model:
-    """Loads the model in a Hugging Face folder or a GGUF file; see weft.load. With `part`, loads
-    one machine's part of it."""
-    wanted_cache(room.cache)
-    if part is not None and numbers.quant is not None:
-        folders = command("quantize", folder, "-o", "OUT", "--scheme", numbers.quant)
+def load_uncompiled(path: Path, place: Placement) -> Model:
+    """Loads the model in a Hugging Face folder or a GGUF file; see weft.load. With `place.part`,
+    loads one machine's part of it."""
+    wanted_cache(place.cache)
+    if place.part is not None and place.quant is not None:
+        folders = command("quantize", path, "-o", "OUT", "--scheme", place.quant)
         raise UsageError(f"quant is for one machine; a folder for several: {folders}")
-    if numbers.quant is not None and (folder.is_file() or numbers.dtype is not None):
-        what = f"{folder.name} is a file" if folder.is_file() else "a dtype is given too"
-        raise UsageError(f"quant={numbers.quant!r} is for folders of floats, without dtype; {what}")
-    if folder.is_file():
-        return _gguf(folder, device, fallback, numbers, room, part, adapters)
-    adapter = _adapter(folder)
+    if place.quant is not None and (path.is_file() or place.dtype is not None):
+        what = f"{path.name} is a file" if path.is_file() else "a dtype is given too"
+        raise UsageError(f"quant={place.quant!r} is for folders of floats, without dtype; {what}")
+    if path.is_file():
+        return _gguf(path, place)
+    adapter = _adapter(path)
     if adapter is not None:
-        if part is not None:
-            merged = command("merge", adapter[0], folder, "-o", "MERGED")
+        if place.part is not None:
+            merged = command("merge", adapter[0], path, "-o", "MERGED")
             raise UsageError(
-                f"{folder}: adapters do not work on several machines; merge the "
-                f"adapter first: {merged}"
+                f"{path}: adapters do not work on several machines; merge the adapter first: "
+                f"{merged}"
             )
-        folder = adapter[0]
-    config = read_config(folder)
-    kind = _kind(config)
-    with progress(f"loading {name_of(folder)}"):
-        target = None if device == ORACLE else _open_device(device, fallback)
+        path = adapter[0]
+    raw = read_config(path)
+    kind = _kind(raw)
+    with progress(f"loading {name_of(path)}"):
+        device = place.opened()
         if kind in ENCODERS:
-            if part is not None:
-                raise UsageError(f"{config.where}: {kind} is an encoder: it runs on one machine")
-            if room.cache is not None:
-                raise UsageError(
-                    f"{config.where}: {kind} is an encoder, which does not use a KV cache"
-                )
-            if numbers.act_dtype in (int8, int8.name):
-                what = "is an encoder, whose inputs are not quantised"
-                raise UsageError(f"{config.where}: {kind} {what}: act_dtype float32 or bfloat16")
-            if adapters:
-                raise UsageError(f"{config.where}: {kind} is an encoder, which takes no adapters")
-            return _encoder(folder, config, ENCODERS[kind](config), target, numbers)
-        made = as_stored(folder, config, DECODERS[kind](config))
-        made = made if part is None else part(made)
-        say_vectors(folder)
-        change = None if adapter is None else adapter[1](made)
-        return _decoder(folder, config, made, target, numbers, room, change, adapters)
+            _check_encoder(f"{raw.where}: {kind} is an encoder", place)
+            return _encoder(path, raw, ENCODERS[kind](raw), device, place)
+        source = folder_source(path, raw, DECODERS[kind](raw), wanted(place.dtype))
+        say_vectors(path)
+        return _decoder(source, device, place, None if adapter is None else adapter[1])
+
+
+def _check_encoder(what: str, place: Placement) -> None:
+    """Raises UsageError for options that an encoder does not take."""
+    if place.part is not None:
+        raise UsageError(f"{what}: it runs on one machine")
+    if place.cache is not None:
+        raise UsageError(f"{what}, which does not use a KV cache")
+    if place.act_dtype in (int8, int8.name):
+        raise UsageError(f"{what}, whose inputs are not quantised: act_dtype float32 or bfloat16")
+    if place.adapters:
+        raise UsageError(f"{what}, which takes no adapters")
 
 
 def _adapter(folder: Path) -> tuple[Path, Callable[[DecoderConfig], Adapter]] | None:
@@ -161,39 +133,38 @@ def _unsupported(config: Fields, kind: str) -> ModelError:
     return ModelError(f"{config.where}: architecture {said} is not supported; supported: {known}")
 
 
-def _open_device(device: str | Device | None, fallback: str | None) -> Device:
-    from weft.backends import registry
-
-    return registry.get(device, fallback)
-
-
 # -- decoders -------------------------------------------------------------------------------------
 
 
+def _gguf(path: Path, place: Placement) -> Decoder:
+    """Loads the model in a GGUF file."""
+    from weft.models.weights.gguf import read
+
+    with progress(f"loading {name_of(path)}"):
+        return _decoder(read(path, wanted(place.dtype)), place.opened(), place)
+
+
 def _decoder(
-    folder: Path,
-    raw: Fields,
-    config: DecoderConfig,
+    source: Source,
     device: Device | None,
-    numbers: Numbers,
-    room: Room,
-    adapter: Adapter | None,
-    adapters: Mapping[str, Path],
+    place: Placement,
+    read_adapter: Callable[[DecoderConfig], Adapter] | None = None,
 ) -> Decoder:
-    beside = _stacked(config, adapters)
-    dtype = wanted(numbers.dtype)
-    weights = read_weights(folder, raw, decoder_layout(config), dtype, roles_of(config))
-    if numbers.quant is not None:
+    config = source.config if place.part is None else place.part(source.config)
+    wants, beside = roles_of(config), _stacked(config, place.adapters)
+    adapter = None if read_adapter is None else read_adapter(config)
+    weights: Mapping[str, Weight] = {r: w for r, w in source.weights.items() if wants(r)}
+    if place.quant is not None:
         from weft.quantize.kept import quantised
 
-        config, weights = quantised(folder, config, weights, numbers.quant)
+        config, weights = quantised(source.path, config, weights, place.quant)
     config, weights = own_columns(config, weights)
     if adapter is not None:
         from weft.models.weights.adapters import added
 
         config, weights = added(config, weights, adapter)
-    config, weights = ready(folder, config, weights, numbers, device)
-    return decoder_from(folder, raw, config, weights, device, room, beside)
+    config, arrays = ready(source.path, config, weights, place, device)
+    return decoder_from(replace(source, config=config), arrays, device, place, beside)
 
 
 def _stacked(config: DecoderConfig, folders: Mapping[str, Path]) -> Stacked:
@@ -205,65 +176,24 @@ def _stacked(config: DecoderConfig, folders: Mapping[str, Path]) -> Stacked:
     return stacked(config, {name: read(folder, config) for name, folder in folders.items()})
 
 
-def _gguf(
-    path: Path,
-    device: str | Device | None,
-    fallback: str | None,
-    numbers: Numbers,
-    room: Room,
-    part: Part | None,
-    adapters: Mapping[str, Path],
-) -> Decoder:
-    """Loads the model in a GGUF file."""
-    from weft.models.weights.gguf import read
-
-    with progress(f"loading {name_of(path)}"):
-        found = read(path)
-        target = None if device == ORACLE else _open_device(device, fallback)
-        config = found.config if part is None else part(found.config)
-        chosen = Chosen(found.weights(wanted(numbers.dtype)), roles_of(config))
-        config, weights = ready(path, *own_columns(config, chosen), numbers, target)
-        beside = _stacked(config, adapters)
-    make = _tokenizer_maker(path, config.vocab, made=found.tokenizer)
-    return _built(path, config, weights, target, make, found.tokens, room, beside)
-
-
 def decoder_from(
-    folder: Path,
-    raw: Fields,
-    config: DecoderConfig,
-    weights: Mapping[str, np.ndarray],
+    source: Source,
+    weights: Weights,
     device: Device | None,
-    room: Room = Room(),
+    place: Placement = DEFAULT,
     adapters: Stacked = NO_ADAPTERS,
 ) -> Decoder:
-    """Returns a Decoder from weights by role; `folder` holds its tokenizer, `raw` is its
-    config.json."""
-    make_tokenizer = _tokenizer_maker(folder, config.vocab)
-    tokens = read_token_ids(folder, raw)
-    return _built(folder, config, weights, device, make_tokenizer, tokens, room, adapters)
-
-
-def _built(
-    path: Path,
-    config: DecoderConfig,
-    weights: Mapping[str, np.ndarray],
-    device: Device | None,
-    make_tokenizer: Callable[[], Tokenizer | None],
-    tokens: TokenIds,
-    room: Room,
-    adapters: Stacked = NO_ADAPTERS,
-) -> Decoder:
-    kept = wanted_cache(room.cache) or main_dtype(weights)
+    """Returns a Decoder of the given weights; of `source`, it reads the tokenizer alone. `place`
+    says the context, the number of sequences and the dtype of the cache."""
+    kept = wanted_cache(place.cache) or main_dtype(weights)
     check_dtypes(device, {"the cache": kept})
-    config = replace(config, kv_dtype=kept, adapters=len(adapters.names))
-    length = _context(config, room.context)
-    whole = with_tables(config, weights, length, adapters)
-    make_runner = _runner_maker(config, whole, device, length, adapters.names)
+    config = replace(source.config, kv_dtype=kept, adapters=len(adapters.names))
+    context = _context(config, place.context)
+    placed = Placed(with_tables(config, weights, context, adapters), device, adapters.names)
+    tokenizer = _tokenizer_maker(source.path, config.vocab, made=source.made)
     return Decoder(
-        path, config, weights, device, make_tokenizer, make_runner, length, tokens,
-        room.max_batch, adapters,
-    )  # fmt: skip
+        source.path, config, weights, placed, tokenizer, source.tokens, context, place.max_batch
+    )
 
 
 def _context(config: DecoderConfig, context: int | None) -> int:
@@ -276,32 +206,6 @@ def _context(config: DecoderConfig, context: int | None) -> int:
             f"context={context} is more than the model's {config.max_positions} positions"
         )
     return context
-
-
-def _runner_maker(
-    config: DecoderConfig,
-    weights: Mapping[str, np.ndarray],
-    device: Device | None,
-    context: int,
-    adapters: Sequence[str],
-) -> MakeRunner:
-    """Returns a maker of runners that share the weights."""
-    if device is None:
-        return lambda slots, pages: EagerRunner(config, weights, context, slots, pages, adapters)
-    from weft.program.arena import Arena
-
-    avals, arena = weight_avals(weights), Arena(device)
-    placed: dict[str, Buffer] = {}
-
-    def make(
-        slots: int, pages: int, of: DecoderConfig = config,
-        kind: Callable[..., Runner] = CompiledRunner,
-    ) -> Runner:  # fmt: skip
-        wants = roles_of(of)
-        read = {role: aval for role, aval in avals.items() if wants(role)}
-        return kind(of, weights, read, context, slots, pages, device, arena, placed, adapters)
-
-    return make
 
 
 def _tokenizer_maker(
@@ -328,23 +232,20 @@ def _tokenizer_maker(
 
 
 def _encoder(
-    folder: Path,
-    raw: Fields,
-    config: EncoderConfig,
-    device: Device | None,
-    numbers: Numbers,
+    folder: Path, raw: Fields, config: EncoderConfig, device: Device | None, place: Placement
 ) -> Encoder:
     pooling = read_pooling(folder)
-    weights = read_weights(folder, raw, encoder_layout(config), wanted(numbers.dtype))
-    if numbers.quant is not None:
+    weights: Mapping[str, Weight]
+    weights = read_weights(folder, raw, encoder_layout(config), wanted(place.dtype))
+    if place.quant is not None:
         from weft.quantize.kept import quantised
 
-        config, weights = quantised(folder, config, weights, numbers.quant)
-    config, weights = ready(folder, config, weights, numbers, device)
+        config, weights = quantised(folder, config, weights, place.quant)
+    config, arrays = ready(folder, config, weights, place, device)
     longest = min(pooling.max_length or config.max_positions, config.max_positions)
     tokenizer = _tokenizer_maker(folder, config.vocab, longest, pooling.lower_case)
     if device is None:
-        hidden = eager_encoder(config, weights)
+        hidden = eager_encoder(config, arrays)
     else:
-        hidden = compiled_encoder(config, weights, device)
-    return Encoder(folder, config, weights, device, tokenizer, hidden, pooling, longest)
+        hidden = compiled_encoder(config, Placed(arrays, device))
+    return Encoder(folder, config, arrays, device, tokenizer, hidden, pooling, longest)

@@ -22,20 +22,20 @@ from weft.host.forks import lock_of
 from weft.host.progress import line_taken
 from weft.models.arch.config import DecoderConfig, TokenIds
 from weft.models.arch.inputs import (
-    NO_ADAPTERS,
     PAGE,
-    Stacked,
     by_slot,
     columns,
     position_bytes,
     states,
 )
+from weft.models.arch.weights import Weights
 from weft.models.run.base import Model
 from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.drafting import drafts_by
 from weft.models.run.fit import pages_in
 from weft.models.run.generate import Generation, Part, Piece, Stream, play
-from weft.models.run.runner import DECODE, PREFILL, MakeRunner, Runner
+from weft.models.run.placed import Placed
+from weft.models.run.runner import DECODE, PREFILL, EagerRunner, MakeRunner, Runner
 from weft.models.text.prompts import (
     Prompt,
     as_list,
@@ -48,7 +48,6 @@ from weft.models.text.prompts import (
 if TYPE_CHECKING:
     from weft.graph.ir import Graph
     from weft.models.text.tokenizer import Tokenizer
-    from weft.program.device import Device
     from weft.program.program import Program
 
 
@@ -66,19 +65,18 @@ class Decoder(Model):
         self,
         folder: Path,
         config: DecoderConfig,
-        weights: Mapping[str, np.ndarray],
-        device: Device | None,
+        weights: Weights,
+        placed: Placed,
         make_tokenizer: Callable[[], Tokenizer | None],
-        make_runner: MakeRunner,
-        context: int,
         tokens: TokenIds,
+        context: int,
         max_batch: int,
-        stacked: Stacked = NO_ADAPTERS,
     ) -> None:
-        super().__init__(folder, config, weights, device, make_tokenizer)
+        """`placed` has the weights, the tables by position for `context`, and the adapters."""
+        super().__init__(folder, config, weights, placed.device, make_tokenizer)
         self.context, self.tokens, self.max_batch = context, tokens, max_batch
-        self._stacked = stacked
-        self._make_runner = make_runner
+        self.placed = placed
+        self._make_runner: MakeRunner = self._own_runner
         self._runners: dict[int, Runner] = {}
         self._engines: dict[tuple[Decoder | None, int], Engine] = {}
         self._fit: Callable[[int], int] | None = None  # set if other machines have a part
@@ -91,11 +89,12 @@ class Decoder(Model):
     @property
     def adapters(self) -> tuple[str, ...]:
         """The names of the adapters loaded with the weights, in the order of their numbers."""
-        return self._stacked.names
+        return tuple(self.placed.adapters)
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + sum(x.nbytes for x in self._stacked.arrays.values())
+        more = (x for role, x in self.placed.weights.outlines.items() if ".loras_" in role)
+        return super().nbytes + sum(x.nbytes for x in more)
 
     def check_adapter(self, name: str) -> None:
         """Raises UsageError for an adapter ("": none) that the model was not loaded with."""
@@ -125,6 +124,10 @@ class Decoder(Model):
                 raise UsageError(f"{what} is {given!r}; expected 1 or more")
         return self._make_runner(slots, pages)
 
+    def _own_runner(self, slots: int, pages: int) -> Runner:
+        kind = EagerRunner if self.device is None else CompiledRunner
+        return kind(self.config, self.placed, self.context, slots, pages)
+
     @property
     def page_bytes(self) -> int:
         """Bytes of one page of keys and values."""
@@ -152,12 +155,9 @@ class Decoder(Model):
         taken += 0 if self._runners else self.nbytes
         return pages_in(int(share * (free - taken)), self.page_bytes, most)
 
-    def divide(
-        self, wrap: Callable[[MakeRunner], MakeRunner], fit: Callable[[int], int]
-    ) -> None:  # fmt: skip
-        """Replaces the maker of runners with `wrap` of it; fit(slots) then returns the number of
-        pages that fit."""
-        self._make_runner, self._fit = wrap(self._make_runner), fit
+    def divide(self, make_runner: MakeRunner, fit: Callable[[int], int]) -> None:
+        """Replaces the maker of runners; fit(slots) then returns the number of pages that fit."""
+        self._make_runner, self._fit = make_runner, fit
 
     def engine(self, sequences: int = 1, draft: Decoder | None = None) -> Engine:
         """Returns the engine for this many sequences at once: one for a single sequence, one (the

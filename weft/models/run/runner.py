@@ -32,6 +32,7 @@ from weft.models.arch.inputs import (
     remembers,
     states,
 )
+from weft.models.run.placed import Placed
 
 STEP = 64  # most rows of a step that returns every row's logits
 DECODE = "decode"  # the kind of a step of one row
@@ -41,14 +42,12 @@ SCORE = "score"  # the kind of a step that returns every row's logits, faster th
 OF_ONE = (PREFILL, SCORE)  # steps whose rows belong to one slot
 Fed = list[tuple[int, int, int]]  # rows of a step: (slot, position of the first, their number)
 
-MakeRunner = Callable[..., "Runner"]
-"""(slots, pages) -> a Runner of a model. Given a config too, of that part of the model; given a
-class, one of that."""
+MakeRunner = Callable[[int, int], "Runner"]
+"""(slots, pages) -> a Runner of a model."""
 
 
 class Runner(abc.ABC):
-    """The base class of runners. `weights`: role -> array, including rotary tables
-    (`inputs.with_tables`). `adapters` are names of adapters stacked in the weights
+    """The base class of runners. `adapters` are names of adapters stacked in the weights
     (`adapters.stacked`), in order."""
 
     page = PAGE
@@ -266,11 +265,10 @@ class EagerRunner(Runner):
     sizes = (STEP,)
 
     def __init__(
-        self, config: DecoderConfig, weights: Mapping[str, np.ndarray], context: int, slots: int,
-        pages: int, adapters: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        super().__init__(config, context, slots, pages, adapters)
-        self._weights = weights
+        self, config: DecoderConfig, placed: Placed, context: int, slots: int, pages: int
+    ) -> None:
+        super().__init__(config, context, slots, pages, placed.adapters)
+        self._weights = placed.weights
         kept = states(config, slots, context, pages)
         self._state = {k: np.zeros(shape, dtype.numpy) for k, (shape, dtype) in kept.items()}
 

@@ -15,16 +15,17 @@ import numpy as np
 
 from weft.compile.programs import vouch
 from weft.core.caps import Caps
-from weft.core.dtypes import as_dtype
 from weft.core.errors import FileFormatError, UsageError
 from weft.host.records import from_data, to_data
 from weft.models.arch.config import DecoderConfig, EncoderConfig, Made, Pooling, TokenIds
 from weft.models.arch.inputs import columns, states
+from weft.models.arch.weights import Weights
 from weft.models.run.base import Model
-from weft.models.run.compiled_runner import CompiledRunner, model_caps, step_sizes, weight_avals
+from weft.models.run.compiled_runner import CompiledRunner, model_caps, step_sizes
 from weft.models.run.embedder import Encoder
 from weft.models.run.encoder_runner import Hidden
 from weft.models.run.model import Decoder
+from weft.models.run.placed import Placed, weight_avals
 from weft.models.run.runner import PREFILL, ROWS, Runner, kind_of
 from weft.program import bundle
 from weft.program.bundle import Bundle
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from weft.graph.ir import Graph
     from weft.models.text.tokenizer import Tokenizer
     from weft.program.device import Device
+    from weft.program.session import Session
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -149,22 +151,13 @@ def _load_decoder(path: Path, read: Bundle, device: Device) -> Decoder:
         if not 1 <= n <= 1 << 24 or (what == "layers" and n > 1 << 12):
             raise FileFormatError(f"{path}: {what} is {n}")
 
-    from weft.program.arena import Arena
-
-    arena, placed = Arena(device), dict[str, Any]()
-    avals = {name: (w.shape, as_dtype(w.dtype)) for name, w in read.tensors.items()}
-
-    def make(slots: int, pages: int) -> Runner:
-        return SavedRunner(
-            read, path, c, read.tensors, avals, about.context, about.slots, about.pages, device,
-            arena, placed,
-        )  # fmt: skip
-
+    weights = Weights.of(read.tensors)
     made = SavedDecoder(
-        path, c, read.tensors, device, _tokenizer(path, read, c.vocab), make, about.context,
-        about.tokens, about.slots,
+        path, c, weights, Placed(weights, device), _tokenizer(path, read, c.vocab), about.tokens,
+        about.context, about.slots,
     )  # fmt: skip
-    made.pages, made.precision_said = about.pages, str(read.head.get("precision", ""))[:200]
+    made.file, made.pages = read, about.pages
+    made.precision_said = str(read.head.get("precision", ""))[:200]
     return made
 
 
@@ -173,6 +166,7 @@ class SavedDecoder(Decoder):
     pages: whatever a runner is made for, it has the file's."""
 
     fixed = True
+    file: Bundle
     pages: int
     precision_said: str
 
@@ -182,6 +176,12 @@ class SavedDecoder(Decoder):
 
     def runner(self, sequences: int = 1) -> Runner:
         return super().runner(self.max_batch)
+
+    def _own_runner(self, slots: int, pages: int) -> Runner:
+        return SavedRunner(
+            self.file, self.folder, self.config, self.placed, self.context, self.max_batch,
+            self.pages,
+        )  # fmt: skip
 
     def pages_that_fit(self, slots: int, share: float = 0.9) -> int:
         return self.pages
@@ -198,8 +198,11 @@ class SavedRunner(CompiledRunner):
 
     scores = False
 
-    def __init__(self, read: Bundle, path: Path, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(
+        self, read: Bundle, path: Path, config: DecoderConfig, placed: Placed, context: int,
+        slots: int, pages: int,
+    ) -> None:  # fmt: skip
+        super().__init__(config, placed, context, slots, pages)
         self._file, self._path = read, path
         self._programs: dict[str, Program] = {}
 
@@ -238,34 +241,30 @@ def _load_encoder(path: Path, read: Bundle, device: Device) -> Encoder:
     about = from_data(_Encoder, _given(read.head, _Encoder), str(path))
     c = about.config
     tokenizer = _tokenizer(path, read, c.vocab)
-    hidden = _hidden(path, read, device)
-    return Encoder(
-        path, c, read.tensors, device, tokenizer, hidden, about.pooling, about.max_length
-    )
+    weights = Weights.of(read.tensors)
+    hidden = _hidden(path, read, Placed(weights, device))
+    return Encoder(path, c, weights, device, tokenizer, hidden, about.pooling, about.max_length)
 
 
-def _hidden(path: Path, read: Bundle, device: Device) -> Hidden:
+def _hidden(path: Path, read: Bundle, placed: Placed) -> Hidden:
     """Returns an encoder from the file's Programs: one per width, applied text by text."""
     from weft.compile.programs import program_from
-    from weft.program.arena import Arena
-    from weft.program.session import Session
 
     sessions: dict[int, Session] = {}
-    arena, placed = Arena(device), dict[str, Any]()
 
     def session(width: int) -> Session:
         if width not in sessions:
             if str(width) not in read.programs:
                 raise FileFormatError(f"{path}: no Program {str(width)!r} in it")
-            program = program_from(read.programs[str(width)])
-            made = Session(program, device, {**read.tensors, **placed}, arena=arena)
-            placed.update(made.weights)
-            sessions[width] = made
+            sessions[width] = placed.session(program_from(read.programs[str(width)]))
         return sessions[width]
 
     def hidden(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         one = session(ids.shape[1])
-        rows = (one.run({"ids": row[None], "lengths": n[None]})[0] for row, n in zip(ids, lengths))
+        rows = (
+            one.run({"ids": row[None], "lengths": n[None]})[0].copy()
+            for row, n in zip(ids, lengths)
+        )
         return np.concatenate(list(rows))
 
     return hidden

@@ -21,7 +21,7 @@ from weft.importers.hf_config import Fields, read_config
 from weft.importers.safetensors import SafetensorsFile, save_file
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.inputs import Stacked
-from weft.models.arch.matrices import joined
+from weft.models.arch.weights import Weight, held
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.names import checkpoint_names
 
@@ -272,17 +272,19 @@ def stacked(config: DecoderConfig, adapters: Mapping[str, Adapter]) -> Stacked:
 
 
 def added(
-    config: DecoderConfig, weights: Mapping[str, np.ndarray | Packed], adapter: Adapter
-) -> tuple[DecoderConfig, Mapping[str, np.ndarray | Packed]]:
+    config: DecoderConfig, weights: Mapping[str, Weight], adapter: Adapter
+) -> tuple[DecoderConfig, Mapping[str, Weight]]:
     """Returns config and weights of the model with the adapter: merged, or separate in float32 if
     the weights are packed, since merging would undo the packing."""
     plain: dict[str, np.ndarray] = {}
-    for role, value in weights.items():
+    for role, weight in weights.items():
+        value = weight.value()
         if isinstance(value, Packed):
-            beside = joined(dict(adapter.weights), weights)
-            return replace(config, adapter_scale=adapter.scale), beside
+            beside = {role: held(half, "adapter") for role, half in adapter.weights.items()}
+            return replace(config, adapter_scale=adapter.scale), {**weights, **beside}
         plain[role] = value
-    return config, merged(config, plain, adapter)
+    whole = merged(config, plain, adapter)
+    return config, {role: weights[role].of(value) for role, value in whole.items()}
 
 
 def merged(

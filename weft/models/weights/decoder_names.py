@@ -28,14 +28,22 @@ class Builder:
     def __init__(self) -> None:
         self.weights: dict[str, WeightSpec] = {}
 
-    def add(self, kind: Kind, role: str, name: str, *shape: int, turned: bool = False) -> None:
-        self.weights[role] = WeightSpec(name, shape, kind, turned)
+    def add(
+        self, kind: Kind, role: str, name: str, *shape: int, turned: bool = False,
+        divides: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        self.weights[role] = WeightSpec(name, shape, kind, turned, divides)
 
-    def both(self, kind: Kind, role: str, name: str, *shape: int, biased: bool = True) -> None:
-        """Adds a weight and its bias, if it has one, with the length of the shape's first axis."""
-        self.add(kind, f"{role}.w", f"{name}.weight", *shape)
+    def both(
+        self, kind: Kind, role: str, name: str, *shape: int, biased: bool = True,
+        divides: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        """Adds a weight and its bias, if it has one, with the length of the shape's first axis. A
+        matrix without other blocks divides as one."""
+        divides = divides or (shape[:1] if kind == "matrix" else ())
+        self.add(kind, f"{role}.w", f"{name}.weight", *shape, divides=divides)
         if biased:
-            self.add("bias", f"{role}.b", f"{name}.bias", shape[0])
+            self.add("bias", f"{role}.b", f"{name}.bias", shape[0], divides=divides)
 
 
 def decoder_layout(c: DecoderConfig) -> Layout:
@@ -49,20 +57,21 @@ def _gpt2(c: DecoderConfig) -> Layout:
     b.add("table", "pos", "wpe.weight", c.max_positions, c.hidden)
     b.both("norm", "norm", "ln_f", c.hidden)
     if not c.tied:
-        b.add("head", "head", HEAD, c.vocab, c.hidden)
+        b.add("head", "head", HEAD, c.vocab, c.hidden, divides=(c.vocab,))
     for i in range(c.layers):
         at = f"h.{i}."
         b.both("norm", f"{i}.attn_norm", f"{at}ln_1", c.hidden)
         b.both("norm", f"{i}.mlp_norm", f"{at}ln_2", c.hidden)
-        for role, name, k, n in (
-            ("qkv", "attn.c_attn", c.hidden, 3 * c.hidden),
-            ("o", "attn.c_proj", c.hidden, c.hidden),
-            ("up", "mlp.c_fc", c.hidden, c.ffn),
-            ("down", "mlp.c_proj", c.ffn, c.hidden),
+        for role, name, k, blocks in (
+            ("qkv", "attn.c_attn", c.hidden, (c.hidden,) * 3),
+            ("o", "attn.c_proj", c.hidden, (c.hidden,)),
+            ("up", "mlp.c_fc", c.hidden, (c.ffn,)),
+            ("down", "mlp.c_proj", c.ffn, (c.hidden,)),
         ):
+            n = sum(blocks)
             shape = (k, n) if c.transposed else (n, k)  # Conv1D: [in, out]
-            b.add("matrix", f"{i}.{role}.w", f"{at}{name}.weight", *shape)
-            b.add("bias", f"{i}.{role}.b", f"{at}{name}.bias", n)
+            b.add("matrix", f"{i}.{role}.w", f"{at}{name}.weight", *shape, divides=blocks)
+            b.add("bias", f"{i}.{role}.b", f"{at}{name}.bias", n, divides=blocks)
     inert, twin = INERT | INERT_OF["gpt2"], HEAD if c.tied else ""
     return Layout(b.weights, {}, ("transformer.", ""), "wte.weight", inert, twin)
 
@@ -72,7 +81,7 @@ def _llama(c: DecoderConfig) -> Layout:
     b.add("embed", "embed", "embed_tokens.weight", c.vocab, c.hidden)
     b.add("norm", "norm.w", "norm.weight", c.hidden)
     if not c.tied:
-        b.add("head", "head", HEAD, c.vocab, c.hidden)
+        b.add("head", "head", HEAD, c.vocab, c.hidden, divides=(c.vocab,))
     if c.layer_input:
         wide = c.layers * c.layer_input
         b.add("embed", "layer_embed", "embed_tokens_per_layer.weight", c.vocab, wide)
@@ -84,7 +93,7 @@ def _llama(c: DecoderConfig) -> Layout:
         for role, name in _norms(c, feed).items():
             b.add("norm", f"{i}.{role}.w", f"{at}{name}.weight", c.hidden)
         if c.sinks:
-            b.add("sinks", f"{i}.sinks", f"{at}self_attn.sinks", c.heads)
+            b.add("sinks", f"{i}.sinks", f"{at}self_attn.sinks", c.heads, divides=(c.heads,))
         if c.layer_scale:
             b.add("scale", f"{i}.scalar", f"{at}layer_scalar", 1)
         if "experts" in feed:
@@ -94,7 +103,8 @@ def _llama(c: DecoderConfig) -> Layout:
             b.add("scale", f"{i}.exps_scale", f"{at}router.per_expert_scale", c.experts)
         parts = _MIXERS[c.mixer(i)](c, i) | (_dense(c, i) if "dense" in feed else _shared(c))
         for role, (kind, shape, biased) in (parts | _layer_input(c)).items():
-            b.both(kind, f"{i}.{role}", at + PROJECTIONS[role], *shape, biased=biased)
+            name, divides = at + PROJECTIONS[role], _blocks(c, i).get(role, ())
+            b.both(kind, f"{i}.{role}", name, *shape, biased=biased, divides=divides)
         if c.mixer(i) == "delta":
             _delta_vectors(c, b, i, f"{at}linear_attn.")
         layer, normed = c.layer(i), c.qk_norm and c.mixer(i) == "attention"
@@ -126,13 +136,20 @@ Projections = dict[str, tuple[Kind, tuple[int, ...], bool]]
 
 def _attention(c: DecoderConfig, i: int) -> Projections:
     layer = c.layer(i)
-    q, kv = c.heads * layer.head_dim, layer.kv_heads * layer.head_dim
-    one = {"q": q, "k": kv, "v": kv}
-    sizes = {"qkv": q + 2 * kv} if c.fused_qkv else {r: one[r] for r in layer.projects}
+    blocks = _blocks(c, i)["qkv"]
+    q, one = blocks[0], dict(zip("qkv", blocks))
+    sizes = {"qkv": sum(blocks)} if c.fused_qkv else {r: one[r] for r in layer.projects}
     made: Projections = {role: ("matrix", (n, c.hidden), c.qkv_bias) for role, n in sizes.items()}
     if c.output_gate:
         made["q"] = ("matrix", (2 * q, c.hidden), c.qkv_bias)
     return made | {"o": ("matrix", (c.hidden, q), c.out_bias)}
+
+
+def _blocks(c: DecoderConfig, i: int) -> dict[str, tuple[int, ...]]:
+    """Returns the lengths of the blocks of rows in joined matrices."""
+    layer = c.layer(i)
+    q, kv = c.heads * layer.head_dim, layer.kv_heads * layer.head_dim
+    return {"qkv": (q, kv, kv), "gate_up": (layer.ffn, layer.ffn)}
 
 
 def _conv(c: DecoderConfig, i: int) -> Projections:

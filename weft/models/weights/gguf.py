@@ -8,8 +8,7 @@ widened while loading, some rows at a time, so that memory holds little more tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +21,14 @@ from weft.host.mapped import release
 from weft.importers.gguf import Gguf, GgufTensor, open_gguf
 from weft.importers.gguf_blocks import bad_block, dequantize
 from weft.importers.packed.gguf import FORMS, packed_of
-from weft.models.arch.config import DecoderConfig, Made, TokenIds
+from weft.models.arch.config import DecoderConfig, WeightSpec
 from weft.models.arch.family_gguf import GGUF, MORE_TOKENS
+from weft.models.arch.weights import Value, Weight
 from weft.models.text.gguf_tokenizer import read_tokenizer, token_ids
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.gguf_config import read_config
-from weft.models.weights.gguf_source import ROPE_DIVISORS, ROPE_FACTORS
+from weft.models.weights.gguf_metadata import ROPE_DIVISORS, ROPE_FACTORS
+from weft.models.weights.source import Source
 
 _TOP = {
     "embed": "token_embd.weight",
@@ -66,29 +67,16 @@ _NO_WEIGHTS = ("F64", "I8", "I16", "I32", "I64", "Q8_K")
 _STEP = 1 << 22  # elements widened at a time
 
 
-@dataclass(frozen=True)
-class GgufModel:
-    """The content of a file. `tokenizer` is made on demand; None if the file has none."""
-
-    gguf: Gguf
-    config: DecoderConfig
-    tokens: TokenIds
-
-    def weights(self, dtype: DType | None) -> Mapping[str, np.ndarray | Packed]:
-        """Returns role -> weight, read on access. Floats are unchanged (views of the file, if
-        possible). Packed weights stay packed, or are widened to `dtype` if it is given. Types
-        without a packed form become float16."""
-        return _Weights(self.gguf, self.config, dtype)
-
-    def tokenizer(self) -> Made | None:
-        return read_tokenizer(self.gguf)
-
-
-def read(path: Path) -> GgufModel:
-    """Opens the model in a GGUF file. It and its methods raise FileFormatError, and ModelError for
-    what is not supported or inconsistent."""
+def read(path: Path, dtype: DType | None = None) -> Source:
+    """Opens the model in a GGUF file. Floats are unchanged (views of the file, if possible). Packed
+    weights stay packed, or are widened to `dtype` if it is given. Types without a packed form
+    become float16. Opening and reading raise FileFormatError, and ModelError for what is not
+    supported or inconsistent."""
     gguf = open_gguf(path)
-    return GgufModel(gguf, read_config(gguf), token_ids(gguf))
+    config = read_config(gguf)
+    layout, tensors = decoder_layout(config).weights, _bound(gguf, config)
+    weights = {r: _weight(r, layout[r], t, config, dtype, str(path)) for r, t in tensors.items()}
+    return Source(path, config, token_ids(gguf), weights, partial(read_tokenizer, gguf))
 
 
 def tensor_name(role: str, family: str) -> str:
@@ -150,65 +138,60 @@ def _long(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(d for d in shape if d != 1)
 
 
-class _Weights(Mapping[str, np.ndarray | Packed]):
-    """The weights of a file by role, computed again on each access."""
-
-    def __init__(self, gguf: Gguf, config: DecoderConfig, dtype: DType | None) -> None:
-        self._tensors = _bound(gguf, config)
-        self._config, self._dtype = config, dtype
-        self._specs = decoder_layout(config).weights
-        self._where = str(gguf.path)
-        self._turned = GGUF[config.family].turned
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-    def __getitem__(self, role: str) -> np.ndarray | Packed:
-        tensor, c = self._tensors[role], self._config
-        tensor.file.check()  # the file may have changed since it was mapped
-        if tensor.kind.name in _PLAIN:
-            value = tensor.data.view(_PLAIN[tensor.kind.name].numpy).reshape(tensor.shape)
-        elif self._dtype is None and len(tensor.shape) > 1 and tensor.kind.name in FORMS:
-            packed = _kept(tensor, self._where)
-            heads = self._turned_heads(role)
-            if not heads:
-                return packed
-            parts = {p: _turned_back(v, heads) for p, v in packed.parts.items()}
-            return packed._replace(parts=parts)
-        else:
-            value = _widened(tensor, self._dtype or float16, self._where)
-        if len(value.shape) != len(self._specs[role].shape):
-            value = value.reshape(self._specs[role].shape)
-        if self._specs[role].kind == "decay":
-            return self._speed(tensor, value)
-        if c.norm_offset and self._specs[role].kind == "norm" and ".delta_norm." not in role:
-            with np.errstate(invalid="ignore"):  # NaN that signals
-                # exact, because it was added.
-                value = value.astype(np.float32) - np.float32(c.norm_offset)
-        heads = self._turned_heads(role)
-        return _turned_back(value, heads) if heads else value
-
-    def _speed(self, tensor: GgufTensor, value: np.ndarray) -> np.ndarray:
-        """Returns the logarithm of the heads' forgetting rate; the file holds the negative rate."""
-        with np.errstate(all="ignore"):
-            out = np.log(-value.astype(np.float64)).astype(np.float32)
-        if not all_finite(out):
-            raise ModelError(f"{self._where}: tensor {tensor.name!r} holds what is not below 0")
-        return out
-
-    def _turned_heads(self, role: str) -> int:
-        """Returns the number of heads whose rows the converter reordered; 0 if none."""
-        part = role.split(".")[1] if "." in role else ""
-        heads = {"q": self._config.heads, "k": self._config.kv_heads}
-        return heads.get(part, 0) if self._turned else 0
+def _weight(
+    role: str, spec: WeightSpec, tensor: GgufTensor, c: DecoderConfig, dtype: DType | None,
+    where: str,
+) -> Weight:  # fmt: skip
+    """Returns a weight with the changes that undo the converter's."""
+    made = Weight(spec, partial(_read, tensor, spec.shape, dtype, where))
+    if spec.kind == "decay":
+        return made.then(partial(_speed, f"{where}: tensor {tensor.name!r}"))
+    if c.norm_offset and spec.kind == "norm" and ".delta_norm." not in role:
+        made = made.then(partial(_less, c.norm_offset))
+    part = role.split(".")[1] if "." in role else ""
+    heads = {"q": c.heads, "k": c.kv_heads}.get(part, 0)
+    return made.then(partial(_turned_back, heads)) if heads and GGUF[c.family].turned else made
 
 
-def _turned_back(value: np.ndarray, heads: int) -> np.ndarray:
+def _read(tensor: GgufTensor, shape: tuple[int, ...], dtype: DType | None, where: str) -> Value:
+    """Returns a tensor as the file holds it, or widened."""
+    tensor.file.check()  # the file may have changed since it was mapped
+    if tensor.kind.name in _PLAIN:
+        value = tensor.data.view(_PLAIN[tensor.kind.name].numpy).reshape(tensor.shape)
+    elif dtype is None and len(tensor.shape) > 1 and tensor.kind.name in FORMS:
+        return _kept(tensor, where)
+    else:
+        value = _widened(tensor, dtype or float16, where)
+    return value if len(value.shape) == len(shape) else value.reshape(shape)
+
+
+def _speed(where: str, value: Value) -> Value:
+    """Returns the logarithm of the heads' forgetting rate; the file holds the negative rate."""
+    assert isinstance(value, np.ndarray)
+    with np.errstate(all="ignore"):
+        out = np.log(-value.astype(np.float64)).astype(np.float32)
+    if not all_finite(out):
+        raise ModelError(f"{where} holds what is not below 0")
+    return out
+
+
+def _less(offset: float, value: Value) -> Value:
+    """Subtracts a norm's offset; this is exact, because it was added."""
+    assert isinstance(value, np.ndarray)
+    with np.errstate(invalid="ignore"):  # NaN that signals
+        less: np.ndarray = value.astype(np.float32) - np.float32(offset)
+    return less
+
+
+def _turned_back(heads: int, value: Value) -> Value:
     """Reorders the rows of each head from adjacent pairs (first, its partner, second, ...) to
     halves."""
+    if isinstance(value, Packed):
+        return value._replace(parts={p: _halves(v, heads) for p, v in value.parts.items()})
+    return _halves(value, heads)
+
+
+def _halves(value: np.ndarray, heads: int) -> np.ndarray:
     pairs = value.reshape(heads, -1, 2, *value.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(value.shape)
 

@@ -34,7 +34,7 @@ from weft.models.arch.family_parts import (
     MAX_LAYERS,
     MAX_POSITIONS,
 )
-from weft.models.weights.gguf_source import ROPE_DIVISORS, ROPE_FACTORS, Source
+from weft.models.weights.gguf_metadata import ROPE_DIVISORS, ROPE_FACTORS, Metadata
 
 # Keys that can change the computation, and the value that means "not used"; a family may read them.
 _PLAIN: Mapping[str, Any] = {
@@ -66,7 +66,7 @@ def read_config(gguf: Gguf) -> DecoderConfig:
         raise ModelError(
             f"{gguf.path}: architecture {arch!r:.60} is not supported; supported in GGUF: {known}"
         )
-    c = Source(gguf, arch)
+    c = Metadata(gguf, arch)
     windows = any("sliding_window" in DECODER_FIELDS[kind] for kind in families_of(arch))
     slides = _slides(c) if windows else None
     kind = _kind(c, slides)
@@ -81,7 +81,7 @@ def read_config(gguf: Gguf) -> DecoderConfig:
     return _with_tensors(c, made, keys)
 
 
-def _slides(c: Source) -> list[bool] | None:
+def _slides(c: Metadata) -> list[bool] | None:
     """Returns which layers slide; None if the metadata leave it to the family."""
     layers, pattern = c.integer("block_count", 1, MAX_LAYERS), c.value(_PATTERN)
     if isinstance(pattern, list):
@@ -92,7 +92,7 @@ def _slides(c: Source) -> list[bool] | None:
     return None if every is None else [not every or (i + 1) % every != 0 for i in range(layers)]
 
 
-def _kind(c: Source, slides: list[bool] | None) -> str:
+def _kind(c: Metadata, slides: list[bool] | None) -> str:
     """Returns the `model_type` of a file's family."""
     rows = families_of(c.arch)
     window = c.integer("attention.sliding_window", 0, MAX_POSITIONS, 0) if len(rows) > 1 else 0
@@ -103,7 +103,7 @@ def _kind(c: Source, slides: list[bool] | None) -> str:
 # -- fields of config.json ------------------------------------------------------------------------
 
 
-def _fields(c: Source, kind: str, slides: list[bool] | None) -> dict[str, Any]:
+def _fields(c: Metadata, kind: str, slides: list[bool] | None) -> dict[str, Any]:
     """Returns the fields that a file's metadata give, by their names in config.json."""
     row, keys = GGUF[kind], keys_of(kind)
     data = copy.deepcopy(dict(row.fixed))
@@ -134,7 +134,7 @@ def _fields(c: Source, kind: str, slides: list[bool] | None) -> dict[str, Any]:
     return data
 
 
-def _head_dim(c: Source) -> int:
+def _head_dim(c: Metadata) -> int:
     """Returns the elements of a head, after checking the sizes that give it."""
     hidden = c.integer("embedding_length", 1, MAX_HIDDEN)
     heads = c.integer("attention.head_count", 1, MAX_HEADS)
@@ -164,7 +164,7 @@ def _fill(data: dict[str, Any], name: str, value: Any) -> None:
         data[name] = value
 
 
-def _add_windows(c: Source, kind: str, data: dict[str, Any], slides: list[bool] | None) -> None:
+def _add_windows(c: Metadata, kind: str, data: dict[str, Any], slides: list[bool] | None) -> None:
     window = c.integer("attention.sliding_window", 0, MAX_POSITIONS, None)
     if window == 0 or (slides is not None and not any(slides)):
         data["sliding_window"] = None
@@ -180,7 +180,7 @@ def _add_windows(c: Source, kind: str, data: dict[str, Any], slides: list[bool] 
         raise c.refuse(_PATTERN, f"all layers of {c.arch} slide, or none")
 
 
-def _add_rope(c: Source, kind: str, data: dict[str, Any], head_dim: int) -> None:
+def _add_rope(c: Metadata, kind: str, data: dict[str, Any], head_dim: int) -> None:
     """Adds the share of a head that turns, and how a longer context is scaled."""
     keys = {key.name: key.field for key in keys_of(kind)}
     rope, _ = _at(data, keys["rope.freq_base"])
@@ -209,7 +209,7 @@ def _add_rope(c: Source, kind: str, data: dict[str, Any], head_dim: int) -> None
     rope["rope_type"], rope["factor"] = scaling, None if scaling == "default" else factor
 
 
-def _add_factors(c: Source, rope: dict[str, Any], pairs: int) -> str:
+def _add_factors(c: Metadata, rope: dict[str, Any], pairs: int) -> str:
     """Adds the factors of LongRoPE, if the file has any, and returns its name."""
     both = [c.divisors(name, pairs) for name in ROPE_FACTORS]
     if bool(both[0]) != bool(both[1]):
@@ -221,7 +221,7 @@ def _add_factors(c: Source, rope: dict[str, Any], pairs: int) -> str:
     return "longrope"
 
 
-def _add_mixers(c: Source, data: dict[str, Any], other: str) -> None:
+def _add_mixers(c: Metadata, data: dict[str, Any], other: str) -> None:
     heads = c.value("attention.head_count_kv")
     if not isinstance(heads, list):
         return
@@ -236,7 +236,7 @@ def _add_mixers(c: Source, data: dict[str, Any], other: str) -> None:
 # -- families whose files say something in another way --------------------------------------------
 
 
-def _gemma(c: Source, data: dict[str, Any], head_dim: int) -> None:
+def _gemma(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
     """Adds the scale of scores, which differs in the 27B models, of 46 and 62 layers."""
     large = data["num_hidden_layers"] in (46, 62)
     data["query_pre_attn_scalar"] = (
@@ -244,7 +244,7 @@ def _gemma(c: Source, data: dict[str, Any], head_dim: int) -> None:
     )
 
 
-def _gemma4(c: Source, data: dict[str, Any], head_dim: int) -> None:
+def _gemma4(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
     """Adds the sizes of each layer. The usual head size is that of full layers; tensors show which
     layers have no values of their own, and whether there are experts."""
     layers = data["num_hidden_layers"]
@@ -274,7 +274,7 @@ def _gemma4(c: Source, data: dict[str, Any], head_dim: int) -> None:
     }
 
 
-def _delta(c: Source, data: dict[str, Any], head_dim: int) -> None:
+def _delta(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
     """Divides the width of all heads, and leaves out the layers that predict further tokens."""
     keys, values = (c.integer(f"ssm.{k}", 1, MAX_HEADS) for k in ("group_count", "time_step_rank"))
     inner = c.integer("ssm.inner_size", 1, MAX_HIDDEN)
@@ -285,12 +285,12 @@ def _delta(c: Source, data: dict[str, Any], head_dim: int) -> None:
     data["num_hidden_layers"] = layers - c.integer(MORE_TOKENS, 0, layers - 1, 0)
 
 
-def _olmo3(c: Source, data: dict[str, Any], head_dim: int) -> None:
+def _olmo3(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
     ropes = data["rope_parameters"]
     _fill(ropes["sliding_attention"], "rope_theta", ropes["full_attention"]["rope_theta"])
 
 
-_OWN: Mapping[str, Callable[[Source, dict[str, Any], int], None]] = {
+_OWN: Mapping[str, Callable[[Metadata, dict[str, Any], int], None]] = {
     **dict.fromkeys(("gemma2", "gemma3_text"), _gemma),
     "gemma4_text": _gemma4,
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _delta),
@@ -301,7 +301,7 @@ _OWN: Mapping[str, Callable[[Source, dict[str, Any], int], None]] = {
 # -- facts that follow from the tensors -----------------------------------------------------------
 
 
-def _with_tensors(c: Source, made: DecoderConfig, keys: Mapping[str, str]) -> DecoderConfig:
+def _with_tensors(c: Metadata, made: DecoderConfig, keys: Mapping[str, str]) -> DecoderConfig:
     """Returns the config with what the tensors of a file show, or the converter changes."""
     if not made.fused_qkv:
         biased, out = (c.has(f"blk.0.attn_{part}.bias") for part in ("q", "output"))

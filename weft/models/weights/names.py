@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from weft.core.errors import DTypeError, ModelError
 from weft.host.mapped import release
 from weft.importers.safetensors import Checkpoint
 from weft.models.arch.config import DecoderConfig, EncoderConfig, Layout, WeightSpec
+from weft.models.arch.weights import Weight
 from weft.models.weights.decoder_names import Builder, decoder_layout
 from weft.models.weights.tensor_names import INERT, INERT_OF, SENSES
 
@@ -82,17 +84,11 @@ def encoder_layout(c: EncoderConfig) -> Layout:
     return Layout(b.weights, {}, prefixes, "embeddings.word_embeddings.weight", inert)
 
 
-def bind_weights(
-    layout: Layout, checkpoint: Checkpoint, wants: Callable[[str], bool] = lambda role: True
-) -> dict[str, np.ndarray]:
-    """Returns role -> array for every wanted weight of the layout. Raises the errors of
-    `bind_names`."""
-    specs = layout.weights
-    return {
-        role: read_weight(specs[role], name, lambda part, _: checkpoint[part])
-        for role, name in bind_names(layout, checkpoint).items()
-        if wants(role)
-    }
+def bind_weights(layout: Layout, checkpoint: Checkpoint) -> dict[str, Weight]:
+    """Returns role -> weight of the layout. Raises the errors of `bind_names`."""
+    names, specs = bind_names(layout, checkpoint), layout.weights
+    tensor = lambda part, _: checkpoint[part]  # noqa: E731
+    return {r: Weight(specs[r], partial(read_weight, specs[r], names[r], tensor)) for r in names}
 
 
 def bind_names(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,16 +11,15 @@ from weft.hub.names import name_of
 from weft.importers.hf_config import Fields
 from weft.importers.safetensors import Checkpoint, open_checkpoint
 from weft.models.arch.config import DecoderConfig, Layout
-from weft.models.arch.matrices import Chosen
+from weft.models.arch.weights import Weight
+from weft.models.text.token_ids import read_token_ids
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.names import bind_weights, untied
+from weft.models.weights.source import Source
 from weft.models.weights.tensor_names import SENSES
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from weft.core.dtypes import DType
-    from weft.core.packed import Packed
     from weft.importers.packed.checkpoint import PackedCheckpoint
 
 # Keys of config.json; the second is MLX's, the third compressed-tensors' older one.
@@ -40,19 +38,27 @@ def is_packed(folder: Path, raw: Fields) -> bool:
 
 
 def read_weights(
-    folder: Path, raw: Fields, layout: Layout, dtype: DType | None = None,
-    wants: Callable[[str], bool] = lambda role: True,
-) -> Mapping[str, np.ndarray | Packed]:  # fmt: skip
-    """Returns role -> weight, for the wanted roles: floats unchanged; packed ones packed, or in
-    `dtype` if it is given. Raises ModelError, FileFormatError."""
-    checkpoint = _opened(folder, raw)
-    if any(map(SENSES.search, checkpoint)):
-        say(f"{name_of(folder)}: weft takes its text model alone, no images and no sound")
-    if isinstance(checkpoint, Checkpoint):
-        return bind_weights(layout, checkpoint, wants)
-    from weft.models.weights.widening import PackedWeights
+    folder: Path, raw: Fields, layout: Layout, dtype: DType | None = None
+) -> dict[str, Weight]:
+    """Returns role -> weight: floats unchanged; packed ones packed, or in `dtype` if it is given.
+    Raises ModelError, FileFormatError."""
+    return _weights(folder, _opened(folder, raw), layout, dtype)
 
-    return Chosen(PackedWeights(layout, checkpoint, dtype), wants)
+
+def folder_source(
+    folder: Path, raw: Fields, config: DecoderConfig, dtype: DType | None = None
+) -> Source:
+    """Returns the decoder in a folder, whose config.json is `raw`; for `dtype` see `read_weights`.
+    Raises ModelError, FileFormatError."""
+    checkpoint = _opened(folder, raw)
+    config = _untied(folder, config, checkpoint)
+    weights = _weights(folder, checkpoint, decoder_layout(config), dtype)
+    return Source(folder, config, read_token_ids(folder, raw), weights)
+
+
+def as_stored(folder: Path, raw: Fields, config: DecoderConfig) -> DecoderConfig:
+    """Returns the config, untied if the weights in the folder have a head of their own."""
+    return _untied(folder, config, _opened(folder, raw)) if config.tied else config
 
 
 def _opened(folder: Path, raw: Fields) -> Checkpoint | PackedCheckpoint:
@@ -64,9 +70,22 @@ def _opened(folder: Path, raw: Fields) -> Checkpoint | PackedCheckpoint:
     return PackedCheckpoint(checkpoint, method_of(raw, folder))
 
 
-def as_stored(folder: Path, raw: Fields, config: DecoderConfig) -> DecoderConfig:
-    """Returns the config, untied if the weights in the folder have a head of their own."""
-    if not config.tied or not untied(decoder_layout(config), _opened(folder, raw)):
+def _weights(
+    folder: Path, checkpoint: Checkpoint | PackedCheckpoint, layout: Layout, dtype: DType | None
+) -> dict[str, Weight]:
+    if any(map(SENSES.search, checkpoint)):
+        say(f"{name_of(folder)}: weft takes its text model alone, no images and no sound")
+    if isinstance(checkpoint, Checkpoint):
+        return bind_weights(layout, checkpoint)
+    from weft.models.weights.widening import packed_weights
+
+    return packed_weights(layout, checkpoint, dtype)
+
+
+def _untied(
+    folder: Path, config: DecoderConfig, checkpoint: Checkpoint | PackedCheckpoint
+) -> DecoderConfig:
+    if not config.tied or not untied(decoder_layout(config), checkpoint):
         return config
     say(
         f"{name_of(folder)}: config.json ties the output layer to the embedding, but the weights "

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -16,57 +17,46 @@ from weft.core.errors import DTypeError, ModelError, UsageError
 from weft.core.packed import Packed, dequantized
 from weft.host.mapped import release
 from weft.models.arch.config import DecoderConfig, EncoderConfig
-from weft.models.arch.matrices import Forms, parted
+from weft.models.arch.weights import Value, Weight, Weights
+from weft.models.weights.placement import Placement, Wanted
 
 if TYPE_CHECKING:
     from weft.program.device import Device
 
 Config = TypeVar("Config", DecoderConfig, EncoderConfig)
-Wanted = str | DType | None
-
-
-class Numbers(NamedTuple):
-    """The dtype options of `load`: the dtype of weights, that of linear inputs, and the
-    quantisation scheme."""
-
-    dtype: Wanted = None
-    act_dtype: Wanted = None
-    quant: str | None = None
 
 
 def ready(
     where: Path,
     config: Config,
-    weights: Mapping[str, np.ndarray | Packed],
-    numbers: Numbers,
+    weights: Mapping[str, Weight],
+    place: Placement,
     device: Device | None,
-) -> tuple[Config, Mapping[str, np.ndarray]]:
-    """Returns config and weights with the requested dtypes, as `load` takes them, after checking
-    that the device supports them. Packed weights stay packed unless a dtype is requested: they
-    become their parts, described by config.forms. Raises UsageError, ModelError, DTypeError."""
-    made, forms = parted(_weights(weights, numbers.dtype, where))
-    check_dtypes(device, {f"weight {r!r}": as_dtype(w.dtype) for r, w in made.items()})
-    return replace(config, act_dtype=_act_dtype(numbers.act_dtype, made, forms), forms=forms), made
+) -> tuple[Config, Weights]:
+    """Reads the weights, in the requested dtypes as `load` takes them, and returns config and
+    weights after checking that the device supports them. Packed weights stay packed unless a dtype
+    is requested: config.forms describes their parts. Raises UsageError, ModelError, DTypeError."""
+    target = wanted(place.dtype)
+    if target is not None:
+        cast = partial(_cast, where, target)
+        weights = {role: w.then(partial(cast, role)) for role, w in weights.items()}
+    made = Weights(weights)
+    check_dtypes(device, {f"weight {r!r}": as_dtype(w.dtype) for r, w in made.outlines.items()})
+    act_dtype = _act_dtype(place.act_dtype, made)
+    return replace(config, act_dtype=act_dtype, forms=made.forms), made
 
 
-def _weights(
-    weights: Mapping[str, np.ndarray | Packed], dtype: Wanted, where: Path
-) -> Mapping[str, np.ndarray | Packed]:
-    """Returns the weights unchanged (views of the mapped file), or converted to `dtype`."""
-    target = wanted(dtype)
-    if target is None:
-        return weights
+def _cast(where: Path, target: DType, role: str, given: Value) -> Value:
+    """Returns a weight in `target`."""
     from weft.tensor.casting import cast_array
 
-    out: dict[str, np.ndarray | Packed] = {}
-    for role, given in weights.items():
-        value = dequantized(*given) if isinstance(given, Packed) else given
-        cast = out[role] = cast_array(value, target)
-        if target is float16 and not all_finite(cast) and all_finite(value):
-            raise ModelError(f"{where}: weight {role!r} overflows float16; use bfloat16")
-        if cast is not value:
-            release(value)  # frees the file's pages: one copy of the model at a time
-    return out
+    value = dequantized(*given) if isinstance(given, Packed) else given
+    cast = cast_array(value, target)
+    if target is float16 and not all_finite(cast) and all_finite(value):
+        raise ModelError(f"{where}: weight {role!r} overflows float16; use bfloat16")
+    if cast is not value:
+        release(value)  # frees the file's pages: one copy of the model at a time
+    return cast
 
 
 def wanted(dtype: Wanted) -> DType | None:
@@ -95,13 +85,13 @@ def wanted_cache(cache: Wanted) -> DType | None:
     raise UsageError(f"cache is {cache!r}; expected one of {', '.join(d.name for d in CACHES)}")
 
 
-def _act_dtype(wanted: Wanted, weights: Mapping[str, np.ndarray], forms: Forms) -> DType:
+def _act_dtype(wanted: Wanted, weights: Weights) -> DType:
     """Returns the dtype for linear inputs: they are rounded to it where weights have it too (int8:
     where weights are packed). The default is bfloat16 for a bfloat16 model, as frameworks compute
     it, else float32: not rounded."""
     if wanted is None:
         return bfloat16 if main_dtype(weights) is bfloat16 else float32
-    if wanted in (int8, int8.name) and not forms:
+    if wanted in (int8, int8.name) and not weights.forms:
         raise UsageError("act_dtype is int8, for inputs of packed weights; this model has none")
     for known in (float32, bfloat16, int8):
         if wanted in (known, known.name):

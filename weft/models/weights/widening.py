@@ -4,7 +4,8 @@ rows at a time, so that memory holds little more than the result."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -15,28 +16,29 @@ from weft.core.packed import Packed, dequantized
 from weft.importers.packed.checkpoint import PackedCheckpoint
 from weft.importers.packed.layer import Read
 from weft.models.arch.config import Layout, WeightSpec
+from weft.models.arch.weights import Value, Weight
 from weft.models.weights.names import bind_names, parts_of, read_weight
 
 _STEP = 1 << 20  # elements widened at a time
 
 
-class PackedWeights(Mapping[str, "np.ndarray | Packed"]):
-    """Role -> weight, made again on each access. Plain floats are unchanged; packed weights are in
-    `dtype`, or Packed if that is None. Without a form for them, or with reordered columns
-    (act-order), they are float16."""
+def packed_weights(
+    layout: Layout, checkpoint: PackedCheckpoint, dtype: DType | None
+) -> dict[str, Weight]:
+    """Returns role -> weight. Plain floats are unchanged; packed weights are in `dtype`, or Packed
+    if that is None. Without a form for them, or with reordered columns (act-order), they are
+    float16."""
+    names, reader = bind_names(layout, checkpoint), _Reader(checkpoint, dtype)
+    specs = layout.weights
+    return {r: Weight(specs[r], partial(reader.read, specs[r], names[r])) for r in names}
 
-    def __init__(self, layout: Layout, checkpoint: PackedCheckpoint, dtype: DType | None) -> None:
-        self._layout, self._checkpoint, self._dtype = layout, checkpoint, dtype
-        self._names = bind_names(layout, checkpoint)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+class _Reader:
+    def __init__(self, checkpoint: PackedCheckpoint, dtype: DType | None) -> None:
+        self._checkpoint, self._dtype = checkpoint, dtype
 
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __getitem__(self, role: str) -> np.ndarray | Packed:
-        spec, name = self._layout.weights[role], self._names[role]
+    def read(self, spec: WeightSpec, name: str) -> Value:
+        """Returns the weight called `name`."""
         if "{}" in name:
             return self._stacked(name, spec) or read_weight(spec, name, self._floats)
         if len(spec.shape) < 3:
@@ -76,7 +78,7 @@ class PackedWeights(Mapping[str, "np.ndarray | Packed"]):
         assert isinstance(found, np.ndarray)
         return found
 
-    def _one(self, name: str, wanted: tuple[int, ...], kept: DType | None) -> np.ndarray | Packed:
+    def _one(self, name: str, wanted: tuple[int, ...], kept: DType | None) -> Value:
         at = self._checkpoint
         if name not in at.packed:
             return at.plain(name)

@@ -17,7 +17,7 @@ ROPE_FACTORS = ("rope_factors_short.weight", "rope_factors_long.weight")
 _BY_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
 
 
-class Source:
+class Metadata:
     """Typed, bounded access to a file's metadata under its architecture's name."""
 
     def __init__(self, gguf: Gguf, arch: str) -> None:

@@ -1,0 +1,64 @@
+"""A model's weights where its runners find them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.core.dtypes import DType, as_dtype
+from weft.models.arch.weights import Weights
+
+if TYPE_CHECKING:
+    from weft.program.arena import Arena
+    from weft.program.device import Buffer, Device
+    from weft.program.program import Program
+    from weft.program.session import Session
+
+Avals = dict[str, tuple[tuple[int, ...], DType]]
+
+
+class Placed:
+    """The weights that a model's runners share. A decoder's include the tables by position and the
+    stacked `adapters` (`inputs.with_tables`). `device` is None for the NumPy oracle. `buffers` are
+    the weights that are on the device already, by the names of Programs' buffers; packed weights
+    have no other copy."""
+
+    def __init__(
+        self, weights: Weights, device: Device | None, adapters: Sequence[str] = ()
+    ) -> None:
+        self.weights, self.device, self.adapters = weights, device, adapters
+        self.buffers: dict[str, Buffer] = {}
+        self.avals = weight_avals(weights)
+
+    @property
+    def target(self) -> Device:
+        """The device, which is not the oracle."""
+        assert self.device is not None
+        return self.device
+
+    @cached_property
+    def arena(self) -> Arena:
+        """The memory that the Programs' intermediate values share."""
+        from weft.program.arena import Arena
+
+        return Arena(self.target)
+
+    def session(self, program: Program, state: Mapping[str, Buffer] | None = None) -> Session:
+        """Opens a Program over the shared weights. Raises OutOfMemoryError."""
+        from weft.program.session import Session
+
+        session = Session(
+            program, self.target, self.weights, state, self.arena, reuse_outputs=True,
+            placed=self.buffers, take=self.weights.take,
+        )  # fmt: skip
+        self.buffers |= session.weights
+        return session
+
+
+def weight_avals(weights: Mapping[str, np.ndarray]) -> Avals:
+    """Returns role -> (shape, dtype)."""
+    arrays = weights.outlines if isinstance(weights, Weights) else weights
+    return {k: (v.shape, as_dtype(v.dtype)) for k, v in arrays.items()}

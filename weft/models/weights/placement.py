@@ -1,0 +1,45 @@
+"""The options of `weft.load` in one value: where a model goes, and in which numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.core.dtypes import DType
+from weft.models.arch.config import DecoderConfig
+
+if TYPE_CHECKING:
+    from weft.program.device import Device
+
+Wanted = str | DType | None
+ORACLE = "oracle"  # the name of NumPy, used instead of a device
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a model goes, in which numbers, and how large its cache is; see `weft.load`. `part`
+    returns the config of one machine's part; `adapters` are folders by name."""
+
+    device: str | Device | None = "auto"
+    fallback: str | None = None
+    dtype: Wanted = None
+    act_dtype: Wanted = None
+    quant: str | None = None
+    cache: Wanted = None
+    context: int | None = None
+    max_batch: int = 1
+    part: Callable[[DecoderConfig], DecoderConfig] | None = None
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+
+    def opened(self) -> Device | None:
+        """Returns the device; None for the oracle."""
+        if self.device == ORACLE:
+            return None
+        from weft.backends import registry
+
+        return registry.get(self.device, self.fallback)
+
+
+DEFAULT = Placement()

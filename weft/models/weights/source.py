@@ -1,0 +1,22 @@
+"""A decoder in a file or folder, before it is placed on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from weft.models.arch.config import DecoderConfig, Made, TokenIds
+from weft.models.arch.weights import Weight
+
+
+@dataclass(frozen=True)
+class Source:
+    """The content of a Hugging Face folder or a GGUF file. `made` returns the tokenizer inside a
+    file; None if it has none, or is a folder. The weights are read on demand."""
+
+    path: Path
+    config: DecoderConfig
+    tokens: TokenIds
+    weights: Mapping[str, Weight] = field(default_factory=dict)
+    made: Callable[[], Made | None] = lambda: None
