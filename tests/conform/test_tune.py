@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from rows import covering
-from weft.compile.programs import program_for
 
 from weft.backends import registry
 from weft.bench import roofline, tune, tune_cases
@@ -28,6 +27,7 @@ from weft.core.errors import FileFormatError, UsageError
 from weft.models import random_folder
 from weft.models.run.compiled_runner import model_caps
 from weft.program.program import Program
+from weft.tensor.program_cache import program_for
 
 CAPS = PRESETS["cpu-avx2"]
 ROOF = Roofline(100.0, 10.0, 1000.0)

@@ -141,8 +141,8 @@ def test_encoders(tmp_path: Path, name: str) -> None:
 
 def test_programs_come_back_from_disk(zoo, tmp_path: Path, monkeypatch) -> None:
     """A second load neither traces nor compiles; a changed source or entry compiles again."""
-    from weft.compile import programs
     from weft.host.cache import DiskCache
+    from weft.tensor import program_cache as programs
 
     folder, _ = zoo("llama2")
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))

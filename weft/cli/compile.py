@@ -125,7 +125,7 @@ def _compile_imported(
 def _prepare(device: str, made: Bundle) -> None:
     """Compiles the kernels if the device is here, so that the first run of the file finds them."""
     from weft.backends.presets import prepare
-    from weft.compile.programs import program_from
+    from weft.tensor.program_cache import program_from
 
     prepare(device, map(program_from, made.programs.values()))
 

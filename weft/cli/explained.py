@@ -153,9 +153,9 @@ def of_program(path: Path, device: Device) -> Explained:
 
 def _reader(data: bytes) -> Callable[[], tuple[Program, Report | None]]:
     def make() -> tuple[Program, Report | None]:
-        from weft.compile.programs import program_from
         from weft.compile.report import Report
         from weft.program import serial
+        from weft.tensor.program_cache import program_from
 
         kept = serial.report(data)
         return program_from(data), None if kept is None else Report.of(kept)

@@ -75,7 +75,7 @@ class Columns(CompiledRunner):
         return np.concatenate(all_.reshape(size, *x.shape), axis=1)
 
     def _segments(self, kind: str) -> Played:
-        from weft.compile.programs import program_for
+        from weft.tensor.program_cache import program_for
 
         caps, made = model_caps(self._device.caps), []
         for k, segment in enumerate(self._graphs(kind)):

@@ -10,10 +10,10 @@ import numpy as np
 
 from weft import ops
 from weft.backends import registry
-from weft.compile.programs import program_for
 from weft.core.dtypes import DType, as_dtype
 from weft.graph.ir import Graph
 from weft.program.session import Session
+from weft.tensor.program_cache import program_for
 
 CHUNK = 1 << 18  # elements converted at a time: both sides stay in the cache
 _LOCK = threading.Lock()  # a Session is for one thread

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from weft.backends import registry
-from weft.compile.programs import program_of
 from weft.core import dtypes as dt
 from weft.core.errors import (
     CallError,
@@ -48,6 +47,7 @@ from weft.tensor.operands import (
     result,
     shared_arguments,
 )  # fmt: skip
+from weft.tensor.program_cache import program_of
 from weft.tensor.tracing import Spec, Traced, trace_call
 
 CACHE_SIZE = 128  # Programs that a compiled function keeps

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.compile.programs import program_from
 from weft.core.caps import Caps
 from weft.core.errors import CallError, DeviceError, FileFormatError, UsageError
 from weft.host.records import from_data
 from weft.program import bundle
 from weft.program.bundle import Bundle
 from weft.program.session import Session
+from weft.tensor.program_cache import program_from
 
 if TYPE_CHECKING:
     from weft.program.device import Device

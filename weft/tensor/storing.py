@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from weft.compile.programs import vouch
 from weft.core.caps import Caps
 from weft.core.errors import DTypeError, LimitError, UsageError
 from weft.graph.ir import Graph
@@ -17,6 +16,7 @@ from weft.program import bundle, serial
 from weft.program.bundle import Bundle
 from weft.program.weights import Ordered
 from weft.tensor.core import Tensor
+from weft.tensor.program_cache import vouch
 from weft.tensor.stored import NAME
 
 

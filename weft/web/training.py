@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.compile.programs import program_of
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.errors import UsageError
@@ -31,6 +30,7 @@ from weft.optim import AdamW
 from weft.program.program import Program
 from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
+from weft.tensor.program_cache import program_of
 from weft.tensor.tracing import Spec, Traced, trace_call
 from weft.training.model import TrainableDecoder, config_of
 from weft.training.prepare import new_config

@@ -82,7 +82,7 @@ class CompiledRunner(Runner):
 
     def program(self, kind: str, caps: Caps) -> Program:
         """Returns one kind of step as a Program for `caps`: from weft's cache, or compiled."""
-        from weft.compile.programs import program_for
+        from weft.tensor.program_cache import program_for
 
         return program_for(self.what(kind), model_caps(caps), lambda: self.graph(kind))
 

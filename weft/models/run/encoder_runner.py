@@ -33,7 +33,7 @@ def encoder_program(
     config: EncoderConfig, avals: Avals, shape: tuple[int, int], caps: Caps
 ) -> Program:
     """Returns the Program for ids of one shape."""
-    from weft.compile.programs import program_for
+    from weft.tensor.program_cache import program_for
 
     def graph() -> Graph:
         from weft.models.arch.encoder import encoder_graph

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.compile.programs import vouch
 from weft.core.caps import Caps
 from weft.core.errors import FileFormatError, UsageError
 from weft.host.records import from_data, to_data
@@ -31,6 +30,7 @@ from weft.program import bundle
 from weft.program.bundle import Bundle
 from weft.program.program import Program
 from weft.program.weights import Ordered
+from weft.tensor.program_cache import vouch
 
 if TYPE_CHECKING:
     from weft.graph.ir import Graph
@@ -221,7 +221,7 @@ class SavedRunner(CompiledRunner):
     def _checked(self, name: str) -> Program:
         """Returns a Program of the file, after checking that its rows, states and outputs match the
         config."""
-        from weft.compile.programs import program_from
+        from weft.tensor.program_cache import program_from
 
         program = program_from(self._file.programs[name])
         ids = next((b for b in program.buffers if b.role == "input" and b.name == "ids"), None)
@@ -248,7 +248,7 @@ def _load_encoder(path: Path, read: Bundle, device: Device) -> Encoder:
 
 def _hidden(path: Path, read: Bundle, placed: Placed) -> Hidden:
     """Returns an encoder from the file's Programs: one per width, applied text by text."""
-    from weft.compile.programs import program_from
+    from weft.tensor.program_cache import program_from
 
     sessions: dict[int, Session] = {}
 
