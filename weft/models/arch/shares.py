@@ -50,7 +50,7 @@ def own_columns(
         spec = replace(weights["embed"].spec, kind="head", divides=(c.vocab,))
         found["head"] = weights["embed"]._replace(spec=spec)
     if not c.run.embeds:
-        del found["embed"]
+        found.pop("embed", None)
     own = replace(c, heads=c.heads // n, kv_heads=c.kv_heads // n, ffn=c.ffn // n, tied=False)
     cut = {r: w.then(partial(_own, c, r, w.spec)) for r, w in found.items() if w.spec.divides}
     return own, found | cut
