@@ -166,7 +166,7 @@ def case_memory() -> None:
 
 
 @needs_mpi
-@pytest.mark.parametrize("what", ["layers", "columns"])
+@pytest.mark.parametrize("what", few(["layers", "columns"], "columns"))
 def test_memory_is_divided(what: str, tmp_path: Path) -> None:
     """Of 242 MiB of weights: what a process takes, and what the larger of two ranks does. Half of
     the weights, and a compiler each: nothing is cached, or only one side might compile."""

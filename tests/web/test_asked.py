@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from page_device import PLAYER
 from page_kit import Browser, Pages, Site, need
+from rows import few
 from test_browser import OPEN, PROMPT, WRITE
 
 from weft.web import server
@@ -110,23 +111,28 @@ return await page.evaluate(async () => {
     assert (now, most) == (0, 1)
 
 
-def test_software_that_imitates_a_gpu_is_not_preferred(browser: Browser, pages: Pages) -> None:
+PREFERENCES = [
+    ("imitated", "", "auto", "wasm"),
+    ("asked for", "", "webgpu", "webgpu"),
+    ("real", REAL, "auto", "webgpu"),
+    ("neither", "WebAssembly.validate = () => false;", "auto", "webgpu"),
+]
+
+
+@pytest.mark.parametrize("who,worker,target,played", few(PREFERENCES, *PREFERENCES[::2]))
+def test_software_that_imitates_a_gpu_is_not_preferred(
+    browser: Browser, pages: Pages, who: str, worker: str, target: str, played: str
+) -> None:
     """WebAssembly is many times as fast; asked for, or as a real GPU, it is taken."""
-    for who, worker, target, played in (
-        ("imitated", "", "auto", "wasm"),
-        ("asked for", "", "webgpu", "webgpu"),
-        ("real", REAL, "auto", "webgpu"),
-        ("neither", "WebAssembly.validate = () => false;", "auto", "webgpu"),
-    ):
-        site = Site(pages().folder, worker)
-        try:
-            about = browser.run(who, OPEN, {"url": site.url, "target": target})
-            assert about["target"] == played, (who, about)
-            if who == "imitated":
-                assert about["why"].startswith("this browser's WebGPU is software")
-            browser.run(who, "await it.context.close();")
-        finally:
-            site.close()
+    site = Site(pages().folder, worker)
+    try:
+        about = browser.run(who, OPEN, {"url": site.url, "target": target})
+        assert about["target"] == played
+        if who == "imitated":
+            assert about["why"].startswith("this browser's WebGPU is software")
+        browser.run(who, "await it.context.close();")
+    finally:
+        site.close()
 
 
 class Guarded(server.Handler):

@@ -17,6 +17,7 @@ from hypothesis import Phase, given, settings, strategies as st
 from jinja2.exceptions import TemplateError
 from page_device import PLAYER
 from page_kit import LLAMA, Browser, Site, export_light, need
+from rows import few
 
 import weft
 from weft.core.errors import ModelError
@@ -308,7 +309,7 @@ return { ...shown, left, errors: it.errors };
 """
 
 
-@pytest.mark.parametrize("target", ["wasm", "webgpu"])
+@pytest.mark.parametrize("target", few(["wasm", "webgpu"], "wasm"))
 def test_the_page_talks_as_python_does(talking: Any, browser: Browser, target: str) -> None:
     site, turns, _ = talking
     served = Site(site)
