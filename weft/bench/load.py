@@ -49,7 +49,8 @@ class Load:
         if not self.rate:
             return np.zeros(self.requests)
         gaps = self._stream(0).exponential(1 / self.rate, self.requests)
-        return np.cumsum(gaps) - gaps[0]
+        times: np.ndarray = np.cumsum(gaps) - gaps[0]
+        return times
 
     def prompts(self) -> list[list[int]]:
         """Token ids of each request."""

@@ -169,7 +169,7 @@ Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
 @divides
 @click.pass_context
 def run(
-    ctx: click.Context, path: str | None, prompt: str | None, inputs: tuple[str, ...],
+    ctx: click.Context, /, path: str | None, prompt: str | None, inputs: tuple[str, ...],
     sizes: tuple[str, ...], output: str | None, as_json: bool, parallel: str, split: str | None,
     loading: Loading, **given: Any,
 ) -> int:  # fmt: skip

@@ -19,7 +19,7 @@ EPILOGUES = ("dot", "reduce", "call")  # anchors that take elementwise work afte
 def is_buffer(node: Node) -> bool:
     """A source that lives in a buffer of its own: an input, state, weight or non-scalar const."""
     if node.op == "input":
-        return node.attrs["role"] != "scalar"
+        return bool(node.attrs["role"] != "scalar")
     return node.op == "const" and node.shape != ()
 
 

@@ -171,7 +171,7 @@ def _curve(make: Callable[[], Any], optimiser: str, device: str | None, steps: i
         opt = AdamW(named, lr=1e-2, weight_decay=0.1)
 
     def train_step(ids: Tensor, targets: Tensor) -> Tensor:
-        loss = loss_of(ids, targets)
+        loss: Tensor = loss_of(ids, targets)
         loss.backward()
         opt.step()
         opt.zero_grad()

@@ -26,7 +26,8 @@ def _values(d: DType, shape: tuple[int, ...], op: str) -> np.ndarray:
     (held against the sum itself) do not return to zero."""
     x = data(d, shape, 5)
     if op == "sum" and x.size > 1000:
-        return np.abs(x)
+        sizes: np.ndarray = np.abs(x)
+        return sizes
     if op == "prod" and d.is_float:
         x = (1 + x.astype(np.float32) / 16).astype(d.numpy)
         x.reshape(-1)[x.size * 3 // 4] = 0

@@ -180,7 +180,8 @@ def pack(values: np.ndarray, bits: int) -> np.ndarray:
     per = 8 // bits
     words = (np.ascontiguousarray(values) & np.uint8((1 << bits) - 1)).view(f"<u{per}")
     words *= words.dtype.type(_SPREAD[bits])  # moves the codes of a word into its highest byte
-    return (words >> words.dtype.type(8 * (per - 1))).astype(np.uint8)
+    packed: np.ndarray = words >> words.dtype.type(8 * (per - 1))
+    return packed.astype(np.uint8)
 
 
 def unpack(part: np.ndarray, bits: int) -> np.ndarray:
@@ -212,6 +213,7 @@ def dequantized(form: Form, parts: Mapping[str, np.ndarray]) -> np.ndarray:
     codes = codes_of(form, parts)
     n, k = codes.shape
     table = form.table
+    value: np.ndarray
     if table is None:
         value = codes.astype(np.float32) - np.float32(form.offset)
     else:

@@ -117,7 +117,7 @@ def _opened(x: Any) -> tuple[tuple[Any, ...], Callable[[list[Any]], Any], list[A
 def _is_record(x: Any) -> bool:
     """True for a dataclass that compares by value. Callables and dataclasses that compare by
     identity are passed on as objects."""
-    kind = type(x)
+    kind: Any = type(x)
     by_value = kind.__eq__ is not object.__eq__
     return hasattr(kind, "__dataclass_fields__") and by_value and not callable(x)
 

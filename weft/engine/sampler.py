@@ -246,7 +246,8 @@ def _nucleus(p: np.ndarray, top_p: float) -> np.ndarray:
         sums = np.cumsum(p[order])
         if sums[-1] >= wanted or len(found) == len(p):
             before = sums - p[order]  # mass before each entry: the first always stays
-            return order[before < wanted]
+            few: np.ndarray = order[before < wanted]
+            return few
         k *= 8
 
 

@@ -57,8 +57,8 @@ def from_data(kind: type[Record], data: Any, where: str) -> Record:
 def _defaults(kind: Any) -> dict[str, Any]:
     """Field -> default, or _REQUIRED."""
     if not is_dataclass(kind):
-        found: dict[str, Any] = dict.fromkeys(kind._fields, _REQUIRED)
-        return found | kind._field_defaults
+        defaults: dict[str, Any] = kind._field_defaults
+        return dict.fromkeys(kind._fields, _REQUIRED) | defaults
     made = {}
     for f in fields(kind):
         made[f.name] = f.default

@@ -48,7 +48,9 @@ def _line(name: Name, file: str, error: Exception) -> str:
     what = f"{name}: {file}" if file else str(name)
     hub = os.environ.get("HF_ENDPOINT") or "huggingface.co"
     response = getattr(error, "response", None)
-    if (there := _sent_on(name, error)) and isinstance(error, errors.HTTPError):
+    # The class of its HTTP library, which has had several names.
+    unreached: type[Exception] = errors.HTTPError  # type: ignore[attr-defined]
+    if (there := _sent_on(name, error)) and isinstance(error, unreached):
         how = f"failed ({_short(error)})"
         if response is not None:
             how = f"answered {response.status_code}"
@@ -57,7 +59,7 @@ def _line(name: Name, file: str, error: Exception) -> str:
         return _refused(name, what, hub, response.status_code, response.headers.get(_SAYS, ""))
     if isinstance(error, errors.OfflineModeIsEnabled):
         return f"{what}: huggingface_hub is set to be offline, and the cache lacks it"
-    if isinstance(error, errors.HTTPError):
+    if isinstance(error, unreached):
         return (
             f"{what}: {hub} cannot be reached ({_short(error)})\n"
             "a model that is not in the cache takes a network; a path of this machine takes none"

@@ -155,7 +155,7 @@ def _version(cursor: Cursor) -> int:
     if magic != MAGIC:
         cursor.fail(f"starts with {magic!r}; expected {MAGIC!r} (not a GGUF file)")
     cursor.at = 4
-    version = cursor.number(what="the version")
+    version: int = cursor.number(what="the version")
     if version and version & 0xFFFF == 0:
         cursor.fail("the numbers are big-endian; only little-endian files are read")
     if version not in (2, 3):

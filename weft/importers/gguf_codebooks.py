@@ -95,7 +95,8 @@ def digits(name: str) -> np.ndarray:
 
 def grid(name: str) -> np.ndarray:
     """Its points, float32 [count, 4 or 8]."""
-    return np.array(_VALUES[name], np.float32)[digits(name)]
+    points: np.ndarray = np.array(_VALUES[name], np.float32)[digits(name)]
+    return points
 
 
 def values(table: str, points: Points) -> np.ndarray:
@@ -111,7 +112,8 @@ def _odd(steps: np.ndarray) -> np.ndarray:
 
 def _signed(digits: np.ndarray, signs: np.ndarray, bits: int) -> np.ndarray:
     """Digits of points [n, ...] of `bits`; sign bits uint8 [n, 32], each for eight weights."""
-    return flat(digits) | in_turn(signs, 1) << np.uint8(bits)
+    codes: np.ndarray = flat(digits) | in_turn(signs, 1) << np.uint8(bits)
+    return codes
 
 
 def _even_signs(words: np.ndarray) -> np.ndarray:

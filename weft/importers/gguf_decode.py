@@ -6,21 +6,22 @@ float32 [n, elements]. Multiplications and additions come in the order of ggml, 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
+
+F32 = NDArray[np.float32]
 
 IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # E2M1, doubled
-_IQ4 = np.array(IQ4, np.float32)
-_FP4 = np.array(FP4, np.float32)
+_IQ4: F32 = np.array(IQ4, np.float32)
+_FP4: F32 = np.array(FP4, np.float32)
 
 
-def f32(values: np.ndarray) -> np.ndarray:
+def f32(values: np.ndarray) -> F32:
     return values.astype(np.float32)
 
 
-def column(values: np.ndarray) -> np.ndarray:
+def column(values: np.ndarray) -> F32:
     """float32 [..., 1], to scale what has one axis more."""
     return f32(values)[..., None]
 
@@ -70,7 +71,7 @@ def q5_1(b: np.ndarray) -> np.ndarray:
     return column(b["d"]) * _five_bits(b) + column(b["m"])
 
 
-def _five_bits(b: np.ndarray) -> np.ndarray:
+def _five_bits(b: np.ndarray) -> F32:
     return f32(halves(b["qs"]) | in_turn(b["qh"], 1) << 4)
 
 
@@ -140,7 +141,8 @@ def q6_k(b: np.ndarray) -> np.ndarray:
 
 
 def iq4_nl(b: np.ndarray) -> np.ndarray:
-    return column(b["d"]) * _IQ4[halves(b["qs"])]
+    levels: F32 = _IQ4[halves(b["qs"])]
+    return column(b["d"]) * levels
 
 
 def iq4_xs(b: np.ndarray) -> np.ndarray:
@@ -174,17 +176,20 @@ def tq2_0(b: np.ndarray) -> np.ndarray:
 
 def mxfp4(b: np.ndarray) -> np.ndarray:
     scale = np.ldexp(np.float32(1), b["e"].astype(np.int32) - 128)  # 127, and the doubled codes
-    return column(scale) * _FP4[halves(b["qs"])]
+    levels: F32 = _FP4[halves(b["qs"])]
+    return column(scale) * levels
 
 
 def nvfp4(b: np.ndarray) -> np.ndarray:
     return flat(column(unsigned_e4m3(b["e"]) / 2) * _FP4[halves(b["qs"].reshape(-1, 4, 8))])
 
 
-def _every_unsigned_e4m3() -> np.ndarray[Any, np.dtype[np.float32]]:
+def _every_unsigned_e4m3() -> F32:
     byte = np.arange(256)
     exponent, fraction = byte >> 3 & 15, byte & 7
-    value = np.where(exponent == 0, np.ldexp(fraction, -9), np.ldexp(8.0 + fraction, exponent - 10))
+    value: np.ndarray = np.where(
+        exponent == 0, np.ldexp(fraction, -9), np.ldexp(8.0 + fraction, exponent - 10)
+    )
     value[127] = 0
     return value.astype(np.float32)
 
@@ -195,4 +200,5 @@ _E4M3 = _every_unsigned_e4m3()
 def unsigned_e4m3(byte: np.ndarray) -> np.ndarray:
     """float32 of bytes: four bits of exponent, three of fraction; the top bit is not looked at,
     127 (NaN) counts as 0."""
-    return _E4M3[byte]
+    value: F32 = _E4M3[byte]
+    return value

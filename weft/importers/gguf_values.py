@@ -69,7 +69,7 @@ class Cursor:
         return value
 
     def size(self, what: str) -> int:
-        return self.number(_U64, what)
+        return int(self.number(_U64, what))
 
     def count(self, what: str, least: int) -> int:
         """A count of items that take `least` bytes or more each."""

@@ -167,7 +167,8 @@ class Batch:
         if self.watch is not None and isinstance(e.source, ir.Buffer):
             rows = np.nonzero(self.active)[0]
             self.watch.access(self, e.source, np.tile(at, len(rows)), np.repeat(rows, lanes))
-        return memory.data[at][None]
+        row: np.ndarray = memory.data[at][None]
+        return row
 
     # -- expressions
 
@@ -213,7 +214,8 @@ class Batch:
             return np.arange(e.type.lanes, dtype=np.int32)[None]
         parts = [self.full(a) for a in e.args]
         if e.op == "any":
-            return np.any(parts[0], axis=1, keepdims=True)
+            some: np.ndarray = np.any(parts[0], axis=1, keepdims=True)
+            return some
         rows = max(p.shape[0] for p in parts)
         if e.op == "lookup":
             table, index = (spread(p, (rows, p.shape[1])) for p in parts)
@@ -253,7 +255,8 @@ class Batch:
         if e.op == "subgroup_xor":
             if e.attr >= width:
                 raise KernelError(f"subgroup_xor with {e.attr} in subgroups of {width}")
-            return x[np.arange(self.n) ^ e.attr]
+            moved: np.ndarray = x[np.arange(self.n) ^ e.attr]
+            return moved
         return lanewise.butterfly(x, width, e.op.removeprefix("subgroup_"))
 
 

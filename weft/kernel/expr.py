@@ -6,7 +6,7 @@ expression used twice must be bound with `Builder.let` first: the verifier insis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
@@ -72,7 +72,7 @@ def _fold_int(op: str, a: int, b: int, dtype: DType) -> int | None:
     if op in ("div", "rem") and b == 0:
         return None
     quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if op in ("div", "rem") else 0
-    table = {
+    table: dict[str, Callable[[], int]] = {
         "add": lambda: a + b, "sub": lambda: a - b, "mul": lambda: a * b,
         "div": lambda: quotient, "rem": lambda: a - quotient * b,
         "min": lambda: min(a, b), "max": lambda: max(a, b),

@@ -13,7 +13,6 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.errors import KernelError
@@ -335,9 +334,9 @@ class _Guard:
         low, high = self.ranges.value(e).range
         return made if (low, high) == INT32 else kb.minimum(kb.maximum(made, low), high)
 
-    def shift(self, e: ir.Binary, made: Any) -> Expr:
+    def shift(self, e: ir.Binary, made: Expr) -> Expr:
         bits = 8 * e.type.dtype.itemsize
         low, high = self.ranges.integer(e.b)
-        if low >= 0 and high < bits:
+        if (low >= 0 and high < bits) or not isinstance(made, ir.Binary):
             return made
         return replace(made, b=kb.binary("and", made.b, bits - 1))

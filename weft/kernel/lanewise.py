@@ -22,7 +22,8 @@ def _div(a: Array, b: Array) -> Array:
 def _shift(left: bool) -> Callable[[Array, Array], Array]:
     def shift(a: Array, b: Array) -> Array:
         count = b & b.dtype.type(8 * b.dtype.itemsize - 1)
-        return np.left_shift(a, count) if left else np.right_shift(a, count)
+        moved: Array = np.left_shift(a, count) if left else np.right_shift(a, count)
+        return moved
 
     return shift
 
@@ -49,11 +50,13 @@ def cast(x: Array, dtype: DType) -> Array:
     """A value conversion as `ir.Cast` has it: floats saturate to integers, NaN gives 0."""
     target = dtype.numpy
     if dtype.kind == "bool":
-        return x != 0
+        made: Array = x != 0
+        return made
     if dtype.is_int and x.dtype.kind not in "iub":
         info = np.iinfo(target)
         wide = np.trunc(x.astype(np.float64))
-        return np.clip(np.nan_to_num(wide, nan=0.0), info.min, info.max).astype(target)
+        made = np.clip(np.nan_to_num(wide, nan=0.0), info.min, info.max).astype(target)
+        return made
     return x.astype(target)
 
 
@@ -63,7 +66,8 @@ def dot(acc: Array, a: Array, b: Array) -> Array:
     products = a.astype(wide) * b.astype(wide)
     lanes = acc.shape[-1]
     total = products.reshape(*products.shape[:-1], lanes, products.shape[-1] // lanes).sum(-1)
-    return (acc + total).astype(acc.dtype)
+    out: Array = (acc + total).astype(acc.dtype)
+    return out
 
 
 def butterfly(x: Array, width: int, op: str) -> Array:

@@ -67,7 +67,8 @@ class Tracker:
         """Returns a mask of the accesses that race with an earlier write."""
         writer = self.w_owner[at]
         ordered = (writer // SPAN == who.group) & (self.w_epoch[at] < who.epoch)
-        return (writer != _NONE) & (writer != who.owner) & ~ordered
+        races: np.ndarray = (writer != _NONE) & (writer != who.owner) & ~ordered
+        return races
 
     def read(self, at: np.ndarray, who: Who) -> None:
         """Records reads of elements `at`; raises KernelError for a race."""
@@ -152,7 +153,8 @@ class Memory:
                     f"element {at[k] % self.size} is read before anything was stored there "
                     f"({who.describe(k)})"
                 )
-        return self.data[at]
+        found: np.ndarray = self.data[at]
+        return found
 
     def write(self, at: np.ndarray, values: np.ndarray, who: Who, after: int = 0) -> None:
         """Stores `values` at flat positions `at`, already in bounds; others see them after the next

@@ -12,16 +12,19 @@ from weft.kernel.ranges import INT32
 from weft.kernel.walk import child_fields, children
 
 
-def rebuilt(e: Any, parts: list[Expr]) -> Any:
+def rebuilt(e: Any, parts: list[Expr]) -> Expr:
     """The expression over other children."""
     old = children(e)
+    made: Expr = e
     if all(a is b for a, b in zip(old, parts)):
-        return e
+        return made
     if isinstance(e, ir.Vec | ir.Collective):
-        return replace(e, args=tuple(parts))
+        made = replace(e, args=tuple(parts))
+        return made
     kind: Any = type(e)
     names = child_fields(kind)
-    return replace(e, **dict(zip([n for n in names if getattr(e, n) is not None], parts)))
+    made = replace(e, **dict(zip([n for n in names if getattr(e, n) is not None], parts)))
+    return made
 
 
 def unsigned(e: Any) -> Expr:

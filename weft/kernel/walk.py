@@ -6,9 +6,11 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.kernel.ir import Array, Assign, Block, Expr, For, If, Kernel, Let, Stmt, Tile
+
+T = TypeVar("T")
 
 # Fields that never hold children (the memory and tiles that a node names are not any).
 _PLAIN = {
@@ -82,10 +84,13 @@ def assigned(s: Stmt) -> dict[str, list[Expr]]:
     return found
 
 
-def changed(node: Any, **fields: Any) -> Any:
+def changed(node: T, **fields: Any) -> T:
     """Returns the node with these fields, or the node itself if it has them already."""
-    same = all(getattr(node, name) is value for name, value in fields.items())
-    return node if same else replace(node, **fields)
+    if all(getattr(node, name) is value for name, value in fields.items()):
+        return node
+    whole: Any = node
+    made: T = replace(whole, **fields)
+    return made
 
 
 def with_body(kernel: Kernel, body: Block) -> Kernel:

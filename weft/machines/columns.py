@@ -98,7 +98,8 @@ class Columns(CompiledRunner):
             name, shape = f"gathered.{len(gaps)}", (n, columns * size)
             came = ops.input_node(name, shape, x.dtype, "input", rows="n")
             gaps.append((ops.reshape(x, (n, columns)), came))
-            return ops.cast(came, float32)
+            wide: Node = ops.cast(came, float32)
+            return wide
 
         graph = decoder_graph(self.config, self._avals, *self._shape(kind), gather)
         return cut_at(graph, gaps, self.room(kind), "n")

@@ -77,7 +77,8 @@ def _div(b: Builder, x: Expr, y: Expr) -> Expr:
 
 def _np_div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if x.dtype.kind == "f":
-        return np.divide(x, y)
+        ratio: np.ndarray = np.divide(x, y)
+        return ratio
     quotient = np.floor_divide(x, np.where(y == 0, 1, y).astype(x.dtype))
     rest = x - quotient * y
     up = ((rest != 0) & ((x < 0) != (y < 0))).astype(x.dtype)
@@ -109,10 +110,11 @@ def _floor_divide(b: Builder, x: Expr, y: Expr) -> Expr:
 
 
 def _np_remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    if x.dtype.kind == "f":
-        return np.remainder(x, y)
-    unsafe = (y == 0) | ((y == -1) if x.dtype.kind == "i" else False)
-    return np.remainder(x, np.where(unsafe, 1, y).astype(x.dtype))
+    if x.dtype.kind != "f":
+        unsafe = (y == 0) | ((y == -1) if x.dtype.kind == "i" else False)
+        y = np.where(unsafe, 1, y).astype(x.dtype)
+    rest: np.ndarray = np.remainder(x, y)
+    return rest
 
 
 def _np_floor_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -127,7 +129,8 @@ def _np_floor_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         plain = np.floor_divide(a, c)  # for zeros, infinities, NaN
         return np.where(np.isfinite(exact) & (exact != 0), exact, plain).astype(x.dtype)
     if x.dtype.kind == "f":
-        return np.floor_divide(x, y)
+        floor: np.ndarray = np.floor_divide(x, y)
+        return floor
     minus = (y == -1) if x.dtype.kind == "i" else np.zeros(y.shape, bool)
     out = np.floor_divide(x, np.where((y == 0) | minus, 1, y).astype(x.dtype))
     return np.where(y == 0, 0, np.where(minus, np.negative(x), out)).astype(x.dtype)
@@ -155,7 +158,8 @@ def _pow(b: Builder, x: Expr, y: Expr) -> Expr:
 
 def _np_pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if x.dtype.kind == "f":
-        return np.power(x, y)
+        power: np.ndarray = np.power(x, y)
+        return power
     bits = 8 * y.dtype.itemsize
     # holds for the least integer too, whose abs wraps
     count = np.abs(y).astype(f"u{y.dtype.itemsize}")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
@@ -36,7 +36,7 @@ def floats(name: str, x: Aval) -> None:
 # -- row statistics -----------------------------------------------------------------------------
 
 
-def row_abstract(name: str):  # type: ignore[no-untyped-def]
+def row_abstract(name: str) -> Callable[..., Aval]:
     """The shape rule of x[..., D] with weights [D]: the result is like x."""
 
     def abstract(x: Aval, *weights: Aval, **params: object) -> Aval:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from weft.kernel import division as division, math
 
-class _Lazy:
-    def __init__(self, module: str) -> None:
-        self.module = module
+    km = math
+else:
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return getattr(import_module(self.module), name)
+    class _Lazy:
+        def __init__(self, module: str) -> None:
+            self.module = module
 
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module(self.module), name)
 
-km = _Lazy("weft.kernel.math")
-division = _Lazy("weft.kernel.division")
+    km = _Lazy("weft.kernel.math")
+    division = _Lazy("weft.kernel.division")

@@ -47,9 +47,10 @@ def _matrix(x: Aval) -> tuple[int, ...]:
 
 def _numpy(a: np.ndarray, b: np.ndarray, *, out_dtype: DType) -> np.ndarray:
     if a.dtype.itemsize == 1:  # products fit 2**14, so float64 sums are exact; then wrap
-        exact = np.matmul(a.astype(np.float64), b.astype(np.float64))
+        exact: np.ndarray = np.matmul(a.astype(np.float64), b.astype(np.float64))
         return exact.astype(np.int64).astype(np.int32).astype(out_dtype.numpy)
-    return np.matmul(wide(a), wide(b)).astype(out_dtype.numpy)
+    product: np.ndarray = np.matmul(wide(a), wide(b))
+    return product.astype(out_dtype.numpy)
 
 
 def _vjp(g: Value, out: Value, a: Value, b: Value, *, out_dtype: Any) -> Sequence[Any]:

@@ -11,13 +11,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import UsageError
 from weft.graph.ir import Shape
+
+if TYPE_CHECKING:
+    from weft.kernel.ir import Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Aval:
 # A call with several outputs has a tuple where one value stands.
 AbstractRule = Callable[..., Any]  # (*avals, **attrs) -> Aval; raises ShapeError, DTypeError
 NumpyRule = Callable[..., Any]  # (*arrays, **attrs) -> array of the abstract shape/dtype
-LowerRule = Callable[..., Any]  # elementwise only: (builder, *exprs, **attrs) -> Expr
+LowerRule = Callable[..., "Expr"]  # elementwise only: (builder, *exprs, **attrs) -> Expr
 # (grad, out, *inputs, **attrs) -> per input: None, a gradient, or a function that makes one when
 # it is wanted. Made of ordinary ops, so it runs wherever its primitive does and can itself be
 # differentiated (Griewank & Walther 2008). Ties of maximum, minimum and max share the gradient.

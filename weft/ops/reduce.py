@@ -55,7 +55,8 @@ def _argmax_abstract(x: Aval, *, axis: int) -> Aval:
 
 
 def _sum_numpy(x: np.ndarray, *, axes: tuple[int, ...]) -> np.ndarray:
-    return np.sum(x, axis=axes, dtype=x.dtype)
+    out: np.ndarray = np.sum(x, axis=axes, dtype=x.dtype)
+    return out
 
 
 def _max_numpy(x: np.ndarray, *, axes: tuple[int, ...]) -> np.ndarray:

@@ -104,15 +104,18 @@ def _scan_numpy(
     x: np.ndarray, *factor: np.ndarray, op: str, axis: int, exclusive: bool, reverse: bool
 ) -> np.ndarray:
     """Sums and products of floats run in float64: the oracle's rounding errors do not add up."""
+    y: np.ndarray
     if op == "linear" or not x.size:
-        return _scan(x, *factor, op=op, axis=axis, exclusive=exclusive, reverse=reverse)
+        y = _scan(x, *factor, op=op, axis=axis, exclusive=exclusive, reverse=reverse)
+        return y
     wide = x.astype(np.float64) if dt.as_dtype(x.dtype).is_float else x
     wide = np.flip(wide, axis) if reverse else wide
     y = _UFUNC[op].accumulate(wide, axis=axis, dtype=wide.dtype)
     if exclusive:
         first = np.full_like(np.take(y, [0], axis), empty(op, dt.as_dtype(x.dtype)))
         y = np.concatenate([first, np.delete(y, -1, axis)], axis)
-    return (np.flip(y, axis) if reverse else y).astype(x.dtype)
+    y = np.flip(y, axis) if reverse else y
+    return y.astype(x.dtype)
 
 
 def _scan(x: Value, *factor: Value, op: str, axis: int, exclusive: bool, reverse: bool) -> Value:

@@ -23,7 +23,8 @@ def erf(x: np.ndarray) -> np.ndarray:
     wide = np.asarray(x, dtype=np.float64)
     size = np.minimum(np.abs(wide), _EDGE)  # NaN stays NaN
     index, beyond = _beyond(size, 6)
-    return np.copysign(_TABLE[index] + beyond, wide)
+    out: np.ndarray = np.copysign(_TABLE[index] + beyond, wide)
+    return out
 
 
 def _beyond(size: np.ndarray, degree: int) -> tuple[np.ndarray, np.ndarray]:
@@ -47,4 +48,5 @@ def ndtr(x: np.ndarray) -> np.ndarray:
     wide = np.asarray(x, dtype=np.float64)
     index, beyond = _beyond(np.minimum(np.abs(wide) * math.sqrt(0.5), _FAR), 13)
     tail = 0.5 * (_TAIL[index] - beyond)
-    return np.where(wide < 0, tail, 1.0 - tail)
+    out: np.ndarray = np.where(wide < 0, tail, 1.0 - tail)
+    return out

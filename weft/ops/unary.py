@@ -150,7 +150,8 @@ def _cast_numpy(x: np.ndarray, *, dtype: DType) -> np.ndarray:
         return x
     x = wide(x)
     if dtype.kind == "bool":
-        return x != 0
+        true: np.ndarray = x != 0
+        return true
     if dtype.is_int and x.dtype.kind == "f":
         info = np.iinfo(target)
         whole = np.trunc(np.where(np.isnan(x), 0.0, x.astype(np.float64)))

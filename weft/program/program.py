@@ -110,12 +110,14 @@ class Program:
     @property
     def recipes(self) -> Mapping[str, Recipe]:
         """The recipes of weight buffers that do not hold a weight unchanged, by buffer name."""
-        return self.meta.get("recipes", {})
+        found: Mapping[str, Recipe] = self.meta.get("recipes", {})
+        return found
 
     @property
     def formulas(self) -> Mapping[str, Formula]:
         """Names of weight buffers -> how they are worked out from weights."""
-        return self.meta.get("formulas", {})
+        found: Mapping[str, Formula] = self.meta.get("formulas", {})
+        return found
 
     def sources(self, buffer: str) -> tuple[str, ...]:
         """Returns the weights that make up the weight buffer of this name: often itself."""

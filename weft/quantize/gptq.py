@@ -117,12 +117,13 @@ class _Columns:
         if form.table is None:
             codes = np.clip(np.round(x) + zero, 0, (1 << form.bits) - 1)
             self.codes[:, column] = codes
-            return (codes - zero) * scale + low
+            rounded: np.ndarray = (codes - zero) * scale + low
+            return rounded
         values, names = zip(*sorted((t, i) for i, t in enumerate(form.table)))
         order = np.asarray(values, np.float32)
         at = np.searchsorted((order[1:] + order[:-1]) / 2, x)
         self.codes[:, column] = np.asarray(names, np.uint8)[at]
-        return order[at] * scale
+        return np.asarray(order[at] * scale)
 
     def _group(self, g: int) -> dict[str, np.ndarray]:
         found = self.groups[g]

@@ -20,7 +20,7 @@ from weft.serve.running import HEADER_BYTES
 from weft.serve.wire import MAX_BODY, json_response
 
 if TYPE_CHECKING:
-    from weft.serve.app import Described
+    from weft.serve.routing import Described
 
 _REF = "#/components/schemas/{name}"
 _TEXT, _TEXT_OR_NULL = {"type": "string"}, {"type": ["string", "null"]}

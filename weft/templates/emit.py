@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
@@ -31,6 +31,7 @@ from weft.templates.group import Group
 from weft.templates.view import Index
 
 Definition = Callable[[Index], Expr]
+T = TypeVar("T")
 
 
 def declare(b: Builder, group: Group) -> dict[int, ir.Buffer]:
@@ -96,7 +97,7 @@ class Emitter:
     def expr(self, x: Affine) -> Expr:
         """The int32 value of an affine index: a scalar, or a vector when it depends on the lane."""
         self.addresses.append(x)
-        hit = self.find(("index", x))
+        hit: Expr | None = self.find(("index", x))
         if hit is not None:
             return hit
         self._countable(x.reach)
@@ -116,7 +117,7 @@ class Emitter:
         if sym.src is None:
             assert sym.expr is not None
             return sym.expr
-        hit = self.find(("sym", sym))
+        hit: Expr | None = self.find(("sym", sym))
         if hit is not None:
             return hit
         src = self.expr(sym.src)
@@ -169,7 +170,7 @@ class Emitter:
                 return scope[key]
         return None
 
-    def remember(self, key: Any, value: Any) -> Any:
+    def remember(self, key: Any, value: T) -> T:
         """Keeps `value` until the innermost scope closes, and returns it."""
         self._scopes[-1][key] = value
         return value
@@ -192,7 +193,8 @@ class Emitter:
                 made = self.b.let(_widen(self._compute(*at)), at[0].op)
                 self.remember(self._key(*at), made)
             todo.pop()
-        return self._known(*asked)
+        found: Expr = self._known(*asked)
+        return found
 
     def _key(self, node: Node, index: Index) -> Any:
         return id(node), index, tuple(id(g) for g in self._guards)
@@ -264,7 +266,7 @@ class Emitter:
 
     def _start(self, const: Node, extent: int) -> Affine:
         key = ("start", id(const), extent)
-        hit = self.find(key)
+        hit: Affine | None = self.find(key)
         if hit is None:
             hit = self.remember(key, self.axis(kb.load(self.buffers[id(const)], 0), extent))
         return hit
@@ -321,7 +323,7 @@ class Emitter:
     def between(self, x: Affine, low: int, high: int) -> Expr | None:
         """Returns the condition low <= x < high (bound), or None when it always holds."""
         key = ("between", x, low, high)
-        hit = self.find(key)
+        hit: Expr | None = self.find(key)
         if hit is not None:
             return hit
         tests = []

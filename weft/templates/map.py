@@ -190,7 +190,8 @@ def _vectors_per_thread(caps: Caps, total: Bound, threads: int, config: Mapping[
     """Several where that leaves enough groups to fill a large GPU, and none half full."""
     if not caps.subgroup or not isinstance(total, int):
         return 1
-    per, fill = config.get("vectors", 4), 1 if "vectors" in config else FILL
+    per: int = config.get("vectors", 4)
+    fill = 1 if "vectors" in config else FILL
     while per > 1 and (total % (threads * per) or total < fill * threads * per):
         per //= 2
     return per

@@ -50,12 +50,12 @@ class _Sort:
         (self.out,) = group.outputs
         if self.out.size != self.anchor.size or self.out.dtype != self.anchor.dtype:
             raise CompileError(f"{self.out!r} cannot be the output of {self.anchor!r}")
-        self.axis = group.anchor.attrs["axis"]
+        self.axis: int = group.anchor.attrs["axis"]
         self.descending = group.anchor.attrs["descending"]
         shape = self.x.shape
         self.n = shape[self.axis]
         self.others = (*shape[: self.axis], *shape[self.axis + 1 :])
-        self.rows = self.x.size // max(self.n, 1)
+        self.rows: int = self.x.size // max(self.n, 1)
         self.padded = 1 << max(self.n - 1, 0).bit_length()
         self.b = Builder(kernel_name(group))
         self.em = Emitter(self.b, group, caps)

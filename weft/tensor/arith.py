@@ -221,7 +221,7 @@ class Arithmetic(TensorBase):
     def _length(self) -> Self:
         """The square root of a sum of squares. Its slope at 0 is 0 instead of infinite: multiplied
         by the slope of the sum, which is 0 there, it gives no NaN."""
-        none = self == 0
+        none = self._binary("equal", 0)
         return none.where(0.0, none.where(1.0, self).sqrt())
 
     def rsqrt(self) -> Self:

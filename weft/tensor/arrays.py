@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -56,7 +56,8 @@ def astype(x: Operand, dtype: Any, /) -> Tensor:
 
 def finfo(dtype: Any, /) -> Any:
     """Limits of a floating dtype: bits, eps, max, min, smallest_normal."""
-    return ml_dtypes.finfo(as_dtype(getattr(dtype, "dtype", dtype)).numpy)
+    limits: Callable[..., Any] = ml_dtypes.finfo
+    return limits(as_dtype(getattr(dtype, "dtype", dtype)).numpy)
 
 
 def iinfo(dtype: Any, /) -> Any:

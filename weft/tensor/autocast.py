@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ContextDecorator
-from typing import Any
+from typing import Any, TypeVar
 from weakref import ref
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError
-from weft.tensor.base import CURRENT, TensorBase
+from weft.tensor.arith import Arithmetic
+from weft.tensor.base import CURRENT
+
+T = TypeVar("T")
 
 
 class _State(threading.local):
@@ -67,11 +70,11 @@ def narrowed(*tensors: Any) -> Any:
     return tuple(t if dtype is None else _cast(t, dtype) for t in tensors)
 
 
-def widened(x: Any) -> Any:
+def widened(x: T) -> T:
     """The operand, cast to float32 while autocast is on."""
     return x if autocast_dtype() is None else _cast(x, dt.float32)
 
 
-def _cast(t: Any, dtype: DType) -> Any:
-    eligible = isinstance(t, TensorBase) and t.dtype in (dt.float32, dt.float16, dt.bfloat16)
-    return t._as(dtype) if eligible else t
+def _cast(t: T, dtype: DType) -> T:
+    floats = (dt.float32, dt.float16, dt.bfloat16)
+    return t._as(dtype) if isinstance(t, Arithmetic) and t.dtype in floats else t

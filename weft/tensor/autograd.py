@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from weft.ops.tape import Tracked
 from weft.tensor import views
 from weft.tensor.base import TensorBase, check_devices
 from weft.tensor.guards import changed
+
+T = TypeVar("T")
 
 
 class Autograd(TensorBase):
@@ -178,7 +180,7 @@ def _replaying(log: _Log) -> Iterator[None]:
         _REPLAY.log = before
 
 
-def once(make: Callable[[], Any]) -> Any:
+def once(make: Callable[[], T]) -> T:
     """make(), which may assign to state. When a checkpointed function runs again: what it gave the
     first time, so that a dropout mask is the same and running statistics move once."""
     log = _REPLAY.log
@@ -187,7 +189,8 @@ def once(make: Callable[[], Any]) -> Any:
     if log.at == len(log.items):
         log.items.append(make())
     log.at += 1
-    return log.items[log.at - 1]
+    given: T = log.items[log.at - 1]
+    return given
 
 
 def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:

@@ -9,7 +9,7 @@ assigned to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Value = Any  # np.ndarray, DeviceArray, Node, or Tracked around one of them
 Number = bool | int | float
+T = TypeVar("T", bound="TensorBase")
 
 
 class TensorBase:
@@ -259,7 +260,7 @@ def place(t: TensorBase) -> Device | None:
     return t._value.device if isinstance(t._value, DeviceArray) else None
 
 
-def run(like: TensorBase, op: str, *tensors: TensorBase, **attrs: Any) -> Any:
+def run(like: T, op: str, *tensors: TensorBase, **attrs: Any) -> T:
     """One primitive on tensors that already fit, as a tensor of `like`'s class; of numbers in
     disguise another."""
     out = like._wrap(ops.bind(op, *values(op, tensors), **attrs))

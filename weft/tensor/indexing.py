@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 
@@ -292,11 +292,11 @@ class Indexing(Reductions):
         rows = self._rows(keys)
         if rows is not None:  # whole rows of axis 0: one update, no flattening
             new = self._filled_with(y, (rows.size, *self.shape[1:]))
-            return cast(Self, run(self, "update", self, rows, new))
+            return run(self, "update", self, rows, new)
         index = self._places(keys)
         new = self._filled_with(y, index.shape, (index.size,))
         flat = run(self, "update", self.reshape(self.size), index.reshape(index.size), new)
-        return cast(Self, flat.reshape(self.shape))
+        return flat.reshape(self.shape)
 
     def _filled_with(
         self, value: Any, shape: tuple[int, ...], final: tuple[int, ...] | None = None

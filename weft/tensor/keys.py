@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -10,7 +10,10 @@ from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, ShapeError, TraceError
 from weft.graph.ir import Node
 from weft.program.array import DeviceArray
+from weft.tensor.arith import Arithmetic
 from weft.tensor.base import CURRENT, TensorBase
+
+T = TypeVar("T", bound=Arithmetic)
 
 
 def is_mask(k: Any) -> bool:
@@ -63,7 +66,7 @@ def index_array(like: Any, k: Any, n: int) -> Any:
     """An integer index of an axis of size n as an int32 tensor where `like` is, -n..-1 counted from
     the front. The values of a list or NumPy array are checked here (ShapeError); those of a tensor
     are data: one out of range stays out of range."""
-    if isinstance(k, TensorBase):
+    if isinstance(k, Arithmetic):
         index = as_index(k)
         known = _values(index)
         if known is not None and not (known < 0).any():
@@ -81,7 +84,7 @@ def index_array(like: Any, k: Any, n: int) -> Any:
     return like._wrap(place_like(like, counted))
 
 
-def as_index(k: Any) -> Any:
+def as_index(k: T) -> T:
     """A tensor of integers as int32; what int32 cannot hold becomes its nearest number, which is
     outside every axis as well."""
     if not k.dtype.is_int:

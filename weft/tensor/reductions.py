@@ -222,7 +222,7 @@ class Reductions(Movement):
         left, right = x.ndim == 1, y.ndim == 1
         x = x.unsqueeze(0) if left else x
         y = y.unsqueeze(1) if right else y
-        out = x._matmul(y, out_dtype)
+        out: Self = x._matmul(y, out_dtype)
         if left and right:
             return out.reshape(out.shape[:-2])
         return out.squeeze(-2) if left else out.squeeze(-1) if right else out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from weft.ops.rules import axes_of, axis_of, integers
 from weft.tensor import views
 from weft.tensor.arith import Arithmetic
 from weft.tensor.base import broadcast_shapes, check_devices, values
+
+T = TypeVar("T", bound="Movement")
 
 
 def _shape_args(shape: tuple[Any, ...]) -> tuple[int, ...]:
@@ -208,7 +210,7 @@ def _shrunk(base: Any, new: Any) -> Any:
     return new.reshape(base.shape)
 
 
-def cat(tensors: Sequence[Any], axis: int = 0) -> Any:
+def cat(tensors: Sequence[T], axis: int = 0) -> T:
     """Tensors joined along an axis, in their promoted dtype."""
     if not tensors:
         raise ShapeError("cat: nothing to join; give at least one tensor")
@@ -219,7 +221,7 @@ def cat(tensors: Sequence[Any], axis: int = 0) -> Any:
     return tensors[0]._wrap(ops.concat(values("cat", same), axis))
 
 
-def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
+def stack(tensors: Sequence[T], axis: int = 0) -> T:
     """Tensors of one shape joined along a new axis."""
     for t in tensors[1:]:
         if t.shape != tensors[0].shape:

@@ -22,7 +22,8 @@ def _visitor(claims: Claims) -> Visit:
 
     def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
         if node.op == "result" and id(node.inputs[0]) in expanded:
-            return expanded[id(node.inputs[0])][node.attrs["index"]]
+            output: int = node.attrs["index"]
+            return expanded[id(node.inputs[0])][output]
         made = remake(node, inputs)
         if made.op != "call" or claims(made):
             return made

@@ -161,7 +161,8 @@ def _smaller(node: Node, inputs: tuple[Node, ...], rows: int) -> Node:
     """The node computed for the gathered rows only."""
     attrs = dict(node.attrs)
     if node.op == "result":
-        return results(inputs[0])[attrs["index"]]
+        output: int = attrs["index"]
+        return results(inputs[0])[output]
     shape: Shape = (rows, *node.shape[1:])
     if node.op in ("broadcast", "reshape"):
         attrs["shape"] = shape

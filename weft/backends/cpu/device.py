@@ -16,7 +16,8 @@ from weft.backends.cpu.table import Table
 from weft.backends.cpu.threads import Workers
 from weft.core.dtypes import DEVICE, DType
 from weft.core.errors import DeviceError
-from weft.host.cache import DiskCache, default_directory
+from weft.host.cache import DiskCache
+from weft.host.files import default_directory
 from weft.host.forks import lock_of
 from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device, DeviceInfo

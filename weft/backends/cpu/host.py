@@ -74,7 +74,8 @@ def tiles_allowed() -> bool:
         return False
     libc = ctypes.CDLL(None, use_errno=True)
     long = ctypes.c_long
-    return libc.syscall(long(_ARCH_PRCTL), long(_REQ_XCOMP_PERM), long(_XTILEDATA)) == 0
+    status: int = libc.syscall(long(_ARCH_PRCTL), long(_REQ_XCOMP_PERM), long(_XTILEDATA))
+    return status == 0
 
 
 def _fingerprint() -> str:

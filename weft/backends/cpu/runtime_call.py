@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from weft.backends.cpu.native import Function, Value
 
 # CPython's PyObject and NumPy's PyArrayObject on 64-bit systems: byte offsets (direct.py makes sure
@@ -67,7 +69,7 @@ def fits() -> Function:
     f = Function("fits", "ptr item, ptr array, ptr operand", "i1")
     item = f["item"]
     own = {name: f["operand"].at("i64", 8 * i) for i, name in enumerate(OPERAND)}
-    checks = (
+    checks: tuple[Callable[[], Value], ...] = (
         lambda: item.at("ptr", TYPE).get().differs(f["array"]),
         lambda: item.at("i64", DTYPE).get().differs(own["dtype"].get()),
         lambda: (item.at("i32", FLAGS).get() & FIT).differs(FIT),

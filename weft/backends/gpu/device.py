@@ -23,7 +23,8 @@ from weft.backends.llvm.gpu_target import GpuTarget, gpu_target
 from weft.core import dtypes as dt, versions
 from weft.core.dtypes import DType
 from weft.core.errors import DeviceError
-from weft.host.cache import DiskCache, default_directory
+from weft.host.cache import DiskCache
+from weft.host.files import default_directory
 from weft.kernel.digest import digest
 from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device, DeviceInfo

@@ -14,13 +14,15 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.backends.gpu.api import FATAL, OUT_OF_MEMORY, Api, Failed, wished
 from weft.backends.gpu.blas import Blas, open_blas
 from weft.backends.gpu.memory import Kept, Pool
 from weft.backends.gpu.staging import Staging
 from weft.core.errors import DeviceError, OutOfMemoryError
+
+T = TypeVar("T")
 
 _NON_BLOCKING = 1  # CUstream_flags, hipStreamNonBlocking
 _THREAD_LOCAL = 1  # CUstreamCaptureMode, hipStreamCaptureMode
@@ -146,7 +148,7 @@ class Driver:
         self._held[address] = nbytes
         return address
 
-    def _twice(self, call: Callable[[], Any]) -> Any:
+    def _twice(self, call: Callable[[], T]) -> T:
         """Makes a call that may need memory which weft keeps for reuse. If memory runs out, frees
         the kept memory and calls again."""
         try:

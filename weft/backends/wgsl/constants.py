@@ -109,7 +109,8 @@ def _vec(e: ir.Vec, known: Known) -> Lanes | None:
     if e.op == "splat":
         return np.repeat(whole, e.type.lanes)
     if e.op == "any":
-        return np.any(whole, keepdims=True)
+        some: Lanes = np.any(whole, keepdims=True)
+        return some
     return whole if e.op == "pack" else whole[list(e.lanes)]
 
 

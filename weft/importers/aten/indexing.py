@@ -141,7 +141,7 @@ def _places(self: Tensor, dim: int, index: Tensor) -> Tensor:
     """The flat positions in `self` that scatter's index names."""
     d = dim % self.ndim
     at = index_array(self, index, self.shape[d])
-    total = at * math.prod(self.shape[d + 1 :])
+    total: Tensor = at * math.prod(self.shape[d + 1 :])
     for axis, size in enumerate(index.shape):
         if axis != d:
             line = [size if i == axis else 1 for i in range(self.ndim)]

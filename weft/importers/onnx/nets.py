@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,7 @@ _BACK = (
 )
 
 
-def _of_rank(functions: Sequence[Any], x: Tensor) -> Any:
+def _of_rank(functions: Sequence[Callable[..., Tensor]], x: Tensor) -> Callable[..., Tensor]:
     rank = x.ndim - 2
     if rank not in (1, 2, 3):
         raise ShapeError(f"a convolution over {rank} axes; weft has 1 to 3")

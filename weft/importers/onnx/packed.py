@@ -60,7 +60,8 @@ def _by_column(
     else:
         shift = unpacked_codes(zeros.reshape(n, -1), bits)[:, : table.shape[1]]
         shift = shift.cast(dt.float32).take(order, 1)
-    return (codes - shift) * table.take(order, 1)
+    made: Tensor = codes - shift
+    return made * table.take(order, 1)
 
 
 @op("MatMulNBits", domain=MICROSOFT)

@@ -94,7 +94,7 @@ def _arg(name: str) -> None:
         axis = call.get("axis", 0) % x.ndim
         last = call.get("select_last_index", 0)
         seen = x.flip(axis) if last else x
-        found = getattr(seen, name)(axis, keepdims=bool(call.get("keepdims", 1)))
+        found: Tensor = getattr(seen, name)(axis, keepdims=bool(call.get("keepdims", 1)))
         return (x.shape[axis] - 1) - found if last else found
 
     op("ArgMax" if name == "argmax" else "ArgMin")(run)
@@ -108,7 +108,7 @@ def _running(name: str) -> None:
     def run(call: Call, x: Tensor, axis: np.ndarray) -> Tensor:
         a = int(scalar(axis)) % x.ndim
         turned = x.flip(a) if call.get("reverse", 0) else x
-        made = getattr(turned, name)(a)
+        made: Tensor = getattr(turned, name)(a)
         if call.get("exclusive", 0):
             first = weft.full_like(made.narrow(a, 0, 1), int(name == "cumprod"))
             made = weft.concat([first, made.narrow(a, 0, x.shape[a] - 1)], axis=a)

@@ -150,9 +150,10 @@ def _kernel(call: Call, distance: np.ndarray, mode: str) -> np.ndarray:
     """The triangle, or the cubic of Keys (1981)."""
     d = np.abs(distance)
     if mode == "linear":
-        return np.maximum(1 - d, 0)
+        made: np.ndarray = np.maximum(1 - d, 0)
+        return made
     a = call.get("cubic_coeff_a", -0.75)
     near = (a + 2) * d**3 - (a + 3) * d**2 + 1
     far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
-    made: np.ndarray = np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+    made = np.where(d <= 1, near, np.where(d < 2, far, 0.0))
     return made

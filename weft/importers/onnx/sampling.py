@@ -30,12 +30,15 @@ def _made(call: Call, x: Tensor, like: Value = None) -> Tensor:
 
 
 def _uniform(call: Call, shape: Any) -> Tensor:
-    low, high = call.get("low", 0.0), call.get("high", 1.0)
-    return weft.rand(tuple(shape), key=_key(call)) * (high - low) + low
+    low: float = call.get("low", 0.0)
+    span: float = call.get("high", 1.0) - low
+    return weft.rand(tuple(shape), key=_key(call)) * span + low
 
 
 def _normal(call: Call, shape: Any) -> Tensor:
-    return weft.randn(tuple(shape), key=_key(call)) * call.get("scale", 1.0) + call.get("mean", 0.0)
+    scale: float = call.get("scale", 1.0)
+    mean: float = call.get("mean", 0.0)
+    return weft.randn(tuple(shape), key=_key(call)) * scale + mean
 
 
 @op("RandomUniform")

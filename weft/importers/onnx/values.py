@@ -50,7 +50,8 @@ def type_code(x: Value) -> int:
 
 def numpy_dtype(x: Value) -> np.dtype:
     """The NumPy dtype of an array of either kind."""
-    return x.dtype if is_host(x) else x.dtype.numpy
+    found: np.dtype = x.dtype if is_host(x) else x.dtype.numpy
+    return found
 
 
 def is_float(x: Value) -> bool:
@@ -91,7 +92,7 @@ def elements(dims: Any, what: str) -> int:
     """The number of elements of a shape. Raises FileFormatError for a shape that no tensor has."""
     if any(d < 0 for d in dims) or len(dims) > 32:
         raise FileFormatError(f"{what}: dims {list(dims)[:40]}; sizes are at least 0, axes 32")
-    count = math.prod(dims)
+    count: int = math.prod(dims)
     if count > MOST:
         raise FileFormatError(f"{what}: dims {list(dims)} hold {count} elements")
     return count

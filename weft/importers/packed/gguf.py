@@ -146,7 +146,8 @@ def _one_zero(codes: np.ndarray) -> np.ndarray:
     """ggml's table of E2M1 has one zero, the format's two: of two codes in a byte, 8, which is -0
     there, becomes 0."""
     sizes = codes & 0x77
-    return sizes | codes & sizes + 0x77 & 0x88
+    made: np.ndarray = sizes | codes & sizes + 0x77 & 0x88
+    return made
 
 
 def _mxfp4(b: np.ndarray) -> Parts:

@@ -150,4 +150,5 @@ def e8m0(codes: np.ndarray) -> np.ndarray:
     """Powers of two of exponents uint8 (OCP Microscaling Formats v1.0, 5.4.1): 2^(e - 127), 255 is
     NaN; exact in bfloat16."""
     low = ((codes == 0) | (codes == 255)) * np.uint16(64)
-    return (codes.astype(np.uint16) << 7 | low).view(bfloat16.numpy)
+    bits: np.ndarray = codes.astype(np.uint16) << 7 | low
+    return bits.view(bfloat16.numpy)

@@ -97,4 +97,5 @@ def _absmax(layer: Layer, state: Fields, count: int) -> np.ndarray:
     top = layer.floats("weight.nested_absmax", -(-count // block)).astype(np.float32)
     values = layer.floats("weight.nested_quant_map", 256).astype(np.float32)
     offset = np.float32(state.number("nested_offset", -1e30, 1e30))
-    return values[codes] * np.repeat(top, block)[:count] + offset
+    sizes: np.ndarray = values[codes] * np.repeat(top, block)[:count] + offset
+    return sizes

@@ -15,7 +15,9 @@ def inverse_frequencies(rope: Rope, head_dim: int, length: int = 0) -> np.ndarra
     context of `length` positions."""
     head_dim = rope.rotary or head_dim
     exponent = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    inv = (np.float32(1.0) / np.power(np.float32(rope.theta), exponent)).astype(np.float32)
+    inv: np.ndarray = (np.float32(1.0) / np.power(np.float32(rope.theta), exponent)).astype(
+        np.float32
+    )
     long = rope.long_divisors and length > rope.original
     if divisors := rope.long_divisors if long else rope.divisors:
         inv = inv / np.array(divisors, np.float32)
@@ -60,7 +62,8 @@ def _yarn(rope: Rope, inv: np.ndarray, head_dim: int) -> np.ndarray:
     number = np.arange(head_dim // 2, dtype=np.float32)
     kept = 1 - np.clip((number - np.float32(first)) / np.float32(span), 0, 1)
     slowed = inv / np.float32(rope.factor)
-    return (slowed * (1 - kept) + inv * kept).astype(np.float32)
+    mixed: np.ndarray = (slowed * (1 - kept) + inv * kept).astype(np.float32)
+    return mixed
 
 
 def rope_tables(rope: Rope, head_dim: int, length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -77,4 +80,5 @@ def query_growth(c: DecoderConfig, length: int) -> np.ndarray:
     """Returns float32 [length]: the factor on queries at each position, so that attention stays
     sharp far beyond the rope's original context (Llama 4's temperature)."""
     turn = np.floor(np.arange(length, dtype=np.float32) / np.float32(c.ropes[0].original))
-    return (1 + np.float32(c.query_growth) * np.log(1 + turn)).astype(np.float32)
+    factor: np.ndarray = (1 + np.float32(c.query_growth) * np.log(1 + turn)).astype(np.float32)
+    return factor

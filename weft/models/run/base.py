@@ -128,10 +128,10 @@ class Model:
 
     def _name(self, role: str) -> str:
         """Returns the checkpoint's name for the weight with this role."""
-        from weft.models.weights import gguf, names
+        from weft.models.weights import decoder_names, gguf, names
 
         if self.folder.is_file():
             return gguf.tensor_name(role, self.config.family)
         if isinstance(self.config, DecoderConfig):
-            return names.decoder_layout(self.config).weights[role].name
+            return decoder_names.decoder_layout(self.config).weights[role].name
         return names.encoder_layout(self.config).weights[role].name

@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager
 
 from weft.core.errors import UsageError, WeftError
 from weft.engine.engine import Engine
-from weft.engine.job import Chosen, Finish, Job, Output
-from weft.engine.text import TextEnd, Texts
+from weft.engine.job import Chosen, Finish, Job, Output, Texts
+from weft.engine.text import TextEnd
 
 
 class Generation:

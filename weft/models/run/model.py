@@ -13,10 +13,9 @@ import numpy as np
 
 from weft.core.errors import LimitError, UsageError
 from weft.engine.engine import Engine
-from weft.engine.job import Job
+from weft.engine.job import Job, TextStream
 from weft.engine.play import FEW
 from weft.engine.sampler import Sampling
-from weft.engine.text import TextStream
 from weft.host.boundary import guard_methods
 from weft.host.forks import lock_of
 from weft.host.progress import line_taken

@@ -96,7 +96,8 @@ def _modules(path: Path) -> list[Fields]:
 
 
 def _kind(module: Fields) -> str:
-    return module.text("type").rpartition(".")[2]
+    name: str = module.text("type")
+    return name.rpartition(".")[2]
 
 
 def _transformer(home: Path) -> dict[str, Any]:

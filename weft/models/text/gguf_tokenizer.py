@@ -104,7 +104,8 @@ class _Vocabulary:
                 f"{self.where}: {_AT}{name} has {len(found)} entries; expected "
                 f"{len(self.tokens)} finite ones, one per token"
             )
-        return found.tolist()
+        numbers: list[Any] = found.tolist()
+        return numbers
 
     def of_type(self, *types: int) -> list[int]:
         """Returns the ids of tokens with one of `types`, in order."""
@@ -112,7 +113,7 @@ class _Vocabulary:
 
     def id_of(self, name: str) -> int | None:
         """Returns the id that the metadata give a special token, or None."""
-        found = self.fields.integer(f"{_AT}{name}_token_id", 0, (1 << 32) - 1, None)
+        found: int | None = self.fields.integer(f"{_AT}{name}_token_id", 0, (1 << 32) - 1, None)
         if found == (1 << 32) - 1:  # some writers' spelling of "none"
             return None
         if found is not None and found >= len(self.tokens):

@@ -9,13 +9,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from weft.core.errors import ModelError
 from weft.core.text import first_line
 from weft.host.confined import Confined, Limits, Stopped
 from weft.importers.hf_config import read_bounded
 from weft.models.text import tokenizer_plain as plain
+
+T = TypeVar("T")
 
 MAX_FILE = 256 << 20  # bytes of tokenizer.json
 MAX_NEAR = 1 << 20  # characters of a text that this process encodes itself: beyond some millions,
@@ -106,10 +108,11 @@ class Coder:
 
                 self._guarded("cannot be read", lambda: check_ids(near))
                 self._checked = True
-            return self._guarded("failed", lambda: near.decode(ids, skip_special_tokens=skip))
+            text: str = self._guarded("failed", lambda: near.decode(ids, skip_special_tokens=skip))
+            return text
         request = {"ids": ids, "skip": skip}
         limits = self._limits(16 * len(ids))
-        text: str = self._guarded("failed", lambda: self._child.call(request, limits))
+        text = self._guarded("failed", lambda: self._child.call(request, limits))
         return text
 
     def _load(self, data: bytes, asked: dict[str, Any]) -> Any:
@@ -125,7 +128,7 @@ class Coder:
         memory = self._loading.memory + BYTES * characters
         return Limits(seconds, memory, (64 << 20) + 200 * characters)
 
-    def _guarded(self, said: str, work: Callable[[], Any]) -> Any:
+    def _guarded(self, said: str, work: Callable[[], T]) -> T:
         try:
             return work()
         except Stopped as e:

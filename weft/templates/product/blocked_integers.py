@@ -15,14 +15,12 @@ from weft.core.packed import Form
 from weft.kernel import ir
 from weft.kernel.expr import bitcast, cast, const, load, minimum, shuffle, splat
 from weft.kernel.ir import Expr, Type
-from weft.ops.quantize import run_of
+from weft.ops.quantize import BLOCK, STEP, run_of
 from weft.templates.emit import Emitter
 from weft.templates.product.bands import Bands
 from weft.templates.product.blocked_cpu import CpuMatmul
 from weft.templates.product.fours import natural
 from weft.templates.product.integers import (
-    BLOCK,
-    STEP,
     Weights,
     codes_of,
     factors,

@@ -24,6 +24,7 @@ from weft.templates.product import (
     stream_cpu,
     stream_gpu,
 )
+from weft.templates.product.blocked_units import TILE
 from weft.templates.product.call import Part, nothing
 from weft.templates.product.problem import Problem, Segment, find_dots, problem_of
 from weft.templates.product.stream_amx import TileStreamer
@@ -92,7 +93,7 @@ def _parts(
         made = stream_gpu.IntegerColumns if whole else stream_gpu.Columns
         return [made(em, s, team, config) for s in segments], team[0] * team[1]
     plan = stream_gpu.plan_of(units, caps, config)
-    threads, rows = plan.across * caps.subgroup, {"rows": stream_gpu.TILE}
+    threads, rows = plan.across * caps.subgroup, {"rows": TILE}
     return [
         stream_gpu.UnitStreamer(em, s, plan)
         if s.problem in units

@@ -19,12 +19,12 @@ from weft.core.caps import Caps
 from weft.kernel import ir
 from weft.kernel.expr import const, iota, load, minimum, select, splat
 from weft.kernel.ir import Expr, Type
-from weft.ops.quantize import run_of
+from weft.ops.quantize import BLOCK, run_of
 from weft.templates.emit import Emitter
 from weft.templates.operand import Reader, widen
 from weft.templates.product.bands import Bands
 from weft.templates.product.call import Part, Right
-from weft.templates.product.integers import BLOCK, Weights, stage
+from weft.templates.product.integers import Weights, stage
 from weft.templates.product.pack import Packer
 from weft.templates.product.problem import Problem, Segment
 from weft.templates.product.right import Operand
