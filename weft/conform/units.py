@@ -127,8 +127,63 @@ def _large(device: Device, compare: Compare) -> float:
     return compare(device, b.kernel((1,), (64,)), [data, np.zeros_like(data)])
 
 
+def _tiles(device: Device, compare: Compare) -> float:
+    """Tile and TileOp zero, load, mma, store in one thread"""
+    if not device.caps.is_cpu:
+        raise Skip("for CPUs: subgroups have their own")
+    if not device.supports(dt.bfloat16):
+        raise Skip("no bfloat16")
+    b, k = Builder("tiles"), 96
+    x, y = b.buffer("x", dt.bfloat16, 16 * k), b.buffer("y", dt.bfloat16, 16 * k)
+    out = b.buffer("out", dt.float32, 256, "w")
+    c = b.tile("c", dt.float32, 16, 16)
+    left, right = b.tile("left", dt.bfloat16, 16, 32), b.tile("right", dt.bfloat16, 16, 32)
+    b.tile_zero(c)
+    with b.loop(k, step=32, name="k") as at:
+        b.tile_load(left, x, at, k)
+        b.tile_load(right, y, at * 16, 32)
+        b.mma(c, left, right)
+    b.tile_store(out, 0, 16, c)
+    rng = np.random.default_rng(0)  # small integers: every sum is exact, in any order
+    data = [rng.integers(-8, 9, 16 * k).astype(dt.bfloat16.numpy) for _ in range(2)]
+    return compare(device, b.kernel((1,)), [*data, np.zeros(256, np.float32)])
+
+
+def _outer(device: Device, compare: Compare, left: DType, right: DType) -> float:
+    if not device.caps.is_cpu:
+        raise Skip("for CPUs: subgroups have their own")
+    if not (device.supports(left) and device.supports(right)):
+        raise Skip(f"no {left} or no {right}")
+    b, g = Builder("outer"), 4 // left.itemsize
+    acc = dt.int32 if left.is_int else dt.float32
+    x, y = b.buffer("x", left, 256 * g), b.buffer("y", right, 256 * g)
+    out = b.buffer("out", acc, 1024, "w")
+    sums = [b.tile(f"c{i}", acc, 16, 16) for i in range(4)]
+    lefts = [b.tile(f"l{i}", left, 2, 16 * g) for i in range(2)]
+    rights = [b.tile(f"r{i}", right, 2, 16 * g) for i in range(2)]
+    for tile in sums:
+        b.tile_zero(tile)
+    with b.loop(4, name="k") as k:
+        for i in range(2):
+            b.tile_load(lefts[i], x, k * 64 * g + i * 16 * g, 32 * g)
+            b.tile_load(rights[i], y, k * 64 * g + i * 16 * g, 32 * g)
+        for i, tile in enumerate(sums):
+            b.mma_tn(tile, lefts[i // 2], rights[i % 2])
+    for i, tile in enumerate(sums):
+        b.tile_store(out, i * 256, 16, tile)
+    rng = np.random.default_rng(0)
+    data = [
+        rng.integers(0 if t == dt.uint8 else -8, 9, 256 * g).astype(t.numpy) for t in (left, right)
+    ]
+    return compare(device, b.kernel((1,)), [*data, np.zeros(1024, acc.numpy)])
+
+
 def checks(device: Device, compare: Compare) -> Iterator[Check]:
     """`compare(device, kernel, arrays)` runs a kernel on the device and in the interpreter."""
+    yield _tiles.__doc__ or "", partial(_tiles, device, compare)
+    for pair in ((dt.float32,) * 2, (dt.bfloat16,) * 2, (dt.int8,) * 2, (dt.uint8, dt.int8)):
+        name = f"Tile mma_tn of {pair[0]} and {pair[1]}"
+        yield name, partial(_outer, device, compare, *pair)
     for dtype in _FEATURES:
         for nt in (True, False):
             for where, shared, pad in (

@@ -18,14 +18,15 @@ from dataclasses import asdict
 
 import numpy as np
 
-from weft.core.errors import BusyError, LimitError, ModelError, UsageError, WeftError
+from weft.core.errors import BusyError, ModelError, UsageError, WeftError
 from weft.engine.answer import Answer, Explain, guarded
 from weft.engine.drafts import Drafts
 from weft.engine.job import Job, Movable, PagedRunner, Sink, Texts
+from weft.engine.limits import limit_of
 from weft.engine.pages import Chain, Pages, root
 from weft.engine.play import FEW, SCORED, Failed, Player, as_weft
 from weft.engine.propose import Proposer
-from weft.engine.schedule import Part, Place, Schedule, needed
+from weft.engine.schedule import Part, Place, Schedule
 from weft.engine.suffixes import Suffixes
 from weft.engine.ticket import Counts, Stats, Ticket
 from weft.host.forks import lock_of
@@ -166,32 +167,7 @@ class Engine:
     def limit_of(self, job: Job) -> int:
         """Returns how many new tokens a job may have. Raises UsageError and LimitError as `submit`
         does."""
-        runner, prompt = self.runner, job.prompt
-        if not prompt:
-            raise UsageError("the prompt is empty; give at least one token id")
-        for i in (min(prompt), max(prompt), *(i for i, _ in job.sampling.logit_bias[-1:])):
-            if not 0 <= i < self.vocab:
-                raise UsageError(f"token id {i} is outside the vocabulary 0..{self.vocab - 1}")
-        if not runner.knows(job.adapter):
-            raise UsageError(f"unknown adapter {job.adapter!r:.100}")
-        tops = (job.logprobs or 0, job.prompt_logprobs or 0)
-        if min(*tops, job.max_new_tokens) < 0 or max(tops) > self.vocab:
-            raise UsageError(
-                f"max_new_tokens is {job.max_new_tokens}, logprobs {max(tops, key=abs)}; expected "
-                f"0 or more, and at most {self.vocab} logprobs"
-            )
-        if len(prompt) > runner.context:
-            raise LimitError(
-                f"the prompt has {len(prompt)} tokens; the context holds {runner.context}"
-            )
-        limit = min(job.max_new_tokens, runner.context - len(prompt) + 1)
-        pages = needed(len(prompt) + max(limit, 1) - 1, runner.page)
-        if pages > runner.pages:
-            raise LimitError(
-                f"{len(prompt)} tokens and {limit} new ones take {pages} pages of {runner.page}; "
-                f"there are {runner.pages}: ask for fewer new tokens"
-            )
-        return limit
+        return limit_of(job, self.runner, self.vocab)
 
     # -- playing ----------------------------------------------------------------------------------
 

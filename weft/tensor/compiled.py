@@ -10,26 +10,20 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from weft.backends import registry
 from weft.core import dtypes as dt
-from weft.core.errors import (
-    CallError,
-    DTypeError,
-    LimitError,
-    OutOfMemoryError,
-    UsageError,
-)
+from weft.core.errors import CallError, OutOfMemoryError, UsageError
 from weft.core.trees import unflatten
 from weft.graph.ir import Graph
 from weft.host.clock import compiling
 from weft.host.forks import lock_of
 from weft.program.array import DeviceArray
-from weft.program.parted import Part, PartedProgram, PartedSession
+from weft.program.parted import PartedSession
 from weft.program.program import Program
 from weft.program.session import Session
 from weft.tensor import recheck, views
@@ -47,7 +41,7 @@ from weft.tensor.operands import (
     result,
     shared_arguments,
 )  # fmt: skip
-from weft.tensor.program_cache import program_of
+from weft.tensor.program_cache import programs_of
 from weft.tensor.tracing import Spec, Traced, trace_call
 
 CACHE_SIZE = 128  # Programs that a compiled function keeps
@@ -260,7 +254,8 @@ class Compiled:
         for n in traced.graph.inputs:
             if n.dtype not in dt.DEVICE:
                 check_dtype(n.dtype, binder.device)
-        parted = self._programs_for(traced.graph, binder, traced.captured)
+        held = binder.held(traced.captured) if self._partition else None
+        parted = programs_of(traced.graph, binder.device, self.__name__, held)
         taken = set(parted.inputs())
         wanted = [(i, s.name) for i, s in enumerate(specs) if s.name in taken]
         fed = [(name, t) for name, t in traced.fed if name in taken]
@@ -269,28 +264,6 @@ class Compiled:
             traced.graph, parted, traced.tree, wanted, roles, traced.captured, states, {},
             fed, traced.grads, traced.guards, traced.facts, traced.checks, shared, roots,
         )  # fmt: skip
-
-    def _programs_for(
-        self, graph: Graph, binder: Binder, captured: Mapping[str, Tensor]
-    ) -> PartedProgram:
-        device = binder.device
-        if self._partition and not device.is_host:
-            from weft.compile.parts import compile_parts
-
-            free = device.free_memory()  # 0 where the device does not say
-            memory = free and free + binder.held(captured)
-            return compile_parts(graph, device.caps, registry.host().caps, self.__name__, memory)
-        try:
-            program = program_of(graph, device.caps)
-        except (DTypeError, LimitError) as error:
-            if device.is_host:
-                raise
-            from weft.compile import limits
-
-            help_ = limits.offer(graph, device.caps, registry.host().caps)
-            raise type(error)(f"{error}{help_}") from None
-        outputs = tuple(f"out{i}" for i in range(len(program.outputs)))
-        return PartedProgram(self.__name__, (Part("device", program, outputs),), outputs)
 
     def _run(self, binder: Binder, entry: Entry, values: list[Any]) -> Any:
         if not entry.current:

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 
 from weft.core import versions
 from weft.core.caps import Caps
-from weft.core.errors import FileFormatError
+from weft.core.errors import DTypeError, FileFormatError, LimitError
 from weft.host import cache as disk
 from weft.host.clock import compiling
+from weft.program.parted import Part, PartedProgram
 from weft.program.program import Program
 
 if TYPE_CHECKING:
     from weft.graph.ir import Graph
+    from weft.program.device import Device
 
 LARGE = 64  # nodes from which a traced graph is worth a place on the disk
 
@@ -95,3 +97,28 @@ def program_of(graph: Graph, caps: Caps) -> Program:
         return compile_graph(graph, caps, graph.name)
     frozen = bool(graph.meta.get("frozen"))
     return program_for(("graph", digest(graph), frozen), caps, lambda: graph)
+
+
+def programs_of(graph: Graph, device: Device, name: str, held: int | None) -> PartedProgram:
+    """The Programs of a traced graph: one for the device or, if `held` is given, one for each part
+    that the device or the CPU computes. `held`: bytes of the device that the parts find taken for
+    them already. An error of the device names the values that it cannot compute."""
+    from weft.backends import registry
+
+    if held is not None and not device.is_host:
+        from weft.compile.parts import compile_parts
+
+        free = device.free_memory()  # 0 where the device does not say
+        memory = free and free + held
+        return compile_parts(graph, device.caps, registry.host().caps, name, memory)
+    try:
+        program = program_of(graph, device.caps)
+    except (DTypeError, LimitError) as error:
+        if device.is_host:
+            raise
+        from weft.compile import limits
+
+        help_ = limits.offer(graph, device.caps, registry.host().caps)
+        raise type(error)(f"{error}{help_}") from None
+    outputs = tuple(f"out{i}" for i in range(len(program.outputs)))
+    return PartedProgram(name, (Part("device", program, outputs),), outputs)

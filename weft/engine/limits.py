@@ -1,0 +1,37 @@
+"""How much a job may ask of a runner: its ids, its context, its pages."""
+
+from __future__ import annotations
+
+from weft.core.errors import LimitError, UsageError
+from weft.engine.job import Job, PagedRunner
+from weft.engine.schedule import needed
+
+
+def limit_of(job: Job, runner: PagedRunner, vocab: int) -> int:
+    """Returns how many new tokens a job may have. Raises UsageError for an empty prompt, ids
+    outside the vocabulary, an unknown adapter or numbers out of range, LimitError for a prompt
+    longer than the context or an answer too long for the pages."""
+    prompt = job.prompt
+    if not prompt:
+        raise UsageError("the prompt is empty; give at least one token id")
+    for i in (min(prompt), max(prompt), *(i for i, _ in job.sampling.logit_bias[-1:])):
+        if not 0 <= i < vocab:
+            raise UsageError(f"token id {i} is outside the vocabulary 0..{vocab - 1}")
+    if not runner.knows(job.adapter):
+        raise UsageError(f"unknown adapter {job.adapter!r:.100}")
+    tops = (job.logprobs or 0, job.prompt_logprobs or 0)
+    if min(*tops, job.max_new_tokens) < 0 or max(tops) > vocab:
+        raise UsageError(
+            f"max_new_tokens is {job.max_new_tokens}, logprobs {max(tops, key=abs)}; expected "
+            f"0 or more, and at most {vocab} logprobs"
+        )
+    if len(prompt) > runner.context:
+        raise LimitError(f"the prompt has {len(prompt)} tokens; the context holds {runner.context}")
+    limit = min(job.max_new_tokens, runner.context - len(prompt) + 1)
+    pages = needed(len(prompt) + max(limit, 1) - 1, runner.page)
+    if pages > runner.pages:
+        raise LimitError(
+            f"{len(prompt)} tokens and {limit} new ones take {pages} pages of {runner.page}; "
+            f"there are {runner.pages}: ask for fewer new tokens"
+        )
+    return limit
