@@ -7,8 +7,7 @@ accumulator. This is the scheme of Goto and van de Geijn, "Anatomy of high-perfo
 multiplication" (2008), with the panel kept in place of the left operand's block.
 
 A block of K is one or two chunks of core/order. Accumulators start at zero with each chunk and join
-running sums in scratch when it ends. So an element's sum takes the one order, whatever the tile or
-the number of rows.
+running sums in scratch when it ends: a sum has one order, whatever the tile or the rows.
 """
 
 from __future__ import annotations
