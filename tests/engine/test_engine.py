@@ -178,7 +178,7 @@ def test_what_cannot_be_is_refused_at_once() -> None:
         (Job((1,), 1, Sampling(logit_bias=((VOCAB, 1.0),))), UsageError, "outside"),
         (Job((1,), -1), UsageError, "max_new_tokens is -1"),
         (Job((1,), 1, logprobs=VOCAB + 1), UsageError, "logprobs"),
-        (Job((1,), 1, adapter="none"), UsageError, "no adapter"),
+        (Job((1,), 1, adapter="none"), UsageError, "unknown adapter"),
         (Job((1,) * 33, 1), LimitError, "the context holds 32"),
         (Job((1,) * 5, 5), LimitError, "take 3 pages of 4; there are 2"),
     ]:

@@ -25,6 +25,7 @@ MENTIONS = {
     "weft train: everything a config can say",
     "weft check --device D`: cases passed",
     "weft tune's files",
+    "weft compile --max-batch makes another",
     "weft serve",
 }
 PLAYED = [(hint, case) for hint, cases in CASES.items() for case in cases]

@@ -198,7 +198,7 @@ def test_sizes_outside_their_range_are_refused() -> None:
         module(ids[:, :8], ids[:, :3])
     with pytest.raises(ShapeError, match=r"not \[2\]"):
         module(ids[0, :2], ids)
-    with pytest.raises(DTypeError, match=r"input_ids: int32.*not float32; cast it"):
+    with pytest.raises(DTypeError, match=r"input_ids: int32.*not float32; cast the value"):
         module(ids[:, :8].astype(np.float32), ids[:, :8])
     with pytest.raises(CallError, match="attention_mask is missing"):
         module(ids[:, :8])

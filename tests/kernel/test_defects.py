@@ -151,7 +151,7 @@ def test_divergent_barriers() -> None:
         with b.when(b.thread(0) < 3):
             b.barrier()
 
-    with pytest.raises(KernelError, match="barrier stands under"):
+    with pytest.raises(KernelError, match="barrier is inside"):
         play(per_thread, Y8, threads=(8,))
     fails("divergent barrier: 3 of 8 threads of group 0", per_thread, Y8, threads=(8,), check=False)
 

@@ -151,11 +151,11 @@ def test_what_is_refused(tmp_path: Path) -> None:
     folder = adapter(tmp_path / "a", base, ("v_proj",), 4, 0)
     model = weft.load(base, device="cpu", context=64, adapters={"a": folder})
     assert model.adapters == ("a",)
-    with pytest.raises(UsageError, match="no adapter 'b'; there is a"):
+    with pytest.raises(UsageError, match="unknown adapter 'b'; loaded: a"):
         model.generate(IDS[:3], adapter="b")
-    with pytest.raises(UsageError, match="no adapter 'b'; there is a"):
+    with pytest.raises(UsageError, match="unknown adapter 'b'; loaded: a"):
         paged(model).rows([1], [0], [0], ["b"])
-    with pytest.raises(UsageError, match="no adapter 'a'"):
+    with pytest.raises(UsageError, match="unknown adapter 'a'"):
         weft.load(base, device="cpu", context=64).generate(IDS[:3], adapter="a")
     for name in ("", "x" * 300, "a\nb", 3):
         with pytest.raises(UsageError, match="an adapter is called"):

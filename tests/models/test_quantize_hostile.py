@@ -67,7 +67,7 @@ def test_what_lies_in_the_way_stays(tmp_path: Path) -> None:
     source = small(tmp_path / "m")
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="exists already"):
         quantize(source, link, QUICK)
     foreign = tmp_path / ".out.quantizing"
     foreign.mkdir()

@@ -312,7 +312,7 @@ def test_what_has_no_derivative_is_not_recorded() -> None:
     for out in (ops.argmax(x, 0), ops.less(x, x), ops.isnan(x), ops.cast(x, dt.int32)):
         assert not isinstance(out, Tracked)
     assert not isinstance(ops.sort(x, 0, indices=True), Tracked)
-    with pytest.raises(GradientError, match="argmax has no derivative"):
+    with pytest.raises(GradientError, match="argmax is not differentiable"):
         vjp("argmax", x.value, x.value, (x.value,), {"axis": 0})
 
 

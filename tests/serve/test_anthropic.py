@@ -292,7 +292,7 @@ def test_what_is_wrong_is_named(server: Running, fields: dict[str, Any], named: 
 
 
 def test_errors_have_anthropics_form(client: anthropic.Anthropic, server: Running) -> None:
-    with pytest.raises(anthropic.NotFoundError, match="no model") as found:
+    with pytest.raises(anthropic.NotFoundError, match="unknown model") as found:
         client.messages.create(**{**ASKED, "model": "other"})
     assert found.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
     for path in ("/v1/messages/batches", "/v1/messages"):

@@ -147,7 +147,7 @@ def test_models_are_listed_and_shown(client: ollama.Client) -> None:
     assert shown.template and "tool_call" in shown.template
     loaded = client.ps().models
     assert [(model.name, model.context_length) for model in loaded] == [("box", 512)]
-    with pytest.raises(ollama.ResponseError, match="no model 'other'") as found:
+    with pytest.raises(ollama.ResponseError, match="unknown model 'other'") as found:
         client.show("other")
     assert found.value.status_code == 404
 

@@ -24,7 +24,7 @@ def client(server: Running) -> openai.OpenAI:
 def test_models(client: openai.OpenAI) -> None:
     assert [m.id for m in client.models.list()] == ["box"]
     assert client.models.retrieve("box").owned_by == "weft"
-    with pytest.raises(openai.NotFoundError, match="no model"):
+    with pytest.raises(openai.NotFoundError, match="unknown model"):
         client.models.retrieve("other")
 
 

@@ -398,5 +398,5 @@ def test_a_page_that_cannot_chat_says_why(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{% include 'other' %}")
     model = weft.load(random_folder(tmp_path, LLAMA), device="cpu", max_batch=1)
     manifest = export_light(model, tmp_path / "page")
-    assert manifest["chat"] == "a page cannot play the chat template: it has no Include of Jinja"
+    assert manifest["chat"] == "a page cannot run the chat template: pages lack Include of Jinja"
     assert not (tmp_path / "page" / "chat.json").exists()
