@@ -23,7 +23,7 @@ from weft.models.arch import feed_forward
 from weft.models.arch.families import DECODERS
 from weft.models.arch.feed_forward import blocks
 from weft.quantize.gguf import check_said
-from weft.quantize.job import Options, check
+from weft.quantize.job import QuantizeOptions, check
 
 IDS = np.random.default_rng(0).integers(0, 200, 30).tolist()
 PROMPTS = [IDS[:9], IDS[12:23]]
@@ -326,7 +326,7 @@ def test_gemma_4_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     buffers = runner.session("decode").program.buffers
     assert sum(b.nbytes for b in buffers if b.role == "arena") < 1200 * 4 * 32  # of 4 layers
     with pytest.raises(UsageError, match="does not calibrate gemma4_text"):
-        check(tmp_path, tmp_path / "out", Options(text="digest"))
+        check(tmp_path, tmp_path / "out", QuantizeOptions(text="digest"))
 
 
 @pytest.mark.parametrize("name, kind", [("ministral3", "mistral3"), ("qwen3_5", "qwen3_5")])

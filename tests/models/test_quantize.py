@@ -29,7 +29,7 @@ from weft.quantize import job, search as search_, super_blocks
 from weft.quantize.calibrate import Calibration
 from weft.quantize.compressed import packed_from
 from weft.quantize.gptq import Moments, gptq, unit_of
-from weft.quantize.job import Options, quantize
+from weft.quantize.job import QuantizeOptions, quantize
 from weft.quantize.kept import quantised
 from weft.quantize.plan import choose
 from weft.quantize.schemes import K_TYPES, Scheme, bits_per_weight
@@ -182,7 +182,7 @@ def read_back(folder: Path, scheme: Scheme) -> dict[str, np.ndarray]:
 
 def test_a_folder(tmp_path: Path, ids: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written whole; and the same bytes after an interruption."""
-    options = Options("int4-zero", method="gptq")
+    options = QuantizeOptions("int4-zero", method="gptq")
     found = quantize(box_folder(), tmp_path / "whole", options, ids)
     assert 4.62 < found.bits < 4.63 and found.after < found.before / 2
     source, made = open_checkpoint(box_folder()), read_back(tmp_path / "whole", Scheme("int4-zero"))
@@ -237,7 +237,7 @@ def test_a_gguf_file(tmp_path: Path) -> None:
     config, weights = folder_weights(box_folder())
     for scheme, kind in (("int8", "Q8_0"), ("q5_k", "Q5_0"), ("int4", "Q4_0")):
         path = tmp_path / f"{scheme}.gguf"
-        quantize(box_folder(), path, Options(scheme, method="search"))
+        quantize(box_folder(), path, QuantizeOptions(scheme, method="search"))
         tensors = {t.name: t for t in gguf.GGUFReader(path).tensors}
         found = tensors["blk.1.ffn_up.weight"]
         assert found.tensor_type.name == kind
@@ -257,7 +257,7 @@ def test_a_gguf_file(tmp_path: Path) -> None:
 
 
 def test_a_mixed_plan(tmp_path: Path, ids: np.ndarray) -> None:
-    options = Options("int4", bits=5.5, method="search")
+    options = QuantizeOptions("int4", bits=5.5, method="search")
     found = quantize(box_folder(), tmp_path / "out", options, ids)
     assert 5.2 < found.bits <= 5.5
     config = json.loads((tmp_path / "out/config.json").read_text())["quantization_config"]
@@ -269,7 +269,7 @@ def test_a_mixed_plan(tmp_path: Path, ids: np.ndarray) -> None:
             n, k = checkpoint[f"{name}.weight_shape"]
             assert checkpoint[f"{name}.weight_packed"].shape == (n, k * bits // 32)
     with pytest.raises(UsageError, match="below that"):
-        quantize(box_folder(), tmp_path / "low", Options("int4", bits=4.2, method="search"))
+        quantize(box_folder(), tmp_path / "low", QuantizeOptions("int4", bits=4.2, method="search"))
 
 
 def test_a_plan_spends_bits_where_they_help_most() -> None:
@@ -311,7 +311,7 @@ def test_experts_in_a_written_folder(tmp_path: Path) -> None:
     or one by one, with integers too."""
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "moe_intermediate_size": 32}
     write_model("qwen3_moe", tmp_path / "in", changed=sizes)
-    quantize(tmp_path / "in", tmp_path / "out", Options("int4", method="search"))
+    quantize(tmp_path / "in", tmp_path / "out", QuantizeOptions("int4", method="search"))
     names = set(open_checkpoint(tmp_path / "out"))
     assert "model.layers.0.mlp.experts.6.down_proj.weight_packed" in names
     assert "model.layers.0.mlp.gate.weight" in names
@@ -333,7 +333,7 @@ def test_experts_in_a_written_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["int4-zero", "int8-channel", "fp8"])
 def test_a_written_folder_stays_packed(scheme: str, tmp_path: Path) -> None:
     """What weft writes it reads as packed weights, the very codes and scales."""
-    quantize(box_folder(), tmp_path / "out", Options(scheme, method="search"))
+    quantize(box_folder(), tmp_path / "out", QuantizeOptions(scheme, method="search"))
     model = load(tmp_path / "out", device="oracle")
     form = Scheme(scheme).form(192)
     assert form is not None
@@ -381,7 +381,10 @@ def test_a_gguf_file_of_every_family(name: str, tmp_path: Path) -> None:
     """A GGUF file and a folder of the same packed weights give the same logits, but for the
     rounding of what slows a rope."""
     model_zoo.write_model(name, tmp_path / "hf", changed=WRITTEN[name])
-    options, ids = Options("int8", head="none", method="search"), [5, 3, 100, 7, 7, 90, 12, 11, 2]
+    options, ids = (
+        QuantizeOptions("int8", head="none", method="search"),
+        [5, 3, 100, 7, 7, 90, 12, 11, 2],
+    )
     models = []
     for out in ("m.gguf", "out"):
         quantize(tmp_path / "hf", tmp_path / out, options)
@@ -394,4 +397,4 @@ def test_what_gguf_does_not_say_is_refused(tmp_path: Path) -> None:
     """A reader of the file takes every fourth layer to be without a rope."""
     model_zoo.write_model("smollm3", tmp_path / "hf", changed=EVEN)
     with pytest.raises(UsageError, match="rope of layer 1 is None, a reader"):
-        quantize(tmp_path / "hf", tmp_path / "m.gguf", Options("int8", method="search"))
+        quantize(tmp_path / "hf", tmp_path / "m.gguf", QuantizeOptions("int8", method="search"))

@@ -23,11 +23,11 @@ from weft.importers.packed.layer import Layer
 from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import load
 from weft.quantize import search as search_
-from weft.quantize.job import Options, check, quantize
+from weft.quantize.job import QuantizeOptions, check, quantize
 from weft.quantize.plan import choose
 from weft.quantize.search import Search
 
-QUICK = Options("int8", method="search")
+QUICK = QuantizeOptions("int8", method="search")
 
 
 @pytest.fixture(autouse=True)
@@ -117,16 +117,16 @@ def test_rows_of_24_and_40_come_back(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
     source, out = small(tmp_path / "m"), tmp_path / "out"
     for options, name, said in (
-        (Options("int5"), "out", "does not hold int5"),
-        (Options("int4"), "out.GGUF", "holds 4-bit int, "),
-        (Options("int4", embed="int8"), "out", "GGUF only"),
-        (Options("int4", bits=4.0), "out", "below that"),
-        (Options("int4", bits=float("nan")), "out", "below that"),
+        (QuantizeOptions("int5"), "out", "does not hold int5"),
+        (QuantizeOptions("int4"), "out.GGUF", "holds 4-bit int, "),
+        (QuantizeOptions("int4", embed="int8"), "out", "GGUF only"),
+        (QuantizeOptions("int4", bits=4.0), "out", "below that"),
+        (QuantizeOptions("int4", bits=float("nan")), "out", "below that"),
     ):
         with pytest.raises(UsageError, match=said):
             check(source, tmp_path / name, options)
     with pytest.raises(ModelError, match="runs of 8"):
-        check(small(tmp_path / "odd", 20, ffn=20, head=2), out, Options(head="none"))
+        check(small(tmp_path / "odd", 20, ffn=20, head=2), out, QuantizeOptions(head="none"))
     with pytest.raises(UsageError, match="tokens is 1"):
         CliRunner().invoke(
             command,

@@ -40,7 +40,7 @@ from weft.models import random_folder
 from weft.models.arch.families import DECODERS
 from weft.models.arch.inputs import PAGE
 from weft.models.arch.shares import check_columns
-from weft.quantize.job import Options, quantize
+from weft.quantize.job import QuantizeOptions, quantize
 from weft.ranks import join
 from weft.ranks.base import LOST
 
@@ -145,7 +145,7 @@ def test_numbers_have_the_bits_of_one_machine(
     folder = random_folder(tmp_path / "plain", config, scale=0.1)
     if packed:
         plain, folder = folder, tmp_path / "packed"
-        quantize(plain, folder, Options(kind, method="search"), device="cpu")
+        quantize(plain, folder, QuantizeOptions(kind, method="search"), device="cpu")
     options = {"context": 200, "max_batch": 4, **options}
     (got,) = divided(ranks, tmp_path, [(folder, options)], way)
     assert_same(folder, options, got)

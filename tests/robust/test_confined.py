@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from rows import few
 
 from weft.core.errors import ModelError, UsageError, WeftError
-from weft.host.confined import Confined, Failed, Limits, Stopped
+from weft.host.confined import ChildError, Confined, Limits, Stopped
 from weft.models.text.chat import ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -155,15 +155,15 @@ def worker(folder: Path, body: str) -> Path:
 @pytest.mark.parametrize(
     ("body", "kind", "said"),
     [
-        ("raise ValueError('first\\nsecond')", Failed, "^first$"),
-        ("class Panic(BaseException): pass\nraise Panic('no entry')", Failed, "^no entry$"),
+        ("raise ValueError('first\\nsecond')", ChildError, "^first$"),
+        ("class Panic(BaseException): pass\nraise Panic('no entry')", ChildError, "^no entry$"),
         ("import os\nos._exit(3)", Stopped, "crashed"),
         ("import os\nos.kill(os.getpid(), 9)", Stopped, "crashed"),
         ("while True: pass", Stopped, "ran for more than 1 s"),
         ("import time\ntime.sleep(1000)", Stopped, "ran for more than 1 s"),
         ("return 'a' * 2000000", Stopped, "wrote more than 1 MiB"),
         ("raise MemoryError", Stopped, "more than 256 MiB of memory"),
-        ("return {1, 2}", Failed, "JSON"),
+        ("return {1, 2}", ChildError, "JSON"),
     ],
 )  # fmt: skip
 def test_every_end_has_a_name(tmp_path: Path, body: str, kind: type, said: str) -> None:

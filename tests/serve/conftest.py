@@ -44,7 +44,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         left = list(texts)
 
         async def begin(
-            model: Any, prompts: Sequence[Any], options: chatting.Options, *more: Any
+            model: Any, prompts: Sequence[Any], options: chatting.AnswerOptions, *more: Any
         ) -> list[chatting.Choice]:
             text = left.pop(0) if len(left) > 1 else left[0]
             options = replace(options, constraint=Follow(lambda grammar: grammar.choice([text])))

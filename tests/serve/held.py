@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.serve.player import Player
+from weft.serve.player import EngineThread
 
 if TYPE_CHECKING:
     from serve_kit import Listening, Running
@@ -58,14 +58,14 @@ class Gate:
 
 def hold(file: str) -> None:
     """Puts a gate before every engine that this process will play."""
-    run = Player._run
+    run = EngineThread._run
 
-    def held(self: Player) -> None:
+    def held(self: EngineThread) -> None:
         gate, step = Gate(Path(file)), self.engine.step
         self.engine.step = gate.before(step, lambda: self._closing)  # type: ignore[method-assign]
         run(self)
 
-    Player._run = held  # type: ignore[method-assign]
+    EngineThread._run = held  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

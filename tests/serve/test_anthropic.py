@@ -16,7 +16,7 @@ from serve_kit import Running
 from weft.models.run.model import Decoder
 from weft.serve.anthropic.input import turn_of
 from weft.serve.anthropic.types import CountTokens
-from weft.serve.chatting import Options, Turn
+from weft.serve.chatting import AnswerOptions, Turn
 from weft.serve.wire import Refused
 
 HELLO: list[Any] = [{"role": "user", "content": "Write a loop."}]
@@ -39,7 +39,7 @@ def client(server: Running) -> anthropic.Anthropic:
 
 
 def turn(fields: Any) -> Turn:
-    return turn_of(msgspec.convert(fields, CountTokens), Options())
+    return turn_of(msgspec.convert(fields, CountTokens), AnswerOptions())
 
 
 def messages_of(given: Any) -> Any:

@@ -17,7 +17,7 @@ from serve_kit import Running
 
 from weft.models.run.model import Decoder
 from weft.serve import chatting
-from weft.serve.chatting import Piece
+from weft.serve.chatting import AnswerChunk
 from weft.serve.responses.create import events
 from weft.serve.responses.input import items_of, messages_of
 from weft.serve.responses.tools import Tools
@@ -306,7 +306,7 @@ def test_a_failure_in_a_stream_is_its_last_event(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(self: Any) -> Any:
-        yield Piece((Content("a"),))
+        yield AnswerChunk((Content("a"),))
         raise Refused(503, "the device failed")
 
     monkeypatch.setattr(chatting.Choice, "__aiter__", broken)

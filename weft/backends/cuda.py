@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.backends.gpu import Api, Card, Driver, Failed, GpuDevice, api
+from weft.backends.gpu import Api, Card, Driver, DriverError, GpuDevice, api
 from weft.backends.gpu.blas_api import CUBLASLT
 from weft.backends.llvm.gpu_target import nvidia_arch
 from weft.program.device import DeviceInfo
@@ -72,7 +72,7 @@ class CudaApi(Api):
         try:
             # The text ends in a zero, as the driver wants it.
             return self.call("ModuleLoadDataEx", code + b"\0", 2, options, [log, _LOG_BYTES])
-        except Failed as error:
+        except DriverError as error:
             said = bytes(log).split(b"\0")[0].decode("utf-8", "replace").strip()
             raise self.refused(entry, error, said) from None
 

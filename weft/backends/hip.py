@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from weft.backends.gpu import Api, Card, Driver, Failed, GpuDevice, api
+from weft.backends.gpu import Api, Card, Driver, DriverError, GpuDevice, api
 from weft.backends.gpu.blas_api import HIPBLASLT
 from weft.backends.llvm.gpu_target import amd_arch
 from weft.program.device import DeviceInfo
@@ -69,7 +69,7 @@ class HipApi(Api):
     def module(self, code: bytes, entry: str) -> Any:
         try:
             return self.call("ModuleLoadData", code)
-        except Failed as error:
+        except DriverError as error:
             raise self.refused(entry, error) from None
 
     def replay_defect(self) -> str:

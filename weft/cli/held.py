@@ -16,7 +16,7 @@ from weft.hub.resolve import entry, held, shards
 
 
 @dataclass(frozen=True)
-class Held:
+class CachedModel:
     """A cached model: the name that loads it, its branch or tag (else the commit), the size of its
     files. `at` is its place on the hub, `files` are those of the snapshot that weft reads."""
 
@@ -39,9 +39,9 @@ class Held:
         return removal(self.at, self.commit, self.files, last)
 
 
-def held_models() -> list[Held]:
+def held_models() -> list[CachedModel]:
     """Returns the complete cached models that weft can read, by name."""
-    out: list[Held] = []
+    out: list[CachedModel] = []
     folder = cache()
     for store in sorted(folder.glob("models--*")) if folder.is_dir() else ():
         name = parse(store.name.removeprefix("models--").replace("--", "/", 1))
@@ -50,7 +50,7 @@ def held_models() -> list[Held]:
     return out
 
 
-def _of_repository(name: Name) -> Iterator[Held]:
+def _of_repository(name: Name) -> Iterator[CachedModel]:
     revisions = _revisions(name.store / "refs")
     for folder in sorted((name.store / "snapshots").glob("*")):
         if not COMMIT.fullmatch(folder.name) or not folder.is_dir():
@@ -60,7 +60,7 @@ def _of_repository(name: Name) -> Iterator[Held]:
         for part, files, kind in _models(name.repo, folder):
             nbytes = sum((folder / f).stat().st_size for f in files)
             full, path = Name(at.repo, at.revision, part), str(entry(folder, files))
-            yield Held(
+            yield CachedModel(
                 str(full), revision, folder.name, nbytes, kind, path, full, tuple(files)
             )  # fmt: skip
 

@@ -17,7 +17,7 @@ from weft.core.errors import UsageError, WeftError
 from weft.core.hints import command
 
 if TYPE_CHECKING:
-    from weft.cli.held import Held
+    from weft.cli.held import CachedModel
 
 
 @click.command(
@@ -158,7 +158,7 @@ def _entries(name: str) -> Sequence[Entry]:
     )
 
 
-def _model(model: Held, models: Sequence[Held]) -> Entry:
+def _model(model: CachedModel, models: Sequence[CachedModel]) -> Entry:
     here = [m for m in models if (m.at.repo, m.commit) == (model.at.repo, model.commit)]
     plan = model.removal(last=len(here) == 1)
     return Entry(model.name, model.kind, plan.nbytes, plan.check, plan.run)

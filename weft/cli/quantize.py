@@ -47,7 +47,7 @@ def quantize(
     command again to continue it."""
     from weft.evaluate.windows import digest, windows_of
     from weft.host.progress import bar
-    from weft.quantize.job import Options, check, quantize as run
+    from weft.quantize.job import QuantizeOptions, check, quantize as run
     from weft.quantize.schemes import K_TYPES, Scheme
     from weft.quantize.source import check_target, is_gguf
 
@@ -58,7 +58,7 @@ def quantize(
             Scheme(name)
     check_target(Path(output))
     model = loading.path(model)
-    wanted = Options(scheme, head, embed, bits or 0.0, method)
+    wanted = QuantizeOptions(scheme, head, embed, bits or 0.0, method)
     check(Path(model), Path(output), wanted)  # before a text is written
     ids = None
     if source is not None or method == "gptq":

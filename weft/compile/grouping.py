@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from weft.compile import analysis, cuts
 from weft.compile.analysis import base, is_anchor, is_buffer, row_bounds
 from weft.compile.merge import bindings, merged
-from weft.compile.refused import Refused
+from weft.compile.refused import Refusals
 from weft.compile.stored import Claimed, Stored
 from weft.core.caps import Caps
 from weft.core.errors import LimitError
@@ -32,7 +32,7 @@ class Partition:
 
 
 def partition(
-    graph: Graph, caps: Caps, claimed: Claimed, most: int = 0, refused: Refused | None = None
+    graph: Graph, caps: Caps, claimed: Claimed, most: int = 0, refused: Refusals | None = None
 ) -> Partition:
     """The groups that compute every output and state assignment of a simplified graph. One that
     cannot be cut may have `most` buffers, where those are more than caps.max_bindings. `refused`
@@ -40,7 +40,7 @@ def partition(
 
     Raises LimitError, naming the node, when a kernel needs more.
     """
-    refused = refused or Refused()
+    refused = refused or Refusals()
     forced = dict(refused.stored)
     while True:
         stored = Stored(graph, caps, claimed, forced)

@@ -13,7 +13,7 @@ from weft.core.caps import Caps
 from weft.core.errors import CompileError, DTypeError, LimitError, OutOfMemoryError, WeftError
 from weft.core.text import table
 from weft.graph.ir import Graph, Node, results, toposort
-from weft.program.parted import Part, PartedProgram, Side
+from weft.program.parted import PartedProgram, ProgramPart, Side
 from weft.program.program import Program
 from weft.transform.partition import Cut, cut_graph
 from weft.transform.rebuild import kind_of, label, remake
@@ -85,7 +85,7 @@ def compile_parts(
             report = PartsReport(name, [_line(graph, caps, whole)])
             outputs = tuple(f"out{i}" for i in range(len(graph.outputs)))
             return PartedProgram(
-                name, (Part("device", whole, outputs),), outputs, {"report": report}
+                name, (ProgramPart("device", whole, outputs),), outputs, {"report": report}
             )
         cut, programs = _cut_to_fit(graph, why, caps_of, memory)
     if memory and _taken(_on_device(cut, programs)) > memory:
@@ -97,7 +97,7 @@ def compile_parts(
     report.host = [
         (f"{v} x{n}" if n > 1 else v, part, at, why) for (v, at, why, part), n in seen.items()
     ]
-    parts = tuple(Part(p.side, made, p.gives) for p, made in zip(cut.parts, programs))
+    parts = tuple(ProgramPart(p.side, made, p.gives) for p, made in zip(cut.parts, programs))
     return PartedProgram(name, parts, cut.outputs, {"report": report})
 
 

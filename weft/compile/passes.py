@@ -15,7 +15,7 @@ from weft.compile.grouping import Partition, partition
 from weft.compile.interleave import interleave
 from weft.compile.numbers import share
 from weft.compile.plan import UnwritableError, build_program
-from weft.compile.refused import Refused
+from weft.compile.refused import Refusals
 from weft.compile.report import Report
 from weft.compile.split import split
 from weft.core.caps import Caps
@@ -97,7 +97,7 @@ def compile_graph(graph: Graph, caps: Caps, name: str = "main") -> Program:
     Raises DTypeError for a dtype that the target lacks, LimitError for sizes beyond it (both name
     the nodes), CompileError where a template cannot do a group.
     """
-    report, refused = Report(name, caps.name), Refused()
+    report, refused = Report(name, caps.name), Refusals()
     small = _simplified(graph, caps, name, report)
     passes = list(report.passes)
     first: UnwritableError | None = None
@@ -116,7 +116,7 @@ def compile_graph(graph: Graph, caps: Caps, name: str = "main") -> Program:
 
 def groups_of(graph: Graph, caps: Caps) -> list[Group]:
     """The groups that `graph` becomes, each to be one kernel. Raises as compile_graph."""
-    return _partitioned(_simplified(graph, caps, graph.name, None), caps, Refused()).groups
+    return _partitioned(_simplified(graph, caps, graph.name, None), caps, Refusals()).groups
 
 
 def _simplified(graph: Graph, caps: Caps, name: str, report: Report | None) -> Graph:
@@ -125,7 +125,7 @@ def _simplified(graph: Graph, caps: Caps, name: str, report: Report | None) -> G
     return Graph(small.inputs, small.outputs, small.assigns, name, small.meta)
 
 
-def _partitioned(small: Graph, caps: Caps, refused: Refused) -> Partition:
+def _partitioned(small: Graph, caps: Caps, refused: Refusals) -> Partition:
     most, caps = caps.max_bindings, _beside_scalars(small, caps)
     kinds: dict[int, str | None] = {}
 

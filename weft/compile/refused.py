@@ -10,7 +10,7 @@ from weft.transform.rebuild import kind_of
 
 
 @dataclass
-class Refused:
+class Refusals:
     """Notes on values that templates could not write. `alone` has the ids of values in groups of
     their own; `stored` has values stored to make groups smaller (id -> reason)."""
 

@@ -24,9 +24,9 @@ from weft.engine.drafts import Drafts
 from weft.engine.job import Job, Movable, PagedRunner, Sink, Texts
 from weft.engine.limits import limit_of
 from weft.engine.pages import Chain, Pages, root
-from weft.engine.play import FEW, SCORED, Failed, Player, as_weft
+from weft.engine.play import FEW, SCORED, RunnerFailure, StepRunner, as_weft
 from weft.engine.propose import Proposer
-from weft.engine.schedule import Part, Place, Schedule
+from weft.engine.schedule import Feed, Place, Schedule
 from weft.engine.suffixes import Suffixes
 from weft.engine.ticket import Counts, Stats, Ticket
 from weft.host.forks import lock_of
@@ -88,7 +88,7 @@ class Engine:
         budget, beside = self._sizes
         self._schedule = Schedule(self._pages, runner.slots, budget, shared, beside, self._copy)
         self._proposer = Proposer(runner, self.vocab, self._schedule, drafts)
-        self._player = Player(
+        self._player = StepRunner(
             runner, self._schedule, self._counts, self._alone, self._few, self._proposer,
             self._clock,
         )  # fmt: skip
@@ -182,7 +182,7 @@ class Engine:
                     parts = self._schedule.plan()
                 if parts:
                     self._play(parts)
-            except Failed as failed:
+            except RunnerFailure as failed:
                 self._end_running(failed.error)
             except Exception as e:
                 _log.exception("a step of the engine failed")
@@ -251,7 +251,7 @@ class Engine:
                 if ticket.answer.finish is not None and not ticket.scores:
                     self._tell(ticket)
 
-    def _play(self, parts: list[Part]) -> None:
+    def _play(self, parts: list[Feed]) -> None:
         self._counts.steps += 1
         played = [(self._live[part.place.number], part.count) for part in parts]
         self._player.play(played)

@@ -18,14 +18,14 @@ FEW = 16  # rows of a prompt that may join a decode step, at about the cost of o
 SCORED = 64  # rows whose logits are kept at once
 
 
-class Failed(Exception):
+class RunnerFailure(Exception):
     """An exception of the runner, in `error`."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
-class Player:
+class StepRunner:
     """The part of the engine that runs the steps of a schedule on the runner. `alone` does work for
     one job only and returns True if it succeeded. `away` is True while the runner works, and stays
     True if the runner is interrupted."""
@@ -157,7 +157,7 @@ class Player:
             out = work(*args)
         except Exception as e:
             self.away = False
-            raise Failed(e) from e
+            raise RunnerFailure(e) from e
         self.away = False
         return out
 

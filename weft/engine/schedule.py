@@ -25,7 +25,7 @@ Copy = Callable[[Sequence[int]], Mapping[str, np.ndarray] | None]
 
 
 @dataclass(frozen=True)
-class Held:
+class SavedCache:
     """The saved cache of a sequence on the host: the planes of the pages of its first `fed`
     positions, from the page number `first` on."""
 
@@ -52,7 +52,7 @@ class Place:
     cached: int = 0  # prompt tokens found in the cache on first admission
     preempted: int = 0  # number of preemptions
     filled: int = 0  # pages that are full and registered
-    held: Held | None = None
+    held: SavedCache | None = None
     pending: bool = False  # True while `held` has yet to be written to its pages
 
     @property
@@ -67,7 +67,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Part:
+class Feed:
     """The part of a sequence that a step feeds: `count` tokens after its first `fed`."""
 
     place: Place
@@ -98,7 +98,7 @@ class Schedule:
     def add(self, place: Place) -> None:
         self.waiting.append(place)
 
-    def plan(self) -> list[Part]:
+    def plan(self) -> list[Feed]:
         """Returns the parts that the next step feeds, with their pages reserved. It is empty only
         without sequences."""
         if self.waiting and not self.running:
@@ -111,7 +111,7 @@ class Schedule:
         for place in sorted(self.running, key=lambda p: p.number):
             count = wanted[place.number]
             if count and place.slot is not None and self._reserve(place, place.fed + count):
-                parts.append(Part(place, count))
+                parts.append(Feed(place, count))
         if self.preemptions == before:
             parts += self._admit(budget - sum(part.count for part in parts))
         return parts
@@ -158,7 +158,7 @@ class Schedule:
         place.held = held
         self.waiting.append(place)
 
-    def _saved(self, place: Place) -> Held | None:
+    def _saved(self, place: Place) -> SavedCache | None:
         """Returns a copy of the cache of a running sequence, or None."""
         size = self.pages.size
         n = needed(place.fed, size)
@@ -166,7 +166,7 @@ class Schedule:
         if not (self.shared and n and n + there <= self.pages.count // 2):
             return None
         planes = self._copy(place.pages[:n])
-        return None if planes is None else Held(place.fed, planes)
+        return None if planes is None else SavedCache(place.fed, planes)
 
     def forget(self) -> None:
         """Discards everything that the runner has written, in pages and on the host."""
@@ -174,13 +174,13 @@ class Schedule:
         for place in self.waiting:
             place.held = None
 
-    def _admit(self, left: int) -> list[Part]:
+    def _admit(self, left: int) -> list[Feed]:
         parts = []
         while left > 0 and self._free:
             place = self._next()
             if place is None or not self._seat(place):
                 break
-            parts.append(Part(place, min(place.rest, left)))
+            parts.append(Feed(place, min(place.rest, left)))
             left -= parts[-1].count
         return parts
 
@@ -235,7 +235,7 @@ class Schedule:
         place.slot = self._free.pop()
         return True
 
-    def _continued(self, place: Place, most: int) -> Held | None:
+    def _continued(self, place: Place, most: int) -> SavedCache | None:
         """Continues in a page that begins as the next one would: takes it over, or, if others need
         it, returns a copy."""
         pages, n = self.pages, place.filled
@@ -246,7 +246,7 @@ class Schedule:
         other, more = pages.alike(parent, rest, idle=False)
         few = pages.size // 8  # so many tokens are read again sooner than a page is copied
         if more - shared > few and (planes := self._copy([other])) is not None:
-            return Held(place.fed + more, planes, n)
+            return SavedCache(place.fed + more, planes, n)
         if shared:
             pages.take_over(own)
             place.pages.append(own)

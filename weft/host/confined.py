@@ -38,7 +38,7 @@ class Stopped(Exception):
     """A child that did not answer; `str` says why: "ran for more than 10 s"."""
 
 
-class Failed(Exception):
+class ChildError(Exception):
     """An error that the child reported in one line, while staying usable itself."""
 
 
@@ -142,7 +142,7 @@ class Confined:
         if "memory" in answer:
             self.close()
             raise Stopped(_too_much(limits))
-        raise Failed(answer["error"])
+        raise ChildError(answer["error"])
 
     def _guarded(
         self, process: subprocess.Popen[bytes], data: bytes | None, limits: Limits

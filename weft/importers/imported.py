@@ -66,7 +66,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ForeignGraph:
     """The content of a foreign graph.
 
     - `tensors`: (value, dotted name of the parameter or buffer).
@@ -74,8 +74,7 @@ class Plan:
     - `result`: Refs and constants nested in tuples, lists and dicts.
     - `bounds`: the least and most of sizes by name.
     - `arguments`: the arguments of calls, by name and in order, if some nest: each a Ref to an
-    input,
-      or nested Refs (empty: the inputs themselves).
+      input, or nested Refs (empty: the inputs themselves).
     """
 
     inputs: tuple[Port, ...]
@@ -94,7 +93,9 @@ class Imported(Foreign):
     count as 32-bit ones (beyond their range: DTypeError). Raises CallError for missing or unknown
     inputs, ShapeError and DTypeError for those that do not fit; errors of a step name it."""
 
-    def __init__(self, name: str, plan: Plan, tensors: Mapping[str, Tensor], kept: Iterable[str]):
+    def __init__(
+        self, name: str, plan: ForeignGraph, tensors: Mapping[str, Tensor], kept: Iterable[str]
+    ):
         """`tensors` are the parameters and buffers by dotted name (a tensor with two names is under
         both), `kept` the buffers that the state dict holds."""
         super().__init__(name, plan.inputs)
@@ -104,7 +105,7 @@ class Imported(Foreign):
             self.hold(dotted, value, dotted in persistent)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> ForeignGraph:
         """Inputs, steps and results."""
         return self._plan
 
@@ -286,7 +287,7 @@ def refs(value: Any) -> list[str]:
     return found
 
 
-def _last_uses(plan: Plan) -> list[list[str]]:
+def _last_uses(plan: ForeignGraph) -> list[list[str]]:
     """The values that no later step reads, for each step. Raises FileFormatError for a step that
     reads a value which no input, tensor or earlier step made, and for a name made twice."""
     given = [*(p.name for p in plan.inputs), *(value for value, _ in plan.tensors)]

@@ -16,7 +16,7 @@ import numpy as np
 from weft.core.dtypes import float32
 from weft.graph.ir import Node
 from weft.machines.link import STREAM, Lead, Leading, Step, received, whole
-from weft.models.arch.config import DecoderConfig, Run
+from weft.models.arch.config import DecoderConfig, LayerRange
 from weft.models.arch.shares import vocab_of
 from weft.models.run.compiled_runner import CompiledRunner, model_caps
 from weft.models.run.model import Decoder
@@ -37,7 +37,7 @@ def middle(c: DecoderConfig) -> DecoderConfig:
 
 def entry(c: DecoderConfig) -> DecoderConfig:
     """Returns the config of the embedding alone."""
-    return replace(c, run=Run(0, 0, embeds=True))
+    return replace(c, run=LayerRange(0, 0, embeds=True))
 
 
 class Columns(CompiledRunner):

@@ -24,7 +24,7 @@ from weft.machines.columns import Columns, Divided, own_runner
 from weft.machines.link import END, FIT, MEASURE, MEET, STEP, Lead, next_command, read
 from weft.machines.pipeline import Piped
 from weft.machines.placement import Measure, measure, place, sizes
-from weft.models.arch.config import DecoderConfig, Run
+from weft.models.arch.config import DecoderConfig, LayerRange
 from weft.models.arch.shares import check_columns
 from weft.models.arch.stages import check_parts, check_split, runs_of
 from weft.models.run.compiled_runner import CompiledRunner
@@ -132,7 +132,11 @@ def _run(
     c: DecoderConfig, rank: int, ranks: int, split: Sequence[int] | None
 ) -> DecoderConfig:  # fmt: skip
     """Returns the config of a rank's part; without a split, its columns of every layer."""
-    own = Run(0, c.layers, rank == 0, True, rank, ranks) if split is None else runs_of(split)[rank]
+    own = (
+        LayerRange(0, c.layers, rank == 0, True, rank, ranks)
+        if split is None
+        else runs_of(split)[rank]
+    )
     return replace(c, run=own)
 
 

@@ -24,7 +24,7 @@ Side = Literal["device", "host"]
 
 
 @dataclass(frozen=True)
-class Part:
+class ProgramPart:
     """One Program of several; `gives` names its outputs for later parts."""
 
     side: Side
@@ -38,7 +38,7 @@ class PartedProgram:
     give; `outputs` are given by parts. `meta["report"]` says why each value is where it is."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[ProgramPart, ...]
     outputs: tuple[str, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ class PartedProgram:
         return list(dict.fromkeys(found))
 
 
-def _input_names(parts: tuple[Part, ...]) -> list[str]:
+def _input_names(parts: tuple[ProgramPart, ...]) -> list[str]:
     return [p.program.buffers[i].name for p in parts for i in p.program.inputs]
 
 

@@ -53,7 +53,7 @@ Report = Callable[[str, int, int], None]  # (what is done, number done, total)
 
 
 @dataclass(frozen=True)
-class Options:
+class QuantizeOptions:
     """The settings of a job. `scheme`: for linear layers; `head`: for a separate output matrix.
     `embed`: for embeddings (GGUF only); "none" leaves them unpacked. `bits`: if not 0, the allowed
     mean bits of linear layers; the layers that lose most get more. `method`: "search" for scales,
@@ -78,7 +78,7 @@ class Result:
 
 
 def quantize(
-    source: Path, out: Path, options: Options, ids: np.ndarray | None = None,
+    source: Path, out: Path, options: QuantizeOptions, ids: np.ndarray | None = None,
     device: Any = None, report: Report = lambda what, done, of: None,
 ) -> Result:  # fmt: skip
     """Writes the decoder in the folder `source` to `out`: a GGUF file if the name ends in .gguf,
@@ -114,7 +114,7 @@ def _run(job: _Job, ids: np.ndarray | None, started: float, report: Report) -> R
     return job.close(started)
 
 
-def check(source: Path, out: Path, options: Options) -> None:
+def check(source: Path, out: Path, options: QuantizeOptions) -> None:
     """Raises the errors of `quantize` that can be found before any work."""
     _Job(source, out, options, None).check()
 
@@ -130,7 +130,7 @@ def _input(role: str) -> str:
 class _Job:
     """The pieces of a model: first the weights outside the layers, then each layer."""
 
-    def __init__(self, source: Path, out: Path, options: Options, device: Any) -> None:
+    def __init__(self, source: Path, out: Path, options: QuantizeOptions, device: Any) -> None:
         self.source, self.out, self.options, self.device = source, out, options, device
         raw = read_config(source)
         self.gguf = is_gguf(out)

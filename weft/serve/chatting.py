@@ -34,7 +34,7 @@ MAX_BIASES = 1024
 
 
 @dataclass(frozen=True)
-class Piece:
+class AnswerChunk:
     """The part of an answer from one output: `events` of its text, its tokens. The last piece has
     `finish` and `usage`, and `stopped` with the stop string that ended it. A piece before the first
     token has the tokens of the `prompt`, if their logprobs were asked for."""
@@ -53,7 +53,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Options:
+class AnswerOptions:
     """Settings of an answer, in any protocol. seed None: one is drawn. context: the positions that
     prompt and answer may take, at most the model's. constraint: compiles to a Constraint, off the
     event loop."""
@@ -88,7 +88,7 @@ class Turn:
     """
 
     messages: Sequence[Mapping[str, Any]]
-    options: Options
+    options: AnswerOptions
     variables: Mapping[str, Any] = field(default_factory=dict)
     tools: Sequence[Mapping[str, Any]] = ()
     parallel: bool = True
@@ -184,7 +184,7 @@ def _constraint(turn: Turn, context: Context) -> Callable[[ServedDecoder], Shape
 async def begin_ids(
     model: ServedDecoder,
     prompts: Sequence[Sequence[int]],
-    options: Options,
+    options: AnswerOptions,
     parser: Callable[[], Parser] | None = None,
     calls: int | None = None,
     constraint: Make | None = None,
@@ -212,7 +212,7 @@ async def begin_ids(
     ]
 
 
-def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: Options) -> list[Job]:
+def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: AnswerOptions) -> list[Job]:
     context, limit = model.model.context, options.max_new_tokens
     context = min(context, options.context or context)
     if not ids:
@@ -245,7 +245,7 @@ class Choice:
         self._calls = calls
         self._over = False  # True if the following output is left out
 
-    async def __aiter__(self) -> AsyncIterator[Piece]:
+    async def __aiter__(self) -> AsyncIterator[AnswerChunk]:
         try:
             async for output in self._answer:
                 ended = output.finish is not None
@@ -255,7 +255,7 @@ class Choice:
                 if finish == "cancelled":  # not by who reads this
                     raise Refused(503, "the server had to end this answer; ask again", retry=5)
                 stopped = None if self._over else output.stopped
-                yield Piece(events, tokens, finish, output.usage, output.prompt, stopped)
+                yield AnswerChunk(events, tokens, finish, output.usage, output.prompt, stopped)
         except WeftError as e:
             raise refusal(e) from None
 
@@ -281,7 +281,7 @@ class Choice:
         self._answer.close()
 
 
-async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, Piece]]:
+async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, AnswerChunk]]:
     """The pieces of all choices as they come, with each choice's number; all are closed at the
     end."""
     if len(choices) == 1:
@@ -291,7 +291,7 @@ async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, Piece]]:
         finally:
             choices[0].close()
         return
-    queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
+    queue: asyncio.Queue[tuple[int, AnswerChunk | BaseException | None]] = asyncio.Queue()
 
     async def pour(number: int) -> None:
         try:
@@ -320,9 +320,9 @@ async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, Piece]]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def gathered(choices: Sequence[Choice]) -> list[list[Piece]]:
+async def gathered(choices: Sequence[Choice]) -> list[list[AnswerChunk]]:
     """All pieces of each choice."""
-    made: list[list[Piece]] = [[] for _ in choices]
+    made: list[list[AnswerChunk]] = [[] for _ in choices]
     stream = merged(choices)
     try:
         async for number, piece in stream:

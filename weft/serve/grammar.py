@@ -20,7 +20,7 @@ import numpy as np
 from weft.core.errors import LimitError, UsageError
 from weft.core.text import first_line
 from weft.engine.job import Constraint
-from weft.host.confined import Confined, Failed, Limits, Stopped
+from weft.host.confined import ChildError, Confined, Limits, Stopped
 from weft.models.text.tokenizer import Tokenizer
 from weft.serve.schemas import kept
 from weft.serve.vocabulary import Tokens, special_ids, token_bytes
@@ -177,7 +177,7 @@ class Grammars:
         try:
             with self._tries, self._at_it():
                 wrong = self._child.call({"grammar": text}, self._bounds())["wrong"]
-        except (Stopped, Failed) as e:
+        except (Stopped, ChildError) as e:
             raise UsageError(f"the grammar cannot be used: compiling it {e}; simplify it") from None
         if wrong:
             raise UsageError(_refusal(wrong))

@@ -27,7 +27,7 @@ class Answer:
     """One job's outputs, for a task that awaits them on the event loop. `ticket` is None until the
     answer's turn within its request has come."""
 
-    player: Player
+    player: EngineThread
     turns: Turns
     ticket: Ticket | None = None
     outputs: deque[Output] = field(default_factory=deque)
@@ -59,7 +59,7 @@ class Answer:
 class Turns:
     """The answers of one request that are not with the engine yet; `running` are."""
 
-    def __init__(self, player: Player, jobs: Sequence[Job]) -> None:
+    def __init__(self, player: EngineThread, jobs: Sequence[Job]) -> None:
         self.answers = [Answer(player, self) for _ in jobs]
         self.left = deque(zip(self.answers, jobs))
         self.running = 0
@@ -68,7 +68,7 @@ class Turns:
         self.left = deque((a, job) for a, job in self.left if a is not answer)
 
 
-class Player:
+class EngineThread:
     """Plays `engine` in a thread until closed. Made on the event loop that awaits the answers."""
 
     def __init__(self, engine: Engine, name: str, metrics: Metrics) -> None:

@@ -29,7 +29,7 @@ from weft.models.run.drafting import drafts_by
 from weft.models.run.embedder import Encoder, batches
 from weft.models.run.model import Decoder
 from weft.serve.metrics import Metrics
-from weft.serve.player import Player
+from weft.serve.player import EngineThread
 from weft.serve.pool import Pools
 from weft.serve.settings import Settings, draft_page, pages_of
 from weft.serve.toolcalls.choose import choose
@@ -206,7 +206,7 @@ class ServedDecoder(Served):
             self.runner, model.config.vocab, self._texts,
             lambda: model.explain_bad("the logits are"), queue=settings.queue, drafts=drafts,
         )  # fmt: skip
-        self.player = Player(self.engine, name, metrics)
+        self.player = EngineThread(self.engine, name, metrics)
         self.parser_name, self.parser = choose(self.tokenizer, settings.parser)
         self.marks = self.parser.marks
         self._asked = settings.memory  # bytes of the cache; None: the free memory

@@ -17,7 +17,7 @@ from weft.core.caps import Caps
 from weft.core.errors import DTypeError, FileFormatError, LimitError
 from weft.host import cache as disk
 from weft.host.clock import compiling
-from weft.program.parted import Part, PartedProgram
+from weft.program.parted import PartedProgram, ProgramPart
 from weft.program.program import Program
 
 if TYPE_CHECKING:
@@ -121,4 +121,4 @@ def programs_of(graph: Graph, device: Device, name: str, held: int | None) -> Pa
         help_ = limits.offer(graph, device.caps, registry.host().caps)
         raise type(error)(f"{error}{help_}") from None
     outputs = tuple(f"out{i}" for i in range(len(program.outputs)))
-    return PartedProgram(name, (Part("device", program, outputs),), outputs)
+    return PartedProgram(name, (ProgramPart("device", program, outputs),), outputs)

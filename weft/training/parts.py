@@ -54,7 +54,7 @@ def run_of(rank: int, ranks: int, count: int) -> Node:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ParamSlice:
     """Rows `start` to `stop` (not included) of a parameter, or all of a small one."""
 
     role: str
@@ -76,9 +76,9 @@ class Piece:
         return array[self.start : self.stop] if self.shape else array
 
 
-def pieces(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> list[Piece]:
+def pieces(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> list[ParamSlice]:
     """Returns all parameters (role, shape) in order, the large ones cut into pieces."""
-    return [Piece(role, *cut) for role, shape in shapes for cut in rows(shape)]
+    return [ParamSlice(role, *cut) for role, shape in shapes for cut in rows(shape)]
 
 
 def rows(shape: tuple[int, ...]) -> list[tuple[int, int, tuple[int, ...]]]:
@@ -103,10 +103,12 @@ def owners(sizes: Sequence[int], ranks: int) -> list[int]:
     return found
 
 
-def rounds(of: Sequence[Piece], owner: Sequence[int], ranks: int) -> list[list[list[Piece]]]:
+def rounds(
+    of: Sequence[ParamSlice], owner: Sequence[int], ranks: int
+) -> list[list[list[ParamSlice]]]:
     """Returns [round][rank] -> the pieces in one message of that rank. A message has about PIECE
     elements, which bounds its memory. Every piece occurs once, in order within its rank."""
-    groups: list[list[list[Piece]]] = [[] for _ in range(ranks)]
+    groups: list[list[list[ParamSlice]]] = [[] for _ in range(ranks)]
     for piece, rank in zip(of, owner):
         mine = groups[rank]
         if not mine or sum(p.size for p in mine[-1]) + piece.size > PIECE:

@@ -23,7 +23,7 @@ from weft.tensor.compiled import compile as compile_
 from weft.tensor.core import Tensor
 from weft.training import parts
 from weft.training.model import TrainableDecoder
-from weft.training.parts import Node, Piece
+from weft.training.parts import Node, ParamSlice
 from weft.training.settings import Settings
 from weft.training.step import (
     HUGE,
@@ -269,7 +269,7 @@ class Shard:
                 if not left[p.role]:
                     self.model.assign({p.role: whole.pop(p.role)})
 
-    def _rows(self, p: Piece) -> np.ndarray:
+    def _rows(self, p: ParamSlice) -> np.ndarray:
         """Returns a copy of a piece of the model's weights."""
         return np.array(p.of(self._params[p.role].numpy()))
 
@@ -286,7 +286,7 @@ def _flat(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([a.reshape(-1) for a in arrays])
 
 
-def _split(flat: np.ndarray, of: Sequence[Piece]) -> Arrays:
+def _split(flat: np.ndarray, of: Sequence[ParamSlice]) -> Arrays:
     """Splits `flat` into its consecutive pieces."""
     cuts = np.cumsum([p.size for p in of])[:-1]
     return [a.reshape(p.shape) for a, p in zip(np.split(flat, cuts), of)] if of else []

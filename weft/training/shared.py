@@ -22,7 +22,7 @@ from weft.ranks import Alone, Ranks
 from weft.ranks.meeting import tell, troubles
 from weft.training.meeting import differs, facts, hear
 from weft.training.model import TrainableDecoder, config_of
-from weft.training.parts import Piece
+from weft.training.parts import ParamSlice
 from weft.training.settings import Settings
 from weft.training.shard import Shard
 from weft.training.weights import Trained
@@ -177,7 +177,7 @@ def _together(ranks: Ranks, word: int, *numbers: int) -> Iterator[None]:
 # -- a run's state, in pieces ----------------------------------------------------------------------
 
 
-def _held(shard: Shard) -> Iterator[tuple[str, Piece, int]]:
+def _held(shard: Shard) -> Iterator[tuple[str, ParamSlice, int]]:
     """Returns (slot, piece, owner) for all that the optimiser holds."""
     slots = shard.opt.SLOTS
     return ((s, p, r) for s in slots for p, r in zip(shard.pieces, shard.owner))

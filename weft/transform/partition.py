@@ -22,7 +22,7 @@ SIDES: tuple[Side, Side] = ("device", "host")
 
 
 @dataclass(frozen=True)
-class Part:
+class GraphPart:
     """A graph for one side; `gives` names its outputs. An input of role "input" is one of the
     whole graph, or a value that an earlier part gives."""
 
@@ -36,7 +36,7 @@ class Cut:
     """Parts in the order they run, the name of each output of the whole graph, and why the values
     on the host are there, with the number of their part."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[GraphPart, ...]
     outputs: tuple[str, ...]
     reasons: tuple[tuple[Node, str, int], ...]
 
@@ -168,7 +168,7 @@ class _Cutter:
         reasons = [(n, self.why[id(n)], numbers[self.stage[id(n)]]) for n in found]
         return Cut(parts, outputs, tuple(reasons))
 
-    def _part(self, stage: int, number: int) -> Part:
+    def _part(self, stage: int, number: int) -> GraphPart:
         made: dict[int, Node] = {}
 
         def local(x: Node) -> Node:
@@ -195,7 +195,7 @@ class _Cutter:
         inputs = [x for x in self.graph.inputs if used.pop(id(x), None)]
         inputs += [n for n in used.values() if n.op == "input"]
         body = Graph(tuple(inputs), outputs, assigns, name, self.graph.meta)
-        return Part(self._side_of(stage), body, tuple(self.names[id(n)] for n in given))
+        return GraphPart(self._side_of(stage), body, tuple(self.names[id(n)] for n in given))
 
     def _leaves(self, node: Node) -> bool:
         """True if a value is used outside of its part."""

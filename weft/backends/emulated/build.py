@@ -18,7 +18,7 @@ from weft.backends.llvm.dialect import ENTRY, render
 from weft.core import versions
 from weft.core.errors import CompileError, DeviceError
 from weft.host.cache import DiskCache
-from weft.host.confined import Confined, Failed, Limits, Stopped
+from weft.host.confined import ChildError, Confined, Limits, Stopped
 from weft.kernel.digest import digest
 from weft.kernel.ir import Kernel
 
@@ -87,7 +87,7 @@ class Builder:
             raise CompileError(
                 f"kernel {name}: LLVM, compiling it for {self.machine.name}, {why}"
             ) from None
-        except Failed as why:
+        except ChildError as why:
             raise CompileError(f"{self.machine.name}: {why}") from None
         return base64.b64decode(found)
 

@@ -43,7 +43,7 @@ def wished(name: str, default: bool) -> bool:
     return wish == "on" if wish else default
 
 
-class Failed(DeviceError):
+class DriverError(DeviceError):
     """A call of the driver that gave an error number (`status`)."""
 
     def __init__(self, name: str, status: int, text: str) -> None:
@@ -118,7 +118,7 @@ class Api(abc.ABC):
             older = f"is the driver older than {self.package}? An older one may do"
             raise DeviceError(f"{shown} failed: {error}; {older}") from None
         if int(status):
-            raise Failed(shown, int(status), str(getattr(status, "name", status)))
+            raise DriverError(shown, int(status), str(getattr(status, "name", status)))
         return None if not values else values[0] if len(values) == 1 else tuple(values)
 
     def enum(self, name: str, number: int) -> Any:
@@ -129,7 +129,7 @@ class Api(abc.ABC):
         """Returns the number of GPUs. Raises DeviceError if there are none."""
         try:
             count = int(self.call("GetCount"))
-        except Failed as error:
+        except DriverError as error:
             if error.status != NO_DEVICE:
                 raise
             count = 0
@@ -164,7 +164,7 @@ class Api(abc.ABC):
     def module(self, code: bytes, entry: str) -> Any:
         """The code of the function `entry`, loaded. Raises CompileError with the driver's words."""
 
-    def refused(self, entry: str, error: Failed, said: str = "") -> Exception:
+    def refused(self, entry: str, error: DriverError, said: str = "") -> Exception:
         """Returns the exception for code that does not load: a CompileError if the code is at
         fault."""
         if error.status in FATAL or error.status == OUT_OF_MEMORY:

@@ -36,7 +36,7 @@ class Memory(Protocol):
     def free(self, address: int) -> None: ...
 
 
-class Refused(DeviceError):
+class LibraryError(DeviceError):
     """A status that a library gave."""
 
 
@@ -94,7 +94,7 @@ class Blas:
         status = self._call(self._functions[name], *args)
         if status:
             text = self.vendor.statuses.get(status, "unknown")
-            raise Refused(f"{self.vendor.prefix}{name} failed: {text} ({status})")
+            raise LibraryError(f"{self.vendor.prefix}{name} failed: {text} ({status})")
 
     def _make(self, kind: str, create: str, *args: Any) -> ctypes.c_void_p:
         """A new object of the library's, destroyed by `close`."""
@@ -141,7 +141,7 @@ class Blas:
             made = len(self._made)
             try:
                 found = self._ask(gemm, aligned)
-            except Refused as error:
+            except LibraryError as error:
                 found = str(error)
             if isinstance(found, str):
                 self._drop(made)

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from weft.backends.gpu.api import FATAL, OUT_OF_MEMORY, Api, Failed, wished
+from weft.backends.gpu.api import FATAL, OUT_OF_MEMORY, Api, DriverError, wished
 from weft.backends.gpu.blas import Blas, open_blas
 from weft.backends.gpu.memory import Kept, Pool
 from weft.backends.gpu.staging import Staging
@@ -87,7 +87,7 @@ class Driver:
     def _opened(self) -> Any:
         try:
             return self.api.open(self.index)
-        except Failed as error:
+        except DriverError as error:
             if error.status != OUT_OF_MEMORY:
                 raise
             raise OutOfMemoryError(
@@ -109,7 +109,7 @@ class Driver:
         try:
             self.api.choose(self._context)
             return what(*args)
-        except Failed as error:
+        except DriverError as error:
             if error.status in FATAL:
                 self.lost = True
                 raise DeviceError(

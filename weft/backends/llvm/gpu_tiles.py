@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from weft.backends.llvm import text
 from weft.backends.llvm.gpu_target import gpu_of
 from weft.backends.llvm.gpu_threads import SHARED
-from weft.backends.llvm.matrix_units import SIDE, UNITS, Layout, Part, Unit
+from weft.backends.llvm.matrix_units import SIDE, UNITS, LaneOffset, Layout, Unit
 from weft.backends.llvm.memory import address, pointer_type
 from weft.backends.llvm.writer import Writer
 from weft.core import dtypes as dt
@@ -24,7 +24,7 @@ _ROW = 8  # elements of 2 bytes in a row that ldmatrix reads
 
 
 @dataclass(frozen=True)
-class Held:
+class TileRegisters:
     """A tile's registers: stack slots (LLVM keeps them in registers) of one LLVM `type` each, which
     holds a vector of elements."""
 
@@ -47,9 +47,9 @@ class Tiles:
     def __init__(self, w: Writer) -> None:
         self.roles = tile_roles(w.kernel)
         self.lane = _own_lane(w)
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, TileRegisters] = {}
         self.known: dict[str, tuple[str, str]] = {}  # slot -> block and value
-        self.offsets: dict[tuple[Part, Part, int], str] = {}
+        self.offsets: dict[tuple[LaneOffset, LaneOffset, int], str] = {}
 
 
 def _tile(w: Writer, tile: ir.Tile) -> None:
@@ -62,7 +62,7 @@ def _tile(w: Writer, tile: ir.Tile) -> None:
     element = text.REGISTER[tile.dtype]
     whole = text.vector(element, len(layout.registers[0]))
     type_ = whole if role == "result" else unit.products.get(tile.dtype, ("", whole))[1]
-    held = tiles.held[tile.name] = Held(layout, slots, type_, element, role == "turned")
+    held = tiles.held[tile.name] = TileRegisters(layout, slots, type_, element, role == "turned")
     for slot in slots:
         w.prologue.append(f"  {slot} = alloca {held.type}{w.stack_note}")
         if w.kernel.clean:
@@ -118,7 +118,7 @@ def _tile_op(w: Writer, s: ir.TileOp) -> None:
         _multiply(w, s.tiles[1].dtype, *held)
 
 
-def _get(w: Writer, held: Held, n: int) -> str:
+def _get(w: Writer, held: TileRegisters, n: int) -> str:
     slot = held.slots[n]
     known = w.kept(Tiles).known
     block, value = known.get(slot, ("", ""))
@@ -128,7 +128,7 @@ def _get(w: Writer, held: Held, n: int) -> str:
     return value
 
 
-def _put(w: Writer, held: Held, n: int, value: str) -> None:
+def _put(w: Writer, held: TileRegisters, n: int, value: str) -> None:
     w.kept(Tiles).known[held.slots[n]] = w.block, value
     w.lines.append(f"  store {held.type} {value}, {w.stack} {held.slots[n]}")
 
@@ -136,7 +136,9 @@ def _put(w: Writer, held: Held, n: int, value: str) -> None:
 # -- products
 
 
-def _multiply(w: Writer, dtype: dt.DType, c: Held, a: Held, b: Held) -> None:
+def _multiply(
+    w: Writer, dtype: dt.DType, c: TileRegisters, a: TileRegisters, b: TileRegisters
+) -> None:
     """c += a . b, where b is held with rows along k. NVIDIA's instruction takes the two halves
     of b's rows one after the other."""
     gpu = gpu_of(w)
@@ -165,7 +167,7 @@ def _as(w: Writer, value: str, source: str, goal: str) -> str:
 # -- memory
 
 
-def _part(w: Writer, part: Part) -> str:
+def _part(w: Writer, part: LaneOffset) -> str:
     """The lane's part of a row or column."""
     if part.mod == 1:
         return "0"
@@ -177,7 +179,7 @@ def _part(w: Writer, part: Part) -> str:
     return value if part.times == 1 else w.emit(f"mul nuw nsw i32 {value}, {part.times}")
 
 
-def _corner(w: Writer, s: ir.TileOp, row: Part, col: Part) -> str:
+def _corner(w: Writer, s: ir.TileOp, row: LaneOffset, col: LaneOffset) -> str:
     """The pointer to memory where a lane's parts of row and column are 0 elements away."""
     assert s.memory is not None and s.index is not None
     base, key = address(w, s.memory, s.index), (row, col, s.stride)
@@ -195,7 +197,7 @@ def _beyond(w: Writer, memory: ir.Buffer | ir.Array, base: str, elements: str) -
     return w.emit(f"getelementptr inbounds {element}, {p} {base}, i32 {elements}")
 
 
-def _runs(w: Writer, s: ir.TileOp, held: Held) -> Iterator[tuple[int, int, int, str, int]]:
+def _runs(w: Writer, s: ir.TileOp, held: TileRegisters) -> Iterator[tuple[int, int, int, str, int]]:
     """Yields (register, first element in it, elements, pointer, bytes that divide the address)
     for each row of memory that one register holds."""
     assert s.memory is not None
@@ -223,7 +225,7 @@ def _aligned(w: Writer, s: ir.TileOp, *steps: int) -> int:
     return min(known * s.memory.dtype.itemsize, w.target.base_align)
 
 
-def _load(w: Writer, s: ir.TileOp, held: Held) -> None:
+def _load(w: Writer, s: ir.TileOp, held: TileRegisters) -> None:
     assert s.memory is not None
     if _reads_rows(w, s, held):
         _load_rows(w, s, held)
@@ -242,7 +244,7 @@ def _load(w: Writer, s: ir.TileOp, held: Held) -> None:
             _put(w, held, n, _as(w, value, held.vector, held.type))
 
 
-def _store(w: Writer, s: ir.TileOp, held: Held) -> None:
+def _store(w: Writer, s: ir.TileOp, held: TileRegisters) -> None:
     assert s.memory is not None
     p, whole = pointer_type(w, s.memory), len(held.layout.registers[0])
     values = [_as(w, _get(w, held, n), held.type, held.vector) for n in range(len(held.slots))]
@@ -254,10 +256,10 @@ def _store(w: Writer, s: ir.TileOp, held: Held) -> None:
         w.lines.append(f"  store {t} {part}, {p} {at}, align {aligned}")
 
 
-def _scale(w: Writer, s: ir.TileOp, held: Held) -> None:
+def _scale(w: Writer, s: ir.TileOp, held: TileRegisters) -> None:
     """Each register times the factors of its elements' rows."""
     assert s.memory is not None
-    p, corner = pointer_type(w, s.memory), _corner(w, s, held.layout.row, Part(1, 1))
+    p, corner = pointer_type(w, s.memory), _corner(w, s, held.layout.row, LaneOffset(1, 1))
     factors: dict[int, str] = {}
     for n, places in enumerate(held.layout.registers):
         factor = "poison"
@@ -277,7 +279,7 @@ def _scale(w: Writer, s: ir.TileOp, held: Held) -> None:
 # -- ldmatrix
 
 
-def _reads_rows(w: Writer, s: ir.TileOp, held: Held) -> bool:
+def _reads_rows(w: Writer, s: ir.TileOp, held: TileRegisters) -> bool:
     """True if ldmatrix can load the tile: from shared memory, rows of eight elements at
     multiples of 16 bytes."""
     assert s.memory is not None
@@ -286,11 +288,11 @@ def _reads_rows(w: Writer, s: ir.TileOp, held: Held) -> bool:
     return operand and shared and _aligned(w, s) >= _ROW * 2
 
 
-def _load_rows(w: Writer, s: ir.TileOp, held: Held) -> None:
+def _load_rows(w: Writer, s: ir.TileOp, held: TileRegisters) -> None:
     """Each lane points at one row of one 8 x 8 quarter: lanes 0 to 7 at the upper left one's,
     then lower left, upper right, lower right. Transposed, the middle two change places."""
     assert s.memory is not None
-    at = _corner(w, s, Part(1, SIDE), Part(SIDE, 2, _ROW))
+    at = _corner(w, s, LaneOffset(1, SIDE), LaneOffset(SIDE, 2, _ROW))
     turn, order = (".trans", (0, 2, 1, 3)) if held.turned else ("", (0, 1, 2, 3))
     name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{turn}.b16.p{SHARED}"
     out = "{ i32, i32, i32, i32 }"

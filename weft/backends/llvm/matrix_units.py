@@ -19,7 +19,7 @@ SIDE = 16  # rows, columns and k of a tile
 
 
 @dataclass(frozen=True)
-class Part:
+class LaneOffset:
     """A lane's offset to a row or column: lane / `div` % `mod` * `times`."""
 
     div: int
@@ -35,8 +35,8 @@ class Layout:
     """The places of the elements in a lane's registers: each has its own place plus the lane's
     parts."""
 
-    row: Part
-    col: Part
+    row: LaneOffset
+    col: LaneOffset
     registers: tuple[tuple[Place, ...], ...]
 
 
@@ -54,28 +54,28 @@ _MMA = "llvm.nvvm.mma.m16n8k16.row.col"
 UNITS = {
     "mma": Unit(
         Layout(
-            Part(4, 8),
-            Part(1, 4, 2),
+            LaneOffset(4, 8),
+            LaneOffset(1, 4, 2),
             tuple(tuple((r % 2 * 8, r // 2 * 8 + e) for e in range(2)) for r in range(4)),
         ),
         Layout(
-            Part(4, 8),
-            Part(1, 4, 2),
+            LaneOffset(4, 8),
+            LaneOffset(1, 4, 2),
             tuple(((r // 2 % 2 * 8, r // 4 * 8 + r % 2),) for r in range(8)),
         ),
         {dt.bfloat16: (f"{_MMA}.bf16", "i32"), dt.float16: (f"{_MMA}.f32.f32", "<2 x half>")},
     ),
     "mfma": Unit(
-        Layout(Part(1, 16), Part(16, 4, 4), (tuple((0, e) for e in range(4)),)),
-        Layout(Part(16, 4, 4), Part(1, 16), (tuple((e, 0) for e in range(4)),)),
+        Layout(LaneOffset(1, 16), LaneOffset(16, 4, 4), (tuple((0, e) for e in range(4)),)),
+        Layout(LaneOffset(16, 4, 4), LaneOffset(1, 16), (tuple((e, 0) for e in range(4)),)),
         {
             dt.bfloat16: ("llvm.amdgcn.mfma.f32.16x16x16bf16.1k", "<4 x i16>"),
             dt.float16: ("llvm.amdgcn.mfma.f32.16x16x16f16", "<4 x half>"),
         },
     ),
     "wmma": Unit(  # lanes 16 to 31 hold the same operands as lanes 0 to 15
-        Layout(Part(1, 16), Part(1, 1), (tuple((0, e) for e in range(16)),)),
-        Layout(Part(16, 2), Part(1, 16), (tuple((2 * e, 0) for e in range(8)),)),
+        Layout(LaneOffset(1, 16), LaneOffset(1, 1), (tuple((0, e) for e in range(16)),)),
+        Layout(LaneOffset(16, 2), LaneOffset(1, 16), (tuple((2 * e, 0) for e in range(8)),)),
         {
             dt.bfloat16: ("llvm.amdgcn.wmma.f32.16x16x16.bf16.v8f32.v16i16", "<16 x i16>"),
             dt.float16: ("llvm.amdgcn.wmma.f32.16x16x16.f16.v8f32.v16f16", "<16 x half>"),

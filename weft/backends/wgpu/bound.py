@@ -22,7 +22,7 @@ KEPT_GROUPS = 4  # bind groups kept per dispatch, for buffers that alternate
 FILL_BYTES = 1 << 16
 
 
-class Call:
+class BoundDispatch:
     """One Dispatch: its pipeline, bind group and group counts."""
 
     def __init__(self, number: int, kernel: ir.Kernel, args: tuple[BufferRef, ...]) -> None:
@@ -45,8 +45,8 @@ class WgpuBound(Bound):
         self._scratch: WgpuBuffer | None = None  # for copies within one buffer
         self._patterns: dict[int, WgpuBuffer] = {}
         self._pipelines: dict[tuple[int, frozenset[int]], Pipeline] = {}
-        self.items: list[list[Call] | Copy | Fill] = []
-        self._users: dict[int, list[Call]] = {}
+        self.items: list[list[BoundDispatch] | Copy | Fill] = []
+        self._users: dict[int, list[BoundDispatch]] = {}
         for step in program.steps:
             self._add(step)
         self._flat: dict[int, list[tuple[Any, ...]]] = {}
@@ -59,7 +59,7 @@ class WgpuBound(Bound):
             self._prepare(step)
             self.items.append(step)
             return
-        call = Call(step.kernel, self.program.kernels[step.kernel], step.args)
+        call = BoundDispatch(step.kernel, self.program.kernels[step.kernel], step.args)
         if not self.items or not isinstance(self.items[-1], list):
             self.items.append([])
         calls = self.items[-1]
@@ -76,7 +76,7 @@ class WgpuBound(Bound):
 
     # -- dispatches -----------------------------------------------------------------------------
 
-    def _resolve(self, call: Call) -> None:
+    def _resolve(self, call: BoundDispatch) -> None:
         """Finds or makes the pipeline and bind group for the buffers bound now."""
         raws = [self.buffers[ref.buffer].raw for ref in call.args]
         key = tuple(map(id, raws))
@@ -89,7 +89,7 @@ class WgpuBound(Bound):
         call.now = (pipeline.raw._internal, group._internal)
         call.fold = pipeline.layout.fold
 
-    def _group(self, call: Call, raws: list[Any]) -> tuple[Pipeline, Any]:
+    def _group(self, call: BoundDispatch, raws: list[Any]) -> tuple[Pipeline, Any]:
         access = [b.access for b in call.kernel.buffers]
         written = {id(raw) for raw, a in zip(raws, access, strict=True) if a != "r"}
         shared = frozenset(
@@ -109,7 +109,7 @@ class WgpuBound(Bound):
     def _scalar_range(self) -> dict[str, Any]:
         return {"buffer": self.scalars.raw, "offset": 0, "size": self.scalars.size}
 
-    def _range(self, call: Call, b: wgsl.Binding) -> dict[str, Any]:
+    def _range(self, call: BoundDispatch, b: wgsl.Binding) -> dict[str, Any]:
         ref = call.args[b.buffer]
         buffer, offset = self.buffers[ref.buffer], ref.offset + b.offset
         if offset % self.device.offset_alignment:
@@ -120,13 +120,13 @@ class WgpuBound(Bound):
         size = min(b.nbytes, buffer.size - offset)
         return {"buffer": buffer.raw, "offset": offset, "size": size}
 
-    def _grid(self, call: Call, scalars: Sequence[int]) -> tuple[int, int, int]:
+    def _grid(self, call: BoundDispatch, scalars: Sequence[int]) -> tuple[int, int, int]:
         x, y, z = groups(call.kernel, scalars)
         if not x * y * z:
             return 0, 0, 0
         return wgsl.fold_grid((x, y, z), call.fold, self.device.caps, call.kernel.name)
 
-    def _flatten(self, calls: list[Call], scalars: Sequence[int]) -> list[tuple[Any, ...]]:
+    def _flatten(self, calls: list[BoundDispatch], scalars: Sequence[int]) -> list[tuple[Any, ...]]:
         flat = []
         for call in calls:
             if call.now is None:

@@ -9,9 +9,9 @@ from typing import Any
 from weft.core.errors import FileFormatError, ModelError
 from weft.core.notices import say_unread
 from weft.importers import aten
-from weft.importers.imported import Imported, Plan, Step, refs
+from weft.importers.imported import ForeignGraph, Imported, Step, refs
 from weft.importers.ports import Ref, as_int32, label
-from weft.importers.torch_export.graph import Body, Call, Program
+from weft.importers.torch_export.graph import Body, CallNode, Program
 from weft.importers.torch_export.memory import functional, writes_in_place
 from weft.nn.module import Parameter
 from weft.tensor.core import Tensor
@@ -36,7 +36,7 @@ def built(program: Program, decomposed: bool = False) -> Imported:
     _refuse(calls, decomposed)
     steps = tuple(_step(call) for call in calls)
     ports = tuple(program.inputs)
-    plan = Plan(
+    plan = ForeignGraph(
         ports,
         steps,
         _nested(program.out_tree, iter(results)),
@@ -98,8 +98,8 @@ def _tensors(program: Program) -> dict[str, Tensor]:
 
 
 def _functional(
-    program: Program, calls: list[Call], results: list[Any]
-) -> tuple[list[Call], list[Any], list[tuple[str, Any]]]:
+    program: Program, calls: list[CallNode], results: list[Any]
+) -> tuple[list[CallNode], list[Any], list[tuple[str, Any]]]:
     inputs = [h.value for h in program.held] + [p.name for p in program.inputs]
     calls, results, written = functional(calls, results, inputs)
     dotted = {h.value: h for h in program.held}
@@ -113,7 +113,7 @@ def _functional(
     return calls, results, [(dotted[n].dotted, ref) for n, ref in written.items()]
 
 
-def _inlined(calls: list[Call]) -> Iterator[Call]:
+def _inlined(calls: list[CallNode]) -> Iterator[CallNode]:
     """Calls with the bodies of regions without gradients, of an autocast that is off, and of both
     branches of a condition in their place; a region's values begin with its own name."""
     for call in calls:
@@ -133,12 +133,12 @@ def _inlined(calls: list[Call]) -> Iterator[Call]:
         keeps = call.target == AUTOCAST or call.args[0] is True
         same = "aten.alias.default" if keeps else "aten.detach.default"
         for out, value in zip(outs, values):
-            yield Call(same, [value], {}, out, call.where)
+            yield CallNode(same, [value], {}, out, call.where)
 
 
 def _entered(
     body: Body, given: Sequence[Any], outs: Sequence[str], mark: str
-) -> tuple[list[Call], list[Any]]:
+) -> tuple[list[CallNode], list[Any]]:
     """A body's calls and results where its inputs are `given`."""
     prefix = f"{outs[0] if outs else 'region'}/{mark}"
     known = dict(zip(body.inputs, given))
@@ -146,7 +146,7 @@ def _entered(
     return inner, [_mapped(value, known, prefix) for value in body.outputs]
 
 
-def _chosen(call: Call) -> Iterator[Call]:
+def _chosen(call: CallNode) -> Iterator[CallNode]:
     """Yields both branches of torch.cond, which are free of effects, and a choice between their
     results."""
     test, yes, no, given = call.args[0], *call.args[1:3], call.args[3] if call.args[3:] else []
@@ -158,15 +158,15 @@ def _chosen(call: Call) -> Iterator[Call]:
     )
     yield from (*one, *other)
     for out, a, b in zip(outs, first, second):
-        yield Call("weft.chosen", [test, a, b], {}, out, call.where)
+        yield CallNode("weft.chosen", [test, a, b], {}, out, call.where)
 
 
-def _renamed(call: Call, given: Mapping[str, Any], prefix: str) -> Call:
+def _renamed(call: CallNode, given: Mapping[str, Any], prefix: str) -> CallNode:
     out = call.out
     new = prefix + out if isinstance(out, str) else tuple(prefix + o if o else "" for o in out)
     new = "" if out == "" else new
     args, kwargs = _mapped(call.args, given, prefix), _mapped(call.kwargs, given, prefix)
-    return Call(call.target, args, kwargs, new, call.where)
+    return CallNode(call.target, args, kwargs, new, call.where)
 
 
 def _mapped(value: Any, given: Mapping[str, Any], prefix: str) -> Any:
@@ -183,7 +183,7 @@ def _mapped(value: Any, given: Mapping[str, Any], prefix: str) -> Any:
 # -- targets
 
 
-def _refuse(calls: list[Call], decomposed: bool) -> None:
+def _refuse(calls: list[CallNode], decomposed: bool) -> None:
     """Raises Unsupported naming all calls without a function, each with its first place."""
     read = set(refs([(c.args, c.kwargs) for c in calls]))
     found: dict[str, list[str]] = {}
@@ -203,7 +203,7 @@ def _refuse(calls: list[Call], decomposed: bool) -> None:
     )
 
 
-def _unsupported(call: Call, read: set[str]) -> str:
+def _unsupported(call: CallNode, read: set[str]) -> str:
     """The part of a call that is not supported: its target, an option, a result; "" if all is."""
     entry = aten.entry(call.target)
     if entry is None or any(isinstance(a, Body) for a in call.args):
@@ -216,7 +216,7 @@ def _unsupported(call: Call, read: set[str]) -> str:
     return ""
 
 
-def _step(call: Call) -> Step:
+def _step(call: CallNode) -> Step:
     entry = aten.entry(call.target)
     assert entry is not None
     try:

@@ -30,7 +30,7 @@ PLACEMENT = frozenset(("device", "layout", "pin_memory", "memory_format", "non_b
 
 
 @dataclass(slots=True)
-class Call:
+class CallNode:
     """One node: `target` is "aten.add.Tensor", "_operator.mul" or "higher_order.cond"; `out` its
     name, a tuple of the names of its results, or "" where it has none."""
 
@@ -46,12 +46,12 @@ class Body:
     """Calls in order, from values named `inputs` to `outputs` (Refs and constants)."""
 
     inputs: list[str]
-    calls: list[Call]
+    calls: list[CallNode]
     outputs: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredTensor:
     """A parameter, buffer or constant of the program: the value that represents it, its dotted
     name, and flags: it is a parameter, the state dict has it."""
 
@@ -70,7 +70,7 @@ class Program:
     name: str
     body: Body
     inputs: list[Port]
-    held: list[Held]
+    held: list[StoredTensor]
     results: list[Any]
     writes: list[tuple[str, Any]]
     in_tree: Mapping[str, Any]

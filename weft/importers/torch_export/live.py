@@ -14,9 +14,9 @@ from weft.importers.ports import Port, Ref, Size
 from weft.importers.torch_export.graph import (
     PLACEMENT,
     Body,
-    Call,
-    Held,
+    CallNode,
     Program,
+    StoredTensor,
     bounds_of,
     dtype_of,
     place_of,
@@ -37,7 +37,7 @@ def read(program: Any, name: str) -> Program:
             inputs.append(_port(spec.arg, nodes))
         elif kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
             persistent = kind == "PARAMETER" or (kind == "BUFFER" and spec.persistent is not False)
-            held.append(Held(spec.arg.name, spec.target, kind == "PARAMETER", persistent))
+            held.append(StoredTensor(spec.arg.name, spec.target, kind == "PARAMETER", persistent))
         else:
             raise FileFormatError(f"{name}: inputs of kind {kind} are not supported")
     values = _leaf_values(graph)
@@ -95,7 +95,7 @@ def _size(size: Any) -> int | str | Size:
 
 
 def _tensors(
-    program: Any, held: list[Held]
+    program: Any, held: list[StoredTensor]
 ) -> tuple[dict[str, np.ndarray], dict[str, str], set[str]]:
     """Arrays by dotted name, which of them share storage with which, and what is frozen."""
     arrays: dict[str, np.ndarray] = {}
@@ -145,7 +145,7 @@ def _body(module: Any) -> Body:
     """The nodes of a GraphModule; `getitem`s of a node with several results become its names."""
     graph = module.graph
     inputs: list[str] = []
-    calls: list[Call] = []
+    calls: list[CallNode] = []
     outputs: list[Any] = []
     folded: set[Any] = set()
     for node in graph.nodes:
@@ -178,7 +178,7 @@ def _parts(node: Any) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def _call(node: Any, out: str | tuple[str, ...], module: Any) -> Call:
+def _call(node: Any, out: str | tuple[str, ...], module: Any) -> CallNode:
     args = [_value(x, module) for x in node.args]
     kwargs = {k: _value(x, module) for k, x in node.kwargs.items() if k not in PLACEMENT}
     stack = node.meta.get("nn_module_stack") or {}
@@ -186,7 +186,7 @@ def _call(node: Any, out: str | tuple[str, ...], module: Any) -> Call:
     where = place_of(node.meta.get("stack_trace"), path[-1] if path else "")
     if "val" in node.meta and node.meta["val"] is None:
         out = ""
-    return Call(_target(node.target), args, kwargs, out, where)
+    return CallNode(_target(node.target), args, kwargs, out, where)
 
 
 def _target(target: Any) -> str:

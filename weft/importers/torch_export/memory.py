@@ -14,7 +14,7 @@ from typing import Any
 from weft.core.errors import ModelError
 from weft.importers.aten.table import out_of_place
 from weft.importers.ports import Ref
-from weft.importers.torch_export.graph import Call
+from weft.importers.torch_export.graph import CallNode
 
 # Views, by the way in which a write to them changes their source.
 _RESHAPED = ("view", "unsqueeze", "squeeze", "unflatten", "view_as")
@@ -35,7 +35,7 @@ class Aliased(ModelError):
 @dataclass(slots=True)
 class _View:
     parent: str
-    call: Call
+    call: CallNode
     index: int  # index of the result, if there are several
     sure: bool
 
@@ -44,14 +44,14 @@ def _name(target: str) -> str:
     return target.split(".")[1] if target.startswith("aten.") else ""
 
 
-def writes_in_place(calls: list[Call]) -> bool:
+def writes_in_place(calls: list[CallNode]) -> bool:
     """True if any call changes one of its arguments."""
     return any(out_of_place(c.target) for c in calls)
 
 
 def functional(
-    calls: list[Call], outputs: list[Any], inputs: list[str]
-) -> tuple[list[Call], list[Any], dict[str, Ref]]:
+    calls: list[CallNode], outputs: list[Any], inputs: list[str]
+) -> tuple[list[CallNode], list[Any], dict[str, Ref]]:
     """The calls without in-place writes, the outputs by their present names, and the inputs that
     were written: name -> its last value. Raises Aliased."""
     memory = _Memory(inputs)
@@ -64,7 +64,7 @@ def functional(
 
 class _Memory:
     def __init__(self, inputs: list[str]) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[CallNode] = []
         self.views: dict[str, _View] = {}
         self.roots: dict[str, str] = {n: n for n in inputs}
         # the result of an in-place call -> the tensor that it wrote to
@@ -75,12 +75,12 @@ class _Memory:
         self.unsure: dict[str, str] = {}  # the number of writes to a root
         self.made = 0
 
-    def run(self, call: Call) -> None:
+    def run(self, call: CallNode) -> None:
         if out_of_place(call.target) and _name(call.target) not in _SAME:
             self._write(call)
             return
         args, kwargs = self.now(call.args), self.now(call.kwargs)
-        self.calls.append(Call(call.target, args, kwargs, call.out, call.where))
+        self.calls.append(CallNode(call.target, args, kwargs, call.out, call.where))
         source = call.args[0] if call.args else None
         name = _name(call.target)
         outs = (call.out,) if isinstance(call.out, str) else call.out
@@ -134,7 +134,7 @@ class _Memory:
         fresh = tuple(self._fresh(o) for o in outs)
         args = [parent, *self.now(call.args[1:])]
         out = fresh[0] if isinstance(call.out, str) else fresh
-        self.calls.append(Call(call.target, args, self.now(call.kwargs), out, call.where))
+        self.calls.append(CallNode(call.target, args, self.now(call.kwargs), out, call.where))
         for old, new in zip(outs, fresh):
             self.current[old] = new
             self.stamp[old] = self.version.get(self.roots[old], 0)
@@ -143,20 +143,20 @@ class _Memory:
         self.made += 1
         return f"{name or 'value'}'{self.made}"
 
-    def _write(self, call: Call) -> None:
+    def _write(self, call: CallNode) -> None:
         target = call.args[0]
         if not isinstance(target, Ref) or not isinstance(call.out, str):
             raise Aliased(f"{call.target} at {call.where} writes to no tensor")
         name = self._own(target.name)
         args, kwargs = self.now(call.args), self.now(call.kwargs)
         value = self._fresh(name)
-        self.calls.append(Call(call.target, args, kwargs, value, call.where))
+        self.calls.append(CallNode(call.target, args, kwargs, value, call.where))
         self._store(name, value, call)
         if call.out:
             self.same[call.out] = name
             self.roots[call.out] = self.roots[name]
 
-    def _store(self, name: str, value: str, call: Call) -> None:
+    def _store(self, name: str, value: str, call: CallNode) -> None:
         """`value` is what `name` holds from here on, and so what it is a view of."""
         first, at = name, value
         while (view := self.views.get(name)) is not None:
@@ -174,14 +174,14 @@ class _Memory:
         self.roots[first] = root
         self.current[first], self.stamp[first] = value, self.version[root]
 
-    def _back(self, view: _View, value: str, call: Call) -> str:
+    def _back(self, view: _View, value: str, call: CallNode) -> str:
         """The new value of what a view shows, from the view's own."""
         made, kind, where = view.call, _name(view.call.target), call.where
         parent, options = Ref(self._read(view.parent)), self.now(made.args[1:])
         out = self._fresh(view.parent)
 
         def emit(target: str, args: list[Any], **kwargs: Any) -> str:
-            self.calls.append(Call(target, args, kwargs, out, where))
+            self.calls.append(CallNode(target, args, kwargs, out, where))
             return out
 
         if kind in _SAME:

@@ -17,7 +17,7 @@ from weft.core.dtypes import bfloat16
 from weft.core.errors import DTypeError, FileFormatError, WeftError
 from weft.importers.hf_config import parse_json
 from weft.importers.ports import Port, Ref
-from weft.importers.torch_export.graph import Held, Program, bounds_of
+from weft.importers.torch_export.graph import Program, StoredTensor, bounds_of
 from weft.importers.torch_export.schema import (
     argument_of,
     body_of,
@@ -146,7 +146,7 @@ class _File:
             raise FileFormatError(f"{self.path}: a tree of arguments in an unknown form")
         return tree_of(found[1])
 
-    def _inputs(self, graph: Any, signature: Any) -> tuple[list[Port], list[Held]]:
+    def _inputs(self, graph: Any, signature: Any) -> tuple[list[Port], list[StoredTensor]]:
         inputs, held = [], []
         for spec in signature["input_specs"]:
             ((kind, given),) = spec.items()
@@ -166,7 +166,7 @@ class _File:
         return inputs, held
 
     def _tensors(
-        self, held: list[Held]
+        self, held: list[StoredTensor]
     ) -> tuple[dict[str, np.ndarray], dict[str, str], set[str], list[str]]:
         """Arrays by dotted name, which of them share storage with which, what is frozen, and what
         is not read."""

@@ -12,7 +12,14 @@ from weft.core.dtypes import DType
 from weft.core.errors import FileFormatError
 from weft.importers.hf_config import parse_json
 from weft.importers.ports import Port, Ref, Size
-from weft.importers.torch_export.graph import PLACEMENT, Body, Call, Held, dtype_of, place_of
+from weft.importers.torch_export.graph import (
+    PLACEMENT,
+    Body,
+    CallNode,
+    StoredTensor,
+    dtype_of,
+    place_of,
+)
 from weft.importers.torch_export.sizes import size_of
 
 _PLAIN = ("as_int", "as_bool", "as_string", "as_ints", "as_bools", "as_strings", "as_int_lists")
@@ -42,8 +49,8 @@ def name_of(text: Any) -> str:
     return text
 
 
-def held_of(given: Any, key: str, trained: bool, persistent: bool) -> Held:
-    return Held(name_of(given["arg"]["name"]), name_of(given[key]), trained, persistent)
+def held_of(given: Any, key: str, trained: bool, persistent: bool) -> StoredTensor:
+    return StoredTensor(name_of(given["arg"]["name"]), name_of(given[key]), trained, persistent)
 
 
 def port_of(arg: Any, graph: Any) -> Port:
@@ -73,7 +80,7 @@ def body_of(graph: Any) -> Body:
     return Body(names, calls, [argument_of(a) for a in graph["outputs"]])
 
 
-def _call(node: Any) -> Call:
+def _call(node: Any) -> CallNode:
     args, kwargs = [], {}
     for given in node["inputs"]:
         if given["kind"] == 1:
@@ -84,7 +91,7 @@ def _call(node: Any) -> Call:
     stack = data.get("nn_module_stack", "").split(";")[-1].split(",")
     where = name_of(place_of(data.get("stack_trace"), stack[1] if len(stack) > 1 else ""))
     target = name_of(node["target"]).removeprefix("torch.ops.")
-    return Call(target, args, kwargs, _outputs(node["outputs"]), where)
+    return CallNode(target, args, kwargs, _outputs(node["outputs"]), where)
 
 
 def _outputs(outputs: Any) -> str | tuple[str, ...]:

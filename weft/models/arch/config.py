@@ -80,7 +80,7 @@ class Delta:
         return 2 * self.keys + self.values
 
 
-class Run(NamedTuple):
+class LayerRange(NamedTuple):
     """The part of a model that one of several machines computes: layers `first` to `end` - 1, the
     embedding if `embeds`, the output layer if `ends`. If columns of matrices are divided, it has
     those of `rank` among `ranks`."""
@@ -160,7 +160,7 @@ class DecoderConfig:
     by_layer: tuple[Layer, ...] = ()  # sizes per layer if layers differ; () = all as above
     layer_input: int = 0  # width of each layer's own token embedding
     layer_scale: bool = False  # each layer's result is multiplied by a number
-    run: Run | None = None  # the part computed here if other machines do the rest; None: all
+    run: LayerRange | None = None  # the part computed here if other machines do the rest; None: all
 
     def layer(self, i: int) -> Layer:
         return self.by_layer[i] if self.by_layer else Layer(self.head_dim, self.kv_heads, self.ffn)

@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from weft.core.errors import UsageError
-from weft.models.arch.config import DecoderConfig, Run
+from weft.models.arch.config import DecoderConfig, LayerRange
 
 
-def runs_of(split: Sequence[int]) -> list[Run]:
-    """Returns the Run of each rank, from the number of layers of each."""
+def runs_of(split: Sequence[int]) -> list[LayerRange]:
+    """Returns the LayerRange of each rank, from the number of layers of each."""
     ends = [sum(split[: i + 1]) for i in range(len(split))]
-    return [Run(e - n, e, rank == 0, rank == 0) for rank, (n, e) in enumerate(zip(split, ends))]
+    return [
+        LayerRange(e - n, e, rank == 0, rank == 0) for rank, (n, e) in enumerate(zip(split, ends))
+    ]
 
 
 def check_parts(c: DecoderConfig, ranks: int, where: str) -> None:
@@ -49,7 +51,7 @@ def entry(c: DecoderConfig) -> DecoderConfig:
 
 def output(c: DecoderConfig) -> DecoderConfig:
     """Returns the config of the output layer alone."""
-    return replace(c, run=Run(c.layers, c.layers, ends=True))
+    return replace(c, run=LayerRange(c.layers, c.layers, ends=True))
 
 
 def roles_of(c: DecoderConfig) -> Callable[[str], bool]:

@@ -71,7 +71,7 @@ class Piece(str):
         return made
 
 
-class Part:
+class PromptRun:
     """The progress of one prompt."""
 
     def __init__(self, number: int, job: Job) -> None:
@@ -111,14 +111,14 @@ def whole(texts: Texts, ids: Sequence[int]) -> str:
 
 
 def play(
-    engine: Engine, parts: Sequence[Part], turn: Callable[[], AbstractContextManager[object]]
+    engine: Engine, parts: Sequence[PromptRun], turn: Callable[[], AbstractContextManager[object]]
 ) -> Iterator[Piece]:
     """Yields the pieces of several prompts as they become final. If none is ready, it steps the
     engine within `turn()`, which also advances other jobs. Closing the iterator cancels the
     jobs."""
-    outputs: deque[tuple[Part, Output]] = deque()
+    outputs: deque[tuple[PromptRun, Output]] = deque()
 
-    def sink(part: Part) -> Callable[[Output], None]:
+    def sink(part: PromptRun) -> Callable[[Output], None]:
         return lambda output: outputs.append((part, output))
 
     tickets = [engine.submit(part.job, sink(part)) for part in parts]
@@ -141,7 +141,7 @@ def play(
 class Stream(Iterator[Piece]):
     """An iterator of pieces; after the last one `results` holds a Generation per prompt."""
 
-    def __init__(self, pieces: Iterator[Piece], parts: Sequence[Part], texts: Texts) -> None:
+    def __init__(self, pieces: Iterator[Piece], parts: Sequence[PromptRun], texts: Texts) -> None:
         self._pieces, self._parts, self._texts = pieces, parts, texts
 
     def __next__(self) -> Piece:

@@ -32,7 +32,7 @@ from weft.models.run.base import Model
 from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.drafting import drafts_by
 from weft.models.run.fit import pages_in
-from weft.models.run.generate import Generation, Part, Piece, Stream, play
+from weft.models.run.generate import Generation, Piece, PromptRun, Stream, play
 from weft.models.run.placed import Placed
 from weft.models.run.runner import DECODE, PREFILL, EagerRunner, MakeRunner, Runner
 from weft.models.text.prompts import (
@@ -265,7 +265,7 @@ class Decoder(Model):
                 ids, count, sampling, own, index, eos, stops,
                 adapter=adapter, decoded=decoded, drafts=bool(draft),
             )  # fmt: skip
-            parts.append(Part(i, job))
+            parts.append(PromptRun(i, job))
         pieces = Stream(self._play(parts, stream, draft), parts, self._texts)
         if stream:
             return pieces
@@ -274,7 +274,9 @@ class Decoder(Model):
         results = pieces.results
         return results[0] if single else results
 
-    def _play(self, parts: Sequence[Part], shown: bool, draft: bool | Decoder) -> Iterator[Piece]:
+    def _play(
+        self, parts: Sequence[PromptRun], shown: bool, draft: bool | Decoder
+    ) -> Iterator[Piece]:
         """Yields the pieces of one generation. `shown`: the caller may write the pieces to the
         terminal as they come."""
         begun = False

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import ModelError, UsageError
-from weft.host.confined import Confined, Failed, Limits, Stopped
+from weft.host.confined import ChildError, Confined, Limits, Stopped
 from weft.importers.hf_config import read_bounded
 
 MAX_TEMPLATE = 1 << 20  # bytes
@@ -53,7 +53,7 @@ class ChatTemplate:
         self._child = Confined(_WORKER, ("jinja2", "markupsafe"), setup, self._limits)
         try:
             self._child.start()
-        except Failed as e:  # the source is untrusted: SyntaxError, RecursionError, ...
+        except ChildError as e:  # the source is untrusted: SyntaxError, RecursionError, ...
             raise ModelError(f"the chat template does not compile: {e}") from None
         except Stopped as e:
             raise _stopped(e) from None
@@ -63,7 +63,7 @@ class ChatTemplate:
         its fields. Raises ModelError for a template nested too deeply."""
         try:
             return list(self._child.call({"parse": self._source}, self._limits)["tree"])
-        except Failed as e:
+        except ChildError as e:
             raise ModelError(f"the chat template cannot be read: {e}") from None
         except Stopped as e:
             raise _stopped(e) from None
@@ -87,7 +87,7 @@ class ChatTemplate:
         }
         try:
             answer = self._child.call({"values": values}, self._limits)
-        except Failed as e:  # any error that the untrusted program raises
+        except ChildError as e:  # any error that the untrusted program raises
             raise UsageError(f"the chat template failed on these messages: {e}") from None
         except Stopped as e:
             raise _stopped(e) from None

@@ -20,7 +20,7 @@ from weft.serve.anthropic.types import (
     ToolResult,
     ToolUse,
 )
-from weft.serve.chatting import Options, Turn, continued
+from weft.serve.chatting import AnswerOptions, Turn, continued
 from weft.serve.tooling import called, function, needed_of
 from weft.serve.wire import Refused
 
@@ -29,7 +29,7 @@ BILLING = "x-anthropic-billing-header:"
 says nothing to a model, and with it no two requests would begin alike."""
 
 
-def turn_of(body: CountTokens, options: Options) -> Turn:
+def turn_of(body: CountTokens, options: AnswerOptions) -> Turn:
     """The conversation that a request asks to go on. Raises Refused."""
     variables: dict[str, Any] = {}
     if body.thinking is not None:

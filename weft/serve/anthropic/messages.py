@@ -15,7 +15,7 @@ from weft.serve import errors
 from weft.serve.anthropic.blocks import Blocks, content_of
 from weft.serve.anthropic.input import turn_of
 from weft.serve.anthropic.types import CountTokens, Messages
-from weft.serve.chatting import Choice, Options, Piece, begin, gathered, tokens_of
+from weft.serve.chatting import AnswerChunk, AnswerOptions, Choice, begin, gathered, tokens_of
 from weft.serve.fields import between, sampling, seed_of, stops
 from weft.serve.guard import key_of
 from weft.serve.openai.answers import Answer
@@ -42,11 +42,11 @@ async def count_tokens(request: Request) -> Response:
     """How many tokens a conversation has."""
     body = await read(request, CountTokens)
     body.refuse()
-    turn = turn_of(body, Options())
+    turn = turn_of(body, AnswerOptions())
     return json_response({"input_tokens": await counted(request, body.model, turn)})
 
 
-def options_of(body: Messages, key: bytes) -> Options:
+def options_of(body: Messages, key: bytes) -> AnswerOptions:
     """The Options that the request asks for. Raises Refused, naming the field."""
     between("temperature", body.temperature, 0, 2)
     form = body.output_format
@@ -57,7 +57,7 @@ def options_of(body: Messages, key: bytes) -> Options:
         top_p=body.top_p,
         top_k=body.top_k,
     )
-    return Options(
+    return AnswerOptions(
         max_new_tokens=body.max_tokens,
         sampling=how,
         seed=seed_of(body.seed),
@@ -112,7 +112,7 @@ class _Writer(Writer):
     def failed(self, error: Refused) -> bytes:
         return event(errors.anthropic(error), "error")
 
-    async def _usage(self, last: Piece, thoughts: str) -> dict[str, Any]:
+    async def _usage(self, last: AnswerChunk, thoughts: str) -> dict[str, Any]:
         """The tokens of a request; input_tokens are those that were not in the cache."""
         usage = last.usage or Usage(0, 0, 0)
         return {
@@ -121,7 +121,7 @@ class _Writer(Writer):
             "output_tokens_details": {"thinking_tokens": await tokens_of(self._model, thoughts)},
         }  # fmt: skip
 
-    def _end(self, last: Piece, called: bool) -> dict[str, Any]:
+    def _end(self, last: AnswerChunk, called: bool) -> dict[str, Any]:
         reason = "tool_use" if called else "end_turn"
         if last.finish == "length":
             cut = self._choice.limit < self._limit

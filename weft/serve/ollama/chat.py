@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from weft.core.errors import WeftError
-from weft.serve.chatting import Options, Turn, begin, begin_ids, continued
+from weft.serve.chatting import AnswerOptions, Turn, begin, begin_ids, continued
 from weft.serve.fields import between, sampling, seed_of, stops, tops
 from weft.serve.guard import key_of
 from weft.serve.ollama.replies import ChatForm, GenerateForm, Loaded, Replies, Times
@@ -77,7 +77,7 @@ def named(request: Request, name: str) -> str:
     return name if name in known else name.removesuffix(":latest")
 
 
-def options_of(body: Answered, key: bytes) -> Options:
+def options_of(body: Answered, key: bytes) -> AnswerOptions:
     """The Options that the request asks for. Raises Refused, naming the field."""
     given = body.options or ModelOptions()
 
@@ -102,7 +102,7 @@ def options_of(body: Answered, key: bytes) -> Options:
                       "num_predict")  # fmt: skip
     form = body.format
     constraint = follow_schema(form) if isinstance(form, dict) else follow_json() if form else None
-    return Options(
+    return AnswerOptions(
         max_new_tokens=None if limit is None or limit < 0 else limit,
         sampling=how,
         seed=None if given.seed == -1 else seed_of(given.seed),

@@ -12,7 +12,7 @@ import msgspec
 
 from weft.engine.job import Usage
 from weft.serve import errors
-from weft.serve.chatting import Choice, Piece, merged
+from weft.serve.chatting import AnswerChunk, Choice, merged
 from weft.serve.ollama.types import Answered
 from weft.serve.openai.chat import call_id
 from weft.serve.replies import Writer
@@ -160,7 +160,7 @@ class Replies(Lines):
             elif more:
                 yield more
 
-    def _said(self, piece: Piece) -> Iterator[dict[str, Any]]:
+    def _said(self, piece: AnswerChunk) -> Iterator[dict[str, Any]]:
         for found in piece.events:
             if isinstance(found, CallArguments):
                 self._arguments += found.text

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from weft.engine.job import Chosen, Usage
-from weft.serve.chatting import Piece, Turn, begin, gathered, merged, tokens_of
+from weft.serve.chatting import AnswerChunk, Turn, begin, gathered, merged, tokens_of
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
 from weft.serve.openai.options import choices_of, constraint_of
@@ -222,7 +222,7 @@ class _Writer(Writer):
         made = {"object": "chat.completion.chunk", **self._head, "choices": [choice]}
         return event({**made, "usage": None} if count else made)
 
-    def _finish(self, piece: Piece, called: bool) -> str:
+    def _finish(self, piece: AnswerChunk, called: bool) -> str:
         finish = FINISH[piece.finish or "stop"]
         return "tool_calls" if called and finish == "stop" else finish
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from weft.core.errors import WeftError
 from weft.engine.job import Chosen, Usage
-from weft.serve.chatting import Choice, Piece, begin_ids, gathered, merged
+from weft.serve.chatting import AnswerChunk, Choice, begin_ids, gathered, merged
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
 from weft.serve.openai.chat import FINISH, usage_of
@@ -123,7 +123,7 @@ class _Writer(Writer):
             yield event({**self._head, "choices": [], "usage": told})
         yield event("[DONE]")
 
-    def _chunk(self, index: int, text: str, piece: Piece, count: bool) -> bytes:
+    def _chunk(self, index: int, text: str, piece: AnswerChunk, count: bool) -> bytes:
         told = self._logprobs(index, piece.prompt, piece.tokens)
         finish = None if piece.finish is None else FINISH[piece.finish]
         choice = {"index": index, "text": text, "finish_reason": finish,

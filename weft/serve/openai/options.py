@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from weft.engine.sampler import Sampling
-from weft.serve.chatting import MAX_BIASES, MAX_CHOICES, Options
+from weft.serve.chatting import MAX_BIASES, MAX_CHOICES, AnswerOptions
 from weft.serve.fields import between, sampling, seed_of, stops
 from weft.serve.openai.types import Chat, Choosing, Completion, Generating
 from weft.serve.tooling import Follow, follow_json, follow_schema
 from weft.serve.wire import Refused
 
 
-def choices_of(body: Choosing, limit: int | None, key: bytes) -> Options:
+def choices_of(body: Choosing, limit: int | None, key: bytes) -> AnswerOptions:
     """The Options from the fields that chat and completions share. Raises Refused, naming the
     field."""
     n = 1 if body.n is None else body.n
@@ -25,14 +25,14 @@ def choices_of(body: Choosing, limit: int | None, key: bytes) -> Options:
     return replace(options_of(body, limit, key), n=n)
 
 
-def options_of(body: Generating, limit: int | None, key: bytes) -> Options:
+def options_of(body: Generating, limit: int | None, key: bytes) -> AnswerOptions:
     """The Options from the fields that all generating requests share. Raises Refused, naming the
     field."""
     between("temperature", body.temperature, 0, 2)
     between("presence_penalty", body.presence_penalty, -2, 2)
     between("frequency_penalty", body.frequency_penalty, -2, 2)
     salt = key + (body.cache_salt or "").encode(errors="replace")
-    return Options(
+    return AnswerOptions(
         limit, _sampling(body), seed_of(body.seed), stop=stops(body.stop), salt=salt,
         ends=not body.ignore_eos,
     )  # fmt: skip

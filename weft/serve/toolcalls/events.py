@@ -42,7 +42,7 @@ Event = Content | Reasoning | CallStarted | CallArguments
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolCall:
     """A call of a tool: its name and the JSON text of its arguments, as the model wrote it."""
 
     name: str
@@ -55,7 +55,7 @@ class Message:
 
     content: str = ""
     reasoning: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
 
 
 class Parser(Protocol):
@@ -85,7 +85,7 @@ def message(events: Iterable[Event]) -> Message:
             case CallArguments(index, text):
                 calls[index][1].append(text)
     return Message(
-        "".join(content), "".join(reasoning), tuple(Call(n, "".join(a)) for n, a in calls)
+        "".join(content), "".join(reasoning), tuple(ToolCall(n, "".join(a)) for n, a in calls)
     )
 
 
