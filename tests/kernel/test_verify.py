@@ -164,8 +164,8 @@ BAD: dict[str, tuple[Body, str]] = {
     ),
     "shared inside": (shared_inside, "top of the kernel"),
     "empty array": (lambda b, x, y: b.emit(ir.Array("s", dt.float32, 0)), "positive size"),
-    "barrier under if": (barrier_under_if, "barrier stands under"),
-    "barrier in a loop": (barrier_in_loop, "barrier stands under"),
+    "barrier under if": (barrier_under_if, "barrier is inside"),
+    "barrier in a loop": (barrier_in_loop, "barrier is inside"),
 }
 
 

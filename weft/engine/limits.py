@@ -1,4 +1,4 @@
-"""How much a job may ask of a runner: its ids, its context, its pages."""
+"""Limits of what a job may ask of a runner: its ids, its context, its pages."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ ORACLE = "oracle"  # the name of NumPy, used instead of a device
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a model goes, in which numbers, and how large its cache is; see `weft.load`. `part`
+    """The device, the dtypes and the size of the cache of a model; see `weft.load`. `part`
     returns the config of one machine's part; `adapters` are folders by name."""
 
     device: str | Device | None = "auto"
