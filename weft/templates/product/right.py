@@ -1,4 +1,4 @@
-"""The way threads read a product's operands: line by line, a row of the left one or a column of a right
+"""Ways to read a product's operands: line by line, a row of the left one or a column of a right
 one. Elements lie in memory as such (`Operand`), or are worked out (packed_rows, blocked_words)."""
 
 from __future__ import annotations
