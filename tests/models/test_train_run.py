@@ -242,7 +242,7 @@ def test_unknown_and_wrong_settings(tmp_path: Path) -> None:
         ({"optimizer": {"betas": [0.9]}}, "expected 2 values"),
         ({"optimizer": {"lr": float("nan")}}, "expected 0 to 10"),
         ({"train": 3}, "expected a table"),
-        ({"lora": {"rank": 4}}, r"set \[model\] from"),
+        ({"lora": {"rank": 4}}, r"give \[model\] from"),
     ]
     for more, message in cases:
         with pytest.raises(UsageError, match=message):
