@@ -170,7 +170,7 @@ def test_code_is_compiled_once(gpu: Bindings, tmp_path: Path) -> None:
 def test_errors_name_what_failed(gpu: Bindings) -> None:
     gpu.memory = 4096
     device = Taught(gpu)
-    with pytest.raises(OutOfMemoryError, match="no 9,999 bytes"):
+    with pytest.raises(OutOfMemoryError, match="cannot allocate 9,999 bytes"):
         device.alloc(9999)
     program, sizes = program_of(double(device))
     buffers = [device.alloc(n) for n in sizes]
