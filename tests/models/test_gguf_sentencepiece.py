@@ -108,7 +108,8 @@ def test_pieces_with_merges_of_gemma_4(folder: Path, pieces: Any, tmp_path: Path
     [
         ({"pre": "deepseek-v3"}, "'deepseek-v3', which is not supported; supported: default"),
         ({"model": "t5"}, "model is 't5', which is not supported; supported: gpt2, llama, gemma4"),
-        ({"tokens": ["a", "b", "a"], "token_type": None}, "tokens holds 'a' twice"),
+        ({"tokens": ["a", "b", "a", *map(str, range(297))], "token_type": None},
+         "tokens holds 'a' twice"),
         ({"tokens": [1, 2], "llama.vocab_size": 300}, "tokens is not a list of texts"),
         ({"token_type": [1, 1]}, "token_type has 2 entries; expected 300 finite ones"),
         ({"token_type": "x"}, "token_type is not a list of numbers"),

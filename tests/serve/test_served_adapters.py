@@ -87,7 +87,7 @@ def test_they_are_listed(adapted: Running) -> None:
     assert len({m["fingerprint"] for m in told.values()}) == 3
     assert adapted.ask("GET", "/v1/models/loud")[1] == told["loud"]
     status, error, _ = adapted.ask("POST", "/v1/completions", {"model": "odd", "prompt": "x"})
-    assert status == 404 and "there is box, shy, loud" in error["error"]["message"]
+    assert status == 404 and "served: box, shy, loud" in error["error"]["message"]
 
 
 def test_every_protocol_names_them(adapted: Running) -> None:
