@@ -168,7 +168,7 @@ def test_unknown_settings_are_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     ours(tmp_path)
     err = capsys.readouterr().err
     assert all(name in err for name in ("quantise_to", "temperature", "warp"))
-    with pytest.raises(UsageError, match="no prompt called q"):
+    with pytest.raises(UsageError, match="defines the prompts query, document, not q"):
         ours(tmp_path).embed(TEXTS, prompt_name="q")
 
 
