@@ -189,9 +189,11 @@ class Schedule:
         the same salt, then by age. A sequence whose next page a running one is about to fill is
         admitted when it can be found. Returns None if there is none to admit."""
         runs = Counter(p.salt for p in self.running)
-        soon = set(self._coming())
-        ready = (p for p in self.waiting if p.preempted or not soon or self._lacks(p) not in soon)
-        return min(ready, key=lambda p: (not p.preempted, runs[p.salt], p.number), default=None)
+        soon = set(self._coming()) if self.waiting else set()
+        order = sorted(self.waiting, key=lambda p: (not p.preempted, runs[p.salt], p.number))
+        # in order and no further: who stands behind is neither hashed nor looked up
+        ready = (p for p in order if p.preempted or not soon or self._lacks(p) not in soon)
+        return next(ready, None)
 
     def _coming(self) -> Iterator[bytes]:
         """Yields the digests of the full pages that the running sequences are about to fill."""
