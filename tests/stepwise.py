@@ -17,8 +17,9 @@ from weft.core.dtypes import uint8
 from weft.core.errors import KernelError
 from weft.kernel.ir import Kernel
 from weft.program.device import Device
+from weft.program.placing import Value
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program, Step
-from weft.program.session import Session, Value
+from weft.program.session import Session
 
 POISON = 0xA5
 

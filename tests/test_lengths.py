@@ -9,10 +9,6 @@ MOST = 350
 
 LONGER = {
     "kernel/ir.py",  # a table: the nodes of the Kernel IR, one class each, without code
-    # Still to be split:
-    "program/session.py",
-    "quantize/job.py",
-    "training/loop.py",
 }
 
 

@@ -17,8 +17,9 @@ from weft.core.errors import UsageError
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
 from weft.program.device import Buffer, Device
+from weft.program.placing import Value
 from weft.program.program import BufferRole, BufferSpec, Program
-from weft.program.session import Session, Value
+from weft.program.session import Session
 
 Side = Literal["device", "host"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,14 +13,13 @@ from weft.host.clock import compiling
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
 from weft.program.device import OWN_KERNEL, Buffer, Device
-from weft.program.formula import Formula
-from weft.program.memory import check_fits, clear
+from weft.program.memory import check_fits
 from weft.program.outputs import Pool, maker
+from weft.program.placing import GivenWeights, Value, fresh, place, wrap
 from weft.program.program import BufferSpec, Library, Program
-from weft.program.values import alike, check_fit, fitted, scalar_values, zeros
-from weft.program.weights import interleaved, ordering
+from weft.program.values import alike, fitted, scalar_values, zeros
+from weft.program.weights import ordering
 
-Value = np.ndarray | DeviceArray | Buffer
 Direct = tuple[list[Callable[[], np.ndarray]], Callable[..., int]]
 _WRAP_BYTES = 1 << 16  # below this, copying an input is cheaper than rebinding
 
@@ -62,14 +60,11 @@ class Session:
         check_fits(program, device)
         self._index = {b.name: i for i, b in enumerate(program.buffers)}
         self._pool: dict[int, Pool] = {}  # one pool per output
-        self._placed = placed or {}
-        names = (b.name for b in program.buffers if b.role == "weight")
-        made = (name for name in names if name not in self._placed)
-        self._uses = Counter(source for name in made for source in program.sources(name))
-        self._take = take
-        with ordering(device) as self._threads:
-            given = weights or {}, state or {}
-            self._buffers = [self._make(i, spec, *given) for i, spec in enumerate(program.buffers)]
+        with ordering(device) as threads:
+            given = GivenWeights(program, device, weights or {}, placed or {}, take, threads)
+            self._buffers = [
+                self._make(i, spec, given, state or {}) for i, spec in enumerate(program.buffers)
+            ]
         self._own = {i: self._buffers[i] for i in program.inputs}  # memory for NumPy inputs
         self._inputs = {program.buffers[i].name: i for i in program.inputs}
         self._seen: dict[int, np.ndarray] = {}  # inputs read in place at the last run
@@ -98,7 +93,7 @@ class Session:
     # -- binding
 
     def _make(
-        self, i: int, spec: BufferSpec, weights: Mapping[str, Value], state: Mapping[str, Value]
+        self, i: int, spec: BufferSpec, weights: GivenWeights, state: Mapping[str, Value]
     ) -> Buffer:
         if spec.nbytes > self.device.caps.max_buffer_bytes:
             raise LimitError(
@@ -108,29 +103,24 @@ class Session:
         if spec.role == "arena":
             ordinal = len(self._arena_index)
             self._arena_index[ordinal] = i
-            return self._fresh(self._arena.request(ordinal, spec.nbytes, self), spec)
+            buffer = self._arena.request(ordinal, spec.nbytes, self)
+            return fresh(self.program, self.device, buffer, spec)
         if spec.role == "const":
             assert spec.value is not None
-            return self._place(spec, spec.value)
+            return place(self.device, spec, spec.value)
         if spec.role == "weight":
-            made = self.weights[spec.name] = self._weight(spec, weights)
+            made = self.weights[spec.name] = weights.buffer(spec)
             return made
         if spec.role == "state":
             start = state.get(spec.name)
-            fresh = start is None
+            unset = start is None
             if start is None:  # zero pages that the host maps lazily, where the device can wrap
                 start = zeros(spec)
-            made = self.state[spec.name] = self._place(spec, start, wrap=fresh)
+            made = self.state[spec.name] = place(self.device, spec, start, in_place=unset)
             return made
-        buffer = self._fresh(self.device.alloc(spec.nbytes), spec)
+        buffer = fresh(self.program, self.device, self.device.alloc(spec.nbytes), spec)
         if spec.role == "output":
             self._pool[i] = [(buffer, None)]
-        return buffer
-
-    def _fresh(self, buffer: Buffer, spec: BufferSpec) -> Buffer:
-        """Returns memory for the Program; an untrusted one sees no earlier content."""
-        if self.program.meta.get("foreign"):
-            clear(self.device, buffer, spec.nbytes)
         return buffer
 
     def _small_inputs(self) -> dict[int, np.ndarray]:
@@ -142,75 +132,10 @@ class Session:
     def __repr__(self) -> str:
         return f"Session({self.program.name!r} on {self.device.info.id})"
 
-    def _weight(self, spec: BufferSpec, weights: Mapping[str, Value]) -> Buffer:
-        """Returns the buffer with a weight, or with the result of its recipe."""
-        if spec.name in self._placed:
-            return self._place(spec, self._placed[spec.name])
-        if spec.name in weights:
-            return self._place(spec, self._read(spec.name, weights))
-        formula = self.program.formulas.get(spec.name)
-        if formula is not None:
-            return self._place(spec, formula.value(self._sources(formula, weights)), wrap=False)
-        recipe = self.program.recipes.get(spec.name)
-        if recipe is None or recipe.whole not in weights:
-            name = recipe.whole if recipe else spec.name
-            raise UsageError(f"{self.program.name}: weight {name!r} was not given")
-        value = self._read(recipe.whole, weights)
-        if isinstance(value, DeviceArray):  # a state that another Program wrote
-            value = value.view() if value.device.is_host else value.numpy()
-        if recipe.lanes > 1:
-            return interleaved(recipe, spec, value, self.device, self._threads)
-        return self._place(spec, recipe.rows_of(value, spec.shape[1:], spec.shape[0]))
-
-    def _read(self, name: str, weights: Mapping[str, Value]) -> Value:
-        """Returns a given weight, taken when a buffer is made of it for the last time."""
-        self._uses[name] -= 1
-        if self._take is not None and not self._uses[name]:
-            return self._take(name)
-        return weights[name]
-
-    def _sources(self, formula: Formula, weights: Mapping[str, Value]) -> dict[str, Any]:
-        """Returns the host values of a formula's weights."""
-        for name in formula.names:
-            if name not in weights:
-                raise UsageError(f"{self.program.name}: weight {name!r} was not given")
-        given = {name: self._read(name, weights) for name in formula.names}
-        return {k: v.view() if isinstance(v, DeviceArray) else v for k, v in given.items()}
-
-    def _place(self, spec: BufferSpec, value: Value, wrap: bool = True) -> Buffer:
-        """A buffer holding `value`: the very one given, host memory in place, or a copy."""
-        if isinstance(value, DeviceArray):
-            check_fit(spec, value.shape, value.dtype, None)
-            value = value.buffer
-        if isinstance(value, Buffer):
-            if value.device is not self.device or value.nbytes < spec.nbytes:
-                raise UsageError(
-                    f"{spec.role} {spec.name!r}: needs a buffer of {spec.nbytes} bytes on "
-                    f"{self.device.info.id}, got {value.nbytes} on {value.device.info.id}"
-                )
-            return value
-        array = fitted(spec, np.asarray(value), None)
-        if wrap and array.nbytes:
-            wrapped = self._wrap(array)
-            if wrapped is not None:
-                return wrapped
-        buffer = self.device.alloc(spec.nbytes)
-        if array.nbytes:
-            self.device.write(buffer, array)
-        return buffer
-
-    def _wrap(self, array: np.ndarray) -> Buffer | None:
-        """The array's memory as a buffer, where the device can (CPU) and alignment allows."""
-        wrap = getattr(self.device, "wrap", None)
-        if wrap is None or array.ctypes.data % array.itemsize:
-            return None
-        wrapped: Buffer | None = wrap(array)
-        return wrapped
-
     def _arena_moved(self, ordinal: int, buffer: Buffer) -> None:
         index = self._arena_index.get(ordinal)
         if index is not None:
-            self._set(index, self._fresh(buffer, self.program.buffers[index]))
+            self._set(index, fresh(self.program, self.device, buffer, self.program.buffers[index]))
 
     def _set(self, index: int, buffer: Buffer) -> None:
         if self._buffers[index] is not buffer:
@@ -307,13 +232,13 @@ class Session:
             return
         rows = self._rows.get(spec.name)
         if isinstance(value, DeviceArray | Buffer):
-            self._set(i, self._place(spec, value))
+            self._set(i, place(self.device, spec, value))
             return
         array = fitted(spec, np.asarray(value), rows)
         if not array.nbytes:
             return
         if in_place and array.nbytes >= max(_WRAP_BYTES, spec.nbytes):
-            wrapped = self._wrap(array)
+            wrapped = wrap(self.device, array)
             if wrapped is not None:
                 self._set(i, wrapped)
                 if array is value:
@@ -339,7 +264,7 @@ class Session:
             if self.reuse_outputs or holder is None or holder() is None:
                 self._set(i, buffer)
                 return buffer
-        buffer = self._fresh(self.device.alloc(spec.nbytes), spec)
+        buffer = fresh(self.program, self.device, self.device.alloc(spec.nbytes), spec)
         self._pool[i].append((buffer, None))
         self._set(i, buffer)
         return buffer

@@ -20,15 +20,15 @@ from weft.host.files import owned, remove_folder, replacing_folder
 from weft.importers.hf_config import Fields
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.weights import Weights
-from weft.program.device import Device
 from weft.ranks import Ranks
 from weft.training import checkpoints as ck
 from weft.training.checks import check_settings, unused
 from weft.training.order import batches_of, counted, held_batches
 from weft.training.prepare import DATA, Data, prepare_data, prompt_ids
 from weft.training.report import Best, Display, Log, draw_curve, interruptible, read_log
-from weft.training.room import ADAPTER, BEST, LOG, MODEL, check_room
-from weft.training.settings import Settings, differences
+from weft.training.resume import check_same, final_folder, resumed, safe_after_fault
+from weft.training.room import BEST, LOG, check_room
+from weft.training.settings import Settings
 from weft.training.shard import check_ranks
 from weft.training.shared import ALONE, lead
 from weft.training.step import LEFT_OUT, find_fault
@@ -72,62 +72,13 @@ def train(
         say(said)
     try:
         with owned(run, DATA):
-            state = _resumed(settings, run) if resume else None
+            state = resumed(settings, run) if resume else None
             data, config, raw = prepare_data(settings, run)
             settings = counted(settings, data)
             return _Run(settings, run, data, config, raw, state, ranks).go(until)
     except StorageError as error:
-        error.args = (f"{error}\n{_safe(settings, run)}",)
+        error.args = (f"{error}\n{safe_after_fault(settings, run)}",)
         raise
-
-
-def _safe(settings: Settings, run: Path) -> str:
-    """Returns a sentence about what is intact after a disk failure."""
-    model = _final(settings, run)
-    if model.exists():
-        return f"{model} and the checkpoints before are whole"
-    saved = ck.found(run)
-    if not saved:
-        return "no checkpoint was written yet: start again"
-    return f"{saved[-1]} is whole: go on from it with --resume"
-
-
-def _final(settings: Settings, run: Path) -> Path:
-    """Returns the folder of the finished model or adapter."""
-    return run / (ADAPTER if settings.lora.rank else MODEL)
-
-
-def _resumed(settings: Settings, run: Path) -> tuple[Path, ck.State]:
-    """Returns the newest checkpoint and its state, checked against the settings."""
-    path = ck.latest(run)
-    state = ck.read_state(path)
-    given = settings.as_dict()
-    if settings.train.epochs:  # steps follow from epochs and data; the data is checked
-        given["train"]["steps"] = state.settings["train"]["steps"]
-    other = differences(state.settings, given)
-    if other:
-        whole = (path / "config.json").exists()  # a LoRA run saves an adapter instead
-        onwards = f' (with [model] from = "{path}", to train on from there)' if whole else ""
-        raise UsageError(
-            f"{path} was made with other settings, so resuming would not continue it: "
-            f"{'; '.join(other)}. Restore them, or name another [output] folder{onwards}"
-        )
-    return path, state
-
-
-def _check_same(state: tuple[Path, ck.State], data: Data, device: Device) -> None:
-    """Raises UsageError for a checkpoint from another kind of device, or from other tokens."""
-    path, was = state
-    if was.device != device.kind:
-        raise UsageError(
-            f"{path} was made on another kind of device, so resuming would not continue it: "
-            f'device: {was.device} -> {device.kind}. Set [train] device = "{was.device}", or name '
-            "another [output] folder"
-        )
-    if was.data != data.tokens:
-        raise UsageError(
-            f"{data.folder} is not what {path} was trained on; name another [output] folder"
-        )
 
 
 class _Run:
@@ -147,7 +98,7 @@ class _Run:
         self.device = device = registry.get(t.device)  # reports the device, after all checks
         self.start = 0
         if state is not None:
-            _check_same(state, data, device)
+            check_same(state, data, device)
         self.work = lead(settings, self.trained, raw, device, ranks)
         if state is not None:
             self.start = state[1].step
@@ -340,7 +291,7 @@ class _Run:
     def _finish(self, number: int) -> None:
         """Writes the finished model and the loss curve."""
         if number == self.settings.train.steps or self.result.early:
-            self.result.folder = path = _final(self.settings, self.run)
+            self.result.folder = path = final_folder(self.settings, self.run)
             dtype = self.settings.output.dtype
             if number > self.start or not self.trained.is_written(path, dtype):
                 if self._keeps_best and (self.run / BEST).exists():
