@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import shlex
 import sys
 import time
@@ -55,7 +54,7 @@ def drawn(given: dict[str, Any]) -> int:
     """The seed of an answer: the one that was given, or a new one where something is drawn."""
     if given["seed"] is not None:
         return int(given["seed"])
-    return secrets.randbits(32) if given["temperature"] > 0 else 0
+    return int.from_bytes(os.urandom(4)) if given["temperature"] > 0 else 0
 
 
 def load_decoder(

@@ -10,11 +10,11 @@ import base64
 import hashlib
 import json
 import shlex
-import tomllib
-import urllib.request
-from importlib import metadata
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # 30 ms to import, and only messages need it
+    from importlib import metadata
 
 _PACKAGE = Path(__file__).parents[1]
 _COMMAND = "weft.cli.start:main"  # what the `weft` script of our distribution calls
@@ -26,19 +26,24 @@ def clone() -> Path | None:
     installed from; None if that is gone."""
     if (_PACKAGE.parent / "pyproject.toml").is_file():
         return _PACKAGE.parent
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
     ours = _ours()
     try:
         said = json.loads((ours and ours.read_text("direct_url.json")) or "{}")
         address = urlsplit(str(said["url"]))
     except (KeyError, TypeError, ValueError):
         return None
-    folder = Path(urllib.request.url2pathname(address.path))
+    folder = Path(url2pathname(address.path))
     here = address.scheme == "file" and (folder / "pyproject.toml").is_file()
     return folder if here else None
 
 
 def name() -> str:
     """The distribution's name in a package registry; the import name is `weft`."""
+    import tomllib
+
     file = _PACKAGE.parent / "pyproject.toml"
     if file.is_file():
         return str(tomllib.loads(file.read_text(encoding="utf-8"))["project"]["name"])
@@ -84,11 +89,15 @@ def _is_ours(found: metadata.Distribution) -> bool:
 
 def _ours() -> metadata.Distribution | None:
     """The distribution that holds this package; None in a clone."""
+    from importlib import metadata
+
     beside = metadata.distributions(path=[str(_PACKAGE.parent)])
     return next(filter(_is_ours, beside), None)
 
 
 def _other() -> metadata.Distribution | None:
+    from importlib import metadata
+
     called = metadata.distributions(name=_TAKEN)
     return next((d for d in called if not _is_ours(d)), None)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 _KEPT = 7  # steps per size class of which the median is taken
 _OLD = 1000  # a measurement expires after this many steps
@@ -41,7 +40,7 @@ class Costs:
         for size, steps in sorted(self._seen.items()):
             seconds = [s for count, s in steps if self._count - count < _OLD]
             if seconds:
-                known[size] = median(seconds)
+                known[size] = sorted(seconds)[len(seconds) // 2]
         if not known:
             return 0.0
         if rows > _FURTHER * max(known):

@@ -12,7 +12,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from statistics import median
 
 from weft.core.errors import WeftError
 from weft.engine.costs import Trust
@@ -60,7 +59,7 @@ class ModelDrafts:
         most = min(ask.most, MOST, self._engine.runner.context - len(ask.tokens))
         if most < 1 or not trust.asked:
             return 0
-        each = median(self._each) if self._each else 0.0
+        each = sorted(self._each)[len(self._each) // 2] if self._each else 0.0
         return trust.take(trust.chances(most), ask.worth, each)
 
     def _answers(self, asked: Sequence[Asked], counts: Sequence[int]) -> list[list[int]]:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -281,7 +280,7 @@ def _hidden(target: Path, kind: str) -> Path:
     """Returns a new hidden name in the folder of `target`. An old folder keeps its whole name in
     it, so that `sweep` can restore it."""
     name = target.name if kind == _OLD else target.name[:50]
-    return target.with_name(f".{name}.{secrets.token_hex(4)}.{kind}")
+    return target.with_name(f".{name}.{os.urandom(4).hex()}.{kind}")
 
 
 def _discard(path: Path, root: Path | None = None) -> None:
