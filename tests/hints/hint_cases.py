@@ -119,6 +119,17 @@ def _(here: Here) -> str:
     return here.said("run", here.fill["MODEL"], "x", "--parallel", "columns", status=2)
 
 
+@hint("cli/bench_gate.py", "weft bench gate --write")
+def _(here: Here) -> str:
+    from weft.bench import gate, gate_cases
+
+    here.patch.setattr(gate, "run", lambda *_, **__: {"machine": "another", "results": {}})
+    here.patch.setattr(gate, "COMMITTED", here.folder / "gate.json")
+    gate.COMMITTED.write_text("{}")
+    here.patch.setattr(gate_cases, "cases", lambda: [gate.Case("x", "read", 1.0, EMPTY)])
+    return here.said("bench", "gate", status=0)
+
+
 @hint("cli/bench.py", "weft devices")
 def _(here: Here) -> str:
     from weft.bench import side_by_side

@@ -10,6 +10,7 @@ data came from caches, or there was less work than at full size, so tables leave
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +80,32 @@ def fma_kernel(caps: Caps, groups: int) -> tuple[ir.Kernel, int]:
     b.store(out, (b.group(0) * threads + b.thread(0)) * lanes, total)
     kernel = b.kernel(grid=(groups,), threads=(threads,))
     return kernel, 2 * chains * _ITERATIONS * groups * threads * lanes
+
+
+def dot4_kernel(caps: Caps, groups: int) -> tuple[ir.Kernel, int]:
+    """A loop of dot products of four bytes, and the operations of one run (two for each product, as
+    FLOPs are counted). The left operands come from a few lines of memory, so that no compiler can
+    move a product out of the loop."""
+    threads, lanes = _width(caps)
+    number, size, steps = Type(dt.int32, lanes), 4 * lanes, 64
+    b = Builder("peak_dot4")
+    x = b.buffer("x", dt.uint8, steps * 2 * size)
+    y = b.buffer("y", dt.int8, 3 * size)
+    out = b.buffer("out", dt.int32, groups * threads * lanes, "w")
+    rights = [b.let(load(y, i * size, size), "right") for i in range(3)]
+    sums = [b.var(const(i, number), "acc", number) for i in range(6)]
+    with b.loop(_ITERATIONS) as i:
+        at = b.let(i % steps * (2 * size), "at")
+        lefts = [b.let(load(x, at + n * size, size), "left") for n in range(2)]
+        for n, acc in enumerate(sums):
+            args = (acc, lefts[n // 3], rights[n % 3])
+            b.assign(acc, ir.Collective("dot4", args, number, 1))
+    total: ir.Expr = sums[0]
+    for acc in sums[1:]:
+        total = total + acc
+    b.store(out, (b.group(0) * threads + b.thread(0)) * lanes, total)
+    kernel = b.kernel(grid=(groups,), threads=(threads,))
+    return kernel, 2 * 4 * len(sums) * _ITERATIONS * groups * threads * lanes
 
 
 def tile_kernel(groups: int) -> tuple[ir.Kernel, int]:
@@ -163,21 +190,28 @@ def read_kernel(caps: Caps, size: int) -> ir.Kernel:
     return b.kernel(grid=(groups,), threads=(threads,), bytes=size * 4)
 
 
-def _time(device: Device, kernel: ir.Kernel, repeats: int) -> float:
-    """Best seconds of one run of a kernel over buffers of its own."""
+def bound(device: Device, kernel: ir.Kernel) -> Callable[[], float]:
+    """A function that plays a kernel once, over buffers of its own, and returns the seconds."""
     program, sizes = program_of(kernel)
     buffers = [device.alloc(nbytes) for nbytes in sizes]
     for buf, buffer in zip(kernel.buffers, buffers):
         if buf.access == "r":
             device.write(buffer, np.ones(buf.size, buf.dtype.numpy))
-    bound = device.bind(program, buffers)
-    best = float("inf")
-    for _ in range(repeats):
+    ready = device.bind(program, buffers)
+
+    def play() -> float:
         start = time.perf_counter()
-        device.submit(bound, ())
+        device.submit(ready, ())
         device.sync()
-        best = min(best, time.perf_counter() - start)
-    return best
+        return time.perf_counter() - start
+
+    return play
+
+
+def _time(device: Device, kernel: ir.Kernel, repeats: int) -> float:
+    """Best seconds of one run of a kernel."""
+    play = bound(device, kernel)
+    return min(play() for _ in range(repeats))
 
 
 def measure(device: Device, repeats: int = 12) -> Roofline:

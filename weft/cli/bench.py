@@ -1,4 +1,4 @@
-"""`weft bench ops`, `model`, `nets`, `train`, `ranks`, `divided` and `drafts`."""
+"""`weft bench ops`, `model`, `nets`, `train` and `drafts`, and the group of all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli import options
+from weft.cli.bench_gate import gate
 from weft.cli.bench_parts import at_once, emit, note, progress, say, takes_shape
 from weft.cli.bench_ranks import divided, ranks
 from weft.cli.bench_serve import serve
@@ -27,7 +28,7 @@ def bench() -> None:
     give their share of the roofline, the hardware's limit."""
 
 
-for command_ in (serve, ranks, divided):
+for command_ in (serve, ranks, divided, gate):
     bench.add_command(command_)
 
 
