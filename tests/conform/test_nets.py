@@ -13,6 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from present import opened
+from rows import few
 
 import weft
 from weft import nn
@@ -47,7 +48,7 @@ def close(got: np.ndarray, want: np.ndarray) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
-@pytest.mark.parametrize("name", nets.IMAGES)
+@pytest.mark.parametrize("name", few(nets.IMAGES, "mobilenet_v3"))
 def test_nets_are_pytorchs(name: str) -> None:
     net, twin = pair(name)
     x = image(name)
@@ -92,7 +93,7 @@ def saved(program: weft.Program) -> Any:
     return path
 
 
-@pytest.mark.parametrize("device", ["cpu", "vulkan"])
+@pytest.mark.parametrize("device", few(["cpu", "vulkan"], "cpu"))
 def test_a_net_that_may_change(device: str) -> None:
     net, twin = pair("mobilenet_v3")
     x = image("mobilenet_v3", 1)

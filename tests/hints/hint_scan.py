@@ -58,7 +58,7 @@ def options() -> set[Hint]:
 
 def helps() -> Iterator[str]:
     """Each line of an example in a command's help."""
-    for path, tree in _trees():
+    for path, tree in _parsed("epilog="):
         for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
             for given in call.keywords:
                 if given.arg == "epilog" and isinstance(given.value, ast.Constant):
@@ -68,12 +68,16 @@ def helps() -> Iterator[str]:
                             yield f"{path}: {command}"
 
 
-@cache
 def _trees(every: bool = False) -> list[tuple[str, ast.Module]]:
     """The modules in whose text a command might stand, or every one with an option."""
     calls = r"\b(?:command|how|new_figure)\(|epilog="
-    likely = re.compile("--[a-z]" if every else rf"{OURS.pattern}|{THEIRS.pattern}|{calls}")
-    found = []
+    return _parsed("--[a-z]" if every else rf"{OURS.pattern}|{THEIRS.pattern}|{calls}")
+
+
+@cache
+def _parsed(pattern: str) -> list[tuple[str, ast.Module]]:
+    """The modules in whose text the pattern is found."""
+    likely, found = re.compile(pattern), []
     for path in sorted((ROOT / "weft").rglob("*.py")):
         name, text = path.relative_to(ROOT / "weft").as_posix(), path.read_text(encoding="utf-8")
         if name not in ("core/hints.py", "core/install.py") and likely.search(text):

@@ -97,7 +97,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(
     ("family", "device", "options"),
-    few(CASES, *(CASES[i] for i in (0, 1, 2, 6))),
+    few(CASES, *(CASES[i] for i in (1, 2))),
 )
 def test_rows_are_what_they_are_alone(
     tmp_path: Path, family: str, device: str, options: dict[str, Any]
@@ -116,8 +116,7 @@ def test_rows_are_what_they_are_alone(
 
 @pytest.mark.parametrize(
     ("family", "device"),
-    few(itertools.product(["llama2", "gpt2", "gemma3"], ["cpu", "oracle"]), ("gpt2", "cpu"),
-        ("llama2", "oracle")),
+    few(itertools.product(["llama2", "gpt2", "gemma3"], ["cpu", "oracle"]), ("gpt2", "cpu")),
 )  # fmt: skip
 def test_they_are_what_merging_gives(tmp_path: Path, family: str, device: str) -> None:
     base = tmp_path / "base"

@@ -48,9 +48,7 @@ def one_by_one(runner: Runner, slot: int, ids: list[int], start: int) -> np.ndar
 @pytest.mark.parametrize(
     "family,dtype,device",
     few(itertools.product(CONFIGS, DTYPES, DEVICES), ("llama", "float32", "vulkan"),
-        ("mistral", "bfloat16", "cpu"), ("gpt2", "float16", "cpu"),
-        *((family, "float32", "cpu") for family in ("qwen3", "gemma2")),
-        *((family, "bfloat16", "cpu") for family in ("qwen3_moe", "lfm2", "qwen3_5"))),
+        ("gpt2", "float16", "cpu"), ("qwen3_5", "bfloat16", "cpu")),
 )  # fmt: skip
 def test_prefill_is_decode(tmp_path: Path, family: str, dtype: str, device: str) -> None:
     config = {**CONFIGS[family], **SMALL}
@@ -67,7 +65,7 @@ def test_prefill_is_decode(tmp_path: Path, family: str, dtype: str, device: str)
     np.testing.assert_array_equal(scores(runner, ids)[9:], rows)
 
 
-@pytest.mark.parametrize("dtype,device", few(PLACES, ("bfloat16", "cpu"), ("float32", "vulkan")))
+@pytest.mark.parametrize("dtype,device", few(PLACES, ("bfloat16", "cpu")))
 def test_long_sums_and_contexts(tmp_path: Path, dtype: str, device: str) -> None:
     """Several chunks of K, several spans of keys, several steps of prefill."""
     model = model_of(tmp_path, LARGE, dtype, device, context=600, max_batch=2)
@@ -79,7 +77,7 @@ def test_long_sums_and_contexts(tmp_path: Path, dtype: str, device: str) -> None
 
 
 @pytest.mark.parametrize(
-    "count,device", few(itertools.product((1, 2, 3, 7, 16), DEVICES), (1, "cpu"), (16, "vulkan"))
+    "count,device", few(itertools.product((1, 2, 3, 7, 16), DEVICES), (16, "cpu"))
 )
 def test_proposals_are_verified_as_rows(tmp_path: Path, count: int, device: str) -> None:
     model = model_of(tmp_path, CONFIGS["llama"], "float32", device, context=64, max_batch=2)
@@ -92,7 +90,7 @@ def test_proposals_are_verified_as_rows(tmp_path: Path, count: int, device: str)
 
 
 @pytest.mark.parametrize(
-    "slots,device", few(itertools.product((1, 3, 20, 70), DEVICES), (70, "cpu"), (3, "vulkan"))
+    "slots,device", few(itertools.product((1, 3, 20, 70), DEVICES), (20, "cpu"))
 )
 def test_a_sequence_among_any_number(tmp_path: Path, slots: int, device: str) -> None:
     config = {**CONFIGS["gpt2"], **SMALL}
@@ -103,7 +101,7 @@ def test_a_sequence_among_any_number(tmp_path: Path, slots: int, device: str) ->
     assert got[:9] == [alone.generate(p, max_new_tokens=5) for p in prompts[:9]]
 
 
-@pytest.mark.parametrize("dtype,device", few(PLACES, ("float16", "cpu"), ("float32", "vulkan")))
+@pytest.mark.parametrize("dtype,device", few(PLACES, ("float16", "cpu")))
 def test_a_text_alone_and_among_forty(tmp_path: Path, dtype: str, device: str) -> None:
     model = model_of(tmp_path, _BERT, dtype, device)
     rng = np.random.default_rng(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from model_zoo import DECODERS, FAMILIES, write_model
 from present import opened
+from rows import few
 from stepping import scores
 
 import weft
@@ -41,20 +43,20 @@ def paged(model: Any, slots: int = 3) -> Runner:
 def compare(model: Any, ids: list[int] = IDS[:150]) -> None:
     """Prompts in other chunks, steps of rows of several slots at once, several of one slot."""
     plain, runner = model.runner(2), paged(model)
-    few, n = len(ids) // 3, len(ids)
+    third, n = len(ids) // 3, len(ids)
     want = plain.prefill(0, ids).copy()
-    plain.prefill(1, ids[:few])
-    got = runner.prefill(2, ids[:few]).copy()
-    np.testing.assert_array_equal(runner.prefill(2, ids[few:], few), want)
-    runner.prefill(1, ids[:few])
-    both = plain.rows([3, 4], [0, 1], [n, few]).copy()
-    more = plain.rows([5], [1], [few + 1]).copy()
-    rows = runner.rows([3, 4, 5], [2, 1, 1], [n, few, few + 1])
+    plain.prefill(1, ids[:third])
+    got = runner.prefill(2, ids[:third]).copy()
+    np.testing.assert_array_equal(runner.prefill(2, ids[third:], third), want)
+    runner.prefill(1, ids[:third])
+    both = plain.rows([3, 4], [0, 1], [n, third]).copy()
+    more = plain.rows([5], [1], [third + 1]).copy()
+    rows = runner.rows([3, 4, 5], [2, 1, 1], [n, third, third + 1])
     np.testing.assert_array_equal(rows, np.concatenate([both, more]))
-    np.testing.assert_array_equal(runner.prefill(0, ids[:few]), got)
+    np.testing.assert_array_equal(runner.prefill(0, ids[:third]), got)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", few(KINDS, "gpt_oss", "qwen3_5"))
 def test_pages_give_the_bits_of_slots(tmp_path: Path, name: str) -> None:
     """Windows, sinks, shared layers, running states."""
     write_model(name, tmp_path, changed={"max_position_embeddings": 256})
@@ -63,7 +65,12 @@ def test_pages_give_the_bits_of_slots(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cache,device", [("int8", "cpu"), ("f16", "cpu"), ("f32", "vulkan"), ("int8", "vulkan")]
+    "cache,device",
+    few(
+        itertools.product(["f32", "f16", "int8"], ["cpu", "vulkan"]),
+        ("f16", "cpu"),
+        ("int8", "vulkan"),
+    ),
 )
 def test_every_cache(tmp_path: Path, cache: str, device: str) -> None:
     """Contexts of several spans; on a GPU's kernels a decoding step is in parts."""
@@ -75,7 +82,9 @@ def test_every_cache(tmp_path: Path, cache: str, device: str) -> None:
     compare(model, ids)
 
 
-@pytest.mark.parametrize("device", ["oracle", "interp:cuda", "interp:hip-wave64"])
+@pytest.mark.parametrize(
+    "device", few(["oracle", "interp:cuda", "interp:hip-wave64"], "interp:cuda")
+)
 def test_elsewhere(tmp_path: Path, device: str) -> None:
     """What the oracle says, within rounding, of pages on other targets."""
     folder = random_folder(tmp_path, LLAMA, scale=0.3)

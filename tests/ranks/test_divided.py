@@ -105,7 +105,7 @@ PAIRS = [
 
 
 @needs_mpi
-@pytest.mark.parametrize("what,name", few(PAIRS, ("layers", "gemma3"), ("columns", "llama3")))
+@pytest.mark.parametrize("what,name", few(PAIRS, ("layers", "llama3"), ("columns", "llama3")))
 def test_families_have_the_bits_of_one_machine(what: str, name: str, tmp_path: Path) -> None:
     """Sliding windows and a tied output, learned positions, sinks and experts, running states."""
     write_model(name, tmp_path / name, changed={"max_position_embeddings": 256})
@@ -166,7 +166,8 @@ def case_memory() -> None:
 
 
 @needs_mpi
-@pytest.mark.parametrize("what", few(["layers", "columns"], "columns"))
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["layers", "columns"])
 def test_memory_is_divided(what: str, tmp_path: Path) -> None:
     """Of 242 MiB of weights: what a process takes, and what the larger of two ranks does. Half of
     the weights, and a compiler each: nothing is cached, or only one side might compile."""

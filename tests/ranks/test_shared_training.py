@@ -133,7 +133,7 @@ def shared_alone(*given: Any) -> Any:
 
 
 @pytest.mark.parametrize("piece", few([0, 100], 100))
-@pytest.mark.parametrize("kind", few(sorted(KINDS), "float16", "llama"))
+@pytest.mark.parametrize("kind", few(sorted(KINDS), "float16"))
 def test_the_programs_of_ranks_have_the_bits_of_the_single_one(
     kind: str, piece: int, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +256,7 @@ def test_a_rank_with_another_work_is_refused_by_name(
 
 
 @needs_mpi
+@pytest.mark.slow
 def test_a_killed_rank_costs_no_bit(text: Path, one: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     began = time.monotonic()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from robust_kit import fails, said, tiny, weft as command
+from rows import few
 
 import weft
 from weft.backends import registry
@@ -312,10 +313,11 @@ def _args(name: str) -> Callable[[Path, Path], list[str]]:
     return table[name]
 
 
+OBJECTS = ["devices", "run", "embed", "search", "check", "model", "explain"]
+
+
 @pytest.mark.usefixtures("small_roofline")
-@pytest.mark.parametrize(
-    "name", ["devices", "run", "embed", "search", "check", "ops", "model", "explain"]
-)
+@pytest.mark.parametrize("name", few([*OBJECTS, "ops"], *OBJECTS))
 def test_json_is_one_object(
     name: str, llama: Path, bert: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,10 +41,11 @@ WRITE = "return await page.evaluate(({ options, prompt }) => write(options, prom
 SEEN = "return await page.workers()[0].evaluate(() => ({ ...seen }));"
 
 
-@pytest.fixture(scope="module")
-def page(pages: Pages) -> Page:
-    """With the shaders that every visitor gets. Other tests have light ones."""
-    return pages(tiles=True)
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.slow)],
+                ids=["light", "tiles"])  # fmt: skip
+def page(pages: Pages, request: Any) -> Page:
+    """A light page, and with the slow tests also one with the shaders that every visitor gets."""
+    return pages(tiles=request.param)
 
 
 @pytest.fixture(scope="module")

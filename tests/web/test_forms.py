@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from forced_kit import CONTEXT, PLACES, VOCAB, agree, asked, byte_tokenizer, packed_pair, play
-from page_kit import LateBrowser, need
+from page_kit import LateBrowser, export_light, need
 from stepping import scores
 
 import weft
@@ -49,7 +49,7 @@ def test_families(tmp_path: Path, late_browser: LateBrowser, place: str, family:
     cpu, oracle = (
         weft.load(folder, device=d, context=CONTEXT, max_batch=1) for d in ("cpu", "oracle")
     )
-    export_web(cpu, tmp_path / "page")
+    (export_light if place == "node-wasm" else export_web)(cpu, tmp_path / "page")
     it = asked(cpu, oracle)
     agree(play(place, tmp_path / "page", it, late_browser), it, tolerance("model", dt.float32))
 
@@ -68,7 +68,7 @@ def test_packed_weights(tmp_path: Path, late_browser: LateBrowser, place: str, f
     form, _, dtype = form.rpartition("-")
     inputs = dt.as_dtype(dtype)
     cpu, oracle = packed_pair(tmp_path / "model", WIDE, PACKED[form], inputs)
-    export_web(cpu, tmp_path / "page")
+    (export_light if place == "node-wasm" else export_web)(cpu, tmp_path / "page")
     it = asked(cpu, oracle)
     tol = tolerance("model", dt.float16 if inputs is dt.int8 else dt.float32)
     # of integers, a code that one side rounds otherwise may turn a close choice of token

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from page_kit import Browser, Pages, Site
+from rows import few
 from test_browser import OPEN, PROMPT, TARGETS
 
 LONG = "def fibonacci(n):\n    return n\n\n\n" * 20
 
 
-@pytest.fixture(scope="module", params=TARGETS)
+@pytest.fixture(scope="module", params=few(TARGETS, "wasm"))
 def visitor(browser: Browser, site: Site, request: Any) -> Iterator[Any]:
     who = f"stops {request.param}"
     browser.run(who, OPEN, {"url": site.url, "target": request.param})

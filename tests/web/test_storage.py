@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from page_kit import Browser, Pages, Site
+from rows import few
 from test_visits import PROMPT, VISIT, WRITE
 
 # Put before the worker's code, and run in the page before its own.
@@ -91,7 +92,7 @@ def test_storage_that_is_denied(browser: Browser, pages: Pages, text: str) -> No
         site.close()
 
 
-@pytest.mark.parametrize("target", ["wasm", "webgpu"])
+@pytest.mark.parametrize("target", few(["wasm", "webgpu"], "wasm"))
 def test_no_room_to_keep_files(browser: Browser, site: Site, text: str, target: str) -> None:
     who = f"full {target}"
     browser.run(who, QUOTA, site.url)

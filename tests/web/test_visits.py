@@ -22,11 +22,13 @@ return await page.textContent("#output");
 PROMPT = "def fibonacci(n):"
 
 
-@pytest.fixture(params=[("box", "wasm"), ("tiny", "webgpu")], ids=lambda each: each[1])
+@pytest.fixture(
+    params=["wasm", pytest.param("webgpu", marks=pytest.mark.slow)],
+)
 def visit(pages: Pages, request: Any) -> Iterator[tuple[Site, Page, str]]:
     """A site, its page, and the target that plays there."""
-    source, target = request.param
-    page = pages(source) if source == "box" else pages()
+    target = request.param
+    page = pages("box") if target == "wasm" else pages()
     served = Site(page.folder)
     yield served, page, target
     served.close()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_kit import LLAMA
+from page_kit import LLAMA, light
 from test_encoder import BERT, minilm_folder
 
 from weft.cli.main import invoke
@@ -17,6 +18,13 @@ from weft.models.weights.random_weights import random_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 Folders = tuple[str, str]
+
+
+@pytest.fixture(autouse=True)
+def light_pages() -> Iterator[None]:
+    """These tests look at what is written beside the shaders."""
+    with light():
+        yield
 
 
 @pytest.fixture

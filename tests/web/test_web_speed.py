@@ -10,7 +10,8 @@ import pytest
 from page_device import PageDevice
 
 from weft.cli.main import invoke
-from weft.conform.check import check_device
+from weft.conform import kernels
+from weft.conform.report import Report, run_checks
 from weft.core.errors import DeviceError
 from weft.web.server import server
 
@@ -18,15 +19,17 @@ BUDGET = 66_500  # bytes of JavaScript, Program and shaders, with gzip, before w
 
 
 @pytest.mark.parametrize(("relaxed", "threads"), [(False, 3), (True, 1)])
-def test_relaxed_instructions_and_threads_pass_the_checks_of_kernels(
+def test_relaxed_instructions_and_threads_pass_checks_of_kernels(
     relaxed: bool, threads: int
 ) -> None:
+    """Every eighth; test_player.py has all with the slow tests."""
     try:
         device = PageDevice("wasm", relaxed, threads)
     except DeviceError as error:
         pytest.skip(str(error))
-    report = check_device(device, ["kernels"])
-    assert report.cases and not [c for c in report.cases if c.status == "fail"]
+    report = Report(device.info.id, device.info.name)
+    cases = list(run_checks(report, "kernels", iter(list(kernels.checks(device))[::8])))
+    assert cases and not [c for c in cases if c.status == "fail"]
 
 
 def test_the_box_is_small_and_its_server_lets_threads_share_memory(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from forced_kit import PLACES, play_at
 from page_kit import LateBrowser, need
+from rows import few
 from training_kit import CHOSEN, STEPS
 
 import weft
@@ -45,7 +46,7 @@ def cpu_losses(it: Training, ids: list[int]) -> tuple[list[float], dict[str, np.
     return losses, {role: np.array(p.numpy()) for role, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("kind", ["scratch", "lora"])
+@pytest.mark.parametrize("kind", few(["scratch", "lora"], "lora"))
 @pytest.mark.parametrize(
     "place", [pytest.param(p, marks=[] if p == "node-wasm" else SLOW) for p in PLACES]
 )
