@@ -84,3 +84,20 @@ def test_a_pass_that_breaks_a_graph_is_named(monkeypatch: pytest.MonkeyPatch) ->
         passes.simplify_graph(graph, PRESETS["cpu-avx512"])
     monkeypatch.setenv("WEFT_VERIFY", "0")
     assert not passes.simplify_graph(graph, PRESETS["cpu-avx512"]).inputs
+
+
+def test_what_was_found_before_is_still_held_against_the_inputs() -> None:
+    """What is well formed is not looked at twice, but an input that is no longer listed is seen."""
+    x, y = (ops.input_node(name, (2,), dt.float32) for name in "xy")
+    graph = Graph((x, y), (ops.add(x, y),))
+    sound: dict[int, Node] = {}
+    ops.check.verify(graph, sound)
+    above = ops.neg(graph.outputs[0])
+    ops.check.verify(replace(graph, outputs=(above,)), sound)
+    assert id(above) in sound
+    ops.check.verify(Graph((x,), (ops.neg(x),)), sound)
+    with pytest.raises(CompileError, match="not among the graph's inputs"):
+        ops.check.verify(replace(graph, inputs=(x,)), sound)
+    wrong = Node("neg", (above,), {}, (3,), dt.float32)
+    with pytest.raises(CompileError, match=r"should be float32\[2\]"):
+        ops.check.verify(replace(graph, outputs=(wrong,)), sound)

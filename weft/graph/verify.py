@@ -35,12 +35,15 @@ def verify(
     sound = {} if sound is None else sound
     listed = {id(n) for n in graph.inputs}
     bodies: set[int] = set()
-    for node in toposort((*graph.inputs, *graph.roots())):
+    # Below a node found before there is nothing new, unless an input is no longer listed.
+    still = all(_known(n, listed) for n in sound.values() if n.op == "input")
+    for node in toposort((*graph.inputs, *graph.roots()), sound if still else ()):
         if node.op == "input":
-            known = id(node) in listed or {"part", "whole"} <= node.attrs.keys()  # compile/split
+            known = _known(node, listed)
             _require(known, graph, node, "is used but not among the graph's inputs")
             rows = node.attrs.get("rows", "")
             _require(isinstance(rows, str), graph, node, f"is bounded by rows {rows!r}, no name")
+            sound[id(node)] = node
             continue
         if id(node) in sound:
             continue
@@ -50,6 +53,10 @@ def verify(
             verify(node.body, rule)
         sound[id(node)] = node
     _assigns(graph)
+
+
+def _known(node: Node, listed: set[int]) -> bool:
+    return id(node) in listed or {"part", "whole"} <= node.attrs.keys()  # see compile/interleave.py
 
 
 def _require(ok: bool, graph: Graph, node: Node | None, what: str) -> None:
