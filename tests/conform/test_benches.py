@@ -98,7 +98,9 @@ def test_what_is_too_large_for_a_device_is_said(
 
 
 def test_the_training_step_adds_up() -> None:
-    options = bench_train.Options(shape=TINY, steps=3, warm=1, startup=False, checkpoint=True)
+    options = bench_train.TrainBenchOptions(
+        shape=TINY, steps=3, warm=1, startup=False, checkpoint=True
+    )
     result = bench_train.run(options, lambda: Roofline(100.0, 10.0), lambda line: None)
     step = result["results"]["step"]
     assert step["n"] == 3 and result["loss_last"] < result["loss_first"]

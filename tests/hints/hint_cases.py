@@ -362,7 +362,7 @@ def _active() -> str:
 @hint("serve/ollama/models.py", "weft serve MODEL")
 def _(here: Here) -> str:
     serve = importlib.import_module("weft.cli.serve")
-    from weft.serve.errors import Refused
+    from weft.serve.errors import HttpError
     from weft.serve.ollama import models
 
     here.fill["MODEL"] = here.decoder()
@@ -371,7 +371,7 @@ def _(here: Here) -> str:
         return 0
 
     here.patch.setattr(serve, "_serve", ended)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(HttpError) as caught:
         asyncio.run(models.managed(EMPTY))
     return str(caught.value)
 

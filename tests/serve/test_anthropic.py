@@ -17,7 +17,7 @@ from weft.models.run.model import Decoder
 from weft.serve.anthropic.input import turn_of
 from weft.serve.anthropic.types import CountTokens
 from weft.serve.chatting import AnswerOptions, Turn
-from weft.serve.wire import Refused
+from weft.serve.wire import HttpError
 
 HELLO: list[Any] = [{"role": "user", "content": "Write a loop."}]
 WEATHER: Any = {
@@ -199,7 +199,7 @@ def test_deferred_tools_are_told_of_where_they_are_found() -> None:
     found[0]["content"] *= 3  # told of once
     after = turn({"messages": talk, "tools": tools})
     assert after.messages[-1]["content"].endswith("}\nweather\nweather")
-    with pytest.raises(Refused, match="'weather'"):
+    with pytest.raises(HttpError, match="'weather'"):
         turn({"messages": talk, "tools": [find]})
 
 

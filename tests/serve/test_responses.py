@@ -26,7 +26,7 @@ from weft.serve.toolcalls.choose import FORMATS
 from weft.serve.toolcalls.events import Content
 from weft.serve.toolcalls.formats import Context
 from weft.serve.toolcalls.reading import Incremental
-from weft.serve.wire import Refused
+from weft.serve.wire import HttpError
 
 HELLO = "Write a loop."
 ASKED: dict[str, Any] = {"model": "box", "input": HELLO, "max_output_tokens": 16}
@@ -307,7 +307,7 @@ def test_a_failure_in_a_stream_is_its_last_event(
 ) -> None:
     async def broken(self: Any) -> Any:
         yield AnswerChunk((Content("a"),))
-        raise Refused(503, "the device failed")
+        raise HttpError(503, "the device failed")
 
     monkeypatch.setattr(chatting.Choice, "__aiter__", broken)
     found = streamed(server, ASKED)[-1]
@@ -336,7 +336,7 @@ THINGS = st.recursive(
 @given(st.lists(THINGS, max_size=4))
 @settings(max_examples=150, deadline=None)
 def test_any_json_is_taken_or_refused(things: list[dict[str, Any]]) -> None:
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(HttpError):
         Tools().add(things, "tools")
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(HttpError):
         messages_of("Be short.", items_of(things))

@@ -24,7 +24,7 @@ from weft.kernel.ir import Kernel
 from weft.kernel.tiles import expand
 from weft.program.device import Device
 from weft.templates.group import Group
-from weft.templates.product.problem import Problem, problem_of
+from weft.templates.product.problem import MatmulProblem, problem_of
 
 GPUS = ["cuda", "hip-wave64", "hip-wave32"]
 TILES = ["cpu-amx", "tiles", "amx"]  # interpreted, expanded for this CPU, in its own registers
@@ -111,11 +111,11 @@ class Product:
     def group(self, kind: str = "matmul") -> Group:
         return Group(kind, tuple(self.ins), tuple(self.outs), None, name="k")
 
-    def problem(self) -> Problem:
+    def problem(self) -> MatmulProblem:
         return problem(self.ins, self.outs)
 
 
-def problem(ins: Sequence[Node], outs: Sequence[Node]) -> Problem:
+def problem(ins: Sequence[Node], outs: Sequence[Node]) -> MatmulProblem:
     group = Group("matmul", tuple(ins), tuple(outs), None, name="k")
     return problem_of(group)
 

@@ -13,7 +13,7 @@ from product_kit import device
 from weft import ops
 from weft.core.caps import PRESETS
 from weft.ops.codes import CONV_LAST, DEPTHWISE_LAST
-from weft.templates.conv.plan import bands
+from weft.templates.conv.sizes import bands
 
 ALL = [pytest.param(t, marks=[] if t in QUICK else [pytest.mark.slow]) for t in TIERS]
 NONE: dict[str, Any] = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1)}

@@ -17,7 +17,7 @@ from weft.core.caps import PRESETS
 from weft.core.order import CHUNK, SPAN
 from weft.ops.conv_last import CONV, DEPTHWISE
 from weft.ops.winograd import WEIGHTS, WINOGRAD
-from weft.templates.conv.plan import bands
+from weft.templates.conv.sizes import bands
 
 SLOW = pytest.mark.slow
 ALL = [pytest.param(t, marks=[] if t in QUICK else [SLOW]) for t in TIERS]

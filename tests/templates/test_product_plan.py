@@ -10,15 +10,15 @@ from product_kit import Product
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS, Caps
 from weft.core.order import CHUNK
-from weft.templates.product import plan
-from weft.templates.product.problem import Problem, mode
+from weft.templates.product import cpu_plan
+from weft.templates.product.problem import MatmulProblem, mode
 
 WIDE, NARROW = PRESETS["cpu-avx512"], PRESETS["cpu-avx2"]
 
 
 def problem(
     m: int, n: int, k: int, dtype: dt.DType = dt.float32, dots: int = 1, layout: str = "NN"
-) -> Problem:
+) -> MatmulProblem:
     return Product(m, n, k, dtype, layout, dots=dots).problem()
 
 
@@ -32,27 +32,27 @@ def test_the_mode_depends_on_dtypes_k_and_the_machine() -> None:
 
 
 def test_the_left_operand_is_packed_where_rows_cannot_be_read_or_are_many() -> None:
-    assert plan.packs_left(problem(40, 64, 64, layout="TN"), "f32", {"pack_a": False})
-    assert plan.packs_left(problem(40, 64, 64, dt.float16), "f32", {})
-    assert not plan.packs_left(problem(40, 64, 64), "f32", {})
-    assert plan.packs_left(problem(plan.TALL, 512, 512), "f32", {})
-    assert not plan.packs_left(problem(plan.TALL, 512, 512), "f32", {"pack_a": False})
+    assert cpu_plan.packs_left(problem(40, 64, 64, layout="TN"), "f32", {"pack_a": False})
+    assert cpu_plan.packs_left(problem(40, 64, 64, dt.float16), "f32", {})
+    assert not cpu_plan.packs_left(problem(40, 64, 64), "f32", {})
+    assert cpu_plan.packs_left(problem(cpu_plan.TALL, 512, 512), "f32", {})
+    assert not cpu_plan.packs_left(problem(cpu_plan.TALL, 512, 512), "f32", {"pack_a": False})
 
 
 @pytest.mark.parametrize("caps", [WIDE, NARROW, PRESETS["cpu-neon"]])
 @pytest.mark.parametrize("dots", [1, 2, 3])
 def test_a_tile_fits_the_registers(caps: Caps, dots: int) -> None:
     for m, n in ((3, 5), (128, 128), (512, 3072)):
-        mr, nv = plan.register_tile(problem(m, n, 64, dots=dots), caps, False, {})
+        mr, nv = cpu_plan.register_tile(problem(m, n, 64, dots=dots), caps, False, {})
         assert 1 <= mr <= m and mr * nv * dots + nv * dots + 1 <= caps.registers
 
 
 def test_wide_panels_unless_cores_would_be_idle() -> None:
     many = replace(WIDE, cores=16)
-    assert plan.register_tile(problem(128, 128, 128), WIDE, False, {})[1] == 4
-    assert plan.register_tile(problem(128, 128, 128), many, False, {})[1] < 4
-    assert plan.register_tile(problem(512, 3072, 768), many, False, {})[1] == 4
-    assert plan.register_tile(problem(128, 128, 128), WIDE, False, {"nv": 1, "mr": 5}) == (5, 1)
+    assert cpu_plan.register_tile(problem(128, 128, 128), WIDE, False, {})[1] == 4
+    assert cpu_plan.register_tile(problem(128, 128, 128), many, False, {})[1] < 4
+    assert cpu_plan.register_tile(problem(512, 3072, 768), many, False, {})[1] == 4
+    assert cpu_plan.register_tile(problem(128, 128, 128), WIDE, False, {"nv": 1, "mr": 5}) == (5, 1)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 6, 16, 64])
@@ -63,13 +63,13 @@ def test_blocks_of_rows_are_whole_tiles_and_feed_the_cores(
     m, n = size
     caps, p = replace(WIDE, cores=cores), problem(m, n, 512)
     for pack_a in (False, True):
-        mr, nv = plan.register_tile(p, caps, pack_a, {})
-        mb = plan.row_block(p, caps, mr, nv, pack_a)
-        assert mb % mr == 0 and mb <= plan.ROWS + mr
+        mr, nv = cpu_plan.register_tile(p, caps, pack_a, {})
+        mb = cpu_plan.row_block(p, caps, mr, nv, pack_a)
+        assert mb % mr == 0 and mb <= cpu_plan.ROWS + mr
         groups = -(-m // mb) * -(-n // (nv * caps.lanes))
         assert pack_a or groups >= min(cores, m // 40)
 
 
 def test_a_block_of_k_is_a_chunk() -> None:
     for config in ({}, {"nv": 2}, {"pack_a": True}):
-        assert plan.plan_of(problem(64, 64, 5000), WIDE, config).kc == CHUNK
+        assert cpu_plan.plan_of(problem(64, 64, 5000), WIDE, config).kc == CHUNK

@@ -23,7 +23,7 @@ from weft.core.caps import PRESETS
 from weft.graph.ir import Graph
 from weft.ops.evaluate import evaluate
 from weft.program.session import Session
-from weft.templates.scan.products import Products
+from weft.templates.scan.products import ProductScan
 from weft.transform import scan as lengths
 
 F32 = dt.float32
@@ -216,7 +216,7 @@ def test_products_have_the_same_bits_the_short_way(short_blocks: Any, target: st
         for more in ({}, {"abreast": False}):
             with pytest.MonkeyPatch.context() as patch:
                 for name, value in more.items():
-                    patch.setattr(Products, name, value)
+                    patch.setattr(ProductScan, name, value)
                 program = compile_graph(graph, at.caps)
             found.append(np.asarray(Session(program, at).run([x])[0]))
         np.testing.assert_array_equal(*(y.view(np.uint32) for y in found))

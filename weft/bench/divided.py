@@ -24,7 +24,7 @@ WARM, PROMPT = 4, list(range(1, 17))  # tokens before the clock starts, and the 
 
 
 @dataclass(frozen=True)
-class Options:
+class DividedBenchOptions:
     """The options of the measurement: a llama of random weights; each case runs `rounds` times, in
     turn."""
 
@@ -36,7 +36,7 @@ class Options:
     dtype: str = "bfloat16"
 
 
-def run(o: Options, note: Callable[[str], None]) -> dict[str, Any]:
+def run(o: DividedBenchOptions, note: Callable[[str], None]) -> dict[str, Any]:
     """One process on 1 thread and on `ranks` threads, then `ranks` processes of 1 thread each, by
     layers and by columns. Raises DeviceError where a process fails or writes something else,
     UsageError without MPI."""
@@ -66,7 +66,7 @@ def run(o: Options, note: Callable[[str], None]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _config(o: Options) -> dict[str, Any]:
+def _config(o: DividedBenchOptions) -> dict[str, Any]:
     return {
         "model_type": "llama", "hidden_size": o.width, "intermediate_size": 4 * o.width,
         "num_hidden_layers": o.layers, "num_attention_heads": o.width // 32,

@@ -29,7 +29,7 @@ CHANGED = 20  # tokens of which `edit` changes one
 
 
 @dataclass(frozen=True)
-class Options:
+class DraftsBenchOptions:
     """The options of the measurement. `prompt` and `gen` are token counts, `sequences` the numbers
     of concurrent sequences. `load` are options of weft.load, `draft` the path of a model that
     drafts."""
@@ -68,7 +68,7 @@ class Told:
         return len(tokens)
 
 
-def run(o: Options, note: Callable[[str], None]) -> dict[str, Any]:
+def run(o: DraftsBenchOptions, note: Callable[[str], None]) -> dict[str, Any]:
     """Returns medians over rounds; in each round both sides run the same jobs. Raises UsageError if
     the models do not match."""
     context = o.prompt + o.gen
@@ -101,7 +101,7 @@ def _engine(model: Decoder, draft: Decoder | None, count: int, context: int) -> 
     return Engine(runner, model.config.vocab, drafts=drafts_by(model, draft, count, pages))
 
 
-def _case(o: Options, engine: Engine, case: str, count: int) -> dict[str, Any]:
+def _case(o: DraftsBenchOptions, engine: Engine, case: str, count: int) -> dict[str, Any]:
     rates: dict[bool, list[float]] = {False: [], True: []}
     before = engine.stats
     for number in range(o.rounds + 1):
@@ -119,7 +119,7 @@ def _case(o: Options, engine: Engine, case: str, count: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _job(o: Options, vocab: int, case: str, seed: tuple[int, int], drafts: bool) -> Job:
+def _job(o: DraftsBenchOptions, vocab: int, case: str, seed: tuple[int, int], drafts: bool) -> Job:
     rng = np.random.default_rng(seed)
     prompt = rng.integers(0, vocab, o.prompt).tolist()
     text = rng.integers(0, vocab, o.gen).tolist()

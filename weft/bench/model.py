@@ -27,7 +27,7 @@ from weft.models.weights.placement import ORACLE
 
 
 @dataclass(frozen=True)
-class Options:
+class ModelBenchOptions:
     """The options of the measurement. `prompt` and `gen` are token counts. The default is 512 and
     128, or three quarters and one quarter of the model's positions if it has fewer."""
 
@@ -42,7 +42,7 @@ class Options:
     quant: str | None = None
 
 
-def _sizes(o: Options) -> tuple[int, int]:
+def _sizes(o: ModelBenchOptions) -> tuple[int, int]:
     """Tokens of the prompt and of what is generated."""
     if o.prompt is not None and o.gen is not None:
         return o.prompt, o.gen
@@ -52,7 +52,7 @@ def _sizes(o: Options) -> tuple[int, int]:
     return o.prompt or min(512, max(1, room - gen)), gen
 
 
-def _load(o: Options, context: int) -> Decoder:
+def _load(o: ModelBenchOptions, context: int) -> Decoder:
     model = weft.load(
         o.path, device=o.device, dtype=o.dtype, context=context, act_dtype=o.act_dtype,
         cache=o.cache, quant=o.quant,
@@ -76,7 +76,9 @@ def _decode(model: Decoder, token: int, start: int, count: int) -> float:
     return time.perf_counter() - begin
 
 
-def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]) -> dict[str, Any]:
+def run(
+    o: ModelBenchOptions, measure: Callable[[], Roofline], note: Callable[[str], None]
+) -> dict[str, Any]:
     """Times the model, then measures the roofline (last: its buffers are not the model's memory).
     `roofline` of a decode figure: bytes that one step must read (weights once, the cache up to its
     middle position) over the measured bandwidth."""
@@ -136,7 +138,9 @@ def work(model: Decoder) -> tuple[float, float, float]:
     return 2.0 * body, float(stream), float(inputs.position_bytes(c))
 
 
-def profile(o: Options, roof: Roofline, trace: Path | None) -> dict[str, list[dict[str, Any]]]:
+def profile(
+    o: ModelBenchOptions, roof: Roofline, trace: Path | None
+) -> dict[str, list[dict[str, Any]]]:
     """Times each kernel of the prefill and decode Programs; writes a Chrome trace if asked to."""
     prompt, gen = _sizes(o)
     model = _load(o, prompt + gen)

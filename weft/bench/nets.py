@@ -29,7 +29,7 @@ REST = 0.05  # seconds between turns: threads of the last side spin no longer
 
 
 @dataclass(frozen=True)
-class Options:
+class NetsBenchOptions:
     """The options of the measurement. `peers` (of PEERS) run as well as weft. Each side makes
     `repeats` calls in ROUNDS turns, or as many as fit into `budget` seconds. `model` is a further
     ONNX file to measure."""
@@ -87,7 +87,7 @@ def cases(model: str = "") -> dict[str, tuple[str, int]]:
     return found | ({Path(model).stem: (Path(model).stem, 1)} if model else {})
 
 
-def run_case(net: str, batch: int, roofline: Roofline, o: Options) -> dict[str, Any]:
+def run_case(net: str, batch: int, roofline: Roofline, o: NetsBenchOptions) -> dict[str, Any]:
     """Times a net on every side.
 
     Returns, for weft: the keys of `summary`; "cpu_ms" and "cpu_min_ms" of all threads together;
@@ -126,7 +126,7 @@ def _figures(side: _Side, flops: float, roofline: Roofline) -> dict[str, Any]:
     return found | {k: round(side.facts[k], 2) for k in ("first_s", "first_cpu_s")}
 
 
-def _take_turns(sides: Sequence[_Side], o: Options) -> None:
+def _take_turns(sides: Sequence[_Side], o: NetsBenchOptions) -> None:
     each = max(1, o.repeats // ROUNDS)
     end = time.perf_counter() + o.budget * len(sides)
     for number in range(ROUNDS):
@@ -139,7 +139,7 @@ def _take_turns(sides: Sequence[_Side], o: Options) -> None:
 
 
 def run(
-    o: Options, roofline: Roofline, only: Sequence[str] = (),
+    o: NetsBenchOptions, roofline: Roofline, only: Sequence[str] = (),
     progress: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Every case whose name contains one of `only` (all when empty). Raises DeviceError where a

@@ -32,7 +32,7 @@ WARM = 2  # steps before the clock
 
 
 @dataclass(frozen=True)
-class Options:
+class RanksBenchOptions:
     """The options of the measurement: a llama of random weights, `accumulate` batches per step;
     each case runs `rounds` times, in turn."""
 
@@ -47,7 +47,7 @@ class Options:
     accumulate: int = 4
 
 
-def run(o: Options, note: Callable[[str], None]) -> dict[str, Any]:
+def run(o: RanksBenchOptions, note: Callable[[str], None]) -> dict[str, Any]:
     """One process on 1 thread and on `ranks` threads, then `ranks` processes of 1 thread each.
     Raises DeviceError where a process fails or ends with another loss, UsageError without MPI."""
     cases = {
@@ -100,7 +100,7 @@ def case(module: str, options: Any, count: int, threads: int) -> dict[str, Any]:
 
 def measure(options: str) -> None:
     """In a process of its own, a rank or alone: prints the figures as JSON (rank 0)."""
-    o, ranks = Options(**json.loads(options)), join()
+    o, ranks = RanksBenchOptions(**json.loads(options)), join()
     with ranks.leaving():
         ranks.torn = True
         ranks.watch()
@@ -141,7 +141,7 @@ def measure(options: str) -> None:
     }))  # fmt: skip
 
 
-def _model(o: Options) -> tuple[Settings, TrainableDecoder]:
+def _model(o: RanksBenchOptions) -> tuple[Settings, TrainableDecoder]:
     """A new model of the sizes asked for."""
     settings = settings_from({
         "model": {"hidden": o.width, "layers": o.layers, "heads": max(o.width // 64, 1)},

@@ -27,7 +27,7 @@ _OPEN_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Options:
+class ServeBenchOptions:
     """The options of the measurement. `commands` and `urls` are servers by name, to be started or
     already running. `cases` are some of CASES; `load` is the open loop's load; `at_once` the
     numbers of concurrent answers; `turn` the tokens that a second turn shares with the first;
@@ -44,7 +44,7 @@ class Options:
     key: str = ""
 
 
-def run(o: Options, note: Callable[[str], None]) -> Figures:
+def run(o: ServeBenchOptions, note: Callable[[str], None]) -> Figures:
     """Measures. Raises DeviceError where a server does not start or answer, UsageError for a case
     that is none."""
     wrong = [c for c in o.cases if c not in CASES]
@@ -74,7 +74,7 @@ def run(o: Options, note: Callable[[str], None]) -> Figures:
 
 
 @contextlib.contextmanager
-def _all(o: Options) -> Iterator[list[Target]]:
+def _all(o: ServeBenchOptions) -> Iterator[list[Target]]:
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(started(n, command)) for n, command in o.commands.items()]
         yield [*made, *(Target(name, url) for name, url in o.urls.items())]
@@ -91,12 +91,12 @@ def _answered(traces: Sequence[Trace]) -> Sequence[Trace]:
 # -- cases, each by name what one round on one server gives ---------------------------------------
 
 
-def _load(o: Options, target: Target, number: int) -> dict[str, Figures]:
+def _load(o: ServeBenchOptions, target: Target, number: int) -> dict[str, Figures]:
     traces = asyncio.run(play(target.url, replace(o.load, seed=o.load.seed + number), o.key))
     return {"load": figures(traces)}
 
 
-def _at_once(o: Options, target: Target, number: int) -> dict[str, Figures]:
+def _at_once(o: ServeBenchOptions, target: Target, number: int) -> dict[str, Figures]:
     made = {}
     for count in o.at_once:
         load = replace(
@@ -116,7 +116,7 @@ def _at_once(o: Options, target: Target, number: int) -> dict[str, Figures]:
     return made
 
 
-def _turn(o: Options, target: Target, number: int) -> dict[str, Figures]:
+def _turn(o: ServeBenchOptions, target: Target, number: int) -> dict[str, Figures]:
     """Two turns: the second asks for the first one's tokens and 32 more."""
     load = replace(o.load, requests=1, prompt=o.turn + 32, seed=2000 + number)
     ids = load.prompts()[0]
@@ -135,7 +135,7 @@ def _turn(o: Options, target: Target, number: int) -> dict[str, Figures]:
     }}  # fmt: skip
 
 
-def _idle(o: Options, target: Target, number: int) -> dict[str, Figures]:
+def _idle(o: ServeBenchOptions, target: Target, number: int) -> dict[str, Figures]:
     """Memory that `idle` connections add, each of which has asked once and stays open. In the
     first round only: what a process has once taken it may keep."""
     before = target.rss_mib()
@@ -175,7 +175,7 @@ async def _opened(url: str, key: str) -> asyncio.StreamWriter | None:
     return None
 
 
-def _cold(o: Options, name: str, command: str, number: int) -> Figures:
+def _cold(o: ServeBenchOptions, name: str, command: str, number: int) -> Figures:
     """A server from its start to the first answer of one token."""
     begun = time.perf_counter()
     ids = list(range(FIRST_ID, min(o.load.vocab, FIRST_ID + 32)))
@@ -189,7 +189,7 @@ def _cold(o: Options, name: str, command: str, number: int) -> Figures:
         }  # fmt: skip
 
 
-CASES: dict[str, Callable[[Options, Target, int], dict[str, Figures]]] = {
+CASES: dict[str, Callable[[ServeBenchOptions, Target, int], dict[str, Figures]]] = {
     "cold": lambda o, target, number: {}, "load": _load, "at_once": _at_once, "turn": _turn,
     "idle": _idle,
 }  # fmt: skip
@@ -199,7 +199,9 @@ CASES: dict[str, Callable[[Options, Target, int], dict[str, Figures]]] = {
 
 
 def _result(
-    o: Options, found: Mapping[str, Mapping[str, list[Figures]]], peaks: Mapping[str, float]
+    o: ServeBenchOptions,
+    found: Mapping[str, Mapping[str, list[Figures]]],
+    peaks: Mapping[str, float],
 ) -> Figures:
     return {
         "bench": "serve", "peer": "weft", "version": weft.__version__, "load": asdict(o.load),

@@ -26,7 +26,7 @@ from weft.models.run.runner import Runner
 
 
 @dataclass(frozen=True)
-class Options:
+class StepsBenchOptions:
     """`path` is loaded with `load`; `at_once` answers of `answer` tokens after `prompt`, `rounds`
     times; `temperature` of the engine's answers."""
 
@@ -63,7 +63,9 @@ class Timed:
         return out
 
 
-def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]) -> dict[str, Any]:
+def run(
+    o: StepsBenchOptions, measure: Callable[[], Roofline], note: Callable[[str], None]
+) -> dict[str, Any]:
     """Returns milliseconds per step by the number of answers decoded in it, text included, without
     drafts.
 
@@ -101,7 +103,7 @@ def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]
     return {"read_gbs": round(roof.read_gbs, 1), "results": results}
 
 
-def played(o: Options, model: Decoder, runner: Any, count: int) -> list[Step]:
+def played(o: StepsBenchOptions, model: Decoder, runner: Any, count: int) -> list[Step]:
     """The steps of `count` answers."""
     texts = model.tokenizer.stream if model.tokenizer is not None else lambda: None
     engine = Engine(runner, model.config.vocab, texts)

@@ -25,7 +25,7 @@ from weft.program.session import Session
 
 
 @dataclass(frozen=True)
-class Options:
+class TrainBenchOptions:
     """The options of the measurement. `dtype` is that of matrix products; weights and optimiser
     stay float32. With `startup` the first step is timed in two separate processes: with an empty
     code cache, then with the cache that the first one left."""
@@ -39,13 +39,15 @@ class Options:
     shape: Shape = field(default_factory=Shape)
 
 
-def trainer(o: Options, checkpoint: bool | None = None) -> Trainer:
+def trainer(o: TrainBenchOptions, checkpoint: bool | None = None) -> Trainer:
     """The model, its optimiser and the compiled step."""
     on = o.checkpoint if checkpoint is None else checkpoint
     return Trainer(o.shape, o.device, dt.as_dtype(o.dtype), on)
 
 
-def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]) -> dict[str, Any]:
+def run(
+    o: TrainBenchOptions, measure: Callable[[], Roofline], note: Callable[[str], None]
+) -> dict[str, Any]:
     """Times training steps, then measures the roofline. `peak_share`: the step's matmul FLOPs over
     its time and the measured f32 FMA peak."""
     train = trainer(o)
@@ -88,7 +90,7 @@ def _mib(nbytes: int) -> float:
     return round(nbytes / 2**20, 1)
 
 
-def profile(o: Options, roof: Roofline, trace: Path | None) -> list[dict[str, Any]]:
+def profile(o: TrainBenchOptions, roof: Roofline, trace: Path | None) -> list[dict[str, Any]]:
     """Times each kernel of the step's Program alone; writes a Chrome trace if asked to."""
     train = trainer(o)
     train.step()
@@ -105,7 +107,7 @@ def profile(o: Options, roof: Roofline, trace: Path | None) -> list[dict[str, An
 _CHILD = "import sys; from weft.bench.train import first_step; first_step(sys.argv[1])"
 
 
-def startup(o: Options) -> dict[str, float]:
+def startup(o: TrainBenchOptions) -> dict[str, float]:
     """Seconds of the first step (trace, compile, run) with an empty code cache, then with a warm
     one. Raises DeviceError when the child process fails."""
     given = json.dumps(asdict(o))
@@ -125,7 +127,7 @@ def startup(o: Options) -> dict[str, float]:
 def first_step(given: str) -> None:
     """Prints the seconds that the first step takes here (what the child process runs)."""
     fields = json.loads(given)
-    train = trainer(Options(**{**fields, "shape": Shape(**fields["shape"])}))
+    train = trainer(TrainBenchOptions(**{**fields, "shape": Shape(**fields["shape"])}))
     begin = time.perf_counter()
     train.step()
     print(time.perf_counter() - begin)

@@ -142,7 +142,7 @@ def model(
     from weft.backends import registry
     from weft.bench import model as bench_model, profile as steps, roofline
 
-    options = bench_model.Options(
+    options = bench_model.ModelBenchOptions(
         loading.path(path), prompt=prompt_tokens, gen=max_new_tokens, reps=repeats,
         **loading.options(),
     )  # fmt: skip
@@ -192,7 +192,7 @@ def nets(
 
     found = registry.get(device)
     others = [s for s in peers.split(",") if s]
-    o = bench_nets.Options(
+    o = bench_nets.NetsBenchOptions(
         found.info.id, found.caps.cores, others, repeats, budget=budget, model=model
     )
     names = [s for s in only.split(",") if s]
@@ -243,7 +243,7 @@ def train(
 
     found = registry.get(device)
     shape = Shape(heads=width // 64, **sizes)
-    options = bench_train.Options(
+    options = bench_train.TrainBenchOptions(
         found.info.id, dtype, steps, startup=startup, checkpoint=checkpoint, shape=shape
     )
     result = bench_train.run(options, lambda: roofline.measure(found), note)
@@ -286,7 +286,7 @@ def drafts(
     generates."""
     from weft.bench import drafts as bench_drafts
 
-    o = bench_drafts.Options(
+    o = bench_drafts.DraftsBenchOptions(
         loading.path(model), loading.options(),
         None if draft_model is None else loading.path(draft_model),
         prompt_tokens, max_new_tokens, at_once, repeats,

@@ -23,7 +23,7 @@ def ranks(as_json: bool, repeats: int, **sizes: int) -> None:
         raise click.UsageError("--width takes a multiple of 64, --accumulate at least --ranks")
     from weft.bench import ranks as bench_ranks
 
-    result = bench_ranks.run(bench_ranks.Options(rounds=repeats, **sizes), note)
+    result = bench_ranks.run(bench_ranks.RanksBenchOptions(rounds=repeats, **sizes), note)
     lists = ("waiting_share", "sent_mb", "peak_rss_mib", "optimizer_mb")
     rows = [
         [name, r["step_ms"], r["tok_s"], *(", ".join(map(str, r[key])) for key in lists)]
@@ -53,7 +53,10 @@ def divided(
     from weft.bench import divided as bench_divided
 
     result = bench_divided.run(
-        bench_divided.Options(tokens=max_new_tokens, rounds=repeats, dtype=dtype, **sizes), note
+        bench_divided.DividedBenchOptions(
+            tokens=max_new_tokens, rounds=repeats, dtype=dtype, **sizes
+        ),
+        note,
     )
     rows = [
         [name, r["tok_s"], r["step_ms"], r["waiting_share"], r["sent_kb"], r["peak_rss_mib"]]

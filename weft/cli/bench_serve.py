@@ -144,7 +144,7 @@ def _steps(path: str, load: dict[str, Any], given: dict[str, Any]) -> dict[str, 
     from weft.bench import roofline, steps as bench_steps
 
     sizes = (given[name] for name in ("prompt_tokens", "max_new_tokens", "repeats", "temperature"))
-    o = bench_steps.Options(path, load, given["at_once"], *sizes)
+    o = bench_steps.StepsBenchOptions(path, load, given["at_once"], *sizes)
     return bench_steps.run(o, lambda: roofline.measure(registry.get(load["device"])), note)
 
 
@@ -160,7 +160,7 @@ def _servers(
         prompt=given["prompt_tokens"], answer=given["max_new_tokens"], vocab=vocab,
         **{name: given[name] for name in ("requests", "rate", "shared", "seed", "temperature")},
     )  # fmt: skip
-    o = bench_serve.Options(
+    o = bench_serve.ServeBenchOptions(
         commands, urls, cases, load, given["at_once"], given["turn_tokens"], given["idle"],
         given["repeats"],
     )  # fmt: skip

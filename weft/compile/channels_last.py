@@ -20,7 +20,7 @@ from weft.ops.composite import COMPOSITES, body_graph
 from weft.ops.conv_last import CONV, DEPTHWISE
 from weft.ops.primitive import Aval
 from weft.ops.winograd import TILE, WEIGHTS, WINOGRAD
-from weft.templates.conv.plan import bands, fewer_products, shape_of
+from weft.templates.conv.sizes import bands, fewer_products, shape_of
 from weft.templates.registry import claimed_by
 from weft.transform.fold import simplify
 from weft.transform.inline import inline

@@ -21,7 +21,7 @@ from weft.ops.primitive import building
 from weft.program.gemm import DTYPES, Gemm, Matrix, plain
 from weft.templates import affine
 from weft.templates.group import Group
-from weft.templates.product.problem import Problem, find_dots, problem_of
+from weft.templates.product.problem import MatmulProblem, find_dots, problem_of
 from weft.templates.view import view_of
 from weft.transform.rebuild import frozen
 
@@ -47,7 +47,7 @@ def offered(group: Group, caps: Caps) -> tuple[Gemm | None, str]:
         return None, str(error)
 
 
-def _gemm(group: Group, p: Problem) -> tuple[Gemm | None, str]:
+def _gemm(group: Group, p: MatmulProblem) -> tuple[Gemm | None, str]:
     if any(b.pick is not None for b in p.bs):
         return None, "matrices chosen at run time"
     if any(v.form is not None or v.whole for v in (p.a, *p.bs)):
@@ -154,7 +154,7 @@ class _Chain:
                 found.append(node)
         return found
 
-    def added(self, terms: list[Node], p: Problem, dtype: DType) -> dict[str, Matrix] | None:
+    def added(self, terms: list[Node], p: MatmulProblem, dtype: DType) -> dict[str, Matrix] | None:
         """Returns the terms added to the dot, as bias and residual, or None if there are others."""
         found = [self._added(t, p, dtype) for t in terms if t is not p.dots[0]]
         names = [name for x in found for name in (x or ())]
@@ -162,7 +162,7 @@ class _Chain:
             return None
         return {name: x for each in found for name, x in (each or {}).items()}
 
-    def _added(self, term: Node, p: Problem, dtype: DType) -> dict[str, Matrix] | None:
+    def _added(self, term: Node, p: MatmulProblem, dtype: DType) -> dict[str, Matrix] | None:
         view = view_of(self.group, term)
         if view is None or view.dtype is not dtype:
             return None

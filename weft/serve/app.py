@@ -31,7 +31,7 @@ from weft.serve.openapi import openapi
 from weft.serve.responses.create import routes as responses_routes
 from weft.serve.routing import App, Described, assembled, route
 from weft.serve.shelf import Shelf
-from weft.serve.wire import Refused, json_response
+from weft.serve.wire import HttpError, json_response
 
 FOLDER = Path(__file__).with_name("page")
 FILES = {path.name: path for path in FOLDER.iterdir() if path.is_file()}
@@ -49,7 +49,7 @@ async def page(request: Request) -> Response:
     name = request.path_params.get("name", "index.html")
     path = FILES.get(name)
     if path is None:
-        raise Refused(404, "there is no such file")
+        raise HttpError(404, "there is no such file")
     return FileResponse(path, headers=_HEADERS, media_type=_KINDS[path.suffix])
 
 

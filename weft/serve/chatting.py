@@ -1,7 +1,7 @@
 """From a conversation to answers: what the chat protocols share.
 
-A protocol translates its request into a `Turn`, awaits `begin`, and translates the `Piece`s of each
-choice into its own words.
+A protocol translates its request into a `Turn`, awaits `begin`, and translates each choice's
+`AnswerChunk`s into its own words.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weft.serve.toolcalls.events import CallStarted, Content, Event, Parser
 from weft.serve.toolcalls.formats import Context
 from weft.serve.toolcalls.marks import NONE, Marks
 from weft.serve.tooling import Follow, parameters_of
-from weft.serve.wire import Refused, TooLong, refusal
+from weft.serve.wire import HttpError, TooLong, refusal
 
 Make = Callable[[ServedDecoder], Callable[[], Constraint]]
 """Compiles what the text must be, when the model is known."""
@@ -110,20 +110,20 @@ class Turn:
 
 def continued(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
     """A conversation without a last message of the assistant's, and the text of that message, with
-    which the answer must begin ("" without one). Raises Refused if that message calls tools or is
+    which the answer must begin ("" without one). Raises HttpError if that message calls tools or is
     empty."""
     if not messages or messages[-1]["role"] != "assistant":
         return messages, ""
     last = messages[-1]
     if "tool_calls" in last or not last["content"]:
-        raise Refused(400, "the last message is a call of tools, or empty; expected results of "
-                      "the call, or text to go on from", "messages")  # fmt: skip
+        raise HttpError(400, "the last message is a call of tools, or empty; expected results of "
+                        "the call, or text to go on from", "messages")  # fmt: skip
     return messages[:-1], last["content"]
 
 
 async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int], str | None]:
     """The conversation in the model's own chat template: text, ids, and the part of the answer that
-    it already contains (None: unknown). Raises Refused."""
+    it already contains (None: unknown). Raises HttpError."""
 
     def made() -> tuple[str, str | None]:
         chat, begun = model.chat(turn.messages, turn.values), None
@@ -137,7 +137,7 @@ async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int], s
         text, begun = await model.pools.templates.run(made)
         return text, (await model.encoded([text], special=False))[0], begun
     except UsageError as e:
-        raise Refused(400, str(e), "messages") from None
+        raise HttpError(400, str(e), "messages") from None
     except WeftError as e:
         raise refusal(e) from None
 
@@ -149,7 +149,7 @@ async def tokens_of(model: ServedDecoder, text: str) -> int:
 
 
 async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
-    """The choices of a turn, being made. Raises Refused."""
+    """The choices of a turn, being made. Raises HttpError."""
     text, ids, begun = await prompt_of(model, turn)
     context = Context(text, turn.parameters, begun=begun)
     options = replace(turn.options, special=True)
@@ -191,7 +191,7 @@ async def begin_ids(
 ) -> list[Choice]:
     """Starts `options.n` choices of each prompt, side by side. `parser` makes the reader of each
     text (None: all of it is content). A choice ends before a call of a tool beyond `calls`.
-    constraint: replaces the options'. Raises Refused."""
+    constraint: replaces the options'. Raises HttpError."""
     make, made = constraint or options.constraint, None
     try:
         if make is not None:
@@ -232,8 +232,8 @@ def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: AnswerOptions) ->
 
 
 class Choice:
-    """One answer being made: iterate once over its pieces. Raises Refused where it fails. `prompt`
-    and `limit` are how many tokens its prompt has and it may get."""
+    """An answer in progress: iterate once over its chunks. Raises HttpError if it fails. `prompt`
+    is the prompt's number of tokens, `limit` the most that the answer may get."""
 
     def __init__(
         self, answer: Answer, parser: Parser | None, job: Job, calls: int | None = None,
@@ -253,7 +253,7 @@ class Choice:
                 events = tuple(self._kept(self._events(output, ended)))
                 finish = "stop" if ended and self._over else output.finish
                 if finish == "cancelled":  # not by who reads this
-                    raise Refused(503, "the server had to end this answer; ask again", retry=5)
+                    raise HttpError(503, "the server had to end this answer; ask again", retry=5)
                 stopped = None if self._over else output.stopped
                 yield AnswerChunk(events, tokens, finish, output.usage, output.prompt, stopped)
         except WeftError as e:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from weft.core.errors import WeftError
 from weft.serve.served import ServedEncoder
 from weft.serve.shelf import Shelf
-from weft.serve.wire import Refused, refusal, while_there
+from weft.serve.wire import HttpError, refusal, while_there
 
 MAX_TEXTS = 2048
 
@@ -32,19 +32,19 @@ async def embedded(
     dimensions: int | None = None,
     cut: bool = False,
 ) -> Embedded:
-    """The vectors of texts or token ids by the model called `name`. Raises Refused: also for
+    """The vectors of texts or token ids by the model called `name`. Raises HttpError: also for
     `dimensions` that are not the model's, and for a text that is too long, unless it is to be
     `cut`."""
     if len(texts) > MAX_TEXTS:
-        raise Refused(400, f"{len(texts)} texts; at most {MAX_TEXTS} are taken", "input")
+        raise HttpError(400, f"{len(texts)} texts; at most {MAX_TEXTS} are taken", "input")
     shelf: Shelf = request.app.state.shelf
     async with shelf.use(name) as model:
         if not isinstance(model, ServedEncoder):
-            raise Refused(400, f"{model.name} writes, it does not embed", "model")
+            raise HttpError(400, f"{model.name} writes, it does not embed", "model")
         dim = model.model.dim
         if dimensions not in (None, dim):
-            raise Refused(400, f"dimensions is {dimensions}; this model has {dim}, and no fewer",
-                          "dimensions")  # fmt: skip
+            raise HttpError(400, f"dimensions is {dimensions}; this model has {dim}, and no fewer",
+                            "dimensions")  # fmt: skip
         try:
             vectors, tokens = await while_there(request, model.vectors(texts, cut))
         except WeftError as e:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.serve.wire import Refused, TooLong
+from weft.serve.wire import HttpError, TooLong
 
-Form = Callable[[Refused], dict[str, Any]]
+Form = Callable[[HttpError], dict[str, Any]]
 """A protocol's JSON of a refusal."""
 
 _OPENAI = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -17,14 +17,14 @@ _ANTHROPIC = {
 }  # fmt: skip
 
 
-def openai(error: Refused) -> dict[str, Any]:
+def openai(error: HttpError) -> dict[str, Any]:
     """{"error": {"message", "type", "param", "code"}}."""
     kind = _OPENAI.get(error.status, _kind(error))
     told = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
     return {"error": told}
 
 
-def anthropic(error: Refused) -> dict[str, Any]:
+def anthropic(error: HttpError) -> dict[str, Any]:
     """{"type": "error", "error": {"type", "message"}}, with "details" if the refusal has any; the
     message names the parameter. For an over-long prompt it uses Anthropic's exact wording, because
     clients match on it."""
@@ -36,7 +36,7 @@ def anthropic(error: Refused) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": said, **details}}
 
 
-def ollama(error: Refused) -> dict[str, Any]:
+def ollama(error: HttpError) -> dict[str, Any]:
     """{"error": message}; the message names the parameter."""
     return {"error": _named(error)}
 
@@ -48,10 +48,10 @@ def form_of(path: str) -> Form:
     return anthropic if f"{path}/".startswith("/v1/messages/") else openai
 
 
-def _kind(error: Refused) -> str:
+def _kind(error: HttpError) -> str:
     return "invalid_request_error" if error.status < 500 else "api_error"
 
 
-def _named(error: Refused) -> str:
+def _named(error: HttpError) -> str:
     named = error.param is None or error.param in error.message
     return error.message if named else f"{error.param}: {error.message}"

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weft.serve.errors import form_of
-from weft.serve.wire import Refused, json_response
+from weft.serve.wire import HttpError, json_response
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 SAFE = [
@@ -121,7 +121,7 @@ def _foreign(headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 async def _refuse(status: int, message: str, scope: Scope, receive: Receive, send: Send) -> None:
-    error = form_of(scope["path"])(Refused(status, message))
+    error = form_of(scope["path"])(HttpError(status, message))
     # A browser asks for a key if a person opens the page; programs get no such request.
     asks = status == 401 and scope["path"] == "/" and scope["method"] == "GET"
     more = {"WWW-Authenticate": 'Basic realm="weft: any name, the key as password"'} if asks else {}

@@ -13,7 +13,7 @@ from weft.serve import errors
 from weft.serve.chatting import Choice, Turn, prompt_of
 from weft.serve.served import Served, ServedDecoder
 from weft.serve.shelf import Shelf
-from weft.serve.wire import Refused, Streamed, event, json_response, while_there
+from weft.serve.wire import HttpError, Streamed, event, json_response, while_there
 
 
 class Writer:
@@ -31,7 +31,7 @@ class Writer:
         """The answer as a stream."""
         raise NotImplementedError
 
-    def failed(self, error: Refused) -> bytes:
+    def failed(self, error: HttpError) -> bytes:
         """The last bytes of a stream that breaks off: its error."""
         return event(errors.openai(error))
 
@@ -43,7 +43,7 @@ async def reply(
     stream: bool,
 ) -> Response:
     """The response of the writer that `start` makes for the model called `name`, which stays
-    loaded until it is sent. A client that leaves ends its answers. Raises Refused."""
+    loaded until it is sent. A client that leaves ends its answers. Raises HttpError."""
     shelf: Shelf = request.app.state.shelf
     async with contextlib.AsyncExitStack() as stack:
         model = _decoder(await stack.enter_async_context(shelf.use(name)))
@@ -55,7 +55,7 @@ async def reply(
 
 
 async def counted(request: Request, name: str | None, turn: Turn) -> int:
-    """The number of tokens in the prompt of a turn for the model called `name`. Raises Refused."""
+    """Counts the tokens in the prompt of a turn, for the model `name`. Raises HttpError."""
     shelf: Shelf = request.app.state.shelf
     async with shelf.use(name) as model:
         return len((await while_there(request, prompt_of(_decoder(model), turn)))[1])
@@ -63,7 +63,7 @@ async def counted(request: Request, name: str | None, turn: Turn) -> int:
 
 def _decoder(model: Served) -> ServedDecoder:
     if not isinstance(model, ServedDecoder):
-        raise Refused(400, f"{model.name} embeds, it does not write", "model")
+        raise HttpError(400, f"{model.name} embeds, it does not write", "model")
     return model
 
 
@@ -80,7 +80,7 @@ class Parts:
     async def __anext__(self) -> bytes:
         try:
             return await anext(self._parts)
-        except Refused as e:  # after which the generator has ended
+        except HttpError as e:  # after which the generator has ended
             return self._writer.failed(e)
 
     async def aclose(self) -> None:

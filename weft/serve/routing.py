@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from weft.core.errors import WeftError
 from weft.serve.errors import form_of
 from weft.serve.guard import Guard
-from weft.serve.wire import Refused, json_response, refusal
+from weft.serve.wire import HttpError, json_response, refusal
 
 _log = logging.getLogger(__name__)
 Handler = Callable[[Request], Awaitable[Response]]
@@ -45,25 +45,25 @@ def route(
         started, status, form = time.monotonic(), 500, form_of(request.scope["path"])
         try:
             if request.method == "POST" and request.app.state.leaving:
-                raise Refused(503, "the server is going; ask another", retry=1)
+                raise HttpError(503, "the server is going; ask another", retry=1)
             response = await handler(request)
             status = response.status_code
         except asyncio.CancelledError:  # the server was told to stop at once
             if not request.app.state.leaving:
                 raise
-            error = Refused(503, "the server had to end this answer; ask again", retry=5)
+            error = HttpError(503, "the server had to end this answer; ask again", retry=5)
             status, response = 503, json_response(form(error), 503, error.headers)
         except ClientDisconnect:
             status, response = 499, Response(status_code=499)
-        except (Refused, WeftError) as e:
-            error = e if isinstance(e, Refused) else refusal(e)
+        except (HttpError, WeftError) as e:
+            error = e if isinstance(e, HttpError) else refusal(e)
             status = error.status
             if status >= 500:
                 _log.warning("%s: %d: %s", path, status, e.__cause__ or e)
             response = json_response(form(error), status, error.headers)
         except Exception:
             _log.exception("%s failed", path)
-            error = Refused(500, "the server failed on this request; its log says how")
+            error = HttpError(500, "the server failed on this request; its log says how")
             response = json_response(form(error), 500)
         finally:
             request.app.state.metrics.requests.labels(path, str(status)).inc()
@@ -94,7 +94,7 @@ def assembled(
 
     async def missing(request: Request, found: Exception) -> Response:
         path, status = request.scope["path"], getattr(found, "status_code", 404)
-        error = Refused(status, f"there is no {request.method} {path!r:.100} here")
+        error = HttpError(status, f"there is no {request.method} {path!r:.100} here")
         app.state.metrics.requests.labels("none", str(status)).inc()
         return json_response(form_of(path)(error), status, getattr(found, "headers", None))
 

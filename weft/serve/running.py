@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from weft.core.errors import UsageError
 from weft.serve import errors
-from weft.serve.wire import Refused
+from weft.serve.wire import HttpError
 
 HEADER_BYTES = 16 << 10
 HEADER_SECONDS = 20.0  # time for the head of a request
@@ -85,7 +85,7 @@ class Patient(H11Protocol):
         assert isinstance(self.conn, Heads)
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             status, said = self.conn.why
-            data = msgspec.json.encode(errors.openai(Refused(status, said)))
+            data = msgspec.json.encode(errors.openai(HttpError(status, said)))
             head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: close\r\n"
             head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
             self.transport.write(head.encode() + data)

@@ -21,7 +21,7 @@ from weft.models.run.model import Decoder
 from weft.serve.metrics import Metrics
 from weft.serve.served import Served, ServedDecoder, ServedEncoder
 from weft.serve.settings import Settings, bytes_of
-from weft.serve.wire import Refused
+from weft.serve.wire import HttpError
 
 _log = logging.getLogger(__name__)
 
@@ -62,12 +62,12 @@ class Shelf:
     @contextlib.asynccontextmanager
     async def use(self, name: str | None) -> AsyncIterator[Served]:
         """The model of that name (None or "": the first), which stays loaded until the context
-        ends. Raises Refused: 404 for a name that is not served, 503 if there is not enough memory
+        ends. Raises HttpError: 404 for a name that is not served, 503 if there is not enough memory
         for it now."""
         name = name or self.first
         if name not in self.paths:
             known = ", ".join(self.paths)
-            raise Refused(404, f"unknown model {name!r:.100}; served: {known}", "model")
+            raise HttpError(404, f"unknown model {name!r:.100}; served: {known}", "model")
         own = self.parents.get(name, name)
         model = self._loaded.get(own)
         if model is None:
@@ -115,10 +115,10 @@ class Shelf:
             idle = [m for m in self._loaded.values() if m.idle]
             if not idle:
                 if size and size > self.limit:
-                    raise Refused(503, f"{name} is larger than this server's memory limit")
+                    raise HttpError(503, f"{name} is larger than this server's memory limit")
                 if not self._loaded:
                     return
-                raise Refused(503, f"no room for {name} while the others are at work", retry=5)
+                raise HttpError(503, f"no room for {name} while the others are at work", retry=5)
             oldest = min(idle, key=lambda m: m.used)
             del self._loaded[oldest.name]
             await oldest.close()

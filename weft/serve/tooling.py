@@ -10,7 +10,7 @@ import msgspec
 
 from weft.engine.job import Constraint
 from weft.serve.served import ServedDecoder
-from weft.serve.wire import Refused
+from weft.serve.wire import HttpError
 
 
 def function(
@@ -47,12 +47,12 @@ def object_of(text: str) -> dict[str, Any] | None:
 
 def needed_of(choice: str | Sequence[str] | None, names: Sequence[str]) -> Sequence[str]:
     """The tools of which one has to be called: of `names`, those that are offered, none (choice
-    None, "none", "auto"), all ("required") or some. Raises Refused for what is not offered."""
+    None, "none", "auto"), all ("required") or some. Raises HttpError for what is not offered."""
     if choice in (None, "none", "auto"):
         return ()
     wanted = names if choice == "required" else choice or ()
     if not wanted or not set(wanted) <= set(names):
-        raise Refused(400, "tool_choice asks for a tool that tools does not have", "tool_choice")
+        raise HttpError(400, "tool_choice asks for a tool that tools does not have", "tool_choice")
     return wanted
 
 

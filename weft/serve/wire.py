@@ -40,7 +40,7 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$(.*)`)?
 _STEP = re.compile(r"\.([^.\[]+)|(\[[^\]]*\])")
 
 
-class Refused(Exception):
+class HttpError(Exception):
     """A rejected request: an HTTP status and a message of one or two lines. It may have the name of
     the wrong parameter, the seconds to wait before a retry, and OpenAI's code or Anthropic's
     details for clients that read them."""
@@ -59,7 +59,7 @@ class Refused(Exception):
         return {} if self.retry is None else {"Retry-After": str(self.retry)}
 
 
-class TooLong(Refused):
+class TooLong(HttpError):
     """A prompt of more tokens than the context holds, with the `new` ones that were asked for."""
 
     def __init__(self, tokens: int, context: int, new: int | None = None) -> None:
@@ -71,27 +71,27 @@ class TooLong(Refused):
         self.tokens, self.context = tokens, context
 
 
-def refusal(error: WeftError) -> Refused:
-    """The Refused for weft's error: in full if the client can correct it, else only its kind."""
+def refusal(error: WeftError) -> HttpError:
+    """The HttpError for weft's error: in full if the client can correct it, else only its kind."""
     if isinstance(error, BusyError):
-        return Refused(429, str(error), retry=1)
+        return HttpError(429, str(error), retry=1)
     if isinstance(error, OutOfMemoryError):
-        return Refused(503, "out of memory; try again, or ask for less", retry=5)
+        return HttpError(503, "out of memory; try again, or ask for less", retry=5)
     if isinstance(error, UsageError | LimitError):
-        return Refused(400, str(error))
+        return HttpError(400, str(error))
     if isinstance(error, RankError):
-        return Refused(503, "another machine of this server was lost; try again", retry=30)
+        return HttpError(503, "another machine of this server was lost; try again", retry=30)
     if isinstance(error, DeviceError):
-        return Refused(503, "the device failed; the server's log says how", retry=5)
-    return Refused(500, "the model failed on this request; the server's log says how")
+        return HttpError(503, "the device failed; the server's log says how", retry=5)
+    return HttpError(500, "the model failed on this request; the server's log says how")
 
 
 async def read(request: Request, kind: type[T]) -> T:
-    """The request's body as `kind`, a msgspec Struct. Raises Refused as `body_of` does, and with
+    """The request's body as `kind`, a msgspec Struct. Raises HttpError as `body_of` does, and with
     400 for what is not such JSON (an unknown field is named, unless it is null)."""
     body = await body_of(request)
     if why := too_much(body):
-        raise Refused(400, why)
+        raise HttpError(400, why)
     try:
         try:
             return msgspec.json.decode(body, type=kind)
@@ -100,11 +100,11 @@ async def read(request: Request, kind: type[T]) -> T:
                 raise
         return struct_of(msgspec.json.decode(body), kind)
     except msgspec.ValidationError as e:
-        raise Refused(400, str(e), parameter(str(e))) from None
+        raise HttpError(400, str(e), parameter(str(e))) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
-        raise Refused(400, f"the body is not JSON: {e}") from None
+        raise HttpError(400, f"the body is not JSON: {e}") from None
     except RecursionError:
-        raise Refused(400, "the JSON is nested too deeply") from None
+        raise HttpError(400, "the JSON is nested too deeply") from None
 
 
 def struct_of(given: Any, kind: type[T]) -> T:
@@ -139,24 +139,24 @@ def _drop_nulls(given: Any, path: str, field: str) -> bool:
 
 
 async def body_of(request: Request) -> bytes:
-    """The request's body. Raises Refused: 413 for one of more than MAX_BODY bytes, 408 for one that
-    does not come in BODY_SECONDS."""
+    """Reads the request's body. Raises HttpError: 413 for more than MAX_BODY bytes, 408 if it takes
+    longer than BODY_SECONDS."""
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return await _body(request)
     except TimeoutError:
-        raise Refused(408, f"the body did not come within {BODY_SECONDS:.0f} seconds") from None
+        raise HttpError(408, f"the body did not come within {BODY_SECONDS:.0f} seconds") from None
 
 
 async def _body(request: Request) -> bytes:
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length[:20]) > MAX_BODY:
-        raise Refused(413, f"a body holds at most {MAX_BODY} bytes")
+        raise HttpError(413, f"a body holds at most {MAX_BODY} bytes")
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_BODY:
-            raise Refused(413, f"a body holds at most {MAX_BODY} bytes")
+            raise HttpError(413, f"a body holds at most {MAX_BODY} bytes")
     return bytes(body)
 
 

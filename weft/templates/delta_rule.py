@@ -41,7 +41,7 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
         at = b.let(b.group(0) * threads + b.thread(0), "at")
         with b.when(at < heads * width), em.scope():
             head, column = affine.divide(em.axis(at, heads * width), width)
-            _Columns(em, group, head, [column], 1).walk()
+            _MemoryColumns(em, group, head, [column], 1).walk()
         grid = kb.ceil_div(heads * width, threads)
         return b.kernel((grid,), (threads,), flops, traffic(group))
     lanes = useful_lanes(caps, width)
@@ -50,11 +50,11 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     parts = -(-width // wide)
     head, part = affine.divide(em.axis(b.group(0), heads * parts), parts)
     columns = [part * wide + u * lanes + em.lane(lanes) for u in range(vectors)]
-    _Columns(em, group, head, columns, lanes).walk()
+    _MemoryColumns(em, group, head, columns, lanes).walk()
     return b.kernel((heads * parts,), flops=flops, bytes=traffic(group))
 
 
-class _Columns:
+class _MemoryColumns:
     """Columns of one head's memory, `lanes` of them in each vector."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.errors import UsageError
-from weft.importers.onnx.table import MICROSOFT, Call, op, rows
+from weft.importers.onnx.table import MICROSOFT, NodeCall, op, rows
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 
@@ -73,22 +73,22 @@ def activations(names: Sequence[str], alphas: Sequence[float], betas: Sequence[f
 
 
 @op("PRelu")
-def prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
+def prelu(call: NodeCall, x: Tensor, slope: Tensor) -> Tensor:
     return F.prelu(x, slope.reshape((*[1] * (x.ndim - slope.ndim), *slope.shape)))
 
 
 @op("BiasGelu", domain=MICROSOFT)
-def bias_gelu(call: Call, x: Tensor, bias: Tensor) -> Tensor:
+def bias_gelu(call: NodeCall, x: Tensor, bias: Tensor) -> Tensor:
     return (x + bias).gelu()
 
 
 @op("FastGelu", domain=MICROSOFT)
-def fast_gelu(call: Call, x: Tensor, bias: Tensor | None = None) -> Tensor:
+def fast_gelu(call: NodeCall, x: Tensor, bias: Tensor | None = None) -> Tensor:
     return (x if bias is None else x + bias).gelu("tanh")
 
 
 @op("Shrink")
-def shrink(call: Call, x: Tensor) -> Tensor:
+def shrink(call: NodeCall, x: Tensor) -> Tensor:
     """ONNX has 0 for NaN, unlike PyTorch."""
     real = x if x.dtype.is_float else x.cast(dt.float32)
     made = F.shrink(real, call.get("lambd", 0.5), call.get("bias", 0.0))

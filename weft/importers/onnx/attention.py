@@ -11,7 +11,7 @@ import numpy as np
 import weft
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
-from weft.importers.onnx.table import MICROSOFT, Call, op, scalar
+from weft.importers.onnx.table import MICROSOFT, NodeCall, op, scalar
 from weft.importers.onnx.values import NUMPY, places
 from weft.tensor.core import Tensor
 
@@ -74,7 +74,7 @@ def _softmax(scores: Tensor, sink: Tensor | None) -> Tensor:
 
 
 def frontier(
-    call: Call, t: int, s: int, start: Any, causal: bool, left: int = -1, right: int = -1
+    call: NodeCall, t: int, s: int, start: Any, causal: bool, left: int = -1, right: int = -1
 ) -> Tensor | None:
     """True where one of t queries sees one of s keys; None if all see all. `start` is the position
     of the first query (a number, or one per sequence: [N, 1, T, S])."""
@@ -96,7 +96,7 @@ def frontier(
 
 @op("Attention")
 def attention(
-    call: Call, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None,
+    call: NodeCall, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None,
     past_k: Tensor | None = None, past_v: Tensor | None = None, valid: Tensor | None = None,
 ) -> Any:  # fmt: skip
     flat = q.ndim == 3
@@ -176,7 +176,7 @@ def angles(cache: Tensor, positions: Tensor | None, width: int) -> Tensor:
 
 @op("RotaryEmbedding")
 def rotary_embedding(
-    call: Call, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None = None
+    call: NodeCall, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None = None
 ) -> Tensor:
     width = call.get("rotary_embedding_dim", 0)
     wide = heads(x, call.need("num_heads")) if x.ndim == 3 else x
@@ -187,7 +187,7 @@ def rotary_embedding(
 
 @op("RotaryEmbedding", domain=MICROSOFT)
 def rotary_embedding_ms(
-    call: Call, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor
+    call: NodeCall, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor
 ) -> Tensor:
     width = call.get("rotary_embedding_dim", 0)
     size = width or 2 * cos.shape[-1]
@@ -207,7 +207,7 @@ def rotary_embedding_ms(
 
 @op("MultiHeadAttention", domain=MICROSOFT)
 def multi_head_attention(
-    call: Call, q: Tensor, k: Tensor | None = None, v: Tensor | None = None,
+    call: NodeCall, q: Tensor, k: Tensor | None = None, v: Tensor | None = None,
     bias: Tensor | None = None, padding: Tensor | None = None, scores: Tensor | None = None,
     past_k: Tensor | None = None, past_v: Tensor | None = None, *more: Tensor | None,
 ) -> Any:  # fmt: skip
@@ -243,7 +243,7 @@ def _parts(x: Tensor, count: int) -> list[Tensor]:
     return [x.narrow(3, i, 1).reshape(n, t, h * d) for i in range(count)]
 
 
-def _padding(call: Call, mask: Tensor | None, n: int, t: int, s: int) -> Tensor | None:
+def _padding(call: NodeCall, mask: Tensor | None, n: int, t: int, s: int) -> Tensor | None:
     """A mask of keys in com.microsoft's forms: [N] lengths, [N, S], [N, T, S] or [N, 1, T, S]."""
     if mask is None:
         return None
@@ -257,7 +257,8 @@ def _padding(call: Call, mask: Tensor | None, n: int, t: int, s: int) -> Tensor 
 
 @op("Attention", domain=MICROSOFT)
 def attention_ms(
-    call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
+    call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None,
+    mask: Tensor | None = None,
     past: Tensor | None = None, scores: Tensor | None = None, *more: Tensor | None,
 ) -> Any:  # fmt: skip
     count = call.need("num_heads")
@@ -277,7 +278,7 @@ def attention_ms(
 
 @op("GroupQueryAttention", domain=MICROSOFT, host=(6,))
 def group_query_attention(
-    call: Call, q: Tensor, k: Tensor | None, v: Tensor | None, past_k: Tensor | None,
+    call: NodeCall, q: Tensor, k: Tensor | None, v: Tensor | None, past_k: Tensor | None,
     past_v: Tensor | None, last: Tensor, total: np.ndarray, cos: Tensor | None = None,
     sin: Tensor | None = None, positions: Tensor | None = None, bias: Tensor | None = None,
     sink: Tensor | None = None, *more: Any,
@@ -319,7 +320,7 @@ def group_query_attention(
     return joined(out), keys, values
 
 
-def _cached(call: Call, past: Tensor | None, new: Tensor, start: Tensor, slots: int) -> Tensor:
+def _cached(call: NodeCall, past: Tensor | None, new: Tensor, start: Tensor, slots: int) -> Tensor:
     """A cache [N, G, slots, D] with the new rows of each sequence at its start."""
     n, g, t, d = new.shape
     before = 0 if past is None else past.shape[2]

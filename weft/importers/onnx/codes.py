@@ -10,14 +10,14 @@ import weft
 from weft.core import dtypes as dt
 from weft.importers.onnx.pooling import average_pool
 from weft.importers.onnx.quantised import codes, integer_product, qlinear_conv, reals, zero_of
-from weft.importers.onnx.table import MICROSOFT, Call, op
+from weft.importers.onnx.table import MICROSOFT, NodeCall, op
 from weft.tensor.activations import leaky_relu
 from weft.tensor.core import Tensor
 
 
 def _of_two(name: str, join: Callable[[Tensor, Tensor], Tensor]) -> None:
     def run(
-        call: Call, a: Tensor, sa: Tensor, za: Any, b: Tensor, sb: Tensor, zb: Any, sy: Tensor,
+        call: NodeCall, a: Tensor, sa: Tensor, za: Any, b: Tensor, sb: Tensor, zb: Any, sy: Tensor,
         zy: Any = None,
     ) -> Tensor:  # fmt: skip
         return codes(join(reals(a, sa, za), reals(b, sb, zb)), sy, zero_of(call, zy, a))
@@ -31,30 +31,30 @@ _of_two("QLinearMul", operator.mul)
 
 @op("QLinearSigmoid", domain=MICROSOFT)
 def qlinear_sigmoid(
-    call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
+    call: NodeCall, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
 ) -> Tensor:
     return codes(reals(x, sx, zx).sigmoid(), sy, zero_of(call, zy, x))
 
 
 @op("QLinearLeakyRelu", domain=MICROSOFT)
 def qlinear_leaky_relu(
-    call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
+    call: NodeCall, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
 ) -> Tensor:
     made = leaky_relu(reals(x, sx, zx), call.get("alpha", 0.01))
     return codes(made, sy, zero_of(call, zy, x))
 
 
-def _channels_first(call: Call, x: Tensor) -> Tensor:
+def _channels_first(call: NodeCall, x: Tensor) -> Tensor:
     return weft.moveaxis(x, -1, 1) if call.get("channels_last", 0) else x
 
 
-def _channels_last(call: Call, x: Tensor) -> Tensor:
+def _channels_last(call: NodeCall, x: Tensor) -> Tensor:
     return weft.moveaxis(x, 1, -1) if call.get("channels_last", 0) else x
 
 
 @op("QLinearAveragePool", domain=MICROSOFT)
 def qlinear_average_pool(
-    call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
+    call: NodeCall, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
 ) -> Tensor:
     made = average_pool(call, _channels_first(call, reals(x, sx, zx)))
     return codes(_channels_last(call, made), sy, zero_of(call, zy, x))
@@ -62,7 +62,7 @@ def qlinear_average_pool(
 
 @op("QLinearGlobalAveragePool", domain=MICROSOFT)
 def qlinear_global_average_pool(
-    call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
+    call: NodeCall, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
 ) -> Tensor:
     axes = tuple(range(1, x.ndim - 1)) if call.get("channels_last", 0) else tuple(range(2, x.ndim))
     return codes(reals(x, sx, zx).mean(axes, keepdims=True), sy, zero_of(call, zy, x))
@@ -70,7 +70,7 @@ def qlinear_global_average_pool(
 
 @op("QLinearSoftmax", domain=MICROSOFT)
 def qlinear_softmax(
-    call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
+    call: NodeCall, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
 ) -> Tensor:
     """Over one axis, or, as before opset 13, over all axes from that one on."""
     axis = call.get("axis", -1) % x.ndim
@@ -84,15 +84,15 @@ def qlinear_softmax(
 
 @op("QLinearWhere", domain=MICROSOFT)
 def qlinear_where(
-    call: Call, condition: Tensor, x: Tensor, sx: Tensor, zx: Any, y: Tensor, sy: Tensor, zy: Any,
-    scale: Tensor, zero: Any,
+    call: NodeCall, condition: Tensor, x: Tensor, sx: Tensor, zx: Any, y: Tensor, sy: Tensor,
+    zy: Any, scale: Tensor, zero: Any,
 ) -> Tensor:  # fmt: skip
     return codes(condition.where(reals(x, sx, zx), reals(y, sy, zy)), scale, zero)
 
 
 @op("QGemm", domain=MICROSOFT)
 def qgemm(
-    call: Call, a: Tensor, sa: Tensor, za: Tensor, b: Tensor, sb: Tensor, zb: Tensor,
+    call: NodeCall, a: Tensor, sa: Tensor, za: Tensor, b: Tensor, sb: Tensor, zb: Tensor,
     bias: Tensor | None = None, sy: Tensor | None = None, zy: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """alpha (A - za) sa (B - zb) sb, with a bias of integers in units of alpha sa sb: reals, or
@@ -106,13 +106,13 @@ def qgemm(
 
 
 @op("QLinearConv", domain=MICROSOFT)
-def qlinear_conv_ms(call: Call, x: Tensor, *rest: Any) -> Tensor:
+def qlinear_conv_ms(call: NodeCall, x: Tensor, *rest: Any) -> Tensor:
     """ONNX's qlinear_conv, but the channels may be last."""
     made: Tensor = qlinear_conv(call, _channels_first(call, x), *rest)
     return _channels_last(call, made)
 
 
 @op("QLinearConcat", domain=MICROSOFT)
-def qlinear_concat(call: Call, sy: Tensor, zy: Tensor, *parts: Tensor) -> Tensor:
+def qlinear_concat(call: NodeCall, sy: Tensor, zy: Tensor, *parts: Tensor) -> Tensor:
     wide = [reals(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
     return codes(weft.concat(wide, axis=call.need("axis")), sy, zy)

@@ -12,7 +12,7 @@ from weft.importers.onnx.linear import gemm, scaled_product
 from weft.importers.onnx.nets import conv
 from weft.importers.onnx.quantised import integer_product, reals
 from weft.importers.onnx.recurrent import lstm
-from weft.importers.onnx.table import MICROSOFT, Call, op
+from weft.importers.onnx.table import MICROSOFT, NodeCall, op
 from weft.tensor.core import Tensor
 
 # -- normalisation -----------------------------------------------------------------------------
@@ -20,7 +20,7 @@ from weft.tensor.core import Tensor
 
 @op("SkipLayerNormalization", domain=MICROSOFT)
 def skip_layer_norm(
-    call: Call, x: Tensor, skip: Tensor, scale: Tensor, shift: Tensor | None = None,
+    call: NodeCall, x: Tensor, skip: Tensor, scale: Tensor, shift: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Any:  # fmt: skip
     total = x + skip if bias is None else x + skip + bias
@@ -30,7 +30,7 @@ def skip_layer_norm(
 
 @op("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
 def skip_rms_norm(
-    call: Call, x: Tensor, skip: Tensor, scale: Tensor, bias: Tensor | None = None
+    call: NodeCall, x: Tensor, skip: Tensor, scale: Tensor, bias: Tensor | None = None
 ) -> Any:
     total = x + skip if bias is None else x + skip + bias
     made = weft.functional.rms_norm(total, scale, call.get("epsilon", 1e-12))
@@ -39,7 +39,7 @@ def skip_rms_norm(
 
 @op("EmbedLayerNormalization", domain=MICROSOFT)
 def embed_layer_norm(
-    call: Call, ids: Tensor, segments: Tensor | None, words: Tensor, positions: Tensor,
+    call: NodeCall, ids: Tensor, segments: Tensor | None, words: Tensor, positions: Tensor,
     kinds: Tensor | None, scale: Tensor, shift: Tensor, mask: Tensor | None = None,
     at: Tensor | None = None,
 ) -> Any:  # fmt: skip
@@ -58,7 +58,7 @@ def embed_layer_norm(
 
 
 @op("FusedMatMul", domain=MICROSOFT)
-def fused_matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
+def fused_matmul(call: NodeCall, a: Tensor, b: Tensor) -> Tensor:
     """alpha A B with the last two axes of either swapped (trans), or (transBatch) with its first
     axis, of rows, moved to the last position but one."""
     if call.get("transBatchA", 0):
@@ -72,7 +72,7 @@ def fused_matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
 
 @op("FusedConv", domain=MICROSOFT)
 def fused_conv(
-    call: Call, x: Tensor, w: Tensor, b: Tensor | None = None, more: Tensor | None = None
+    call: NodeCall, x: Tensor, w: Tensor, b: Tensor | None = None, more: Tensor | None = None
 ) -> Tensor:
     made: Tensor = conv(call, x, w, b)
     made = made if more is None else made + more
@@ -81,7 +81,7 @@ def fused_conv(
 
 
 @op("FusedGemm", domain=MICROSOFT)
-def fused_gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+def fused_gemm(call: NodeCall, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     given = (call.get(f"activation_{name}") for name in ("alpha", "beta"))
     alphas, betas = ([] if v is None else [v] for v in given)
     return fused(gemm(call, a, b, c), call.get("activation", ""), alphas, betas)
@@ -89,7 +89,7 @@ def fused_gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Ten
 
 @op("MatMulIntegerToFloat", domain=MICROSOFT)
 def matmul_integer_to_float(
-    call: Call, a: Tensor, b: Tensor, sa: Tensor, sb: Tensor, za: Tensor | None = None,
+    call: NodeCall, a: Tensor, b: Tensor, sa: Tensor, sb: Tensor, za: Tensor | None = None,
     zb: Tensor | None = None, bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     out = integer_product(a, b, za, zb).cast(dt.float32) * (sa * sb)
@@ -98,7 +98,7 @@ def matmul_integer_to_float(
 
 @op("DynamicQuantizeMatMul", domain=MICROSOFT)
 def dynamic_quantize_matmul(
-    call: Call, a: Tensor, b: Tensor, sb: Tensor, zb: Tensor | None = None,
+    call: NodeCall, a: Tensor, b: Tensor, sb: Tensor, zb: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     from weft.importers.onnx.quantised import dynamic_quantize
@@ -110,8 +110,8 @@ def dynamic_quantize_matmul(
 
 @op("DynamicQuantizeLSTM", domain=MICROSOFT)
 def dynamic_quantize_lstm(
-    call: Call, x: Tensor, w: Tensor, r: Tensor, b: Any, lengths: Any, h: Any, c: Any, peep: Any,
-    sw: Tensor, zw: Tensor, sr: Tensor, zr: Tensor,
+    call: NodeCall, x: Tensor, w: Tensor, r: Tensor, b: Any, lengths: Any, h: Any, c: Any,
+    peep: Any, sw: Tensor, zw: Tensor, sr: Tensor, zr: Tensor,
 ) -> Any:  # fmt: skip
     """Weights [directions, inputs, 4 H] of bytes; the products are of reals, as those of ONNX
     Runtime are within the rounding of the activations to bytes."""

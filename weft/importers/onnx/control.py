@@ -11,20 +11,20 @@ import weft
 from weft.core.errors import FileFormatError, LimitError
 from weft.importers.onnx.graph import Graph
 from weft.importers.onnx.movement import cut
-from weft.importers.onnx.table import Call, Value, is_host, op, scalar
+from weft.importers.onnx.table import NodeCall, Value, is_host, op, scalar
 
 MOST_TURNS = 1 << 16  # most turns of one loop
 TURN = 8  # nodes that a turn counts for, besides its own
 
 
 @op("If", host=(0,))
-def if_(call: Call, condition: np.ndarray) -> tuple[Value, ...]:
+def if_(call: NodeCall, condition: np.ndarray) -> tuple[Value, ...]:
     branch: Graph = call.need("then_branch" if scalar(condition) else "else_branch")
     return tuple(call.run.subgraph(branch, call.frame, []))
 
 
 @op("Loop", host=(0, 1), raw=True)
-def loop(call: Call, most: Any, condition: Any, *state: Value) -> tuple[Value, ...]:
+def loop(call: NodeCall, most: Any, condition: Any, *state: Value) -> tuple[Value, ...]:
     """The body run with (number, condition, *state) until its condition fails or `most` turns are
     over: the last state, and what else each turn gave, stacked."""
     body: Graph = call.need("body")
@@ -65,7 +65,7 @@ def _unending(body: Graph) -> bool:
     return name == body.inputs[1].name
 
 
-def _stacked(call: Call, rows: list[Value], port: Any) -> Value:
+def _stacked(call: NodeCall, rows: list[Value], port: Any) -> Value:
     if rows and all(map(is_host, rows)):
         return np.stack(rows)
     if rows:
@@ -77,7 +77,7 @@ def _stacked(call: Call, rows: list[Value], port: Any) -> Value:
 
 
 @op("Scan", raw=True)
-def scan(call: Call, *values: Value) -> tuple[Value, ...]:
+def scan(call: NodeCall, *values: Value) -> tuple[Value, ...]:
     """The body run along an axis of its inputs: the last state, and what each step gave, stacked.
     Before opset 9 operands begin with lengths, and everything with a batch axis."""
     if call.version < 9:
@@ -85,7 +85,7 @@ def scan(call: Call, *values: Value) -> tuple[Value, ...]:
     return _scan_one(call, list(values), call.attrs)
 
 
-def _scan_batches(call: Call, lengths: Value, *values: Value) -> tuple[Value, ...]:
+def _scan_batches(call: NodeCall, lengths: Value, *values: Value) -> tuple[Value, ...]:
     if lengths is not None:
         raise FileFormatError("a Scan of opset 8 with lengths of sequences; weft has it without")
     turned = {"num_scan_inputs": call.need("num_scan_inputs"), "body": call.need("body")}
@@ -100,7 +100,7 @@ def _scan_batches(call: Call, lengths: Value, *values: Value) -> tuple[Value, ..
     )
 
 
-def _scan_one(call: Call, values: list[Value], attrs: Any) -> tuple[Value, ...]:
+def _scan_one(call: NodeCall, values: list[Value], attrs: Any) -> tuple[Value, ...]:
     body, count = attrs["body"], attrs["num_scan_inputs"]
     first = len(values) - count
     if not 0 < count <= len(values):

@@ -12,7 +12,7 @@ import numpy as np
 
 import weft
 from weft.core.errors import DTypeError
-from weft.importers.onnx.table import Call, Value, is_host, lib, op, rows, scalar
+from weft.importers.onnx.table import NodeCall, Value, is_host, lib, op, rows, scalar
 from weft.importers.onnx.values import cast, is_float, is_int, numpy_dtype, numpy_type, widened
 from weft.tensor.core import Tensor
 from weft.tensor.elementwise import divide_toward_zero, fmod
@@ -21,7 +21,7 @@ from weft.tensor.elementwise import divide_toward_zero, fmod
 
 
 @op("Div", either=True)
-def divide(call: Call, a: Value, b: Value) -> Value:
+def divide(call: NodeCall, a: Value, b: Value) -> Value:
     """Divides; integers are rounded toward zero."""
     if not is_int(a):
         return a / b
@@ -35,7 +35,7 @@ def divide(call: Call, a: Value, b: Value) -> Value:
 
 
 @op("Mod", either=True)
-def mod(call: Call, a: Value, b: Value) -> Value:
+def mod(call: NodeCall, a: Value, b: Value) -> Value:
     """The remainder with the divisor's sign, or (fmod) the dividend's."""
     if not call.get("fmod", 0):
         return a % b
@@ -43,7 +43,7 @@ def mod(call: Call, a: Value, b: Value) -> Value:
 
 
 @op("Pow", either=True)
-def power(call: Call, a: Value, b: Value) -> Value:
+def power(call: NodeCall, a: Value, b: Value) -> Value:
     if is_host(a):
         return (a.astype(np.result_type(a, b)) ** b).astype(a.dtype)
     if is_int(a) and is_float(b):
@@ -52,12 +52,12 @@ def power(call: Call, a: Value, b: Value) -> Value:
 
 
 @op("Abs", either=True)
-def absolute(call: Call, x: Value) -> Value:
+def absolute(call: NodeCall, x: Value) -> Value:
     return x if numpy_dtype(x).kind == "u" else abs(x)
 
 
 def _fold(name: str, join: Callable[[Any, Value, Value], Value]) -> None:
-    def fn(call: Call, *values: Value) -> Value:
+    def fn(call: NodeCall, *values: Value) -> Value:
         xp = lib(*values)
         return functools.reduce(lambda a, b: join(xp, a, b), values)
 
@@ -69,13 +69,13 @@ _fold("Min", lambda xp, a, b: xp.minimum(a, b))
 
 
 @op("Sum", either=True)
-def total(call: Call, *values: Value) -> Value:
+def total(call: NodeCall, *values: Value) -> Value:
     """The sum of all operands, narrow floats in float32 and rounded once."""
     return functools.reduce(operator.add, map(widened, values)).astype(values[0].dtype)
 
 
 @op("Mean", either=True)
-def mean(call: Call, *values: Value) -> Value:
+def mean(call: NodeCall, *values: Value) -> Value:
     whole = functools.reduce(operator.add, map(widened, values))
     return (whole * _number(whole, 1 / len(values))).astype(values[0].dtype)
 
@@ -85,7 +85,7 @@ def _number(like: Value, number: float) -> Any:
 
 
 @op("Clip", either=True)
-def clip(call: Call, x: Value, low: Value = None, high: Value = None) -> Value:
+def clip(call: NodeCall, x: Value, low: Value = None, high: Value = None) -> Value:
     xp = lib(x)
     if call.version < 11:
         low, high = call.get("min"), call.get("max")
@@ -110,17 +110,17 @@ for _name, _fn in _OPERATORS.items():
 
 
 @op("BitShift", either=True)
-def bit_shift(call: Call, a: Value, b: Value) -> Value:
+def bit_shift(call: NodeCall, a: Value, b: Value) -> Value:
     return a << b if call.need("direction") == "LEFT" else a >> b
 
 
 @op("Where", either=True)
-def where(call: Call, condition: Value, a: Value, b: Value) -> Value:
+def where(call: NodeCall, condition: Value, a: Value, b: Value) -> Value:
     return lib(condition, a, b).where(condition, a, b)
 
 
 @op("IsInf", either=True)
-def is_inf(call: Call, x: Value) -> Value:
+def is_inf(call: NodeCall, x: Value) -> Value:
     found = []
     if call.get("detect_negative", 1):
         found.append(x == -math.inf)
@@ -147,17 +147,17 @@ for _name in ["Tan", "Acos", "Asin", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "
 
 
 @op("Cast", either=True)
-def cast_to(call: Call, x: Value) -> Value:
+def cast_to(call: NodeCall, x: Value) -> Value:
     return cast(call, x, numpy_type(call.need("to"), "to"))
 
 
 @op("CastLike")
-def cast_like(call: Call, x: Value, like: Value) -> Value:
+def cast_like(call: NodeCall, x: Value, like: Value) -> Value:
     return cast(call, x, numpy_dtype(like))
 
 
 @op("BitCast", either=True)
-def bit_cast(call: Call, x: Value) -> Value:
+def bit_cast(call: NodeCall, x: Value) -> Value:
     """The same bits as another type of the same size: a view of host memory."""
     wanted = numpy_type(call.need("to"), "to")
     host = call.host(x, "the operand")
@@ -168,12 +168,12 @@ def bit_cast(call: Call, x: Value) -> Value:
 
 
 @op("Identity", raw=True)
-def identity(call: Call, x: Value) -> Value:
+def identity(call: NodeCall, x: Value) -> Value:
     return x
 
 
 @op("Dropout", host=(1, 2))
-def dropout(call: Call, x: Tensor, ratio: Any = None, training: Any = None) -> Any:
+def dropout(call: NodeCall, x: Tensor, ratio: Any = None, training: Any = None) -> Any:
     """Drops elements in training only, which the third operand turns on."""
     mask = weft.full(x.shape, True, device=None) if call.wants(1) else None
     share = call.get("ratio", 0.5) if call.version < 12 else 0.5 if ratio is None else scalar(ratio)

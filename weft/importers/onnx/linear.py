@@ -15,12 +15,12 @@ from weft.core.errors import ShapeError, UsageError
 from weft.core.packed import Form
 from weft.importers.foreign import Linear, dequantized
 from weft.importers.onnx.graph import Graph, Node
-from weft.importers.onnx.table import MICROSOFT, Call, Rule, Value, op
+from weft.importers.onnx.table import MICROSOFT, NodeCall, Rule, Value, op
 from weft.tensor.core import Tensor
 
 
 @op("MatMul", either=True)
-def matmul(call: Call, a: Value, b: Value) -> Value:
+def matmul(call: NodeCall, a: Value, b: Value) -> Value:
     return product(a, b) if isinstance(a, Tensor) else np.matmul(a, b)
 
 
@@ -45,7 +45,7 @@ def scaled_product(a: Tensor, b: Tensor, alpha: float) -> Tensor:
 
 
 @op("Gemm")
-def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+def gemm(call: NodeCall, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     """alpha A B + beta C, with A and B transposed if the node says so."""
     if a.ndim != 2 or b.ndim != 2:
         raise ShapeError(f"{list(a.shape)} by {list(b.shape)}; expected two matrices")
@@ -61,7 +61,7 @@ def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
 
 
 @op("Einsum")
-def einsum(call: Call, *operands: Tensor) -> Tensor:
+def einsum(call: NodeCall, *operands: Tensor) -> Tensor:
     equation = call.need("equation").replace(" ", "")
     if operands[0].dtype.is_int:
         return _einsum_of_integers(equation, operands)
@@ -97,7 +97,7 @@ def _einsum_of_integers(equation: str, operands: tuple[Tensor, ...]) -> Tensor:
 
 
 @op("Det")
-def det(call: Call, x: Tensor) -> np.ndarray:
+def det(call: NodeCall, x: Tensor) -> np.ndarray:
     """Determinants: with row exchanges that depend on values, so on the host."""
     host = call.host(x, "the matrix")
     made: np.ndarray = np.asarray(np.linalg.det(host)).astype(host.dtype)
@@ -105,7 +105,7 @@ def det(call: Call, x: Tensor) -> np.ndarray:
 
 
 @op("Inverse", domain=MICROSOFT)
-def inverse(call: Call, x: Tensor) -> np.ndarray:
+def inverse(call: NodeCall, x: Tensor) -> np.ndarray:
     """The inverses of matrices; those of singular ones are of NaN. On the host, as of Det."""
     host = call.host(x, "the matrix")
     if host.ndim < 2 or host.shape[-1] != host.shape[-2]:
@@ -171,6 +171,6 @@ def with_packed(graph: Graph, forms: Mapping[str, tuple[Linear, Form]]) -> Graph
     return made
 
 
-def _matrix(form: Form, turned: bool, call: Call, *parts: Tensor) -> Tensor:
+def _matrix(form: Form, turned: bool, call: NodeCall, *parts: Tensor) -> Tensor:
     found = dequantized(form, *parts)
     return found.T if turned else found

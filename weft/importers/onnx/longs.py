@@ -15,7 +15,7 @@ import numpy as np
 import weft
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError
-from weft.importers.onnx.table import Call, Rule, Value
+from weft.importers.onnx.table import NodeCall, Rule, Value
 from weft.tensor.core import Tensor
 
 BITS = 2.0**31
@@ -59,7 +59,7 @@ class Longs:
             return x.dtype is dt.int64 or id(x) in self._seen
         return isinstance(x, np.ndarray) and x.dtype == np.int64
 
-    def after(self, place: str, call: Call, rule: Rule, values: list[Value], made: Any) -> Any:
+    def after(self, place: str, call: NodeCall, rule: Rule, values: list[Value], made: Any) -> Any:
         """The results of a node, the 64-bit ones marked and checked."""
         results = made if isinstance(made, tuple) else (made,)
         if not any(isinstance(r, Tensor) and r.dtype is dt.int32 for r in results):
@@ -75,7 +75,7 @@ class Longs:
             self._check(place, _shadow(call, rule, values) - results[0].cast(dt.float32), BITS / 2)
         return made
 
-    def _cast(self, place: str, call: Call, values: list[Value], made: Tensor) -> Tensor:
+    def _cast(self, place: str, call: NodeCall, values: list[Value], made: Tensor) -> Tensor:
         x = values[0]
         to_long = call.get("to") == 7 if call.op == "Cast" else self.holds(values[1])
         made = made._wrap(made.value) if made is x else made
@@ -111,7 +111,7 @@ def refuse(places: list[str], flags: Tensor) -> None:
         )
 
 
-def _shadow(call: Call, rule: Rule, values: list[Value]) -> Tensor:
+def _shadow(call: NodeCall, rule: Rule, values: list[Value]) -> Tensor:
     """The node's results for its operands as float32."""
     floats = [
         v if v is None or i in rule.host

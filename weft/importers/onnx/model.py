@@ -19,7 +19,7 @@ from weft.importers.onnx.graph import Function, Graph
 from weft.importers.onnx.inputs import as_array, host_types, sizes_of
 from weft.importers.onnx.linear import linear_weights, with_packed
 from weft.importers.onnx.longs import Beyond32, fits, refuse
-from weft.importers.onnx.run import Frame, NeedsValue, Run
+from weft.importers.onnx.run import Frame, GraphRun, NeedsValue
 from weft.importers.onnx.stretch import Stretch, traced_names
 from weft.importers.onnx.table import Value
 from weft.importers.onnx.values import HOST_ONLY
@@ -145,7 +145,7 @@ class OnnxModel(Foreign):
 
     def _exact(self, given: Mapping[str, Any]) -> Any:
         """Node by node on the host, with 64-bit integers."""
-        run = Run(self.functions, None, None, True, True)
+        run = GraphRun(self.functions, None, None, True, True)
         taken = {p.name: self._taken(p, given[p.name], run) for p in self._ports(given)}
         for name in self.longs & taken.keys():
             run.longs.mark(taken[name])
@@ -163,7 +163,7 @@ class OnnxModel(Foreign):
             made = self._compiled(taken)
         return self.evaluated(made, lambda: self._recorded(taken))
 
-    def _taken(self, port: Port, x: Any, run: Run | None = None) -> Value:
+    def _taken(self, port: Port, x: Any, run: GraphRun | None = None) -> Value:
         if port.kind in ("sequence", "optional"):
             if isinstance(x, list | tuple):
                 return [self._placed("", np.asarray(item)) for item in x]
@@ -178,14 +178,14 @@ class OnnxModel(Foreign):
         few = array.size <= BOUND  # a number beyond 32 bits, such as a slice's end, stays here
         if name in self._bound or array.dtype in HOST_ONLY or (few and not fits(array)):
             return array
-        return Run(self.functions, self.device, None, bool(self._node_by_node)).lift(array)
+        return GraphRun(self.functions, self.device, None, bool(self._node_by_node)).lift(array)
 
     def _part(self, given: dict[str, Value]) -> Any:
         """Runs as part of a larger trace."""
         if self._node_by_node:
             raise TraceError(f"{self._name} runs node by node: {self._node_by_node}")
         frame, trace = self.frame(given), CURRENT.trace
-        run = Run(self.functions, self.device, traced_names(given))
+        run = GraphRun(self.functions, self.device, traced_names(given))
         for name in self.longs & given.keys():
             run.longs.mark(given[name])
         try:
@@ -203,7 +203,7 @@ class OnnxModel(Foreign):
     def _recorded(self, given: dict[str, Value]) -> Any:
         """Node by node."""
         frame = self.frame(given)
-        run = Run(self.functions, self.device, None, bool(self._node_by_node))
+        run = GraphRun(self.functions, self.device, None, bool(self._node_by_node))
         for name in self.longs & given.keys():
             run.longs.mark(given[name])
         run.nodes(self.graph.nodes, frame, 0)
@@ -228,7 +228,7 @@ class OnnxModel(Foreign):
             if stop > start:
                 self._stretch(start, stop, device, given)(frame)
             if stop < len(nodes):
-                run = Run(self.functions, device, None, device is None)
+                run = GraphRun(self.functions, device, None, device is None)
                 for name in self.longs.intersection(nodes[stop].reads) & frame.values.keys():
                     run.longs.mark(frame.values[name])
                 run.nodes(nodes[stop : stop + 1], frame, stop)
@@ -276,7 +276,7 @@ class OnnxModel(Foreign):
             except DTypeError:
                 return x  # The type exists only in NumPy.
             if CURRENT.trace is not None or self.device is not None:
-                return Run(self.functions, self.device, None).lift(x)
+                return GraphRun(self.functions, self.device, None).lift(x)
             x = Tensor(np.array(x))
         wide = port.dtype == np.int64 and x.dtype is dt.int32
         if wide and self.device is None and not x.is_traced:

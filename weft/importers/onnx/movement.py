@@ -10,13 +10,13 @@ import numpy as np
 import weft
 from weft.core.errors import FileFormatError, LimitError, ShapeError
 from weft.importers.onnx.run import SMALL
-from weft.importers.onnx.table import MICROSOFT, Call, Value, ints, is_host, lib, op, scalar
+from weft.importers.onnx.table import MICROSOFT, NodeCall, Value, ints, is_host, lib, op, scalar
 from weft.importers.onnx.values import MOST_PLACES, numpy_dtype, numpy_type, places
 from weft.tensor.core import Tensor
 
 
 @op("Constant")
-def constant(call: Call) -> Value:
+def constant(call: NodeCall) -> Value:
     """One whose value a function's caller gives; others are constants of their graph."""
     from weft.importers.onnx.graph import as_array
 
@@ -27,18 +27,18 @@ def constant(call: Call) -> Value:
 
 
 @op("Shape", raw=True)
-def shape(call: Call, x: Value) -> np.ndarray:
+def shape(call: NodeCall, x: Value) -> np.ndarray:
     start, stop = call.get("start", 0), call.get("end")
     return np.array(x.shape[start:stop], np.int64)
 
 
 @op("Size", raw=True)
-def size(call: Call, x: Value) -> np.ndarray:
+def size(call: NodeCall, x: Value) -> np.ndarray:
     return np.array(math.prod(x.shape), np.int64)
 
 
 @op("Reshape", host=(1,), either=True)
-def reshape(call: Call, x: Value, wanted: np.ndarray) -> Value:
+def reshape(call: NodeCall, x: Value, wanted: np.ndarray) -> Value:
     """To a shape in which 0 keeps a size (unless allowzero) and -1 is what is left."""
     sizes = list(ints(wanted))
     if not call.get("allowzero", 0):
@@ -52,20 +52,20 @@ def reshape(call: Call, x: Value, wanted: np.ndarray) -> Value:
 
 
 @op("Flatten", either=True)
-def flatten(call: Call, x: Value) -> Value:
+def flatten(call: NodeCall, x: Value) -> Value:
     axis = call.get("axis", 1)
     axis += x.ndim if axis < 0 else 0
     return x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
 
 
-def _axes(call: Call, given: Any) -> tuple[int, ...] | None:
+def _axes(call: NodeCall, given: Any) -> tuple[int, ...] | None:
     """Axes: an operand since opset 13, an attribute before."""
     axes = call.get("axes") if call.version < 13 or given is None else given
     return None if axes is None else ints(axes)
 
 
 @op("Squeeze", host=(1,), either=True)
-def squeeze(call: Call, x: Value, axes: Any = None) -> Value:
+def squeeze(call: NodeCall, x: Value, axes: Any = None) -> Value:
     chosen = _axes(call, axes)
     if chosen is None:
         return x.reshape([d for d in x.shape if d != 1])
@@ -73,7 +73,7 @@ def squeeze(call: Call, x: Value, axes: Any = None) -> Value:
 
 
 @op("Unsqueeze", host=(1,), either=True)
-def unsqueeze(call: Call, x: Value, axes: Any = None) -> Value:
+def unsqueeze(call: NodeCall, x: Value, axes: Any = None) -> Value:
     chosen = _axes(call, axes) or ()
     rank = x.ndim + len(chosen)
     places = {a + rank if a < 0 else a for a in chosen}
@@ -84,7 +84,7 @@ def unsqueeze(call: Call, x: Value, axes: Any = None) -> Value:
 
 
 @op("ExpandDims", domain=MICROSOFT, host=(1,), either=True)
-def expand_dims(call: Call, x: Value, axis: np.ndarray) -> Value:
+def expand_dims(call: NodeCall, x: Value, axis: np.ndarray) -> Value:
     at, rank = int(scalar(axis)), x.ndim + 1
     if not -rank <= at < rank:
         raise ShapeError(f"axis {at} for {rank} axes")
@@ -93,18 +93,18 @@ def expand_dims(call: Call, x: Value, axis: np.ndarray) -> Value:
 
 
 @op("Transpose", either=True)
-def transpose(call: Call, x: Value) -> Value:
+def transpose(call: NodeCall, x: Value) -> Value:
     order = call.get("perm") or list(range(x.ndim))[::-1]
     return x.transpose(order) if is_host(x) else x.permute(order)
 
 
 @op("Concat", either=True)
-def concat(call: Call, *parts: Value) -> Value:
+def concat(call: NodeCall, *parts: Value) -> Value:
     return lib(*parts).concat(list(parts), axis=call.need("axis"))
 
 
 @op("Split", host=(1,), either=True)
-def split(call: Call, x: Value, sizes: Any = None) -> tuple[Value, ...]:
+def split(call: NodeCall, x: Value, sizes: Any = None) -> tuple[Value, ...]:
     axis = call.get("axis", 0)
     given = call.get("split") if sizes is None else sizes
     count = call.get("num_outputs", len(call.outputs))
@@ -129,7 +129,12 @@ def cut(x: Value, axis: int, start: int, length: int) -> Value:
 
 @op("Slice", host=(1, 2, 3, 4), either=True)
 def slice_(
-    call: Call, x: Value, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None
+    call: NodeCall,
+    x: Value,
+    starts: Any = None,
+    ends: Any = None,
+    axes: Any = None,
+    steps: Any = None,
 ) -> Value:
     if call.version < 10:
         starts, ends, axes = call.need("starts"), call.need("ends"), call.get("axes")
@@ -145,7 +150,7 @@ def slice_(
 
 
 @op("Gather", either=True)
-def gather(call: Call, x: Value, indices: Value) -> Value:
+def gather(call: NodeCall, x: Value, indices: Value) -> Value:
     axis = call.get("axis", 0)
     if is_host(x) and is_host(indices):
         return np.take(x, indices, axis)
@@ -153,27 +158,27 @@ def gather(call: Call, x: Value, indices: Value) -> Value:
 
 
 @op("Expand", host=(1,), either=True)
-def expand(call: Call, x: Value, wanted: np.ndarray) -> Value:
+def expand(call: NodeCall, x: Value, wanted: np.ndarray) -> Value:
     full = np.broadcast_shapes(x.shape, ints(wanted))
     return lib(x).broadcast_to(x, full)
 
 
 @op("Tile", host=(1,), either=True)
-def tile(call: Call, x: Value, times: np.ndarray) -> Value:
+def tile(call: NodeCall, x: Value, times: np.ndarray) -> Value:
     if is_host(x) and math.prod(x.shape) * math.prod(ints(times)) > SMALL:
         x = call.tensor(x)
     return np.tile(x, ints(times)) if is_host(x) else weft.tile(x, ints(times))
 
 
 @op("ConstantOfShape", host=(0,), either=True)
-def constant_of_shape(call: Call, wanted: np.ndarray) -> Value:
+def constant_of_shape(call: NodeCall, wanted: np.ndarray) -> Value:
     value = call.get("value")
     one = np.zeros((), np.float32) if value is None else value.reshape(())
     return np.broadcast_to(one, ints(wanted))
 
 
 @op("Range", host=(0, 1, 2), either=True)
-def range_(call: Call, start: np.ndarray, stop: np.ndarray, step: np.ndarray) -> Value:
+def range_(call: NodeCall, start: np.ndarray, stop: np.ndarray, step: np.ndarray) -> Value:
     if not scalar(step):
         raise ShapeError("a Range with a step of 0")
     first, by = start.reshape(()), step.reshape(())
@@ -182,14 +187,14 @@ def range_(call: Call, start: np.ndarray, stop: np.ndarray, step: np.ndarray) ->
 
 
 @op("EyeLike", either=True)
-def eye_like(call: Call, x: Value) -> Value:
+def eye_like(call: NodeCall, x: Value) -> Value:
     dtype = numpy_type(call.attrs["dtype"], "dtype") if "dtype" in call.attrs else numpy_dtype(x)
     return np.eye(x.shape[0], x.shape[1], call.get("k", 0), dtype)
 
 
 @op("Trilu", domain=MICROSOFT, host=(1,), either=True)
 @op("Trilu", host=(1,), either=True)
-def trilu(call: Call, x: Value, k: Any = None) -> Value:
+def trilu(call: NodeCall, x: Value, k: Any = None) -> Value:
     offset = 0 if k is None else scalar(k)
     upper = call.get("upper", 1)
     if is_host(x):
@@ -202,7 +207,7 @@ def trilu(call: Call, x: Value, k: Any = None) -> Value:
 
 
 @op("Pad", host=(1, 2, 3))
-def pad(call: Call, x: Tensor, pads: Any = None, value: Any = None, axes: Any = None) -> Tensor:
+def pad(call: NodeCall, x: Tensor, pads: Any = None, value: Any = None, axes: Any = None) -> Tensor:
     if call.version < 11:
         pads, fill = call.need("pads"), call.get("value", 0.0)
     else:
@@ -242,7 +247,7 @@ def padded(x: Tensor, widths: list[tuple[int, int]], mode: str, fill: Any = 0) -
 
 
 @op("DepthToSpace")
-def depth_to_space(call: Call, x: Tensor) -> Tensor:
+def depth_to_space(call: NodeCall, x: Tensor) -> Tensor:
     n, c, h, w = x.shape
     b = call.need("blocksize")
     if call.get("mode", "DCR") == "DCR":
@@ -253,7 +258,7 @@ def depth_to_space(call: Call, x: Tensor) -> Tensor:
 
 
 @op("SpaceToDepth")
-def space_to_depth(call: Call, x: Tensor) -> Tensor:
+def space_to_depth(call: NodeCall, x: Tensor) -> Tensor:
     n, c, h, w = x.shape
     b = call.need("blocksize")
     x = x.reshape(n, c, h // b, b, w // b, b)
@@ -262,7 +267,7 @@ def space_to_depth(call: Call, x: Tensor) -> Tensor:
 
 
 @op("ReverseSequence", host=(1,))
-def reverse_sequence(call: Call, x: Tensor, lengths: np.ndarray) -> Tensor:
+def reverse_sequence(call: NodeCall, x: Tensor, lengths: np.ndarray) -> Tensor:
     time, batch = call.get("time_axis", 0), call.get("batch_axis", 1)
     steps = np.arange(x.shape[time])
     at = np.stack([np.where(steps < n, n - 1 - steps, steps) for n in ints(lengths)])
@@ -273,7 +278,7 @@ def reverse_sequence(call: Call, x: Tensor, lengths: np.ndarray) -> Tensor:
 
 
 @op("CenterCropPad", host=(1,))
-def center_crop_pad(call: Call, x: Tensor, wanted: np.ndarray) -> Tensor:
+def center_crop_pad(call: NodeCall, x: Tensor, wanted: np.ndarray) -> Tensor:
     axes = call.get("axes") or range(x.ndim)
     for axis, size in zip(axes, ints(wanted)):
         have = x.shape[axis]
@@ -288,7 +293,7 @@ def center_crop_pad(call: Call, x: Tensor, wanted: np.ndarray) -> Tensor:
 
 
 @op("OneHot", host=(1,))
-def one_hot(call: Call, indices: Tensor, depth: np.ndarray, values: Tensor) -> Tensor:
+def one_hot(call: NodeCall, indices: Tensor, depth: np.ndarray, values: Tensor) -> Tensor:
     """Values[1] at each index, of which -depth..-1 count from the end, and values[0] elsewhere."""
     n = int(scalar(depth))
     axis = call.get("axis", -1)

@@ -12,7 +12,7 @@ import numpy as np
 import weft
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError, UsageError
-from weft.importers.onnx.table import Call, ints, op
+from weft.importers.onnx.table import NodeCall, ints, op
 from weft.tensor.core import Tensor
 from weft.tensor.keys import place_like
 
@@ -20,7 +20,7 @@ Sides = list[tuple[int, int]]
 
 
 def sides_of(
-    call: Call, size: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
+    call: NodeCall, size: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
     dilations: Sequence[int],
 ) -> Sides:  # fmt: skip
     """The padding before and after each axis, from `pads` or `auto_pad`."""
@@ -38,7 +38,7 @@ def sides_of(
     return found
 
 
-def steps_of(call: Call, x: Tensor, weight: Tensor) -> tuple[list[int], list[int]]:
+def steps_of(call: NodeCall, x: Tensor, weight: Tensor) -> tuple[list[int], list[int]]:
     """The strides and dilations of a convolution. Raises ShapeError for attributes that contradict
     one another, the image or the weights."""
     rank, kernel = x.ndim - 2, list(weight.shape[2:])
@@ -63,7 +63,7 @@ def steps_of(call: Call, x: Tensor, weight: Tensor) -> tuple[list[int], list[int
 
 
 @op("Conv")
-def conv(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def conv(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     strides, dilations = steps_of(call, x, weight)
     sides = sides_of(call, x.shape[2:], weight.shape[2:], strides, dilations)
     return convolution(x, weight, bias, strides, sides, dilations, call.get("group", 1))
@@ -127,7 +127,7 @@ def windows_of(
 
 
 @op("ConvTranspose")
-def conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def conv_transpose(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The gradient of a convolution; elements beyond the reach of the kernel are zeros."""
     fn, rank, groups = _of_rank(_BACK, x), x.ndim - 2, call.get("group", 1)
     strides, dilations = steps_of(call, x, weight)
@@ -146,7 +146,7 @@ def conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = 
 
 
 def _transposed_sides(
-    call: Call, size: Sequence[int], whole: Sequence[int], strides: Sequence[int]
+    call: NodeCall, size: Sequence[int], whole: Sequence[int], strides: Sequence[int]
 ) -> Sides:
     """The sizes that are cut off before and after each axis."""
     auto, wanted = call.get("auto_pad", "NOTSET"), call.get("output_shape")
@@ -176,7 +176,7 @@ def spread(x: Tensor, axis: int, step: int) -> Tensor:
 
 
 @op("Col2Im", host=(1, 2))
-def col2im(call: Call, x: Tensor, image: np.ndarray, block: np.ndarray) -> Tensor:
+def col2im(call: NodeCall, x: Tensor, image: np.ndarray, block: np.ndarray) -> Tensor:
     """Blocks [N, C prod(block), L] added up at their positions in the image."""
     size, kernel = ints(image), ints(block)
     rank = len(size)
@@ -211,7 +211,7 @@ def col2im(call: Call, x: Tensor, image: np.ndarray, block: np.ndarray) -> Tenso
 
 @op("BatchNormalization")
 def batch_normalization(
-    call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor
+    call: NodeCall, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor
 ) -> Any:
     eps = call.get("epsilon", 1e-5)
     if x.ndim == 1:  # x has one channel
@@ -236,12 +236,12 @@ def _column(x: Tensor, per_channel: Tensor) -> Tensor:
 
 
 @op("InstanceNormalization")
-def instance_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def instance_normalization(call: NodeCall, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     return weft.functional.instance_norm(x, None, None, scale, bias, eps=call.get("epsilon", 1e-5))
 
 
 @op("GroupNormalization")
-def group_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def group_normalization(call: NodeCall, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     groups = call.need("num_groups")
     if scale.shape[0] != x.shape[1]:  # one per group, as in opset 18
         scale, bias = (v.repeat_interleave(x.shape[1] // groups, 0) for v in (scale, bias))
@@ -249,7 +249,7 @@ def group_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> T
 
 
 @op("MeanVarianceNormalization")
-def mean_variance_normalization(call: Call, x: Tensor) -> Tensor:
+def mean_variance_normalization(call: NodeCall, x: Tensor) -> Tensor:
     axes = tuple(call.get("axes") or (0, 2, 3))
     wide = x.cast(dt.compute_dtype(x.dtype))
     centred = wide - wide.mean(axes, keepdims=True)
@@ -258,7 +258,7 @@ def mean_variance_normalization(call: Call, x: Tensor) -> Tensor:
 
 
 @op("LRN")
-def lrn(call: Call, x: Tensor) -> Tensor:
+def lrn(call: NodeCall, x: Tensor) -> Tensor:
     size = call.need("size")
     alpha, beta, k = (call.get(k, d) for k, d in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
     return weft.functional.local_response_norm(x, size, alpha, beta, k, (size - 1) // 2)
@@ -266,7 +266,11 @@ def lrn(call: Call, x: Tensor) -> Tensor:
 
 @op("CausalConvWithState")
 def causal_conv_with_state(
-    call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None, past: Tensor | None = None
+    call: NodeCall,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    past: Tensor | None = None,
 ) -> Any:
     """A depthwise convolution over what came before (`past`, or zeros) and x; also the new past."""
     if x.ndim != 3:

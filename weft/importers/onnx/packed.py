@@ -8,7 +8,7 @@ import weft
 from weft.core import dtypes as dt
 from weft.core.errors import UsageError
 from weft.core.packed import Form
-from weft.importers.onnx.table import MICROSOFT, Call, op
+from weft.importers.onnx.table import MICROSOFT, NodeCall, op
 from weft.ops.packed import dequantize
 from weft.tensor.core import Tensor
 
@@ -66,7 +66,7 @@ def _by_column(
 
 @op("MatMulNBits", domain=MICROSOFT)
 def matmul_nbits(
-    call: Call, x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor | None = None,
+    call: NodeCall, x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor | None = None,
     order: Tensor | None = None, bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     bits, k = call.get("bits", 4), call.need("K")
@@ -80,7 +80,7 @@ def matmul_nbits(
 
 @op("GatherBlockQuantized", domain=MICROSOFT)
 def gather_block_quantized(
-    call: Call, data: Tensor, indices: Tensor, scales: Tensor, zeros: Tensor | None = None
+    call: NodeCall, data: Tensor, indices: Tensor, scales: Tensor, zeros: Tensor | None = None
 ) -> Tensor:
     """Rows of a table of 4 or 8 bits in blocks along its last axis, as reals."""
     bits, block = call.get("bits", 4), call.get("block_size", 128)

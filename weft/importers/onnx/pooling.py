@@ -13,7 +13,7 @@ import weft
 from weft.core import dtypes as dt
 from weft.core.errors import LimitError, ShapeError
 from weft.importers.onnx.nets import Sides, sides_of
-from weft.importers.onnx.table import Call, ints, op
+from weft.importers.onnx.table import NodeCall, ints, op
 from weft.importers.onnx.values import places
 from weft.tensor.core import Tensor
 from weft.tensor.distances import power, root
@@ -33,7 +33,7 @@ class Window:
     count: tuple[int, ...]
 
 
-def window_of(call: Call, size: Sequence[int]) -> Window:
+def window_of(call: NodeCall, size: Sequence[int]) -> Window:
     """The windows over axes of the given sizes."""
     rank = len(size)
     kernel = tuple(call.need("kernel_shape"))
@@ -95,13 +95,13 @@ def summed(x: Tensor, window: Window) -> Tensor:
 
 
 @op("AveragePool")
-def average_pool(call: Call, x: Tensor) -> Tensor:
+def average_pool(call: NodeCall, x: Tensor) -> Tensor:
     window = window_of(call, x.shape[2:])
     wide = x.cast(dt.compute_dtype(x.dtype))
     return (summed(wide, window) * call.tensor(_shares(call, x, window))).cast(x.dtype)
 
 
-def _shares(call: Call, x: Tensor, window: Window) -> np.ndarray:
+def _shares(call: NodeCall, x: Tensor, window: Window) -> np.ndarray:
     """1 / the count of each window: elements, and padding if the node says so; never the part that
     ceil_mode adds."""
     total = np.ones((), np.float64)
@@ -120,7 +120,7 @@ def _shares(call: Call, x: Tensor, window: Window) -> np.ndarray:
 
 
 @op("MaxPool")
-def max_pool(call: Call, x: Tensor) -> Any:
+def max_pool(call: NodeCall, x: Tensor) -> Any:
     """The largest of each window, and its number in the flattened x: row-major, or column-major
     within an image."""
     window = window_of(call, x.shape[2:])
@@ -147,12 +147,12 @@ def max_pool(call: Call, x: Tensor) -> Any:
 
 
 @op("LpPool")
-def lp_pool(call: Call, x: Tensor) -> Tensor:
+def lp_pool(call: NodeCall, x: Tensor) -> Tensor:
     wide, p = x.cast(dt.compute_dtype(x.dtype)), float(call.get("p", 2))
     return root(summed(power(wide, p), window_of(call, x.shape[2:])), p).cast(x.dtype)
 
 
-def _everywhere(name: str, fn: Callable[[Call, Tensor, tuple[int, ...]], Tensor]) -> None:
+def _everywhere(name: str, fn: Callable[[NodeCall, Tensor, tuple[int, ...]], Tensor]) -> None:
     op(name)(lambda call, x: fn(call, x, tuple(range(2, x.ndim))))
 
 
@@ -163,7 +163,7 @@ _everywhere("GlobalLpPool", lambda call, x, axes: weft.functional.vector_norm(
 
 
 @op("MaxUnpool", host=(2,))
-def max_unpool(call: Call, x: Tensor, indices: Tensor, wanted: Any = None) -> Tensor:
+def max_unpool(call: NodeCall, x: Tensor, indices: Tensor, wanted: Any = None) -> Tensor:
     """Each element of x at its index in a larger tensor of zeros."""
     kernel = call.need("kernel_shape")
     strides = call.get("strides") or [1] * len(kernel)

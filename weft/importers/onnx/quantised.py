@@ -12,7 +12,7 @@ from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
 from weft.importers.onnx.linear import product
 from weft.importers.onnx.nets import convolution, sides_of, steps_of, windows_of
-from weft.importers.onnx.table import MICROSOFT, Call, Value, is_host, op
+from weft.importers.onnx.table import MICROSOFT, NodeCall, Value, is_host, op
 from weft.importers.onnx.values import INT4, NUMPY, UINT4, numpy_dtype
 from weft.ops.codes import DEQUANTIZE, QUANTIZE
 from weft.tensor.core import Tensor
@@ -41,7 +41,7 @@ _RANGES = {UINT4: (0, 15), INT4: (-8, 7),
 
 @op("QuantizeLinear", raw=True)
 @op("QuantizeLinear", domain=MICROSOFT, raw=True)
-def quantize_linear(call: Call, x: Value, scale: Value, zero: Value = None) -> Value:
+def quantize_linear(call: NodeCall, x: Value, scale: Value, zero: Value = None) -> Value:
     """x / scale to the nearest even integer, plus the zero point, within the type's range."""
     code = call.get("output_dtype", 0)
     target = (
@@ -68,7 +68,7 @@ def quantize_linear(call: Call, x: Value, scale: Value, zero: Value = None) -> V
 
 
 def _placed(
-    call: Call, x: Tensor, scale: Value, zero: Value, stored: Any, axis: int, block: int
+    call: NodeCall, x: Tensor, scale: Value, zero: Value, stored: Any, axis: int, block: int
 ) -> tuple[Tensor, Tensor] | None:
     """Scale and zero point as the operands of quantize_linear and its reverse: numbers in the graph
     where the file has one for all (also of zeros); None where each is of a block."""
@@ -95,7 +95,7 @@ def _plain(x: Value) -> Value:
 
 @op("DequantizeLinear", raw=True)
 @op("DequantizeLinear", domain=MICROSOFT, raw=True)
-def dequantize_linear(call: Call, x: Value, scale: Value, zero: Value = None) -> Value:
+def dequantize_linear(call: NodeCall, x: Value, scale: Value, zero: Value = None) -> Value:
     """(x - zero point) * scale, in the scale's type."""
     axis, block = call.get("axis", 1), call.get("block_size", 0)
     if is_host(x) and x.dtype.itemsize == 2:
@@ -122,7 +122,7 @@ def dequantize_linear(call: Call, x: Value, scale: Value, zero: Value = None) ->
 
 
 @op("DynamicQuantizeLinear")
-def dynamic_quantize(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def dynamic_quantize(call: NodeCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """x as uint8 with the scale and zero point of its own range, which has 0 in it."""
     low, high = x.min().minimum(0.0), x.max().maximum(0.0)
     scale = (high - low) / 255.0
@@ -171,7 +171,7 @@ def _wide_product(a: Tensor, b: Tensor, za: Tensor | None, zb: Tensor | None) ->
 
 @op("MatMulInteger")
 def matmul_integer(
-    call: Call, a: Tensor, b: Tensor, za: Tensor | None = None, zb: Tensor | None = None
+    call: NodeCall, a: Tensor, b: Tensor, za: Tensor | None = None, zb: Tensor | None = None
 ) -> Tensor:
     return integer_product(a, b, za, zb)
 
@@ -186,7 +186,7 @@ def _requantized(acc: Tensor, scale: Tensor, out_scale: Tensor, out_zero: Tensor
 
 @op("QLinearMatMul")
 def qlinear_matmul(
-    call: Call,
+    call: NodeCall,
     a: Tensor,
     sa: Tensor,
     za: Tensor,
@@ -204,7 +204,7 @@ def qlinear_matmul(
     return _requantized(acc, scale, sy.reshape(()), zy.reshape(()))
 
 
-def _dequantized(call: Call, x: Tensor, scale: Value, zero: Value, axis: int) -> Tensor:
+def _dequantized(call: NodeCall, x: Tensor, scale: Value, zero: Value, axis: int) -> Tensor:
     """Codes as reals; of the scale and zero point there are one, or one per slice of an axis."""
     parts = _placed(call, x, scale, zero, x.dtype, axis, 0)
     if parts is None:
@@ -212,7 +212,7 @@ def _dequantized(call: Call, x: Tensor, scale: Value, zero: Value, axis: int) ->
     return x._call(DEQUANTIZE, *parts)
 
 
-def _quantized(call: Call, x: Tensor, scale: Value, zero: Value) -> Tensor:
+def _quantized(call: NodeCall, x: Tensor, scale: Value, zero: Value) -> Tensor:
     """Reals as codes of the zero point's type."""
     parts = _placed(call, x, scale, zero, dt.as_dtype(zero.dtype), 1, 0)
     if parts is None:
@@ -220,7 +220,7 @@ def _quantized(call: Call, x: Tensor, scale: Value, zero: Value) -> Tensor:
     return x._call(QUANTIZE, *parts)
 
 
-def _convolved(call: Call, x: Tensor, w: Tensor) -> Tensor:
+def _convolved(call: NodeCall, x: Tensor, w: Tensor) -> Tensor:
     """The convolution of reals with the node's attributes."""
     strides, dilations = steps_of(call, x, w)
     sides = sides_of(call, x.shape[2:], w.shape[2:], strides, dilations)
@@ -237,7 +237,7 @@ def _signed(x: Tensor, zero: Tensor | None) -> tuple[Tensor, Tensor]:
 
 @op("ConvInteger")
 def conv_integer(
-    call: Call, x: Tensor, w: Tensor, zx: Tensor | None = None, zw: Tensor | None = None
+    call: NodeCall, x: Tensor, w: Tensor, zx: Tensor | None = None, zw: Tensor | None = None
 ) -> Tensor:
     """A product of the weights with the windows as columns, both bytes, summed in int32."""
     strides, dilations = steps_of(call, x, w)
@@ -261,8 +261,8 @@ def conv_integer(
 
 @op("QLinearConv")
 def qlinear_conv(
-    call: Call, x: Tensor, sx: Tensor, zx: Tensor, w: Tensor, sw: Tensor, zw: Tensor, sy: Tensor,
-    zy: Tensor, bias: Tensor | None = None,
+    call: NodeCall, x: Tensor, sx: Tensor, zx: Tensor, w: Tensor, sw: Tensor, zw: Tensor,
+    sy: Tensor, zy: Tensor, bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     wide = _dequantized(call, x, sx, zx, 1), _dequantized(call, w, sw, zw, 0)
     out = _convolved(call, *wide)
@@ -278,7 +278,7 @@ def reals(x: Tensor, scale: Tensor, zero: Any) -> Tensor:
     return (wide if zero is None else wide - zero.cast(dt.float32)) * scale
 
 
-def zero_of(call: Call, zero: Any, like: Tensor) -> Tensor:
+def zero_of(call: NodeCall, zero: Any, like: Tensor) -> Tensor:
     """A zero point; where it is left out, 0 of the type of codes `like`."""
     return call.tensor(np.zeros((), like.dtype.numpy)) if zero is None else zero
 

@@ -8,12 +8,12 @@ from typing import Any
 import weft
 from weft.core.errors import ShapeError, UsageError
 from weft.importers.onnx.activations import Act, activations
-from weft.importers.onnx.table import Call, op
+from weft.importers.onnx.table import NodeCall, op
 from weft.tensor.core import Tensor
 from weft.tensor.recurrent import Cell, gru_kind, lstm_kind, rnn_kind, run_layer
 
 
-def _activations(call: Call, default: Sequence[str], count: int) -> list[list[Act]]:
+def _activations(call: NodeCall, default: Sequence[str], count: int) -> list[list[Act]]:
     """The activations of each direction."""
     names = call.get("activations") or list(default) * count
     if len(names) != len(default) * count:
@@ -24,22 +24,22 @@ def _activations(call: Call, default: Sequence[str], count: int) -> list[list[Ac
     return [made[i * each : (i + 1) * each] for i in range(count)]
 
 
-def _clipped(call: Call, acts: list[Act]) -> list[Act]:
+def _clipped(call: NodeCall, acts: list[Act]) -> list[Act]:
     edge = call.get("clip")
     if not edge:
         return acts
     return [lambda x, f=f: f(x.maximum(-edge).minimum(edge)) for f in acts]  # type: ignore[misc]
 
 
-def _lstm(call: Call, acts: list[Act], peep: Tensor | None) -> Cell:
+def _lstm(call: NodeCall, acts: list[Act], peep: Tensor | None) -> Cell:
     return lstm_kind("iofg", acts, peep, bool(call.get("input_forget", 0)))
 
 
-def _gru(call: Call, acts: list[Act], peep: None) -> Cell:
+def _gru(call: NodeCall, acts: list[Act], peep: None) -> Cell:
     return gru_kind("zrn", acts, bool(call.get("linear_before_reset", 0)))
 
 
-def _rnn(call: Call, acts: list[Act], peep: None) -> Cell:
+def _rnn(call: NodeCall, acts: list[Act], peep: None) -> Cell:
     return rnn_kind(acts[0])
 
 
@@ -47,7 +47,7 @@ def _layer(
     name: str, gates: int, states: int, default: Sequence[str], make: Callable[..., Cell]
 ) -> Callable[..., Any]:
     def run(
-        call: Call, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None,
+        call: NodeCall, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None,
         lengths: Tensor | None = None, *more: Tensor | None,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         given = [*more, None, None, None]

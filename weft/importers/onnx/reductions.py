@@ -10,7 +10,7 @@ import numpy as np
 
 import weft
 from weft.core import dtypes as dt
-from weft.importers.onnx.table import Call, Value, ints, is_host, lib, op, scalar
+from weft.importers.onnx.table import NodeCall, Value, ints, is_host, lib, op, scalar
 from weft.importers.onnx.values import numpy_dtype, widened
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
@@ -20,7 +20,7 @@ _AXES_AN_OPERAND = {"ReduceSum": 13}  # since this opset; 18 for the others
 
 
 def _reduction(name: str, fn: Callable[[Any, Value, tuple[int, ...], bool], Value]) -> None:
-    def run(call: Call, x: Value, axes: Any = None) -> Value:
+    def run(call: NodeCall, x: Value, axes: Any = None) -> Value:
         if call.version < _AXES_AN_OPERAND.get(call.op, 18):
             axes = call.get("axes")
         chosen = () if axes is None else ints(axes)
@@ -90,7 +90,7 @@ _reduction("ReduceLogSumExp", _log_sum_exp)
 
 
 def _arg(name: str) -> None:
-    def run(call: Call, x: Tensor) -> Tensor:
+    def run(call: NodeCall, x: Tensor) -> Tensor:
         axis = call.get("axis", 0) % x.ndim
         last = call.get("select_last_index", 0)
         seen = x.flip(axis) if last else x
@@ -105,7 +105,7 @@ _arg("argmin")
 
 
 def _running(name: str) -> None:
-    def run(call: Call, x: Tensor, axis: np.ndarray) -> Tensor:
+    def run(call: NodeCall, x: Tensor, axis: np.ndarray) -> Tensor:
         a = int(scalar(axis)) % x.ndim
         turned = x.flip(a) if call.get("reverse", 0) else x
         made: Tensor = getattr(turned, name)(a)
@@ -128,7 +128,7 @@ def _over_axis(name: str, fn: Callable[[Tensor, int], Tensor]) -> None:
     """Softmax and similar functions: over one axis since opset 13, over all axes from it on
     before."""
 
-    def run(call: Call, x: Tensor) -> Tensor:
+    def run(call: NodeCall, x: Tensor) -> Tensor:
         if call.version >= 13:
             return fn(x, call.get("axis", -1))
         axis = call.get("axis", 1) % max(x.ndim, 1)
@@ -152,7 +152,7 @@ _over_axis("Hardmax", _hardmax)
 
 
 @op("LpNormalization")
-def lp_normalization(call: Call, x: Tensor) -> Tensor:
+def lp_normalization(call: NodeCall, x: Tensor) -> Tensor:
     """Divided by the norm along an axis; where that is 0, zero."""
     return F.normalize(x, call.get("axis", -1), 2.0**-126, call.get("p", 2))
 
@@ -164,7 +164,9 @@ def from_axis(x: Tensor, axis: int) -> tuple[int, tuple[int, ...]]:
 
 
 @op("LayerNormalization")
-def layer_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Any:
+def layer_normalization(
+    call: NodeCall, x: Tensor, scale: Tensor, bias: Tensor | None = None
+) -> Any:
     count, kept = from_axis(x, call.get("axis", -1))
     eps = call.get("epsilon", 1e-5)
     last = x.shape[-count:]
@@ -184,7 +186,7 @@ def layer_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor | Non
 
 @op("RMSNormalization", "SimplifiedLayerNormalization")
 @op("SimplifiedLayerNormalization", domain="com.microsoft")
-def rms_normalization(call: Call, x: Tensor, scale: Tensor) -> Tensor:
+def rms_normalization(call: NodeCall, x: Tensor, scale: Tensor) -> Tensor:
     count, _ = from_axis(x, call.get("axis", -1))
     eps = call.get("epsilon", 1e-5)
     if scale.shape == x.shape[-count:]:
@@ -196,7 +198,9 @@ def rms_normalization(call: Call, x: Tensor, scale: Tensor) -> Tensor:
 # -- losses ---------------------------------------------------------------------------------------
 
 
-def _loss(call: Call, function: Any, x: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
+def _loss(
+    call: NodeCall, function: Any, x: Tensor, target: Tensor, weight: Tensor | None
+) -> Tensor:
     found: Tensor = function(
         x, target, weight, call.get("ignore_index", -100), call.get("reduction", "mean")
     )
@@ -204,11 +208,11 @@ def _loss(call: Call, function: Any, x: Tensor, target: Tensor, weight: Tensor |
 
 
 @op("NegativeLogLikelihoodLoss")
-def nll_loss(call: Call, x: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+def nll_loss(call: NodeCall, x: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
     return _loss(call, F.nll_loss, x, target, weight)
 
 
 @op("SoftmaxCrossEntropyLoss")
-def cross_entropy(call: Call, x: Tensor, target: Tensor, weight: Tensor | None = None) -> Any:
+def cross_entropy(call: NodeCall, x: Tensor, target: Tensor, weight: Tensor | None = None) -> Any:
     made = _loss(call, F.cross_entropy, x, target, weight)
     return (made, x.log_softmax(1)) if call.wants(1) else made

@@ -11,7 +11,7 @@ import numpy as np
 import weft
 from weft.core import dtypes as dt
 from weft.importers.onnx.nets import steps_of
-from weft.importers.onnx.table import MICROSOFT, Call, op
+from weft.importers.onnx.table import MICROSOFT, NodeCall, op
 from weft.importers.onnx.values import places
 from weft.tensor.core import Tensor
 from weft.tensor.sampling import weighted
@@ -19,7 +19,7 @@ from weft.tensor.sampling import weighted
 
 @op("GridSample", domain=MICROSOFT)
 @op("GridSample")
-def grid_sample(call: Call, x: Tensor, grid: Tensor) -> Tensor:
+def grid_sample(call: NodeCall, x: Tensor, grid: Tensor) -> Tensor:
     """x[N, C, ...] at the places grid[N, ..., rank] holds, -1 to 1, the last axis of x first."""
     mode = call.get("mode", "linear")
     mode = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
@@ -28,7 +28,7 @@ def grid_sample(call: Call, x: Tensor, grid: Tensor) -> Tensor:
 
 
 @op("RoiAlign")
-def roi_align(call: Call, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
+def roi_align(call: NodeCall, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
     """The average (or largest) of bilinear samples in each cell of each region."""
     modern = call.version >= 16
     mode = call.get(
@@ -61,8 +61,8 @@ def roi_align(call: Call, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
 
 
 def _roi_cells(
-    call: Call, x: Tensor, batch: Tensor, start: tuple[Tensor, Tensor], size: tuple[Tensor, Tensor],
-    cells: tuple[int, int], samples: tuple[int, int],
+    call: NodeCall, x: Tensor, batch: Tensor, start: tuple[Tensor, Tensor],
+    size: tuple[Tensor, Tensor], cells: tuple[int, int], samples: tuple[int, int],
 ) -> Tensor:  # fmt: skip
     images = x.take(batch.cast(dt.int32), 0)
     centres = []
@@ -92,7 +92,7 @@ def _away(x: np.ndarray) -> np.ndarray:
 
 
 @op("MaxRoiPool", host=(1,))
-def max_roi_pool(call: Call, x: Tensor, rois: np.ndarray) -> Tensor:
+def max_roi_pool(call: NodeCall, x: Tensor, rois: np.ndarray) -> Tensor:
     """The largest in each cell of each region [image, x0, y0, x1, y1]."""
     h, w = call.need("pooled_shape")
     scale = call.get("spatial_scale", 1.0)
@@ -117,7 +117,7 @@ def max_roi_pool(call: Call, x: Tensor, rois: np.ndarray) -> Tensor:
 
 @op("DeformConv")
 def deform_conv(
-    call: Call, x: Tensor, weight: Tensor, offset: Tensor, bias: Tensor | None = None,
+    call: NodeCall, x: Tensor, weight: Tensor, offset: Tensor, bias: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """A convolution over two axes whose window reads places moved by `offset`."""

@@ -10,14 +10,16 @@ import numpy as np
 import weft
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError, UsageError
-from weft.importers.onnx.table import Call, ints, op
+from weft.importers.onnx.table import NodeCall, ints, op
 from weft.importers.onnx.values import places
 from weft.tensor.core import Tensor
 from weft.tensor.resize import resample
 
 
 @op("Resize", host=(1, 2, 3))
-def resize(call: Call, x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None) -> Tensor:
+def resize(
+    call: NodeCall, x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None
+) -> Tensor:
     if call.version < 11:
         roi, scales = None, roi
     axes = [a % x.ndim for a in call.get("axes") or range(x.ndim)]
@@ -56,16 +58,16 @@ def resize(call: Call, x: Tensor, roi: Any = None, scales: Any = None, sizes: An
 
 
 @op("Upsample", host=(1,))
-def upsample(call: Call, x: Tensor, scales: Any = None) -> Tensor:
+def upsample(call: NodeCall, x: Tensor, scales: Any = None) -> Tensor:
     """Before opset 10: nearest or linear, without an offset."""
     ratios = np.array(call.need("scales"), np.float32) if scales is None else scales
-    older = Call(call.op, call.attrs, 10, call.outputs, call.run, call.frame)
+    older = NodeCall(call.op, call.attrs, 10, call.outputs, call.run, call.frame)
     made: Tensor = resize(older, x, ratios)
     return made
 
 
 def _by_sizes(
-    call: Call, x: Tensor, axes: list[int], sizes: tuple[int, ...]
+    call: NodeCall, x: Tensor, axes: list[int], sizes: tuple[int, ...]
 ) -> tuple[list[int], list[float]]:
     if len(sizes) != len(axes):
         raise ShapeError(f"Resize: {len(sizes)} sizes for {len(axes)} axes")
@@ -103,7 +105,7 @@ def _coordinates(
     return (i + 0.5) / scale - 0.5
 
 
-def _along(call: Call, x: Tensor, axis: int, at: np.ndarray, scale: float) -> Tensor:
+def _along(call: NodeCall, x: Tensor, axis: int, at: np.ndarray, scale: float) -> Tensor:
     """x at places `at` of an axis."""
     n, mode = x.shape[axis], call.get("mode", "nearest")
     if mode == "nearest":
@@ -111,7 +113,7 @@ def _along(call: Call, x: Tensor, axis: int, at: np.ndarray, scale: float) -> Te
     return resample(x, axis, *_taps(call, at, n, scale, mode))
 
 
-def _nearest(call: Call, at: np.ndarray, n: int) -> np.ndarray:
+def _nearest(call: NodeCall, at: np.ndarray, n: int) -> np.ndarray:
     how = call.get("nearest_mode", "floor" if call.version < 11 else "round_prefer_floor")
     ways: dict[str, Any] = {
         "floor": np.floor,
@@ -127,7 +129,7 @@ def _nearest(call: Call, at: np.ndarray, n: int) -> np.ndarray:
 
 
 def _taps(
-    call: Call, at: np.ndarray, n: int, scale: float, mode: str
+    call: NodeCall, at: np.ndarray, n: int, scale: float, mode: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """(index, weights, inside) [taps, places] of the neighbours that count."""
     stretch = min(scale, 1.0) if call.get("antialias", 0) else 1.0
@@ -146,7 +148,7 @@ def _taps(
     return index[used].clip(0, n - 1), weight[used], weight[used] != 0 if some else None
 
 
-def _kernel(call: Call, distance: np.ndarray, mode: str) -> np.ndarray:
+def _kernel(call: NodeCall, distance: np.ndarray, mode: str) -> np.ndarray:
     """The triangle, or the cubic of Keys (1981)."""
     d = np.abs(distance)
     if mode == "linear":

@@ -22,7 +22,7 @@ from weft.graph.ir import Graph as WeftGraph, Node as WeftNode, toposort
 from weft.importers.onnx.functions import Functions
 from weft.importers.onnx.graph import MOST_NODES, Function, Graph, Node, attributes
 from weft.importers.onnx.longs import Beyond32, Longs, fits
-from weft.importers.onnx.table import TABLE, Call, Rule, Value
+from weft.importers.onnx.table import TABLE, NodeCall, Rule, Value
 from weft.importers.onnx.values import HOST_ONLY
 from weft.ops.tape import plain
 from weft.tensor.base import CURRENT
@@ -78,7 +78,7 @@ class Frame:
         raise FileFormatError(f"the value {name!r:.80} is not defined before its use")
 
 
-class Run:
+class GraphRun:
     """One run of nodes. `traced` names the values at the start of a trace, by their nodes' ids;
     None where values are computed at once. `wide`: with int64 and float64, which the host has."""
 
@@ -130,7 +130,7 @@ class Run:
             version = frame.versions.get(node.domain, 1)
             if version < 7 and not node.domain and len(values) == 2:
                 values[1] = _aligned(node.op, attrs, *values)
-            call = Call(node.op, attrs, version, node.outputs, self, frame, node.domain)
+            call = NodeCall(node.op, attrs, version, node.outputs, self, frame, node.domain)
             with np.errstate(all="ignore"):
                 made = self.apply(rule, call, values)
                 if rule is not node.rule:
@@ -146,7 +146,7 @@ class Run:
         long = isinstance(x, Tensor) and x.dtype is dt.int32 and self.longs.holds(x)
         return x.cast(dt.int64) if long else x
 
-    def apply(self, rule: Rule, call: Call, values: list[Value]) -> Any:
+    def apply(self, rule: Rule, call: NodeCall, values: list[Value]) -> Any:
         """The result of a rule's function; each operand is first converted to the kind that the
         rule wants."""
         wanted = range(len(values)) if -1 in rule.host else rule.host

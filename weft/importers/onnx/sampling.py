@@ -9,12 +9,12 @@ import numpy as np
 
 import weft
 from weft.core.errors import UsageError
-from weft.importers.onnx.table import Call, Value, op
+from weft.importers.onnx.table import NodeCall, Value, op
 from weft.importers.onnx.values import NUMPY, numpy_dtype
 from weft.tensor.core import Tensor
 
 
-def _key(call: Call) -> int | None:
+def _key(call: NodeCall) -> int | None:
     """The seed as a key; None takes the next one of weft's stream, outside of traces."""
     if "seed" in call.attrs:
         return int(np.float32(call.attrs["seed"]).view(np.uint32))
@@ -22,47 +22,47 @@ def _key(call: Call) -> int | None:
     return None
 
 
-def _made(call: Call, x: Tensor, like: Value = None) -> Tensor:
+def _made(call: NodeCall, x: Tensor, like: Value = None) -> Tensor:
     """In the type that the node names, else that of its operand, else float32."""
     code = call.get("dtype", 0)
     dtype = NUMPY.get(code) or (np.dtype(np.float32) if like is None else numpy_dtype(like))
     return x.cast(call.run.device_dtype(dtype))
 
 
-def _uniform(call: Call, shape: Any) -> Tensor:
+def _uniform(call: NodeCall, shape: Any) -> Tensor:
     low: float = call.get("low", 0.0)
     span: float = call.get("high", 1.0) - low
     return weft.rand(tuple(shape), key=_key(call)) * span + low
 
 
-def _normal(call: Call, shape: Any) -> Tensor:
+def _normal(call: NodeCall, shape: Any) -> Tensor:
     scale: float = call.get("scale", 1.0)
     mean: float = call.get("mean", 0.0)
     return weft.randn(tuple(shape), key=_key(call)) * scale + mean
 
 
 @op("RandomUniform")
-def random_uniform(call: Call) -> Tensor:
+def random_uniform(call: NodeCall) -> Tensor:
     return _made(call, _uniform(call, call.need("shape")))
 
 
 @op("RandomNormal")
-def random_normal(call: Call) -> Tensor:
+def random_normal(call: NodeCall) -> Tensor:
     return _made(call, _normal(call, call.need("shape")))
 
 
 @op("RandomUniformLike", raw=True)
-def random_uniform_like(call: Call, x: Value) -> Tensor:
+def random_uniform_like(call: NodeCall, x: Value) -> Tensor:
     return _made(call, _uniform(call, x.shape), x)
 
 
 @op("RandomNormalLike", raw=True)
-def random_normal_like(call: Call, x: Value) -> Tensor:
+def random_normal_like(call: NodeCall, x: Value) -> Tensor:
     return _made(call, _normal(call, x.shape), x)
 
 
 @op("Multinomial")
-def multinomial(call: Call, x: Tensor) -> Tensor:
+def multinomial(call: NodeCall, x: Tensor) -> Tensor:
     """Classes drawn by unnormalised log probabilities x[N, C]: [N, samples] (Gumbel's trick)."""
     if x.ndim != 2:
         raise UsageError(f"Multinomial of {list(x.shape)}; expected [N, C]")

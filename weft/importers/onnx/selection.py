@@ -9,21 +9,21 @@ import numpy as np
 
 import weft
 from weft.core.errors import ShapeError, UsageError
-from weft.importers.onnx.table import MICROSOFT, Call, Value, is_host, op, scalar
+from weft.importers.onnx.table import MICROSOFT, NodeCall, Value, is_host, op, scalar
 from weft.importers.onnx.values import places
 from weft.tensor.core import Tensor
 from weft.tensor.scattering import scatter_join
 
 
 @op("TopK", host=(1,))
-def topk(call: Call, x: Tensor, k: Any = None) -> tuple[Tensor, Tensor]:
+def topk(call: NodeCall, x: Tensor, k: Any = None) -> tuple[Tensor, Tensor]:
     count = call.need("k") if k is None else int(scalar(k))
     largest = bool(call.get("largest", 1))
     return x.topk(count, call.get("axis", -1), largest)
 
 
 @op("GatherElements", either=True)
-def gather_elements(call: Call, x: Value, indices: Value) -> Value:
+def gather_elements(call: NodeCall, x: Value, indices: Value) -> Value:
     axis = call.get("axis", 0) % x.ndim
     if is_host(x):
         near = [slice(None) if i == axis else slice(0, n) for i, n in enumerate(indices.shape)]
@@ -35,7 +35,7 @@ def gather_elements(call: Call, x: Value, indices: Value) -> Value:
 
 @op("GatherND", domain=MICROSOFT, either=True)
 @op("GatherND", either=True)
-def gather_nd(call: Call, x: Value, indices: Value) -> Value:
+def gather_nd(call: NodeCall, x: Value, indices: Value) -> Value:
     """Slices of x at the vectors that the last axis of indices holds, batch by batch."""
     batch, depth = call.get("batch_dims", 0), indices.shape[-1]
     if is_host(x) or is_host(indices):
@@ -53,7 +53,7 @@ def gather_nd(call: Call, x: Value, indices: Value) -> Value:
 
 
 def _flat_index(
-    call: Call, indices: Tensor, sizes: tuple[int, ...]
+    call: NodeCall, indices: Tensor, sizes: tuple[int, ...]
 ) -> tuple[Tensor, tuple[int, ...]]:
     """Vectors of indices (negative ones from the end) as places in the axes made one."""
     at = indices.cast("int32")
@@ -65,7 +65,7 @@ def _flat_index(
 
 
 @op("ScatterND")
-def scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+def scatter_nd(call: NodeCall, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     depth = indices.shape[-1]
     flat, sizes = _flat_index(call, indices, x.shape[:depth])
     inner = x.shape[depth:]
@@ -75,7 +75,7 @@ def scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tenso
 
 
 @op("ScatterElements", "Scatter")
-def scatter_elements(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+def scatter_elements(call: NodeCall, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     axis = call.get("axis", 0) % x.ndim
     at = indices.cast("int32")
     at = (at < 0).where(at + x.shape[axis], at)
@@ -103,7 +103,7 @@ def _put(table: Tensor, index: Tensor, rows: Tensor, how: str) -> Tensor:
 
 @op("TensorScatter")
 def tensor_scatter(
-    call: Call, cache: Tensor, update: Tensor, start: Tensor | None = None
+    call: NodeCall, cache: Tensor, update: Tensor, start: Tensor | None = None
 ) -> Tensor:
     """A key-value cache with new entries from `start[b]` on; circular ones wrap around."""
     axis = call.get("axis", -2) % cache.ndim
@@ -126,12 +126,12 @@ def tensor_scatter(
 
 
 @op("NonZero", host=(0,))
-def nonzero(call: Call, x: np.ndarray) -> np.ndarray:
+def nonzero(call: NodeCall, x: np.ndarray) -> np.ndarray:
     return np.stack(np.nonzero(x)).astype(np.int64)
 
 
 @op("Compress", host=(1,))
-def compress(call: Call, x: Tensor, condition: np.ndarray) -> Tensor:
+def compress(call: NodeCall, x: Tensor, condition: np.ndarray) -> Tensor:
     axis = call.get("axis")
     seen = x.reshape(-1) if axis is None else x
     kept = np.nonzero(condition[: seen.shape[axis or 0]])[0]
@@ -139,7 +139,7 @@ def compress(call: Call, x: Tensor, condition: np.ndarray) -> Tensor:
 
 
 @op("Unique", host=(0,))
-def unique(call: Call, x: np.ndarray) -> tuple[np.ndarray, ...]:
+def unique(call: NodeCall, x: np.ndarray) -> tuple[np.ndarray, ...]:
     axis = call.get("axis")
     made, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
     inverse = inverse.reshape(-1)
@@ -152,7 +152,7 @@ def unique(call: Call, x: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 @op("Unique", domain=MICROSOFT, host=(0,))
-def unique_ms(call: Call, x: np.ndarray) -> tuple[np.ndarray, ...]:
+def unique_ms(call: NodeCall, x: np.ndarray) -> tuple[np.ndarray, ...]:
     """The distinct elements of x[N] in their order, where each element is among them, and how many
     there are of each."""
     made, first, inverse, counts = np.unique(x.reshape(-1), True, True, True)
@@ -163,7 +163,7 @@ def unique_ms(call: Call, x: np.ndarray) -> tuple[np.ndarray, ...]:
 
 @op("NonMaxSuppression", host=(-1,))
 def non_max_suppression(
-    call: Call, boxes: np.ndarray, scores: np.ndarray, most: Any = None, overlap: Any = None,
+    call: NodeCall, boxes: np.ndarray, scores: np.ndarray, most: Any = None, overlap: Any = None,
     least: Any = None,
 ) -> np.ndarray:  # fmt: skip
     """[image, class, box] of the best boxes whose overlap with a better one is within the limit."""
@@ -204,7 +204,7 @@ def _overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 @op("TfIdfVectorizer", host=(0,))
-def tf_idf(call: Call, x: np.ndarray) -> np.ndarray:
+def tf_idf(call: NodeCall, x: np.ndarray) -> np.ndarray:
     """The count of each n-gram of a pool of integers in each row, by term frequency, inverse
     document frequency, or both."""
     pool = call.attrs.get("pool_int64s")

@@ -8,14 +8,14 @@ import numpy as np
 
 import weft
 from weft.core.errors import LimitError, ShapeError
-from weft.importers.onnx.table import Call, op, scalar
+from weft.importers.onnx.table import NodeCall, op, scalar
 from weft.importers.onnx.values import numpy_type, places
 from weft.tensor.core import Tensor
 
 MOST = 1 << 26  # elements of a matrix of cosines
 
 
-def _matrices(call: Call, n: int, count: int, sign: float) -> tuple[Tensor, Tensor]:
+def _matrices(call: NodeCall, n: int, count: int, sign: float) -> tuple[Tensor, Tensor]:
     """cos and sin [n, count] of sign 2 pi i k / n."""
     if n * count > MOST:
         raise LimitError(
@@ -26,7 +26,7 @@ def _matrices(call: Call, n: int, count: int, sign: float) -> tuple[Tensor, Tens
 
 
 @op("DFT", host=(1, 2))
-def dft(call: Call, x: Tensor, length: Any = None, axis: Any = None) -> Tensor:
+def dft(call: NodeCall, x: Tensor, length: Any = None, axis: Any = None) -> Tensor:
     """Along an axis of x[..., 1 or 2] (reals, or reals and imaginaries)."""
     at = call.get("axis", 1) if call.version < 20 else -2 if axis is None else int(scalar(axis))
     at %= x.ndim
@@ -51,7 +51,7 @@ def _fitted(x: Tensor, n: int) -> Tensor:
     return x.pad([(0, 0)] * (x.ndim - 2) + [(0, n - have), (0, 0)])
 
 
-def _transform(call: Call, x: Tensor, n: int, count: int, sign: float) -> Tensor:
+def _transform(call: NodeCall, x: Tensor, n: int, count: int, sign: float) -> Tensor:
     cos, sin = _matrices(call, n, count, sign)
     cos, sin = cos.cast(x.dtype), sin.cast(x.dtype)
     real = x[..., 0]
@@ -62,7 +62,7 @@ def _transform(call: Call, x: Tensor, n: int, count: int, sign: float) -> Tensor
     return weft.stack([a, b], -1)
 
 
-def _real_inverse(call: Call, x: Tensor, n: int) -> Tensor:
+def _real_inverse(call: NodeCall, x: Tensor, n: int) -> Tensor:
     """The reals whose transform begins with x: the rest of it is the mirror image."""
     x = _fitted(x, n // 2 + 1)
     mirror = x.narrow(-2, 1, (n - 1) // 2).flip(-2)
@@ -73,7 +73,7 @@ def _real_inverse(call: Call, x: Tensor, n: int) -> Tensor:
 
 @op("STFT", host=(1, 3))
 def stft(
-    call: Call, x: Tensor, step: np.ndarray, window: Tensor | None = None, length: Any = None
+    call: NodeCall, x: Tensor, step: np.ndarray, window: Tensor | None = None, length: Any = None
 ) -> Tensor:
     """Frames of x[N, T, 1 or 2], times the window, each transformed: [N, frames, bins, 2]."""
     size = int(scalar(length)) if length is not None else window.shape[0]  # type: ignore[union-attr]
@@ -92,7 +92,7 @@ def stft(
 def _window(name: str, terms: tuple[float, ...]) -> None:
     """A sum of cosines over n points, of a period of n, or of n - 1 where it is symmetric."""
 
-    def run(call: Call, size: np.ndarray) -> np.ndarray:
+    def run(call: NodeCall, size: np.ndarray) -> np.ndarray:
         n = int(scalar(size))
         period = n if call.get("periodic", 1) else n - 1
         turns = places(n, name) * (2 * np.pi / max(period, 1))
@@ -109,7 +109,7 @@ _window("BlackmanWindow", (0.42, 0.5, 0.08))
 
 
 @op("MelWeightMatrix", host=(-1,), either=True)
-def mel_weight_matrix(call: Call, *operands: np.ndarray) -> np.ndarray:
+def mel_weight_matrix(call: NodeCall, *operands: np.ndarray) -> np.ndarray:
     """[bins of the transform, mels]: triangles between edges that are even on the mel scale."""
     mels, size, rate, low, high = (scalar(v) for v in operands)
     bins = size // 2 + 1

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.importers.onnx.longs import refuse
-from weft.importers.onnx.run import Frame, Run
+from weft.importers.onnx.run import Frame, GraphRun
 from weft.importers.onnx.table import Value
 from weft.tensor.compiled import Compiled
 from weft.tensor.core import Tensor
@@ -82,7 +82,7 @@ class Stretch:
         def stretch(*tensors: Tensor) -> dict[str, Any]:
             given = {**fixed, **dict(zip(names, tensors))}
             frame = model.frame(given)
-            run = Run(model.functions, self.device, traced_names(given))
+            run = GraphRun(model.functions, self.device, traced_names(given))
             for name in model.longs & given.keys():
                 run.longs.mark(given[name])
             run.nodes(self.nodes, frame, self.start)

@@ -60,7 +60,7 @@ def rows(
     attributes in their order, each with its default."""
     for name, (function, attributes) in table.items():
 
-        def run(call: Call, *xs: Value, f: Any = function, given: Any = attributes) -> Value:
+        def run(call: NodeCall, *xs: Value, f: Any = function, given: Any = attributes) -> Value:
             return f(*xs, *(call.get(key, default) for key, default in given.items()))
 
         op(name, domain=domain)(run)
@@ -83,7 +83,7 @@ class Looks(Protocol):
 
 
 @dataclass
-class Call:
+class NodeCall:
     """One node as it runs: its operator, attributes, opset, and how many outputs are wanted."""
 
     op: str

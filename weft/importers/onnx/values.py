@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, FileFormatError, LimitError
-from weft.importers.onnx.table import Call, Value, is_host
+from weft.importers.onnx.table import NodeCall, Value, is_host
 from weft.tensor.core import Tensor
 
 INT4, UINT4 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)
@@ -73,7 +73,7 @@ def widened(x: Value) -> Value:
     return x
 
 
-def cast(call: Call, x: Value, dtype: np.dtype) -> Value:
+def cast(call: NodeCall, x: Value, dtype: np.dtype) -> Value:
     """A value as another element type: on devices int64 is int32, and what weft's dtypes lack is
     computed on the host."""
     if dtype in HOST_ONLY and not is_host(x):

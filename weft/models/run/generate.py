@@ -58,14 +58,14 @@ class Generation:
         return f"Generation({self.text!r}, ids={self.ids}, finish_reason={self.finish_reason!r})"
 
 
-class Piece(str):
+class TextChunk(str):
     """Text that became final, one piece per token: "" while a character or a possible stop string
     is held back. `ids` are the tokens behind the text; `prompt` is the prompt's number."""
 
     prompt: int
     ids: tuple[int, ...]
 
-    def __new__(cls, text: str, prompt: int = 0, ids: tuple[int, ...] = ()) -> Piece:
+    def __new__(cls, text: str, prompt: int = 0, ids: tuple[int, ...] = ()) -> TextChunk:
         made = super().__new__(cls, text)
         made.prompt, made.ids = prompt, ids
         return made
@@ -80,7 +80,7 @@ class PromptRun:
         self.text = ""
         self.end: Output | None = None
 
-    def add(self, output: Output) -> Piece | None:
+    def add(self, output: Output) -> TextChunk | None:
         """Returns the piece for an output; None if it only ends the prompt. Raises the error that
         ended the job."""
         ids = tuple(chosen.id for chosen in output.tokens)
@@ -92,7 +92,7 @@ class PromptRun:
         if output.finish is not None:
             self.end = output
         quiet = not (output.text or ids) and self.end is not None
-        return None if quiet else Piece(output.text, self.number, ids)
+        return None if quiet else TextChunk(output.text, self.number, ids)
 
     def result(self, texts: Texts) -> Generation:
         """Returns the finished prompt as a Generation."""
@@ -112,7 +112,7 @@ def whole(texts: Texts, ids: Sequence[int]) -> str:
 
 def play(
     engine: Engine, parts: Sequence[PromptRun], turn: Callable[[], AbstractContextManager[object]]
-) -> Iterator[Piece]:
+) -> Iterator[TextChunk]:
     """Yields the pieces of several prompts as they become final. If none is ready, it steps the
     engine within `turn()`, which also advances other jobs. Closing the iterator cancels the
     jobs."""
@@ -138,13 +138,15 @@ def play(
             engine.cancel(ticket)
 
 
-class Stream(Iterator[Piece]):
+class Stream(Iterator[TextChunk]):
     """An iterator of pieces; after the last one `results` holds a Generation per prompt."""
 
-    def __init__(self, pieces: Iterator[Piece], parts: Sequence[PromptRun], texts: Texts) -> None:
+    def __init__(
+        self, pieces: Iterator[TextChunk], parts: Sequence[PromptRun], texts: Texts
+    ) -> None:
         self._pieces, self._parts, self._texts = pieces, parts, texts
 
-    def __next__(self) -> Piece:
+    def __next__(self) -> TextChunk:
         return next(self._pieces)
 
     @property

@@ -32,7 +32,7 @@ from weft.models.run.base import Model
 from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.drafting import drafts_by
 from weft.models.run.fit import pages_in
-from weft.models.run.generate import Generation, Piece, PromptRun, Stream, play
+from weft.models.run.generate import Generation, PromptRun, Stream, TextChunk, play
 from weft.models.run.placed import Placed
 from weft.models.run.runner import DECODE, PREFILL, EagerRunner, MakeRunner, Runner
 from weft.models.text.prompts import (
@@ -276,7 +276,7 @@ class Decoder(Model):
 
     def _play(
         self, parts: Sequence[PromptRun], shown: bool, draft: bool | Decoder
-    ) -> Iterator[Piece]:
+    ) -> Iterator[TextChunk]:
         """Yields the pieces of one generation. `shown`: the caller may write the pieces to the
         terminal as they come."""
         begun = False

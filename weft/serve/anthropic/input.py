@@ -22,7 +22,7 @@ from weft.serve.anthropic.types import (
 )
 from weft.serve.chatting import AnswerOptions, Turn, continued
 from weft.serve.tooling import called, function, needed_of
-from weft.serve.wire import Refused
+from weft.serve.wire import HttpError
 
 BILLING = "x-anthropic-billing-header:"
 """How a line begins that Claude Code puts before everything else and changes with each request. It
@@ -30,7 +30,7 @@ says nothing to a model, and with it no two requests would begin alike."""
 
 
 def turn_of(body: CountTokens, options: AnswerOptions) -> Turn:
-    """The conversation that a request asks to go on. Raises Refused."""
+    """The conversation that a request asks to go on. Raises HttpError."""
     variables: dict[str, Any] = {}
     if body.thinking is not None:
         variables["enable_thinking"] = body.thinking.type != "disabled"
@@ -74,7 +74,7 @@ class Conversation:
         return [said.message() for said in self._said]
 
     def read(self, given: Sequence[AnthropicMessage]) -> None:
-        """Adds messages. Raises Refused for content that is neither text nor tools."""
+        """Adds messages. Raises HttpError for content that is neither text nor tools."""
         last = max((i for i, m in enumerate(given) if m.role == "user"), default=-1)
         for i, message in enumerate(given):
             blocks = _blocks(message.content)
@@ -130,8 +130,8 @@ class Conversation:
         name = part.tool_name
         tool = self._deferred.get(name)
         if tool is None:
-            raise Refused(400, f"tool_reference names {name!r:.140}, which is not a tool with "
-                          f"defer_loading", "messages")  # fmt: skip
+            raise HttpError(400, f"tool_reference names {name!r:.140}, which is not a tool with "
+                            f"defer_loading", "messages")  # fmt: skip
         if name in self.told:
             return name
         self.told[name] = tool
@@ -177,6 +177,6 @@ def _lines(texts: Sequence[str]) -> str:
     return "\n".join(text for text in texts if text)
 
 
-def _wrong(block: Blocks, where: str) -> Refused:
+def _wrong(block: Blocks, where: str) -> HttpError:
     kind = type(block).__struct_config__.tag
-    return Refused(400, f"content of type {kind!r} is not taken in {where}", "messages")
+    return HttpError(400, f"content of type {kind!r} is not taken in {where}", "messages")

@@ -23,7 +23,7 @@ from weft.serve.replies import Writer, counted, reply
 from weft.serve.routing import Described, route
 from weft.serve.served import ServedDecoder
 from weft.serve.tooling import follow_schema
-from weft.serve.wire import Refused, event, json_response, read
+from weft.serve.wire import HttpError, event, json_response, read
 
 
 async def messages(request: Request) -> Response:
@@ -47,7 +47,7 @@ async def count_tokens(request: Request) -> Response:
 
 
 def options_of(body: Messages, key: bytes) -> AnswerOptions:
-    """The Options that the request asks for. Raises Refused, naming the field."""
+    """The AnswerOptions that the request asks for. Raises HttpError, naming the field."""
     between("temperature", body.temperature, 0, 2)
     form = body.output_format
     if body.output_config is not None and body.output_config.format is not None:
@@ -109,7 +109,7 @@ class _Writer(Writer):
                 yield _said({"type": "message_delta", "delta": delta, "usage": usage})
         yield _said({"type": "message_stop"})
 
-    def failed(self, error: Refused) -> bytes:
+    def failed(self, error: HttpError) -> bytes:
         return event(errors.anthropic(error), "error")
 
     async def _usage(self, last: AnswerChunk, thoughts: str) -> dict[str, Any]:

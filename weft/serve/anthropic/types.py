@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from weft.serve.wire import Refused
+from weft.serve.wire import HttpError
 
 Count = Annotated[int, Meta(ge=0)]
 NO_THREAD = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
@@ -70,13 +70,13 @@ class ToolReference(Block, kw_only=True, tag="tool_reference"):
 
 
 class Image(Block, kw_only=True, tag="image"):
-    """Refused."""
+    """Rejected: weft reads text only."""
 
     source: Any = None
 
 
 class Document(Block, kw_only=True, tag="document"):
-    """Refused."""
+    """Rejected: weft reads text only."""
 
     source: Any = None
     title: Any = None
@@ -197,10 +197,12 @@ class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
     thread: Any = None
 
     def refuse(self) -> None:
-        """Raises Refused for a value that asks for what is not done here."""
+        """Raises HttpError for a value that asks for what is not done here."""
         if self.thread is not None:
-            raise Refused(400, "thread is not supported, since no conversation is kept here: leave "
-                          "it out and send all messages", "thread", details=NO_THREAD)  # fmt: skip
+            raise HttpError(
+                400, "thread is not supported, since no conversation is kept here: leave it out "
+                "and send all messages", "thread", details=NO_THREAD,
+            )  # fmt: skip
         wrong = {
             "container": self.container is not None,
             "mcp_servers": bool(self.mcp_servers),
@@ -212,11 +214,13 @@ class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
         }
         for field, found in wrong.items():
             if found:
-                raise Refused(400, f"{field} is not supported with that value; leave it out", field)
+                raise HttpError(
+                    400, f"{field} is not supported with that value; leave it out", field
+                )
         managed = self.context_management
         for edit in (managed.edits if managed is not None else None) or ():
             if edit.type != "clear_thinking_20251015" or edit.keep not in (None, "all"):
-                raise Refused(
+                raise HttpError(
                     400, f"an edit of type {edit.type!r:.60} is not made here, except "
                     "clear_thinking_20251015 that keeps all", "context_management",
                 )  # fmt: skip
@@ -226,10 +230,10 @@ class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
     @staticmethod
     def _refuse_tool(tool: AnthropicTool) -> None:
         if tool.type not in (None, "custom"):
-            raise Refused(400, f"a tool of type {tool.type!r:.60} runs at Anthropic; here tools "
-                          "are the client's own", "tools")  # fmt: skip
+            raise HttpError(400, f"a tool of type {tool.type!r:.60} runs at Anthropic; here tools "
+                            "are the client's own", "tools")  # fmt: skip
         if tool.input_schema is None:
-            raise Refused(400, f"the tool {tool.name!r:.140} lacks input_schema", "tools")
+            raise HttpError(400, f"the tool {tool.name!r:.140} lacks input_schema", "tools")
 
 
 class Messages(CountTokens, kw_only=True):

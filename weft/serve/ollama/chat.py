@@ -17,7 +17,7 @@ from weft.serve.ollama.types import Answered, Generate, ModelOptions, OllamaChat
 from weft.serve.replies import Writer, reply
 from weft.serve.served import ServedDecoder
 from weft.serve.tooling import called, follow_json, follow_schema, function
-from weft.serve.wire import Refused, read, refusal
+from weft.serve.wire import HttpError, read, refusal
 
 DEFAULTS = ModelOptions(temperature=0.8, top_k=40, top_p=0.9)
 """What an option that is left out is, as in Ollama; the others are off."""
@@ -78,7 +78,7 @@ def named(request: Request, name: str) -> str:
 
 
 def options_of(body: Answered, key: bytes) -> AnswerOptions:
-    """The Options that the request asks for. Raises Refused, naming the field."""
+    """The AnswerOptions that the request asks for. Raises HttpError, naming the field."""
     given = body.options or ModelOptions()
 
     def option(name: str) -> Any:
@@ -98,8 +98,8 @@ def options_of(body: Answered, key: bytes) -> AnswerOptions:
     )
     limit = given.num_predict
     if limit is not None and limit < -2:
-        raise Refused(400, f"num_predict is {limit}; expected -1 for no limit, or 0 and more",
-                      "num_predict")  # fmt: skip
+        raise HttpError(400, f"num_predict is {limit}; expected -1 for no limit, or 0 and more",
+                        "num_predict")  # fmt: skip
     form = body.format
     constraint = follow_schema(form) if isinstance(form, dict) else follow_json() if form else None
     return AnswerOptions(
@@ -115,11 +115,13 @@ def options_of(body: Answered, key: bytes) -> AnswerOptions:
 
 
 def check_context(body: Answered, model: ServedDecoder) -> None:
-    """Raises Refused for a num_ctx that is more than the model's context."""
+    """Raises HttpError for a num_ctx that is more than the model's context."""
     asked, has = body.options and body.options.num_ctx, model.model.context
     if asked and asked > has:
-        raise Refused(400, f"num_ctx is {asked}; the context of {model.name} is {has}: ask for no "
-                      "more, or serve it with another --context", "num_ctx")  # fmt: skip
+        raise HttpError(
+            400, f"num_ctx is {asked}; the context of {model.name} is {has}: ask for no more, or "
+            "serve it with another --context", "num_ctx",
+        )  # fmt: skip
 
 
 def variables_of(body: Answered) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from weft.serve.ollama.types import Embed, Generate, OllamaChat, OneEmbedding, S
 from weft.serve.routing import Described, route
 from weft.serve.served import Served, ServedDecoder
 from weft.serve.shelf import Shelf
-from weft.serve.wire import Refused, json_response, read
+from weft.serve.wire import HttpError, json_response, read
 
 
 async def tags(request: Request) -> Response:
@@ -44,7 +44,7 @@ async def show(request: Request) -> Response:
     body = await read(request, Show)
     asked = body.model or body.name
     if not asked:
-        raise Refused(400, "name a model", "model")
+        raise HttpError(400, "name a model", "model")
     shelf: Shelf = request.app.state.shelf
     async with shelf.use(named(request, asked)) as model:
         template = _template(model)
@@ -80,9 +80,9 @@ async def one_embedding(request: Request) -> Response:
 
 
 async def managed(request: Request) -> Response:
-    """Refused: models come and go on the command line."""
-    raise Refused(404, "this server does not fetch, make or delete models; start it with those "
-                  f"it is to serve: {command('serve', 'MODEL')}")  # fmt: skip
+    """Rejected: models come and go on the command line."""
+    raise HttpError(404, "this server does not fetch, make or delete models; start it with those "
+                    f"it is to serve: {command('serve', 'MODEL')}")  # fmt: skip
 
 
 def routes() -> list[Described]:

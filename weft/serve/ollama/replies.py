@@ -19,7 +19,7 @@ from weft.serve.replies import Writer
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.events import CallArguments, CallStarted, Content
 from weft.serve.tooling import input_of
-from weft.serve.wire import Refused
+from weft.serve.wire import HttpError
 
 
 def stamp(seconds: float | None = None) -> str:
@@ -114,7 +114,7 @@ class Lines(Writer):
         async for part in self.objects():
             yield _line(self._form.said(**part))
 
-    def failed(self, error: Refused) -> bytes:
+    def failed(self, error: HttpError) -> bytes:
         return _line(errors.ollama(error))
 
 

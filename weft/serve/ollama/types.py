@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from weft.serve.openai.types import Tool
-from weft.serve.wire import Refused
+from weft.serve.wire import HttpError
 
 Effort = Literal["low", "medium", "high"]
 
@@ -52,7 +52,7 @@ class ModelOptions(Struct, forbid_unknown_fields=True, kw_only=True):
     penalize_newline: bool | None = None
 
     def refuse(self) -> None:
-        """Raises Refused for a value that asks for what is not done here."""
+        """Raises HttpError for a value that asks for what is not done here."""
         penalised = self.repeat_penalty not in (None, 1.0)
         wrong = {
             "mirostat": bool(self.mirostat),
@@ -63,8 +63,8 @@ class ModelOptions(Struct, forbid_unknown_fields=True, kw_only=True):
         }
         for field, found in wrong.items():
             if found:
-                raise Refused(400, f"options.{field} is not supported with that value; leave it "
-                              "out", field)  # fmt: skip
+                raise HttpError(400, f"options.{field} is not supported with that value; leave it "
+                                "out", field)  # fmt: skip
 
 
 class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -88,12 +88,12 @@ class Answered(OfModel, kw_only=True):
     shift: bool | None = None
 
     def refuse(self) -> None:
-        """Raises Refused for a value that asks for what is not done here."""
+        """Raises HttpError for a value that asks for what is not done here."""
         for field in ("truncate", "shift"):
             if getattr(self, field):
-                raise Refused(400, f"{field} is not done: what is too long is an error", field)
+                raise HttpError(400, f"{field} is not done: what is too long is an error", field)
         if self.top_logprobs is not None and not self.logprobs:
-            raise Refused(400, "top_logprobs needs logprobs to be true", "top_logprobs")
+            raise HttpError(400, "top_logprobs needs logprobs to be true", "top_logprobs")
         if self.options is not None:
             self.options.refuse()
 
@@ -131,7 +131,7 @@ class OllamaChat(Answered, kw_only=True):
     def refuse(self) -> None:
         super().refuse()
         if any(message.images for message in self.messages or ()):
-            raise Refused(400, "images are not taken: text alone is", "images")
+            raise HttpError(400, "images are not taken: text alone is", "images")
 
 
 class Generate(Answered, kw_only=True):
@@ -152,9 +152,9 @@ class Generate(Answered, kw_only=True):
         super().refuse()
         for field in ("template", "suffix", "context", "images", "width", "height", "steps"):
             if getattr(self, field):
-                raise Refused(400, f"{field} is not supported; leave it out", field)
+                raise HttpError(400, f"{field} is not supported; leave it out", field)
         if self.raw and self.system:
-            raise Refused(
+            raise HttpError(
                 400, "system cannot be used with a raw prompt: write it into the prompt", "system"
             )
 

@@ -16,7 +16,7 @@ from weft.serve.chatting import AnswerChunk, Turn, begin, gathered, merged, toke
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
 from weft.serve.openai.options import choices_of, constraint_of
-from weft.serve.openai.types import Chat, Message, NamedTool, Part
+from weft.serve.openai.types import Chat, ContentPart, Message, NamedTool
 from weft.serve.replies import Writer, reply
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.events import (
@@ -27,7 +27,7 @@ from weft.serve.toolcalls.events import (
     message,
 )
 from weft.serve.tooling import called, function, needed_of, object_of, thinking
-from weft.serve.wire import Refused, event, read, too_much, written
+from weft.serve.wire import HttpError, event, read, too_much, written
 
 FINISH = {"stop": "stop", "eos": "stop", "length": "length"}
 
@@ -45,11 +45,11 @@ async def chat(request: Request) -> Response:
 
 
 def turn_of(body: Chat, key: bytes) -> Turn:
-    """The conversation that a request asks to go on. Raises Refused."""
+    """The conversation that a request asks to go on. Raises HttpError."""
     limit = body.max_completion_tokens
     options = choices_of(body, body.max_tokens if limit is None else limit, key)
     if body.top_logprobs is not None and not body.logprobs:
-        raise Refused(400, "top_logprobs needs logprobs to be true", "top_logprobs")
+        raise HttpError(400, "top_logprobs needs logprobs to be true", "top_logprobs")
     if body.logprobs:
         options = replace(options, logprobs=tops(body.top_logprobs, "top_logprobs") or 0)
     given = [] if body.tool_choice == "none" else [tool.function for tool in body.tools or ()]
@@ -57,8 +57,8 @@ def turn_of(body: Chat, key: bytes) -> Turn:
     variables: dict[str, Any] = dict(body.chat_template_kwargs or {})
     reserved = variables.keys() & {"messages", "tools", "documents", "add_generation_prompt"}
     if reserved:
-        raise Refused(400, f"chat_template_kwargs cannot set {min(reserved)}",
-                      "chat_template_kwargs")  # fmt: skip
+        raise HttpError(400, f"chat_template_kwargs cannot set {min(reserved)}",
+                        "chat_template_kwargs")  # fmt: skip
     variables |= thinking(body.reasoning_effort)
     options = replace(options, constraint=constraint_of(body))
     messages = messages_of(body.messages)
@@ -72,7 +72,7 @@ def turn_of(body: Chat, key: bytes) -> Turn:
 
 
 def messages_of(given: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages in the form that chat templates take. Raises Refused for content that is not text,
+    """Messages in the form that chat templates take. Raises HttpError for content that is not text,
     and for calls whose arguments have too many parts."""
     calls = [call for one in given for call in one.tool_calls or ()]
     check_arguments((call.function.arguments for call in calls), "messages")
@@ -80,13 +80,13 @@ def messages_of(given: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def check_arguments(texts: Iterable[str], field: str) -> None:
-    """Raises Refused, naming `field`, where arguments of calls hold more JSON than a body may."""
+    """Raises HttpError, naming `field`, where arguments of calls hold more JSON than a body may."""
     if why := too_much(*(text.encode(errors="replace") for text in texts)):
-        raise Refused(400, f"the arguments of calls: {why}", field)
+        raise HttpError(400, f"the arguments of calls: {why}", field)
 
 
 def message_of(given: Message) -> dict[str, Any]:
-    """A message in the form that chat templates take. Raises Refused for content that is not
+    """A message in the form that chat templates take. Raises HttpError for content that is not
     text."""
     made: dict[str, Any] = {"role": given.role, "content": text_of(given.content)}
     if given.role == "developer":
@@ -112,8 +112,8 @@ def arguments(text: str) -> Any:
     return text if found is None else found
 
 
-def text_of(content: str | Sequence[Part] | None, field: str = "messages") -> str:
-    """The text of a message. Raises Refused, naming `field`, for parts that are none."""
+def text_of(content: str | Sequence[ContentPart] | None, field: str = "messages") -> str:
+    """The text of a message. Raises HttpError, naming `field`, for parts that are none."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = []
@@ -122,8 +122,8 @@ def text_of(content: str | Sequence[Part] | None, field: str = "messages") -> st
         if part.type == "refusal":
             text = part.refusal
         if text is None:
-            raise Refused(400, f"content of type {part.type!r:.40} is not taken: text alone is",
-                          field)  # fmt: skip
+            raise HttpError(400, f"content of type {part.type!r:.40} is not taken: text alone is",
+                            field)  # fmt: skip
         texts.append(text)
     return "\n".join(texts)
 

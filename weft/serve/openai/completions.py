@@ -21,7 +21,7 @@ from weft.serve.openai.options import choices_of, constraint_of
 from weft.serve.openai.types import Completion, prompts_of
 from weft.serve.replies import Writer, reply
 from weft.serve.served import ServedDecoder
-from weft.serve.wire import Refused, event, read, refusal, written
+from weft.serve.wire import HttpError, event, read, refusal, written
 
 MAX_PROMPTS = 256
 MAX_SCORED = 1 << 22  # logprobs of prompts' tokens in one answer
@@ -34,7 +34,7 @@ async def completions(request: Request) -> Response:
     body.refuse()
     prompts = prompts_of(body.prompt, "prompt")
     if len(prompts) > MAX_PROMPTS:
-        raise Refused(400, f"{len(prompts)} prompts; at most {MAX_PROMPTS} are taken", "prompt")
+        raise HttpError(400, f"{len(prompts)} prompts; at most {MAX_PROMPTS} are taken", "prompt")
     limit = NEW_TOKENS if body.max_tokens is None else body.max_tokens
     options = choices_of(body, limit, key_of(request.scope["headers"]))
     wanted = tops(body.logprobs, "logprobs")
@@ -51,8 +51,8 @@ async def completions(request: Request) -> Response:
         if options.prompt_logprobs is not None:
             scored = options.n * sum(map(len, ids)) * (options.prompt_logprobs + 1)
             if scored > MAX_SCORED:
-                raise Refused(400, f"{scored} logprobs of prompts; the limit is {MAX_SCORED} per "
-                              f"request: send fewer prompts", "logprobs")  # fmt: skip
+                raise HttpError(400, f"{scored} logprobs of prompts; the limit is {MAX_SCORED} per "
+                                f"request: send fewer prompts", "logprobs")  # fmt: skip
             starts = [await model.pools.texts.run(model.tokenizer.starts, one) for one in ids]
         echoes = await _echoes(model, prompts) if body.echo else [""] * len(prompts)
         choices = await begin_ids(model, ids, options)

@@ -11,23 +11,23 @@ from weft.serve.chatting import MAX_BIASES, MAX_CHOICES, AnswerOptions
 from weft.serve.fields import between, sampling, seed_of, stops
 from weft.serve.openai.types import Chat, Choosing, Completion, Generating
 from weft.serve.tooling import Follow, follow_json, follow_schema
-from weft.serve.wire import Refused
+from weft.serve.wire import HttpError
 
 
 def choices_of(body: Choosing, limit: int | None, key: bytes) -> AnswerOptions:
-    """The Options from the fields that chat and completions share. Raises Refused, naming the
-    field."""
+    """Returns the options from the fields that chat and completions share. Raises HttpError with
+    the field's name."""
     n = 1 if body.n is None else body.n
     if not 1 <= n <= MAX_CHOICES:
-        raise Refused(400, f"n is {n}; expected 1 to {MAX_CHOICES}", "n")
+        raise HttpError(400, f"n is {n}; expected 1 to {MAX_CHOICES}", "n")
     if body.stream_options is not None and not body.stream:
-        raise Refused(400, "stream_options are for streams only", "stream_options")
+        raise HttpError(400, "stream_options are for streams only", "stream_options")
     return replace(options_of(body, limit, key), n=n)
 
 
 def options_of(body: Generating, limit: int | None, key: bytes) -> AnswerOptions:
-    """The Options from the fields that all generating requests share. Raises Refused, naming the
-    field."""
+    """Returns the options from the fields that all generating requests share. Raises HttpError with
+    the field's name."""
     between("temperature", body.temperature, 0, 2)
     between("presence_penalty", body.presence_penalty, -2, 2)
     between("frequency_penalty", body.frequency_penalty, -2, 2)
@@ -53,7 +53,7 @@ def _sampling(body: Generating) -> Sampling:
 
 
 def constraint_of(body: Chat | Completion) -> Follow | None:
-    """The constraint on the text; None: anything. Raises Refused for more than one constraint."""
+    """The constraint on the text; None: anything. Raises HttpError for more than one constraint."""
     wishes: dict[str, Follow] = {}
     if body.guided_regex is not None:
         pattern = body.guided_regex
@@ -64,13 +64,13 @@ def constraint_of(body: Chat | Completion) -> Follow | None:
     if isinstance(body, Chat):
         form = body.response_format
         if form is not None and form.type == "json_schema" and form.json_schema is None:
-            raise Refused(400, "json_schema is missing", "response_format.json_schema")
+            raise HttpError(400, "json_schema is missing", "response_format.json_schema")
         schema = None if form is None or form.json_schema is None else form.json_schema.schema
         wish = None if form is None else followed(form.type, schema)
         if wish is not None:
             wishes["response_format"] = wish
     if len(wishes) > 1:
-        raise Refused(400, f"{' and '.join(wishes)} cannot both be followed", min(wishes))
+        raise HttpError(400, f"{' and '.join(wishes)} cannot both be followed", min(wishes))
     return next(iter(wishes.values()), None)
 
 
@@ -85,12 +85,12 @@ def _biases(given: dict[str, float] | None) -> tuple[tuple[int, float], ...]:
     if not given:
         return ()
     if len(given) > MAX_BIASES:
-        raise Refused(400, f"logit_bias names at most {MAX_BIASES} tokens", "logit_bias")
+        raise HttpError(400, f"logit_bias names at most {MAX_BIASES} tokens", "logit_bias")
     made = []
     for token, value in given.items():
         if not (token.isascii() and token.isdecimal() and len(token) < 10):
-            raise Refused(400, f"logit_bias maps token ids to numbers, not {token!r:.20}",
-                          "logit_bias")  # fmt: skip
+            raise HttpError(400, f"logit_bias maps token ids to numbers, not {token!r:.20}",
+                            "logit_bias")  # fmt: skip
         between("logit_bias", value, -100, 100)
         made.append((int(token), value))
     return tuple(made)

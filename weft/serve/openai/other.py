@@ -16,7 +16,7 @@ from weft.serve.openai.chat import messages_of
 from weft.serve.openai.types import Detokenize, Embeddings, Tokenize, prompts_of
 from weft.serve.served import Served
 from weft.serve.shelf import Shelf
-from weft.serve.wire import Refused, json_response, read, refusal, while_there
+from weft.serve.wire import HttpError, json_response, read, refusal, while_there
 
 
 async def models(request: Request) -> Response:
@@ -31,7 +31,7 @@ async def model(request: Request) -> Response:
     shelf: Shelf = request.app.state.shelf
     name = request.path_params["name"]
     if name not in shelf.paths:
-        raise Refused(404, f"unknown model {name!r:.100}", "model")
+        raise HttpError(404, f"unknown model {name!r:.100}", "model")
     return json_response(_told(shelf, name))
 
 
@@ -70,7 +70,7 @@ async def tokenize(request: Request) -> Response:
     """The token ids of a text or a conversation."""
     body = await read(request, Tokenize)
     if (body.prompt is None) == (body.messages is None):
-        raise Refused(400, "give prompt or messages, one of them", "prompt")
+        raise HttpError(400, "give prompt or messages, one of them", "prompt")
     shelf: Shelf = request.app.state.shelf
 
     async def made(model: Served) -> list[int]:

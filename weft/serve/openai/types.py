@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from weft.serve.wire import Refused
+from weft.serve.wire import HttpError
 
 Count = Annotated[int, Meta(ge=0)]
 Metadata = dict[str, Any]
@@ -62,7 +62,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
-class Part(Struct, forbid_unknown_fields=True, kw_only=True):
+class ContentPart(Struct, forbid_unknown_fields=True, kw_only=True):
     """A part of a message's content; of text only."""
 
     type: str
@@ -92,7 +92,7 @@ class Message(Struct, forbid_unknown_fields=True, kw_only=True):
     where the template has a place for it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
+    content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -166,7 +166,7 @@ class Chat(Choosing, kw_only=True):
     prompt_cache_options: Any = None
 
     def refuse(self) -> None:
-        """Raises Refused for a value that asks for what is not done here."""
+        """Raises HttpError for a value that asks for what is not done here."""
         wrong = {
             "audio": self.audio is not None,
             "web_search_options": self.web_search_options is not None,
@@ -180,7 +180,9 @@ class Chat(Choosing, kw_only=True):
         }
         for field, found in wrong.items():
             if found:
-                raise Refused(400, f"{field} is not supported with that value; leave it out", field)
+                raise HttpError(
+                    400, f"{field} is not supported with that value; leave it out", field
+                )
 
 
 class Completion(Choosing, kw_only=True):
@@ -194,11 +196,11 @@ class Completion(Choosing, kw_only=True):
     best_of: int | None = None
 
     def refuse(self) -> None:
-        """Raises Refused for a value that asks for what is not done here."""
+        """Raises HttpError for a value that asks for what is not done here."""
         if self.suffix:
-            raise Refused(400, "suffix is not supported; leave it out", "suffix")
+            raise HttpError(400, "suffix is not supported; leave it out", "suffix")
         if self.best_of not in (None, self.n or 1):
-            raise Refused(400, "best_of is not supported beyond n; leave it out", "best_of")
+            raise HttpError(400, "best_of is not supported beyond n; leave it out", "best_of")
 
 
 class Embeddings(Body, kw_only=True):
@@ -227,7 +229,7 @@ class Detokenize(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def prompts_of(given: Any, field: str) -> list[str | list[int]]:
-    """A list of prompts of text or ids. Raises Refused."""
+    """A list of prompts of text or ids. Raises HttpError."""
     if isinstance(given, str):
         return [given]
     if given and all(type(x) is int for x in given):
@@ -237,5 +239,5 @@ def prompts_of(given: Any, field: str) -> list[str | list[int]]:
         for x in given
     )
     if not ok:
-        raise Refused(400, f"{field} is text, token ids, or a list of either; not empty", field)
+        raise HttpError(400, f"{field} is text, token ids, or a list of either; not empty", field)
     return list(given)

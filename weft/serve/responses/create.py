@@ -26,7 +26,7 @@ from weft.serve.responses.types import Chosen, ReasoningOptions, Responses, Text
 from weft.serve.routing import Described, route
 from weft.serve.served import ServedDecoder
 from weft.serve.tooling import needed_of, thinking
-from weft.serve.wire import Refused, event, json_response, read
+from weft.serve.wire import HttpError, event, json_response, read
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -80,7 +80,7 @@ def _turn(body: Responses, tools: Tools, key: bytes) -> Turn:
     form = None if body.text is None else body.text.format
     if form is not None:
         if form.type == "json_schema" and form.schema is None:
-            raise Refused(400, "text.format.schema is missing", "text.format.schema")
+            raise HttpError(400, "text.format.schema is missing", "text.format.schema")
         options = replace(options, constraint=followed(form.type, form.schema))
     choice: str | Sequence[str] | None
     if isinstance(body.tool_choice, Chosen):
@@ -118,7 +118,7 @@ class _Writer(Writer):
         async for made in self._told():
             yield event(made, made["type"])
 
-    def failed(self, error: Refused) -> bytes:
+    def failed(self, error: HttpError) -> bytes:
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         made = self._response.fail(code, error.message)
         return event(made, made["type"])

@@ -21,18 +21,19 @@ from weft.serve.responses.types import (
     kind_of,
 )
 from weft.serve.tooling import called
-from weft.serve.wire import Refused
+from weft.serve.wire import HttpError
 
 
 def items_of(given: str | Sequence[Mapping[str, Any]]) -> list[Item]:
-    """The items of an input, without SKIPPED_ITEMS. Raises Refused."""
+    """The items of an input, without SKIPPED_ITEMS. Raises HttpError."""
     if isinstance(given, str):
         return [MessageItem(role="user", content=given)]
     for i, item in enumerate(given):
         if kind_of(item) == "item_reference":
-            raise Refused(400, f"input[{i}] refers to a stored item, but this server stores none: "
-                          f"send the whole item (clients do so with store: false)",
-                          f"input[{i}].type")  # fmt: skip
+            raise HttpError(
+                400, f"input[{i}] refers to a stored item, but this server stores none: send the "
+                "whole item (clients do so with store: false)", f"input[{i}].type",
+            )  # fmt: skip
     return [
         converted(item, ITEMS, f"input[{i}]")
         for i, item in enumerate(given)
@@ -43,7 +44,7 @@ def items_of(given: str | Sequence[Mapping[str, Any]]) -> list[Item]:
 def messages_of(instructions: str | None, items: Sequence[Item]) -> list[dict[str, Any]]:
     """Instructions and items as messages. Many templates want one system message at the front and
     alternating turns. So neighbouring items of the system or the user become one message, joined by
-    an empty line; an assistant's reasoning, text and calls also become one. Raises Refused."""
+    an empty line; an assistant's reasoning, text and calls also become one. Raises HttpError."""
     calls = (item.arguments for item in items if isinstance(item, CallItem))
     check_arguments(calls, "input")
     talk = _Talk()

@@ -18,7 +18,7 @@ from weft.serve.responses.types import (
     kind_of,
 )
 from weft.serve.tooling import function, object_of
-from weft.serve.wire import Refused
+from weft.serve.wire import HttpError
 
 INPUT = "input"
 """The one parameter of the function that a model is told of a custom tool."""
@@ -43,7 +43,7 @@ class Tools:
     echo: list[Mapping[str, Any]] = field(default_factory=list)
 
     def add(self, given: Sequence[Mapping[str, Any]], where: str) -> None:
-        """Takes tools in, without SKIPPED_TOOLS. Raises Refused for one that is wrong, of a kind
+        """Takes tools in, without SKIPPED_TOOLS. Raises HttpError for one that is wrong, of a kind
         that is not taken, or named twice."""
         for i, tool in enumerate(given):
             if kind_of(tool) in SKIPPED_TOOLS:
@@ -63,7 +63,7 @@ class Tools:
     def _offer(self, tool: ToolFields, namespace: str | None, where: str) -> Mapping[str, Any]:
         name = told_name(tool.name, namespace)
         if name in self.offered:
-            raise Refused(400, f"{where}: two tools are called {name!r:.140}", f"{where}.name")
+            raise HttpError(400, f"{where}: two tools are called {name!r:.140}", f"{where}.name")
         made = _function(tool, name, namespace) if isinstance(tool, FunctionTool) else None
         if made is None:
             assert isinstance(tool, CustomTool)
@@ -72,7 +72,7 @@ class Tools:
         return made.echo
 
     def chosen(self, choice: str | Chosen | None) -> Tools:
-        """Those that a tool_choice leaves. Raises Refused for names that are not offered."""
+        """Those that a tool_choice leaves. Raises HttpError for names that are not offered."""
         if choice == "none":
             return Tools(echo=self.echo)
         if not isinstance(choice, Chosen) or choice.type != "allowed_tools":
@@ -80,7 +80,7 @@ class Tools:
         names = {tool.get("name", "") for tool in choice.tools or ()}
         unknown = names - self.offered.keys()
         if unknown:
-            raise Refused(400, f"unknown tool {min(unknown)!r:.140}", "tool_choice.tools")
+            raise HttpError(400, f"unknown tool {min(unknown)!r:.140}", "tool_choice.tools")
         return Tools({n: t for n, t in self.offered.items() if n in names}, self.echo)
 
 

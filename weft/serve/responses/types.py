@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from weft.serve.openai.types import Count, Generating, Part
-from weft.serve.wire import Refused, parameter, struct_of
+from weft.serve.openai.types import ContentPart, Count, Generating
+from weft.serve.wire import HttpError, parameter, struct_of
 
 ToolsGiven = Annotated[list[dict[str, Any]], Meta(max_length=512)]
 INCLUDES = frozenset({
@@ -101,7 +101,7 @@ class Responses(Generating, kw_only=True):
     prompt_cache_options: Any = None
 
     def refuse(self) -> None:
-        """Raises Refused for a value that asks for what is not done here."""
+        """Raises HttpError for a value that asks for what is not done here."""
         kept = "no response is kept here: send the whole conversation as input"
         wrong = {
             "previous_response_id": (self.previous_response_id is not None, kept),
@@ -120,13 +120,13 @@ class Responses(Generating, kw_only=True):
         }  # fmt: skip
         for field, (found, why) in wrong.items():
             if found:
-                raise Refused(400, f"{field} is not supported with that value; {why}", field)
+                raise HttpError(400, f"{field} is not supported with that value; {why}", field)
         for name in self.include or ():
             if name not in INCLUDES:
-                raise Refused(400, f"include names {name!r:.60}, which is unknown", "include")
+                raise HttpError(400, f"include names {name!r:.60}, which is unknown", "include")
 
 
-class ResponsePart(Part, kw_only=True):
+class ResponsePart(ContentPart, kw_only=True):
     """A part of content as input or as a reply told it; of text only."""
 
     annotations: list[Any] | None = None  # inert
@@ -264,15 +264,15 @@ def kind_of(value: Mapping[str, Any]) -> str:
 
 
 def converted(value: Mapping[str, Any], kinds: Mapping[str, type[T]], where: str) -> T:
-    """`value` as that of `kinds` which its type names. Raises Refused, with the field's place in
+    """`value` as that of `kinds` which its type names. Raises HttpError, with the field's place in
     the request: `where` and its name."""
     kind = kind_of(value)
     if kind not in kinds:
-        raise Refused(400, f"{where}: type {kind!r:.40} is not taken; expected one of "
-                      f"{', '.join(kinds)}", f"{where}.type")  # fmt: skip
+        raise HttpError(400, f"{where}: type {kind!r:.40} is not taken; expected one of "
+                        f"{', '.join(kinds)}", f"{where}.type")  # fmt: skip
     given = {name: found for name, found in value.items() if found is not None}
     try:
         return struct_of(given, kinds[kind])
     except msgspec.ValidationError as e:
         field = parameter(str(e))
-        raise Refused(400, f"{where}: {e}", f"{where}.{field}" if field else where) from None
+        raise HttpError(400, f"{where}: {e}", f"{where}.{field}" if field else where) from None

@@ -18,7 +18,7 @@ from weft.serve.router.exchange import Broken, Exchange, Headers
 from weft.serve.router.fleet import Fleet
 from weft.serve.router.replica import Replica
 from weft.serve.routing import App, assembled, route
-from weft.serve.wire import Refused, Streamed, body_of, event, json_response, while_there
+from weft.serve.wire import HttpError, Streamed, body_of, event, json_response, while_there
 
 WHOLE = 8 << 20  # bytes of an answer that are awaited before any is sent
 BREAKS = 2  # replicas that may break off at one request: the request may be the reason
@@ -136,7 +136,7 @@ async def relay(request: Request) -> Response:
             _log.warning("an answer is lost before it began: %s", e)
             broke += e.sent
             if broke == BREAKS:
-                raise Refused(503, f"{broke} replicas broke off at this request") from None
+                raise HttpError(503, f"{broke} replicas broke off at this request") from None
             continue
         made = answer.response()
         if answer.status not in _BUSY:
@@ -145,7 +145,7 @@ async def relay(request: Request) -> Response:
         busy = made
     if busy is not None:
         return busy
-    raise Refused(503, "no replica is there to answer; try again", retry=RETRY_SECONDS)
+    raise HttpError(503, "no replica is there to answer; try again", retry=RETRY_SECONDS)
 
 
 async def _answer(replica: Replica, request: Request, asked: Asked) -> Answer:
@@ -169,7 +169,7 @@ def onwards(headers: Headers, key: Headers) -> list[tuple[bytes, bytes]]:
 
 def broken_off(path: str, end: bytes) -> bytes:
     """The event that marks a stream as incomplete."""
-    error = Refused(503, "the replica broke off in the midst of this answer; ask again")
+    error = HttpError(503, "the replica broke off in the midst of this answer; ask again")
     form = errors.form_of(path)
     if end == b"\n":
         return bytes(json_response(form(error)).body) + end

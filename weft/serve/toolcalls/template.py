@@ -65,9 +65,9 @@ class ResponseTemplate:
         literal = top.get("start_anchor") or []
         self._literals = [literal] if isinstance(literal, str) else literal
 
-    def parser(self, context: Context) -> Run:
+    def parser(self, context: Context) -> TemplateParser:
         """A parser for one answer, which continues at the end of the prompt."""
-        run = Run(self, context)
+        run = TemplateParser(self, context)
         run.feed(self.marks.hide(self._since_anchor(context.prompt)))
         return run
 
@@ -82,7 +82,7 @@ class ResponseTemplate:
         return prompt[max(ends) :] if ends else ""
 
 
-class Run:
+class TemplateParser:
     """One answer being read: a Parser."""
 
     def __init__(self, template: ResponseTemplate, context: Context) -> None:

@@ -3,9 +3,9 @@
 Some items stay and others pass. For dq query rows stay and keys pass; for dk and dv keys stay, and
 the rows that see them pass, head after head. The rows' log-sum-exp and delta (see
 `weft.ops.attention_grad`) exist already. Each pair has two products (q . k, g . v), which give its
-weight p and ds = p (g . v - delta). The results add up weights times passing items. A `Team`
-computes them: one thread with vectors, a thread per item, threads that share tiles, or matrix
-units.
+weight p and ds = p (g . v - delta). The results add up weights times passing items. A
+`BackwardWorker` computes them: one thread with vectors, a thread per item, threads that share
+tiles, or matrix units.
 
 A result is a chain of fused multiply-adds in ascending order over CHUNK passing items, and chunks
 are added in ascending order, head after head. Matrix units make one chain of everything. So every
@@ -32,7 +32,7 @@ from weft.kernel.expr import const, fma, maximum, minimum, select
 from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
-from weft.templates.attention.places import length_of, seeing_rows, visible_keys
+from weft.templates.attention.positions import length_of, seeing_rows, visible_keys
 from weft.templates.emit import Emitter
 from weft.templates.following import store_all
 from weft.templates.group import Group
@@ -44,7 +44,7 @@ Q, K, V, G = range(4)  # operands that hold components; then come lse and delta
 
 
 @dataclass(frozen=True)
-class Form:
+class GradientKind:
     """The form of a composite: its results, products per pair, and if query rows stay (else
     keys)."""
 
@@ -54,13 +54,13 @@ class Form:
 
 
 FORMS = {
-    "attention_dq": Form(("dq",), 3, True),
-    "attention_dkv": Form(("dk", "dv"), 4),
-    "attention_grad": Form(("dk", "dv"), 5),  # and dq, from each passing block
+    "attention_dq": GradientKind(("dq",), 3, True),
+    "attention_dkv": GradientKind(("dk", "dv"), 4),
+    "attention_grad": GradientKind(("dk", "dv"), 5),  # and dq, from each passing block
 }
 
 
-class Call:
+class BackwardKernel:
     """One call of a composite in FORMS: its pairs, their weights, and the places of results. Axis 0
     of the grid counts blocks of staying items, 1 heads, 2 batches."""
 
@@ -88,35 +88,37 @@ class Call:
 
     # -- the algorithm
 
-    def kernel(self, team: Team) -> Kernel:
+    def kernel(self, worker: BackwardWorker) -> Kernel:
         """The finished kernel."""
         b = self.b
-        blocks = -(-self.items // team.rows)
+        blocks = -(-self.items // worker.rows)
         block = (blocks - 1) - b.group(0) if self.rows_stay else b.group(0)  # the longest first
-        self.first = b.let(block * team.rows, "first_item")
-        with team.inside():
-            team.hold([self.source(i, self.own) for i in self.held])
-            self._gradients(team)
-            team.finish()
+        self.first = b.let(block * worker.rows, "first_item")
+        with worker.inside():
+            worker.hold([self.source(i, self.own) for i in self.held])
+            self._gradients(worker)
+            worker.finish()
         heads = self.heads if self.rows_stay else self.groups
         pairs = self.batch * self.heads * self.t * self.s
         flops = 2 * self.form.products * pairs * self.depth
-        return b.kernel((blocks, heads, self.batch), team.threads, flops, traffic(self.group))
+        return b.kernel((blocks, heads, self.batch), worker.threads, flops, traffic(self.group))
 
-    def _gradients(self, team: Team) -> None:
-        whole = not team.cut or (self.others <= team.cut and (self.rows_stay or self.share == 1))
-        team.clear(not whole)
+    def _gradients(self, worker: BackwardWorker) -> None:
+        whole = not worker.cut or (
+            self.others <= worker.cut and (self.rows_stay or self.share == 1)
+        )
+        worker.clear(not whole)
         with self._met() as sources:
-            start, stop = team.range()
+            start, stop = worker.range()
             if whole:
-                team.meet(sources, start, stop)
+                worker.meet(sources, start, stop)
             else:
-                with self.b.loop(stop, start - start % team.cut, team.cut, "c0") as c0:
+                with self.b.loop(stop, start - start % worker.cut, worker.cut, "c0") as c0:
                     low = self.b.let(maximum(start, c0), "low")
-                    high = self.b.let(minimum(stop, c0 + team.cut), "high")
+                    high = self.b.let(minimum(stop, c0 + worker.cut), "high")
                     with self.em.scope():
-                        team.meet(sources, low, high)
-                        team.join()
+                        worker.meet(sources, low, high)
+                        worker.join()
 
     @contextlib.contextmanager
     def _met(self) -> Iterator[list[Reader]]:
@@ -219,14 +221,14 @@ class Call:
             store_all(self.em, node, where, value, mask)
 
 
-class Team(abc.ABC):
+class BackwardWorker(abc.ABC):
     """The worker of a call. Each group keeps `rows` items, from `call.first` on."""
 
     rows: int
     threads: tuple[int, ...] = (1,)
     cut = CHUNK  # passing items in one chain; 0: all
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: BackwardKernel) -> None:
         self.call, self.b, self.em = call, call.b, call.em
 
     def inside(self) -> AbstractContextManager[None]:

@@ -17,10 +17,10 @@ from weft.graph.ir import Node
 from weft.kernel import ir
 from weft.kernel.expr import const, fma, load, maximum, minimum, select
 from weft.kernel.ir import Expr
-from weft.templates.attention.backward import Call, Team
-from weft.templates.attention.backward_tiles import Seen, Sizes, Tiles, sizes_of
-from weft.templates.attention.backward_vector import Vector
-from weft.templates.attention.places import seeing_rows
+from weft.templates.attention.backward import BackwardKernel, BackwardWorker
+from weft.templates.attention.backward_tiles import BackwardTiles, Seen, TileSizes, sizes_of
+from weft.templates.attention.backward_vector import VectorBackward
+from weft.templates.attention.positions import seeing_rows
 from weft.templates.attention.softmax import FLOOR, inverse
 from weft.templates.attention.tile import MR
 from weft.templates.operand import Reader
@@ -37,7 +37,7 @@ def fits(node: Node, caps: Caps) -> bool:
     return 4 * kept + 4096 <= caps.scratch_bytes and k.shape[0] * k.shape[1] >= caps.cores
 
 
-def _sizes(caps: Caps, config: Mapping[str, Any], t: int, s: int) -> tuple[Sizes, int]:
+def _sizes(caps: Caps, config: Mapping[str, Any], t: int, s: int) -> tuple[TileSizes, int]:
     """Blocks of query rows against blocks of keys, and keys in whole blocks."""
     rows = 64
     while rows > 16 and rows * s > SCORES:
@@ -46,17 +46,17 @@ def _sizes(caps: Caps, config: Mapping[str, Any], t: int, s: int) -> tuple[Sizes
     return size, -(-s // size.keys) * size.keys
 
 
-class Whole(Vector):
+class FusedBackward(VectorBackward):
     """A thread that holds all keys of a head. A key's gradients are one chain over all rows, since
     totals as well as sums would not stay in L2 (7 % of the time for 1,024 keys)."""
 
     cut = 0
 
-    def __init__(self, call: Call, config: Mapping[str, Any]) -> None:
-        Team.__init__(self, call)
+    def __init__(self, call: BackwardKernel, config: Mapping[str, Any]) -> None:
+        BackwardWorker.__init__(self, call)
         b, caps = self.b, call.caps
         self.size, self.rows = size, span = _sizes(caps, config, call.t, call.s)
-        self.x = x = Tiles(b, size, call.depth, span)
+        self.x = x = BackwardTiles(b, size, call.depth, span)
         self.k, self.kt, self.vt = (x.rows_array(n, span) for n in ("k", "kt", "vt"))
         self.q, self.g = (x.rows_array(n, size.rows) for n in "qg")
         self.dq = x.rows_array("dq", size.rows)

@@ -16,18 +16,18 @@ from weft.core import dtypes as dt
 from weft.kernel import ir
 from weft.kernel.expr import const, fma, load, minimum
 from weft.kernel.ir import F32, Expr
-from weft.templates.attention.backward import Call, Team
-from weft.templates.attention.forward_threads import Grid, Take
+from weft.templates.attention.backward import BackwardKernel, BackwardWorker
+from weft.templates.attention.forward_threads import Take, ThreadGrid
 from weft.templates.operand import Reader
 
 THREADS = 64  # threads of a group without shared tiles
 LARGE = 40 << 10  # bytes of shared memory for blocks of 64
 
 
-class Alone(Team):
+class ItemThread(BackwardWorker):
     """A thread per item."""
 
-    def __init__(self, call: Call, config: Mapping[str, Any]) -> None:
+    def __init__(self, call: BackwardKernel, config: Mapping[str, Any]) -> None:
         super().__init__(call)
         self.rows = config.get("threads", min(THREADS, call.caps.max_threads))
         self.threads = (self.rows,)
@@ -96,10 +96,10 @@ class Alone(Team):
                 call.write(result, item, em.axis(d, call.depth), value)
 
 
-class Shared(Team):
+class SharedTilesBackward(BackwardWorker):
     """Threads that share tiles: items of a block stay, those of another pass."""
 
-    def __init__(self, call: Call, config: Mapping[str, Any]) -> None:
+    def __init__(self, call: BackwardKernel, config: Mapping[str, Any]) -> None:
         super().__init__(call)
         caps = call.caps
         side = 16 if caps.max_threads >= 256 else 8
@@ -107,7 +107,7 @@ class Shared(Team):
         self.rows = rows = config.get("block", 64 if large else 32)
         self.threads = (side, side)
         deep = 8 if rows > 32 else 16  # components staged at once
-        self.grid = Grid(call, side, rows, rows, deep, len(call.held))
+        self.grid = ThreadGrid(call, side, rows, rows, deep, len(call.held))
         self.weights = [self.grid.array("weight", rows**2) for _ in call.results]
 
     def hold(self, sources: Sequence[Reader]) -> None:

@@ -17,7 +17,7 @@ from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import Value, const, extract, iota, load, maximum, minimum, splat
 from weft.kernel.ir import Expr, Type
-from weft.templates.attention.tile import MR, Scores, add, against
+from weft.templates.attention.tile import MR, ScoreRows, add, against
 from weft.templates.operand import Reader
 from weft.templates.product.pack import Packer
 
@@ -25,7 +25,7 @@ Seen = tuple[list[Expr], list[Expr], Expr, Expr]  # for a tile: low, high, the l
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TileSizes:
     """`rows` rows (whole tiles) against blocks of `keys` columns; `vectors` of columns and `chunk`
     vectors of components per register tile."""
 
@@ -36,7 +36,9 @@ class Sizes:
     chunk: int
 
 
-def sizes_of(caps: Caps, config: Mapping[str, Any], items: int, others: int, rows: int) -> Sizes:
+def sizes_of(
+    caps: Caps, config: Mapping[str, Any], items: int, others: int, rows: int
+) -> TileSizes:
     """Sizes for blocks of at most `rows` of `items` rows against `others` columns."""
     lanes = min(caps.lanes, 16)
     big = caps.registers >= 32
@@ -47,15 +49,15 @@ def sizes_of(caps: Caps, config: Mapping[str, Any], items: int, others: int, row
     while keys % (vectors * lanes):
         vectors //= 2
     rows = -(-min(config.get("rows", rows), items) // MR) * MR
-    return Sizes(lanes, rows, keys, vectors, config.get("chunk", 5 if big else 2))
+    return TileSizes(lanes, rows, keys, vectors, config.get("chunk", 5 if big else 2))
 
 
-class Tiles:
+class BackwardTiles:
     """Emits the parts of a kernel. Blocks of rows are [row][wide], D padded to whole vectors; what
     belongs to pairs is [row][ld]: not a power of two, so that a column's elements fall into
     different cache sets. Turned blocks are [D][keys]."""
 
-    def __init__(self, b: Builder, size: Sizes, depth: int, columns: int) -> None:
+    def __init__(self, b: Builder, size: TileSizes, depth: int, columns: int) -> None:
         self.b, self.size, self.depth = b, size, depth
         self.lanes = lanes = size.lanes
         self.wide = -(-depth // lanes) * lanes
@@ -66,9 +68,9 @@ class Tiles:
     def rows_array(self, name: str, rows: int) -> ir.Array:
         return self.b.array(name, dt.float32, rows * self.wide)
 
-    def pairs_array(self, name: str) -> Scores:
+    def pairs_array(self, name: str) -> ScoreRows:
         array = self.b.array(name, dt.float32, self.size.rows * self.ld)
-        return Scores(self.b, array, self.ld, self.lanes)
+        return ScoreRows(self.b, array, self.ld, self.lanes)
 
     # -- operands
 
@@ -128,7 +130,7 @@ class Tiles:
         near = b.let(functools.reduce(minimum, low), "near")
         return low, high, near, b.let(functools.reduce(maximum, high), "far")
 
-    def hide(self, p: Scores, r: Expr, column: Value, first: Expr, seen: Seen) -> None:
+    def hide(self, p: ScoreRows, r: Expr, column: Value, first: Expr, seen: Seen) -> None:
         """Columns column .. of p, which are number `first` .., become HIDDEN where a row does not
         see them."""
         low, high, keys = seen[0], seen[1], self.size.keys

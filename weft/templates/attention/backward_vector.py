@@ -12,22 +12,22 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.kernel.expr import const, load, maximum, minimum, splat
 from weft.kernel.ir import Array, Expr
-from weft.templates.attention.backward import Call, Team
-from weft.templates.attention.backward_tiles import Seen, Tiles, sizes_of
+from weft.templates.attention.backward import BackwardKernel, BackwardWorker
+from weft.templates.attention.backward_tiles import BackwardTiles, Seen, sizes_of
 from weft.templates.attention.tile import MR
 from weft.templates.operand import Reader
 
 ROWS = 128  # items per group
 
 
-class Vector(Team):
-    def __init__(self, call: Call, config: Mapping[str, Any]) -> None:
+class VectorBackward(BackwardWorker):
+    def __init__(self, call: BackwardKernel, config: Mapping[str, Any]) -> None:
         super().__init__(call)
         b, rows, planes = self.b, ROWS, call.batch * call.heads
         while rows > 16 and planes * -(-call.items // rows) < 4 * call.caps.cores:
             rows //= 2  # small blocks fill the cores
         self.size = size = sizes_of(call.caps, config, call.items, call.others, rows)
-        self.x = x = Tiles(b, size, call.depth, size.keys)
+        self.x = x = BackwardTiles(b, size, call.depth, size.keys)
         self.rows = size.rows
         self.held = [x.rows_array("held", size.rows) for _ in call.held]
         self.plain = [x.rows_array("passing", size.keys) for _ in call.results]

@@ -14,20 +14,20 @@ from weft.graph.ir import Node
 from weft.kernel.ir import Kernel
 from weft.templates.attention import (
     backward,
+    backward_matrix_units,
     backward_threads,
-    backward_units,
     backward_vector,
-    forward_units,
+    forward_matrix_units,
+    matrix_units,
     merge,
-    units_tiles,
 )
-from weft.templates.attention.backward_fused import Whole, fits
-from weft.templates.attention.decode_cpu import Decode
-from weft.templates.attention.forward import Call, Team, sinks_of
-from weft.templates.attention.forward_alone import Alone
-from weft.templates.attention.forward_amx import Tiles, in_tiles
-from weft.templates.attention.forward_threads import Shared
-from weft.templates.attention.forward_vector import Vector
+from weft.templates.attention.backward_fused import FusedBackward, fits
+from weft.templates.attention.decode_cpu import DecodeForward
+from weft.templates.attention.forward import ForwardKernel, ForwardWorker, sinks_of
+from weft.templates.attention.forward_amx import AmxForward, in_tiles
+from weft.templates.attention.forward_row_thread import RowThread
+from weft.templates.attention.forward_threads import SharedTilesForward
+from weft.templates.attention.forward_vector import VectorForward
 from weft.templates.following import find_call
 from weft.templates.group import Group
 from weft.templates.registry import claims, template
@@ -53,7 +53,7 @@ def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
     node = find_call(group)
     if caps.is_cpu or node.attrs["name"] in ("cached_attention_parts", "attention_merge"):
         return []
-    return units_tiles.candidates(group, node, caps)
+    return matrix_units.candidates(group, node, caps)
 
 
 @claims("attention_grad", kind="attention_grad")
@@ -95,19 +95,19 @@ def build_cached(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 def _build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     sinks = sinks_of(node) is not None  # matrix units and tiles do not take sinks
     if caps.is_cpu:
-        call = Call(group, node, caps)
+        call = ForwardKernel(group, node, caps)
         if in_tiles(call) and not sinks:
-            return call.kernel(Tiles(call, config))
-        return call.kernel(Decode(call) if call.few else Vector(call, config))
-    plan = None if sinks else units_tiles.plan_for(group, node, caps, config)
+            return call.kernel(AmxForward(call, config))
+        return call.kernel(DecodeForward(call) if call.few else VectorForward(call, config))
+    plan = None if sinks else matrix_units.plan_for(group, node, caps, config)
     shared = plan is not None or config.get("shared", caps.cheap_barrier)
-    call = Call(group, node, caps, flat=not shared)
-    team: Team
+    call = ForwardKernel(group, node, caps, flat=not shared)
+    worker: ForwardWorker
     if plan is not None:
-        team = forward_units.Units(call, plan)
+        worker = forward_matrix_units.MatrixUnitForward(call, plan)
     else:
-        team = (Shared if shared else Alone)(call, config)
-    return call.kernel(team)
+        worker = (SharedTilesForward if shared else RowThread)(call, config)
+    return call.kernel(worker)
 
 
 @template("attention_grad")
@@ -117,16 +117,20 @@ def build_gradients(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kern
 
     Raises CompileError where an operand is not a strided view of an input.
     """
-    call = backward.Call(group, find_call(group), caps)
+    call = backward.BackwardKernel(group, find_call(group), caps)
     return call.kernel(_gradient_team(call, config))
 
 
-def _gradient_team(call: backward.Call, config: Mapping[str, Any]) -> backward.Team:
+def _gradient_team(
+    call: backward.BackwardKernel, config: Mapping[str, Any]
+) -> backward.BackwardWorker:
     if call.caps.is_cpu:
-        team = Whole if call.name == "attention_grad" else backward_vector.Vector
-        return team(call, config)
-    plan = units_tiles.plan_for(call.group, call.node, call.caps, config)
+        worker = FusedBackward if call.name == "attention_grad" else backward_vector.VectorBackward
+        return worker(call, config)
+    plan = matrix_units.plan_for(call.group, call.node, call.caps, config)
     if plan is not None:
-        return backward_units.Units(call, plan)
+        return backward_matrix_units.MatrixUnitBackward(call, plan)
     shared = config.get("shared", call.caps.cheap_barrier)
-    return (backward_threads.Shared if shared else backward_threads.Alone)(call, config)
+    return (backward_threads.SharedTilesBackward if shared else backward_threads.ItemThread)(
+        call, config
+    )

@@ -16,19 +16,19 @@ from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import const, fma, iota, load, minimum, select, shuffle, splat
 from weft.kernel.ir import Expr, Type
-from weft.templates.attention.forward import Call, K, Team, V
-from weft.templates.attention.softmax import HIDDEN, State, capped, product
-from weft.templates.attention.tile import Scores, add
+from weft.templates.attention.forward import ForwardKernel, ForwardWorker, K, V
+from weft.templates.attention.softmax import HIDDEN, SoftmaxState, capped, product
+from weft.templates.attention.tile import ScoreRows, add
 from weft.templates.operand import Reader, widen
 from weft.templates.registers import transpose_block
 
 
-class Decode(Team):
+class DecodeForward(ForwardWorker):
     """One thread with vectors; the query heads of one row that share a key/value head."""
 
     threads = (1,)
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: ForwardKernel) -> None:
         super().__init__(call)
         b, caps, self.depth = self.b, call.caps, call.depth
         self.rows = self.share = call.share
@@ -40,11 +40,11 @@ class Decode(Team):
         self.wide = self.vectors * lanes
         self.qs = b.array("q", dt.float32, self.share * self.wide)
         s = b.array("s", dt.float32, self.share * self.block)
-        self.scores = Scores(b, s, self.block, lanes)
+        self.scores = ScoreRows(b, s, self.block, lanes)
         self.fade = b.array("fade", dt.float32, self.share)
-        self.span = self.all = State.of(b, self.share, self.wide, lanes)
+        self.span = self.all = SoftmaxState.of(b, self.share, self.wide, lanes)
         if call.spans:
-            self.all = State.of(b, self.share, self.wide, lanes)
+            self.all = SoftmaxState.of(b, self.share, self.wide, lanes)
         self.tail = None
         if self.depth % lanes:
             self.tail = b.let(iota(lanes) < self.depth % lanes, "tail")

@@ -2,7 +2,8 @@
 
 A group takes a block of rows under one key/value head: query rows of one head, or, where there are
 few (decoding), the query heads that share it. Keys pass in blocks and spans at fixed places
-(weft/core/order.py); who computes is a `Team`: a thread per row, or threads that share tiles. With
+(weft/core/order.py); a `ForwardWorker` computes: a thread per row, or
+threads that share tiles. With
 `parts` a group takes one span and hands its state over, for `merge` to join in the same way; so a
 row has the same bits however many there are.
 """
@@ -26,7 +27,7 @@ from weft.ops.attention import PAGE, beside, cache_shape
 from weft.ops.attention_grad import UNSEEN
 from weft.templates import affine
 from weft.templates.affine import Affine
-from weft.templates.attention.places import (
+from weft.templates.attention.positions import (
     keys_until,
     length_of,
     page_of,
@@ -82,7 +83,7 @@ Source = Callable[[Expr], Reader]
 
 
 @dataclass(frozen=True)
-class Row:
+class QueryRow:
     """A row: its cache slot (or batch entry) and the keys it sees, none if there is no such row
     (all bound); its index in the query and in the result."""
 
@@ -92,7 +93,7 @@ class Row:
     index: tuple[Affine, ...]
 
 
-class Call:
+class ForwardKernel:
     """One call: its rows, the keys they see, and the places of results. `few`: rows of a group are
     query heads. `flat`: rows of a group belong to all sequences (else to one key/value head).
     `statistics`: there are no values, and the rows' log-sum-exp is the result."""
@@ -121,19 +122,19 @@ class Call:
         self.growing = not self.few and (self.cached or self.params["causal"])
         self.wanted = bounded_rows(group, self.n)  # rows, or batch entries
 
-    def kernel(self, team: Team) -> Kernel:
+    def kernel(self, worker: ForwardWorker) -> Kernel:
         """The finished kernel."""
         b = self.b
-        at = self._place(team.rows)
-        with team.inside():
-            team.hold()
-            with team.slots() as (slot, start, stop):
-                self._walk(team, slot, start, stop)
-            team.finish()
+        at = self._place(worker.rows)
+        with worker.inside():
+            worker.hold()
+            with worker.slots() as (slot, start, stop):
+                self._walk(worker, slot, start, stop)
+            worker.finish()
         rows = self.n * self.heads * (1 if self.cached else self.items)
         products = 2 * len(self.passing) * rows * self.length * self.depth
         flops = products // (2 if self.growing else 1)
-        return b.kernel(at, team.threads, flops, traffic(self.group))
+        return b.kernel(at, worker.threads, flops, traffic(self.group))
 
     def _place(self, rows: int) -> tuple[Value, ...]:
         """Sets the block of rows that this group takes, from `first`, of `items`; returns the
@@ -172,16 +173,16 @@ class Call:
             self.keys = length_of(em, self.node, len(self.views), self.entry)
         return grid
 
-    def _walk(self, team: Team, slot: Expr, start: Expr, stop: Expr) -> None:
+    def _walk(self, worker: ForwardWorker, slot: Expr, start: Expr, stop: Expr) -> None:
         """The rows meet keys start .. stop (bound) of a slot, span by span."""
         b = self.b
         if not self.spans:
-            team.meet(slot, start, stop)
+            worker.meet(slot, start, stop)
             return
         with b.loop(stop, start - start % KEY_SPAN, KEY_SPAN, "span") as span, self.em.scope():
             begin = b.let(maximum(span, start), "begin")
-            team.meet(slot, begin, b.let(minimum(span + KEY_SPAN, stop), "end"))
-            team.join()
+            worker.meet(slot, begin, b.let(minimum(span + KEY_SPAN, stop), "end"))
+            worker.join()
 
     # -- places
 
@@ -196,7 +197,7 @@ class Call:
             return em.axis(at, self.n), self.head
         return self.entry, self.head, em.axis(at, self.items)
 
-    def item(self, at: Expr) -> Row:
+    def item(self, at: Expr) -> QueryRow:
         """Row `at` (bound) of the group's head; one beyond the last sees nothing."""
         b, em, node, params = self.b, self.em, self.node, self.params
         real = b.let(minimum(at, self.limit - 1), "real")
@@ -212,7 +213,7 @@ class Call:
             low = maximum(low, self.part * KEY_SPAN)
             high = minimum(high, (self.part + 1) * KEY_SPAN)
         high = b.let(select(at < self.limit, high, 0), "high")
-        return Row(slot, b.let(low, "low"), high, index)
+        return QueryRow(slot, b.let(low, "low"), high, index)
 
     @property
     def one_slot(self) -> bool:
@@ -232,7 +233,7 @@ class Call:
         view, axis = self.views[Q], 1 if self.few else 0 if self.cached else 2
         return self._reader(view, self.index(const(0)), view.strides[axis])
 
-    def start(self, row: Row) -> Expr:
+    def start(self, row: QueryRow) -> Expr:
         """Returns the start of a row's query (bound)."""
         return self._base(self.views[Q], row.index)
 
@@ -307,13 +308,13 @@ class Call:
                 store_all(self.em, self.group.results[1], at, self.b.let(x, "y"), None)
 
 
-class Team(abc.ABC):
+class ForwardWorker(abc.ABC):
     """The worker of a call: `rows` rows per group, from `call.first` on."""
 
     rows: int
     threads: tuple[int, ...]
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: ForwardKernel) -> None:
         self.call, self.b, self.em = call, call.b, call.em
 
     def inside(self) -> AbstractContextManager[None]:

@@ -12,17 +12,17 @@ from weft.core import dtypes as dt
 from weft.kernel import math
 from weft.kernel.expr import cast, const, fma, load, maximum, minimum
 from weft.kernel.ir import I32, Expr
-from weft.templates.attention.forward import Call
-from weft.templates.attention.forward_vector import Vector
+from weft.templates.attention.forward import ForwardKernel
+from weft.templates.attention.forward_vector import VectorForward
 from weft.templates.attention.softmax import HIDDEN, LOG2E, Exp, base_two, capped
-from weft.templates.attention.tile import MR, Scores
+from weft.templates.attention.tile import MR, ScoreRows
 from weft.templates.operand import Reader
 from weft.templates.product.pack import Packer
 
 TILE, BLOCK = 16, 32  # rows and columns of one tile of sums; of the four summed together
 
 
-def in_tiles(call: Call) -> bool:
+def in_tiles(call: ForwardKernel) -> bool:
     """True if the matrix registers can take a call: its operands are bf16 with contiguous
     components."""
     narrow = all(x.dtype == dt.bfloat16 and x.strides[-1] == 1 for x in call.views)
@@ -30,7 +30,7 @@ def in_tiles(call: Call) -> bool:
     return narrow and unit and call.depth >= TILE and not call.statistics
 
 
-class Tiles(Vector):
+class AmxForward(VectorForward):
     """One thread with matrix registers."""
 
     tile = step = BLOCK
@@ -43,7 +43,7 @@ class Tiles(Vector):
         self.kt = b.array("kt", dt.bfloat16, self.deep * keys)
         self.vs = b.array("v", dt.bfloat16, keys * self.wide)
         s = b.array("s", dt.float32, BLOCK * keys)
-        self.scores = Scores(b, s, keys, self.lanes)
+        self.scores = ScoreRows(b, s, keys, self.lanes)
         self.p = b.array("p", dt.bfloat16, BLOCK * keys)
         self.factor = base_two(self.scale, self.softcap)
         pair = range(2)

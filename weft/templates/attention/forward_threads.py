@@ -18,8 +18,8 @@ from weft.kernel import ir, math
 from weft.kernel.expr import Value, as_expr, const, eq, fma, load, maximum, minimum, select
 from weft.kernel.ir import I32, Expr
 from weft.templates.attention import backward
-from weft.templates.attention.forward import Call, Row, Team
-from weft.templates.attention.forward_alone import join_state
+from weft.templates.attention.forward import ForwardKernel, ForwardWorker, QueryRow
+from weft.templates.attention.forward_row_thread import join_state
 from weft.templates.attention.softmax import (
     FLOOR,
     HIDDEN,
@@ -37,13 +37,19 @@ SLICE = 8  # part of D that is staged at once
 Take = Callable[[Expr, Expr], Expr]  # an element of an operand: item of the block, component
 
 
-class Grid:
+class ThreadGrid:
     """Side x side threads: items ty, ty + side, ... of a block of `rows` meet items tx, tx + side,
     ... of one of `others`, and columns tx, tx + side, ... of results. Operands are staged through
     shared memory `deep` components at a time."""
 
     def __init__(
-        self, call: Call | backward.Call, side: int, rows: int, others: int, deep: int, pairs: int
+        self,
+        call: ForwardKernel | backward.BackwardKernel,
+        side: int,
+        rows: int,
+        others: int,
+        deep: int,
+        pairs: int,
     ) -> None:
         self.b = b = call.b
         self.depth, self.deep = call.depth, deep
@@ -122,17 +128,17 @@ class Grid:
                 yield column, value
 
 
-class Shared(Team):
+class SharedTilesForward(ForwardWorker):
     """Side x side threads: rows ty, ty + side, ... of the block, keys and columns tx, tx + side,
     ... Each of a row's threads knows its maximum and total."""
 
-    def __init__(self, call: Call, config: Mapping[str, Any]) -> None:
+    def __init__(self, call: ForwardKernel, config: Mapping[str, Any]) -> None:
         super().__init__(call)
         side = STRANDS if call.caps.max_threads >= STRANDS**2 else STRANDS // 2
         self.columns = range(0, 0 if call.statistics else call.depth, side)
         self.rows = side if call.few else config.get("rows", self._rows(side))
         self.threads = (side, side)
-        self.grid = Grid(call, side, self.rows, KEYS, SLICE, 1)
+        self.grid = ThreadGrid(call, side, self.rows, KEYS, SLICE, 1)
         self.mine, self.across, self.tx = self.grid.mine, self.grid.across, self.grid.tx
         self.weights = self.grid.array("weights", self.rows * KEYS)
         self.meeting = self.grid.array("meeting", self.rows * STRANDS)
@@ -183,7 +189,7 @@ class Shared(Team):
             self.highs = [b.let(x, "high") for x in highs]
             yield here, *self._range(here)
 
-    def held_by(self, i: Expr) -> Row:
+    def held_by(self, i: Expr) -> QueryRow:
         """Returns row i of the block. Every thread computes the bounds of loops with barriers
         itself: a WGSL compiler never treats a value from shared memory as uniform."""
         return self.call.item(self.b.let(self.call.first + i, "at"))

@@ -32,14 +32,14 @@ from weft.kernel.expr import (
     splat,
 )
 from weft.kernel.ir import I32, Expr
-from weft.templates.attention.forward import Call, Q, Team, V
-from weft.templates.attention.softmax import Exp, State, capped
-from weft.templates.attention.tile import MR, Scores, add, against
+from weft.templates.attention.forward import ForwardKernel, ForwardWorker, Q, V
+from weft.templates.attention.softmax import Exp, SoftmaxState, capped
+from weft.templates.attention.tile import MR, ScoreRows, add, against
 from weft.templates.operand import Reader
 from weft.templates.product.pack import Packer
 
 
-def rows_of(call: Call, config: Mapping[str, Any]) -> int:
+def rows_of(call: ForwardKernel, config: Mapping[str, Any]) -> int:
     """Query rows per group: large blocks share a packed K, small ones fill the cores."""
     if call.few:
         return call.share
@@ -50,14 +50,14 @@ def rows_of(call: Call, config: Mapping[str, Any]) -> int:
     return min(rows, count)
 
 
-class Vector(Team):
+class VectorForward(ForwardWorker):
     """One thread with vectors; state of `rows` query rows in scratch."""
 
     threads = (1,)
     tile, step = MR, STRANDS  # query rows taken at once; blocks hold multiples of `step`
     exp: Exp = staticmethod(math.exp)
 
-    def __init__(self, call: Call, config: Mapping[str, Any]) -> None:
+    def __init__(self, call: ForwardKernel, config: Mapping[str, Any]) -> None:
         super().__init__(call)
         b, caps = self.b, call.caps
         self.rows, self.depth = rows_of(call, config), call.depth
@@ -73,9 +73,9 @@ class Vector(Team):
         padded = -(-self.rows // self.tile) * self.tile
         self._arrays(padded)
         columns = 0 if call.statistics else self.wide
-        self.span = self.all = State.of(b, padded, columns, lanes)
+        self.span = self.all = SoftmaxState.of(b, padded, columns, lanes)
         if call.spans:
-            self.all = State.of(b, padded, columns, lanes)
+            self.all = SoftmaxState.of(b, padded, columns, lanes)
 
     def _arrays(self, rows: int) -> None:
         """Scratch memory for blocks of `rows` query rows."""
@@ -88,7 +88,7 @@ class Vector(Team):
         if not all(self.in_place[V:]):
             self.vs = b.array("v", dt.float32, keys * self.wide)
         s = b.array("s", dt.float32, MR * keys)
-        self.scores = Scores(b, s, keys, self.lanes)
+        self.scores = ScoreRows(b, s, keys, self.lanes)
         self.tail = None
         if self.depth % self.lanes and all(self.in_place[V:]):
             self.tail = b.let(iota(self.lanes) < self.depth % self.lanes, "tail")

@@ -122,7 +122,7 @@ def log_sum(b: Builder, top: Expr, total: Expr, nothing: float) -> Expr:
 
 
 @dataclass(frozen=True)
-class State:
+class SoftmaxState:
     """The state of rows in a CPU's scratch: weighted values, `wide` columns in vectors of `lanes`,
     maxima, and sums of weights."""
 
@@ -134,7 +134,7 @@ class State:
     lanes: int
 
     @classmethod
-    def of(cls, b: Builder, rows: int, wide: int, lanes: int) -> State:
+    def of(cls, b: Builder, rows: int, wide: int, lanes: int) -> SoftmaxState:
         sizes = {"o": max(rows * wide, 1), "top": rows, "total": rows}
         o, top, total = (b.array(n, dt.float32, size) for n, size in sizes.items())
         return cls(b, o, top, total, wide, lanes)
@@ -148,7 +148,7 @@ class State:
             with b.loop(self.wide, step=self.lanes, name="c") as c:
                 b.store(self.o, r * self.wide + c, zero)
 
-    def join(self, span: State, rows: Expr, exp: Exp = math.exp) -> None:
+    def join(self, span: SoftmaxState, rows: Expr, exp: Exp = math.exp) -> None:
         """A span joins the totals of the first `rows` rows and is as if it had seen nothing."""
         b, lanes = self.b, self.lanes
         with b.loop(rows, name="r") as r:

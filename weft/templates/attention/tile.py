@@ -1,7 +1,7 @@
 """Attention in a CPU's registers: tiles of a few rows by a few vectors of columns.
 
 Scores run along columns (`against`), are hidden where rows do not see them and become weights in
-scratch (`Scores`), and weights multiply rows of components (`add`). The forward, decoding and
+scratch (`ScoreRows`), and weights multiply rows of components (`add`). The forward, decoding and
 backward kernels consist of these steps.
 """
 
@@ -17,7 +17,14 @@ from weft.kernel import ir, math
 from weft.kernel.builder import Builder
 from weft.kernel.expr import Value, const, extract, fma, iota, load, maximum, select, splat
 from weft.kernel.ir import Expr, Type
-from weft.templates.attention.softmax import HIDDEN, Exp, State, fold_strands, follow, product
+from weft.templates.attention.softmax import (
+    HIDDEN,
+    Exp,
+    SoftmaxState,
+    fold_strands,
+    follow,
+    product,
+)
 from weft.templates.registers import fold_lanes
 
 MR = 4  # rows of a tile
@@ -82,7 +89,7 @@ def add(
 
 
 @dataclass(frozen=True)
-class Scores:
+class ScoreRows:
     """Rows of scores in scratch or shared memory, `ld` elements apart, taken in vectors of `lanes`.
     `base` is where the first of the rows begins."""
 
@@ -138,7 +145,8 @@ class Scores:
         return [self.b.let(splat(extract(values, i), self.lanes), name) for i in range(rows)]
 
     def weigh(
-        self, state: State, row: Expr, base: Expr, rows: int, stop: Value, factor: float = 1.0,
+        self, state: SoftmaxState, row: Expr, base: Expr, rows: int, stop: Value,
+        factor: float = 1.0,
         weight: Callable[[Expr, Expr], Expr] | None = None, exp: Exp = math.exp,
     ) -> Expr:  # fmt: skip
         """Turns a block of scores of rows `row` .. into weights, by weight(element, maximum) if

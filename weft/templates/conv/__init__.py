@@ -1,1 +1,1 @@
-"""Convolutions of images with channels last: by products of windows read in place, per team."""
+"""Convolutions of images with channels last: products of windows, which are read in place."""

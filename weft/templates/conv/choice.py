@@ -15,11 +15,11 @@ from weft.ops import codes as of_codes
 from weft.ops.conv_last import CONV, DEPTHWISE
 from weft.ops.winograd import WINOGRAD
 from weft.templates.conv import codes, cpu, depthwise, gpu, winograd
-from weft.templates.conv.plan import Tiling, shape_of
+from weft.templates.conv.sizes import WinogradTiling, shape_of
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.product.call import nothing
-from weft.templates.product.problem import Problem
+from weft.templates.product.kernel import nothing
+from weft.templates.product.problem import MatmulProblem
 from weft.templates.registry import claims, template
 from weft.templates.view import View, operand
 
@@ -38,7 +38,11 @@ def claim_conv(node: Node, caps: Caps) -> bool:
     """float32 or codes; on a CPU where its scratch memory holds the windows of a row of results."""
     s, operand = shape_of(node), node.inputs[0].dtype
     if node.attrs["name"] == WINOGRAD:
-        room = Tiling(s, caps).nbytes(1, caps) <= caps.scratch_bytes // 2 if caps.is_cpu else False
+        room = (
+            WinogradTiling(s, caps).nbytes(1, caps) <= caps.scratch_bytes // 2
+            if caps.is_cpu
+            else False
+        )
         return room and operand == dt.float32
     if operand not in (dt.float32, *of_codes.BYTES) or not caps.is_cpu:
         return operand in (dt.float32, *of_codes.BYTES)
@@ -62,11 +66,11 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     return kernel
 
 
-def problem_of(group: Group, node: Node) -> Problem:
+def problem_of(group: Group, node: Node) -> MatmulProblem:
     """The convolution as a product: rows are places of results, k runs through windows."""
     s = shape_of(node)
     x, *others = (_whole(group, y) for y in node.inputs)
-    return Problem(
+    return MatmulProblem(
         (node,), x, tuple(others), (), (s.n, s.oh, s.ow), s.n * s.oh * s.ow, s.o,
         s.k if node.attrs["name"] in _WHOLE else s.places, (), 0, 1,
     )  # fmt: skip

@@ -14,21 +14,21 @@ from weft.kernel.expr import const, load, minimum, shuffle
 from weft.kernel.ir import Expr, Kernel
 from weft.ops.codes import FOUR
 from weft.templates import affine
-from weft.templates.conv.plan import Shape, rows_per_group, tile
 from weft.templates.conv.rows import PaddedCodes, window_starts
+from weft.templates.conv.sizes import ConvShape, rows_per_group, tile
 from weft.templates.emit import Emitter
 from weft.templates.loops import traffic
-from weft.templates.product.epilogue import Tail
-from weft.templates.product.problem import Problem
+from weft.templates.product.epilogue import Epilogue
+from weft.templates.product.problem import MatmulProblem
 from weft.templates.registers import tail_mask
 
 
 class CpuCodes:
     """The kernel under construction."""
 
-    def __init__(self, em: Emitter, p: Problem, s: Shape) -> None:
+    def __init__(self, em: Emitter, p: MatmulProblem, s: ConvShape) -> None:
         self.em, self.b, self.p, self.s = em, em.b, p, s
-        self.tail = Tail(em, p, em.group.outputs)
+        self.tail = Epilogue(em, p, em.group.outputs)
         self.x, self.w, self.start = (em.buffers[id(v.node)] for v in (p.a, *p.bs))
         self.lanes = em.caps.lanes
         mr, self.nv = tile(s.o, em.caps)

@@ -13,24 +13,24 @@ from weft.core.order import CHUNK
 from weft.kernel import ir
 from weft.kernel.expr import const, eq, load, maximum, minimum, splat
 from weft.kernel.ir import Expr, Kernel
-from weft.templates.conv.plan import Shape, rows_per_group, tile
 from weft.templates.conv.rows import PaddedRows, window_starts
+from weft.templates.conv.sizes import ConvShape, rows_per_group, tile
 from weft.templates.emit import Emitter
 from weft.templates.loops import traffic
 from weft.templates.product.blocked_cpu import CpuMatmul
-from weft.templates.product.plan import Plan
-from weft.templates.product.problem import Problem
-from weft.templates.product.right import Operand
+from weft.templates.product.cpu_plan import CpuPlan
+from weft.templates.product.operands import Operand
+from weft.templates.product.problem import MatmulProblem
 
 
 class CpuConv(CpuMatmul):
     """The kernel under construction."""
 
-    def __init__(self, em: Emitter, p: Problem, s: Shape) -> None:
+    def __init__(self, em: Emitter, p: MatmulProblem, s: ConvShape) -> None:
         mr, nv = tile(s.o, em.caps)
         self.s, self.high = s, rows_per_group(s, em.caps, mr, nv)
         mb = self.high * s.ow
-        super().__init__(em, p, Plan("f32", em.caps.lanes, min(mr, mb), nv, CHUNK, mb, 1, False))
+        super().__init__(em, p, CpuPlan("f32", em.caps.lanes, min(mr, mb), nv, CHUNK, mb, 1, False))
         # k runs through whole rows of windows where they are contiguous
         side_by_side = s.dilation[1] == 1
         self.run = (s.kernel[1] if side_by_side else 1) * s.c

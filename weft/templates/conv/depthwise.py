@@ -12,11 +12,11 @@ from __future__ import annotations
 from weft.core import dtypes as dt
 from weft.kernel.expr import cast, const, fma, load, maximum, minimum, select, splat
 from weft.kernel.ir import Expr, Kernel, Type, Var
-from weft.templates.conv.plan import Shape
+from weft.templates.conv.sizes import ConvShape
 from weft.templates.emit import Emitter
 from weft.templates.loops import traffic
-from weft.templates.product.epilogue import Tail
-from weft.templates.product.problem import Problem
+from weft.templates.product.epilogue import Epilogue
+from weft.templates.product.problem import MatmulProblem
 from weft.templates.registers import tail_mask
 
 PLACES = 256  # most places of a window: one chunk of the order of sums
@@ -28,9 +28,9 @@ BLOCK = 1 << 15  # results of a group
 class CpuDepthwise:
     """The kernel under construction."""
 
-    def __init__(self, em: Emitter, p: Problem, s: Shape) -> None:
+    def __init__(self, em: Emitter, p: MatmulProblem, s: ConvShape) -> None:
         self.em, self.b, self.s, self.lanes = em, em.b, s, em.caps.lanes
-        self.p, self.tail = p, Tail(em, p, em.group.outputs)
+        self.p, self.tail = p, Epilogue(em, p, em.group.outputs)
         self.x, self.w, *more = (em.buffers[id(v.node)] for v in (p.a, *p.bs))
         self.start = more[0] if more else None  # initial values of sums of codes
         bank = 32 if em.caps.registers >= 32 else 16

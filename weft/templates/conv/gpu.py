@@ -25,12 +25,12 @@ from weft.kernel.expr import (
 from weft.kernel.ir import Expr, Kernel, Type, Var
 from weft.ops import codes
 from weft.templates import affine
-from weft.templates.conv.plan import FOUR, Shape
+from weft.templates.conv.sizes import FOUR, ConvShape
 from weft.templates.emit import Emitter
 from weft.templates.loops import traffic
-from weft.templates.product.epilogue import Tail
-from weft.templates.product.problem import Problem
-from weft.templates.product.sums import Sums
+from weft.templates.product.epilogue import Epilogue
+from weft.templates.product.problem import MatmulProblem
+from weft.templates.product.sums import ChunkSums
 from weft.templates.view import Index
 
 THREADS = 128
@@ -40,9 +40,9 @@ PLACES = 8  # places per thread; each weight that it loads serves all of them
 class _Threads:
     """The shared parts of both kernels: a thread's number, the windows' places, storing results."""
 
-    def __init__(self, em: Emitter, p: Problem, s: Shape) -> None:
+    def __init__(self, em: Emitter, p: MatmulProblem, s: ConvShape) -> None:
         self.em, self.b, self.s, self.p = em, em.b, s, p
-        self.tail = Tail(em, p, em.group.outputs)
+        self.tail = Epilogue(em, p, em.group.outputs)
         self.x, self.w, *more = (em.buffers[id(v.node)] for v in (p.a, *p.bs))
         self.start = more[0] if more else None  # initial values of sums of codes
         self.threads = min(THREADS, em.caps.max_threads)
@@ -98,7 +98,7 @@ class GpuConv(_Threads):
         b, p, s = self.b, self.p, self.s
         n, m, places = self._tile(at)
         corners = [self.corner(place) for place in places]
-        sums = Sums(b, p.k, Type(self.x.dtype, FOUR), PLACES)
+        sums = ChunkSums(b, p.k, Type(self.x.dtype, FOUR), PLACES)
 
         def chunk(start: Expr, stop: Expr) -> None:
             with b.loop((stop - 1) // s.c + 1, start // s.c, name="part") as part:

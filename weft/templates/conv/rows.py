@@ -7,12 +7,12 @@ from weft.kernel.builder import Builder
 from weft.kernel.expr import const, load
 from weft.kernel.ir import Expr, Type
 from weft.ops.codes import FOUR
-from weft.templates.conv.plan import Shape
+from weft.templates.conv.sizes import ConvShape
 from weft.templates.registers import tail_mask
 
 
 def window_starts(
-    b: Builder, s: Shape, row: int, first: Expr, at: list[Expr]
+    b: Builder, s: ConvShape, row: int, first: Expr, at: list[Expr]
 ) -> list[tuple[Expr, int]]:
     """Returns the starts of the windows of places `at` of a group's results, each as an expression
     and a constant. The image begins at `first` and has a row every `row` elements."""
@@ -29,7 +29,7 @@ class PaddedRows:
     side. Vectors are stored whole, so the last may exceed the end by `beyond`."""
 
     def __init__(
-        self, b: Builder, source: ir.Buffer | ir.Array, s: Shape, count: int, lanes: int,
+        self, b: Builder, source: ir.Buffer | ir.Array, s: ConvShape, count: int, lanes: int,
         beyond: int | None = None,
     ) -> None:  # fmt: skip
         self.b, self.source, self.s, self.lanes, self.count = b, source, s, lanes, count
@@ -78,7 +78,7 @@ class PaddedCodes(PaddedRows):
     nothing is stored beyond the end."""
 
     def __init__(
-        self, b: Builder, source: ir.Buffer | ir.Array, s: Shape, count: int, lanes: int
+        self, b: Builder, source: ir.Buffer | ir.Array, s: ConvShape, count: int, lanes: int
     ) -> None:
         super().__init__(b, source, s, count, FOUR * lanes, 0)
 

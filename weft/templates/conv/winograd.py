@@ -17,12 +17,12 @@ from weft.core import dtypes as dt
 from weft.kernel.expr import const, eq, fma, load, minimum, splat
 from weft.kernel.ir import Expr, Kernel, Type
 from weft.ops.winograd import ENTER, LEAVE, STEP, TILE, Row
-from weft.templates.conv.plan import Shape, Tiling
 from weft.templates.conv.rows import PaddedRows
+from weft.templates.conv.sizes import ConvShape, WinogradTiling
 from weft.templates.emit import Emitter
 from weft.templates.loops import traffic
-from weft.templates.product.epilogue import Tail
-from weft.templates.product.problem import Problem
+from weft.templates.product.epilogue import Epilogue
+from weft.templates.product.problem import MatmulProblem
 from weft.templates.registers import tail_mask
 
 COUNT = TILE**2  # number of matrices
@@ -31,11 +31,11 @@ COUNT = TILE**2  # number of matrices
 class CpuWinograd:
     """The kernel under construction."""
 
-    def __init__(self, em: Emitter, p: Problem, s: Shape) -> None:
+    def __init__(self, em: Emitter, p: MatmulProblem, s: ConvShape) -> None:
         self.em, self.b, self.p, self.lanes = em, em.b, p, em.caps.lanes
-        self.tail = Tail(em, p, em.group.outputs)
+        self.tail = Epilogue(em, p, em.group.outputs)
         self.x, self.u = (em.buffers[id(v.node)] for v in (p.a, p.bs[0]))
-        self.t = t = Tiling(s, em.caps)
+        self.t = t = WinogradTiling(s, em.caps)
         self.s = t.s
         self.columns = t.nv * self.lanes
         self.deep = -(-s.c // self.lanes) * self.lanes  # channels, in whole vectors

@@ -1,1 +1,1 @@
-"""Matrix products: blocked (many rows) and streaming (few), per team."""
+"""Matrix products: blocked for many rows, streaming for few."""

@@ -29,7 +29,7 @@ def step_of(form: Form, k: int) -> int:
 
 
 @dataclass(frozen=True)
-class Bands:
+class PackedBands:
     """The packed right operand of a product over K = `k`, whose parts are in `buffers`. `starts`
     holds the start of each part of one band. The matrix begins at row `first`."""
 
@@ -45,7 +45,7 @@ class Bands:
     def step(self) -> int:
         return step_of(self.form, self.k)
 
-    def at(self, b: Builder, row: Expr) -> Bands:
+    def at(self, b: Builder, row: Expr) -> PackedBands:
         """The band that starts with row `row`, a multiple of `lanes`."""
         band = b.let((self.first + row) // self.lanes, "band")
         starts = {

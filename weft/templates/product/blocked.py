@@ -18,14 +18,14 @@ from weft.templates.product import (
     blocked_threads,
     blocked_units,
     blocked_words,
-    plan,
+    cpu_plan,
 )
-from weft.templates.product.call import nothing
-from weft.templates.product.problem import Problem, problem_of
+from weft.templates.product.kernel import nothing
+from weft.templates.product.problem import MatmulProblem, problem_of
 from weft.templates.registry import template
 
 
-def _variant(p: Problem, caps: Caps) -> Any:
+def _variant(p: MatmulProblem, caps: Caps) -> Any:
     """Returns the module that computes a product. It follows from the target and the operands'
     dtypes. The number of rows decides only between modules whose sums have the same bits."""
     if p.a.whole:
@@ -52,7 +52,7 @@ def takes_norm(group: Group, caps: Caps, config: Mapping[str, Any]) -> bool:
         return False
     # With matrix registers a product is so short that sums of whole rows, beyond L2, cost more.
     tiles = blocked_amx.suits(p, caps)
-    return not tiles and plan.pays(plan.plan_of(p, caps, config), p, caps)
+    return not tiles and cpu_plan.pays(cpu_plan.plan_of(p, caps, config), p, caps)
 
 
 @template("matmul")

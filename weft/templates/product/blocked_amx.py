@@ -25,9 +25,9 @@ from weft.kernel.expr import ceil_div, const, eq, load, not_
 from weft.kernel.ir import Expr, Kernel
 from weft.templates.emit import Emitter
 from weft.templates.product.blocked_cpu import CpuMatmul
+from weft.templates.product.cpu_plan import COPY, LATE, TURN, CpuPlan
 from weft.templates.product.pack import Packer
-from weft.templates.product.plan import COPY, LATE, TURN, Plan
-from weft.templates.product.problem import Problem
+from weft.templates.product.problem import MatmulProblem
 
 TILE, DEPTH, BLOCK = 16, 32, 32  # rows and columns of a tile of sums; its k; rows of a block
 _KC = 256  # K per block: a panel of that depth (16 KiB) stays in L1
@@ -38,7 +38,7 @@ _COPY_A, _WEAVE_A = 0.35, 0.6
 _SUMS = 256  # results to which the unit adds one k per cycle, loads included
 
 
-def suits(p: Problem, caps: Caps) -> bool:
+def suits(p: MatmulProblem, caps: Caps) -> bool:
     """True if the matrix unit takes this problem: every operand is bf16 in memory, and a dot has at
     least half a tile of k (the choice must not depend on the number of rows)."""
     operands = {v.dtype for v in (p.a, *p.bs)}
@@ -46,7 +46,7 @@ def suits(p: Problem, caps: Caps) -> bool:
     return unit and operands == {dt.bfloat16} and p.k >= DEPTH // 2
 
 
-def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
+def plan_of(p: MatmulProblem, caps: Caps, config: Mapping[str, Any]) -> CpuPlan:
     """Block sizes, each overridable by `config`."""
     pack_a = p.a_k != 1 or p.k % DEPTH != 0 or bool(config.get("pack_a"))
     kc = config.get("kc", _KC)
@@ -56,16 +56,16 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     mb = config.get("mb", rows)
     panels = config.get("panels", _over(_over(p.n, BLOCK), strips))
     mr = TILE if p.m <= TILE else BLOCK
-    return Plan("mma", TILE, mr, 2, kc, mb, panels, pack_a)
+    return CpuPlan("mma", TILE, mr, 2, kc, mb, panels, pack_a)
 
 
-def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+def candidates(p: MatmulProblem, caps: Caps) -> list[dict[str, Any]]:
     """Depths of the block of K, column panels of a group, and the left operand packed or not."""
     found: list[dict[str, Any]] = [{"kc": kc} for kc in (128, 512) if kc < p.k]
     return [*found, {"pack_a": True}, *({"panels": panels} for panels in (1, 2, 4, 8))]
 
 
-def _cut(p: Problem, caps: Caps, kc: int, pack_a: bool) -> tuple[int, int]:
+def _cut(p: MatmulProblem, caps: Caps, kc: int, pack_a: bool) -> tuple[int, int]:
     """(rows of a block, strips of columns): enough groups for the cores, with the least packing.
     Each strip packs its block of A again, each block its panels of B."""
     of_a = 0.0 if not pack_a else _COPY_A if p.a_k == 1 else _WEAVE_A
@@ -100,13 +100,13 @@ def _over(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _scratch(p: Problem, mb: int, kc: int, panels: int, pack_a: bool) -> int:
+def _scratch(p: MatmulProblem, mb: int, kc: int, panels: int, pack_a: bool) -> int:
     wide = BLOCK * len(p.dots)
     sums = 4 * mb * panels * (1 if p.k <= SPAN else 2)
     return wide * (kc * 2 + sums) + (mb * kc * 2 if pack_a else 0)
 
 
-def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
+def build(em: Emitter, p: MatmulProblem, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a dot group for a CPU with matrix registers."""
     return _Tiled(em, p, plan_of(p, em.caps, config)).kernel()
 

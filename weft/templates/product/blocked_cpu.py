@@ -24,27 +24,27 @@ from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
-from weft.templates.product.bands import Bands
-from weft.templates.product.blocks import Blocks
+from weft.templates.product.bands import PackedBands
+from weft.templates.product.blocks import BlockedProduct
+from weft.templates.product.cpu_plan import CpuPlan, candidates as candidates, plan_of, whole_rows
+from weft.templates.product.operands import Operand
 from weft.templates.product.pack import Packer
-from weft.templates.product.plan import Plan, candidates as candidates, plan_of, whole_rows
-from weft.templates.product.problem import Problem
-from weft.templates.product.right import Operand
+from weft.templates.product.problem import MatmulProblem
 from weft.templates.product.then_norm import NormRows, following
 from weft.templates.registers import tail_mask
 
 Held = tuple[ir.Var, Expr, int]  # an accumulator, its row in the block and its vector
 
 
-def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
+def build(em: Emitter, p: MatmulProblem, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a dot group for a CPU."""
     return CpuMatmul(em, p, plan_of(p, em.caps, config)).kernel()
 
 
-class CpuMatmul(Blocks):
+class CpuMatmul(BlockedProduct):
     """The kernel under construction; `_tile` is what a matrix unit does in its own way."""
 
-    def __init__(self, em: Emitter, p: Problem, plan: Plan) -> None:
+    def __init__(self, em: Emitter, p: MatmulProblem, plan: CpuPlan) -> None:
         norm = following(em.group)
         self.plan = plan = plan if norm is None else whole_rows(plan, p, em.caps)
         self.then = None if norm is None else NormRows(norm, em.caps, em)
@@ -128,7 +128,7 @@ class CpuMatmul(Blocks):
         """panel[k][column], or panel[k / 2][column][2] for pairs."""
         b, p, plan = self.b, self.p, self.plan
         w, kind = self.ws[i], dt.bfloat16 if plan.pair == 2 else self.acc
-        if isinstance(w, Bands):
+        if isinstance(w, PackedBands):
             self._unpack(w, i * plan.nr, n0)
             return
         assert isinstance(w, Operand)
@@ -143,7 +143,7 @@ class CpuMatmul(Blocks):
             whole = p.k % (plan.lanes * plan.pair) == 0
             packer.right((w.s_k, w.s_row), self.klen, plan.nr, left, plan.pair, even, whole)
 
-    def _unpack(self, w: Bands, at: int, n0: Expr) -> None:
+    def _unpack(self, w: PackedBands, at: int, n0: Expr) -> None:
         """panel[k][column] of a packed operand; columns that do not exist hold others."""
         b, lanes, n = self.b, self.plan.lanes, self.p.n
         for c in range(0, self.plan.nr, lanes):

@@ -17,24 +17,24 @@ from weft.kernel.expr import bitcast, cast, const, load, minimum, shuffle, splat
 from weft.kernel.ir import Expr, Type
 from weft.ops.quantize import BLOCK, STEP, run_of
 from weft.templates.emit import Emitter
-from weft.templates.product.bands import Bands
+from weft.templates.product.bands import PackedBands
 from weft.templates.product.blocked_cpu import CpuMatmul
-from weft.templates.product.fours import natural
+from weft.templates.product.code_words import natural
+from weft.templates.product.cpu_plan import candidates, plan_of
 from weft.templates.product.integers import (
-    Weights,
+    IntegerBands,
     codes_of,
     factors,
     finish,
     taken_of,
     totals_of,
 )
-from weft.templates.product.plan import candidates, plan_of
-from weft.templates.product.problem import Problem
+from weft.templates.product.problem import MatmulProblem
 
 __all__ = ["IntegerMatmul", "build", "candidates"]
 
 
-def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> ir.Kernel:
+def build(em: Emitter, p: MatmulProblem, config: Mapping[str, Any]) -> ir.Kernel:
     """The kernel of a dot group whose operands are integers with scales."""
     return IntegerMatmul(em, p, plan_of(p, em.caps, config)).kernel()
 
@@ -45,7 +45,7 @@ class IntegerMatmul(CpuMatmul):
     def _setup(self) -> None:
         super()._setup()
         b, p, plan = self.b, self.p, self.plan
-        self.weights = [Weights.of(w) for w in self.of(Bands)]
+        self.weights = [IntegerBands.of(w) for w in self.of(PackedBands)]
         forms = [w.form for w in self.weights]
         self.run = min(run_of(form, p.k) for form in forms)
         runs = min(plan.kc, p.k) // self.run
@@ -96,17 +96,17 @@ class IntegerMatmul(CpuMatmul):
 
     # -- packing
 
-    def _unpack(self, w: Bands, at: int, n0: Expr) -> None:
+    def _unpack(self, w: PackedBands, at: int, n0: Expr) -> None:
         b, lanes, n = self.b, self.plan.lanes, self.p.n
         weights = self.weights[at // self.plan.nr]
         for c in range(0, self.plan.nr, lanes):
             first = minimum(n0 + c, n - lanes) if n % self.plan.nr else n0 + c
             own = weights.at(b, b.let(first, "n"))
-            assert isinstance(own, Weights)
+            assert isinstance(own, IntegerBands)
             with b.loop(self.klen, step=BLOCK, name="k") as k:
                 self._unpack_block(own, at + c, b.let(self.k0 + k, "k"), k)
 
-    def _unpack_block(self, w: Weights, column: int, k: Expr, inside: Expr) -> None:
+    def _unpack_block(self, w: IntegerBands, column: int, k: Expr, inside: Expr) -> None:
         """Unpacks the codes of a block, and the scales, zeros and lows of its runs."""
         b = self.b
         place = b.let(inside // 4 * self.wide + column, "spot")

@@ -18,29 +18,29 @@ from weft.kernel.expr import const, load
 from weft.kernel.ir import Expr, Kernel
 from weft.templates.emit import Emitter
 from weft.templates.product.blocked_cpu import CpuMatmul, Held
+from weft.templates.product.cpu_plan import CpuPlan, plan_of
 from weft.templates.product.pack import Packer
-from weft.templates.product.plan import Plan, plan_of
-from weft.templates.product.problem import Problem, mode
+from weft.templates.product.problem import MatmulProblem, mode
 
 TILE, BLOCK = 16, 32  # rows and columns of one tile of sums; of the four summed together
 
 
-def suits(p: Problem, caps: Caps) -> bool:
+def suits(p: MatmulProblem, caps: Caps) -> bool:
     """True if the unit takes this problem: there are enough rows for their packing to pay."""
     return "outer16_f32" in caps.features and mode(p, caps) == "f32" and p.m >= TILE
 
 
-def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+def candidates(p: MatmulProblem, caps: Caps) -> list[dict[str, Any]]:
     """Numbers of panels that share one packing of the left operand."""
     return [{"panels": panels} for panels in (1, 2, 4, 8)]
 
 
-def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
+def build(em: Emitter, p: MatmulProblem, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a dot group for a CPU that adds outer products."""
     return _Outer(em, p, _plan(p, em.caps, config)).kernel()
 
 
-def _plan(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
+def _plan(p: MatmulProblem, caps: Caps, config: Mapping[str, Any]) -> CpuPlan:
     shape = {"mr": BLOCK, "nv": BLOCK // caps.lanes, "pack_a": True}
     plan = plan_of(p, caps, {**config, **shape})
     return replace(plan, mr=BLOCK, mb=-(-plan.mb // BLOCK) * BLOCK)

@@ -21,11 +21,11 @@ from weft.kernel.expr import cast, extract, load, minimum
 from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates.emit import Emitter
 from weft.templates.product import blocks
-from weft.templates.product.blocks import STRIP, Blocks, choose, variants
-from weft.templates.product.pipeline import ASYNC, Stage, pitch, rotate
-from weft.templates.product.problem import Problem
-from weft.templates.product.right import Lines, Operand
-from weft.templates.product.sums import Sums
+from weft.templates.product.blocks import STRIP, BlockedProduct, choose, variants
+from weft.templates.product.operands import Lines, Operand
+from weft.templates.product.pipeline import ASYNC, SharedStage, pitch, rotate
+from weft.templates.product.problem import MatmulProblem
+from weft.templates.product.sums import ChunkSums
 
 FOUR = 4
 # Neighbouring threads form patches of 4 x 8: they read few different words of shared memory.
@@ -33,7 +33,7 @@ _DOWN, _ACROSS = 4, 8
 
 
 @dataclass(frozen=True)
-class Plan(blocks.Plan):
+class ThreadPlan(blocks.BlockPlan):
     """A thread's tile is `tm` x `tn`."""
 
     tm: int
@@ -42,7 +42,7 @@ class Plan(blocks.Plan):
     def threads(self, caps: Caps) -> int:
         return self.rows // self.tm * (self.columns // self.tn)
 
-    def shared(self, p: Problem, caps: Caps) -> int:
+    def shared(self, p: MatmulProblem, caps: Caps) -> int:
         wide = pitch(self.rows, dt.float32) + len(p.dots) * pitch(self.columns, dt.float32)
         return self.ring * self.bk * wide * dt.float32.itemsize
 
@@ -56,40 +56,42 @@ class Plan(blocks.Plan):
         return None
 
 
-def plans(p: Problem, caps: Caps) -> list[Plan]:
+def plans(p: MatmulProblem, caps: Caps) -> list[ThreadPlan]:
     """Blocks worth having on the target, the largest first; each fits, except perhaps the last."""
     sizes = [(64, 64, 4, 4), (32, 32, 4, 4)]
     if caps.subgroup:  # real hardware: registers hold 64 sums per thread
         large = {1: [(128, 128, 8, 8), (128, 64, 8, 8)], 2: [(128, 64, 8, 4)]}
         sizes = large.get(len(p.dots), []) + sizes
-    found: list[Plan] = []
+    found: list[ThreadPlan] = []
     for rows, columns, tm, tn in sizes:
         if found and not caps.subgroup:
             break
-        depths = [Plan(rows, columns, bk, 2, tm, tn) for bk in ((8, 4) if tm == 8 else (16, 8, 4))]
+        depths = [
+            ThreadPlan(rows, columns, bk, 2, tm, tn) for bk in ((8, 4) if tm == 8 else (16, 8, 4))
+        ]
         if ASYNC in caps.features:
             depths.insert(0, replace(depths[0], ring=4 if tm == 8 else 3))
         found += [plan for plan in depths if plan.problem(p, caps) is None][:1]
-    return found or [Plan(32, 32, 4, 2, 4, 4)]
+    return found or [ThreadPlan(32, 32, 4, 2, 4, 4)]
 
 
-def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+def candidates(p: MatmulProblem, caps: Caps) -> list[dict[str, Any]]:
     """Configurations worth measuring."""
     if caps.cheap_barrier:
         return variants(plans(p, caps), p, caps, (8, 16))
     return [{"side": side} for side in (4, 8, 16) if side * side <= caps.max_threads]
 
 
-def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
+def build(em: Emitter, p: MatmulProblem, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a dot group; config: rows, columns, bk, tm, tn, ring, or, where barriers are
     expensive, side (threads along either side of a group). Raises CompileError for a configuration
     that the target cannot hold."""
     if em.caps.cheap_barrier:
-        return Shared(em, p, choose(plans(p, em.caps), p, em.caps, config)).kernel()
-    return Direct(em, p, config.get("side", 8)).kernel()
+        return SharedTiles(em, p, choose(plans(p, em.caps), p, em.caps, config)).kernel()
+    return DirectTiles(em, p, config.get("side", 8)).kernel()
 
 
-class _Tiles(Blocks):
+class _Tiles(BlockedProduct):
     """A thread sums `tm` x `tn` results, in vectors of `lanes` columns that lie `step` apart, from
     `row` and `column` of the group's block on."""
 
@@ -98,10 +100,10 @@ class _Tiles(Blocks):
     row: Expr
     column: Expr
 
-    def hold(self) -> Sums:
+    def hold(self) -> ChunkSums:
         """Accumulators [dot][row][vector]."""
         lengths = len(self.p.dots), self.tm, self.tn // self.lanes
-        return Sums(self.b, self.p.k, Type(self.acc, self.lanes), *lengths)
+        return ChunkSums(self.b, self.p.k, Type(self.acc, self.lanes), *lengths)
 
     def outer(self, xs: Sequence[Expr], ys: Sequence[Expr], tile: list[list[Any]]) -> None:
         """Adds a column of elements times a row of vectors to a dot's tile."""
@@ -147,13 +149,13 @@ class _Tiles(Blocks):
             self.write(m, n, lanes, [self.b.let(v, "sum") for v in values])
 
 
-class Shared(_Tiles):
+class SharedTiles(_Tiles):
     """Blocks of the operands come through shared memory, `pace` of k at a time."""
 
     lanes, step, strip = FOUR, _ACROSS * FOUR, STRIP
     pace = 1
 
-    def __init__(self, em: Emitter, p: Problem, plan: Plan) -> None:
+    def __init__(self, em: Emitter, p: MatmulProblem, plan: ThreadPlan) -> None:
         super().__init__(em, p, em.group.outputs)
         self.plan, self.tm, self.tn = plan, plan.tm, plan.tn
         self.rows, self.columns, self.threads = plan.rows, plan.columns, (plan.threads(em.caps),)
@@ -177,29 +179,29 @@ class Shared(_Tiles):
         sums.finish()
         self.finish(sums.result)
 
-    def arriving(self) -> list[Stage]:
+    def arriving(self) -> list[SharedStage]:
         """The ways of the operands to shared memory."""
         return self.stages(self.plan, self.acc, [True] * (1 + len(self.p.dots)))
 
     def step_k(
-        self, acc: list[Any], stages: Sequence[Stage], bases: Sequence[Expr], k: Expr
+        self, acc: list[Any], stages: Sequence[SharedStage], bases: Sequence[Expr], k: Expr
     ) -> None:
         """One k: the thread's rows of the left block times its columns of the others."""
         xs = self.left(stages[0], bases[0], k)
         for tile, stage, base in zip(acc, stages[1:], bases[1:]):
             self.outer(xs, self.right(stage, base, k), tile)
 
-    def left(self, stage: Stage, base: Expr, k: Expr) -> list[Expr]:
+    def left(self, stage: SharedStage, base: Expr, k: Expr) -> list[Expr]:
         """The thread's rows of a stage at its element k."""
         xs = self._fours(stage, base, k, self.row, self.tm, _DOWN)
         return [self.b.let(extract(x, t), "x") for x in xs for t in range(FOUR)]
 
-    def right(self, stage: Stage, base: Expr, k: Expr) -> list[Expr]:
+    def right(self, stage: SharedStage, base: Expr, k: Expr) -> list[Expr]:
         """The thread's columns, in vectors."""
         return self._fours(stage, base, k, self.column, self.tn, _ACROSS)
 
     def _fours(
-        self, stage: Stage, base: Expr, k: Expr, start: Expr, items: int, apart: int
+        self, stage: SharedStage, base: Expr, k: Expr, start: Expr, items: int, apart: int
     ) -> list[Expr]:
         b = self.b
         at = b.let(base + k * stage.pitch + start, "at")
@@ -209,11 +211,11 @@ class Shared(_Tiles):
         ]
 
 
-class Direct(_Tiles):
+class DirectTiles(_Tiles):
     """Every thread reads its rows and columns itself, four elements at a time where they are
     contiguous."""
 
-    def __init__(self, em: Emitter, p: Problem, side: int) -> None:
+    def __init__(self, em: Emitter, p: MatmulProblem, side: int) -> None:
         super().__init__(em, p, em.group.outputs)
         self.rows = self.columns = side * FOUR
         self.threads = (side, side)

@@ -26,16 +26,16 @@ from weft.kernel.expr import eq, load
 from weft.kernel.ir import Expr, Kernel
 from weft.templates.emit import Emitter
 from weft.templates.product import blocks
-from weft.templates.product.blocks import STRIP, Blocks, choose, variants
-from weft.templates.product.pipeline import ASYNC, Stage, pitch, rotate
-from weft.templates.product.problem import Problem
+from weft.templates.product.blocks import STRIP, BlockedProduct, choose, variants
+from weft.templates.product.pipeline import ASYNC, SharedStage, pitch, rotate
+from weft.templates.product.problem import MatmulProblem
 
 TILE = 16
 _FEATURES = {dt.bfloat16: "mma16_bf16", dt.float16: "mma16_f16"}
 _HALF = 2  # bytes per element of an operand
 
 
-def suits(p: Problem, caps: Caps) -> bool:
+def suits(p: MatmulProblem, caps: Caps) -> bool:
     """True if the matrix units take this problem. All operands need one 16-bit dtype that the units
     support, and at least half a tile of k and of n (the choice must not depend on the number of
     rows)."""
@@ -45,7 +45,7 @@ def suits(p: Problem, caps: Caps) -> bool:
 
 
 @dataclass(frozen=True)
-class Plan(blocks.Plan):
+class UnitPlan(blocks.BlockPlan):
     """`down` subgroups share the block's rows, `across` its columns."""
 
     down: int
@@ -54,7 +54,7 @@ class Plan(blocks.Plan):
     def threads(self, caps: Caps) -> int:
         return self.down * self.across * caps.subgroup
 
-    def shared(self, p: Problem, caps: Caps) -> int:
+    def shared(self, p: MatmulProblem, caps: Caps) -> int:
         dots, half = len(p.dots), p.a.dtype
         rights = [
             self.bk * pitch(self.columns, half)
@@ -73,26 +73,26 @@ class Plan(blocks.Plan):
         return None
 
 
-def rows_of_k(p: Problem, i: int, caps: Caps) -> bool:
+def rows_of_k(p: MatmulProblem, i: int, caps: Caps) -> bool:
     """True if the right block of dot number i is stored [k][column]: as in memory, if it is copied
     from there. Blocks through registers are transposed on the way, as [column][k] loads faster."""
     return ASYNC in caps.features and p.b_strides(i)[1] != 1
 
 
-def plans(p: Problem, caps: Caps) -> list[Plan]:
+def plans(p: MatmulProblem, caps: Caps) -> list[UnitPlan]:
     """Blocks worth having on the target, the largest first; each fits, except perhaps the last."""
     narrow = 1 << (len(p.dots) - 1).bit_length()  # each of several dots gets a part of the columns
     many = 8 if caps.subgroup <= 32 else 4
-    found: list[Plan] = []
+    found: list[UnitPlan] = []
     large = [(128, 128, 32, many), (128, 64, 32, many)]
     for rows, whole, bk, subgroups in [*large, (64, 64, 64, 4), (32, 64, 64, 4), (32, 32, 64, 2)]:
         columns = max(whole // narrow, TILE)
         down = min((1, 2, 4, 8), key=lambda d: _edge(rows, columns, subgroups, d, len(p.dots)))
         ring = 3 if ASYNC in caps.features else 2
-        plan = Plan(rows, columns, bk, ring, down, subgroups // down)
+        plan = UnitPlan(rows, columns, bk, ring, down, subgroups // down)
         depths = [plan, *(replace(plan, bk=depth, ring=2) for depth in (bk, 32, 16))]
         found += [plan for plan in depths if plan.problem(p, caps) is None][:1]
-    return found or [Plan(TILE, TILE, TILE, 2, 1, 1)]
+    return found or [UnitPlan(TILE, TILE, TILE, 2, 1, 1)]
 
 
 def _edge(rows: int, columns: int, subgroups: int, down: int, dots: int) -> float:
@@ -104,25 +104,27 @@ def _edge(rows: int, columns: int, subgroups: int, down: int, dots: int) -> floa
     return rows / down + dots * columns / across
 
 
-def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+def candidates(p: MatmulProblem, caps: Caps) -> list[dict[str, Any]]:
     """Configurations worth measuring."""
     return variants(plans(p, caps), p, caps, (32, 64))
 
 
-def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
+def build(em: Emitter, p: MatmulProblem, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a dot group for a target with matrix units. Raises CompileError for a
     configuration that the target cannot hold."""
     chosen = choose(plans(p, em.caps), p, em.caps, config)
-    return Units(em, p, em.group.outputs, chosen).kernel()
+    return MatrixUnitBlocks(em, p, em.group.outputs, chosen).kernel()
 
 
-class Units(Blocks):
+class MatrixUnitBlocks(BlockedProduct):
     """The kernel, or a part of one, of a plan."""
 
     strip = STRIP
     resident = 2  # one multiplies while the other waits at its barrier
 
-    def __init__(self, em: Emitter, p: Problem, outputs: Sequence[Node], plan: Plan) -> None:
+    def __init__(
+        self, em: Emitter, p: MatmulProblem, outputs: Sequence[Node], plan: UnitPlan
+    ) -> None:
         super().__init__(em, p, outputs)
         self.plan = plan
         self.rows, self.columns = plan.rows, plan.columns
@@ -180,7 +182,7 @@ class Units(Blocks):
                     self.b.tile_add(whole, sum_)
                     self.b.tile_zero(sum_)
 
-    def _step(self, stages: Sequence[Stage], bases: Sequence[Expr]) -> None:
+    def _step(self, stages: Sequence[SharedStage], bases: Sequence[Expr]) -> None:
         """The subgroup's rows of the left block times its columns of the others."""
         b, left = self.b, stages[0]
         for k in range(0, self.plan.bk, TILE):
@@ -190,7 +192,7 @@ class Units(Blocks):
             for part, right, base in zip(self.sums, stages[1:], bases[1:]):
                 self._products(part, right, base, k)
 
-    def _products(self, sums: list[list[ir.Tile]], right: Stage, base: Expr, k: int) -> None:
+    def _products(self, sums: list[list[ir.Tile]], right: SharedStage, base: Expr, k: int) -> None:
         b = self.b
         multiply = b.mma if right.k_major else b.mma_nt
         for j, tile in enumerate(self.rights):

@@ -20,22 +20,22 @@ from weft.kernel.ir import Expr, Kernel, Type
 from weft.ops.quantize import BLOCK, STEP, run_of
 from weft.templates.emit import Emitter
 from weft.templates.product import blocked_threads
-from weft.templates.product.blocked_threads import Direct, Shared
+from weft.templates.product.blocked_threads import DirectTiles, SharedTiles
 from weft.templates.product.blocks import choose, variants
-from weft.templates.product.fours import ONES, dot
+from weft.templates.product.code_words import ONES, dot
 from weft.templates.product.integer_rows import add_block, left_of
 from weft.templates.product.integers import finish
+from weft.templates.product.operands import Lines, Operand
 from weft.templates.product.packed_rows import PackedRows, words_at
-from weft.templates.product.pipeline import ASYNC, Stage, pitch
-from weft.templates.product.problem import Problem
-from weft.templates.product.right import Lines, Operand
+from weft.templates.product.pipeline import ASYNC, SharedStage, pitch
+from weft.templates.product.problem import MatmulProblem
 
 _FOURS = BLOCK // 4  # words per block
 
 
 @dataclass(frozen=True)
-class Plan(blocked_threads.Plan):
-    def shared(self, p: Problem, caps: Caps) -> int:
+class WordPlan(blocked_threads.ThreadPlan):
+    def shared(self, p: MatmulProblem, caps: Caps) -> int:
         planes, runs = len(p.a.stored) - 1, self.bk // _run(p)
         left = (self.bk // 4 * planes + self.bk // BLOCK) * pitch(self.rows, dt.float32)
         beside = sum(1 + (v.form is not None and v.form.shift != "none") for v in p.bs)
@@ -46,41 +46,41 @@ class Plan(blocked_threads.Plan):
         return f"a depth is whole blocks of {BLOCK}" if self.bk % BLOCK else super().misfit()
 
 
-def _run(p: Problem) -> int:
+def _run(p: MatmulProblem) -> int:
     """Returns the number of k that share scales; all dots of a group have the same."""
     form = p.bs[0].form
     assert form is not None
     return run_of(form, p.k)
 
 
-def plans(p: Problem, caps: Caps) -> list[Plan]:
+def plans(p: MatmulProblem, caps: Caps) -> list[WordPlan]:
     """Blocks worth having on the target, the largest first; each fits, except perhaps the last."""
     sizes = [(64, 64, 4, 4), (32, 32, 4, 4)]
     # otherwise there are too few registers
     if caps.subgroup and len(p.dots) == 1 and len(p.a.stored) == 2:
         sizes.insert(0, (64, 128, 4, 8))
-    found: list[Plan] = []
+    found: list[WordPlan] = []
     for rows, columns, tm, tn in sizes:
-        depths = [Plan(rows, columns, bk, 2, tm, tn) for bk in (2 * BLOCK, BLOCK)]
+        depths = [WordPlan(rows, columns, bk, 2, tm, tn) for bk in (2 * BLOCK, BLOCK)]
         found += [plan for plan in depths if plan.problem(p, caps) is None][:1]
-    return found or [Plan(32, 32, BLOCK, 2, 4, 4)]
+    return found or [WordPlan(32, 32, BLOCK, 2, 4, 4)]
 
 
-def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+def candidates(p: MatmulProblem, caps: Caps) -> list[dict[str, Any]]:
     """Configurations worth measuring."""
     if caps.cheap_barrier:
         return variants(plans(p, caps), p, caps, (BLOCK, 2 * BLOCK))
     return blocked_threads.candidates(p, caps)
 
 
-def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
+def build(em: Emitter, p: MatmulProblem, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a dot group; config as that of blocked_threads."""
     if em.caps.cheap_barrier:
-        return Words(em, p, choose(plans(p, em.caps), p, em.caps, config)).kernel()
+        return WordTiles(em, p, choose(plans(p, em.caps), p, em.caps, config)).kernel()
     return IntegerTiles(em, p, config.get("side", 8)).kernel()
 
 
-class IntegerTiles(Direct):
+class IntegerTiles(DirectTiles):
     """Tiles for targets with expensive barriers: every thread reads its rows itself."""
 
     def _chunk(self, acc: list[Any], start: Expr, stop: Expr) -> None:
@@ -115,14 +115,14 @@ class _Made:
         return self.found(self.of, b.let(b.let(k, "at_k") * self.unit, "k"))
 
 
-class Words(Shared):
+class WordTiles(SharedTiles):
     """Tiles through shared memory: words [k / 4][row] and [k / 4][column], and the numbers of
     runs."""
 
-    def arriving(self) -> list[Stage]:
+    def arriving(self) -> list[SharedStage]:
         p, b, x = self.p, self.b, self.x
         self.pace = _run(p)
-        self.ways: list[Stage] = []
+        self.ways: list[SharedStage] = []
         left = left_of(self)
         self.planes = [self._left(plane) for plane in left.planes]
         base, known = b.let(x.base // BLOCK, "base"), tuple(n // BLOCK for n in x.known)
@@ -172,12 +172,12 @@ class Words(Shared):
         """The number of a new way to shared memory."""
         block = (items[1], self.plan.bk // unit, self.plan.ring)
         team, copies = (self.flat, self.threads[0]), ASYNC in self.caps.features
-        stage = Stage(self.b, name, source, items[0], block, True, dtype, team, copies, unit)
+        stage = SharedStage(self.b, name, source, items[0], block, True, dtype, team, copies, unit)
         self.ways.append(stage)
         return len(self.ways) - 1
 
     def step_k(
-        self, acc: list[Any], stages: Sequence[Stage], bases: Sequence[Expr], k: Expr
+        self, acc: list[Any], stages: Sequence[SharedStage], bases: Sequence[Expr], k: Expr
     ) -> None:
         """The run from k on: its integers first, which meet the scales."""
         b, type_ = self.b, Type(dt.int32, self.lanes)

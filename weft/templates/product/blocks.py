@@ -15,16 +15,16 @@ from weft.core.errors import CompileError
 from weft.kernel.expr import ceil_div, minimum
 from weft.kernel.ir import Expr, Kernel
 from weft.templates.loops import traffic
-from weft.templates.product.call import Call
-from weft.templates.product.pipeline import ASYNC, Stage
-from weft.templates.product.problem import Problem
+from weft.templates.product.kernel import ProductKernel
+from weft.templates.product.pipeline import ASYNC, SharedStage
+from weft.templates.product.problem import MatmulProblem
 
 STRIP = 8  # rows of blocks that a GPU walks together
 _FILL = 100  # number of groups from which a GPU counts as busy
 
 
 @dataclass(frozen=True)
-class Plan(abc.ABC):
+class BlockPlan(abc.ABC):
     """A group's block: its rows and columns, its depth along k, and how many blocks of either
     operand lie in shared memory (`ring`)."""
 
@@ -37,14 +37,14 @@ class Plan(abc.ABC):
     def threads(self, caps: Caps) -> int: ...
 
     @abc.abstractmethod
-    def shared(self, p: Problem, caps: Caps) -> int:
+    def shared(self, p: MatmulProblem, caps: Caps) -> int:
         """Bytes of shared memory."""
 
     @abc.abstractmethod
     def misfit(self) -> str | None:
         """Returns the reason why no target can have it, or None."""
 
-    def problem(self, p: Problem, caps: Caps) -> str | None:
+    def problem(self, p: MatmulProblem, caps: Caps) -> str | None:
         """Returns the reason why this target cannot have it, or None."""
         if self.ring < 2:
             return "one block is multiplied while another arrives"
@@ -56,7 +56,7 @@ class Plan(abc.ABC):
         return None if shared <= caps.shared_bytes else f"{shared} bytes of {caps.shared_bytes}"
 
 
-class Blocks(Call):
+class BlockedProduct(ProductKernel):
     """A blocked product: each group computes `rows` x `columns` results of every dot. Subclasses
     for vectors, matrix registers, threads and matrix units set these and write `body`, with the
     block's corner in `m0`, `n0`. A body walks along K, joins chunks and spans in the one order of
@@ -98,7 +98,7 @@ class Blocks(Call):
         own = b.let(number - top * across, "own")
         return top + own % high, own // high
 
-    def stages(self, plan: Plan, dtype: DType, k_major: Sequence[bool]) -> list[Stage]:
+    def stages(self, plan: BlockPlan, dtype: DType, k_major: Sequence[bool]) -> list[SharedStage]:
         """The ways of the operands to shared memory, the left one's first."""
         team, copies = (self.flat, self.threads[0]), ASYNC in self.caps.features
         left = ("left", self.m0, plan.rows)
@@ -106,14 +106,14 @@ class Blocks(Call):
         for i, (x, major) in enumerate(zip((self.x, *self.lines), k_major)):
             name, first, items = ("right", self.n0, plan.columns) if i else left
             block = (items, plan.bk, plan.ring)
-            found.append(Stage(self.b, name, x, first, block, major, dtype, team, copies))
+            found.append(SharedStage(self.b, name, x, first, block, major, dtype, team, copies))
         return found
 
 
-P = TypeVar("P", bound=Plan)
+P = TypeVar("P", bound=BlockPlan)
 
 
-def choose(plans: Sequence[P], p: Problem, caps: Caps, config: Mapping[str, Any]) -> P:
+def choose(plans: Sequence[P], p: MatmulProblem, caps: Caps, config: Mapping[str, Any]) -> P:
     """Returns the first of `plans` (the largest block first) that fits the target, fills it with
     groups and is at least half full. `config` overrides its fields. Raises CompileError if the
     result does not fit."""
@@ -134,7 +134,7 @@ def choose(plans: Sequence[P], p: Problem, caps: Caps, config: Mapping[str, Any]
 
 
 def variants(
-    plans: Sequence[P], p: Problem, caps: Caps, depths: Sequence[int]
+    plans: Sequence[P], p: MatmulProblem, caps: Caps, depths: Sequence[int]
 ) -> list[dict[str, Any]]:
     """The plans that the target can hold as configurations, also with other depths of a block and
     other numbers of blocks in shared memory."""

@@ -11,11 +11,11 @@ from weft.kernel.ir import Expr
 from weft.templates import affine
 from weft.templates.emit import Emitter
 from weft.templates.group import reached
-from weft.templates.product.problem import Problem
+from weft.templates.product.problem import MatmulProblem
 from weft.templates.view import Index
 
 
-class Tail:
+class Epilogue:
     """Writes the group's outputs from accumulators of its dots, a vector along N at a time.
 
     `write` takes one accumulator per dot, for columns n .. n + lanes - 1 of a row, given by its
@@ -24,7 +24,7 @@ class Tail:
     """
 
     def __init__(
-        self, em: Emitter, problem: Problem, outputs: Sequence[Node], kept: Node | None = None
+        self, em: Emitter, problem: MatmulProblem, outputs: Sequence[Node], kept: Node | None = None
     ) -> None:
         self.em = em
         self.p = problem

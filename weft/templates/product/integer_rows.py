@@ -12,15 +12,15 @@ from weft.kernel.builder import Builder
 from weft.kernel.expr import cast, load
 from weft.kernel.ir import Expr
 from weft.ops.quantize import BLOCK, run_of
-from weft.templates.product.call import Call
-from weft.templates.product.fours import ONES, whole
+from weft.templates.product.code_words import ONES, whole
 from weft.templates.product.integers import finish
+from weft.templates.product.kernel import ProductKernel
+from weft.templates.product.operands import Lines
 from weft.templates.product.packed_rows import PackedRows, words_at
-from weft.templates.product.right import Lines
 
 
 @dataclass(frozen=True)
-class Left:
+class LeftRows:
     """Rows of x: planes of codes, of which a row starts at some index, and scales per block."""
 
     planes: tuple[ir.Buffer, ...]
@@ -34,14 +34,14 @@ class Left:
         return b.let(load(self.scales, (start + k) // BLOCK), "sx")
 
 
-def left_of(call: Call) -> Left:
+def left_of(call: ProductKernel) -> LeftRows:
     """The left operand of a product of integers."""
     *planes, scales = (call.em.buffers[id(x)] for x in call.p.a.stored)
-    return Left(tuple(planes), scales)
+    return LeftRows(tuple(planes), scales)
 
 
 def add_block(
-    b: Builder, left: Left, starts: Sequence[Expr], k: Expr,
+    b: Builder, left: LeftRows, starts: Sequence[Expr], k: Expr,
     rights: Sequence[Sequence[Lines]], accs: Sequence[Sequence[Sequence[ir.Var]]],
 ) -> None:  # fmt: skip
     """Adds the products of the block of k: of the rows of x that start at `starts` with those of

@@ -28,7 +28,7 @@ from weft.kernel.expr import (
 )
 from weft.kernel.ir import Expr, Type
 from weft.ops.quantize import BLOCK, STEP, run_of
-from weft.templates.product.bands import BYTES, WORD, Bands
+from weft.templates.product.bands import BYTES, WORD, PackedBands
 
 SLOTS = BLOCK // 4  # fours of codes in a block
 _SIGN = 128
@@ -65,7 +65,7 @@ def dot4(acc: Expr, a: Expr, x: Expr, promise: int) -> Expr:
 
 
 @dataclass(frozen=True)
-class Left:
+class LeftCodes:
     """Rows of x, rearranged. `codes`: for each plane, by the bits of a field of w. `scales`: per
     block. `sums`: per run, the sum of the codes times each of `factors`. `totals`: per run, the sum
     of x itself. Row m of codes starts at m * `k`; other rows likewise."""
@@ -91,7 +91,7 @@ class Left:
 def stage(
     b: Builder, forms: Sequence[Form], sources: Sequence[ir.Buffer], base: Expr, stride: int,
     rows: Expr, most: int, k: int, caps: Caps,
-) -> Left:  # fmt: skip
+) -> LeftCodes:  # fmt: skip
     """Brings `rows` (`most` of them at the most) of x into scratch; `sources` are planes of codes
     and the scales, rows of codes start at `base`, `stride` apart."""
     *planes, scales = sources
@@ -99,7 +99,7 @@ def stage(
     bits = sorted({p for form in forms for p in form.planes})
     size = max(most * k, 1)
     codes = {p: [b.array(f"x{p}", dt.int8, size) for _ in planes] for p in bits}
-    left = Left(
+    left = LeftCodes(
         k, run, codes,
         b.array("sx", dt.float32, size // BLOCK),
         {n: b.array("sums", dt.int32, size // run) for n in factors(caps, forms)},
@@ -152,11 +152,11 @@ def totals_of(b: Builder, planes: Sequence[Expr], run: int) -> Expr:
 
 
 @dataclass(frozen=True)
-class Weights(Bands):
+class IntegerBands(PackedBands):
     """A packed operand whose codes are multiplied as integers."""
 
     @classmethod
-    def of(cls, w: Bands) -> Weights:
+    def of(cls, w: PackedBands) -> IntegerBands:
         return cls(w.form, w.buffers, w.k, w.lanes, w.caps, w.starts, w.first)
 
     def fields(self, b: Builder, k: Expr, run: int) -> list[tuple[int, int, int, Expr, int]]:
@@ -182,7 +182,7 @@ class Weights(Bands):
         return found
 
     def add(
-        self, b: Builder, left: Left, rows: Sequence[Expr], k: Expr, accs: Sequence[ir.Var]
+        self, b: Builder, left: LeftCodes, rows: Sequence[Expr], k: Expr, accs: Sequence[ir.Var]
     ) -> None:
         """Adds the run from k on to each row's sum."""
         form, lanes, run = self.form, self.lanes, run_of(self.form, self.k)

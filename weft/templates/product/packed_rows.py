@@ -16,7 +16,7 @@ from weft.kernel.ir import Expr
 from weft.ops.quantize import BLOCK
 from weft.templates.lanes import WORD
 from weft.templates.packed import finish, numbers, value_of
-from weft.templates.product.fours import least_of, natural, signed
+from weft.templates.product.code_words import least_of, natural, signed
 
 RUN = 8  # codes that are read together: whole bytes of every plane
 

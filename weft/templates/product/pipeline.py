@@ -16,7 +16,7 @@ from weft.kernel.builder import Builder
 from weft.kernel.expr import cast, const, extract, minimum, pack, select, splat
 from weft.kernel.ir import Expr, Type
 from weft.templates.lanes import WORD
-from weft.templates.product.right import Lines, Operand
+from weft.templates.product.operands import Lines, Operand
 
 ASYNC = "async_copy"  # the feature of targets that copy to shared memory by themselves
 _NARROW = 4  # bytes of the narrowest copy
@@ -40,7 +40,7 @@ class _Slot:
     held: list[ir.Var]
 
 
-class Stage:
+class SharedStage:
     """Moves blocks of (items, bk) elements from `source`, starting at item `first`, to a shared
     array.
 
@@ -156,7 +156,11 @@ class Stage:
 
 
 def rotate(
-    b: Builder, stages: Sequence[Stage], k: int, bk: int, step: Callable[[Expr, list[Expr]], None]
+    b: Builder,
+    stages: Sequence[SharedStage],
+    k: int,
+    bk: int,
+    step: Callable[[Expr, list[Expr]], None],
 ) -> None:
     """Calls `step` for every block along k, with its first k and the element where it starts in
     each stage's target, while the next blocks arrive in the rest of the ring."""
@@ -177,10 +181,12 @@ def rotate(
         b.barrier()
         block = b.let(k0 // bk, "block")
 
-        def base(stage: Stage, ahead: int) -> Expr:
+        def base(stage: SharedStage, ahead: int) -> Expr:
             return b.let((block + ahead) % ring * stage.size, "base")
 
-        def coming(stages: Sequence[Stage], ahead: int) -> Iterator[tuple[Stage, Expr, Expr]]:
+        def coming(
+            stages: Sequence[SharedStage], ahead: int
+        ) -> Iterator[tuple[SharedStage, Expr, Expr]]:
             """Each of the stages, if there is a block so far ahead: its k and its place."""
             if stages:
                 after = b.let(k0 + ahead * bk, "after")

@@ -14,7 +14,7 @@ from weft.templates.view import View, operand
 
 
 @dataclass(frozen=True)
-class Problem:
+class MatmulProblem:
     """a[*batch, M, K] . b[*batch, K, N] for one or more dots that share `a`.
 
     Leading axes whose `b` does not move are merged into M where `a` allows it, so a linear layer
@@ -49,14 +49,14 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Segment:
+class DotSegment:
     """Dots of one N whose values meet, and the outputs they feed."""
 
-    problem: Problem
+    problem: MatmulProblem
     outputs: tuple[Node, ...]
 
 
-def problem_of(group: Group, dots: tuple[Node, ...] = ()) -> Problem:
+def problem_of(group: Group, dots: tuple[Node, ...] = ()) -> MatmulProblem:
     """The Problem of dots (by default all of the group) over the same left operand. Raises
     CompileError where they differ."""
     dots = dots or find_dots(group)
@@ -78,7 +78,7 @@ def problem_of(group: Group, dots: tuple[Node, ...] = ()) -> Problem:
         rows.insert(0, d)
         lead.pop()
     nb = len(lead)
-    return Problem(
+    return MatmulProblem(
         dots, a, bs, tuple(lead), tuple(rows), math.prod(rows), n, k,
         a.strides[:nb], a_m, a.strides[-1],
     )  # fmt: skip
@@ -97,7 +97,7 @@ def find_dots(group: Group) -> tuple[Node, ...]:
     return tuple(n for n in reversed(group.inside()) if n.op == "dot")
 
 
-def mode(p: Problem, caps: Caps) -> str:
+def mode(p: MatmulProblem, caps: Caps) -> str:
     """Returns the kind of products: "f32", "dot2" (bf16 pairs), "i32" (exact integers) or "whole"
     (integers with scales). It follows from dtypes, K and the machine, not from the rows."""
     if not p.dots[0].inputs[0].dtype.is_float:

@@ -25,14 +25,14 @@ from weft.templates.product import (
     stream_gpu,
 )
 from weft.templates.product.blocked_units import TILE
-from weft.templates.product.call import Part, nothing
-from weft.templates.product.problem import Problem, Segment, find_dots, problem_of
+from weft.templates.product.kernel import StreamedProduct, nothing
+from weft.templates.product.problem import DotSegment, MatmulProblem, find_dots, problem_of
 from weft.templates.product.stream_amx import TileStreamer
 from weft.templates.product.stream_cpu import IntegerStreamer, Streamer
 from weft.templates.registry import template
 
 
-def segments_of(group: Group) -> tuple[Segment, ...]:
+def segments_of(group: Group) -> tuple[DotSegment, ...]:
     """The group's dots and outputs, split where no output needs both sides.
 
     Raises CompileError where dots disagree in the left operand or in the rows.
@@ -51,7 +51,7 @@ def segments_of(group: Group) -> tuple[Segment, ...]:
     found = []
     for needs, outs in parts:
         own = tuple(d for d in dots if id(d) in needs)
-        found.append(Segment(problem_of(group, own), tuple(outs)))
+        found.append(DotSegment(problem_of(group, own), tuple(outs)))
     first = found[0].problem
     for s in found[1:]:
         p = s.problem
@@ -72,15 +72,15 @@ def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
     return stream_gpu.candidates(segments, caps)
 
 
-def _streamer(p: Problem, caps: Caps) -> type[Streamer]:
+def _streamer(p: MatmulProblem, caps: Caps) -> type[Streamer]:
     if p.a.whole:
         return IntegerStreamer
     return TileStreamer if blocked_amx.suits(p, caps) else Streamer
 
 
 def _parts(
-    em: Emitter, segments: Sequence[Segment], config: Mapping[str, Any]
-) -> tuple[Sequence[Part], int]:
+    em: Emitter, segments: Sequence[DotSegment], config: Mapping[str, Any]
+) -> tuple[Sequence[StreamedProduct], int]:
     """Returns the part that computes each segment, and the threads of a group. A product takes the
     same unit as with many rows."""
     caps = em.caps
@@ -90,14 +90,14 @@ def _parts(
     team = stream_gpu.team(segments[0].problem, caps, config)
     if not units:
         whole = segments[0].problem.a.whole
-        made = stream_gpu.IntegerColumns if whole else stream_gpu.Columns
+        made = stream_gpu.IntegerColumnStreamer if whole else stream_gpu.ColumnStreamer
         return [made(em, s, team, config) for s in segments], team[0] * team[1]
     plan = stream_gpu.plan_of(units, caps, config)
     threads, rows = plan.across * caps.subgroup, {"rows": TILE}
     return [
         stream_gpu.UnitStreamer(em, s, plan)
         if s.problem in units
-        else stream_gpu.Columns(em, s, (threads, 1), rows)
+        else stream_gpu.ColumnStreamer(em, s, (threads, 1), rows)
         for s in segments
     ], threads
 

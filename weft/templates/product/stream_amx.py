@@ -15,8 +15,8 @@ from weft.kernel.expr import const, eq, iota, load, maximum, minimum, not_, sele
 from weft.kernel.ir import Expr
 from weft.templates.operand import Reader
 from weft.templates.product.blocked_amx import DEPTH, TILE
+from weft.templates.product.operands import Operand
 from weft.templates.product.pack import Packer
-from weft.templates.product.right import Operand
 from weft.templates.product.stream_cpu import Streamer
 
 _NEAR = 1 << 16  # bytes of a band that is prefetched as a whole

@@ -1,4 +1,4 @@
-"""Matrix times a few vectors on a CPU: a lane is a row of w, and its sum one chain (see Sums).
+"""Matrix times a few vectors on a CPU: a lane is a row of w, and its sum one chain (see ChunkSums).
 
 For w[N, K], contiguous along K (checkpoints), a group streams `lanes` rows at once and transposes
 squares of them in registers. Every row is a stream: a line of each is prefetched some lines ahead,
@@ -22,13 +22,13 @@ from weft.kernel.ir import Expr, Type
 from weft.ops.quantize import BLOCK, run_of
 from weft.templates.emit import Emitter
 from weft.templates.operand import Reader, widen
-from weft.templates.product.bands import Bands
-from weft.templates.product.call import Part, Right
-from weft.templates.product.integers import Weights, stage
+from weft.templates.product.bands import PackedBands
+from weft.templates.product.integers import IntegerBands, stage
+from weft.templates.product.kernel import Right, StreamedProduct
+from weft.templates.product.operands import Operand
 from weft.templates.product.pack import Packer
-from weft.templates.product.problem import Problem, Segment
-from weft.templates.product.right import Operand
-from weft.templates.product.sums import Sums
+from weft.templates.product.problem import DotSegment, MatmulProblem
+from weft.templates.product.sums import ChunkSums
 from weft.templates.registers import interleave, tail_mask, transpose_block
 
 _LINE = 64  # bytes of a cache line
@@ -36,7 +36,7 @@ _SETS = 64  # lines after which L1 sets repeat
 _KEPT = 1 << 20  # bytes of x that stay in L2
 
 
-def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]]:
+def candidates(segments: tuple[DotSegment, ...], caps: Caps) -> list[dict[str, Any]]:
     """Returns choices for `weft tune`.
 
     For w[K, N]: vectors of columns read at once, and the distance of prefetches. For w[N, K]: bands
@@ -50,16 +50,16 @@ def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]
     return [*({"bands": c} for c in (1, 2, 4, 8)), *({"ahead": a} for a in (0, 4, 16))]
 
 
-def _across(p: Problem) -> bool:
+def _across(p: MatmulProblem) -> bool:
     """True if w is contiguous along N and not along K: as a whole, or in runs of lanes."""
     plain = all(p.b_strides(i)[2] == 1 and p.n > 1 for i in range(len(p.dots)))
     return plain or all(v.run > 1 for v in p.bs)
 
 
-class Streamer(Part):
+class Streamer(StreamedProduct):
     """Emits the part of the kernel that computes one segment."""
 
-    def __init__(self, em: Emitter, segment: Segment, config: Mapping[str, Any]) -> None:
+    def __init__(self, em: Emitter, segment: DotSegment, config: Mapping[str, Any]) -> None:
         super().__init__(em, segment.problem, segment.outputs)
         p, caps = self.p, self.caps
         self.across, self.lanes = _across(p), caps.lanes
@@ -69,7 +69,7 @@ class Streamer(Part):
             self.mb = min(p.m, 4)
             room = max((16 if big else 8) // (self.mb * dots), 1)
             # scales and words take registers too
-            if any(isinstance(w, Bands) for w in self.ws):
+            if any(isinstance(w, PackedBands) for w in self.ws):
                 room = min(room, max((8 if big else 4) // dots, 1))
             self.width = config.get("vectors", self._strip(room)) * self.lanes
         else:
@@ -136,10 +136,10 @@ class Streamer(Part):
         with b.loop(self.limit, step=self.mb, name="m") as m, self.em.scope():
             streamed([b.let(m + i, "row") for i in range(self.mb)], n0)
 
-    def _chains(self, rows: Sequence[Expr], vectors: int) -> Sums:
+    def _chains(self, rows: Sequence[Expr], vectors: int) -> ChunkSums:
         """Sums [dot][row][vector]."""
         lengths = len(self.p.dots), len(rows), vectors
-        return Sums(self.b, self.p.k, Type(self.acc, self.lanes), *lengths)
+        return ChunkSums(self.b, self.p.k, Type(self.acc, self.lanes), *lengths)
 
     def _x(self, start: Expr, k: Expr) -> Expr:
         return self.spread(self.left.source, start + k * self.left.s_k, self.lanes)
@@ -232,11 +232,11 @@ class Streamer(Part):
         sums = self._chains(rows, vectors)
         acc, starts = sums.acc, self.starts(self.left, rows)
         further = self.further if p.bs[0].run == 1 else 0  # runs are streams that need no prefetch
-        step = max(w.step if isinstance(w, Bands) else self.pair for w in self.ws)
+        step = max(w.step if isinstance(w, PackedBands) else self.pair for w in self.ws)
         near = [b.let(minimum(c, p.n - lanes), "near") if ragged else c for c in columns]
-        own = [[w.at(b, c) for c in near] if isinstance(w, Bands) else w for w in self.ws]
+        own = [[w.at(b, c) for c in near] if isinstance(w, PackedBands) else w for w in self.ws]
 
-        def lines(w: list[Bands] | Right, k: Expr) -> Iterator[list[Expr]]:
+        def lines(w: list[PackedBands] | Right, k: Expr) -> Iterator[list[Expr]]:
             """Yields the weights for each of `step` of k: a vector per column."""
             if isinstance(w, list):
                 yield from map(list, zip(*(band.vectors(b, k) for band in w)))
@@ -287,7 +287,7 @@ class IntegerStreamer(Streamer):
     """Packed weights times a few rows of integers: a band of rows after the other, each word of
     codes read once and multiplied where it lies (see integers)."""
 
-    def __init__(self, em: Emitter, segment: Segment, config: Mapping[str, Any]) -> None:
+    def __init__(self, em: Emitter, segment: DotSegment, config: Mapping[str, Any]) -> None:
         super().__init__(em, segment, config)
         p, caps = self.p, self.caps
         self.mb = min(p.m, 8 if caps.registers >= 32 else 4)
@@ -301,7 +301,7 @@ class IntegerStreamer(Streamer):
     def _left(self) -> Reader:
         b, p = self.b, self.p
         sources = [self.em.buffers[id(x)] for x in p.a.stored]
-        forms = [w.form for w in self.of(Bands)]
+        forms = [w.form for w in self.of(PackedBands)]
         self.ints = stage(b, forms, sources, self.x.base, p.a_m, self.limit, p.m, p.k, self.caps)
         return self.x
 
@@ -311,9 +311,9 @@ class IntegerStreamer(Streamer):
         sums = self._chains(rows, 1)
         near = [r if isinstance(r, ir.Const) else b.let(minimum(r, self.limit - 1)) for r in rows]
         bands = []
-        for w in self.of(Bands):
-            own = Weights.of(w).at(b, n0)
-            assert isinstance(own, Weights)
+        for w in self.of(PackedBands):
+            own = IntegerBands.of(w).at(b, n0)
+            assert isinstance(own, IntegerBands)
             bands.append(own)
 
         def chunk(first: Expr, stop: Expr) -> None:
@@ -328,7 +328,7 @@ class IntegerStreamer(Streamer):
         sums.chunks(chunk)
         self.store(rows, n0, self.lanes, [[v for (v,) in dot] for dot in sums.result])
 
-    def _ask(self, w: Weights, k: Expr) -> None:
+    def _ask(self, w: IntegerBands, k: Expr) -> None:
         """Asks for the codes that come some lines later."""
         if not self.ahead:
             return

@@ -22,17 +22,17 @@ from weft.kernel.expr import cast, const, eq, extract, load, minimum, pack, spla
 from weft.kernel.ir import Expr, Type
 from weft.ops.quantize import BLOCK
 from weft.templates.emit import Emitter
-from weft.templates.product.blocked_units import TILE, Plan, Units
-from weft.templates.product.call import Part
+from weft.templates.product.blocked_units import TILE, MatrixUnitBlocks, UnitPlan
 from weft.templates.product.integer_rows import add_block, left_of
+from weft.templates.product.kernel import StreamedProduct
 from weft.templates.product.pipeline import ASYNC
-from weft.templates.product.problem import Problem, Segment
-from weft.templates.product.sums import Sums
+from weft.templates.product.problem import DotSegment, MatmulProblem
+from weft.templates.product.sums import ChunkSums
 
 _PARTS = 16  # most threads that share a column
 
 
-def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]]:
+def candidates(segments: tuple[DotSegment, ...], caps: Caps) -> list[dict[str, Any]]:
     """Configurations worth measuring, all of one order of additions."""
     if not caps.subgroup:
         return []
@@ -41,7 +41,7 @@ def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]
     return [*found, *({"each": e} for e in (1, 2, 4)), *({"rows": r} for r in (1, 2, 8))]
 
 
-def team(p: Problem, caps: Caps, config: Mapping[str, Any]) -> tuple[int, int]:
+def team(p: MatmulProblem, caps: Caps, config: Mapping[str, Any]) -> tuple[int, int]:
     """(threads along N, threads that share the chunks of a column) of a group."""
     threads = min(config.get("threads", 128 if caps.subgroup else 64), caps.max_threads)
     chunks = max(-(-p.k // CHUNK), 1)
@@ -53,11 +53,11 @@ def team(p: Problem, caps: Caps, config: Mapping[str, Any]) -> tuple[int, int]:
     return (across, parts) if values <= caps.shared_bytes else (threads, 1)
 
 
-class Columns(Part):
+class ColumnStreamer(StreamedProduct):
     """Emits the part of the kernel that computes one segment, for a team of threads."""
 
     def __init__(
-        self, em: Emitter, segment: Segment, shape: tuple[int, int], config: Mapping[str, Any]
+        self, em: Emitter, segment: DotSegment, shape: tuple[int, int], config: Mapping[str, Any]
     ) -> None:
         super().__init__(em, segment.problem, segment.outputs)
         p, caps = self.p, self.caps
@@ -111,7 +111,7 @@ class Columns(Part):
         inside = [b.let(minimum(n, p.n - self.vector), "inside") for n in self.ns]
         self.own = [[w.line(b, n, "w") for n in inside] for w in self.lines]
         shape = len(self.own), self.each, self.mb
-        self.sums = Sums(b, k, Type(self.acc, self.vector), *shape)
+        self.sums = ChunkSums(b, k, Type(self.acc, self.vector), *shape)
 
     # -- products
 
@@ -217,7 +217,7 @@ class Columns(Part):
         return b.let(total, "sum")
 
 
-class IntegerColumns(Columns):
+class IntegerColumnStreamer(ColumnStreamer):
     """The same where x is integers with scales (see integers): a block of each row at a time."""
 
     def __init__(self, *args: Any) -> None:
@@ -236,13 +236,13 @@ SUBGROUPS = 4  # subgroups per group, each with a tile's columns
 _DEPTHS = (128, 64, 32, 16)
 
 
-def plan_of(ps: list[Problem], caps: Caps, config: Mapping[str, Any]) -> Plan:
+def plan_of(ps: list[MatmulProblem], caps: Caps, config: Mapping[str, Any]) -> UnitPlan:
     """The deepest blocks with which all the problems of a launch fit shared memory. Raises
     CompileError where none do."""
     most = 3 if ASYNC in caps.features else 2
     for depth in _DEPTHS if "bk" not in config else (config["bk"],):
         for ring in range(config.get("ring", most), 1, -1):
-            plan = Plan(TILE, SUBGROUPS * TILE, depth, ring, 1, SUBGROUPS)
+            plan = UnitPlan(TILE, SUBGROUPS * TILE, depth, ring, 1, SUBGROUPS)
             if sum(plan.shared(p, caps) for p in ps) <= caps.shared_bytes:
                 return plan
     raise CompileError(f"{len(ps)} products in one launch do not fit {caps.shared_bytes} bytes")
@@ -253,11 +253,11 @@ def unit_candidates(caps: Caps) -> list[dict[str, Any]]:
     return [{"bk": depth} for depth in _DEPTHS]
 
 
-class UnitStreamer(Part, Units):
+class UnitStreamer(StreamedProduct, MatrixUnitBlocks):
     """The product in matrix units, where blocked_units takes 16-bit operands for many rows: its
     blocks with a tile's rows, so that w comes through shared memory well ahead of use."""
 
-    def __init__(self, em: Emitter, segment: Segment, plan: Plan) -> None:
+    def __init__(self, em: Emitter, segment: DotSegment, plan: UnitPlan) -> None:
         super().__init__(em, segment.problem, segment.outputs, plan)
         self.groups, self.down = -(-self.p.n // plan.columns), -(-self.p.m // TILE)
 

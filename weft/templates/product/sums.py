@@ -20,7 +20,7 @@ def nested(values: Iterable[Any], lengths: Sequence[int]) -> list[Any]:
     return [nested(left, lengths[1:]) for _ in range(lengths[0])]
 
 
-class Sums:
+class ChunkSums:
     """Accumulators of one chunk, nested lists of `lengths`, and behind them running sums of the
     span and of the product where K has several chunks or spans. The chain of a chunk goes through
     `acc`; `result` holds the product once everything has joined. Integers are exact in any order:

@@ -16,14 +16,14 @@ from weft.kernel import ir
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group, reached
-from weft.templates.rows.rows import Rows
+from weft.templates.rows.rows import GroupRows
 from weft.transform.rebuild import kind_of
 
 NORMS = ("layer_norm", "rms_norm")
 
 
 @dataclass(frozen=True)
-class Following:
+class NormHalves:
     """The two halves of a group with a norm. `before` are the outputs of the product's half (empty
     where only the norm reads it), and `value` is the norm's operand. `group` is the norm with its
     epilogue, as the norm template takes it."""
@@ -46,7 +46,7 @@ def is_norm(node: Node) -> bool:
     return kind_of(node) == "call" and node.attrs["name"] in NORMS
 
 
-def following(group: Group) -> Following | None:
+def following(group: Group) -> NormHalves | None:
     """The norm that a matmul group ends with, or None."""
     stop = {id(n) for n in group.inputs}
     call = next((n for n in group.inside() if is_norm(n)), None)
@@ -58,13 +58,13 @@ def following(group: Group) -> Following | None:
     read = {id(n) for n in reached(late, stop | {id(value)})}
     inputs = tuple(n for n in group.inputs if id(n) in read)
     norm = replace(group, kind="norm", inputs=inputs, outputs=late, anchor=call)
-    return Following(before, value, norm)
+    return NormHalves(before, value, norm)
 
 
-class NormRows(Rows):
+class NormRows(GroupRows):
     """The norm's rows inside the product's kernel."""
 
-    def __init__(self, norm: Following, caps: Caps, em: Emitter) -> None:
+    def __init__(self, norm: NormHalves, caps: Caps, em: Emitter) -> None:
         super().__init__(norm.group, caps, em)
         self.value = norm.value
 

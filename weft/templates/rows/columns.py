@@ -19,7 +19,7 @@ from weft.templates.affine import Affine
 from weft.templates.loops import Bound, useful_lanes
 from weft.templates.rows.folds import Accumulator, State, fold_strands
 from weft.templates.rows.reduction import Reduction
-from weft.templates.rows.walk import Parts
+from weft.templates.rows.walk import SegmentStates
 
 VECTORS = 8  # vectors taken together on a CPU
 SIDE = 32  # adjacent threads on a GPU
@@ -120,7 +120,7 @@ def shared(plan: Reduction) -> Kernel:
     inside = b.let(column < wanted, "inside")
     start = em.axis(kb.minimum(column, plan.outputs - lanes), plan.outputs - lanes + 1, lanes)
     kept = affine.unflatten(start + em.lane(lanes), plan.kept)
-    parts = Parts(plan.b, plan.fold, rows * side * lanes, "shared")
+    parts = SegmentStates(plan.b, plan.fold, rows * side * lanes, "shared")
 
     def one(low: Expr) -> State:
         """The chain from element `low` on."""

@@ -11,16 +11,16 @@ from weft.kernel import expr as kb, math as km
 from weft.kernel.ir import Expr
 from weft.templates.affine import Affine
 from weft.templates.rows.folds import number_fold, sum_fold, top_fold
-from weft.templates.rows.row import Held, Row
+from weft.templates.rows.row import AnchorRow, RowValue
 
 TOP, NUMBER, SUM = top_fold(), number_fold(), sum_fold(dt.float32)
 
 
-class Weights:
+class Exponentials:
     """exp(x - top) of a row's elements, where `top` is their maximum. A CPU's exponentials
     propagate a NaN by themselves; elsewhere the maximum does, and `total` handles it."""
 
-    def __init__(self, row: Row, x: Held) -> None:
+    def __init__(self, row: AnchorRow, x: RowValue) -> None:
         self.row, self.x = row, x
         self.plain = row.em.caps.is_cpu
         (self.top,) = row.fold((NUMBER if self.plain else TOP,), lambda j: (x.first(j),))
@@ -39,9 +39,9 @@ class Weights:
         return self.row.b.let(kb.select(km.isnan(self.row.b, self.top), self.top, found), "total")
 
 
-def exps(row: Row, x: Held) -> tuple[Expr, Expr]:
+def exps(row: AnchorRow, x: RowValue) -> tuple[Expr, Expr]:
     """The row's maximum and the sum of exp(x - maximum); the sum is NaN if the row holds one."""
-    weights = Weights(row, x)
+    weights = Exponentials(row, x)
 
     def term(j: Affine) -> tuple[Expr]:
         row.ahead(j)
@@ -51,9 +51,9 @@ def exps(row: Row, x: Held) -> tuple[Expr, Expr]:
     return weights.top, weights.total(total)
 
 
-def kept_exps(row: Row, x: Held) -> tuple[Held, Expr]:
+def kept_exps(row: AnchorRow, x: RowValue) -> tuple[RowValue, Expr]:
     """exp(x - maximum) of each element, kept, and their sum (NaN if the row holds one)."""
-    weights = Weights(row, x)
+    weights = Exponentials(row, x)
     e = row.held(lambda j: weights.exp(weights.below(j)), over=x)
 
     def term(j: Affine) -> tuple[Expr]:
@@ -64,24 +64,24 @@ def kept_exps(row: Row, x: Held) -> tuple[Held, Expr]:
     return e, weights.total(total)
 
 
-def softmax(row: Row) -> None:
+def softmax(row: AnchorRow) -> None:
     e, total = kept_exps(row, row.operand(0))
     scale = row.b.let(1.0 / total, "scale")
     row.each(lambda j: row.write(j, e.again(j) * scale))
 
 
-def log_softmax(row: Row) -> None:
+def log_softmax(row: AnchorRow) -> None:
     x = row.operand(0)
     top, total = exps(row, x)
     log = row.b.let(km.log(row.b, total), "log")
     row.each(lambda j: row.write(j, x.again(j) - top - log))
 
 
-def cross_entropy(row: Row) -> None:
+def cross_entropy(row: AnchorRow) -> None:
     """log(sum(exp(x - top))) - (1 - smoothing) (x[target] - top) - smoothing mean(x - top)."""
     b, smoothing = row.b, row.params["label_smoothing"]
     x = row.operand(0)
-    weights = Weights(row, x)
+    weights = Exponentials(row, x)
 
     def terms(j: Affine) -> tuple[Expr, ...]:
         d = weights.below(j)
@@ -97,32 +97,32 @@ def cross_entropy(row: Row) -> None:
     row.results(b.let(kb.select(ignored, 0.0, kb.select(known, loss, math.nan)), "loss"))
 
 
-def row_class(row: Row) -> Affine:
+def row_class(row: AnchorRow) -> Affine:
     """The row's target as an index of its elements, clamped."""
     held = kb.minimum(kb.maximum(row.number(1), 0), row.n - 1)
     return row.em.axis(held, row.n)
 
 
-def row_target(row: Row) -> tuple[Expr, Expr]:
+def row_target(row: AnchorRow) -> tuple[Expr, Expr]:
     """Returns two conditions: the row's target is ignored, and it is a class."""
     b, target = row.b, row.number(1)
     known = b.let((target >= 0) & (target < row.n), "known")
     return b.let(kb.eq(target, row.params["ignore_index"]), "ignored"), known
 
 
-def centre(row: Row, x: Held) -> Expr:
+def centre(row: AnchorRow, x: RowValue) -> Expr:
     """The row's mean."""
     (total,) = row.fold((SUM,), lambda j: (x.first(j),))
     return row.b.let(total * (1.0 / row.n), "mean")
 
 
-def inverse_root(row: Row, squares: Expr) -> Expr:
+def inverse_root(row: AnchorRow, squares: Expr) -> Expr:
     """1 / sqrt(squares / n + eps)."""
     var = squares * (1.0 / row.n)
     return row.b.let(1.0 / kb.unary("sqrt", var + row.params["eps"]), "r")
 
 
-def scaled(row: Row, x: Held) -> tuple[Expr, Expr]:
+def scaled(row: AnchorRow, x: RowValue) -> tuple[Expr, Expr]:
     """The row's mean and 1 / sqrt(var + eps)."""
     b = row.b
     mean = centre(row, x)
@@ -136,7 +136,7 @@ def scaled(row: Row, x: Held) -> tuple[Expr, Expr]:
     return mean, inverse_root(row, squares)
 
 
-def layer_norm(row: Row) -> None:
+def layer_norm(row: AnchorRow) -> None:
     x = row.operand(0)
     mean, r = scaled(row, x)
 
@@ -147,11 +147,11 @@ def layer_norm(row: Row) -> None:
     row.each(result)
 
 
-def moments(row: Row) -> None:
+def moments(row: AnchorRow) -> None:
     row.results(*scaled(row, row.operand(0)))
 
 
-def root_mean_square(row: Row, x: Held) -> Expr:
+def root_mean_square(row: AnchorRow, x: RowValue) -> Expr:
     """1 / sqrt(mean(x^2) + eps)."""
 
     def square(j: Affine) -> tuple[Expr]:
@@ -163,17 +163,17 @@ def root_mean_square(row: Row, x: Held) -> Expr:
     return inverse_root(row, squares)
 
 
-def rms_norm(row: Row) -> None:
+def rms_norm(row: AnchorRow) -> None:
     x = row.operand(0)
     r = root_mean_square(row, x)
     row.each(lambda j: row.write(j, x.again(j) * r * offset_weight(row, 1, j)))
 
 
-def rms_scale(row: Row) -> None:
+def rms_scale(row: AnchorRow) -> None:
     row.results(root_mean_square(row, row.operand(0)))
 
 
-def offset_weight(row: Row, k: int, j: Affine) -> Expr:
+def offset_weight(row: AnchorRow, k: int, j: Affine) -> Expr:
     """offset + w[j]."""
     w, offset = row.weight(k, j), row.params["offset"]
     return row.b.let(w + offset if offset else w, "w")

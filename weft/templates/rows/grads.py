@@ -21,22 +21,22 @@ from weft.templates.rows.formulas import (
     row_target,
     scaled,
 )
-from weft.templates.rows.row import Row
+from weft.templates.rows.row import AnchorRow
 
 
-def softmax_grad(row: Row) -> None:
+def softmax_grad(row: AnchorRow) -> None:
     y, g = row.operand(0), row.operand(1)
     (total,) = row.fold((SUM,), lambda j: (y.first(j) * g.first(j),))
     row.each(lambda j: row.write(j, y.again(j) * (g.again(j) - total)))
 
 
-def log_softmax_grad(row: Row) -> None:
+def log_softmax_grad(row: AnchorRow) -> None:
     y, g = row.operand(0, once=True), row.operand(1)
     (total,) = row.fold((SUM,), lambda j: (g.first(j),))
     row.each(lambda j: row.write(j, g.again(j) - km.exp(row.b, y.first(j)) * total))
 
 
-def layer_norm_grad(row: Row) -> None:
+def layer_norm_grad(row: AnchorRow) -> None:
     """r (v - mean(v) - d r^2 mean(v d)), where d = x - mean and v = g w."""
     b, x, g = row.b, row.operand(0), row.operand(2)
     mean = centre(row, x)
@@ -58,7 +58,7 @@ def layer_norm_grad(row: Row) -> None:
     row.each(result)
 
 
-def rms_norm_grad(row: Row) -> None:
+def rms_norm_grad(row: AnchorRow) -> None:
     """r (v - x r^2 mean(v x)), where v = g (offset + w)."""
     b, x, g = row.b, row.operand(0), row.operand(2)
 
@@ -77,7 +77,7 @@ def rms_norm_grad(row: Row) -> None:
     row.each(result)
 
 
-def cross_entropy_grad(row: Row) -> None:
+def cross_entropy_grad(row: AnchorRow) -> None:
     """(exp(x - top) / total - q) g; q is low everywhere and high at the target."""
     b, smoothing = row.b, row.params["label_smoothing"]
     e, total = kept_exps(row, row.operand(0))
@@ -94,7 +94,7 @@ def cross_entropy_grad(row: Row) -> None:
     row.each(result)
 
 
-def weight_terms(row: Row) -> Callable[[Affine], tuple[Expr, ...]]:
+def weight_terms(row: AnchorRow) -> Callable[[Affine], tuple[Expr, ...]]:
     """Returns the terms of a row for norm_weight_grads at column j: g h and, for a centred norm,
     g."""
     b, x, g = row.b, row.operand(0), row.operand(1, once=True)

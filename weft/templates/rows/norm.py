@@ -21,8 +21,8 @@ from weft.templates.affine import Affine
 from weft.templates.group import Group
 from weft.templates.registry import claims, template
 from weft.templates.rows import grads
-from weft.templates.rows.row import Row
-from weft.templates.rows.rows import FORMULAS, Rows
+from weft.templates.rows.row import AnchorRow
+from weft.templates.rows.rows import FORMULAS, GroupRows
 from weft.templates.rows.walk import CpuWalk
 
 PASSES = 4  # passes over a row, by one thread at worst
@@ -57,11 +57,11 @@ def _room(caps: Caps) -> int:
 def build_norm(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group around a row composite (a "call" node over its last axis)."""
     assert group.anchor is not None
-    kind = Columns if group.anchor.attrs["name"] == "norm_weight_grads" else Rows
+    kind = WeightGradients if group.anchor.attrs["name"] == "norm_weight_grads" else GroupRows
     return kind(group, caps).kernel()
 
 
-class Columns(Rows):
+class WeightGradients(GroupRows):
     """norm_weight_grads: one thread adds up a run of rows, column by column, in private arrays."""
 
     def kernel(self) -> Kernel:
@@ -82,7 +82,7 @@ class Columns(Rows):
         self.each(clear)
         with b.loop(per, name="r") as r, em.scope():
             row = chunk * per + em.axis(r, per)
-            terms = grads.weight_terms(Row(self, affine.unflatten(row, self.shape[:-1])))
+            terms = grads.weight_terms(AnchorRow(self, affine.unflatten(row, self.shape[:-1])))
 
             def add(j: Affine) -> None:
                 for s, value in zip(sums, terms(j), strict=True):

@@ -19,7 +19,7 @@ from weft.templates.group import Group
 from weft.templates.registry import template
 from weft.templates.rows import columns
 from weft.templates.rows.reduction import Reduction
-from weft.templates.rows.walk import Alone
+from weft.templates.rows.walk import ThreadWalk
 
 
 @template("reduce")
@@ -31,7 +31,7 @@ def build_reduce(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
         return columns.across(plan)
     if plan.strided and caps.cheap_barrier and plan.count > COLUMN_SEGMENT:
         return columns.shared(plan)
-    walk = Alone(plan.em, 1) if plan.strided else plan.walk()
+    walk = ThreadWalk(plan.em, 1) if plan.strided else plan.walk()
 
     def run(row: Affine) -> None:
         kept = affine.unflatten(row, plan.kept)

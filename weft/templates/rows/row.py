@@ -15,25 +15,25 @@ from weft.templates.emit import Emitter
 from weft.templates.view import Index
 
 if TYPE_CHECKING:
-    from weft.templates.rows.rows import Rows
+    from weft.templates.rows.rows import GroupRows
 
 ElementFn = Callable[[Affine], Expr]
 
 
-Formula = Callable[["Row"], None]
+Formula = Callable[["AnchorRow"], None]
 
 
-class Row:
+class AnchorRow:
     """One row of the anchor's operands; `lead` is its index without the last axis."""
 
-    def __init__(self, rows: Rows, lead: Index) -> None:
+    def __init__(self, rows: GroupRows, lead: Index) -> None:
         self.rows, self.lead = rows, lead
         self.em: Emitter = rows.em
         self.b: Builder = rows.em.b
         self.n, self.fold, self.each = rows.n, rows.fold, rows.each
         self.params: dict[str, Any] = dict(rows.anchor.attrs.get("params", {}))
 
-    def operand(self, k: int, once: bool = False) -> Held:
+    def operand(self, k: int, once: bool = False) -> RowValue:
         """The anchor's k-th operand, which has the rows' shape; one read `once` is not kept."""
         node = self.rows.anchor.inputs[k]
 
@@ -47,12 +47,12 @@ class Row:
             return self.em.value(node, (*self.lead, j))
 
         array = None if once else self.rows.array(_is_load(node, self.em))
-        return Held(self, compute, again, array)
+        return RowValue(self, compute, again, array)
 
-    def held(self, compute: ElementFn, over: Held) -> Held:
+    def held(self, compute: ElementFn, over: RowValue) -> RowValue:
         """A computed value of each element, in the memory of one that is needed no more."""
         array = over.array or self.rows.array(False)
-        return Held(self, compute, compute, array)
+        return RowValue(self, compute, compute, array)
 
     def weight(self, k: int, j: Affine) -> Expr:
         """Element j of the anchor's k-th operand, a vector for all rows."""
@@ -75,12 +75,12 @@ class Row:
         self.rows.put(self.lead, *values)
 
 
-class Held:
+class RowValue:
     """A value of each element of a row: computed on first sight, then read from an array where
     there is one, else computed again."""
 
     def __init__(
-        self, row: Row, first: ElementFn, again: ElementFn, array: ir.Array | None
+        self, row: AnchorRow, first: ElementFn, again: ElementFn, array: ir.Array | None
     ) -> None:
         self.row, self._first, self._again, self.array = row, first, again, array
 

@@ -19,7 +19,7 @@ from weft.templates.loops import Bound, bounded_rows, kernel_name, traffic
 from weft.templates.map import streams
 from weft.templates.rows import formulas, grads
 from weft.templates.rows.folds import Fold, State, several
-from weft.templates.rows.row import Formula, Row
+from weft.templates.rows.row import AnchorRow, Formula
 from weft.templates.rows.walk import CpuWalk
 from weft.templates.rows.walk_gpu import walk_of
 from weft.templates.view import Index
@@ -43,7 +43,7 @@ FORMULAS: dict[str, Formula] = {
 }
 
 
-class Rows:
+class GroupRows:
     """A group's rows, of which `walk` makes loops. With an Emitter given, the rows are part of its
     kernel."""
 
@@ -90,7 +90,7 @@ class Rows:
 
     def run(self, row: Affine) -> None:
         """Emits one row."""
-        FORMULAS[self.anchor.attrs["name"]](Row(self, affine.unflatten(row, self.shape[:-1])))
+        FORMULAS[self.anchor.attrs["name"]](AnchorRow(self, affine.unflatten(row, self.shape[:-1])))
 
     def wanted(self) -> Bound:
         """Returns the number of rows that a run wants."""

@@ -32,7 +32,7 @@ Body = Callable[[Affine, Affine], None]  # (run, element of the run)
 States = Callable[[Affine, Affine], State]  # an element as a state of the fold
 
 
-class Parts:
+class SegmentStates:
     """States in memory, one per piece of a row."""
 
     def __init__(self, b: Builder, fold: Fold, count: int, space: str = "private") -> None:
@@ -107,25 +107,25 @@ class Walk:
         if self.segments == 1:
             return self.segment(fold, states, kb.const(0))
         if self.segments <= ROW_SEGMENT:
-            parts = Parts(self.b, fold, self.segments, self.space)
+            parts = SegmentStates(self.b, fold, self.segments, self.space)
             self.fill(parts, states, kb.const(0), self.segments)
             return self.joined(parts)
-        parts = Parts(self.b, fold, ROW_SEGMENT, self.space)
+        parts = SegmentStates(self.b, fold, ROW_SEGMENT, self.space)
         pieces = -(-self.segments // ROW_SEGMENT)
-        tops = Parts(self.b, fold, pieces)
+        tops = SegmentStates(self.b, fold, pieces)
         with self.b.loop(pieces, name="piece") as piece, self.em.scope():
             first = self.b.let(piece * ROW_SEGMENT, "first")
             self.fill(parts, states, first, ROW_SEGMENT)
             tops.store(piece, self.joined(parts))
-        return Alone(self.em, pieces).fold(fold, lambda _, j: tops.load(self.em.expr(j)))
+        return ThreadWalk(self.em, pieces).fold(fold, lambda _, j: tops.load(self.em.expr(j)))
 
-    def fill(self, parts: Parts, states: States, first: Expr, count: int) -> None:
+    def fill(self, parts: SegmentStates, states: States, first: Expr, count: int) -> None:
         """Stores the sums of `count` segments from `first` on; segments beyond the row are
         empty."""
         with self.b.loop(count, name="s") as s, self.em.scope():
             parts.store(s, self.segment(parts.fold, states, self.b.let(first + s, "s")))
 
-    def joined(self, parts: Parts) -> State:
+    def joined(self, parts: SegmentStates) -> State:
         """The fold of such sums."""
         em = self.em
         return type(self)(em, parts.count).fold(
@@ -233,7 +233,7 @@ class CpuWalk(Walk):
             with em.masked(b.let(kb.binary("lt", kb.iota(lanes), rest), "mask")):
                 acc.join(states(run, start + em.lane(lanes)), em.mask)
         elif rest:
-            lane = Parts(b, acc.fold, lanes)
+            lane = SegmentStates(b, acc.fold, lanes)
             lane.store(kb.const(0), acc.fold.empty(lanes))
             with b.loop(rest, name="i") as i, em.scope():
                 lane.store(i, states(run, start + em.axis(i, rest)))
@@ -251,7 +251,7 @@ def _evenly(rows: int, per: int, cores: int) -> int:
     return min(range(per, per * 2 // 3, -1), key=last)
 
 
-class Alone(Walk):
+class ThreadWalk(Walk):
     """One thread of many, element by element, strand by strand; nothing is kept."""
 
     threads = 64
@@ -283,7 +283,7 @@ class Alone(Walk):
         if self.blocks <= 1 and self.n <= 1:
             return states(affine.ZERO, affine.ZERO) if self.n else fold.empty()
         strands = min(ROW_STRANDS, 1 << (self.n - 1).bit_length())
-        parts = Parts(b, fold, strands)
+        parts = SegmentStates(b, fold, strands)
         with b.loop(strands, name="i") as i, em.scope():
             acc = Accumulator(b, fold)
             end: Bound = self.blocks

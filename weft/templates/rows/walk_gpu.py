@@ -30,7 +30,7 @@ from weft.templates.rows.folds import (
     fold_lanes,
     fold_strands,
 )
-from weft.templates.rows.walk import BLOCKS, Alone, Body, CpuWalk, Parts, States, Walk
+from weft.templates.rows.walk import BLOCKS, Body, CpuWalk, SegmentStates, States, ThreadWalk, Walk
 
 WORKER = 32  # most threads of a worker
 WORKERS = 16  # most workers of a group
@@ -39,7 +39,7 @@ SHORT = 32  # elements that one thread folds by itself where there are no subgro
 STREAM = 4  # blocks loaded together where a row exceeds the registers
 
 
-class Team(Walk):
+class SharedWalk(Walk):
     """`workers` workers of `p` threads share a row: worker w takes segments w, w + workers, ..."""
 
     space = "shared"
@@ -184,7 +184,7 @@ class Team(Walk):
             self._segment(body, s)
         return self._worker(fold, fold_strands(self.b, fold, [acc.state() for acc in accs]))
 
-    def fill(self, parts: Parts, states: States, first: Expr, count: int) -> None:
+    def fill(self, parts: SegmentStates, states: States, first: Expr, count: int) -> None:
         b = self.b
         if self.kept:
             self._hand_over(parts, self.segment(parts.fold, states, self.w), self.w, count)
@@ -195,11 +195,11 @@ class Team(Walk):
                 self._hand_over(parts, found, at, count)
         b.barrier()
 
-    def _hand_over(self, parts: Parts, found: State, at: Expr, count: int) -> None:
+    def _hand_over(self, parts: SegmentStates, found: State, at: Expr, count: int) -> None:
         with self.b.when(kb.eq(self.p, 0) & (at < count)):
             parts.store(at, found)
 
-    def joined(self, parts: Parts) -> State:
+    def joined(self, parts: SegmentStates) -> State:
         b = self.b
         if parts.count <= FEW:
             return fold_strands(
@@ -220,7 +220,7 @@ class Team(Walk):
                 half //= 2
         elif half:
             lanes = self.lanes
-            met = Parts(b, fold, self.group * lanes, "shared")
+            met = SegmentStates(b, fold, self.group * lanes, "shared")
             met.store(self.thread * lanes, state)
             while half:
                 b.barrier()
@@ -234,10 +234,10 @@ class Team(Walk):
         return fold_lanes(b, fold, state)
 
 
-class _Redundant(Team):
+class _Redundant(SharedWalk):
     """A short row that each worker of a team folds for itself."""
 
-    def __init__(self, team: Team, n: int) -> None:
+    def __init__(self, team: SharedWalk, n: int) -> None:
         Walk.__init__(self, team.em, n)
         self.__dict__.update(vars(team) | vars(self))
         self.lanes, self.kept, self.workers = 1, False, 1
@@ -253,5 +253,5 @@ def walk_of(em: Emitter, n: int, runs: int = 1, like: Iterable[Node] = (), inner
     if caps.is_cpu:
         return CpuWalk(em, n, runs)
     if not caps.cheap_barrier or not n or (not caps.subgroup and n * runs <= SHORT):
-        return Alone(em, n, runs)
-    return Team(em, n, runs, like, inner)
+        return ThreadWalk(em, n, runs)
+    return SharedWalk(em, n, runs, like, inner)

@@ -18,7 +18,7 @@ from weft.kernel.ir import Expr
 from weft.templates.affine import Affine
 from weft.templates.rows.folds import Accumulator, State
 from weft.templates.rows.product_fold import MAGIC
-from weft.templates.scan.rows import ABREAST, Rows
+from weft.templates.scan.rows import ABREAST, RowScan
 
 FACTOR = 7  # factors lie within 2^-FACTOR .. 2^FACTOR: 16 of them multiply to a normal number
 PRODUCT = 100  # ... and products of a block so far within 2^-PRODUCT .. 2^PRODUCT
@@ -31,7 +31,7 @@ def _within(x: Expr, exponent: int) -> Expr:
     return kb.binary("lt", size - low, 2 * exponent << 23)
 
 
-class Products(Rows):
+class ProductScan(RowScan):
     """Rows whose tiles are multiplied several at a time."""
 
     @property

@@ -23,7 +23,7 @@ ABREAST = 4  # whole tiles that `several` takes together
 CHUNK = 16384  # fewest elements of a group
 
 
-class Cpu(Scans):
+class CpuScan(Scans):
     """The shared part of both styles: several short rows in a group."""
 
     def shared_out(self, units: int, size: int, body: Callable[[Affine], None]) -> Kernel:
@@ -39,7 +39,7 @@ class Cpu(Scans):
         return self.finished(kb.ceil_div(wanted, per))
 
 
-class Rows(Cpu):
+class RowScan(CpuScan):
     """A block as tiles of a vector each, of which the last may be cut."""
 
     def __init__(self, group: Group, caps: Caps) -> None:

@@ -35,11 +35,11 @@ def build_scan(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group around a scan or a part of one."""
     assert group.anchor is not None
     if group.anchor.attrs["name"] in ("scan_carries", "scan_joined"):
-        return _Totals(group, caps).kernel()
+        return _BlockTotals(group, caps).kernel()
     return scan_cpu.build(group, caps) if caps.is_cpu else scan_gpu.build(group, caps)
 
 
-class _Totals:
+class _BlockTotals:
     """The totals of blocks, one row of them to a thread, one after the other."""
 
     def __init__(self, group: Group, caps: Caps) -> None:

@@ -13,8 +13,8 @@ from weft.templates.affine import ZERO, Affine
 from weft.templates.group import Group
 from weft.templates.loops import Bound, useful_lanes, vector_loop
 from weft.templates.rows.folds import State, bind
-from weft.templates.scan.products import Products
-from weft.templates.scan.rows import Cpu, Rows
+from weft.templates.scan.products import ProductScan
+from weft.templates.scan.rows import CpuScan, RowScan
 from weft.transform.scan import COLUMNS
 
 ABREAST = 4  # elements of a column read together where each comes from another page
@@ -27,11 +27,11 @@ def build(group: Group, caps: Caps) -> Kernel:
     params = group.anchor.attrs["params"]
     last = params["axis"] == len(group.anchor.inputs[0].shape) - 1
     floats = group.anchor.inputs[0].dtype.is_float
-    rows = Products if params["op"] == "prod" and floats else Rows
-    return (rows if last else _Columns)(group, caps).kernel()
+    rows = ProductScan if params["op"] == "prod" and floats else RowScan
+    return (rows if last else _ColumnScan)(group, caps).kernel()
 
 
-class _Columns(Cpu):
+class _ColumnScan(CpuScan):
     """One element of each of up to COLUMNS columns after another, by vectors; what they have come
     to lies in private arrays."""
 

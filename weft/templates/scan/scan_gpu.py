@@ -28,10 +28,10 @@ def build(group: Group, caps: Caps) -> Kernel:
     """The kernel of a scan, of the totals of its blocks, or of its blocks."""
     assert group.anchor is not None
     last = group.anchor.attrs["params"]["axis"] == len(group.anchor.inputs[0].shape) - 1
-    return (_Alone if alone(caps, last) else _Teams)(group, caps).kernel()
+    return (_ThreadScan if alone(caps, last) else _SharedScan)(group, caps).kernel()
 
 
-class _Alone(Scans):
+class _ThreadScan(Scans):
     """One thread per row, element by element."""
 
     def kernel(self) -> Kernel:
@@ -82,7 +82,7 @@ class _Alone(Scans):
             run.set(joined)
 
 
-class _Teams(Scans):
+class _SharedScan(Scans):
     """`team` threads share a row, `items` neighbouring elements of it to each at a time."""
 
     def __init__(self, group: Group, caps: Caps) -> None:

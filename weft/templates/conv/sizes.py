@@ -18,7 +18,7 @@ _TILES = {32: {1: 12, 2: 12, 3: 8, 4: 6}, 16: {1: 8, 2: 6}}  # registers -> vect
 
 
 @dataclass(frozen=True)
-class Shape:
+class ConvShape:
     """x[N, H, W, C] with windows of `kernel`, and the results of one channel [N, OH, OW]."""
 
     n: int
@@ -57,7 +57,7 @@ class Shape:
         return (rows - 1) * self.stride[0] + self.dilation[0] * (self.kernel[0] - 1) + 1
 
 
-def shape_of(call: Node) -> Shape:
+def shape_of(call: Node) -> ConvShape:
     """The sizes of a call of a convolution with channels last."""
     params: dict[str, Any] = dict(call.attrs["params"])
     if call.attrs["name"] == WINOGRAD:
@@ -65,7 +65,7 @@ def shape_of(call: Node) -> Shape:
     params.pop("channels", None)
     n, h, w, c = call.inputs[0].shape
     _, oh, ow, o = call.shape
-    return Shape(n, h, w, c, oh, ow, o, **params)
+    return ConvShape(n, h, w, c, oh, ow, o, **params)
 
 
 def tile(o: int, caps: Caps) -> tuple[int, int]:
@@ -89,7 +89,7 @@ def bands(o: int, caps: Caps) -> tuple[int, int]:
     return -(-o // (caps.lanes * nv)) * nv, caps.lanes
 
 
-def rows_per_group(s: Shape, caps: Caps, mr: int, nv: int, itemsize: int = 4) -> int:
+def rows_per_group(s: ConvShape, caps: Caps, mr: int, nv: int, itemsize: int = 4) -> int:
     """Rows of results that a CPU's group sums: few enough for its cache, in as many groups as keep
     all cores at work, and no tile of places half empty where that can be."""
     panels = -(-s.o // (nv * caps.lanes))
@@ -117,12 +117,12 @@ DEEP = 8  # channels and outputs from which on the transforms pay
 FAR = 2048
 
 
-class Tiling:
+class WinogradTiling:
     """The walk of a CPU's group through tiles of 2 x 2 results. An image has `high` x `wide` tiles
     and a group `rows` rows of them. Registers hold `mr` tiles by `nv` vectors of outputs. `s` is
     the shape with enough padding for whole tiles."""
 
-    def __init__(self, s: Shape, caps: Caps) -> None:
+    def __init__(self, s: ConvShape, caps: Caps) -> None:
         self.high, self.wide = -(-s.oh // STEP), -(-s.ow // STEP)
         more = [STEP * n + 2 - d - sum(p) for n, d, p in
                 zip((self.high, self.wide), (s.h, s.w), s.padding)]  # fmt: skip
@@ -152,10 +152,10 @@ class Tiling:
         return min(fits, key=lambda rows: (cost(rows), -rows))
 
 
-def fewer_products(s: Shape, caps: Caps) -> bool:
+def fewer_products(s: ConvShape, caps: Caps) -> bool:
     """True if a convolution is faster with fewer products and more sums (measured on Zen 4)."""
     plain = s.kernel == (KERNEL,) * 2 and s.stride == s.dilation == (1, 1)
     if not (plain and caps.is_cpu and caps.registers >= 32 and min(s.oh, s.ow) >= 4):
         return False
-    fits = Tiling(s, caps).nbytes(1, caps) <= caps.scratch_bytes // 2
+    fits = WinogradTiling(s, caps).nbytes(1, caps) <= caps.scratch_bytes // 2
     return fits and min(s.c, s.o) >= DEEP and s.c * s.o <= FAR * s.oh * s.ow

@@ -1,6 +1,6 @@
 """Attention in the matrix units of GPUs (see `forward`).
 
-The module `units_tiles` moves rows and keys. Threads turn scores into weights, one or a few threads
+The module `matrix_units` moves rows and keys. Threads turn scores into weights, one or a few threads
 to a row, in base 2 (Dao, "FlashAttention-2", 2023). The rows' sums stay in the units and are
 rescaled there.
 
@@ -17,7 +17,13 @@ from weft.core import dtypes as dt
 from weft.kernel import ir, math
 from weft.kernel.expr import as_expr, cast, const, eq, fma, load, maximum, minimum, select, splat
 from weft.kernel.ir import F32, I32, Expr, Type
-from weft.templates.attention.forward import Call, Team
+from weft.templates.attention.forward import ForwardKernel, ForwardWorker
+from weft.templates.attention.matrix_units import (
+    SIDE,
+    WORD,
+    MatrixUnitKernel,
+    MatrixUnitPlan,
+)
 from weft.templates.attention.softmax import (
     FLOOR,
     HIDDEN,
@@ -28,23 +34,17 @@ from weft.templates.attention.softmax import (
     join,
     joined,
 )
-from weft.templates.attention.tile import Scores
-from weft.templates.attention.units_tiles import (
-    SIDE,
-    WORD,
-    Blocks,
-    Plan,
-)
+from weft.templates.attention.tile import ScoreRows
 from weft.templates.registers import fold_lanes
 
 
-class Units(Blocks, Team):
+class MatrixUnitForward(MatrixUnitKernel, ForwardWorker):
     """Subgroups with matrix units; `plan` says how large blocks are."""
 
-    def __init__(self, call: Call, plan: Plan) -> None:
-        Team.__init__(self, call)
+    def __init__(self, call: ForwardKernel, plan: MatrixUnitPlan) -> None:
+        ForwardWorker.__init__(self, call)
         dtype, b = call.node.inputs[0].dtype, call.b
-        Blocks.__init__(self, b, call.caps, plan, dtype, call.depth)
+        MatrixUnitKernel.__init__(self, b, call.caps, plan, dtype, call.depth)
         self.rows, self.threads = plan.rows, (plan.threads,)
         self.waves = plan.threads // call.caps.subgroup
         self.scale, self.softcap = call.params["scale"], call.params["softcap"]
@@ -168,7 +168,7 @@ class Units(Blocks, Team):
         b, count = self.b, self.plan.keys // self.plan.parts
         base = b.let(self.row * self.s_ld + self.part * count, "scores_at")
         first = b.let(k0 + self.part * count, "first_key")
-        scores, bounds = Scores(b, self.s, self.s_ld, 4), [(low, high)]
+        scores, bounds = ScoreRows(b, self.s, self.s_ld, 4), [(low, high)]
         if self.factor:
             with b.when((low > first) | (high < first + count)):
                 scores.hide(base, count, first, bounds, HIDDEN / min(self.factor, 1.0))

@@ -10,11 +10,11 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import CHUNK, SPAN
-from weft.templates.product.problem import Problem, mode
+from weft.templates.product.problem import MatmulProblem, mode
 
 
 @dataclass(frozen=True)
-class Plan:
+class CpuPlan:
     """Tile and block sizes. `mode` is "f32", "dot2" (bf16 pairs), "mma" (bf16 pairs in matrix
     registers, see blocked_amx) or "i32" (exact integers). A group has `panels` column panels. `kc`
     is the K block (one or two chunks of core/order; for matrix registers a part of a span), and
@@ -62,7 +62,7 @@ _TILES = {  # vectors per row of the tile -> rows; accumulators and operands fit
 }
 
 
-def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
+def plan_of(p: MatmulProblem, caps: Caps, config: Mapping[str, Any]) -> CpuPlan:
     """Default sizes for these Caps; `config` may set nv, mr, mb, panels and pack_a."""
     kind = mode(p, caps)
     pack_a = packs_left(p, kind, config)
@@ -74,10 +74,10 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     many = _shared(-(-p.n // columns), most, blocks, columns, caps.cores)
     panels = config.get("panels", many if pack_a else 1)
     kc = k_block(p, kind, columns * len(p.dots), pack_a)
-    return Plan(kind, caps.lanes, mr, nv, kc, mb, panels, pack_a)
+    return CpuPlan(kind, caps.lanes, mr, nv, kc, mb, panels, pack_a)
 
 
-def packs_left(p: Problem, kind: str, config: Mapping[str, Any]) -> bool:
+def packs_left(p: MatmulProblem, kind: str, config: Mapping[str, Any]) -> bool:
     """True if the left operand is copied into scratch. That is so where rows cannot be read in
     place, and where reading many rows in place for every panel costs more."""
     if kind != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1):
@@ -89,7 +89,7 @@ def packs_left(p: Problem, kind: str, config: Mapping[str, Any]) -> bool:
 
 
 def register_tile(
-    p: Problem, caps: Caps, pack_a: bool, config: Mapping[str, Any]
+    p: MatmulProblem, caps: Caps, pack_a: bool, config: Mapping[str, Any]
 ) -> tuple[int, int]:
     """(rows, vectors per dot) of the accumulators that one sweep along k fills."""
     nv = config.get("nv", _widest(p, caps))
@@ -98,13 +98,13 @@ def register_tile(
     return min(config.get("mr", _rows(p, caps, nv)), p.m), nv
 
 
-def k_block(p: Problem, kind: str, columns: int, pack_a: bool) -> int:
+def k_block(p: MatmulProblem, kind: str, columns: int, pack_a: bool) -> int:
     """K of a panel that is packed at once: two chunks where these lie in a first cache."""
     two = kind == "f32" and not pack_a and p.k > CHUNK and 8 * CHUNK * columns <= FIRST_CACHE
     return 2 * CHUNK if two else CHUNK
 
 
-def row_block(p: Problem, caps: Caps, mr: int, nv: int, pack_a: bool) -> int:
+def row_block(p: MatmulProblem, caps: Caps, mr: int, nv: int, pack_a: bool) -> int:
     """Rows that one group sweeps, in whole tiles."""
     if pack_a:
         blocks = -(-p.m // PACKED_ROWS)
@@ -115,7 +115,7 @@ def row_block(p: Problem, caps: Caps, mr: int, nv: int, pack_a: bool) -> int:
     return -(-rows // mr) * mr
 
 
-def least(p: Problem, caps: Caps, nv: int) -> tuple[float, int]:
+def least(p: MatmulProblem, caps: Caps, nv: int) -> tuple[float, int]:
     """(cycles per k of the busiest core, blocks of rows that take it so few) with panels of `nv`
     vectors. Each block packs its panels again, and cores that have few groups wait for each
     other."""
@@ -133,20 +133,20 @@ def least(p: Problem, caps: Caps, nv: int) -> tuple[float, int]:
     return min(cost(blocks) for blocks in tried)
 
 
-def _widest(p: Problem, caps: Caps) -> int:
+def _widest(p: MatmulProblem, caps: Caps) -> int:
     """Vectors per dot of the widest tile."""
     dots = len(p.dots)
     return max(1, min(4 if caps.registers >= 32 else 2, -(-p.n // caps.lanes) * dots) // dots)
 
 
-def _rows(p: Problem, caps: Caps, nv: int) -> int:
+def _rows(p: MatmulProblem, caps: Caps, nv: int) -> int:
     """Rows of a tile of `nv` vectors per dot."""
     if p.a.whole and caps.registers < 32:
         return 4  # its integers fill the registers; sums stay in memory
     return _TILES[32 if caps.registers >= 32 else 16].get(nv * len(p.dots), 4)
 
 
-def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+def candidates(p: MatmulProblem, caps: Caps) -> list[dict[str, Any]]:
     """Widths of the tile, and the left operand packed or not."""
     widest = 4 if caps.registers >= 32 else 2
     found: list[dict[str, Any]] = [{"nv": nv} for nv in range(1, widest // len(p.dots) + 1)]
@@ -166,7 +166,7 @@ def _shared(panels: int, most: int, blocks: int, columns: int, cores: int) -> in
     return min(range(1, most + 1), key=cost)
 
 
-def whole_rows(plan: Plan, p: Problem, caps: Caps) -> Plan:
+def whole_rows(plan: CpuPlan, p: MatmulProblem, caps: Caps) -> CpuPlan:
     """The plan with all panels of the right operand in each group, and as many blocks of rows for
     one core as for another."""
     step = caps.cores // math.gcd(caps.cores, max(p.batches, 1))
@@ -176,7 +176,7 @@ def whole_rows(plan: Plan, p: Problem, caps: Caps) -> Plan:
     return replace(plan, mb=mb, panels=-(-p.n // plan.nr))
 
 
-def pays(plan: Plan, p: Problem, caps: Caps) -> bool:
+def pays(plan: CpuPlan, p: MatmulProblem, caps: Caps) -> bool:
     """True if a kernel by whole rows, its norm included, is faster than two. Rows must be many,
     keep every core busy and fit the scratch memory. The additional blocks of rows must not pack the
     right operand too often."""

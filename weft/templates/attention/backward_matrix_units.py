@@ -13,28 +13,28 @@ from weft.core import dtypes as dt
 from weft.kernel import math
 from weft.kernel.expr import as_expr, cast, const, fma, iota, load, maximum, minimum, select, splat
 from weft.kernel.ir import Expr
-from weft.templates.attention.backward import Call, Team
-from weft.templates.attention.softmax import LOG2E, base_two
-from weft.templates.attention.units_tiles import (
+from weft.templates.attention.backward import BackwardKernel, BackwardWorker
+from weft.templates.attention.matrix_units import (
     SIDE,
     WORD,
-    Blocks,
-    Plan,
+    MatrixUnitKernel,
+    MatrixUnitPlan,
 )
+from weft.templates.attention.softmax import LOG2E, base_two
 from weft.templates.operand import Reader
 
 
-class Units(Team):
+class MatrixUnitBackward(BackwardWorker):
     """Subgroups with matrix units; `plan` says how large blocks are."""
 
     cut = 0
 
-    def __init__(self, call: Call, plan: Plan) -> None:
+    def __init__(self, call: BackwardKernel, plan: MatrixUnitPlan) -> None:
         super().__init__(call)
         self.rows, self.threads, self.plan = plan.rows, (plan.threads,), plan
         self.dtype = call.node.inputs[0].dtype
         self.factor = base_two(call.params["scale"], call.params["softcap"])
-        self.blocks = Blocks(self.b, call.caps, plan, self.dtype, call.depth)
+        self.blocks = MatrixUnitKernel(self.b, call.caps, plan, self.dtype, call.depth)
         self._arrays()
 
     def _arrays(self) -> None:

@@ -12,7 +12,7 @@ from weft.kernel import ir, math
 from weft.kernel.builder import Builder
 from weft.kernel.expr import const, extract, fma, load, maximum, minimum, pack
 from weft.kernel.ir import F32, Expr, Type
-from weft.templates.attention.forward import Call, Team
+from weft.templates.attention.forward import ForwardKernel, ForwardWorker
 from weft.templates.attention.softmax import (
     FLOOR,
     HIDDEN,
@@ -29,11 +29,11 @@ from weft.templates.operand import Reader
 THREADS = 64  # threads of a group
 
 
-class Alone(Team):
+class RowThread(ForwardWorker):
     """A thread per row. Components are not looped over: a software rasteriser ends every loop of a
     thread that has gone round 65,535 times in all."""
 
-    def __init__(self, call: Call, config: Mapping[str, Any]) -> None:
+    def __init__(self, call: ForwardKernel, config: Mapping[str, Any]) -> None:
         super().__init__(call)
         self.rows = config.get("threads", min(THREADS, call.caps.max_threads))
         self.threads = (self.rows,)

@@ -34,7 +34,7 @@ Tiles = Sequence[Sequence[ir.Tile]]  # [of 16 rows][of 16 columns]
 
 
 @dataclass(frozen=True)
-class Need:
+class StorageNeed:
     """The storage that a kernel needs: resident operands, matrices of scores and of weights in
     shared memory, sums in the units, and blocks in transit in registers. `most` limits the
     registers of a thread for sums, scores and blocks in transit (compilers want some 60 more)."""
@@ -48,7 +48,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MatrixUnitPlan:
     """`rows` rows per group, `per_wave` of them per subgroup; `keys` per block that passes; `wide`
     is D padded to whole tiles."""
 
@@ -68,16 +68,16 @@ class Plan:
         """Threads to a row."""
         return self.threads // self.rows
 
-    def shared_bytes(self, need: Need) -> int:
+    def shared_bytes(self, need: StorageNeed) -> int:
         operands = 2 * (need.held * self.rows + 2 * self.keys) * self.ld
         row = 4 * need.scores * (self.keys + 4) + 2 * need.weights * (self.keys + WORD) + 4
         return operands + self.rows * row + 8 * self.keys
 
-    def registers(self, need: Need, width: int) -> int:
+    def registers(self, need: StorageNeed, width: int) -> int:
         tiles = self.per_wave * (need.sums * self.wide + need.scores * self.keys) // width
         return tiles + need.travelling * self.keys * self.wide // (2 * self.threads)
 
-    def fits(self, need: Need, caps: Caps) -> bool:
+    def fits(self, need: StorageNeed, caps: Caps) -> bool:
         """True if a group of the target can be this large."""
         return (
             self.registers(need, caps.subgroup) <= need.most
@@ -90,13 +90,15 @@ class Plan:
 _FORWARD = ((32, 4, 64), (32, 4, 32), (32, 2, 64), (32, 2, 32), (16, 4, 32), (16, 2, 32))
 _BACKWARD = ((16, 4, 64), (16, 4, 32), (16, 2, 32))
 _NEEDS = {
-    "attention_lse": Need(weights=0, sums=0),
-    "attention_dq": Need(held=2, scores=2, travelling=2),
-    "attention_dkv": Need(held=2, scores=2, weights=2, sums=2, travelling=2, most=192),
+    "attention_lse": StorageNeed(weights=0, sums=0),
+    "attention_dq": StorageNeed(held=2, scores=2, travelling=2),
+    "attention_dkv": StorageNeed(held=2, scores=2, weights=2, sums=2, travelling=2, most=192),
 }
 
 
-def plan_for(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Plan | None:
+def plan_for(
+    group: Group, node: Node, caps: Caps, config: Mapping[str, Any]
+) -> MatrixUnitPlan | None:
     """Returns the units' plan for a call, or None (see `plan_of`)."""
     name, (q, k) = node.attrs["name"], node.inputs[:2]
     values = 2 if name == "attention_lse" else 4 if name in _NEEDS else 3
@@ -113,7 +115,7 @@ def candidates(group: Group, node: Node, caps: Caps) -> list[dict[str, Any]]:
     plan = None if few(node) else plan_for(group, node, caps, {})
     if plan is None:
         return []
-    need, now = _NEEDS.get(node.attrs["name"], Need()), plan.threads // caps.subgroup
+    need, now = _NEEDS.get(node.attrs["name"], StorageNeed()), plan.threads // caps.subgroup
     shapes = [[plan.per_wave, waves, plan.keys] for waves in (2, 4, 8) if waves != now]
     depth = node.inputs[0].shape[-1]
     return [{"shape": s} for s in shapes if _plan(s, depth, caps).fits(need, caps)]
@@ -122,7 +124,7 @@ def candidates(group: Group, node: Node, caps: Caps) -> list[dict[str, Any]]:
 def plan_of(
     name: str, dtype: DType, depth: int, views: Sequence[View], caps: Caps,
     config: Mapping[str, Any],
-) -> Plan | None:  # fmt: skip
+) -> MatrixUnitPlan | None:  # fmt: skip
     """The first shape that fits these operands of a composite, their components last; None where
     the units do not take them: another dtype, components apart, an odd depth, too little shared
     memory. Nothing here depends on how many rows there are. config: "units" (False: never), "shape"
@@ -131,7 +133,7 @@ def plan_of(
         return None
     if any(v.strides[-1] != 1 or v.dtype != dtype for v in views):
         return None
-    need = _NEEDS.get(name, Need())
+    need = _NEEDS.get(name, StorageNeed())
     tuned = [config["shape"]] if "shape" in config else []
     for shape in (*tuned, *(_BACKWARD if need.held == 2 else _FORWARD)):
         plan = _plan(shape, depth, caps)
@@ -140,26 +142,28 @@ def plan_of(
     return None
 
 
-def _plan(shape: Sequence[int], depth: int, caps: Caps) -> Plan:
+def _plan(shape: Sequence[int], depth: int, caps: Caps) -> MatrixUnitPlan:
     per_wave, waves, keys = shape
     wide = -(-depth // SIDE) * SIDE
-    return Plan(per_wave * waves, per_wave, keys, waves * caps.subgroup, wide)
+    return MatrixUnitPlan(per_wave * waves, per_wave, keys, waves * caps.subgroup, wide)
 
 
-def _fewer(plan: Plan, rows: int, depth: int, caps: Caps) -> Plan:
+def _fewer(plan: MatrixUnitPlan, rows: int, depth: int, caps: Caps) -> MatrixUnitPlan:
     """The plan with as few subgroups (two at least, to move blocks) as `rows` rows want."""
     for waves in (2, 4, 8):
         less = _plan((plan.per_wave, waves, plan.keys), depth, caps)
-        if less.rows >= min(rows, plan.rows) and less.fits(Need(), caps):
+        if less.rows >= min(rows, plan.rows) and less.fits(StorageNeed(), caps):
             return less
     return plan
 
 
-class Blocks:
+class MatrixUnitKernel:
     """The shared parts of kernels in matrix units: places, moving blocks, results leaving the
     units."""
 
-    def __init__(self, b: Builder, caps: Caps, plan: Plan, dtype: DType, depth: int) -> None:
+    def __init__(
+        self, b: Builder, caps: Caps, plan: MatrixUnitPlan, dtype: DType, depth: int
+    ) -> None:
         self.b, self.caps, self.plan, self.dtype, self.depth = b, caps, plan, dtype, depth
         self.s_ld = plan.keys + 4
         self.p_ld = plan.keys + WORD

@@ -18,26 +18,26 @@ from weft.templates import affine
 from weft.templates.emit import Emitter
 from weft.templates.loops import Bound, bounded_rows, traffic
 from weft.templates.operand import Reader
-from weft.templates.product.bands import Bands
-from weft.templates.product.epilogue import Tail
+from weft.templates.product.bands import PackedBands
+from weft.templates.product.epilogue import Epilogue
+from weft.templates.product.operands import Operand
 from weft.templates.product.packed_rows import PackedRows
-from weft.templates.product.problem import Problem, mode
-from weft.templates.product.right import Operand
+from weft.templates.product.problem import MatmulProblem, mode
 from weft.templates.view import Index, Pick, View, operand
 
-Right = Operand | Bands | PackedRows
+Right = Operand | PackedBands | PackedRows
 R = TypeVar("R", bound=Right)
 
 
-class Call:
-    """The dots of one problem in a kernel under construction; `outputs` (and `kept`, see Tail)
+class ProductKernel:
+    """The dots of one problem in a kernel under construction; `outputs` (and `kept`, see Epilogue)
     follow from them."""
 
     def __init__(
-        self, em: Emitter, p: Problem, outputs: Sequence[Node], kept: Node | None = None
+        self, em: Emitter, p: MatmulProblem, outputs: Sequence[Node], kept: Node | None = None
     ) -> None:
         self.em, self.b, self.group, self.caps, self.p = em, em.b, em.group, em.caps, p
-        self.tail = Tail(em, p, outputs, kept)
+        self.tail = Epilogue(em, p, outputs, kept)
         self.mode = mode(p, em.caps)
         self.acc: DType = dt.int32 if self.mode == "i32" else dt.float32
         self.counts = next((v.pick.count for v in p.bs if v.pick is not None), None)
@@ -55,7 +55,7 @@ class Call:
             return self._plain(view, s_n, s_k, p.n)
         parts = dict(zip(view.form.parts, (self.em.buffers[id(x)] for x in view.stored)))
         if view.run > 1:
-            return Bands(view.form, parts, p.k, view.run, caps)
+            return PackedBands(view.form, parts, p.k, view.run, caps)
         return PackedRows(view.form, parts, p.n, p.k, caps)
 
     def _plain(self, view: View, s_row: int, s_k: int, items: int) -> Operand:
@@ -73,7 +73,7 @@ class Call:
     @property
     def lines(self) -> list[Operand | PackedRows]:
         """The right operands, where threads read them: none is in bands."""
-        return [w for w in self.ws if not isinstance(w, Bands)]
+        return [w for w in self.ws if not isinstance(w, PackedBands)]
 
     @property
     def pair(self) -> int:
@@ -156,7 +156,7 @@ class Call:
         return (*self.batch, *affine.unflatten(self.em.axis(m, self.p.m), self.p.rows))
 
 
-class Part(Call):
+class StreamedProduct(ProductKernel):
     """A product that streams its weights past few rows, in some of a launch's groups: `groups` of
     them share the columns, `down` the rows. `emit` wants a shared array of `shared_size`."""
 
@@ -189,7 +189,7 @@ class Part(Call):
                 self.write(r, n, lanes, [dot[i] for dot in sums], mask, step)
 
 
-def nothing(em: Emitter, *problems: Problem) -> Kernel | None:
+def nothing(em: Emitter, *problems: MatmulProblem) -> Kernel | None:
     """Returns an empty kernel without groups for products without results, or None if there are
     results."""
     if any(p.m and p.n and p.batches for p in problems):
