@@ -1,7 +1,7 @@
 """Attention in the matrix units of GPUs (see `forward`).
 
-The module `matrix_units` moves rows and keys. Threads turn scores into weights, one or a few threads
-to a row, in base 2 (Dao, "FlashAttention-2", 2023). The rows' sums stay in the units and are
+`matrix_units` moves rows and keys. Threads turn scores into weights, one or a few threads per row,
+in base 2 (Dao, "FlashAttention-2", 2023). The rows' sums stay in the units and are
 rescaled there.
 
 Blocks of keys start at multiples of their size. A block in which a row sees no key leaves the row
