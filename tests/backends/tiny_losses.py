@@ -76,6 +76,14 @@ def _(d, f):
     return lambda *ts: f(*ts, reduction=how), arrays[: d.between(2, 3)]
 
 
+@case("ctc_loss")
+def _(d, f):
+    t, n, c, most, how = d.between(1, 3), d.extent(), d.between(2, 4), d.between(0, 2), _how(d)
+    times, sizes = ([d.between(0, most) for _ in range(n)] for most in (t, most))
+    arrays = [d.array((t, n, c), d.dtype("f")), d.array((n, most), I32, 1, c - 1)]
+    return lambda x, y: f(x, y, times, sizes, 0, how, True), arrays
+
+
 @case("kl_div")
 def _(d, f):
     shape, dtype, log = d.shape(0, 3), d.dtype("f"), d.pick(False, True)

@@ -108,6 +108,13 @@ def _(d, f):
     return lambda t: f(t, 0.5, key=5), [d.some("f")]
 
 
+@case("gumbel_softmax")
+def _(d, f):
+    shape, hard = d.shape(1, 3), d.pick(False, True)
+    axis = d.axis(shape)
+    return lambda t: f(t, 0.5, hard, axis, key=5), [d.array(shape, d.dtype("f"))]
+
+
 @case("mse_loss l1_loss binary_cross_entropy_with_logits")
 def _(d, f):
     shape, dtype, how = d.shape(0, 3), d.dtype("f"), d.pick("mean", "sum", "none")

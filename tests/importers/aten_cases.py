@@ -417,6 +417,12 @@ case("_native_batch_norm_legit_functional",
      lambda d: (d.image(), None, None, d.f(4), d.f(4, low=0.5), False, 0.1, 1e-5))
 case("_native_batch_norm_legit.no_stats", lambda d: (d.image(), d.f(4), None, True, 0.1, 1e-5))
 case("cross_entropy_loss", lambda d: (d.f(5, 7), d.i(5, low=0, high=7), None, d.part(0, 1, 2)))
+case("ctc_loss.IntList", lambda d: (
+    d.f(5, 2, 4).log_softmax(-1), d.i(2, 2, low=1, high=4), [5, 4], [2, 1], 0, d.part(0, 1, 2),
+    d.part(True, False)))
+case("ctc_loss.Tensor", lambda d: (
+    d.f(5, 2, 4).log_softmax(-1), d.i(3, low=1, high=4), torch.tensor([5, 4]),
+    torch.tensor([2, 1]), 0, d.part(0, 1, 2), d.part(True, False)))
 case("mse_loss l1_loss soft_margin_loss", lambda d: (d.f(), d.f(), d.part(0, 1, 2)))
 case("smooth_l1_loss huber_loss", lambda d: (d.f(), d.f(), d.part(0, 1, 2), d.part(1.0, 1.5)))
 case("binary_cross_entropy", lambda d: (d.f(low=0, high=1), d.f(low=0, high=1), d.part(

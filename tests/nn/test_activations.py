@@ -274,3 +274,22 @@ def test_wrong_options_are_named() -> None:
         F.hardtanh(x, 1.0, -1.0)
     with pytest.raises(UsageError, match="alpha is 0"):
         F.celu(x, 0.0)
+
+
+def test_gumbel_softmax_draws_each_class_as_often_as_softmax_says() -> None:
+    rows = np.tile(np.array([0.0, 1.0, -1.0], np.float32), (4000, 1))
+    x = Tensor(rows).requires_grad_()
+    hard = F.gumbel_softmax(x, 0.5, hard=True, key=1)
+    assert np.array_equal(np.sort(hard.numpy(), -1), np.tile([0, 0, 1], (4000, 1)))
+    want = torch.softmax(torch.tensor([0.0, 1.0, -1.0]), -1).numpy()
+    np.testing.assert_allclose(hard.numpy().mean(0), want, atol=0.03)
+    weights = Tensor(np.arange(3, dtype=np.float32))
+    (hard * weights).sum().backward()
+    slope, x.grad = x.grad, None
+    soft = F.gumbel_softmax(x, 0.5, key=1)
+    np.testing.assert_allclose(soft.numpy().sum(-1), 1.0, rtol=1e-5)
+    assert np.array_equal(soft.numpy().argmax(-1), hard.numpy().argmax(-1))
+    (soft * weights).sum().backward()
+    np.testing.assert_allclose(slope.numpy(), x.grad.numpy(), rtol=1e-5, atol=1e-7)
+    with pytest.raises(UsageError, match="tau is 0"):
+        F.gumbel_softmax(x, 0.0)

@@ -81,6 +81,31 @@ def test_results_states_and_gradients(name: str) -> None:
         near(q.grad, p.grad, 1e-4, 2e-5)
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("name", ["lstm", "lstm_projected", "gru", "rnn"])
+def test_gradients_of_gradients(name: str) -> None:
+    """The weights of all steps have one product for their gradient, which is differentiable too."""
+    theirs, ours = pair(*KINDS[name])
+    a, b = torch.from_numpy(rows(3, 2, 4)).requires_grad_(), Tensor(rows(3, 2, 4)).requires_grad_()
+    ws, vs = list(theirs.parameters()), list(ours.parameters())
+    want = torch.autograd.grad(theirs(a)[0].square().sum(), [a, *ws], create_graph=True)
+    got = weft.grad(ours(b)[0].square().sum(), [b, *vs], create_graph=True)
+    want = torch.autograd.grad(sum(g.square().sum() for g in want), [a, *ws])
+    got = weft.grad(sum(g.square().sum() for g in got), [b, *vs])
+    for g, w in zip(got, want, strict=True):
+        near(g, w, 1e-3, 1e-4)
+
+
+def test_autocast_runs_the_products_of_steps_in_a_narrow_dtype() -> None:
+    _, ours = pair("LSTM", {})
+    x = Tensor(rows(3, 2, 4))
+    with weft.autocast("bfloat16"):
+        made = ours(x)[0]
+        made.square().sum().backward()
+    near(made, torch.tensor(ours(x)[0].numpy()), 0.05, 0.02)
+    assert all(p.grad is not None and p.grad.dtype.name == "float32" for p in ours.parameters())
+
+
 @pytest.mark.parametrize("name", ["lstm", "gru_two", "rnn_relu"])
 def test_one_sequence_without_a_batch_and_no_steps(name: str) -> None:
     kind, options = KINDS[name]

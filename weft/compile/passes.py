@@ -20,7 +20,7 @@ from weft.compile.report import Report
 from weft.compile.split import split
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
-from weft.graph.ir import Graph, Node, toposort
+from weft.graph.ir import Graph, Node
 from weft.ops.check import verify
 from weft.program.program import Program
 from weft.templates.group import Group
@@ -145,4 +145,10 @@ def _beside_scalars(graph: Graph, caps: Caps) -> Caps:
 
 
 def _count(graph: Graph) -> int:
-    return sum(1 for _ in toposort(graph.roots()))
+    seen, stack = set[int](), list(graph.roots())
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            stack += node.inputs
+    return len(seen)

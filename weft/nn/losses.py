@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from weft.nn.module import Module
 from weft.tensor import functional as F
+from weft.tensor.alignment import Lengths
 from weft.tensor.core import Tensor
 
 
@@ -43,6 +44,20 @@ class NLLLoss(Module):
 
     def forward(self, log_probs: Tensor, targets: Tensor) -> Tensor:
         return F.nll_loss(log_probs, targets, self.weight, self.ignore_index, self.reduction)
+
+
+class CTCLoss(Module):
+    """-log of the probability of all alignments of targets with log-probabilities [T, N, C]; see
+    weft.functional.ctc_loss for the shapes of targets and lengths."""
+
+    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False):
+        self.blank, self.reduction, self.zero_infinity = blank, reduction, zero_infinity
+
+    def forward(
+        self, log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths
+    ) -> Tensor:
+        options = (self.blank, self.reduction, self.zero_infinity)
+        return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, *options)
 
 
 class MSELoss(Module):

@@ -7,6 +7,7 @@ traced functions alike. Reverse accumulation: Griewank & Walther 2008, ch. 3.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -132,7 +133,7 @@ register_listener(Tracked, TapeListener(), rank=10)
 
 
 class Pieces(dict[int, Any]):
-    """The gradients of parts of one value, by their numbers."""
+    """The gradients of parts of one value, or what they are made of, by their numbers."""
 
 
 def apart(x: Value) -> list[Value]:
@@ -158,6 +159,36 @@ def together(rows: Sequence[Value]) -> Value:
 
     out = f.concat([f.reshape(r, (1, *aval(r).shape)) for r in map(plain, rows)], 0)
     return remember("together", out, tuple(rows), rule)
+
+
+def products(weight: Value) -> Callable[[Value], Value]:
+    """Returns the function h[N, K] -> h weight^T [N, M] for a weight [M, K] of many steps. The
+    weight's gradient is one product over the rows of all steps; that of `dot` would be a product
+    and a sum of the weight's size for each step."""
+
+    def whole(pieces: Any, out: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
+        slopes, rows = zip(*(pieces[i] for i in sorted(pieces)))
+        slope, row = (
+            f.concat([f.call("barrier", v) for v in each], 0) if len(each) > 1 else each[0]
+            for each in (slopes, rows)
+        )
+        return (f.dot(f.swap_last(slope), row, aval(row).dtype),)
+
+    hub = remember("products", plain(weight), (weight,), whole)
+    count = itertools.count()
+
+    def times(h: Value) -> Value:
+        number, dtype = next(count), aval(h).dtype
+
+        def rule(g: Value, out: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
+            again = any(isinstance(x, Tracked) for x in xs)
+            w = weight if again else plain(weight)
+            return (lambda: f.dot(g, w, dtype)), Pieces({number: (g, xs[0])})
+
+        out = f.dot(plain(h), f.swap_last(plain(weight)), dtype)
+        return remember("products", out, (h, hub), rule)
+
+    return times
 
 
 def _row(x: Value, i: int) -> Value:

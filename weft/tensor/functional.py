@@ -29,6 +29,7 @@ from weft.tensor.activations import (
     tanhshrink,
     threshold,
 )
+from weft.tensor.alignment import ctc_loss
 from weft.tensor.attention import attention, cached_attention, scaled_dot_product_attention
 from weft.tensor.convolution import (
     conv1d,
@@ -106,7 +107,7 @@ from weft.tensor.pooling import (
     max_pool2d,
     max_pool3d,
 )
-from weft.tensor.random import dropout
+from weft.tensor.random import dropout, gumbel_softmax
 from weft.tensor.recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
 from weft.tensor.resize import interpolate
 from weft.tensor.sampling import fold, grid_sample, unfold
@@ -125,11 +126,11 @@ __all__ = [
     "avg_pool3d", "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits",
     "cached_attention", "cdist", "celu", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
     "conv_transpose2d", "conv_transpose3d", "cosine_embedding_loss", "cosine_similarity",
-    "cross_entropy", "dropout", "elu", "embedding", "fold", "gaussian_nll_loss", "gelu", "glu",
-    "grid_sample", "group_norm", "gru", "gru_cell", "hardshrink", "hardsigmoid", "hardswish",
-    "hardtanh", "hinge_embedding_loss", "huber_loss", "instance_norm", "interpolate", "kl_div",
-    "l1_loss", "layer_norm", "leaky_relu", "linear", "local_response_norm", "log_softmax",
-    "logsigmoid", "lp_pool1d", "lp_pool2d", "lp_pool3d", "lstm", "lstm_cell",
+    "cross_entropy", "ctc_loss", "dropout", "elu", "embedding", "fold", "gaussian_nll_loss", "gelu",
+    "glu", "grid_sample", "group_norm", "gru", "gru_cell", "gumbel_softmax", "hardshrink",
+    "hardsigmoid", "hardswish", "hardtanh", "hinge_embedding_loss", "huber_loss", "instance_norm",
+    "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "local_response_norm",
+    "log_softmax", "logsigmoid", "lp_pool1d", "lp_pool2d", "lp_pool3d", "lstm", "lstm_cell",
     "margin_ranking_loss", "max_pool1d", "max_pool2d", "max_pool3d", "mish", "mse_loss",
     "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss", "nll_loss",
     "normalize", "one_hot", "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle",

@@ -233,3 +233,26 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, key: Any = None) -
         return x._fresh()
     drawn = rand(x.shape, key=key, device=place(x))
     return (drawn < p).where(0.0, x * (1.0 / (1.0 - p) if p < 1.0 else 0.0))
+
+
+def gumbel_softmax(
+    x: Tensor, tau: float = 1.0, hard: bool = False, axis: int = -1, key: Any = None
+) -> Tensor:
+    """softmax((x + noise) / tau) along an axis, with standard Gumbel noise: a soft choice, each
+    class as likely to be the largest as softmax(x) says (Jang et al., arXiv:1611.01144; Maddison et
+    al., arXiv:1611.00712). `hard` gives the choice itself, 1 and zeros, with the gradient of the
+    soft one. `key` is as in dropout. Computed in float32 for narrow floats.
+
+    >>> F.gumbel_softmax(weft.tensor([0.0, 100.0]), hard=True, key=7).tolist()
+    [0.0, 1.0]
+    """
+    if not tau > 0:
+        raise UsageError(f"gumbel_softmax: tau is {tau}; give a positive number")
+    wide = x.cast(dt.compute_dtype(x.dtype))
+    noise = -(-rand(x.shape, key=key, device=place(x)).log()).log()
+    soft = ((wide + noise) * (1.0 / tau)).softmax(axis)
+    if hard:
+        best = soft.argmax(axis, keepdims=True)
+        places = ops.iota(soft.shape, axis % soft.ndim, dt.int32)
+        soft = (best == soft._wrap(places)).cast(soft.dtype) - soft.detach() + soft
+    return soft.cast(x.dtype)

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.errors import ShapeError, UsageError
-from weft.ops.tape import apart, together
+from weft.ops.tape import apart, products, together
 from weft.tensor import random
+from weft.tensor.autocast import narrowed
 from weft.tensor.base import place
 from weft.tensor.core import Tensor
 from weft.tensor.create import zeros
@@ -25,20 +26,38 @@ from weft.tensor.shapes import cat, stack
 
 Act = Callable[[Tensor], Tensor]
 State = tuple[Tensor, ...]
-# (the input's share in all gates, weight_hh, bias_hh or None, state) -> the new state
-Step = Callable[[Tensor, Tensor, Tensor | None, State], State]
+# (the input's share in all gates, the products with weight_hh, bias_hh or None, state) -> the new
+# state
+Step = Callable[[Tensor, Sequence[Act], Tensor | None, State], State]
 
 
 @dataclass(frozen=True)
 class Cell:
     """A kind of cell: `gates` names them in the order of its weights, `states` counts its states,
     and `step` takes one step. The recurrent bias of a `late` cell's last gate is left to the step,
-    which multiplies it by another gate."""
+    which multiplies it by another gate. `cuts` says that each gate has a product of its own."""
 
     gates: str
     states: int
     step: Step
     late: bool = False
+    cuts: bool = False
+
+    def products(self, recur: Tensor) -> list[Act]:
+        """The products of a state with the recurrent weight, or with each gate's part of it."""
+        return [_times(w) for w in (recur.chunk(len(self.gates), 0) if self.cuts else (recur,))]
+
+
+def _times(weight: Tensor) -> Act:
+    """The product of rows with weight^T, for the rows of many steps."""
+    (weight,) = narrowed(weight)
+    made = products(weight.value)
+
+    def times(h: Tensor) -> Tensor:
+        (h,) = narrowed(h)
+        return weight._wrap(made(h.value)) if h.dtype == weight.dtype else h @ weight.T
+
+    return times
 
 
 def lstm_kind(
@@ -49,16 +68,17 @@ def lstm_kind(
     `acts` are others. Peepholes [3 H] (of i, o, f) add the memory to gates; a `coupled` f is
     1 - i; a projection [R, H] multiplies h'."""
     gate, new, out = acts
+    project = None if projection is None else _times(projection)
 
-    def step(x: Tensor, recur: Tensor, bias: Tensor | None, state: State) -> State:
+    def step(x: Tensor, recur: Sequence[Act], bias: Tensor | None, state: State) -> State:
         h, c = state
-        parts = dict(zip(gates, (x + h @ recur.T).chunk(4, -1)))
+        parts = dict(zip(gates, (x + recur[0](h)).chunk(4, -1)))
         pi, po, pf = (None, None, None) if peephole is None else peephole.chunk(3, 0)
         i = gate(_plus(parts["i"], pi, c))
         f = 1.0 - i if coupled else gate(_plus(parts["f"], pf, c))
         c = f * c + i * new(parts["g"])
         h = gate(_plus(parts["o"], po, c)) * out(c)
-        return h if projection is None else h @ projection.T, c
+        return h if project is None else project(h), c
 
     return Cell(gates, 2, step)
 
@@ -74,28 +94,28 @@ def gru_kind(
     PyTorch has it, or h before its product with the weights (Cho et al.)."""
     gate, new = acts
 
-    def step(x: Tensor, recur: Tensor, bias: Tensor | None, state: State) -> State:
+    def step(x: Tensor, recur: Sequence[Act], bias: Tensor | None, state: State) -> State:
         (h,) = state
         xs = dict(zip(gates, x.chunk(3, -1)))
         if late:
-            hs = dict(zip(gates, (h @ recur.T).chunk(3, -1)))
+            hs = dict(zip(gates, recur[0](h).chunk(3, -1)))
         else:
-            ws = dict(zip(gates, recur.chunk(3, 0)))
-            hs = {g: h @ ws[g].T for g in "rz"}
+            times = dict(zip(gates, recur))
+            hs = {g: times[g](h) for g in "rz"}
         r, z = (gate(xs[g] + hs[g]) for g in "rz")
-        own = hs["n"] if late else (r * h) @ ws["n"].T
+        own = hs["n"] if late else times["n"](r * h)
         own = own if bias is None else own + bias
         n = new(xs["n"] + (r * own if late else own))
         return ((1.0 - z) * n + z * h,)
 
-    return Cell(gates, 1, step, late)
+    return Cell(gates, 1, step, late, cuts=not late)
 
 
 def rnn_kind(act: Act = Tensor.tanh) -> Cell:
     """h' = act(its sums)."""
 
-    def step(x: Tensor, recur: Tensor, bias: Tensor | None, state: State) -> State:
-        return (act(x + state[0] @ recur.T),)
+    def step(x: Tensor, recur: Sequence[Act], bias: Tensor | None, state: State) -> State:
+        return (act(x + recur[0](state[0])),)
 
     return Cell("n", 1, step)
 
@@ -107,10 +127,11 @@ def run_layer(
     """One layer in one direction over x[T, N, I]: its results [T, N, R] and its last state. Beyond
     its length a sequence keeps its state and gives zeros."""
     made, own = _seen(cell, x, weight, biases)
+    times = cell.products(recur)
     seen = [made._wrap(v) for v in apart(made.value)]
     rows: list[Any] = [None] * x.shape[0]
     for t in range(x.shape[0])[:: -1 if reverse else 1]:
-        new = cell.step(seen[t], recur, own, state)
+        new = cell.step(seen[t], times, own, state)
         if lengths is not None:
             inside = (lengths.cast("int32") > t).unsqueeze(1)
             rows[t] = inside.where(new[0], 0.0)

@@ -49,6 +49,9 @@ rows(__name__, {
                                          "self target weight pos_weight reduction:reduction"),
     "nll_loss nll_loss_nd nll_loss2d": (F.nll_loss,
                                         "self target weight reduction:reduction ignore_index"),
+    "ctc_loss.IntList ctc_loss.Tensor": (
+        F.ctc_loss,
+        "log_probs targets input_lengths target_lengths blank reduction:reduction zero_infinity"),
     "cross_entropy_loss": (F.cross_entropy,
                            "self target weight reduction:reduction ignore_index label_smoothing"),
 })  # fmt: skip
