@@ -49,6 +49,19 @@ CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
         lambda x, y: ops.concat([ops.pad(x, (0, 1), (0, 2)), y], 1),
         [x733, random(F32, (7, 5))],
     ),
+    "concat of many": (
+        lambda x, y: ops.concat([ops.slice_(x, (i % 7, 0), (7, 33)) for i in range(9)] + [y], 0),
+        [x733, random(F32, (1, 33))],
+    ),
+    "concat of many long": (
+        lambda x: ops.concat([ops.mul(x, float(i)) for i in range(10)], 1),
+        [random(F32, (1, 1101, 3))],
+    ),
+    "concat of many reshaped": (
+        lambda x: ops.reshape(ops.concat([ops.add(x, float(i)) for i in range(12)], 0), (4, 231)),
+        [random(F32, (7, 11))],
+    ),
+    "concat of many inner": (lambda x: ops.concat([x] * 10, 1), [x733]),
     "gather rows": (lambda x, i: ops.gather(x, i, 0), [x733, IDS]),
     "gather columns": (lambda x, i: ops.gather(x, i, 1), [x733, IDS]),
     "gather fused": (

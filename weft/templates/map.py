@@ -31,6 +31,7 @@ from weft.templates.loops import (
     useful_lanes,
     vector_loop,
 )  # fmt: skip
+from weft.templates.map_pieces import build_pieces, pieces
 from weft.templates.map_tile import build_tiles, turned_axis
 from weft.templates.registry import template
 from weft.templates.view import Index
@@ -63,6 +64,8 @@ def build_map(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     space = probe(group, caps, shape, lambda em, index: store_all(em, group.outputs, index))
     if not caps.is_cpu:
         return _gpu(group, caps, space, config)
+    if runs := pieces(group, config.get("chunk", CHUNK)):
+        return build_pieces(group, caps, runs)
     axis = turned_axis(group, caps, space)
     if axis is not None:
         return build_tiles(group, caps, space, axis, streams(group, caps))
