@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from functools import partial
 
 from weft.core.caps import Caps
 from weft.kernel import expr as kb
@@ -51,13 +52,13 @@ def build_pieces(group: Group, caps: Caps, runs: list[list[tuple[int, int]]]) ->
     em = Emitter(b, group, caps)
     (out,) = group.outputs
 
-    def element(at: Affine) -> None:
-        em.store(out, affine.unflatten(at, out.shape), False)
+    def element(start: int, at: Affine) -> None:
+        em.store(out, affine.unflatten(at + start, out.shape))
 
     for number, run in enumerate(runs):
         mine = b.when(kb.binary("eq", b.group(0), kb.as_expr(number)))
         with mine if len(runs) > 1 else nullcontext(), em.scope():
             for start, size in run:
                 lanes = useful_lanes(caps, size)
-                vector_loop(em, 0, size, size, lambda i, s=start: element(i + s), lanes)
+                vector_loop(em, 0, size, size, partial(element, start), lanes)
     return b.kernel(grid=(len(runs),), bytes=traffic(group))
