@@ -1,8 +1,9 @@
-"""The examples in the docstrings of public functions run, and each public function has one."""
+"""The examples in the docstrings of public functions and modules run, and each has one."""
 
 from __future__ import annotations
 
 import doctest
+import inspect
 import math
 
 import pytest
@@ -13,6 +14,12 @@ from weft import functional, nn
 FUNCTIONS = {f"functional.{name}": getattr(functional, name) for name in functional.__all__} | {
     f"weft.{name}": getattr(weft, name)
     for name in ("erfc", "exp2", "fmax", "fmin", "lerp", "logit", "logsumexp", "nan_to_num")
+}
+FUNCTIONS |= {f"nn.{name}": value for name in nn.__all__ if callable(value := getattr(nn, name))}
+FUNCTIONS |= {
+    f"nn.init.{name}": value
+    for name, value in vars(nn.init).items()
+    if inspect.isfunction(value) and value.__module__ == nn.init.__name__ and name[0] != "_"
 }
 
 

@@ -13,7 +13,11 @@ from weft.tensor.core import Tensor
 
 
 class ReLU6(Module):
-    """min(max(x, 0), 6)."""
+    """min(max(x, 0), 6). x is floats of any shape; the result is like x. See weft.functional.relu6.
+
+    >>> nn.ReLU6()(weft.tensor([-1.0, 7.0])).tolist()
+    [0.0, 6.0]
+    """
 
     def __init__(self, inplace: bool = False):
         pass
@@ -23,7 +27,12 @@ class ReLU6(Module):
 
 
 class Hardtanh(Module):
-    """x between two bounds."""
+    """x between two bounds. x is floats of any shape; the result is like x. See
+    weft.functional.hardtanh.
+
+    >>> nn.Hardtanh()(weft.tensor([-3.0, 0.5])).tolist()
+    [-1.0, 0.5]
+    """
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False):
         self.min_val = min_val
@@ -34,7 +43,12 @@ class Hardtanh(Module):
 
 
 class LeakyReLU(Module):
-    """x above 0, elsewhere negative_slope x."""
+    """x above 0, elsewhere negative_slope x. x is floats of any shape; the result is like x. See
+    weft.functional.leaky_relu.
+
+    >>> nn.LeakyReLU(0.25)(weft.tensor([-4.0, 2.0])).tolist()
+    [-1.0, 2.0]
+    """
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False):
         self.negative_slope = negative_slope
@@ -44,7 +58,12 @@ class LeakyReLU(Module):
 
 
 class ELU(Module):
-    """x from 0 on, below alpha (exp(x) - 1)."""
+    """x from 0 on, below alpha (exp(x) - 1). x is floats of any shape; the result is like x. See
+    weft.functional.elu.
+
+    >>> nn.ELU(0.5)(weft.tensor([-1000.0, 2.0])).tolist()
+    [-0.5, 2.0]
+    """
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False):
         self.alpha = alpha
@@ -54,7 +73,12 @@ class ELU(Module):
 
 
 class CELU(Module):
-    """x from 0 on, below alpha (exp(x / alpha) - 1)."""
+    """x from 0 on, below alpha (exp(x / alpha) - 1). x is floats of any shape; the result is like
+    x. See weft.functional.celu.
+
+    >>> nn.CELU(0.5)(weft.tensor([-1000.0, 2.0])).tolist()
+    [-0.5, 2.0]
+    """
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False):
         self.alpha = alpha
@@ -64,7 +88,12 @@ class CELU(Module):
 
 
 class SELU(Module):
-    """ELU with the scales of self-normalising nets."""
+    """ELU with the scales of self-normalising nets. x is floats of any shape; the result is like x.
+    See weft.functional.selu.
+
+    >>> nn.SELU()(weft.tensor([0.0, -0.0])).tolist()
+    [0.0, -0.0]
+    """
 
     def __init__(self, inplace: bool = False):
         pass
@@ -74,7 +103,12 @@ class SELU(Module):
 
 
 class Mish(Module):
-    """x tanh(softplus(x))."""
+    """x tanh(softplus(x)). x is floats of any shape; the result is like x. See
+    weft.functional.mish.
+
+    >>> nn.Mish()(weft.tensor([0.0, 1000.0])).tolist()
+    [0.0, 1000.0]
+    """
 
     def __init__(self, inplace: bool = False):
         pass
@@ -84,7 +118,12 @@ class Mish(Module):
 
 
 class Softplus(Module):
-    """log(1 + exp(beta x)) / beta, and x itself above the threshold."""
+    """log(1 + exp(beta x)) / beta, and x itself above the threshold. x is floats of any shape; the
+    result is like x. See weft.functional.softplus.
+
+    >>> nn.Softplus()(weft.tensor([-1000.0, 1000.0])).tolist()
+    [0.0, 1000.0]
+    """
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0):
         self.beta = beta
@@ -95,21 +134,35 @@ class Softplus(Module):
 
 
 class LogSigmoid(Module):
-    """log(sigmoid(x))."""
+    """log(sigmoid(x)). x is floats of any shape; the result is like x. See
+    weft.functional.logsigmoid.
+
+    >>> nn.LogSigmoid()(weft.tensor([-1000.0, 1000.0])).tolist()
+    [-1000.0, 0.0]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return F.logsigmoid(x)
 
 
 class Softsign(Module):
-    """x / (1 + |x|)."""
+    """x / (1 + |x|). x is floats of any shape; the result is like x. See weft.functional.softsign.
+
+    >>> nn.Softsign()(weft.tensor([-1.0, 3.0])).tolist()
+    [-0.5, 0.75]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return F.softsign(x)
 
 
 class Softshrink(Module):
-    """x moved towards 0 by lambd."""
+    """x moved towards 0 by lambd. x is floats of any shape; the result is like x. See
+    weft.functional.softshrink.
+
+    >>> nn.Softshrink()(weft.tensor([-3.0, 0.25])).tolist()
+    [-2.5, 0.0]
+    """
 
     def __init__(self, lambd: float = 0.5):
         self.lambd = lambd
@@ -119,7 +172,12 @@ class Softshrink(Module):
 
 
 class Hardshrink(Module):
-    """x, but 0 within -lambd..lambd."""
+    """x, but 0 within -lambd..lambd. x is floats of any shape; the result is like x. See
+    weft.functional.hardshrink.
+
+    >>> nn.Hardshrink()(weft.tensor([-3.0, 0.25])).tolist()
+    [-3.0, 0.0]
+    """
 
     def __init__(self, lambd: float = 0.5):
         self.lambd = lambd
@@ -129,15 +187,24 @@ class Hardshrink(Module):
 
 
 class Tanhshrink(Module):
-    """x - tanh(x)."""
+    """x - tanh(x). x is floats of any shape; the result is like x. See weft.functional.tanhshrink.
+
+    >>> nn.Tanhshrink()(weft.tensor([0.0, 1000.0])).tolist()
+    [0.0, 999.0]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return F.tanhshrink(x)
 
 
 class RReLU(Module):
-    """x from 0 on, below a x: in training with a slope a for each element, uniform in
-    lower..upper and drawn as Dropout draws, otherwise with their mean."""
+    """x from 0 on, below a x: in training with a slope a for each element, uniform in lower..upper
+    and drawn as Dropout draws, otherwise with their mean. x is floats of any shape; the result is
+    like x. See weft.functional.rrelu.
+
+    >>> nn.RReLU(0.25, 0.75).eval()(weft.tensor([-4.0, 2.0])).tolist()
+    [-2.0, 2.0]
+    """
 
     key: Tensor
 
@@ -151,7 +218,12 @@ class RReLU(Module):
 
 
 class Softmin(Module):
-    """softmax(-x) along an axis."""
+    """softmax(-x) along an axis. x is floats of any shape; the result is like x. See
+    weft.functional.softmin.
+
+    >>> nn.Softmin()(weft.tensor([0.0, 0.0])).tolist()
+    [0.5, 0.5]
+    """
 
     def __init__(self, dim: int = -1):
         self.dim = dim
@@ -161,7 +233,11 @@ class Softmin(Module):
 
 
 class Softmax2d(Module):
-    """softmax over the channels of x[N, C, H, W] or [C, H, W]."""
+    """softmax over the channels of x[N, C, H, W] or [C, H, W]. Raises ShapeError for other shapes.
+
+    >>> nn.Softmax2d()(weft.zeros((2, 1, 1))).tolist()
+    [[[0.5]], [[0.5]]]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim not in (3, 4):
@@ -170,7 +246,12 @@ class Softmax2d(Module):
 
 
 class Threshold(Module):
-    """x above the threshold, elsewhere `value`."""
+    """x above the threshold, elsewhere `value`. x is floats of any shape; the result is like x. See
+    weft.functional.threshold.
+
+    >>> nn.Threshold(2.0, -7.0)(weft.tensor([1.0, 3.0])).tolist()
+    [-7.0, 3.0]
+    """
 
     def __init__(self, threshold: float, value: float, inplace: bool = False):
         self.threshold = threshold
@@ -181,7 +262,12 @@ class Threshold(Module):
 
 
 class GLU(Module):
-    """The first half of an axis times the sigmoid of the second."""
+    """The first half of an axis times the sigmoid of the second. Raises UsageError for an axis of
+    odd size. See weft.functional.glu.
+
+    >>> nn.GLU()(weft.tensor([4.0, 0.0])).tolist()
+    [2.0]
+    """
 
     def __init__(self, dim: int = -1):
         self.dim = dim
@@ -191,7 +277,12 @@ class GLU(Module):
 
 
 class PReLU(Module):
-    """x above 0, elsewhere weight x: one learnt weight, or one per channel of axis 1."""
+    """x above 0, elsewhere weight x: one learnt weight, or one per channel of axis 1. x is floats
+    of any shape; the result is like x. See weft.functional.prelu.
+
+    >>> nn.PReLU(init=0.25)(weft.tensor([-4.0, 2.0])).tolist()
+    [-1.0, 2.0]
+    """
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25):
         self.num_parameters = num_parameters

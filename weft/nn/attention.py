@@ -20,7 +20,12 @@ class MultiheadAttention(Module):
     PyTorch's parameters: in_proj_weight [3 E, E], in_proj_bias [3 E], out_proj.
 
     query is [T, B, E] and key, value [S, B, E]. With batch_first they are [B, T, E] and [B, S, E].
-    Without masks and dropout the T x S matrix of weights is never formed.
+    Without masks and dropout the T x S matrix of weights is never formed. Raises ShapeError for
+    sizes that do not fit, UsageError for options that weft lacks.
+
+    >>> x = weft.ones((5, 1, 8))
+    >>> nn.MultiheadAttention(8, 2)(x, x, x)[0].shape
+    (5, 1, 8)
     """
 
     def __init__(

@@ -12,7 +12,12 @@ from weft.tensor.guards import has_own
 
 
 class ModuleList(Module):
-    """Modules by number; their names are "0", "1", ..."""
+    """Modules by number; their names are "0", "1", ... Raises UsageError for what is not a Module.
+
+    >>> layers = nn.ModuleList([nn.ReLU(), nn.Tanh()])
+    >>> len(layers), [type(m).__name__ for m in layers]
+    (2, ['ReLU', 'Tanh'])
+    """
 
     def __init__(self, modules: Iterable[Module] = ()):
         for module in modules:
@@ -40,7 +45,11 @@ class ModuleList(Module):
 
 
 class Sequential(ModuleList):
-    """Modules applied one after the other."""
+    """Modules applied one after the other. Raises UsageError for what is not a Module.
+
+    >>> nn.Sequential(nn.Flatten(), nn.ReLU())(weft.ones((2, 3, 4))).shape
+    (2, 12)
+    """
 
     def __init__(self, *modules: Module):
         super().__init__(modules)
@@ -71,7 +80,12 @@ class Sequential(ModuleList):
 
 
 class ModuleDict(Module):
-    """Modules by name."""
+    """Modules by name. Raises UsageError for a name that a module cannot have.
+
+    >>> net = nn.ModuleDict({"act": nn.ReLU()})
+    >>> net["act"](weft.tensor([-1.0])).tolist()
+    [0.0]
+    """
 
     def __init__(self, modules: Mapping[str, Module] | None = None):
         for name, module in (modules or {}).items():

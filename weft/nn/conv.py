@@ -1,4 +1,5 @@
-"""Convolution and pooling layers for sequences [N, C, L], images [N, C, H, W] and volumes."""
+"""Convolution layers for sequences [N, C, L], images [N, C, H, W] and volumes, and what moves
+places."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ from weft.nn.module import Module, lacks
 from weft.tensor import functional as F
 from weft.tensor.convolution import Padding, Sizes
 from weft.tensor.core import Tensor
-from weft.tensor.pooling import Wanted
 
 
 class _Conv(Module):
@@ -69,19 +69,34 @@ class _Conv(Module):
 
 
 class Conv1d(_Conv):
-    """Cross-correlation of x[N, C, L] with learned weights; see functional.conv1d."""
+    """Cross-correlation of x[N, C, L] with learned weights; see functional.conv1d. Raises
+    ShapeError for other channels, UsageError for a padding mode besides zeros.
+
+    >>> nn.Conv1d(3, 4, 5)(weft.zeros((2, 3, 6))).shape
+    (2, 4, 2)
+    """
 
     _axes, _apply = 1, staticmethod(F.conv1d)
 
 
 class Conv2d(_Conv):
-    """Cross-correlation of x[N, C, H, W] with learned weights; see functional.conv2d."""
+    """Cross-correlation of x[N, C, H, W] with learned weights; see functional.conv2d. Raises
+    ShapeError for other channels, UsageError for a padding mode besides zeros.
+
+    >>> nn.Conv2d(3, 4, 5)(weft.zeros((2, 3, 6, 6))).shape
+    (2, 4, 2, 2)
+    """
 
     _axes, _apply = 2, staticmethod(F.conv2d)
 
 
 class Conv3d(_Conv):
-    """Cross-correlation of x[N, C, D, H, W] with learned weights; see functional.conv3d."""
+    """Cross-correlation of x[N, C, D, H, W] with learned weights; see functional.conv3d. Raises
+    ShapeError for other channels, UsageError for a padding mode besides zeros.
+
+    >>> nn.Conv3d(3, 4, 5)(weft.zeros((2, 3, 6, 6, 6))).shape
+    (2, 4, 2, 2, 2)
+    """
 
     _axes, _apply = 3, staticmethod(F.conv3d)
 
@@ -108,169 +123,48 @@ class _ConvTranspose(_Conv):
 
 
 class ConvTranspose1d(_ConvTranspose):
-    """The transposed convolution of x[N, C, L]; see functional.conv_transpose1d."""
+    """The transposed convolution of x[N, C, L]; see functional.conv_transpose1d. Raises ShapeError
+    for other channels.
+
+    >>> nn.ConvTranspose1d(3, 4, 5)(weft.zeros((2, 3, 6))).shape
+    (2, 4, 10)
+    """
 
     _axes, _apply = 1, staticmethod(F.conv_transpose1d)
 
 
 class ConvTranspose2d(_ConvTranspose):
-    """The transposed convolution of x[N, C, H, W]; see functional.conv_transpose2d."""
+    """The transposed convolution of x[N, C, H, W]; see functional.conv_transpose2d. Raises
+    ShapeError for other channels.
+
+    >>> nn.ConvTranspose2d(3, 4, 5)(weft.zeros((2, 3, 6, 6))).shape
+    (2, 4, 10, 10)
+    """
 
     _axes, _apply = 2, staticmethod(F.conv_transpose2d)
 
 
 class ConvTranspose3d(_ConvTranspose):
-    """The transposed convolution of x[N, C, D, H, W]; see functional.conv_transpose3d."""
+    """The transposed convolution of x[N, C, D, H, W]; see functional.conv_transpose3d. Raises
+    ShapeError for other channels.
+
+    >>> nn.ConvTranspose3d(3, 4, 5)(weft.zeros((2, 3, 6, 6, 6))).shape
+    (2, 4, 10, 10, 10)
+    """
 
     _axes, _apply = 3, staticmethod(F.conv_transpose3d)
-
-
-# -- pools ----------------------------------------------------------------------------------------
-
-
-class _MaxPool(Module):
-    """The largest in each window; stride defaults to the kernel. With return_indices also the
-    position of each in its image."""
-
-    _apply: ClassVar[Callable[..., Any]]
-
-    def __init__(
-        self, kernel_size: Sizes, stride: Sizes | None = None, padding: Padding = 0,
-        dilation: Sizes = 1, return_indices: bool = False, ceil_mode: bool = False,
-    ):  # fmt: skip
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
-        self.dilation, self.ceil_mode, self.return_indices = dilation, ceil_mode, return_indices
-
-    def forward(self, x: Tensor) -> Any:
-        pool = (self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
-        return type(self)._apply(x, *pool, self.return_indices)
-
-
-class _AvgPool(Module):
-    """The average of each window; stride defaults to the kernel."""
-
-    _apply: ClassVar[Callable[..., Tensor]]
-
-    def __init__(
-        self, kernel_size: Sizes, stride: Sizes | None = None, padding: Padding = 0,
-        ceil_mode: bool = False, count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ):  # fmt: skip
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
-        self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
-        self.divisor_override = divisor_override
-
-    def forward(self, x: Tensor) -> Tensor:
-        counted = (self.ceil_mode, self.count_include_pad, self.divisor_override)
-        return type(self)._apply(x, self.kernel_size, self.stride, self.padding, *counted)
-
-
-class _AdaptivePool(Module):
-    """A pool with a given number of windows per axis, as equal as possible; None keeps a size."""
-
-    _apply: ClassVar[Callable[..., Tensor]]
-
-    def __init__(self, output_size: Wanted):
-        self.output_size = output_size
-
-    def forward(self, x: Tensor) -> Tensor:
-        return type(self)._apply(x, self.output_size)
-
-
-class MaxPool1d(_MaxPool):
-    """The largest in each window of x[N, C, L]; see functional.max_pool1d."""
-
-    _apply = staticmethod(F.max_pool1d)
-
-
-class MaxPool2d(_MaxPool):
-    """The largest in each window of x[N, C, H, W]; see functional.max_pool2d."""
-
-    _apply = staticmethod(F.max_pool2d)
-
-
-class MaxPool3d(_MaxPool):
-    """The largest in each window of x[N, C, D, H, W]; see functional.max_pool3d."""
-
-    _apply = staticmethod(F.max_pool3d)
-
-
-class AvgPool1d(_AvgPool):
-    """The average of each window of x[N, C, L]; see functional.avg_pool1d."""
-
-    def __init__(
-        self, kernel_size: Sizes, stride: Sizes | None = None, padding: Padding = 0,
-        ceil_mode: bool = False, count_include_pad: bool = True,
-    ):  # fmt: skip
-        super().__init__(kernel_size, stride, padding, ceil_mode, count_include_pad)
-
-    _apply = staticmethod(F.avg_pool1d)
-
-
-class AvgPool2d(_AvgPool):
-    """The average of each window of x[N, C, H, W]; see functional.avg_pool2d."""
-
-    _apply = staticmethod(F.avg_pool2d)
-
-
-class AvgPool3d(_AvgPool):
-    """The average of each window of x[N, C, D, H, W]; see functional.avg_pool3d."""
-
-    _apply = staticmethod(F.avg_pool3d)
-
-
-class AdaptiveAvgPool1d(_AdaptivePool):
-    """Averages over output_size windows of x[N, C, L]."""
-
-    _apply = staticmethod(F.adaptive_avg_pool1d)
-
-
-class AdaptiveAvgPool2d(_AdaptivePool):
-    """Averages over output_size windows of x[N, C, H, W]."""
-
-    _apply = staticmethod(F.adaptive_avg_pool2d)
-
-
-class AdaptiveAvgPool3d(_AdaptivePool):
-    """Averages over output_size windows of x[N, C, D, H, W]."""
-
-    _apply = staticmethod(F.adaptive_avg_pool3d)
-
-
-class _AdaptiveMaxPool(_AdaptivePool):
-    """An _AdaptivePool of maxima; with return_indices also the position of each in its image."""
-
-    def __init__(self, output_size: Wanted, return_indices: bool = False):
-        super().__init__(output_size)
-        self.return_indices = return_indices
-
-    def forward(self, x: Tensor) -> Any:
-        return type(self)._apply(x, self.output_size, self.return_indices)
-
-
-class AdaptiveMaxPool1d(_AdaptiveMaxPool):
-    """The largest in each of output_size windows of x[N, C, L]."""
-
-    _apply = staticmethod(F.adaptive_max_pool1d)
-
-
-class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """The largest in each of output_size windows of x[N, C, H, W]."""
-
-    _apply = staticmethod(F.adaptive_max_pool2d)
-
-
-class AdaptiveMaxPool3d(_AdaptiveMaxPool):
-    """The largest in each of output_size windows of x[N, C, D, H, W]."""
-
-    _apply = staticmethod(F.adaptive_max_pool3d)
 
 
 # -- space ----------------------------------------------------------------------------------------
 
 
 class Upsample(Module):
-    """Images resized; see functional.interpolate."""
+    """Images resized; see functional.interpolate. x is [N, C, ...] of floats. Raises UsageError for
+    an unknown mode.
+
+    >>> nn.Upsample(scale_factor=2)(weft.zeros((1, 3, 4, 5))).shape
+    (1, 3, 8, 10)
+    """
 
     def __init__(
         self, size: Sizes | None = None, scale_factor: Any = None, mode: str = "nearest",
@@ -285,7 +179,12 @@ class Upsample(Module):
 
 
 class PixelShuffle(Module):
-    """Channels turned into places; see functional.pixel_shuffle."""
+    """Channels turned into places; see functional.pixel_shuffle. x is [..., C r r, H, W] (Shi et
+    al., arXiv:1609.05158). Raises ShapeError for other channels.
+
+    >>> nn.PixelShuffle(2)(weft.zeros((1, 12, 4, 5))).shape
+    (1, 3, 8, 10)
+    """
 
     def __init__(self, upscale_factor: int):
         self.upscale_factor = upscale_factor
@@ -295,7 +194,12 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(Module):
-    """Places turned into channels; see functional.pixel_unshuffle."""
+    """Places turned into channels; see functional.pixel_unshuffle. x is [..., C, H r, W r]. Raises
+    ShapeError where r does not divide.
+
+    >>> nn.PixelUnshuffle(2)(weft.zeros((1, 3, 8, 10))).shape
+    (1, 12, 4, 5)
+    """
 
     def __init__(self, downscale_factor: int):
         self.downscale_factor = downscale_factor

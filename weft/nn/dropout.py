@@ -41,7 +41,11 @@ class Dropout(Module):
     `key` (uint32 [2]: a random word and the number of calls so far) is a buffer outside the state
     dict. Each training call draws from it and advances it, also inside `weft.compile`. The word is
     from the global stream (`weft.manual_seed`); set `key` to repeat a run from the middle.
-    `inplace` changes nothing: tensors are values.
+    `inplace` changes nothing: tensors are values. x is floats of any shape. Raises UsageError for a
+    p beyond 0..1.
+
+    >>> nn.Dropout(0.5).eval()(weft.ones((2,))).tolist()
+    [1.0, 1.0]
     """
 
     key: Tensor

@@ -23,22 +23,38 @@ def _set(t: Tensor, value: Any) -> Tensor:
 
 
 def constant_(t: Tensor, value: float) -> Tensor:
-    """`value` everywhere."""
+    """`value` everywhere.
+
+    >>> nn.init.constant_(weft.zeros((2,)), 3.0).tolist()
+    [3.0, 3.0]
+    """
     return _set(t, value)
 
 
 def zeros_(t: Tensor) -> Tensor:
-    """Zeros."""
+    """Zeros.
+
+    >>> nn.init.zeros_(weft.ones((2,))).tolist()
+    [0.0, 0.0]
+    """
     return _set(t, 0)
 
 
 def ones_(t: Tensor) -> Tensor:
-    """Ones."""
+    """Ones.
+
+    >>> nn.init.ones_(weft.zeros((2,))).tolist()
+    [1.0, 1.0]
+    """
     return _set(t, 1)
 
 
 def uniform_(t: Tensor, low: float = 0.0, high: float = 1.0, key: Any = None) -> Tensor:
-    """Uniform in [low, high): what rounds to an end or beyond is the next number inside."""
+    """Uniform in [low, high): what rounds to an end or beyond is the next number inside.
+
+    >>> nn.init.uniform_(weft.zeros((9,)), 1.0, 2.0, key=7).min().item() >= 1.0
+    True
+    """
     drawn = (rand(*t.shape, key=key) * (high - low) + low).cast(t.dtype)
     least, most = _beside(t.dtype, low, math.inf), _beside(t.dtype, high, -math.inf)
     least = low if float(np.asarray(low, t.dtype.numpy)) == low else least
@@ -53,7 +69,11 @@ def _beside(dtype: DType, edge: float, way: float) -> float:
 
 
 def normal_(t: Tensor, mean: float = 0.0, std: float = 1.0, key: Any = None) -> Tensor:
-    """Normal."""
+    """Normal.
+
+    >>> nn.init.normal_(weft.zeros((2, 3)), key=7).shape
+    (2, 3)
+    """
     return _set(t, randn(*t.shape, key=key) * std + mean)
 
 
@@ -61,8 +81,12 @@ def trunc_normal_(
     t: Tensor, mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0,
     key: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Normal, given that it falls within [low, high]: the inverse of the distribution function
-    (by bisection on erf) at uniform points."""
+    """Normal, given that it falls within [low, high]: the inverse of the distribution function (by
+    bisection on erf) at uniform points.
+
+    >>> nn.init.trunc_normal_(weft.zeros((99,)), key=7).abs().max().item() <= 2.0
+    True
+    """
     if not low < high or std <= 0:
         raise UsageError(f"trunc_normal_: std {std}, range {low}..{high}; std > 0 and low < high")
     a, b = ((edge - mean) / (std * math.sqrt(2.0)) for edge in (low, high))
@@ -76,7 +100,12 @@ def trunc_normal_(
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """PyTorch's recommended gain for a nonlinearity; `param` is the slope of leaky_relu."""
+    """PyTorch's recommended gain for a nonlinearity; `param` is the slope of leaky_relu. Raises
+    UsageError for an unknown one.
+
+    >>> nn.init.calculate_gain("linear")
+    1.0
+    """
     if nonlinearity == "leaky_relu":
         return math.sqrt(2.0 / (1.0 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in _GAINS:
@@ -85,7 +114,11 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def fans(t: Tensor) -> tuple[int, int]:
-    """(inputs, outputs) of a weight [N, K] or [O, C, *kernel]."""
+    """(inputs, outputs) of a weight [N, K] or [O, C, *kernel]. Raises ShapeError for fewer axes.
+
+    >>> nn.init.fans(weft.zeros((2, 3)))
+    (3, 2)
+    """
     if t.ndim < 2:
         raise ShapeError(
             f"init: expected a tensor with at least two axes (outputs, inputs), got {list(t.shape)}"
@@ -95,13 +128,21 @@ def fans(t: Tensor) -> tuple[int, int]:
 
 
 def xavier_uniform_(t: Tensor, gain: float = 1.0, key: Any = None) -> Tensor:
-    """Uniform in +- gain sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010)."""
+    """Uniform in +- gain sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010).
+
+    >>> nn.init.xavier_uniform_(weft.zeros((3, 3)), key=7).abs().max().item() <= 1.0
+    True
+    """
     bound = gain * math.sqrt(6.0 / sum(fans(t)))
     return uniform_(t, -bound, bound, key)
 
 
 def xavier_normal_(t: Tensor, gain: float = 1.0, key: Any = None) -> Tensor:
-    """Normal of deviation gain sqrt(2 / (inputs + outputs)) (Glorot and Bengio 2010)."""
+    """Normal of deviation gain sqrt(2 / (inputs + outputs)) (Glorot and Bengio 2010).
+
+    >>> nn.init.xavier_normal_(weft.zeros((2, 3)), key=7).shape
+    (2, 3)
+    """
     return normal_(t, 0.0, gain * math.sqrt(2.0 / sum(fans(t))), key)
 
 
@@ -115,7 +156,11 @@ def kaiming_uniform_(
     t: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
     key: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Uniform in +- gain sqrt(3 / fan) (He et al. 2015)."""
+    """Uniform in +- gain sqrt(3 / fan) (He et al. 2015).
+
+    >>> nn.init.kaiming_uniform_(weft.zeros((2, 6)), key=7).abs().max().item() <= 1.0
+    True
+    """
     bound = math.sqrt(3.0) * _deviation(t, a, mode, nonlinearity)
     return uniform_(t, -bound, bound, key)
 
@@ -124,5 +169,9 @@ def kaiming_normal_(
     t: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
     key: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Normal of deviation gain / sqrt(fan) (He et al. 2015)."""
+    """Normal of deviation gain / sqrt(fan) (He et al. 2015).
+
+    >>> nn.init.kaiming_normal_(weft.zeros((2, 3)), key=7).shape
+    (2, 3)
+    """
     return normal_(t, 0.0, _deviation(t, a, mode, nonlinearity), key)

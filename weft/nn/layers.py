@@ -21,7 +21,11 @@ def empty(*shape: int) -> Parameter:
 
 class Linear(Module):
     """x[..., in] -> x weight^T + bias: [..., out]; weight [out, in], bias [out]. Both start uniform
-    in +- 1/sqrt(in)."""
+    in +- 1/sqrt(in). x is floats. Raises ShapeError where its last axis is not `in_features`.
+
+    >>> nn.Linear(3, 2)(weft.ones((5, 3))).shape
+    (5, 2)
+    """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
         self.in_features, self.out_features = in_features, out_features
@@ -45,7 +49,12 @@ class Linear(Module):
 
 class Embedding(Module):
     """Rows of weight [count, dim] at integer ids[...]: [..., dim]. The weight starts standard
-    normal; row `padding_idx` starts as zeros and gets no gradient."""
+    normal; row `padding_idx` starts as zeros and gets no gradient. Raises UsageError for a
+    padding_idx that is not a row, DTypeError for ids that are not integers.
+
+    >>> nn.Embedding(10, 4)(weft.tensor([1, 2])).shape
+    (2, 4)
+    """
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
@@ -76,7 +85,11 @@ class Embedding(Module):
 
 
 class Identity(Module):
-    """x as it is."""
+    """x as it is. The arguments are ignored.
+
+    >>> nn.Identity()(weft.tensor([3.0])).tolist()
+    [3.0]
+    """
 
     def __init__(self, *args: Any, **kwargs: Any):
         pass
@@ -86,7 +99,11 @@ class Identity(Module):
 
 
 class Flatten(Module):
-    """Axes start_dim..end_dim merged into one."""
+    """Axes start_dim..end_dim merged into one. x has any shape and dtype.
+
+    >>> nn.Flatten()(weft.zeros((2, 3, 4))).shape
+    (2, 12)
+    """
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1):
         self.start_dim, self.end_dim = start_dim, end_dim
@@ -96,7 +113,12 @@ class Flatten(Module):
 
 
 class ReLU(Module):
-    """max(x, 0). `inplace` changes nothing: tensors are values."""
+    """max(x, 0). `inplace` changes nothing: tensors are values. x is floats of any shape; the
+    result is like x. See weft.functional.relu.
+
+    >>> nn.ReLU()(weft.tensor([-1.0, 2.0])).tolist()
+    [0.0, 2.0]
+    """
 
     def __init__(self, inplace: bool = False):
         pass
@@ -106,7 +128,12 @@ class ReLU(Module):
 
 
 class GELU(Module):
-    """x Phi(x): exact, or approximate="tanh"."""
+    """x Phi(x): exact, or approximate="tanh". x is floats of any shape; the result is like x. See
+    weft.functional.gelu.
+
+    >>> nn.GELU()(weft.tensor([0.0, 1000.0])).tolist()
+    [0.0, 1000.0]
+    """
 
     def __init__(self, approximate: str = "none"):
         self.approximate = approximate
@@ -116,7 +143,12 @@ class GELU(Module):
 
 
 class SiLU(Module):
-    """x sigmoid(x). `inplace` changes nothing: tensors are values."""
+    """x sigmoid(x). `inplace` changes nothing: tensors are values. x is floats of any shape; the
+    result is like x. See weft.functional.silu.
+
+    >>> nn.SiLU()(weft.tensor([0.0, 1000.0])).tolist()
+    [0.0, 1000.0]
+    """
 
     def __init__(self, inplace: bool = False):
         pass
@@ -126,7 +158,12 @@ class SiLU(Module):
 
 
 class Hardsigmoid(Module):
-    """min(max(x + 3, 0), 6) / 6. `inplace` changes nothing: tensors are values."""
+    """min(max(x + 3, 0), 6) / 6. `inplace` changes nothing: tensors are values. x is floats of any
+    shape; the result is like x. See weft.functional.hardsigmoid.
+
+    >>> nn.Hardsigmoid()(weft.tensor([-4.0, 0.0, 3.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
 
     def __init__(self, inplace: bool = False):
         pass
@@ -136,7 +173,12 @@ class Hardsigmoid(Module):
 
 
 class Hardswish(Module):
-    """x min(max(x + 3, 0), 6) / 6. `inplace` changes nothing: tensors are values."""
+    """x min(max(x + 3, 0), 6) / 6. `inplace` changes nothing: tensors are values. x is floats of
+    any shape; the result is like x. See weft.functional.hardswish.
+
+    >>> nn.Hardswish()(weft.tensor([-5.0, 4.0])).tolist()
+    [-0.0, 4.0]
+    """
 
     def __init__(self, inplace: bool = False):
         pass
@@ -146,21 +188,36 @@ class Hardswish(Module):
 
 
 class Tanh(Module):
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent. x is floats of any shape; the result is like x. See
+    weft.functional.tanh.
+
+    >>> nn.Tanh()(weft.tensor([0.0, 1000.0])).tolist()
+    [0.0, 1.0]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return F.tanh(x)
 
 
 class Sigmoid(Module):
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)). x is floats of any shape; the result is like x. See
+    weft.functional.sigmoid.
+
+    >>> nn.Sigmoid()(weft.tensor([0.0, 1000.0])).tolist()
+    [0.5, 1.0]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return F.sigmoid(x)
 
 
 class Softmax(Module):
-    """exp(x - max) / sum along an axis."""
+    """exp(x - max) / sum along an axis. x is floats of any shape; the result is like x. See
+    weft.functional.softmax.
+
+    >>> nn.Softmax()(weft.tensor([0.0, 0.0])).tolist()
+    [0.5, 0.5]
+    """
 
     def __init__(self, dim: int = -1):
         self.dim = dim
@@ -170,7 +227,12 @@ class Softmax(Module):
 
 
 class LogSoftmax(Module):
-    """log(softmax(x)) along an axis."""
+    """log(softmax(x)) along an axis. x is floats of any shape; the result is like x. See
+    weft.functional.log_softmax.
+
+    >>> nn.LogSoftmax()(weft.tensor([5.0])).tolist()
+    [0.0]
+    """
 
     def __init__(self, dim: int = -1):
         self.dim = dim

@@ -42,7 +42,12 @@ class _RowNorm(Module):
 
 
 class LayerNorm(_RowNorm):
-    """(x - mean) / sqrt(var + eps) weight + bias over the last axes, those of normalized_shape."""
+    """(x - mean) / sqrt(var + eps) weight + bias over the last axes, those of normalized_shape (Ba
+    et al., arXiv:1607.06450). Raises ShapeError for an x with other last axes.
+
+    >>> nn.LayerNorm(2, eps=0.0)(weft.tensor([1.0, 3.0])).tolist()
+    [-1.0, 1.0]
+    """
 
     def __init__(
         self, normalized_shape: int | Sequence[int], eps: float = 1e-5,
@@ -57,7 +62,12 @@ class LayerNorm(_RowNorm):
 
 class RMSNorm(_RowNorm):
     """x / sqrt(mean(x^2) + eps) weight over the last axes, those of normalized_shape. An eps of
-    None is float32's distance from 1 to the next number, as in PyTorch."""
+    None is float32's distance from 1 to the next number, as in PyTorch (Zhang and Sennrich,
+    arXiv:1910.07467). Raises ShapeError for an x with other last axes.
+
+    >>> nn.RMSNorm(2, eps=0.0)(weft.tensor([2.0, 2.0])).tolist()
+    [1.0, 1.0]
+    """
 
     def __init__(
         self, normalized_shape: int | Sequence[int], eps: float | None = None,
@@ -128,25 +138,45 @@ def _next(count: Tensor) -> Tensor:
 
 
 class BatchNorm1d(_BatchNorm):
-    """Batch normalisation of x[N, C] or x[N, C, L]."""
+    """Batch normalisation of x[N, C] or x[N, C, L] (Ioffe and Szegedy, arXiv:1502.03167). Raises
+    ShapeError for other shapes. See weft.functional.batch_norm.
+
+    >>> nn.BatchNorm1d(3)(weft.zeros((2, 3))).shape
+    (2, 3)
+    """
 
     RANKS = (2, 3)
 
 
 class BatchNorm2d(_BatchNorm):
-    """Batch normalisation of x[N, C, H, W]."""
+    """Batch normalisation of x[N, C, H, W] (Ioffe and Szegedy, arXiv:1502.03167). Raises ShapeError
+    for other shapes. See weft.functional.batch_norm.
+
+    >>> nn.BatchNorm2d(3)(weft.zeros((2, 3, 4, 4))).shape
+    (2, 3, 4, 4)
+    """
 
     RANKS = (4,)
 
 
 class BatchNorm3d(_BatchNorm):
-    """Batch normalisation of x[N, C, D, H, W]."""
+    """Batch normalisation of x[N, C, D, H, W] (Ioffe and Szegedy, arXiv:1502.03167). Raises
+    ShapeError for other shapes. See weft.functional.batch_norm.
+
+    >>> nn.BatchNorm3d(3)(weft.zeros((2, 3, 4, 4, 4))).shape
+    (2, 3, 4, 4, 4)
+    """
 
     RANKS = (5,)
 
 
 class GroupNorm(Module):
-    """Normalisation over runs of channels of each image; see functional.group_norm."""
+    """Normalisation over runs of channels of each image; see functional.group_norm. x is [N, C,
+    ...] (Wu and He, arXiv:1803.08494). Raises ShapeError where groups do not divide channels.
+
+    >>> nn.GroupNorm(2, 4)(weft.zeros((1, 4, 3))).shape
+    (1, 4, 3)
+    """
 
     def __init__(
         self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True,
@@ -193,25 +223,45 @@ class _InstanceNorm(Module):
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """Instance normalisation of x[N, C, L]."""
+    """Instance normalisation of x[N, C, L] (Ulyanov et al., arXiv:1607.08022). Raises ShapeError
+    for other shapes. See weft.functional.instance_norm.
+
+    >>> nn.InstanceNorm1d(3)(weft.zeros((2, 3, 4))).shape
+    (2, 3, 4)
+    """
 
     RANKS = (3,)
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """Instance normalisation of x[N, C, H, W]."""
+    """Instance normalisation of x[N, C, H, W] (Ulyanov et al., arXiv:1607.08022). Raises ShapeError
+    for other shapes. See weft.functional.instance_norm.
+
+    >>> nn.InstanceNorm2d(3)(weft.zeros((2, 3, 4, 4))).shape
+    (2, 3, 4, 4)
+    """
 
     RANKS = (4,)
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """Instance normalisation of x[N, C, D, H, W]."""
+    """Instance normalisation of x[N, C, D, H, W] (Ulyanov et al., arXiv:1607.08022). Raises
+    ShapeError for other shapes. See weft.functional.instance_norm.
+
+    >>> nn.InstanceNorm3d(3)(weft.zeros((2, 3, 4, 4, 4))).shape
+    (2, 3, 4, 4, 4)
+    """
 
     RANKS = (5,)
 
 
 class LocalResponseNorm(Module):
-    """x / (k + alpha mean)^beta, with the mean of squares over `size` neighbouring channels."""
+    """x / (k + alpha mean)^beta, with the mean of squares over `size` neighbouring channels. x is
+    [N, C, ...] (Krizhevsky et al. 2012). See weft.functional.local_response_norm.
+
+    >>> nn.LocalResponseNorm(3)(weft.zeros((1, 4, 5, 5))).shape
+    (1, 4, 5, 5)
+    """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k

@@ -84,11 +84,15 @@ class LSTM(_Layers):
 
     forward(x, hx) returns the results [T, N, D R] (in x's layout) and (h [L D, N, R], c [L D, N,
     H]) after the last step. `hx` = (h, c) is the state before the first step, zeros by default. H
-    is
-    hidden_size, R proj_size or else H, L num_layers and D the number of directions. `lengths`
+    is hidden_size, R proj_size or else H, L num_layers and D the number of directions. `lengths`
     (integers [N]) ends sequences early: their later results are zeros. Parameters are PyTorch's:
     weight_ih_l0 [4 H, I], weight_hh_l0 [4 H, R], bias_ih_l0, bias_hh_l0, weight_hr_l0 [R, H],
-    weight_ih_l0_reverse and so on.
+    weight_ih_l0_reverse and so on. Raises ShapeError for sizes that do not fit and UsageError for
+    options that make no layer.
+
+    >>> out, (h, c) = nn.LSTM(3, 2, bidirectional=True)(weft.ones((5, 1, 3)))
+    >>> out.shape, h.shape
+    ((5, 1, 4), (2, 1, 2))
     """
 
     _gates = 4
@@ -102,7 +106,12 @@ class LSTM(_Layers):
 
 class GRU(_Layers):
     """A GRU over x; sizes, layouts and parameters as in LSTM, with 3 H rows, one state h and no
-    projections."""
+    projections (Cho et al., arXiv:1406.1078).
+
+    >>> out, h = nn.GRU(3, 2)(weft.ones((5, 2, 3)), lengths=weft.tensor([5, 1]))
+    >>> out[1:, 1].abs().sum().item()
+    0.0
+    """
 
     _gates = 3
 
@@ -123,7 +132,12 @@ class GRU(_Layers):
 
 class RNN(_Layers):
     """An Elman network over x; sizes, layouts and parameters as in LSTM, with H rows, one state h
-    and no projections. `nonlinearity` is "tanh" or "relu"."""
+    and no projections. `nonlinearity` is "tanh" or "relu" (Elman 1990). Raises UsageError for
+    another nonlinearity.
+
+    >>> nn.RNN(3, 2, nonlinearity="relu")(weft.ones((5, 1, 3)))[0].shape
+    (5, 1, 2)
+    """
 
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
@@ -152,7 +166,13 @@ class _Cell(_Weights):
 
 
 class LSTMCell(_Cell):
-    """One step of an LSTM: forward(x[N, I] or [I], (h, c) or None) gives the new (h, c)."""
+    """One step of an LSTM: forward(x[N, I] or [I], (h, c) or None) gives the new (h, c). Raises
+    ShapeError for sizes that do not fit.
+
+    >>> h, c = nn.LSTMCell(3, 2)(weft.ones((4, 3)))
+    >>> h.shape, c.shape
+    ((4, 2), (4, 2))
+    """
 
     _gates = 4
 
@@ -161,7 +181,12 @@ class LSTMCell(_Cell):
 
 
 class GRUCell(_Cell):
-    """One step of a GRU: forward(x[N, I] or [I], h or None) gives the new h."""
+    """One step of a GRU: forward(x[N, I] or [I], h or None) gives the new h. Raises ShapeError for
+    sizes that do not fit.
+
+    >>> nn.GRUCell(3, 2)(weft.ones((4, 3))).shape
+    (4, 2)
+    """
 
     _gates = 3
 
@@ -170,7 +195,12 @@ class GRUCell(_Cell):
 
 
 class RNNCell(_Cell):
-    """One step of an Elman network: forward(x[N, I] or [I], h or None) gives the new h."""
+    """One step of an Elman network: forward(x[N, I] or [I], h or None) gives the new h. Raises
+    ShapeError for sizes that do not fit.
+
+    >>> nn.RNNCell(3, 2)(weft.ones((4, 3))).shape
+    (4, 2)
+    """
 
     def __init__(
         self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh"
