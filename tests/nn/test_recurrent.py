@@ -115,16 +115,42 @@ def test_one_sequence_without_a_batch_and_no_steps(name: str) -> None:
     assert out.shape[0] == 0
 
 
-@pytest.mark.parametrize("name", ["lstm_two", "gru_two"])
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("name", ["lstm_two", "lstm_projected", "gru_two", "rnn"])
 def test_lengths_are_packed_sequences(name: str) -> None:
+    """Results, states and gradients, with first states; what lies beyond a length is NaN here."""
     kind, options = KINDS[name]
     theirs, ours = pair(kind, options)
-    x, lengths = rows(3, 4, 4), np.array([4, 2, 1], np.int32)
-    x = x if options.get("batch_first") else x.swapaxes(0, 1).copy()
+    x, lengths = rows(3, 4, 4), [2, 4, 1]
+    states, batch = first(kind, options, 3), options.get("batch_first", False)
+    a, b = torch.from_numpy(x.copy()), x.copy()
+    for row, n in zip(b, lengths):
+        row[n:] = np.nan
+    a = (a if batch else a.transpose(0, 1)).contiguous().requires_grad_()
     pack, pad = torch.nn.utils.rnn.pack_padded_sequence, torch.nn.utils.rnn.pad_packed_sequence
-    first = options.get("batch_first", False)
-    packed, last = theirs(pack(torch.from_numpy(x), torch.tensor(lengths), batch_first=first))
-    near(ours(Tensor(x), lengths=Tensor(lengths)), (pad(packed, batch_first=first)[0], last))
+    packed = pack(a, torch.tensor(lengths), batch_first=batch, enforce_sorted=False)
+    out, last = theirs(packed, mapped(torch.from_numpy, states))
+    want = (pad(out, batch_first=batch)[0], last)
+    given = Tensor(b if batch else b.swapaxes(0, 1).copy()).requires_grad_()
+    for ends in (lengths, Tensor(np.array(lengths))):
+        got = ours(given, mapped(Tensor, states), lengths=ends)
+        near(got, want)
+    sum(p.square().sum() for p in flat(want)).backward()
+    sum(p.square().sum() for p in flat(got)).backward()
+    near(given.grad, a.grad, 1e-4, 1e-5)
+    for p, q in zip(theirs.parameters(), ours.parameters(), strict=True):
+        near(q.grad, p.grad, 1e-4, 2e-5)
+
+
+def test_lengths_are_data_of_one_program() -> None:
+    theirs, ours = pair("GRU", {})
+    run = weft.compile(lambda x, lengths: ours(x, lengths=lengths)[1], "cpu")
+    x = rows(4, 2, 4)
+    for lengths in ([4, 1], [2, 3]):
+        pack = torch.nn.utils.rnn.pack_padded_sequence
+        packed = pack(torch.from_numpy(x), torch.tensor(lengths), enforce_sorted=False)
+        near(run(Tensor(x), Tensor(np.array(lengths, np.int32))), theirs(packed)[1])
+    assert len(run.programs()) == 1
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
@@ -198,6 +224,10 @@ def test_wrong_calls_are_named() -> None:
         layer(weft.zeros((3, 2, 6)))
     with pytest.raises(ShapeError, match=r"\[1, 3, 5\]"):
         layer(weft.zeros((3, 2, 4)), (weft.zeros((1, 3, 5)), weft.zeros((1, 2, 5))))
+    with pytest.raises(ShapeError, match=r"lengths \[4, 1\]; expected 0..3"):
+        layer(weft.zeros((3, 2, 4)), lengths=[4, 1])
+    with pytest.raises(ShapeError, match="2 sequences"):
+        layer(weft.zeros((3, 2, 4)), lengths=[3])
     with pytest.raises(ShapeError, match="3 weights"):
         F.gru(weft.zeros((3, 2, 4)), None, [weft.zeros((1,))] * 3)
     with pytest.raises(UsageError, match="nonlinearity"):

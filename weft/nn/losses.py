@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from weft.nn.module import Module
 from weft.tensor import functional as F
-from weft.tensor.alignment import Lengths
 from weft.tensor.core import Tensor
+from weft.tensor.keys import Lengths
 
 
 class CrossEntropyLoss(Module):

@@ -1,5 +1,5 @@
 """LSTM, GRU and RNN over whole sequences, and one step of each: PyTorch's parameters and results.
-weft.tensor.recurrent has the formulas."""
+weft.tensor.cells has the formulas."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from weft.nn.layers import empty
 from weft.nn.module import Module
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
+from weft.tensor.keys import Lengths
 
 
 class _Weights(Module):
@@ -85,10 +86,11 @@ class LSTM(_Layers):
     forward(x, hx) returns the results [T, N, D R] (in x's layout) and (h [L D, N, R], c [L D, N,
     H]) after the last step. `hx` = (h, c) is the state before the first step, zeros by default. H
     is hidden_size, R proj_size or else H, L num_layers and D the number of directions. `lengths`
-    (integers [N]) ends sequences early: their later results are zeros. Parameters are PyTorch's:
-    weight_ih_l0 [4 H, I], weight_hh_l0 [4 H, R], bias_ih_l0, bias_hh_l0, weight_hr_l0 [R, H],
-    weight_ih_l0_reverse and so on. Raises ShapeError for sizes that do not fit and UsageError for
-    options that make no layer.
+    (integers [N], a tensor or a sequence, in any order) ends sequences early, as PyTorch's packed
+    sequences do: later results are zeros, and nothing beyond a length is read. Parameters are
+    PyTorch's: weight_ih_l0 [4 H, I], weight_hh_l0 [4 H, R], bias_ih_l0, bias_hh_l0, weight_hr_l0
+    [R, H], weight_ih_l0_reverse and so on. Raises ShapeError for sizes that do not fit and
+    UsageError for options that make no layer.
 
     >>> out, (h, c) = nn.LSTM(3, 2, bidirectional=True)(weft.ones((5, 1, 3)))
     >>> out.shape, h.shape
@@ -98,7 +100,7 @@ class LSTM(_Layers):
     _gates = 4
 
     def forward(
-        self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None, lengths: Tensor | None = None
+        self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None, lengths: Lengths | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         out, h, c = self._run(F.lstm, x, hx, lengths=lengths)
         return out, (h, c)
@@ -108,7 +110,7 @@ class GRU(_Layers):
     """A GRU over x; sizes, layouts and parameters as in LSTM, with 3 H rows, one state h and no
     projections (Cho et al., arXiv:1406.1078).
 
-    >>> out, h = nn.GRU(3, 2)(weft.ones((5, 2, 3)), lengths=weft.tensor([5, 1]))
+    >>> out, h = nn.GRU(3, 2)(weft.ones((5, 2, 3)), lengths=[5, 1])
     >>> out[1:, 1].abs().sum().item()
     0.0
     """
@@ -124,7 +126,7 @@ class GRU(_Layers):
         )
 
     def forward(
-        self, x: Tensor, hx: Tensor | None = None, lengths: Tensor | None = None
+        self, x: Tensor, hx: Tensor | None = None, lengths: Lengths | None = None
     ) -> tuple[Tensor, Tensor]:
         out, h = self._run(F.gru, x, hx, lengths=lengths)
         return out, h
@@ -150,7 +152,7 @@ class RNN(_Layers):
         self.nonlinearity = nonlinearity
 
     def forward(
-        self, x: Tensor, hx: Tensor | None = None, lengths: Tensor | None = None
+        self, x: Tensor, hx: Tensor | None = None, lengths: Lengths | None = None
     ) -> tuple[Tensor, Tensor]:
         out, h = self._run(F.rnn, x, hx, lengths=lengths, nonlinearity=self.nonlinearity)
         return out, h

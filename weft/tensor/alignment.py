@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,11 +14,9 @@ from weft.tensor.base import place
 from weft.tensor.core import Tensor
 from weft.tensor.create import arange, full_like, zeros
 from weft.tensor.elementwise import derivative, log1p
-from weft.tensor.keys import as_index, index_array
+from weft.tensor.keys import Lengths, as_index, lengths_of
 from weft.tensor.losses import inside_classes, reduced
 from weft.tensor.shapes import cat, stack
-
-Lengths = Tensor | Sequence[int] | int
 
 
 def ctc_loss(
@@ -56,10 +53,10 @@ def ctc_loss(
     steps, count, classes = x.shape
     if not 0 <= blank < classes:
         raise UsageError(f"ctc_loss: blank {blank} is not one of {classes} classes")
-    times = _lengths("input_lengths", input_lengths, x, count, steps)
+    times = lengths_of("ctc_loss: input_lengths", input_lengths, x, count, steps)
     flat = targets.ndim == 1 and not single
     most = targets.shape[-1]
-    sizes = _lengths("target_lengths", target_lengths, x, count, most)
+    sizes = lengths_of("ctc_loss: target_lengths", target_lengths, x, count, most)
     rows = targets.reshape(1, -1) if single else targets
     if flat:
         rows, most = _one_each(rows, sizes, target_lengths, count)
@@ -74,21 +71,6 @@ def ctc_loss(
     if reduction == "mean":
         loss = loss / sizes.maximum(1).cast(loss.dtype)
     return reduced(loss.reshape(()) if single else loss, reduction)
-
-
-def _lengths(name: str, given: Lengths, x: Tensor, count: int, most: int) -> Tensor:
-    """Lengths as int32 [N]. Raises ShapeError for another number of them, and for numbers outside
-    0..most where they are known."""
-    if isinstance(given, Tensor):
-        found = as_index(given).reshape(-1)
-    else:
-        numbers = np.asarray(given, np.int64).reshape(-1)
-        if ((numbers < 0) | (numbers > most)).any():
-            raise ShapeError(f"ctc_loss: {name} {numbers.tolist()}; expected 0..{most}")
-        found = index_array(x, numbers, most + 1)
-    if found.shape != (count,):
-        raise ShapeError(f"ctc_loss: {list(found.shape)} {name} for {count} sequences")
-    return found
 
 
 def _one_each(flat: Tensor, sizes: Tensor, given: Lengths, count: int) -> tuple[Tensor, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from weft.tensor.arith import Arithmetic
 from weft.tensor.base import CURRENT, TensorBase
 
 T = TypeVar("T", bound=Arithmetic)
+Lengths = TensorBase | Sequence[int] | int
 
 
 def is_mask(k: Any) -> bool:
@@ -94,6 +96,21 @@ def as_index(k: T) -> T:
     if k.dtype in (dt.int64, dt.uint32):
         k = k.minimum((1 << 31) - 1)
     return k._as(dt.int32)
+
+
+def lengths_of(name: str, given: Lengths, like: Any, count: int, most: int) -> Any:
+    """The lengths of `count` sequences as int32 [count] where `like` is. Raises ShapeError for
+    another number of them, and for a number outside 0..most where numbers are given."""
+    if isinstance(given, Arithmetic):
+        found = as_index(given).reshape(-1)
+    else:
+        numbers = np.asarray(given).reshape(-1)
+        if ((numbers < 0) | (numbers > most)).any():
+            raise ShapeError(f"{name} {numbers.tolist()}; expected 0..{most}")
+        found = index_array(like, numbers.astype(np.int64), most + 1)
+    if found.shape != (count,):
+        raise ShapeError(f"{name} {list(found.shape)} for {count} sequences")
+    return found
 
 
 def _values(index: Any) -> np.ndarray | None:

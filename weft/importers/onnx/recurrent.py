@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN with ONNX's attributes; weft/tensor/recurrent.py has the steps."""
+"""LSTM, GRU and RNN with ONNX's attributes; weft/tensor/cells.py has the steps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import weft
 from weft.core.errors import ShapeError, UsageError
 from weft.importers.onnx.activations import Act, activations
 from weft.importers.onnx.table import NodeCall, op
+from weft.tensor.cells import Cell, gru_kind, lstm_kind, rnn_kind, run_layer
 from weft.tensor.core import Tensor
-from weft.tensor.recurrent import Cell, gru_kind, lstm_kind, rnn_kind, run_layer
 
 
 def _activations(call: NodeCall, default: Sequence[str], count: int) -> list[list[Act]]:
