@@ -102,7 +102,8 @@ def lengths_of(name: str, given: Lengths, like: Any, count: int, most: int) -> A
     """The lengths of `count` sequences as int32 [count] where `like` is. Raises ShapeError for
     another number of them, and for a number outside 0..most where numbers are given."""
     if isinstance(given, Arithmetic):
-        found = as_index(given).reshape(-1)
+        index: Any = as_index(given)
+        found = index.reshape(-1)
     else:
         numbers = np.asarray(given).reshape(-1)
         if ((numbers < 0) | (numbers > most)).any():
