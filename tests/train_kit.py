@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from weft.training.settings import Settings, settings_from
+from weft.training.settings import TrainingSettings, settings_from
 
 LINE = "a warp and a weft and a loom to hold them\n"
 
 
-def tiny(text: Path, run: Path, **sections: dict[str, Any]) -> Settings:
+def tiny(text: Path, run: Path, **sections: dict[str, Any]) -> TrainingSettings:
     """Settings of a tiny model: four steps, a checkpoint after each second."""
     data: dict[str, dict[str, Any]] = {
         "model": {"hidden": 16, "layers": 1, "heads": 2},

@@ -23,12 +23,12 @@ def server(path: str) -> Any:
     def make() -> Any:
         from weft.serve.app import make_app
         from weft.serve.guard import LOCAL
-        from weft.serve.metrics import Metrics
+        from weft.serve.metrics import ServerMetrics
         from weft.serve.served import Settings
-        from weft.serve.shelf import Shelf
+        from weft.serve.shelf import ModelShelf
 
         settings = Settings(load={"device": "cpu"})
-        return make_app(Shelf({"model": path}, settings, Metrics()), hosts=LOCAL).application
+        return make_app(ModelShelf({"model": path}, settings, ServerMetrics()), hosts=LOCAL).application
 
     return make
 

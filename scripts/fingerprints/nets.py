@@ -13,7 +13,7 @@ import weft
 from fingerprints.sources import Built, table, traced
 from weft import nn
 from weft.bench import image_nets as nets
-from weft.conform.gpt import Shape, Trainer
+from weft.conform.gpt import GptSizes, Trainer
 from weft.conform.models import CONFIGS
 from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields
@@ -176,7 +176,7 @@ def _optimiser(name: str, folder: Path) -> Built:
 
 # -- models ---------------------------------------------------------------------------------------
 
-_SMALL = Shape(layers=2, width=64, heads=4, context=32, batch=2, vocab=96)
+_SMALL = GptSizes(layers=2, width=64, heads=4, context=32, batch=2, vocab=96)
 
 
 def _gpt(name: str, folder: Path) -> Built:

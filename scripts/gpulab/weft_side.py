@@ -17,7 +17,7 @@ from gpulab.cases import Case
 from gpulab.serve import Side, serve
 from weft.backends import registry
 from weft.bench import model as bench_model, roofline
-from weft.conform.gpt import Shape, Trainer
+from weft.conform.gpt import GptSizes, Trainer
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.models.run.model import Decoder
@@ -79,7 +79,7 @@ class Weft(Side):
 
     def trainer(self) -> Trainer:
         t = cases.trainee(self.quick)
-        shape = Shape(t.layers, t.width, t.heads, t.context, t.batch, t.vocab)
+        shape = GptSizes(t.layers, t.width, t.heads, t.context, t.batch, t.vocab)
         return Trainer(shape, self.spec, dt.bfloat16)
 
     # -- what is timed

@@ -21,8 +21,8 @@ from weft.backends.interp import InterpDevice
 from weft.backends.llvm.gpu_target import GpuTarget, gpu_target
 from weft.compile.passes import compile_graph
 from weft.conform import kernels, packed, primitives, templates
-from weft.conform.gpt import Shape, Trainer
-from weft.conform.report import Mismatch, Skip
+from weft.conform.gpt import GptSizes, Trainer
+from weft.conform.report import CheckFailed, Skip
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS, Caps
 from weft.graph.ir import Graph
@@ -38,7 +38,7 @@ from weft.tensor.tracing import Spec, trace
 NVIDIA = ("sm_80", "sm_90", "sm_120")
 AMD = ("gfx90a", "gfx942", "gfx1100")
 F32 = dt.float32
-TINY = Shape(layers=1, width=32, heads=2, context=24, batch=2, vocab=40)
+TINY = GptSizes(layers=1, width=32, heads=2, context=24, batch=2, vocab=40)
 
 
 def caps_of(target: GpuTarget) -> Caps:
@@ -76,7 +76,7 @@ class Recorder(InterpDevice):
         registry._open_devices["recorder:0"] = self
         try:
             for _, check in checks:
-                with contextlib.suppress(Mismatch, Skip):
+                with contextlib.suppress(CheckFailed, Skip):
                     check()
         finally:
             del registry._open_devices["recorder:0"]
@@ -270,7 +270,7 @@ def models(names: tuple[str, ...]) -> list[Any]:
     ]  # fmt: skip
 
 
-STEPS = tuple(itertools.product((TINY, Shape(layers=1)), (F32, dt.bfloat16)))
+STEPS = tuple(itertools.product((TINY, GptSizes(layers=1)), (F32, dt.bfloat16)))
 
 
 def steps(names: tuple[str, ...]) -> list[Any]:
@@ -282,7 +282,7 @@ def steps(names: tuple[str, ...]) -> list[Any]:
 
 
 @functools.cache
-def training(caps: Caps, steps: tuple[tuple[Shape, dt.DType], ...]) -> list[Kernel]:
+def training(caps: Caps, steps: tuple[tuple[GptSizes, dt.DType], ...]) -> list[Kernel]:
     """The kernels of whole training steps (forward, backward, AdamW)."""
     recorder = Recorder(caps)
     registry._open_devices["recorder:0"] = recorder

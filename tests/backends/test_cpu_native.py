@@ -10,12 +10,12 @@ import pytest
 from cpu_case import device
 
 from weft.backends.cpu import jit, link
-from weft.backends.cpu.native import ATTRIBUTES, INTRINSICS, Function
+from weft.backends.cpu.native import ATTRIBUTES, INTRINSICS, NativeFunction
 
 PAIRS = list(itertools.product((-(1 << 40), -7, -1, 0, 1, 3, 1 << 33), (-5, -1, 1, 2, 1 << 35)))
 
 
-def run(*functions: Function, arguments: int = 2) -> Callable[..., int]:
+def run(*functions: NativeFunction, arguments: int = 2) -> Callable[..., int]:
     """The last of these functions, compiled."""
     d = device()
     if not jit.own_linking(d.host):
@@ -27,8 +27,8 @@ def run(*functions: Function, arguments: int = 2) -> Callable[..., int]:
     return made
 
 
-def main(arguments: str = "i64 a, i64 b") -> Function:
-    return Function("main", arguments, "i64", local=False)
+def main(arguments: str = "i64 a, i64 b") -> NativeFunction:
+    return NativeFunction("main", arguments, "i64", local=False)
 
 
 def wrapped(x: int) -> int:
@@ -111,9 +111,9 @@ def test_both_ways_through_a_condition_meet_again() -> None:
 
 
 def test_calls_and_a_function_without_an_end() -> None:
-    square = Function("square", "i64 x", "i64")
+    square = NativeFunction("square", "i64 x", "i64")
     square.give(square["x"] * square["x"])
-    set_ = Function("set", "ptr at, i64 x")
+    set_ = NativeFunction("set", "ptr at, i64 x")
     set_["at"].at("i64").set(set_["x"] + 1)
     f = main("i64 a")
     place = f.variable("i64")

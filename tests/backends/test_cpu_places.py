@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from weft.backends.cpu import CpuDevice
-from weft.backends.cpu.places import Places
+from weft.backends.cpu.places import WorkerCpus
 from weft.backends.cpu.threads import Workers
 from weft.tensor.compiled import compile as compile_
 
@@ -46,7 +46,7 @@ def test_a_caller_keeps_its_cpu(allowed: list[int], tmp_path: Path) -> None:
 
 
 def test_too_few_cpus_leave_threads_alone(allowed: list[int]) -> None:
-    places = Places(len(allowed))  # and the caller: one thread too many
+    places = WorkerCpus(len(allowed))  # and the caller: one thread too many
     thread = os.getpid()
     for _ in allowed:
         places.joined(thread)
@@ -55,6 +55,6 @@ def test_too_few_cpus_leave_threads_alone(allowed: list[int]) -> None:
 
 
 def test_a_worker_that_ended_is_no_error(allowed: list[int]) -> None:
-    places = Places(1)
+    places = WorkerCpus(1)
     places.joined(2**22 + 1)  # no such thread
     places.settle()

@@ -125,7 +125,7 @@ def test_llvm_links_what_the_own_linker_does_not(monkeypatch: pytest.MonkeyPatch
     from weft.backends.cpu import link
 
     def refuse(*_: object) -> None:
-        raise link.Unsupported("a test")
+        raise link.NeedsLinker("a test")
 
     from weft.backends.cpu import loader
 

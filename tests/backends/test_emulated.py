@@ -10,7 +10,7 @@ import pytest
 import weft
 from weft.backends import registry
 from weft.backends.emulated import EmulatedDevice, build
-from weft.backends.emulated.device import ALIGN, Places
+from weft.backends.emulated.device import ALIGN, AddressRange
 from weft.backends.emulated.machines import MACHINES
 from weft.conform.check import check_device
 from weft.conform.harness import program_of, run_kernel
@@ -139,7 +139,7 @@ def test_what_llvm_dies_of_is_an_error_that_names_the_kernel(tmp_path):
     """At an instruction of another machine LLVM ends its process; the next kernel compiles."""
     if why := build.missing(MACHINES["riscv64"]):
         pytest.skip(why)
-    builder = build.Builder(MACHINES["riscv64"], DiskCache(tmp_path))
+    builder = build.TargetBuilder(MACHINES["riscv64"], DiskCache(tmp_path))
     name = "llvm.x86.sse2.pmadd.wd"
     kinds = "<4 x i32> @f(<8 x i16> %a)", f"<4 x i32> @{name}(<8 x i16>, <8 x i16>)"
     call = f"%c = call <4 x i32> @{name}(<8 x i16> %a, <8 x i16> %a)"
@@ -161,7 +161,7 @@ def wild(device):
 
 
 def test_a_fault_names_the_kernel_and_the_signal(own):
-    own._places = Places(own.machine.memory - (1 << 20), own.machine.memory)  # near the end
+    own._places = AddressRange(own.machine.memory - (1 << 20), own.machine.memory)  # near the end
     bound = wild(own)
     with pytest.raises(DeviceError, match=r"(?s)SIGSEGV.*wild ran kernel wild \(step 0\)"):
         own.submit(bound, ())
@@ -221,7 +221,7 @@ def test_memory_is_given_back(own):
 
 
 def test_places_are_joined_when_given_back():
-    places = Places(0, 10 * ALIGN)
+    places = AddressRange(0, 10 * ALIGN)
     taken = [places.take(2 * ALIGN) for _ in range(5)]
     assert None not in taken and places.take(1) is None
     for start in (taken[1], taken[3], taken[2]):
@@ -229,7 +229,7 @@ def test_places_are_joined_when_given_back():
     assert places.take(6 * ALIGN) == taken[1]
     rng = np.random.default_rng(0)
     held = {}
-    places = Places(0, 1000 * ALIGN)
+    places = AddressRange(0, 1000 * ALIGN)
     for _ in range(2000):
         if held and rng.integers(2):
             start = list(held)[rng.integers(len(held))]

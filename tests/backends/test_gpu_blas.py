@@ -37,7 +37,7 @@ from weft.backends.interp import InterpDevice
 from weft.bench.profile import profile
 from weft.cli import explain, explained
 from weft.compile import compile_graph, library
-from weft.conform.gpt import Shape, Trainer
+from weft.conform.gpt import GptSizes, Trainer
 from weft.core.caps import PRESETS
 from weft.core.errors import DeviceError, UsageError
 from weft.program.gemm import Gemm, Matrix
@@ -219,7 +219,7 @@ def test_people_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_training_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three steps of a transformer, products in bf16 and their gradients by the library, the second
     recorded and the third replayed: the losses of the CPU."""
-    shape = Shape(layers=1, heads=2, width=32, context=16, vocab=48, batch=2)
+    shape = GptSizes(layers=1, heads=2, width=32, context=16, vocab=48, batch=2)
     cpu = Trainer(shape, "cpu", BF16)
     want = [cpu.step() for _ in range(3)]
     device = blas_device(monkeypatch)

@@ -13,7 +13,7 @@ from gpu_emulator import Emulated
 
 from weft.backends.llvm import gpu_target
 from weft.conform import kernels, primitives, templates
-from weft.conform.report import Mismatch, Skip
+from weft.conform.report import CheckFailed, Skip
 from weft.core import dtypes as dt
 from weft.core.errors import KernelError
 from weft.kernel import interp
@@ -26,7 +26,7 @@ ARCHES = ("sm_80", "gfx90a", "gfx1100")
 ONE = "cached_attention float32 "
 
 
-LET = (Skip, Mismatch)  # whether the result is right, others ask
+LET = (Skip, CheckFailed)  # whether the result is right, others ask
 
 
 @pytest.mark.parametrize("arch", ARCHES)

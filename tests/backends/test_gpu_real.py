@@ -11,7 +11,7 @@ from test_contract import passes
 from weft.backends import drivers, registry
 from weft.backends.gpu import GpuDevice, staging
 from weft.conform import device as contract, kernels, templates
-from weft.conform.gpt import Shape, Trainer
+from weft.conform.gpt import GptSizes, Trainer
 from weft.conform.harness import elementwise_kernel, program_of
 from weft.core import dtypes as dt
 from weft.core.errors import OutOfMemoryError
@@ -36,7 +36,7 @@ def test_conformance(device: GpuDevice, level: Any) -> None:
 
 
 def test_training_steps_like_on_the_cpu(device: GpuDevice) -> None:
-    shape = Shape(layers=1, width=64, heads=2, context=32, batch=2, vocab=64)
+    shape = GptSizes(layers=1, width=64, heads=2, context=32, batch=2, vocab=64)
     host, there = Trainer(shape, "cpu"), Trainer(shape, device.info.id)
     want, got = ([t.step() for _ in range(6)] for t in (host, there))
     assert np.allclose(got, want, rtol=1e-4)

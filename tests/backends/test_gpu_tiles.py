@@ -267,7 +267,7 @@ def test_the_emulator_sees_a_wrong_layout(
     unit, target, c = matrix_units.UNITS[kind], gpu_target(arch), CASES["pairs"]
     right = getattr(unit, field)
     places = tuple(tuple((c, r) for r, c in held) for held in right.registers)
-    wrong = matrix_units.Layout(right.col, right.row, places)  # transposed
+    wrong = matrix_units.LaneLayout(right.col, right.row, places)  # transposed
     monkeypatch.setitem(matrix_units.UNITS, kind, dataclasses.replace(unit, **{field: wrong}))
     arrays = arrays_of(kernel_of(c, target.wave))
     with pytest.raises(AssertionError):  # here, or because the lanes of WMMA differ

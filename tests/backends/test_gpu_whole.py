@@ -19,14 +19,14 @@ from rows import few
 import weft
 from weft.backends import registry
 from weft.backends.gpu import GpuDevice
-from weft.conform.gpt import Shape, Trainer
+from weft.conform.gpt import GptSizes, Trainer
 from weft.conform.harness import elementwise_kernel, program_of
 from weft.core import dtypes as dt
 from weft.core.errors import DeviceError, OutOfMemoryError, UsageError
 from weft.models import random_folder
 from weft.program.program import Copy, Dispatch, Program
 
-SMALL = Shape(layers=1, width=8, heads=2, context=4, batch=2, vocab=8)
+SMALL = GptSizes(layers=1, width=8, heads=2, context=4, batch=2, vocab=8)
 GPT2 = {"model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_layer": 1, "n_head": 2}
 GPT2 |= {"n_positions": 16}
 

@@ -10,7 +10,7 @@ from gpu_emulator import Arrays, Emulated, Ints
 
 from weft.backends.llvm import gpu_target
 from weft.conform import primitives, templates
-from weft.conform.report import Mismatch, Skip
+from weft.conform.report import CheckFailed, Skip
 from weft.core.caps import PRESETS
 from weft.core.errors import KernelError
 from weft.kernel import interp
@@ -33,7 +33,7 @@ class Fresh(Emulated):
             mark |= np.repeat(~left, array.itemsize)
 
 
-LET = (Skip, Mismatch)  # whether the result is right, others ask
+LET = (Skip, CheckFailed)  # whether the result is right, others ask
 
 
 @pytest.mark.parametrize("caps", KINDS)

@@ -14,7 +14,7 @@ import weft
 from weft.core.errors import FileFormatError, ShapeError
 from weft.kernel.printer import text
 from weft.program import serial
-from weft.program.formula import Formula, Step
+from weft.program.formula import Formula, FormulaStep
 
 F = weft.functional
 
@@ -143,15 +143,15 @@ def test_frozen_windows_of_3_by_3_take_fewer_products() -> None:
 
 def formula() -> Formula:
     steps = (
-        Step("reshape", (0,), {"shape": (2, 1)}),
-        Step("broadcast", (1,), {"shape": (2, 3)}),
-        Step("const", (), {"value": 2.0, "dtype": "float32", "shape": ()}),
-        Step("broadcast", (3,), {"shape": (2, 3)}),
-        Step("mul", (2, 4), {}),
-        Step("transpose", (5,), {"perm": (1, 0)}),
-        Step("pad", (6,), {"low": (0, 0), "high": (1, 0), "value": 0.0}),
-        Step("reshape", (7,), {"shape": (4, 1, 2)}),
-        Step("sum", (8,), {"axes": (1,)}),
+        FormulaStep("reshape", (0,), {"shape": (2, 1)}),
+        FormulaStep("broadcast", (1,), {"shape": (2, 3)}),
+        FormulaStep("const", (), {"value": 2.0, "dtype": "float32", "shape": ()}),
+        FormulaStep("broadcast", (3,), {"shape": (2, 3)}),
+        FormulaStep("mul", (2, 4), {}),
+        FormulaStep("transpose", (5,), {"perm": (1, 0)}),
+        FormulaStep("pad", (6,), {"low": (0, 0), "high": (1, 0), "value": 0.0}),
+        FormulaStep("reshape", (7,), {"shape": (4, 1, 2)}),
+        FormulaStep("sum", (8,), {"axes": (1,)}),
     )
     return Formula((("w", (2,), "float32"),), steps)
 
@@ -180,7 +180,7 @@ def test_a_formula() -> None:
 def test_a_formula_that_lies(number: int, op: str, operands: Any, attrs: Any) -> None:
     made = formula()
     steps = list(made.steps)
-    steps[number] = Step(op, operands, attrs)
+    steps[number] = FormulaStep(op, operands, attrs)
     assert made._replace(steps=tuple(steps)).check((4, 2), weft.float32) is not None
 
 

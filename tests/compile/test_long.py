@@ -16,7 +16,7 @@ import weft
 from weft.backends import registry
 from weft.compile import arena, compile_graph, cuts, stored
 from weft.compile.passes import groups_of
-from weft.compile.placement import Task, Value
+from weft.compile.placement import PlacedValue, Task
 from weft.compile.precedence import Precedence
 from weft.compile.schedule import schedule
 from weft.core.caps import PRESETS
@@ -241,8 +241,10 @@ def calls(fn):
 def test_a_wide_group_is_cut_in_one_go(target, monkeypatch):
     """As is all that it reads; each round of grouping looks at the whole program."""
     rounds = []
-    made = stored.Stored.__init__
-    monkeypatch.setattr(stored.Stored, "__init__", lambda *args: (rounds.append(1), made(*args))[1])
+    made = stored.StoredValues.__init__
+    monkeypatch.setattr(
+        stored.StoredValues, "__init__", lambda *args: (rounds.append(1), made(*args))[1]
+    )
     caps = PRESETS[target]
     groups = groups_of(traced(many_inputs, 2400), caps)
     assert len(groups) < 900 / (caps.max_bindings - 2) + 10 and len(rounds) <= 3
@@ -375,7 +377,7 @@ def test_the_schedule_prefers_what_frees_memory(items):
 
     tasks: list[Task] = []
     for reads, size in items:
-        made = Value(Node("x", (), {}, (size,), weft.float32))
+        made = PlacedValue(Node("x", (), {}, (size,), weft.float32))
         after = {r for r in reads if r < len(tasks)}
         tasks.append(Task([tasks[r].writes[0] for r in after], [made], after=after))
     left: dict[int, int] = {}

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from hypothesis import given, settings, strategies as st
 
 from weft.bench import serve as bench_serve
-from weft.bench.load import FIRST_ID, Load, body, decoding, figures, percentiles, play
-from weft.bench.load_client import Trace, complete, place_of
+from weft.bench.load import FIRST_ID, RequestLoad, body, decoding, figures, percentiles, play
+from weft.bench.load_client import RequestTrace, complete, place_of
 from weft.bench.load_target import started, well
 from weft.cli.bench import bench
 from weft.cli.bench_serve import command_of as served
@@ -28,8 +28,8 @@ from weft.hub.box import box_folder
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 60), st.floats(0.1, 100))
 def test_a_load_repeats(seed: int, requests: int, rate: float) -> None:
-    load = Load(requests, rate, prompt=10, shared=0.4, vocab=50, seed=seed)
-    again, other = load.arrivals(), Load(requests, rate, seed=seed + 1).arrivals()
+    load = RequestLoad(requests, rate, prompt=10, shared=0.4, vocab=50, seed=seed)
+    again, other = load.arrivals(), RequestLoad(requests, rate, seed=seed + 1).arrivals()
     assert np.array_equal(load.arrivals(), again) and again[0] == 0
     assert np.all(np.diff(again) >= 0) and (requests == 1 or not np.array_equal(again, other))
     prompts = load.prompts()
@@ -40,15 +40,15 @@ def test_a_load_repeats(seed: int, requests: int, rate: float) -> None:
 
 
 def test_arrivals_are_a_poisson_process() -> None:
-    gaps = np.diff(Load(20_000, rate=4.0).arrivals())
+    gaps = np.diff(RequestLoad(20_000, rate=4.0).arrivals())
     assert abs(gaps.mean() - 0.25) < 0.01 and abs(gaps.std() - 0.25) < 0.01
-    assert Load(5, rate=0).arrivals().tolist() == [0.0] * 5
+    assert RequestLoad(5, rate=0).arrivals().tolist() == [0.0] * 5
 
 
 @pytest.mark.parametrize("wrong", [{"requests": 0}, {"vocab": 3}, {"shared": 1.5}])
 def test_loads_that_are_none(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="expected 1 or more"):
-        Load(**wrong)
+        RequestLoad(**wrong)
 
 
 def test_percentiles() -> None:
@@ -60,15 +60,15 @@ def test_percentiles() -> None:
 
 
 def test_figures() -> None:
-    one = Trace(1.0, [1.5, 1.6, 1.9], prompt=4, cached=2, new=3)
-    two = Trace(2.0, [2.1, 3.0], prompt=4, new=4)
-    found = figures([one, Trace(0.0, error="refused"), two])
+    one = RequestTrace(1.0, [1.5, 1.6, 1.9], prompt=4, cached=2, new=3)
+    two = RequestTrace(2.0, [2.1, 3.0], prompt=4, new=4)
+    found = figures([one, RequestTrace(0.0, error="refused"), two])
     assert found == {
         "requests": 3, "errors": 1, "error": "refused", "tok_s": 3.5, "requests_s": 1.0,
         "first_p50_ms": 300.0, "first_p99_ms": 496.0, "next_p50_ms": 300.0, "next_p99_ms": 888.0,
         "prompt_tokens": 8, "cached_tokens": 2, "new_tokens": 7,
     }  # fmt: skip
-    assert figures([Trace(0.0, error="refused")]) == {
+    assert figures([RequestTrace(0.0, error="refused")]) == {
         "requests": 1,
         "errors": 1,
         "error": "refused",
@@ -76,11 +76,11 @@ def test_figures() -> None:
 
 
 def test_decoding_counts_what_came_while_all_were_written() -> None:
-    one = Trace(0.0, [1.0, 2.0, 3.0, 4.0], new=4)
-    two = Trace(0.0, [2.0, 3.0, 5.0], new=6)  # two tokens an event
+    one = RequestTrace(0.0, [1.0, 2.0, 3.0, 4.0], new=4)
+    two = RequestTrace(0.0, [2.0, 3.0, 5.0], new=6)  # two tokens an event
     assert decoding([one, two]) == (2 + 2) / 2
     with pytest.raises(UsageError, match="never ran at once"):
-        decoding([one, Trace(0.0, [4.0, 5.0], new=2)])
+        decoding([one, RequestTrace(0.0, [4.0, 5.0], new=2)])
 
 
 def test_the_middle_of_rounds() -> None:
@@ -128,7 +128,7 @@ EVENTS = [
 
 
 def test_a_streamed_answer() -> None:
-    async def ask() -> tuple[Trace, list[Any]]:
+    async def ask() -> tuple[RequestTrace, list[Any]]:
         async with answering(EVENTS) as (url, seen):
             return await complete(url, body([5, 6], 3, 0.5, 7), 0.0, "the key"), seen
 
@@ -149,9 +149,9 @@ def test_a_streamed_answer() -> None:
     ],
 )
 def test_answers_that_are_none(parts: list[bytes], status: int, said: str) -> None:
-    async def ask() -> list[Trace]:
+    async def ask() -> list[RequestTrace]:
         async with answering(parts, status) as (url, _):
-            return await play(url, Load(2, rate=0, prompt=1, answer=1))
+            return await play(url, RequestLoad(2, rate=0, prompt=1, answer=1))
 
     traces = asyncio.run(ask())
     assert len(traces) == 2

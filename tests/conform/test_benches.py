@@ -19,9 +19,9 @@ from weft.bench.roofline import Roofline, copy_kernel, tile_kernel, unit_kernel
 from weft.bench.timing import peak_rss_mib, time_calls
 from weft.cli.bench import bench
 from weft.conform import gradients
-from weft.conform.gpt import GPT, Shape, Trainer
+from weft.conform.gpt import GPT, GptSizes, Trainer
 from weft.conform.harness import run_kernel
-from weft.conform.report import Report, run_checks
+from weft.conform.report import DeviceReport, run_checks
 from weft.core.caps import PRESETS
 from weft.core.errors import DeviceError, LimitError, UsageError
 from weft.kernel.ir import Kernel
@@ -29,7 +29,7 @@ from weft.kernel.verify import verify
 from weft.program.device import Device
 from weft.program.program import Dispatch
 
-TINY = Shape(layers=1, width=64, heads=1, context=16, batch=2, vocab=32)
+TINY = GptSizes(layers=1, width=64, heads=1, context=16, batch=2, vocab=32)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_the_matmul_flops_are_those_of_its_products() -> None:
 
 
 def test_checkpoints_shrink_the_arena_and_change_nothing() -> None:
-    deep = Shape(layers=4, width=32, heads=1, context=32, batch=2, vocab=32)
+    deep = GptSizes(layers=4, width=32, heads=1, context=32, batch=2, vocab=32)
     kept, again = Trainer(deep, "cpu"), Trainer(deep, "cpu", checkpoint=True)
     losses = [[t.step() for _ in range(2)] for t in (kept, again)]
     np.testing.assert_allclose(*losses, rtol=1e-5)
@@ -131,7 +131,7 @@ def test_checkpoints_shrink_the_arena_and_change_nothing() -> None:
 
 
 def test_gradients_are_part_of_the_conformance_levels() -> None:
-    device, report = registry.get("interp:webgpu"), Report("x", "y")
+    device, report = registry.get("interp:webgpu"), DeviceReport("x", "y")
     cases = [*gradients.primitives(device), *gradients.composites(device)]
     names = " ".join(name for name, _ in cases)
     for op in ("tanh", "pow", "slice", "max", "dot", "gather", "scatter_add", "update", "sort",

@@ -64,6 +64,8 @@ def test_powers_of_zero_and_infinity_to_the_least_exponent() -> None:
 
 
 def test_a_wrong_function_is_seen() -> None:
-    almost = binary.Function("pow", lambda x, y: (x.log() * y).exp(), np.power, binary._powers)
+    almost = binary.BinaryFunction(
+        "pow", lambda x, y: (x.log() * y).exp(), np.power, binary._powers
+    )
     x, y = binary.operands(almost, dt.float32, 1000)
     assert binary.errors(almost, x, y, "cpu").max() > 100

@@ -13,7 +13,7 @@ from weft.backends.interp import InterpDevice
 from weft.cli.main import invoke
 from weft.conform import device as device_level, kernels
 from weft.conform.check import check_device
-from weft.conform.report import Report, run_checks, support_table, table_of
+from weft.conform.report import DeviceReport, run_checks, support_table, table_of
 from weft.core.caps import PRESETS
 
 CAPS = ("cpu-avx512", "webgpu", "hip-wave64")
@@ -46,7 +46,7 @@ class Forgetful(InterpDevice):
 
 @pytest.mark.parametrize("broken", [Drifting, Forgetful])
 def test_a_wrong_device_fails(broken: type[InterpDevice]) -> None:
-    report = Report("broken:0", "on purpose")
+    report = DeviceReport("broken:0", "on purpose")
     device = broken(PRESETS["webgpu"])
     for _ in run_checks(report, "device", device_level.checks(device)):
         pass
@@ -57,21 +57,21 @@ def test_a_wrong_device_fails(broken: type[InterpDevice]) -> None:
 def test_what_never_ran_is_said() -> None:
     """Until there is a report of it."""
     never = "| {} | compiled and interpreted, never run on hardware | - |"
-    table = support_table([Report("cpu:0", "here")])
+    table = support_table([DeviceReport("cpu:0", "here")])
     assert never.format("cuda") in table and never.format("hip") in table
-    table = support_table([Report("cuda:0", "H100")])
+    table = support_table([DeviceReport("cuda:0", "H100")])
     assert never.format("cuda") not in table and never.format("hip") in table
 
 
 def test_an_empty_report_is_not_a_pass() -> None:
-    assert not Report("x", "y").ok
+    assert not DeviceReport("x", "y").ok
 
 
 def test_an_exception_is_one_failure_and_the_rest_goes_on() -> None:
     def boom() -> float:
         raise RuntimeError("first line\nsecond line")
 
-    report = Report("x", "y")
+    report = DeviceReport("x", "y")
     list(run_checks(report, "kernels", iter([("a", boom), ("b", lambda: 0.0)])))
     assert [c.status for c in report.cases] == ["fail", "ok"]
     assert report.cases[0].message == "RuntimeError: first line"
@@ -86,7 +86,7 @@ def test_the_table_is_written_into_pages(tmp_path: Path) -> None:
     """One that is begun, and one whose other text, tables too, stays as it is."""
     begun, page = tmp_path / "support.md", tmp_path / "README.md"
     other = "# A\n\n| a:0 | b |\n| --- | --- |\n\n"
-    page.write_text(f"{other}{support_table([Report('cpu:0', 'there')])}\n\nend\n")
+    page.write_text(f"{other}{support_table([DeviceReport('cpu:0', 'there')])}\n\nend\n")
     command = ["check", "--device", "null", "--level", "device"]
     for path in (begun, page):
         command += ["--write", str(path)]

@@ -67,7 +67,7 @@ def test_nets_are_pytorchs(name: str) -> None:
 
 def test_encoders_are_pytorchs() -> None:
     torch.manual_seed(0)
-    size = encoder_nets.Size(layers=2, width=64, heads=4, places=32, kinds=16)
+    size = encoder_nets.EncoderSizes(layers=2, width=64, heads=4, places=32, kinds=16)
     twin = encoder_nets.vit(torch.nn, torch.nn.functional, torch.cat, size)
     net = encoder_nets.vit(nn, weft.functional, weft.cat, size)
     net.load_state_dict(dict(twin.state_dict()))

@@ -10,15 +10,15 @@ import pytest
 from weft.backends.interp import InterpDevice
 from weft.backends.registry import get
 from weft.conform import models, packed
-from weft.conform.report import Case, Report, run_checks
+from weft.conform.report import CheckResult, DeviceReport, run_checks
 from weft.core.caps import PRESETS
 from weft.program.device import Device
 
 
-def outcome(device: Device, *names: str) -> list[Case]:
+def outcome(device: Device, *names: str) -> list[CheckResult]:
     """The checks whose names contain one of `names` (all when empty)."""
     checks = [c for c in packed.checks(device) if not names or any(n in c[0] for n in names)]
-    return list(run_checks(Report("x", "y"), "templates", iter(checks)))
+    return list(run_checks(DeviceReport("x", "y"), "templates", iter(checks)))
 
 
 @pytest.mark.parametrize("name", ["webgpu", pytest.param("cpu-avx512", marks=pytest.mark.slow)])

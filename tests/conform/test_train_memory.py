@@ -11,10 +11,10 @@ import pytest
 
 import weft
 from weft import nn, optim
-from weft.conform.gpt import Shape, Trainer
+from weft.conform.gpt import GptSizes, Trainer
 from weft.tensor import Tensor
 
-TINY = Shape(layers=2, width=64, heads=1, context=16, batch=2, vocab=32)
+TINY = GptSizes(layers=2, width=64, heads=1, context=16, batch=2, vocab=32)
 
 
 def rss() -> int:

@@ -20,7 +20,7 @@ from weft.cli.explain import explain
 from weft.cli.tune import tune as command
 from weft.compile import compile_graph, tuned, tuning
 from weft.compile.passes import groups_of
-from weft.compile.tuned import Row
+from weft.compile.tuned import TunedRow
 from weft.core import dtypes as dt, notices
 from weft.core.caps import PRESETS, Caps
 from weft.core.errors import FileFormatError, UsageError
@@ -47,7 +47,7 @@ def own_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     yield
 
 
-def table_for(caps: Caps, **rows: Row) -> tuned.Table:
+def table_for(caps: Caps, **rows: TunedRow) -> tuned.TunedTable:
     given = {tuple(key.split("/")): row for key, row in rows.items()}
     return dataclasses.replace(tuned.new("a test", caps), rows=given)
 
@@ -96,7 +96,7 @@ def test_the_fastest_right_configuration_is_chosen() -> None:
     default, fast, wrong = tune.Measured({}, 10.0), tune.Measured({"a": 1}, 5.0), {"a": 2}
     slow = tune.Measured({"a": 3}, 9.9)
     out = tune.Measured(wrong, why="wrong: 1 of 4 differ")
-    choice = tune.Choice("matmul", "c", {"x": [default, fast, out, slow]})
+    choice = tune.TunedConfig("matmul", "c", {"x": [default, fast, out, slow]})
     tune._choose(choice, lambda config: False)
     assert (choice.config, choice.ms, choice.default_ms) == ({"a": 1}, 5.0, 10.0)
     tune._choose(choice, lambda config: config == {"a": 1})  # its bits depend on the rows
@@ -109,7 +109,7 @@ def test_the_fastest_right_configuration_is_chosen() -> None:
 def test_cases_of_one_class_are_judged_together() -> None:
     a = [tune.Measured({}, 10.0), tune.Measured({"a": 1}, 5.0), tune.Measured({"b": 1}, 8.0)]
     b = [tune.Measured({}, 1.0), tune.Measured({"a": 1}, 1.9), tune.Measured({"b": 1}, 0.8)]
-    choice = tune.Choice("matmul", "c", {"x": a, "y": b})
+    choice = tune.TunedConfig("matmul", "c", {"x": a, "y": b})
     tune._choose(choice, lambda config: False)
     assert choice.config == {"b": 1} and choice.ms == 8.8
 
@@ -118,7 +118,7 @@ def test_cases_of_one_class_are_judged_together() -> None:
 
 
 def test_a_table_survives_the_disk(tmp_path: Path) -> None:
-    table = table_for(CAPS, **{"matmul/x": Row({"nv": 2, "on": True, "how": "so"}, 1.5, 2.0)})
+    table = table_for(CAPS, **{"matmul/x": TunedRow({"nv": 2, "on": True, "how": "so"}, 1.5, 2.0)})
     tuned.write(tmp_path / "t.json", table)
     back = tuned.read(tmp_path / "t.json")
     assert len(back.digest) == 16 and dataclasses.replace(back, digest="") == table
@@ -208,12 +208,12 @@ def test_compiling_goes_by_the_table() -> None:
     assert before.meta["report"].groups[0].config == "default"
     shapes = tuning.shape_class(groups_of(graph, CAPS)[0])
     assert shapes == "float32 float32 kn n64 k64"
-    tuned.write(path, table_for(CAPS, **{f"matmul/{shapes}": Row({"nv": 2}, 1.0, 2.0)}))
+    tuned.write(path, table_for(CAPS, **{f"matmul/{shapes}": TunedRow({"nv": 2}, 1.0, 2.0)}))
     after = compile_graph(graph, CAPS)
     assert names(after) != names(before)
     assert f"nv=2 (tuned for a test, {shapes})" in after.meta["report"].text()
     # what the template does not list for this group is not used
-    tuned.write(path, table_for(CAPS, **{f"matmul/{shapes}": Row({"nv": 777}, 1.0, 2.0)}))
+    tuned.write(path, table_for(CAPS, **{f"matmul/{shapes}": TunedRow({"nv": 777}, 1.0, 2.0)}))
     assert names(compile_graph(graph, CAPS)) == names(before)
 
 
@@ -234,7 +234,7 @@ def test_the_key_of_a_kept_program_holds_the_table() -> None:
         program_for("p", CAPS, build)
     path = tuned.default_path(CAPS)
     assert path is not None and len(built) == 1
-    row = Row({"nv": 2}, 1.0, 2.0)
+    row = TunedRow({"nv": 2}, 1.0, 2.0)
     tuned.write(path, table_for(CAPS, **{"matmul/float32 float32 kn n64 k64": row}))
     program_for("p", CAPS, build)
     assert len(built) == 2

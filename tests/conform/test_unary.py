@@ -104,5 +104,5 @@ def test_what_counts_as_an_error(got: float, want: float, expected: float) -> No
 
 
 def test_a_wrong_function_is_seen() -> None:
-    almost = unary.Function("sin", lambda x: x.sin() * (1 + 2e-6), np.sin)
+    almost = unary.UnaryFunction("sin", lambda x: x.sin() * (1 + 2e-6), np.sin)
     assert unary.errors(almost, unary.operands(dt.float32, 1000), "cpu").max() > 8

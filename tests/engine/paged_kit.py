@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.engine.job import Chosen, Job
+from weft.engine.job import Job, SampledToken
 from weft.engine.sampler import choose, generator
 
 VOCAB = 32
@@ -173,24 +173,24 @@ class Only:
 @dataclass(frozen=True)
 class Expected:
     text: str
-    tokens: tuple[Chosen, ...]
+    tokens: tuple[SampledToken, ...]
     finish: str
-    prompt: tuple[Chosen, ...] = ()
+    prompt: tuple[SampledToken, ...] = ()
 
 
-def _logprob(logits: np.ndarray, token: int, top: int | None) -> Chosen:
+def _logprob(logits: np.ndarray, token: int, top: int | None) -> SampledToken:
     if top is None:
-        return Chosen(token)
+        return SampledToken(token)
     x = logits.astype(np.float64)
     logs = x - (x.max() + np.log(np.exp(x - x.max()).sum()))
     order = sorted(range(len(x)), key=lambda i: (-logits[i], i))[:top]
-    return Chosen(token, float(logs[token]), tuple((i, float(logs[i])) for i in order))
+    return SampledToken(token, float(logs[token]), tuple((i, float(logs[i])) for i in order))
 
 
 def oracle(job: Job, context: int, see: Callable[..., np.ndarray] = logits_of) -> Expected:
     """The answer, token by token."""
-    tokens, made = list(job.prompt), list[Chosen]()
-    scored = [Chosen(job.prompt[0])] if job.prompt_logprobs is not None else []
+    tokens, made = list(job.prompt), list[SampledToken]()
+    scored = [SampledToken(job.prompt[0])] if job.prompt_logprobs is not None else []
     for n in range(1, len(tokens) if scored else 0):
         scored.append(_logprob(see(job.adapter, tokens[:n]), tokens[n], job.prompt_logprobs))
     limit = min(job.max_new_tokens, context - len(tokens) + 1)

@@ -15,7 +15,7 @@ from test_engine_schedules import compare
 from weft.core.errors import DeviceError
 from weft.engine.costs import Costs, Trust, Worth
 from weft.engine.draft_model import ModelDrafts
-from weft.engine.drafts import Asked, Drafts, Either, NoDrafts
+from weft.engine.drafts import DraftRequest, Drafts, Either, NoDrafts
 from weft.engine.engine import Engine
 from weft.engine.job import Job, Output
 from weft.engine.sampler import Sampling
@@ -29,12 +29,14 @@ JOBS = [
 ]
 
 
-def asked(tokens: Sequence[int], most: int = 8, number: int = 1, **of_job: Any) -> Asked:
+def asked(tokens: Sequence[int], most: int = 8, number: int = 1, **of_job: Any) -> DraftRequest:
     """Where a step of any size takes a second."""
     costs = Costs()
     for rows in (1, 16):
         costs.note(rows, 1.0)
-    return Asked(number, Job(tuple(tokens), 8, **of_job), list(tokens), most, Worth(costs, 1, 1))
+    return DraftRequest(
+        number, Job(tuple(tokens), 8, **of_job), list(tokens), most, Worth(costs, 1, 1)
+    )
 
 
 def engine_of(drafts: Drafts, slots: int = 3, **options: Any) -> Engine:

@@ -16,9 +16,9 @@ from paged_kit import VOCAB, Expected, Fake, Letters, Only, logits_of, oracle
 
 from weft.core.errors import DeviceError, LimitError
 from weft.engine.draft_model import ModelDrafts
-from weft.engine.drafts import Asked, Drafts, Either, NoDrafts
+from weft.engine.drafts import DraftRequest, Drafts, Either, NoDrafts
 from weft.engine.engine import Engine
-from weft.engine.job import Chosen, Job, Output
+from weft.engine.job import Job, Output, SampledToken
 from weft.engine.sampler import Sampling
 from weft.engine.suffixes import Suffixes
 
@@ -45,7 +45,7 @@ class Hostile:
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)
 
-    def propose(self, asked: Sequence[Asked]) -> list[list[int]]:
+    def propose(self, asked: Sequence[DraftRequest]) -> list[list[int]]:
         return [self._one(ask.tokens, ask.most) for ask in asked]
 
     def _one(self, tokens: Sequence[int], most: int) -> list[int]:
@@ -222,7 +222,7 @@ def compare(
     assert last.usage.new == len(want.tokens)
 
 
-def same(got: Sequence[Chosen], want: Sequence[Chosen]) -> None:
+def same(got: Sequence[SampledToken], want: Sequence[SampledToken]) -> None:
     assert [t.id for t in got] == [t.id for t in want]
     for g, w in zip(got, want):
         assert (g.logprob is None) == (w.logprob is None)

@@ -11,7 +11,7 @@ import torch
 from weft.core.packed import dequantized
 from weft.importers.hf_config import Fields
 from weft.importers.packed.checkpoint import Method, method_of
-from weft.importers.packed.layer import Layer
+from weft.importers.packed.layer import LayerTensors
 
 pytest.importorskip("compressed_tensors", reason="compressed-tensors, of the test extra")
 
@@ -98,7 +98,7 @@ def test_layers_of_the_package(name: str, dtype: torch.dtype, tmp_path: Any) -> 
     groups = {"group_0": {"targets": ["Linear"], "weights": args.model_dump(mode="json")}}
     config = {"quant_method": "compressed-tensors", "format": format, "config_groups": groups}
     method: Method = method_of(Fields({"quantization_config": config}, "c"), tmp_path)
-    found = method.read(Layer("l", {p: numpy_of(v) for p, v in packed.items()}), "l")
+    found = method.read(LayerTensors("l", {p: numpy_of(v) for p, v in packed.items()}), "l")
     assert found.packed is not None and found.order is None
     got = dequantized(*found.packed)
     if dtype == torch.float32 and name != "nvfp4":  # of which the package makes bfloat16

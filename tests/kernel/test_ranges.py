@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from weft.core import dtypes as dt
 from weft.kernel import expr as kb, ir, sums
 from weft.kernel.builder import Builder
-from weft.kernel.facts import Facts
+from weft.kernel.facts import SignFacts
 from weft.kernel.ir import BOOL, I32, Expr
 from weft.kernel.ranges import INT32, Ranges
 from weft.kernel.sums import Atom, Sum
@@ -147,7 +147,7 @@ def test_facts_only_bound_what_is_so(
     def number(by: list[int]) -> int:
         return 3 + sum(c * v for c, v in zip(by, values))
 
-    known = Facts()
+    known = SignFacts()
     with known.given(total(by).plus(Sum(-number(by) - more)) for by, more in zip(facts, slack)):
         assert known.low(total(weights)) <= number(weights) <= known.high(total(weights))
     assert (known.low(total(weights)), known.high(total(weights))) == total(weights).range

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from test_quantize_hostile import QUICK, small
 
-from weft.core.budget import Shelf
+from weft.core.budget import CacheFolder
 from weft.host import cache as disk
 from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
 from weft.models import load
@@ -450,7 +450,7 @@ def test_pruning_knows_its_own(tmp_path: Path) -> None:
 
 
 def test_what_killed_processes_left_goes_in_time(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, re.compile("x"), None, 100)
+    shelf = CacheFolder(tmp_path, re.compile("x"), None, 100)
     for name, age in ((".x.0123abcd.weft-new", 7200), (".y.0123abcd.weft-new", 0), (".z", 7200)):
         (tmp_path / name).write_bytes(b"half")
         os.utime(tmp_path / name, (time.time() - age,) * 2)

@@ -19,7 +19,7 @@ from weft.host.files import owned
 from weft.hub.box import box_folder
 from weft.importers.packed import compressed
 from weft.importers.packed.gptq import awq, gptq
-from weft.importers.packed.layer import Layer
+from weft.importers.packed.layer import LayerTensors
 from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import load
 from weft.quantize import search as search_
@@ -177,11 +177,11 @@ def test_layers_of_nothing_are_refused() -> None:
     f2 = np.ones((2, 16), np.float16)
     empty = {"qweight": i4(0, 16), "qzeros": i4(2, 2), "scales": f2, "g_idx": i4(0)}
     with pytest.raises(ModelError, match="nothing"):
-        gptq(Layer("here", empty), True)
+        gptq(LayerTensors("here", empty), True)
     empty = {"qweight": i4(8, 0), "qzeros": i4(2, 0), "scales": f2[:, :0]}
     with pytest.raises(ModelError, match="nothing"):
-        awq(Layer("here", empty))
+        awq(LayerTensors("here", empty))
     blocks = {"weight": np.ones((8, 16), np.int8), "weight_scale": f2[:, :2],
               "weight_zero_point": np.ones((2, 2), np.int8)}  # fmt: skip
     with pytest.raises(ModelError, match="zero points"):
-        compressed.eight_bits(Layer("here", blocks), (4, 8), "weight_scale")
+        compressed.eight_bits(LayerTensors("here", blocks), (4, 8), "weight_scale")

@@ -21,12 +21,12 @@ from weft.models.weights.writing import write_model
 from weft.training import loop
 from weft.training.conversations import read_conversations
 from weft.training.model import config_of, folder_weights, fresh_weights
-from weft.training.packing import RowBatches, Rows, write_rows
+from weft.training.packing import PackedRowsFile, RowBatches, write_rows
 from weft.training.prepare import new_config, prepare_data
 from weft.training.report import read_log
 from weft.training.settings import ModelSettings, settings_from
 from weft.training.tokens import train_tokenizer
-from weft.training.turns import Turns
+from weft.training.turns import ConversationEncoder
 
 MARKS = ["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
 PLAIN = (
@@ -83,9 +83,9 @@ def given_settings(base: Path, run: Path, talks: Path, **sections: dict[str, Any
     return settings_from(data, "config")
 
 
-def turns_of(base: Path) -> Turns:
+def turns_of(base: Path) -> ConversationEncoder:
     tokenizer = Tokenizer(base, 1 << 30)
-    return Turns(tokenizer, tokenizer.encode("<|end|>", special=False))
+    return ConversationEncoder(tokenizer, tokenizer.encode("<|end|>", special=False))
 
 
 def encode(base: Path, tmp_path: Path, *messages: dict[str, Any]) -> list[tuple[str, str]]:
@@ -251,7 +251,7 @@ def test_each_conversation_comes_once_an_epoch(
     path = _shared_base() / "rows.npy"
     talks = [np.array([~1] + [i + 2] * (n - 1), np.int32) for i, n in enumerate(lengths)]
     write_rows(talks, path)
-    rows = Rows(path, 300, 9)
+    rows = PackedRowsFile(path, 300, 9)
     made = RowBatches(rows, batch, 8, seed, pack)
     count = made.batches(3)
     seen: Counter[int] = Counter()
@@ -273,7 +273,7 @@ def test_each_conversation_comes_once_an_epoch(
 
 def test_packed_rows_hold_more(tmp_path: Path) -> None:
     write_rows([np.array([~1, 2, 3], np.int32)] * 12, tmp_path / "rows.npy")
-    rows = Rows(tmp_path / "rows.npy", 300, 9)
+    rows = PackedRowsFile(tmp_path / "rows.npy", 300, 9)
     assert RowBatches(rows, 1, 8, 0, True).batches(1) == 4
     assert RowBatches(rows, 1, 8, 0, False).batches(1) == 12
 
@@ -284,7 +284,7 @@ def test_a_damaged_file_of_rows_is_refused(damage: str, tmp_path: Path) -> None:
     flat[{"id": 2, "length": 4, "type": 0}[damage]] = {"id": 400, "length": 7, "type": 3}[damage]
     np.save(tmp_path / "rows.npy", flat.astype(np.int64) if damage == "type" else flat)
     with pytest.raises(WeftError, match=r"rows\.npy"):
-        Rows(tmp_path / "rows.npy", 300, 9)
+        PackedRowsFile(tmp_path / "rows.npy", 300, 9)
 
 
 # -- runs
@@ -306,7 +306,7 @@ def test_a_run_follows_pytorch(base: Path, tmp_path: Path, pack: bool, accumulat
     )  # fmt: skip
     result = loop.train(given)
     data = prepare_data(given, tmp_path / "run")[0]
-    assert isinstance(data.train, Rows)
+    assert isinstance(data.train, PackedRowsFile)
     batches = RowBatches(data.train, 2, 32, 0, pack)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     opt = torch.optim.AdamW(model.parameters(), 1e-3, (0.9, 0.95), 1e-8, weight_decay=0.0)
@@ -480,6 +480,6 @@ def test_conversations_given_as_text_are_noticed(
 
 def test_rows_mask_what_is_not_said(tmp_path: Path) -> None:
     write_rows([np.array([~4, 5, ~6, 7], np.int32), np.array([8, 9], np.int32)], tmp_path / "r.npy")
-    ids, targets = Rows(tmp_path / "r.npy", 300, 8).row([0, 1], 8)
+    ids, targets = PackedRowsFile(tmp_path / "r.npy", 300, 8).row([0, 1], 8)
     assert ids.tolist() == [4, 5, 6, 7, ~8, 9, 0]
     assert targets.tolist() == [5, -100, 7, -100, 9, -100, -100]

@@ -31,7 +31,7 @@ from weft.quantize.compressed import quantization_config, tensors_of
 from weft.training import TrainableDecoder, loop
 from weft.training.model import base_weights, config_of
 from weft.training.report import read_log
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 
 FORM = Form(4, 32, offset=8)
 IDS = np.random.default_rng(0).integers(0, VOCAB, (2, 13)).astype(np.int32)
@@ -176,7 +176,7 @@ def test_a_run(tmp_path: Path) -> None:
         "train": {"steps": 6},
     }  # fmt: skip
 
-    def settings(name: str, **more: Any) -> Settings:
+    def settings(name: str, **more: Any) -> TrainingSettings:
         return tiny(text, tmp_path / name, **{**sections, **more})
 
     result = loop.train(settings("whole"))

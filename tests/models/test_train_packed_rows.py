@@ -15,7 +15,7 @@ import weft
 from weft.core.errors import ModelError, UsageError
 from weft.training import TrainableDecoder
 from weft.training.model import folder_weights
-from weft.training.packing import RowBatches, Rows, row_evaluation, write_rows
+from weft.training.packing import PackedRowsFile, RowBatches, row_evaluation, write_rows
 
 LENGTH = 24
 SIZES = {"vocab_size": VOCAB, "vocab_size_per_layer_input": VOCAB}
@@ -30,9 +30,9 @@ def talks(lengths: list[int], seed: int = 0) -> list[np.ndarray]:
     return [np.where(rng.random(len(t)) < 0.4, ~t, t) for t in made]
 
 
-def rows_of(made: list[np.ndarray], folder: Path) -> Rows:
+def rows_of(made: list[np.ndarray], folder: Path) -> PackedRowsFile:
     write_rows(made, folder / "rows.npy")
-    return Rows(folder / "rows.npy", VOCAB, LENGTH + 1)
+    return PackedRowsFile(folder / "rows.npy", VOCAB, LENGTH + 1)
 
 
 def told(

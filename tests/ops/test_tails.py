@@ -73,7 +73,7 @@ def test_small_values_keep_their_digits(name: str, device: str) -> None:
     x = x[~(np.abs(x - root) < 0.25)]  # where a sum is zero, only its absolute error is small
     want = truth(x.astype(np.float64))
     x, want = x[np.abs(want) > LEAST], want[np.abs(want) > LEAST]
-    got = unary.compute(unary.Function(name, fn, truth), x, unary.DEVICES[device])
+    got = unary.compute(unary.UnaryFunction(name, fn, truth), x, unary.DEVICES[device])
     error = unary.ulps(got, want, dt.float32)
     at = int(error.argmax())
     assert error[at] < 16, f"{name}({x[at]}): {got[at]}, expected {want[at]}: {error[at]:.3g} ulp"

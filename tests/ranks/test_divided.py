@@ -35,7 +35,7 @@ from weft.hub.box import box_folder
 from weft.importers.hf_config import Fields
 from weft.machines import pipeline
 from weft.machines.load import Way, follow, leading
-from weft.machines.placement import Measure, Sizes, place
+from weft.machines.placement import LayerBytes, Measure, place
 from weft.models import random_folder
 from weft.models.arch.families import DECODERS
 from weft.models.arch.inputs import PAGE
@@ -252,7 +252,7 @@ def test_layers_are_placed_as_well_as_can_be(
         Measure(data.draw(st.floats(20.0, 500.0)), data.draw(st.floats(1.0, 4.0)))
         for _ in range(count)
     ]
-    s = Sizes(tuple(layers), ends, ends / 2)
+    s = LayerBytes(tuple(layers), ends, ends / 2)
 
     def slowest(split: tuple[int, ...]) -> float:
         worst, at = 0.0, 0

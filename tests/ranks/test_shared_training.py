@@ -24,9 +24,9 @@ from weft.importers.safetensors import SafetensorsFile
 from weft.ranks import join, meeting as ranks_meeting
 from weft.training import checkpoints as ck, loop, meeting, parts
 from weft.training.report import read_log
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 from weft.training.shard import check_ranks
-from weft.training.shared import ALONE, Shared, follow, leading
+from weft.training.shared import ALONE, SharedWork, follow, leading
 
 WORDS = ["the", "loom", "holds", "warp", "and", "weft", "while", "shuttles", "carry", "thread"]
 USUAL: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def config(text: Path, run: Path, **sections: dict[str, Any]) -> Settings:
+def config(text: Path, run: Path, **sections: dict[str, Any]) -> TrainingSettings:
     names = USUAL | sections
     return tiny(text, run, **{k: USUAL.get(k, {}) | sections.get(k, {}) for k in names})
 
@@ -129,7 +129,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def shared_alone(*given: Any) -> Any:
     """`lead`, of one rank, as if there were others."""
     settings, trained_, _, device, ranks = given
-    return Shared(trained_.model, settings, device, ranks)
+    return SharedWork(trained_.model, settings, device, ranks)
 
 
 @pytest.mark.parametrize("piece", few([0, 100], 100))

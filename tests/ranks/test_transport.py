@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from several import needs_mpi, together
 
 from weft.core.errors import RankError, UsageError
-from weft.ranks import Alone, frames, join, launched
+from weft.ranks import SingleRank, frames, join, launched
 
 # -- what the ranks do; each is called in processes of its own -------------------------------------
 
@@ -188,8 +188,8 @@ def test_a_busy_rank_is_not_lost() -> None:
 
 
 def test_alone() -> None:
-    assert launched() == 1 and isinstance(join(), Alone)
-    ranks = Alone()
+    assert launched() == 1 and isinstance(join(), SingleRank)
+    ranks = SingleRank()
     array = np.arange(4)
     assert np.array_equal(ranks.gather(array, [4]), array)
     assert np.array_equal(ranks.exchange([array], [4])[0], array)

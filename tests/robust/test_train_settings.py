@@ -14,7 +14,7 @@ from train_kit import tiny
 from weft.cli.main import invoke
 from weft.core.errors import DeviceError, LimitError, UsageError, WeftError
 from weft.training import loop, prepare
-from weft.training.settings import Settings, read_settings, settings_from
+from weft.training.settings import TrainingSettings, read_settings, settings_from
 
 HOSTILE: list[Any] = [
     0, -1, 1, True, False, 2.5, -0.0, 1e-320, 1e300, math.nan, math.inf, -math.inf, 1 << 31,
@@ -23,8 +23,8 @@ HOSTILE: list[Any] = [
 ]  # fmt: skip
 KEYS = [
     (section.name, f.metadata.get("key", f.name))
-    for section in dataclasses.fields(Settings)
-    for f in dataclasses.fields(get_type_hints(Settings)[section.name])
+    for section in dataclasses.fields(TrainingSettings)
+    for f in dataclasses.fields(get_type_hints(TrainingSettings)[section.name])
 ]
 
 

@@ -24,15 +24,15 @@ from held import Gate
 from weft.hub.box import box_folder
 from weft.serve.app import make_app
 from weft.serve.guard import LOCAL
-from weft.serve.metrics import Metrics
-from weft.serve.router.exchange import Address
+from weft.serve.metrics import ServerMetrics
+from weft.serve.router.exchange import ReplicaAddress
 from weft.serve.router.fleet import Fleet
 from weft.serve.router.relay import make_router
 from weft.serve.router.replica import Replica
 from weft.serve.routing import App
 from weft.serve.running import Server, listen
-from weft.serve.settings import Settings
-from weft.serve.shelf import Shelf
+from weft.serve.settings import ServeSettings
+from weft.serve.shelf import ModelShelf
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ class Threaded(Listening):
 class Running(Threaded):
     """One of models."""
 
-    shelf: Shelf
+    shelf: ModelShelf
 
 
 @contextlib.contextmanager
@@ -139,9 +139,9 @@ def serving(
 ) -> Iterator[Running]:
     """A server of these models until the block ends."""
 
-    def make() -> tuple[App, Shelf]:
+    def make() -> tuple[App, ModelShelf]:
         given = {"load": {"device": "cpu"}, "sequences": 8, **settings}
-        shelf = Shelf(models, Settings(**given), Metrics(), limit)
+        shelf = ModelShelf(models, ServeSettings(**given), ServerMetrics(), limit)
         return make_app(shelf, key, set(LOCAL)), shelf
 
     with threaded(make) as (server, shelf):
@@ -216,7 +216,7 @@ def routing(
     """A router in front of servers until the block ends."""
 
     def make() -> tuple[App, Fleet]:
-        fleet = Fleet([Replica(Address.of(server.url), theirs) for server in servers], mixed)
+        fleet = Fleet([Replica(ReplicaAddress.of(server.url), theirs) for server in servers], mixed)
         return make_router(fleet, key, set(LOCAL)), fleet
 
     with threaded(make) as (server, fleet):

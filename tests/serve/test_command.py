@@ -176,14 +176,14 @@ def test_a_cache_that_is_larger_than_was_asked_for_says_so() -> None:
     import asyncio
 
     import weft
-    from weft.serve.metrics import Metrics
+    from weft.serve.metrics import ServerMetrics
     from weft.serve.served import ServedDecoder
-    from weft.serve.settings import Settings
+    from weft.serve.settings import ServeSettings
 
     model = weft.load("box", device="cpu", context=64)
 
     async def summary(memory: int | None) -> str:
-        served = ServedDecoder("box", model, Settings(1, 1, memory), Metrics())
+        served = ServedDecoder("box", model, ServeSettings(1, 1, memory), ServerMetrics())
         return " ".join(served.summary())
 
     for memory, said in ((1024, True), (1 << 30, False), (None, False)):

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from weft.core.errors import UsageError
-from weft.serve.router.asked import BLOCK, Asked, asked_of
-from weft.serve.router.exchange import Address
+from weft.serve.router.asked import BLOCK, RoutedRequest, asked_of
+from weft.serve.router.exchange import ReplicaAddress
 from weft.serve.router.fleet import LOAD, Fleet, ranked
 from weft.serve.router.replica import Replica
 
@@ -47,7 +47,7 @@ def models(**marks: str | None) -> dict[str, Any]:
 
 def fleet(count: int = 4, mixed: bool = False) -> Fleet:
     """Replicas that are up and have one model."""
-    made = Fleet([Replica(Address.of(f"http://{name}")) for name in NAMES[:count]], mixed)
+    made = Fleet([Replica(ReplicaAddress.of(f"http://{name}")) for name in NAMES[:count]], mixed)
     for replica in made.replicas:
         replica.status, replica.models = "up", models(box="fp_1")
     made.agree()
@@ -59,7 +59,7 @@ def fleet(count: int = 4, mixed: bool = False) -> Fleet:
 def test_no_replica_has_more_than_its_share(conversations: list[int], count: int) -> None:
     made = fleet(count)
     for n, i in enumerate(conversations, 1):
-        chosen = made.choose(Asked(b"", "box", homes(10)[i]))
+        chosen = made.choose(RoutedRequest(b"", "box", homes(10)[i]))
         assert chosen is not None
         chosen._open.add(object())  # type: ignore[arg-type]
         most = -(-LOAD * n // count)
@@ -70,18 +70,18 @@ def test_without_a_conversation_the_least_load_decides() -> None:
     made = fleet()
     for replica in made.replicas[:3]:
         replica._open.add(object())  # type: ignore[arg-type]
-    assert made.choose(Asked(b"{}")) is made.replicas[3]
-    assert made.choose(Asked(b"{}"), made.replicas[:]) is None
+    assert made.choose(RoutedRequest(b"{}")) is made.replicas[3]
+    assert made.choose(RoutedRequest(b"{}"), made.replicas[:]) is None
 
 
 def test_who_has_the_model_is_asked() -> None:
     made = fleet()
     made.replicas[2].models = models(other="fp_2", box="fp_1")
     for home in homes(20):
-        assert made.choose(Asked(b"", "other", home)) is made.replicas[2]
-        chosen = made.choose(Asked(b"", None, home))
+        assert made.choose(RoutedRequest(b"", "other", home)) is made.replicas[2]
+        chosen = made.choose(RoutedRequest(b"", None, home))
         assert chosen is not made.replicas[2]  # whose first model is another
-        assert made.choose(Asked(b"", "missing", home)) is not None  # it says so
+        assert made.choose(RoutedRequest(b"", "missing", home)) is not None  # it says so
 
 
 def test_another_fingerprint_is_kept_out() -> None:
@@ -188,7 +188,7 @@ ODD = [
 
 @pytest.mark.parametrize("body", ODD, ids=range(len(ODD)))
 def test_what_is_no_json_goes_on_as_it_is(body: bytes) -> None:
-    assert asked_of(CHAT, body, b"") == Asked(body)
+    assert asked_of(CHAT, body, b"") == RoutedRequest(body)
 
 
 JSON = st.recursive(
@@ -222,11 +222,11 @@ def test_no_body_does_harm(path: str, value: dict[str, Any]) -> None:
 )  # fmt: skip
 def test_an_address_that_is_none(url: str) -> None:
     with pytest.raises(UsageError, match="expected http"):
-        Address.of(url)
+        ReplicaAddress.of(url)
 
 
 def test_addresses() -> None:
-    assert Address.of("http://127.0.0.1:80/") == Address("127.0.0.1", 80)
-    assert Address.of("http://[::1]:8000").netloc == "[::1]:8000"
+    assert ReplicaAddress.of("http://127.0.0.1:80/") == ReplicaAddress("127.0.0.1", 80)
+    assert ReplicaAddress.of("http://[::1]:8000").netloc == "[::1]:8000"
     with pytest.raises(UsageError, match="twice"):
-        Fleet([Replica(Address("a", 1)), Replica(Address("a", 1))])
+        Fleet([Replica(ReplicaAddress("a", 1)), Replica(ReplicaAddress("a", 1))])

@@ -21,8 +21,8 @@ from weft.models.text.tokenizer import Tokenizer
 from weft.serve.grammar import Grammars
 from weft.serve.toolcalls.asked import Calls, Grammar
 from weft.serve.toolcalls.choose import FORMATS
-from weft.serve.toolcalls.events import Message, message
-from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.events import ParsedAnswer, message
+from weft.serve.toolcalls.formats import ParserContext
 from weft.serve.toolcalls.reading import Incremental
 from weft.serve.toolcalls.written import CallForm, call_form
 
@@ -96,8 +96,8 @@ def renderer(template: str) -> Any:
     return lambda messages, more: made.render(messages=messages, add_generation_prompt=more)
 
 
-def parsed(name: str, text: str, prompt: str = "", tools: Any = TOOLS) -> Message:
-    parser = Incremental(lambda sink: FORMATS[name][0](sink, Context(prompt, tools)))
+def parsed(name: str, text: str, prompt: str = "", tools: Any = TOOLS) -> ParsedAnswer:
+    parser = Incremental(lambda sink: FORMATS[name][0](sink, ParserContext(prompt, tools)))
     return message([*parser.feed(text), *parser.finish()])
 
 
@@ -161,7 +161,7 @@ def answers(
     return made
 
 
-def satisfied(found: Message) -> None:
+def satisfied(found: ParsedAnswer) -> None:
     for call in found.calls:
         jsonschema.validate(json.loads(call.arguments), TOOLS[call.name])
 

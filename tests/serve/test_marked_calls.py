@@ -16,7 +16,7 @@ from weft.engine.job import Job
 from weft.models.text.tokenizer import Tokenizer
 from weft.serve import chatting
 from weft.serve.chatting import Choice
-from weft.serve.player import Answer
+from weft.serve.player import JobOutputs
 from weft.serve.toolcalls.choose import MARKS
 
 TALK = [{"role": "user", "content": "Call it."}]
@@ -129,7 +129,7 @@ def test_marks_in_arguments_are_text(
             i for text, whole in parts
             for i in (tokenizer.encode(text, special=False) if whole else spelt(tokenizer, text))
         ]  # fmt: skip
-        answer = cast(Answer, Played(tokenizer, ids, ()))
+        answer = cast(JobOutputs, Played(tokenizer, ids, ()))
         return [Choice(answer, parser(), Job((1,), 999), calls, model.marks)]
 
     monkeypatch.setattr(chatting, "begin_ids", begin)

@@ -15,16 +15,16 @@ from hypothesis import given, settings, strategies as st
 from serve_kit import Running, marked_box, serving
 
 from weft.core.errors import UsageError
-from weft.engine.job import Chosen, Job, Output, Usage
+from weft.engine.job import Job, Output, SampledToken, TokenUsage
 from weft.engine.text import TextEnd
 from weft.models.text.tokenizer import Tokenizer
 from weft.serve import grammar
 from weft.serve.chatting import Choice
 from weft.serve.grammar import Grammars
-from weft.serve.player import Answer
+from weft.serve.player import JobOutputs
 from weft.serve.toolcalls.choose import FORMATS, MARKS, choose
-from weft.serve.toolcalls.events import Message, message
-from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.events import ParsedAnswer, message
+from weft.serve.toolcalls.formats import ParserContext
 from weft.serve.toolcalls.given import Given, Verbatim
 from weft.serve.vocabulary import token_bytes
 
@@ -40,7 +40,7 @@ ENDS = {
 }  # fmt: skip
 
 
-PLAIN = Context()
+PLAIN = ParserContext()
 
 
 @pytest.fixture(scope="module")
@@ -66,29 +66,29 @@ class Played:
 
     async def __aiter__(self) -> AsyncIterator[Output]:
         for i in self.ids:
-            yield Output(*self.texts.push(Chosen(i)))
+            yield Output(*self.texts.push(SampledToken(i)))
             if self.texts.stopped is not None:
                 break
-        yield Output(*self.texts.finish(), finish="eos", usage=Usage(1, 0, len(self.ids)))
+        yield Output(*self.texts.finish(), finish="eos", usage=TokenUsage(1, 0, len(self.ids)))
 
     def close(self) -> None:
         pass
 
 
-def read(choice: Choice) -> Message:
-    async def gathered() -> Message:
+def read(choice: Choice) -> ParsedAnswer:
+    async def gathered() -> ParsedAnswer:
         return message([e async for piece in choice for e in piece.events])
 
     return asyncio.run(gathered())
 
 
 def answered(
-    tokenizer: Tokenizer, ids: Sequence[int], name: str, context: Context = PLAIN,
+    tokenizer: Tokenizer, ids: Sequence[int], name: str, context: ParserContext = PLAIN,
     stop: tuple[str, ...] = (), verbatim: bool = False,
-) -> Message:  # fmt: skip
+) -> ParsedAnswer:  # fmt: skip
     make = choose(tokenizer, name)[1]
     parser = Verbatim(make.marks) if verbatim else make(context)
-    answer = cast(Answer, Played(tokenizer, ids, stop))
+    answer = cast(JobOutputs, Played(tokenizer, ids, stop))
     return read(Choice(answer, parser, Job((1,), 99), marks=make.marks))
 
 
@@ -170,7 +170,7 @@ def test_under_a_constraint_all_is_content(
     found = answered(tokenizer, ids, name, stop=stop, verbatim=True)
     whole = tokenizer.decode(ids, skip_special=False)
     cuts = [at for s in stop if (at := whole.find(s)) >= 0]
-    assert found == Message(content=whole[: min(cuts, default=len(whole))])
+    assert found == ParsedAnswer(content=whole[: min(cuts, default=len(whole))])
 
 
 @settings(max_examples=100, deadline=None)
@@ -185,17 +185,17 @@ def test_letters_that_spell_tokens_are_text(
             continue
         ids = spelt(tokenizer, "".join(text for text, _ in parts))
         tools: Any = {"f": {}}
-        found = answered(tokenizer, ids, name, Context(tools=tools))
+        found = answered(tokenizer, ids, name, ParserContext(tools=tools))
         text = tokenizer.decode(ids, skip_special=False)
         if "{" not in text:
-            assert found == Message(content=text), name
+            assert found == ParsedAnswer(content=text), name
 
 
 def test_reasoning_stands_at_the_start_only(tokenizer: Tokenizer) -> None:
     for whole in (True, False):
         text = "a <think> b </think> c"
         ids = ids_of(tokenizer, [(text, whole)])
-        assert answered(tokenizer, ids, "think") == Message(content=text)
+        assert answered(tokenizer, ids, "think") == ParsedAnswer(content=text)
     first = tokenizer.encode("\n<think>b</think> c <think>d</think>", special=False)
     found = answered(tokenizer, first, "think")
     assert (found.reasoning, found.content) == ("b", "c <think>d</think>")
@@ -204,12 +204,12 @@ def test_reasoning_stands_at_the_start_only(tokenizer: Tokenizer) -> None:
 def test_a_users_text_opens_nothing(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("so</think>x", special=False)
     prompt = "tell me of <think>"
-    found = answered(tokenizer, ids, "think", Context(prompt, begun=""))
-    assert found == Message(content="so</think>x")
-    found = answered(tokenizer, ids, "think", Context(prompt, begun="<think>\n"))
+    found = answered(tokenizer, ids, "think", ParserContext(prompt, begun=""))
+    assert found == ParsedAnswer(content="so</think>x")
+    found = answered(tokenizer, ids, "think", ParserContext(prompt, begun="<think>\n"))
     assert (found.reasoning, found.content) == ("so", "x")
-    found = answered(tokenizer, ids, "think", Context(prompt, begun="<think>a</think>b"))
-    assert found == Message(content="so</think>x")
+    found = answered(tokenizer, ids, "think", ParserContext(prompt, begun="<think>a</think>b"))
+    assert found == ParsedAnswer(content="so</think>x")
 
 
 def test_harmony_by_tokens_and_by_letters(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_harmony_by_tokens_and_by_letters(tmp_path: Path) -> None:
     found = answered(tokenizer, ids, "harmony")
     assert (found.reasoning, found.content) == ("so", said)
     for text in ("assistant", "json", said):
-        assert answered(tokenizer, spelt(tokenizer, text), "harmony") == Message(content=text)
+        assert answered(tokenizer, spelt(tokenizer, text), "harmony") == ParsedAnswer(content=text)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,9 @@ def test_harmony_by_tokens_and_by_letters(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_is_no_call_keeps_all_of_its_text(tokenizer: Tokenizer, name: str, text: str) -> None:
     ids = tokenizer.encode(text, special=False)
-    assert answered(tokenizer, ids, name, Context(tools={"f": {}})) == Message(content=text)
+    assert answered(tokenizer, ids, name, ParserContext(tools={"f": {}})) == ParsedAnswer(
+        content=text
+    )
 
 
 @settings(max_examples=80, deadline=None)
@@ -247,7 +249,7 @@ def test_a_form_after_reasoning_keeps_every_space(
     given = Given(make.marks, "<think>", "</think>", "\n\n", "<tool_call>")
     for opened in (True, False):
         text = f"{'' if opened else '<think>'}{thought}\n</think>\n\n"
-        parser = given.parser(Context(), opened, make)
+        parser = given.parser(ParserContext(), opened, make)
         events = [e for c in make.marks.hide(text) + content for e in parser.feed(c)]
         found = message([*events, *parser.finish()])
         assert (found.content, found.reasoning) == (content, thought.strip())
@@ -427,9 +429,9 @@ def test_tokens_come_with_their_text(
     """However the text is cut: a token comes with the text it begins, at its place."""
     texts = TextEnd(lambda: tokenizer.stream(special), stop)
     tokens, _ = token_bytes(tokenizer, 2048)
-    sent, whole = list[Chosen](), ""
+    sent, whole = list[SampledToken](), ""
     for i in ids:
-        text, found = texts.push(Chosen(i))
+        text, found = texts.push(SampledToken(i))
         whole += text
         assert all(token.at < len(whole) for token in found) or texts.stopped is not None
         sent += found

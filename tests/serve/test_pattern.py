@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from weft.core.errors import UsageError
-from weft.serve.toolcalls.pattern import END, Match, Pattern, Search, find_all
+from weft.serve.toolcalls.pattern import END, Match, Pattern, PatternSearch, find_all
 
 PATTERNS = [
     r"\s*<tool_call>", r"a|ab|abc", r"(?P<name>[^>\n]+)>", r"(?:^|<t>\s*)",
@@ -80,7 +80,7 @@ def test_what_backtracking_engines_do_not_survive() -> None:
 
 
 def test_a_search_says_from_where_on_text_may_belong_to_a_match() -> None:
-    search = Search(Pattern("<tool>"), 0, whole=True)
+    search = PatternSearch(Pattern("<tool>"), 0, whole=True)
     for at, c in enumerate("ab<to"):
         search.push(c)
         assert search.pending == (2 if at >= 2 else None)

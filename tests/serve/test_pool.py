@@ -16,7 +16,7 @@ from serve_kit import Running, serving, until
 
 from weft.core.errors import BusyError
 from weft.serve.grammar import Grammars
-from weft.serve.pool import Pool
+from weft.serve.pool import WorkPool
 
 sys.path.append(str(Path(__file__).parents[1] / "robust"))
 from robust_kit import BERT, tiny
@@ -45,9 +45,9 @@ class Desk:
             await asyncio.sleep(0.001)
 
 
-def play(work: Callable[[Pool, Desk], Coroutine[Any, Any, None]], **more: int) -> None:
+def play(work: Callable[[WorkPool, Desk], Coroutine[Any, Any, None]], **more: int) -> None:
     async def go() -> None:
-        pool, desk = Pool("a test", **more), Desk()
+        pool, desk = WorkPool("a test", **more), Desk()
         try:
             async with asyncio.timeout(60):
                 await work(pool, desk)
@@ -59,7 +59,7 @@ def play(work: Callable[[Pool, Desk], Coroutine[Any, Any, None]], **more: int) -
 
 
 def test_turns_go_round() -> None:
-    async def work(pool: Pool, desk: Desk) -> None:
+    async def work(pool: WorkPool, desk: Desk) -> None:
         many = asyncio.ensure_future(pool.each(desk, list(range(5))))
         await desk.at(1)
         few = asyncio.ensure_future(pool.each(desk, [10]))
@@ -74,7 +74,7 @@ def test_turns_go_round() -> None:
 
 
 def test_who_has_left_is_forgotten() -> None:
-    async def work(pool: Pool, desk: Desk) -> None:
+    async def work(pool: WorkPool, desk: Desk) -> None:
         leaving = [asyncio.ensure_future(pool.each(desk, [n] * 100)) for n in range(8)]
         await desk.at(1)
         for task in leaving:
@@ -88,7 +88,7 @@ def test_who_has_left_is_forgotten() -> None:
 
 
 def test_no_more_wait_than_may() -> None:
-    async def work(pool: Pool, desk: Desk) -> None:
+    async def work(pool: WorkPool, desk: Desk) -> None:
         tasks = [asyncio.ensure_future(pool.each(desk, [n])) for n in range(3)]
         await desk.at(1)
         with pytest.raises(BusyError, match="3 requests wait for a test"):
@@ -103,7 +103,7 @@ def test_no_more_wait_than_may() -> None:
 
 
 def test_an_error_ends_its_request_alone() -> None:
-    async def work(pool: Pool, desk: Desk) -> None:
+    async def work(pool: WorkPool, desk: Desk) -> None:
         wrong = asyncio.ensure_future(pool.each(desk, [1, ValueError("wrong"), 2, 3]))
         other = asyncio.ensure_future(pool.each(desk, [4, 5]))
         desk.let(100)
@@ -115,7 +115,7 @@ def test_an_error_ends_its_request_alone() -> None:
 
 
 def test_what_is_being_done_can_be_stopped() -> None:
-    async def work(pool: Pool, desk: Desk) -> None:
+    async def work(pool: WorkPool, desk: Desk) -> None:
         stopped: list[int] = []
         task = asyncio.ensure_future(pool.run(desk, 1, stop=stopped.append))
         await desk.at(1)

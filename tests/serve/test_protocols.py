@@ -19,20 +19,20 @@ from hypothesis import given, settings, strategies as st
 from serve_kit import Running, chatty_box, serving
 
 from weft.core.errors import DeviceError
-from weft.engine.job import Chosen, Finish, Job, Output, Usage
+from weft.engine.job import Finish, Job, Output, SampledToken, TokenUsage
 from weft.serve.anthropic import messages as anthropic_messages
 from weft.serve.anthropic.types import AnthropicMessage, Messages
 from weft.serve.chatting import Choice
 from weft.serve.forcing import formed
 from weft.serve.ollama import chat as ollama_chat
-from weft.serve.ollama.replies import ChatForm, Replies, Times
+from weft.serve.ollama.replies import ChatForm, Replies, ReplyTimes
 from weft.serve.ollama.types import OllamaChat
 from weft.serve.openai import chat as openai_chat
 from weft.serve.openai.types import Chat
-from weft.serve.player import Answer
-from weft.serve.replies import Writer
+from weft.serve.player import JobOutputs
+from weft.serve.replies import ReplyWriter
 from weft.serve.toolcalls.choose import FORMATS
-from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.formats import ParserContext
 from weft.serve.toolcalls.reading import Incremental
 from weft.serve.tooling import follow_schema
 
@@ -58,8 +58,8 @@ class Pieces:
 
     async def __aiter__(self) -> AsyncIterator[Output]:
         for piece in self._pieces:
-            yield Output(piece, (Chosen(1),))
-        yield Output(finish=self._finish, usage=Usage(9, 4, len(self._pieces)))
+            yield Output(piece, (SampledToken(1),))
+        yield Output(finish=self._finish, usage=TokenUsage(9, 4, len(self._pieces)))
 
     def close(self) -> None:
         pass
@@ -84,23 +84,23 @@ class Model:
 
 def choice(pieces: Sequence[str]) -> Choice:
     read = FORMATS["hermes"][0]
-    context = Context("", {name: {} for name, _ in CALLS})
+    context = ParserContext("", {name: {} for name, _ in CALLS})
     parser = Incremental(lambda sink: read(sink, context))
-    return Choice(cast(Answer, Pieces(pieces)), parser, Job((1,) * 9, 99))
+    return Choice(cast(JobOutputs, Pieces(pieces)), parser, Job((1,) * 9, 99))
 
 
-def openai_writer(pieces: Sequence[str]) -> Writer:
-    return openai_chat._Writer(cast(Any, Model), Chat(messages=[]), [choice(pieces)])
+def openai_writer(pieces: Sequence[str]) -> ReplyWriter:
+    return openai_chat._ChatWriter(cast(Any, Model), Chat(messages=[]), [choice(pieces)])
 
 
-def anthropic_writer(pieces: Sequence[str]) -> Writer:
+def anthropic_writer(pieces: Sequence[str]) -> ReplyWriter:
     body = Messages(messages=[AnthropicMessage(role="user", content="")], max_tokens=99)
-    return anthropic_messages._Writer(cast(Any, Model), body, choice(pieces))
+    return anthropic_messages._MessageWriter(cast(Any, Model), body, choice(pieces))
 
 
-def ollama_writer(pieces: Sequence[str]) -> Writer:
+def ollama_writer(pieces: Sequence[str]) -> ReplyWriter:
     body = OllamaChat(model="box")
-    return Replies(cast(Any, Model), body, [choice(pieces)], ChatForm("box"), Times(0))
+    return Replies(cast(Any, Model), body, [choice(pieces)], ChatForm("box"), ReplyTimes(0))
 
 
 Told = tuple[str, str, list[tuple[str, Any]], str]
@@ -178,7 +178,7 @@ def objects_of(data: bytes) -> Iterator[Any]:
             yield json.loads(line)
 
 
-async def streamed(writer: Writer) -> list[Any]:
+async def streamed(writer: ReplyWriter) -> list[Any]:
     return list(objects_of(b"".join([part async for part in writer.parts()])))
 
 
@@ -274,7 +274,7 @@ def test_a_stream_that_breaks_off_says_so(server: Running, monkeypatch: pytest.M
     """In each protocol's words, which its own client raises; never with the failure's."""
 
     async def begin(*_: Any) -> list[Choice]:
-        return [Choice(cast(Answer, Failing(["a", "b"])), None, Job((1,), 9))]
+        return [Choice(cast(JobOutputs, Failing(["a", "b"])), None, Job((1,), 9))]
 
     for module in (openai_chat, anthropic_messages, ollama_chat):
         monkeypatch.setattr(module, "begin", begin)

@@ -15,7 +15,7 @@ import pytest
 from serve_kit import Listening, Routing, routing, stream, until
 
 from weft.serve import wire
-from weft.serve.replies import Parts, Writer
+from weft.serve.replies import ReplyWriter, StreamParts
 
 TEXT = "/v1/completions"
 
@@ -102,7 +102,7 @@ def test_who_reads_nothing_holds_the_replica_up(monkeypatch: pytest.MonkeyPatch)
         until(lambda: not made.fleet.replicas[0].outstanding)
 
 
-class Held(Writer):
+class Held(ReplyWriter):
     """An answer of which a part is made, and then no more."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ def test_an_answer_ends_wherever_its_reader_stops(sends: int) -> None:
 
     async def play() -> None:
         held.callback(writer.close)
-        response = wire.Streamed(Parts(writer, held), ping=b": ")
+        response = wire.Streamed(StreamParts(writer, held), ping=b": ")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(wire, "PING_SECONDS", 0.01)
             await response({"type": "http"}, receive, send)

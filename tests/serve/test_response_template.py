@@ -14,11 +14,11 @@ from transformers.utils.chat_parsing import parse_response
 
 from weft.core.errors import ModelError, UsageError
 from weft.hub.box import box_folder
-from weft.models.arch.config import Made
+from weft.models.arch.config import TokenizerContent
 from weft.models.text.tokenizer import Tokenizer
 from weft.serve.toolcalls.choose import FORMATS, choose
-from weft.serve.toolcalls.events import Message, joined, message
-from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.events import ParsedAnswer, joined, message
+from weft.serve.toolcalls.formats import ParserContext
 from weft.serve.toolcalls.template import ResponseTemplate
 
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -126,7 +126,7 @@ CASES: list[tuple[str, str, str]] = [
 
 
 def ours(template: str, prompt: str, pieces: list[str]) -> list[Any]:
-    run = ResponseTemplate(TEMPLATES[template]).parser(Context(prompt, SCHEMAS))
+    run = ResponseTemplate(TEMPLATES[template]).parser(ParserContext(prompt, SCHEMAS))
     return [e for piece in pieces for e in run.feed(piece)] + run.finish()
 
 
@@ -198,7 +198,7 @@ def test_a_call_that_cannot_be_read_is_text() -> None:
 
 
 def test_an_answer_outside_all_regions_is_text() -> None:
-    assert message(ours("harmony", "", ["just words"])) == Message("just words")
+    assert message(ours("harmony", "", ["just words"])) == ParsedAnswer("just words")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_template_that_holds_everything_back_gives_up_in_time() -> None:
         "thinking": {"open_pattern": "a[^b]*b[^b]*b[^b]*!"}, "content": {"close_pattern": "c"},
     }}  # fmt: skip
     began = time.process_time()
-    run = ResponseTemplate(spec).parser(Context())
+    run = ResponseTemplate(spec).parser(ParserContext())
     text = "ac" * 20_000
     found = message([*run.feed(text), *run.finish()])
     assert time.process_time() - began < 20
@@ -236,7 +236,7 @@ def test_a_template_that_holds_everything_back_gives_up_in_time() -> None:
 def tokenizer(template: str | None, response: Any = None) -> Tokenizer:
     data = (box_folder() / "tokenizer.json").read_bytes()
     config = {"chat_template": template, "response_template": response}
-    made = Made(data, {k: v for k, v in config.items() if v is not None})
+    made = TokenizerContent(data, {k: v for k, v in config.items() if v is not None})
     return Tokenizer(Path("model"), 2048, made=made)
 
 
@@ -259,7 +259,7 @@ def tokenizer(template: str | None, response: Any = None) -> Tokenizer:
 def test_the_chat_template_says_which_parser(template: str | None, name: str) -> None:
     found, make = choose(tokenizer(template))
     assert found == name
-    parser = make(Context())
+    parser = make(ParserContext())
     assert message([*parser.feed("hello"), *parser.finish()]).content == "hello"
 
 
@@ -267,7 +267,7 @@ def test_the_response_template_goes_first_and_a_name_before_it() -> None:
     made = tokenizer("<tool_call>", TEMPLATES["gemma"])
     assert choose(made)[0] == "template"
     assert choose(made, "hermes")[0] == "hermes"
-    assert choose(made, "template")[1](Context()).feed("<|channel>") == []
+    assert choose(made, "template")[1](ParserContext()).feed("<|channel>") == []
     with pytest.raises(UsageError, match="no response_template"):
         choose(tokenizer("<tool_call>"), "template")
     with pytest.raises(UsageError, match="expected one of auto"):

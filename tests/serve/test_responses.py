@@ -24,7 +24,7 @@ from weft.serve.responses.tools import Tools
 from weft.serve.responses.types import ITEMS, SKIPPED_ITEMS, SKIPPED_TOOLS, TOOLS as TOOL_KINDS
 from weft.serve.toolcalls.choose import FORMATS
 from weft.serve.toolcalls.events import Content
-from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.formats import ParserContext
 from weft.serve.toolcalls.reading import Incremental
 from weft.serve.wire import HttpError
 
@@ -221,7 +221,7 @@ def test_no_cut_of_the_text_changes_the_response(cuts: list[int]) -> None:
     tools.add(TOOLS, "tools")
 
     def made(pieces: list[str]) -> dict[str, Any]:
-        context = Context("", {name: {} for name in tools.offered})
+        context = ParserContext("", {name: {} for name in tools.offered})
         parser = Incremental(lambda sink: FORMATS["hermes"][0](sink, context))
         response = events.Response({}, tools.offered, False)
         told = [*response.begin()]

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from weft.serve.toolcalls.choose import FORMATS
-from weft.serve.toolcalls.events import CallArguments, CallStarted, Event, Message, joined, message
-from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.events import (
+    CallArguments,
+    CallStarted,
+    Event,
+    ParsedAnswer,
+    joined,
+    message,
+)
+from weft.serve.toolcalls.formats import ParserContext
 from weft.serve.toolcalls.reading import Incremental
 
 TOOLS: dict[str, dict[str, Any]] = {
@@ -29,11 +36,11 @@ TOOLS: dict[str, dict[str, Any]] = {
 
 
 def read(name: str, pieces: list[str], prompt: str = "", tools: Any = TOOLS) -> list[Event]:
-    parser = Incremental(lambda sink: FORMATS[name][0](sink, Context(prompt, tools)))
+    parser = Incremental(lambda sink: FORMATS[name][0](sink, ParserContext(prompt, tools)))
     return [e for piece in pieces for e in parser.feed(piece)] + parser.finish()
 
 
-def whole(name: str, text: str, prompt: str = "", tools: Any = TOOLS) -> Message:
+def whole(name: str, text: str, prompt: str = "", tools: Any = TOOLS) -> ParsedAnswer:
     return message(read(name, [text], prompt, tools))
 
 
@@ -118,7 +125,7 @@ def test_a_prompt_may_have_begun_the_reasoning() -> None:
 
 def test_arguments_come_as_they_are_written() -> None:
     """A client sees a call begin, and its arguments grow, before the call is whole."""
-    parser = Incremental(lambda sink: FORMATS["hermes"][0](sink, Context("", TOOLS)))
+    parser = Incremental(lambda sink: FORMATS["hermes"][0](sink, ParserContext("", TOOLS)))
     assert parser.feed('<tool_call>{"name": "get_weather", "arguments": {"ci') == [
         CallStarted(0, "get_weather"), CallArguments(0, '{"ci'),
     ]  # fmt: skip
@@ -161,7 +168,7 @@ def test_no_cut_changes_what_is_read(name: str, data: st.DataObject, text: str) 
 )
 @example(text="  two  spaces \n")
 def test_text_without_marks_is_content(name: str, text: str) -> None:
-    assert whole(name, text) == Message(content=text)
+    assert whole(name, text) == ParsedAnswer(content=text)
 
 
 @settings(max_examples=100, deadline=None)

@@ -26,7 +26,7 @@ from weft.templates import registry
 from weft.templates.attention.matrix_units import StorageNeed, plan_of
 from weft.templates.group import Group
 from weft.templates.registry import claimed_by
-from weft.templates.view import View
+from weft.templates.view import OperandView
 from weft.transform.split_for_gpu import split_decoding
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -144,10 +144,10 @@ def test_matrix_units_are_chosen_by_dtype_and_depth_never_by_rows() -> None:
         ("cuda", F32, 64), ("cuda", BF16, 20), ("webgpu", BF16, 64),
     ):  # fmt: skip
         assert not has_tiles(kernel_of(caps, dtype, 70, d).body)
-    views = [View(source("x", (1,), BF16), 0, (64, 1))] * 3
+    views = [OperandView(source("x", (1,), BF16), 0, (64, 1))] * 3
     plan = plan_of("attention", BF16, 128, views, PRESETS["cuda"], {})
     assert plan is not None and plan.shared_bytes(StorageNeed()) <= PRESETS["cuda"].shared_bytes
-    turned = [View(views[0].node, 0, (1, 64))] * 3
+    turned = [OperandView(views[0].node, 0, (1, 64))] * 3
     assert plan_of("attention", BF16, 64, turned, PRESETS["cuda"], {}) is None
 
 

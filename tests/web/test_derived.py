@@ -15,7 +15,7 @@ from weft import nn
 from weft.backends.interp import InterpDevice
 from weft.compile import compile_graph
 from weft.core.errors import CompileError
-from weft.program.formula import Formula, Step
+from weft.program.formula import Formula, FormulaStep
 from weft.program.session import Session
 from weft.tensor.tracing import Spec, trace_call
 from weft.web import export, targets
@@ -60,7 +60,7 @@ def test_one_name_means_one_thing(tmp_path: Path) -> None:
     made, weights = compiled()
     program = made[targets.WASM.name]["net"]
     name, formula = next(iter(program.formulas.items()))
-    other = Formula(formula.sources, (*formula.steps, Step("neg", (_last(formula),), {})))
+    other = Formula(formula.sources, (*formula.steps, FormulaStep("neg", (_last(formula),), {})))
     changed = replace(program, meta={**program.meta, "formulas": {**program.formulas, name: other}})
     with pytest.raises(CompileError, match="unlike the other steps"):
         export._body(tmp_path, {**made, targets.WASM.name: {"net": changed}}, weights)

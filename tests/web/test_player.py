@@ -19,7 +19,7 @@ from rows import few
 from weft import load
 from weft.backends import registry
 from weft.conform.models import CONFIGS
-from weft.conform.report import LEVELS, Report, run_checks
+from weft.conform.report import LEVELS, DeviceReport, run_checks
 from weft.hub.box import box_folder
 from weft.models.weights.random_weights import random_folder
 
@@ -57,7 +57,7 @@ def opened(device: PageDevice) -> Iterator[PageDevice]:
 
 def failures(device: PageDevice, level: str, part: slice) -> list[str]:
     checks = list(importlib.import_module(f"weft.conform.{level}").checks(device))
-    report = Report(device.info.id, device.info.name)
+    report = DeviceReport(device.info.id, device.info.name)
     cases = list(run_checks(report, level, iter(checks[part])))
     return [f"{c.name}: {c.message}" for c in cases if c.status == "fail"]
 

@@ -11,7 +11,7 @@ from page_device import PageDevice
 
 from weft.cli.main import invoke
 from weft.conform import kernels
-from weft.conform.report import Report, run_checks
+from weft.conform.report import DeviceReport, run_checks
 from weft.core.errors import DeviceError
 from weft.web.server import server
 
@@ -27,7 +27,7 @@ def test_relaxed_instructions_and_threads_pass_checks_of_kernels(
         device = PageDevice("wasm", relaxed, threads)
     except DeviceError as error:
         pytest.skip(str(error))
-    report = Report(device.info.id, device.info.name)
+    report = DeviceReport(device.info.id, device.info.name)
     cases = list(run_checks(report, "kernels", iter(list(kernels.checks(device))[::8])))
     assert cases and not [c for c in cases if c.status == "fail"]
 

@@ -17,7 +17,7 @@ from weft.backends import registry
 from weft.models.weights import adapters
 from weft.training.step import make_optimizer, make_step
 from weft.training.tokens import Batches
-from weft.web.training import Training, training
+from weft.web.training import PageTraining, training
 
 TRAIN = """
 const { Trainer } = await js("trainer.js");
@@ -33,7 +33,7 @@ const played = { kind: it.device.kind, losses, files, written };
 SLOW = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def cpu_losses(it: Training, ids: list[int]) -> tuple[list[float], dict[str, np.ndarray]]:
+def cpu_losses(it: PageTraining, ids: list[int]) -> tuple[list[float], dict[str, np.ndarray]]:
     """As weft train computes them."""
     t, o = it.settings.train, it.settings.optimizer
     model, device = it.trained.model, registry.get("cpu")

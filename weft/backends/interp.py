@@ -16,7 +16,7 @@ from weft.core.caps import PRESETS, Caps
 from weft.core.dtypes import DType
 from weft.core.errors import OutOfMemoryError, UnknownDeviceError
 from weft.kernel import interp
-from weft.kernel.batch import Watch
+from weft.kernel.batch import RunWatch
 from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device, DeviceInfo
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program, Step
@@ -114,7 +114,7 @@ class InterpDevice(Device):
         elif isinstance(step, Fill):
             bound.view(step.dst)[:] = step.byte
 
-    def watch(self, kernel: Kernel) -> Watch | None:
+    def watch(self, kernel: Kernel) -> RunWatch | None:
         """Returns the watcher for a run of `kernel` that begins, or None."""
         return None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 
-class Size(NamedTuple):
+class EncoderSizes(NamedTuple):
     """Layers, width and heads; pixels and pixels per patch of an image's side, or words that there
     are and tokens of a text."""
 
@@ -18,10 +18,10 @@ class Size(NamedTuple):
     kinds: int = 16
 
 
-VIT, BERT = Size(), Size(places=128, kinds=30522)
+VIT, BERT = EncoderSizes(), EncoderSizes(places=128, kinds=30522)
 
 
-def _block(nn: Any, attend: Any, size: Size, first: bool) -> Any:
+def _block(nn: Any, attend: Any, size: EncoderSizes, first: bool) -> Any:
     """A layer of an encoder, whose norms stand `first` in each branch, or after the sum."""
     width, heads = size.width, size.heads
 
@@ -51,7 +51,7 @@ def _block(nn: Any, attend: Any, size: Size, first: bool) -> Any:
     return Block()
 
 
-def vit(nn: Any, functional: Any, cat: Any, size: Size = VIT) -> Any:
+def vit(nn: Any, functional: Any, cat: Any, size: EncoderSizes = VIT) -> Any:
     """x[N, 3, S, S] to logits [N, 1000]."""
     attend = functional.scaled_dot_product_attention
 
@@ -74,7 +74,7 @@ def vit(nn: Any, functional: Any, cat: Any, size: Size = VIT) -> Any:
     return Vit().eval()
 
 
-def bert(nn: Any, functional: Any, size: Size = BERT) -> Any:
+def bert(nn: Any, functional: Any, size: EncoderSizes = BERT) -> Any:
     """ids[N, T] to the states [N, T, width] and the first token's, pooled [N, width]."""
     attend = functional.scaled_dot_product_attention
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from weft.bench.load_client import Trace, complete
+from weft.bench.load_client import RequestTrace, complete
 from weft.core.errors import UsageError
 
 FIRST_ID = 3  # tokenizers use lower ids for special tokens: unknown, begin, end
 
 
 @dataclass(frozen=True)
-class Load:
+class RequestLoad:
     """The load: `requests` by a Poisson process of `rate` per second (0: all at once).
 
     Each has `prompt` random tokens (ids below `vocab`) and `answer` new ones. The first `shared`
@@ -80,11 +80,11 @@ def body(ids: Sequence[int], answer: int, temperature: float, seed: int) -> dict
     }  # fmt: skip
 
 
-async def play(url: str, load: Load, key: str = "") -> list[Trace]:
+async def play(url: str, load: RequestLoad, key: str = "") -> list[RequestTrace]:
     """Sends the load's requests when they are due; what came of each."""
     begun = time.perf_counter()
 
-    async def one(after: float, asked: dict[str, Any]) -> Trace:
+    async def one(after: float, asked: dict[str, Any]) -> RequestTrace:
         await asyncio.sleep(begun + after - time.perf_counter())
         return await complete(url, asked, begun + after, key)
 
@@ -92,7 +92,7 @@ async def play(url: str, load: Load, key: str = "") -> list[Trace]:
     return list(await asyncio.gather(*(one(after, body) for after, body in asked)))
 
 
-def figures(traces: Sequence[Trace]) -> dict[str, Any]:
+def figures(traces: Sequence[RequestTrace]) -> dict[str, Any]:
     """Returns a load's figures: counts, tokens per second over the whole, milliseconds to the first
     event and between events at the 50th and 99th percentile."""
     whole = [t for t in traces if t.error is None]
@@ -120,7 +120,7 @@ def percentiles(name: str, seconds: Sequence[float]) -> dict[str, float]:
     return {f"{name}_p{p}_ms": round(float(ms), 3) for p, ms in zip((50, 99), found)}
 
 
-def decoding(traces: Sequence[Trace]) -> float:
+def decoding(traces: Sequence[RequestTrace]) -> float:
     """Tokens per second of all answers together while all of them were being written: from the
     last one's first event to the first one's last. Where an event brings several tokens, each
     counts as its answer's mean. Raises UsageError where they were never written at once."""

@@ -16,7 +16,7 @@ from weft.core.errors import UsageError
 
 
 @dataclass
-class Trace:
+class RequestTrace:
     """One request: its due time, the times of events with a choice (seconds, one clock), and the
     server's token counts. `error` is set if the answer was incomplete."""
 
@@ -52,9 +52,10 @@ def place_of(url: str) -> tuple[str, int]:
 
 async def complete(
     url: str, body: Mapping[str, Any], due: float, key: str = "", seconds: float = 600.0
-) -> Trace:
-    """POST /v1/completions, streamed. Never raises for what the server does: `Trace.error` says."""
-    trace = Trace(due)
+) -> RequestTrace:
+    """Posts to /v1/completions and reads the stream. Faults of the server are put into
+    `RequestTrace.error`, not raised."""
+    trace = RequestTrace(due)
     events: list[tuple[float, bytes]] = []
     try:
         async with asyncio.timeout(seconds):
@@ -95,7 +96,7 @@ async def _ask(
         writer.close()
 
 
-def _note(trace: Trace, events: list[tuple[float, bytes]]) -> None:
+def _note(trace: RequestTrace, events: list[tuple[float, bytes]]) -> None:
     ended = False
     for at, line in events:
         if line.strip() == b"data: [DONE]":

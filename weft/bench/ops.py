@@ -18,7 +18,7 @@ _16M = 1 << 24
 
 
 @dataclass(frozen=True)
-class Case:
+class OpBenchmark:
     """One benchmark: a function of f32 tensors, the shapes of its inputs, its work. `work` is
     FLOPs ("gflops", as the peers' scripts count them) or bytes read once and written once
     ("gbs"); `flops` and `nbytes` are the least work, which the roofline share is taken from."""
@@ -32,18 +32,20 @@ class Case:
     nbytes: float
 
 
-def cases(sizes: Sequence[int] = (128, 256, 512, 1024)) -> list[Case]:
+def cases(sizes: Sequence[int] = (128, 256, 512, 1024)) -> list[OpBenchmark]:
     """The peers' cases, with matmuls of the given sizes."""
 
-    def rows(name: str, fn: Callable[..., Any], *shapes: tuple[int, ...]) -> Case:
+    def rows(name: str, fn: Callable[..., Any], *shapes: tuple[int, ...]) -> OpBenchmark:
         nbytes = 8.0 * np.prod(shapes[0])
-        return Case(name, fn, shapes, "gbs", nbytes, 0, nbytes)
+        return OpBenchmark(name, fn, shapes, "gbs", nbytes, 0, nbytes)
 
     found = []
     for n in sizes:
         flops, nbytes = 2.0 * n**3, 12.0 * n * n
         name = f"matmul_{n}"
-        found.append(Case(name, lambda x, y: x @ y, ((n, n),) * 2, "gflops", flops, flops, nbytes))
+        found.append(
+            OpBenchmark(name, lambda x, y: x @ y, ((n, n),) * 2, "gflops", flops, flops, nbytes)
+        )
     for r, c in ((4096, 4096), (512, 768)):
         found.append(rows(f"softmax_{r}x{c}", F.softmax, (r, c)))
         found.append(rows(f"layernorm_{r}x{c}", F.layer_norm, (r, c), (c,), (c,)))
@@ -53,12 +55,12 @@ def cases(sizes: Sequence[int] = (128, 256, 512, 1024)) -> list[Case]:
     full, name = 4.0 * h * t * t * d, "attn_causal_1x12x1024x64"
     half, nbytes, shapes = full / 2 * (t + 1) / t, 16.0 * h * t * d, ((1, h, t, d),) * 3
     attend = lambda q, k, v: F.attention(q, k, v, causal=True)  # noqa: E731
-    found.append(Case(name, attend, shapes, "gflops_full", full, half, nbytes))
+    found.append(OpBenchmark(name, attend, shapes, "gflops_full", full, half, nbytes))
     return found
 
 
 def run_case(
-    case: Case, device: str, roofline: Roofline, repeats: int, budget: float
+    case: OpBenchmark, device: str, roofline: Roofline, repeats: int, budget: float
 ) -> dict[str, Any]:
     """Times one case on a device: the peers' keys plus "roofline", the share of it reached."""
     rng = np.random.default_rng(0)

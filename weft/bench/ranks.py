@@ -24,9 +24,9 @@ from weft.ranks import join
 from weft.ranks.join import mpiexec
 from weft.training.model import TrainableDecoder, config_of, fresh_weights
 from weft.training.prepare import new_config
-from weft.training.settings import Settings, settings_from
+from weft.training.settings import TrainingSettings, settings_from
 from weft.training.shard import Shard
-from weft.training.work import Work
+from weft.training.work import TrainingWork
 
 WARM = 2  # steps before the clock
 
@@ -107,7 +107,7 @@ def measure(options: str) -> None:
         settings, model = _model(o)
         device = registry.get("cpu")
         if ranks.size == 1:
-            work: Work | Shard = Work(model, settings, device)
+            work: TrainingWork | Shard = TrainingWork(model, settings, device)
         else:
             work = Shard(model, settings, device, ranks)
         rng = np.random.default_rng(0)
@@ -141,7 +141,7 @@ def measure(options: str) -> None:
     }))  # fmt: skip
 
 
-def _model(o: RanksBenchOptions) -> tuple[Settings, TrainableDecoder]:
+def _model(o: RanksBenchOptions) -> tuple[TrainingSettings, TrainableDecoder]:
     """A new model of the sizes asked for."""
     settings = settings_from({
         "model": {"hidden": o.width, "layers": o.layers, "heads": max(o.width // 64, 1)},

@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import weft
-from weft.bench.load import FIRST_ID, Load, body, decoding, figures, play
-from weft.bench.load_client import Trace, complete, place_of
+from weft.bench.load import FIRST_ID, RequestLoad, body, decoding, figures, play
+from weft.bench.load_client import RequestTrace, complete, place_of
 from weft.bench.load_target import Target, started
 from weft.core.errors import DeviceError, UsageError
 
 Figures = dict[str, Any]
-_WARM = Load(2, 0, 8, 4, 0.0)
+_WARM = RequestLoad(2, 0, 8, 4, 0.0)
 _SHORT = 16  # tokens of a prompt whose reading time is negligible
 _OPENED = 100  # connections at a time
 _OPEN_SECONDS = 20.0
@@ -36,7 +36,7 @@ class ServeBenchOptions:
     commands: Mapping[str, str] = field(default_factory=dict)
     urls: Mapping[str, str] = field(default_factory=dict)
     cases: Sequence[str] = ()
-    load: Load = field(default_factory=Load)
+    load: RequestLoad = field(default_factory=RequestLoad)
     at_once: Sequence[int] = (1, 8, 32)
     turn: int = 2000
     idle: int = 1000
@@ -80,7 +80,7 @@ def _all(o: ServeBenchOptions) -> Iterator[list[Target]]:
         yield [*made, *(Target(name, url) for name, url in o.urls.items())]
 
 
-def _answered(traces: Sequence[Trace]) -> Sequence[Trace]:
+def _answered(traces: Sequence[RequestTrace]) -> Sequence[RequestTrace]:
     """Raises DeviceError where a request of a closed case was not answered."""
     for trace in traces:
         if trace.error is not None:
@@ -121,7 +121,7 @@ def _turn(o: ServeBenchOptions, target: Target, number: int) -> dict[str, Figure
     load = replace(o.load, requests=1, prompt=o.turn + 32, seed=2000 + number)
     ids = load.prompts()[0]
 
-    async def both() -> list[Trace]:
+    async def both() -> list[RequestTrace]:
         made = []
         for asked in (ids[: o.turn], ids):
             request = body(asked, 4, o.load.temperature, 0)

@@ -23,7 +23,7 @@ _NOT_GPUS = ("cpu", "interp", "null")
 
 
 @dataclass(frozen=True)
-class Op:
+class MatrixOp:
     """An operation on n x n float32 matrices (or rows, where a shape says so).
 
     `shapes` are those of its operands at size n. `work` is its work at size n, in FLOPs ("gflops")
@@ -53,11 +53,11 @@ def _traffic(arrays: int) -> Callable[[int], float]:
 
 
 OPS = (
-    Op("matmul", lambda x, y: x @ y, _square(2), "gflops", lambda n: 2.0 * n**3, "dot"),
-    Op("softmax", F.softmax, _square(1), "gbs", _traffic(2), "reduce"),
-    Op("layer_norm", F.layer_norm, _square(1, rows=2), "gbs", _traffic(2), "reduce"),
-    Op("gelu", F.gelu, _square(1), "gbs", _traffic(2), "elementwise"),
-    Op("elementwise", _chain, _square(2), "gbs", _traffic(3), "elementwise"),
+    MatrixOp("matmul", lambda x, y: x @ y, _square(2), "gflops", lambda n: 2.0 * n**3, "dot"),
+    MatrixOp("softmax", F.softmax, _square(1), "gbs", _traffic(2), "reduce"),
+    MatrixOp("layer_norm", F.layer_norm, _square(1, rows=2), "gbs", _traffic(2), "reduce"),
+    MatrixOp("gelu", F.gelu, _square(1), "gbs", _traffic(2), "elementwise"),
+    MatrixOp("elementwise", _chain, _square(2), "gbs", _traffic(3), "elementwise"),
 )
 RATES = {"gflops": "GFLOP/s", "gbs": "GB/s"}
 
@@ -89,7 +89,7 @@ def present() -> list[str]:
 
 
 def _measure(
-    op: Op, n: int, device: Device, arrays: Sequence[np.ndarray], repeats: int, budget: float
+    op: MatrixOp, n: int, device: Device, arrays: Sequence[np.ndarray], repeats: int, budget: float
 ) -> tuple[dict[str, Any], np.ndarray]:
     """One row: times and rate of an op on a device; and its result."""
     compiled = weft.compile(op.fn, device=device)

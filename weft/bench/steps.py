@@ -40,7 +40,7 @@ class StepsBenchOptions:
 
 
 @dataclass
-class Step:
+class EngineStep:
     """Seconds of one step in which all decode: the whole, and what the runner took of it."""
 
     whole: float
@@ -78,7 +78,7 @@ def run(
         raise UsageError(f"{o.path} is not a decoder; bench serve measures those")
     most = max(o.at_once)
     runner = model.new_runner(most, most * columns(o.prompt + o.answer))
-    found: dict[int, list[Step]] = {count: [] for count in o.at_once}
+    found: dict[int, list[EngineStep]] = {count: [] for count in o.at_once}
     for number in range(o.rounds + 1):
         for count, steps in found.items():
             made = played(o, model, Timed(runner), count)
@@ -103,7 +103,7 @@ def run(
     return {"read_gbs": round(roof.read_gbs, 1), "results": results}
 
 
-def played(o: StepsBenchOptions, model: Decoder, runner: Any, count: int) -> list[Step]:
+def played(o: StepsBenchOptions, model: Decoder, runner: Any, count: int) -> list[EngineStep]:
     """The steps of `count` answers."""
     texts = model.tokenizer.stream if model.tokenizer is not None else lambda: None
     engine = Engine(runner, model.config.vocab, texts)
@@ -113,13 +113,13 @@ def played(o: StepsBenchOptions, model: Decoder, runner: Any, count: int) -> lis
         engine.submit(
             Job(tuple(ids), o.answer, sampling, seed=i, drafts=False), lambda output: None
         )
-    steps: list[Step] = []
+    steps: list[EngineStep] = []
     more = True
     while more:
         made, runners = engine.stats.new_tokens, runner.seconds
         begun = time.perf_counter()
         more = engine.step()
-        step = Step(time.perf_counter() - begun, runner.seconds - runners)
+        step = EngineStep(time.perf_counter() - begun, runner.seconds - runners)
         if engine.stats.new_tokens - made == count:  # all of them decode
             steps.append(step)
     return steps[1:-1]

@@ -18,7 +18,7 @@ import weft
 from weft.bench import profile as steps
 from weft.bench.roofline import Roofline
 from weft.bench.timing import peak_rss_mib, summary
-from weft.conform.gpt import Shape, Trainer
+from weft.conform.gpt import GptSizes, Trainer
 from weft.core import dtypes as dt
 from weft.core.errors import DeviceError
 from weft.program.session import Session
@@ -36,7 +36,7 @@ class TrainBenchOptions:
     warm: int = 3
     startup: bool = True
     checkpoint: bool = False
-    shape: Shape = field(default_factory=Shape)
+    shape: GptSizes = field(default_factory=GptSizes)
 
 
 def trainer(o: TrainBenchOptions, checkpoint: bool | None = None) -> Trainer:
@@ -127,7 +127,7 @@ def startup(o: TrainBenchOptions) -> dict[str, float]:
 def first_step(given: str) -> None:
     """Prints the seconds that the first step takes here (what the child process runs)."""
     fields = json.loads(given)
-    train = trainer(TrainBenchOptions(**{**fields, "shape": Shape(**fields["shape"])}))
+    train = trainer(TrainBenchOptions(**{**fields, "shape": GptSizes(**fields["shape"])}))
     begin = time.perf_counter()
     train.step()
     print(time.perf_counter() - begin)

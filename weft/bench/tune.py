@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from weft.bench.roofline import Roofline, shown
-from weft.bench.tune_cases import Case
+from weft.bench.tune_cases import TuneCase
 from weft.compile import tuned
 from weft.conform.harness import program_of
 from weft.core import dtypes as dt
@@ -51,7 +51,7 @@ class Measured:
 
 
 @dataclass
-class Choice:
+class TunedConfig:
     """The measurements of a class, and its configuration ({}: the default)."""
 
     kind: str
@@ -68,7 +68,7 @@ class Choice:
 class Bench:
     """The operands of a case on a device, and its kernels timed on them."""
 
-    def __init__(self, device: Device, case: Case, budget: float) -> None:
+    def __init__(self, device: Device, case: TuneCase, budget: float) -> None:
         self.device, self.case, self.budget = device, case, budget
         rng = np.random.default_rng(0)
         self.arrays = [_values(x, rng) for x in case.group.inputs]
@@ -139,7 +139,7 @@ def _scalars(group: Group, part: int = 1) -> list[int]:
     return found
 
 
-def measure(device: Device, case: Case, roof: Roofline, budget: float) -> list[Measured]:
+def measure(device: Device, case: TuneCase, roof: Roofline, budget: float) -> list[Measured]:
     """Every configuration of a case; the default, {}, first."""
     caps, build = device.caps, registry.get(case.group.kind)
     bench = Bench(device, case, budget)
@@ -178,7 +178,7 @@ def _disagreement(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> str:
     return ""
 
 
-def rows_differ(device: Device, case: Case, config: Mapping[str, Any]) -> bool:
+def rows_differ(device: Device, case: TuneCase, config: Mapping[str, Any]) -> bool:
     """True if, in this configuration, a row's bits depend on the number of rows."""
     build, group = registry.get(case.group.kind), case.group
     bench = Bench(device, case, 0.0)
@@ -205,14 +205,14 @@ def rows_differ(device: Device, case: Case, config: Mapping[str, Any]) -> bool:
 
 
 def run(
-    device: Device, cases: Sequence[Case], roof: Roofline, budget: float, note: Note
-) -> Iterator[Choice]:
+    device: Device, cases: Sequence[TuneCase], roof: Roofline, budget: float, note: Note
+) -> Iterator[TunedConfig]:
     """Measures class by class, and chooses."""
-    members: dict[tuple[str, str], list[Case]] = {}
+    members: dict[tuple[str, str], list[TuneCase]] = {}
     for case in cases:
         members.setdefault((case.group.kind, case.shapes), []).append(case)
     for key, group in members.items():
-        choice = Choice(*key)
+        choice = TunedConfig(*key)
         for case in group:
             note(f"{case.group.kind} {case.label}")
             choice.cases[case.label] = measure(device, case, roof, budget)
@@ -220,7 +220,7 @@ def run(
         yield choice
 
 
-def _choose(choice: Choice, differs: Callable[[Mapping[str, Any]], bool]) -> None:
+def _choose(choice: TunedConfig, differs: Callable[[Mapping[str, Any]], bool]) -> None:
     """The configuration with the least time over all cases, in units of the default's."""
     tables = [{_key(m.config): m for m in rows} for rows in choice.cases.values()]
     configs = {_key(m.config): m.config for rows in choice.cases.values() for m in rows}
@@ -245,18 +245,18 @@ def _key(config: Mapping[str, Any]) -> str:
     return repr(dict(sorted(config.items())))
 
 
-def into(table: tuned.Table, choices: Sequence[Choice]) -> tuned.Table:
+def into(table: tuned.TunedTable, choices: Sequence[TunedConfig]) -> tuned.TunedTable:
     """The table with a row per class that was measured, in place of what it said of it."""
     rows = dict(table.rows)
     for c in choices:
-        rows[c.kind, c.shapes] = tuned.Row(c.config, c.ms, c.default_ms)
+        rows[c.kind, c.shapes] = tuned.TunedRow(c.config, c.ms, c.default_ms)
     return dataclasses.replace(table, rows=rows)
 
 
 HEADER = ("kind", "class", "shape", "config", "ms", "of default", "roofline", "")
 
 
-def table_rows(choices: Sequence[Choice]) -> list[list[Any]]:
+def table_rows(choices: Sequence[TunedConfig]) -> list[list[Any]]:
     """The rows of the printed table: the default and the chosen configuration are marked."""
     out: list[list[Any]] = []
     for c in choices:

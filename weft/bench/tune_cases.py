@@ -20,7 +20,7 @@ Size = tuple[int, int, int]  # rows, columns, terms of a product
 
 
 @dataclass(frozen=True)
-class Case:
+class TuneCase:
     """One group to be tuned, its class, and the same with other rows where it can be made."""
 
     label: str
@@ -53,7 +53,7 @@ def parse_sizes(text: str) -> list[Size]:
 
 def product_cases(
     kinds: Sequence[str], sizes: Sequence[Size], dtypes: Sequence[DType], caps: Caps
-) -> list[Case]:
+) -> list[TuneCase]:
     """Returns products of the given sizes: as matmul with the right operand in both orders, as
     matvec (one row) with the rows of a checkpoint's weight. Sizes that become another kind are left
     out."""
@@ -68,14 +68,14 @@ def product_cases(
     return found
 
 
-def _product(kind: str, size: Size, dtype: DType, lies: str, caps: Caps) -> Case | None:
+def _product(kind: str, size: Size, dtype: DType, lies: str, caps: Caps) -> TuneCase | None:
     m, n, k = size
     group = _only(_graph(m, n, k, dtype, lies), caps, kind)
     if group is None:
         return None
     other = _only(_graph(m // 2 + 1 if m > 1 else 3, n, k, dtype, lies), caps, kind)
     label = f"{m}x{n}x{k} {dtype.name} {lies}"
-    return Case(label, group, tuning.shape_class(group), other)
+    return TuneCase(label, group, tuning.shape_class(group), other)
 
 
 def _graph(m: int, n: int, k: int, dtype: DType, lies: str) -> Graph:
@@ -91,13 +91,13 @@ def _only(graph: Graph, caps: Caps, kind: str) -> Group | None:
     return groups[0] if len(groups) == 1 else None
 
 
-def model_cases(graphs: Mapping[str, Graph], kinds: Sequence[str], caps: Caps) -> list[Case]:
+def model_cases(graphs: Mapping[str, Graph], kinds: Sequence[str], caps: Caps) -> list[TuneCase]:
     """The groups of a model's steps, equal ones once."""
-    found: dict[str, Case] = {}
+    found: dict[str, TuneCase] = {}
     for step, graph in graphs.items():
         for group in groups_of(graph, caps):
             if group.kind in kinds and not group.in_place:
                 label = f"{step} {group.name} {list(group.outputs[0].shape)}"
-                case = Case(label, group, tuning.shape_class(group))
+                case = TuneCase(label, group, tuning.shape_class(group))
                 found.setdefault(signature(group), case)
     return list(found.values())

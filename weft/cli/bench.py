@@ -239,10 +239,10 @@ def train(
         raise click.UsageError(f"--width takes a multiple of 64 (a head's width), not {width}")
     from weft.backends import registry
     from weft.bench import profile as kernels, roofline, train as bench_train
-    from weft.conform.gpt import Shape
+    from weft.conform.gpt import GptSizes
 
     found = registry.get(device)
-    shape = Shape(heads=width // 64, **sizes)
+    shape = GptSizes(heads=width // 64, **sizes)
     options = bench_train.TrainBenchOptions(
         found.info.id, dtype, steps, startup=startup, checkpoint=checkpoint, shape=shape
     )

@@ -153,10 +153,10 @@ def _servers(
     given: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     from weft.bench import serve as bench_serve
-    from weft.bench.load import Load
+    from weft.bench.load import RequestLoad
 
     _open_files(given["idle"] + 256)
-    load = Load(
+    load = RequestLoad(
         prompt=given["prompt_tokens"], answer=given["max_new_tokens"], vocab=vocab,
         **{name: given[name] for name in ("requests", "rate", "shared", "seed", "temperature")},
     )  # fmt: skip

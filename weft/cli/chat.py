@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from weft.cli.loading import Loading
-from weft.cli.run import Watch, drawn, generates, load_decoder, stream
+from weft.cli.run import SpeedMeter, drawn, generates, load_decoder, stream
 from weft.core.errors import FileFormatError, LimitError, StorageError, UsageError, WeftError
 from weft.core.hints import command
 from weft.host.files import write_text
@@ -148,7 +148,7 @@ def _answer(model: Any, ids: list[int], options: dict[str, Any]) -> tuple[str, s
 
 def _answer_json(model: Any, ids: list[int], options: dict[str, Any]) -> tuple[str, str]:
     """Prints a turn as one line of JSON; returns its text, and how it ended."""
-    watch = Watch()
+    watch = SpeedMeter()
     result = model.generate(ids, **options)
     seed = {"seed": options["seed"]} if options["temperature"] > 0 else {}
     click.echo(json.dumps({

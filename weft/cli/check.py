@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from weft.cli import options
-from weft.conform.report import HEAD, LEVELS, Case, Report
+from weft.conform.report import HEAD, LEVELS, CheckResult, DeviceReport
 from weft.core import text
 from weft.core.errors import UsageError
 
@@ -36,7 +36,7 @@ class _Progress:
         self.live = sys.stderr.isatty()
         self.count = 0
 
-    def __call__(self, case: Case) -> None:
+    def __call__(self, case: CheckResult) -> None:
         self.count += 1
         if case.status == "fail":
             print(f"FAIL {case.level}: {case.name}: {case.message}", file=sys.stderr)
@@ -73,7 +73,7 @@ def check(
     from weft.host.files import write_text
 
     pages = {Path(path): _page(Path(path)) for path in write}
-    reports: list[Report] = []
+    reports: list[DeviceReport] = []
     for name in device:
         start, progress = time.perf_counter(), _Progress()
         reports.append(check_device(registry.get(name), levels or LEVELS, progress))
@@ -106,7 +106,7 @@ def _page(path: Path) -> str:
     return page
 
 
-def _explain(report: Report) -> None:
+def _explain(report: DeviceReport) -> None:
     """Failures, and one line per reason for skipping."""
     for case in report.cases:
         if case.status == "fail":

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli import explained, functions, graphs, options
-from weft.cli.explained import Explained, Goal, Step
+from weft.cli.explained import Explained, ExplainedStep, Goal
 from weft.cli.loading import Loading, loads
 from weft.core.errors import DTypeError, LimitError, UsageError
 from weft.core.hints import command
 from weft.core.text import table
 
 if TYPE_CHECKING:
-    from weft.compile.report import Report
+    from weft.compile.report import CompileReport
     from weft.program.program import Program
 
 VIEWS = ("report", "graph", "kernels", "source")
@@ -56,14 +56,14 @@ def explain(path: str, target: str | None, loading: Loading, **given: Any) -> No
     For a .pt2 file of torch.export it shows inputs, results, weights and operators, or with --show
     or --html the Program for the smallest allowed sizes. For an ONNX file it shows inputs, outputs,
     and the device of each operator."""
-    view = View(**given)
+    view = ExplainOptions(**given)
     found = _kind(Path(path))(path, loading, target, view)
     if found is not None:
         view.write(path, found)
 
 
 @dataclass(frozen=True)
-class View:
+class ExplainOptions:
     """The options that choose what is shown, and as what."""
 
     steps: tuple[str, ...]
@@ -115,7 +115,7 @@ class View:
         else:
             self._print(path, found, steps)
 
-    def _print(self, path: str, found: Explained, steps: Mapping[str, Step]) -> None:
+    def _print(self, path: str, found: Explained, steps: Mapping[str, ExplainedStep]) -> None:
         shown = {n: _view(step, step.goal or found.goal, self) for n, step in steps.items()}
         if self.kernel is not None and not any(shown.values()):
             raise UsageError(
@@ -137,7 +137,7 @@ class View:
 # -- kinds of input: each function returns None if it has printed all that was asked for -----------
 
 
-def _kind(file: Path) -> Callable[[str, Loading, str | None, View], Explained | None]:
+def _kind(file: Path) -> Callable[[str, Loading, str | None, ExplainOptions], Explained | None]:
     """Returns the function that explains this kind of file or model."""
     from weft.program.bundle import is_bundle
 
@@ -150,7 +150,9 @@ def _kind(file: Path) -> Callable[[str, Loading, str | None, View], Explained | 
     return _program if zipfile.is_zipfile(file) else _model
 
 
-def _onnx(path: str, loading: Loading, target: str | None, view: View) -> Explained | None:
+def _onnx(
+    path: str, loading: Loading, target: str | None, view: ExplainOptions
+) -> Explained | None:
     """An ONNX file. Without a view it runs once with random inputs, open sizes 1."""
     if view.bare:
         try:
@@ -166,7 +168,9 @@ def _onnx(path: str, loading: Loading, target: str | None, view: View) -> Explai
     return _imported(path, loading, target, view)
 
 
-def _torch(path: str, loading: Loading, target: str | None, view: View) -> Explained | None:
+def _torch(
+    path: str, loading: Loading, target: str | None, view: ExplainOptions
+) -> Explained | None:
     """A file of torch.export. Without a view its content is listed, and the parts that another
     device than the CPU would run it in."""
     if not view.bare:
@@ -178,30 +182,30 @@ def _torch(path: str, loading: Loading, target: str | None, view: View) -> Expla
     return None if found.parts is None else found
 
 
-def _imported(path: str, loading: Loading, target: str | None, view: View) -> Explained:
+def _imported(path: str, loading: Loading, target: str | None, view: ExplainOptions) -> Explained:
     graph = graphs.traced(path, {}).graph  # its weights as weft compile takes them
     graph = replace(graph, meta={**graph.meta, "frozen": True})
     return explained.of_graph(graph, _goal(loading, target), view.whole)
 
 
-def _json(path: str, loading: Loading, target: str | None, view: View) -> Explained:
+def _json(path: str, loading: Loading, target: str | None, view: ExplainOptions) -> Explained:
     graph = explained.read_graph(Path(path))
     return explained.of_graph(graph, _goal(loading, target), view.whole)
 
 
-def _bundle(path: str, loading: Loading, target: str | None, view: View) -> Explained:
+def _bundle(path: str, loading: Loading, target: str | None, view: ExplainOptions) -> Explained:
     _refuse(path, target)
     return explained.of_bundle(Path(path))
 
 
-def _program(path: str, loading: Loading, target: str | None, view: View) -> Explained:
+def _program(path: str, loading: Loading, target: str | None, view: ExplainOptions) -> Explained:
     from weft.backends import registry
 
     _refuse(path, target)
     return explained.of_program(Path(path), registry.get(loading.device))
 
 
-def _model(path: str, loading: Loading, target: str | None, view: View) -> Explained:
+def _model(path: str, loading: Loading, target: str | None, view: ExplainOptions) -> Explained:
     return explained.of_model(loading.load(path), target)
 
 
@@ -229,7 +233,7 @@ def _on_host(loading: Loading) -> bool:
 # -- views -----------------------------------------------------------------------------------------
 
 
-def _view(step: Step, goal: Goal, view: View) -> Any:
+def _view(step: ExplainedStep, goal: Goal, view: ExplainOptions) -> Any:
     """One step's report or graph as text (the report as data for JSON), or kernel name -> text."""
     from weft.graph.text import to_text
     from weft.kernel import printer
@@ -248,7 +252,7 @@ def _view(step: Step, goal: Goal, view: View) -> Any:
     return {k.name: render(k) for k in found}
 
 
-def _report(program: Program, report: Report | None, goal: Goal, as_json: bool) -> Any:
+def _report(program: Program, report: CompileReport | None, goal: Goal, as_json: bool) -> Any:
     """The compilation's report, and what its kernels take of the target."""
     from weft.backends.llvm import resources
     from weft.program.program import Library

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.cli.explained import Explained, Goal, Step
+from weft.cli.explained import Explained, ExplainedStep, Goal
 from weft.core.errors import WeftError
 from weft.core.text import first_line, size
 from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
@@ -36,7 +36,7 @@ class Life:
     label: str
 
 
-def page(title: str, found: Explained, steps: Mapping[str, Step]) -> str:
+def page(title: str, found: Explained, steps: Mapping[str, ExplainedStep]) -> str:
     """The page's HTML. Everything that came from a file is escaped."""
     import jinja2
 
@@ -58,7 +58,7 @@ def page(title: str, found: Explained, steps: Mapping[str, Step]) -> str:
     )  # fmt: skip
 
 
-def _step(step: Step, goal: Goal, roof: Roofline | None) -> dict[str, Any]:
+def _step(step: ExplainedStep, goal: Goal, roof: Roofline | None) -> dict[str, Any]:
     program, report = step.make()
     times = measured(program, goal.device, goal.name, roof)
     lives = lifetimes(program)
@@ -166,7 +166,7 @@ REPEATS = 5
 
 
 @dataclass(frozen=True)
-class Times:
+class StepTimes:
     """Seconds of each step in order, and per kernel what profile.totals says; or `missing`, why
     nothing was measured."""
 
@@ -180,17 +180,21 @@ class Times:
         return sum(self.steps)
 
 
-def measured(program: Program, device: Device | None, name: str, roof: Roofline | None) -> Times:
+def measured(
+    program: Program, device: Device | None, name: str, roof: Roofline | None
+) -> StepTimes:
     """Each step timed alone with weights of ones; runtime scalars are at their most, 0 where they
     have none."""
     if device is None:
-        return Times(missing=f"not measured: {name} is not here")
+        return StepTimes(missing=f"not measured: {name} is not here")
     if device.info.software or roof is None:
-        return Times(missing=f"not measured: {device.info.id} is software that imitates a device")
+        return StepTimes(
+            missing=f"not measured: {device.info.id} is software that imitates a device"
+        )
     needed = sum(b.nbytes for b in program.buffers)
     free = device.free_memory()
     if free and needed > free // 2:
-        return Times(missing=f"not measured: it takes {size(needed)}, {size(free)} are free")
+        return StepTimes(missing=f"not measured: it takes {size(needed)}, {size(free)} are free")
     from weft.bench import profile
     from weft.program.session import Session
 
@@ -202,9 +206,9 @@ def measured(program: Program, device: Device | None, name: str, roof: Roofline 
         scalars = {s: most[s][1] if s in most else 0 for s in program.scalars}
         steps = profile.profile(session, session.prepare(inputs, scalars), REPEATS)
     except WeftError as error:
-        return Times(missing=f"not measured: {first_line(error)}")
+        return StepTimes(missing=f"not measured: {first_line(error)}")
     totals = tuple(profile.totals(steps, roof))
-    return Times(tuple(step.seconds for step in steps), totals)
+    return StepTimes(tuple(step.seconds for step in steps), totals)
 
 
 def roof_of(device: Device | None) -> Roofline | None:

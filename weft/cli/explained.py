@@ -13,7 +13,7 @@ from weft.core.errors import CompileError, FileFormatError, UsageError, WeftErro
 if TYPE_CHECKING:
     from weft.backends.llvm.resources import Resources
     from weft.compile.parts import PartsReport
-    from weft.compile.report import Report
+    from weft.compile.report import CompileReport
     from weft.core.caps import Caps
     from weft.graph.ir import Graph
     from weft.kernel.ir import Kernel
@@ -40,12 +40,12 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Step:
+class ExplainedStep:
     """One Program: its Graph, if that is known, the function that makes it and its report (None
     where none was kept), and its goal if it differs from the whole's."""
 
     graph: Graph | None
-    make: Callable[[], tuple[Program, Report | None]]
+    make: Callable[[], tuple[Program, CompileReport | None]]
     goal: Goal | None = None
 
 
@@ -55,7 +55,7 @@ class Explained:
     cannot run whole."""
 
     goal: Goal
-    steps: Mapping[str, Step]
+    steps: Mapping[str, ExplainedStep]
     facts: Mapping[str, str] = field(default_factory=dict)
     parts: PartsReport | None = None
 
@@ -86,18 +86,18 @@ def of_graph(graph: Graph, goal: Goal, whole: bool = False) -> Explained:
     return Explained(goal, steps, parts=parted.meta["report"])
 
 
-def _made(program: Program, goal: Goal | None, graph: Graph | None = None) -> Step:
-    return Step(graph, lambda: (program, program.meta["report"]), goal)
+def _made(program: Program, goal: Goal | None, graph: Graph | None = None) -> ExplainedStep:
+    return ExplainedStep(graph, lambda: (program, program.meta["report"]), goal)
 
 
-def _step(graph: Graph, goal: Goal) -> Step:
-    def make() -> tuple[Program, Report]:
+def _step(graph: Graph, goal: Goal) -> ExplainedStep:
+    def make() -> tuple[Program, CompileReport]:
         from weft.compile.passes import compile_graph
 
         program = compile_graph(graph, goal.caps, name=graph.name)
         return program, program.meta["report"]
 
-    return Step(graph, make)
+    return ExplainedStep(graph, make)
 
 
 def read_graph(path: Path) -> Graph:
@@ -139,7 +139,7 @@ def of_bundle(path: Path) -> Explained:
         "weights": f"{len(read.tensors)} tensors, {weights:,} bytes",
     }  # fmt: skip
     name = str(read.head.get("device"))
-    steps = {n: Step(None, _reader(data)) for n, data in read.programs.items()}
+    steps = {n: ExplainedStep(None, _reader(data)) for n, data in read.programs.items()}
     return Explained(_of_caps(name, caps), steps, {k: v[:200] for k, v in facts.items()})
 
 
@@ -148,17 +148,17 @@ def of_program(path: Path, device: Device) -> Explained:
     from weft.program import serial
 
     data = serial.read(path)
-    return Explained(of_device(device), {path.stem: Step(None, _reader(data))})
+    return Explained(of_device(device), {path.stem: ExplainedStep(None, _reader(data))})
 
 
-def _reader(data: bytes) -> Callable[[], tuple[Program, Report | None]]:
-    def make() -> tuple[Program, Report | None]:
-        from weft.compile.report import Report
+def _reader(data: bytes) -> Callable[[], tuple[Program, CompileReport | None]]:
+    def make() -> tuple[Program, CompileReport | None]:
+        from weft.compile.report import CompileReport
         from weft.program import serial
         from weft.tensor.program_cache import program_from
 
         kept = serial.report(data)
-        return program_from(data), None if kept is None else Report.of(kept)
+        return program_from(data), None if kept is None else CompileReport.of(kept)
 
     return make
 

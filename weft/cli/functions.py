@@ -36,7 +36,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Function:
+class FileFunction:
     """`call` takes arrays by name and gives the results by name; `least` are the sizes that open
     ones have by default. `weights` are how many there are and their elements; `where` says what ran
     where, as (what, how), `report` how it was compiled, once it was called."""
@@ -55,7 +55,7 @@ class Played:
     """A Function, what it was called with, its results, and the seconds of the first call and of
     the one after it (None: there was one)."""
 
-    function: Function
+    function: FileFunction
     given: Mapping[str, np.ndarray]
     results: Mapping[str, np.ndarray]
     first: float
@@ -72,7 +72,7 @@ def is_function(path: str) -> bool:
     return bundle.is_bundle(file) and bundle.head_of(file).get("kind") == "function"
 
 
-def of_file(path: str, device: str) -> Function:
+def of_file(path: str, device: str) -> FileFunction:
     """The function in the file at `path`, on the device."""
     from weft.backends import registry
 
@@ -83,7 +83,7 @@ def of_file(path: str, device: str) -> Function:
     return _of_stored(path, device)
 
 
-def _of_onnx(path: str, device: Device) -> Function:
+def _of_onnx(path: str, device: Device) -> FileFunction:
     import numpy as np
 
     from weft.importers import from_onnx
@@ -99,19 +99,19 @@ def _of_onnx(path: str, device: Device) -> Function:
     elements = sum(w.size for w in model.weights.values())
     said, weights = [p.text() for p in model.outputs], (len(model.weights), elements)
     inputs = [_input(p, declared(p)) for p in model.inputs]
-    return Function(inputs, said, call, {}, weights, model.where, model.report)
+    return FileFunction(inputs, said, call, {}, weights, model.where, model.report)
 
 
 def _input(port: Port, dtype: np.dtype | None) -> Input:
     import numpy as np
 
-    from weft.importers.ports import Size
+    from weft.importers.ports import DerivedSize
 
-    shape = tuple(s.of if isinstance(s, Size) else s for s in port.shape or ())
+    shape = tuple(s.of if isinstance(s, DerivedSize) else s for s in port.shape or ())
     return Input(port.name, port.text(), np.dtype(np.float32) if dtype is None else dtype, shape)
 
 
-def _of_torch(path: str, device: Device) -> Function:
+def _of_torch(path: str, device: Device) -> FileFunction:
     import numpy as np
 
     from weft.core.dtypes import DType
@@ -134,13 +134,13 @@ def _of_torch(path: str, device: Device) -> Function:
     tensors = list(module.parameters())
     where = [("all nodes", f"compiled for {device.info.id}")]
     least = {name: max(low, 2) for name, (low, _) in module.plan.bounds.items()}
-    return Function(
+    return FileFunction(
         inputs, [], call, least, (len(tensors), sum(p.size for p in tensors)), lambda: where,
         compiled.report,
     )  # fmt: skip
 
 
-def _of_stored(path: str, device: str) -> Function:
+def _of_stored(path: str, device: str) -> FileFunction:
     import weft
 
     stored: Any = weft.load(path, device=device)
@@ -153,7 +153,7 @@ def _of_stored(path: str, device: str) -> Function:
 
     weights = [b for b in stored.program.buffers if b.role == "weight"]
     where = [("all nodes", f"compiled before, on {stored.device.info.id}")]
-    return Function(
+    return FileFunction(
         inputs, [_said(b) for b in stored.outputs], call, {},
         (len(weights), sum(math.prod(b.shape) for b in weights)), lambda: where, str,
     )  # fmt: skip

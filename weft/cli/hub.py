@@ -98,7 +98,7 @@ def list_models(prune: bool, as_json: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Entry:
+class HubEntry:
     """One model or one file of quantised weights: `check` raises StorageError if it lies behind a
     link, `remove` removes it."""
 
@@ -137,14 +137,14 @@ def rm(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
             click.echo(f"removed {entry.name}, {text.size(entry.nbytes)}")
 
 
-def _entries(name: str) -> Sequence[Entry]:
+def _entries(name: str) -> Sequence[HubEntry]:
     """The entries of this name. Raises UsageError if there are none."""
     from weft.cli import held, kept
 
     models = held.held_models()
     found = [_model(m, models) for m in models if m.name == name]
     found += [
-        Entry(w.name, "quantised weights", w.nbytes, w.check, w.remove)
+        HubEntry(w.name, "quantised weights", w.nbytes, w.check, w.remove)
         for w in kept.weights() if w.name == name != ""
     ]  # fmt: skip
     if found:
@@ -158,13 +158,13 @@ def _entries(name: str) -> Sequence[Entry]:
     )
 
 
-def _model(model: CachedModel, models: Sequence[CachedModel]) -> Entry:
+def _model(model: CachedModel, models: Sequence[CachedModel]) -> HubEntry:
     here = [m for m in models if (m.at.repo, m.commit) == (model.at.repo, model.commit)]
     plan = model.removal(last=len(here) == 1)
-    return Entry(model.name, model.kind, plan.nbytes, plan.check, plan.run)
+    return HubEntry(model.name, model.kind, plan.nbytes, plan.check, plan.run)
 
 
-def _ask(found: Sequence[Entry]) -> None:
+def _ask(found: Sequence[HubEntry]) -> None:
     rows = [[e.name, e.kind, text.size(e.nbytes)] for e in found]
     click.echo(text.table(["name", "kind", "size"], rows, right="c"), err=True)
     if not on_terminal():

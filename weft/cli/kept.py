@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.core.budget import Shelf
+from weft.core.budget import CacheFolder
 from weft.core.errors import StorageError
 from weft.core.places import check_inside
 from weft.host import cache as disk
@@ -18,7 +18,7 @@ from weft.quantize.kept import KEPT
 
 
 @dataclass(frozen=True)
-class Kind:
+class CacheUse:
     """The number of files of a kind, their bytes, and the limit in bytes."""
 
     kind: str
@@ -31,7 +31,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Weights:
+class QuantisedWeights:
     """Quantised weights: source folder, scheme, and last use (seconds since 1970). `source` is ""
     if they would not be used again, because another version wrote them or they are damaged."""
 
@@ -63,19 +63,21 @@ class Weights:
             raise StorageError(f"{self.path}: it cannot be removed; see its folder's mode")
 
 
-def kinds() -> list[Kind]:
+def kinds() -> list[CacheUse]:
     """Returns each kind of cached data; [] without a cache."""
     found = []
     for name, shelf in _shelves():
         entries = shelf.entries()
-        found.append(Kind(name, len(entries), sum(e.size for e in entries), shelf.limit))
+        found.append(CacheUse(name, len(entries), sum(e.size for e in entries), shelf.limit))
     return found
 
 
-def weights() -> list[Weights]:
+def weights() -> list[QuantisedWeights]:
     """Returns the quantised weights, most recently used first."""
     found = [
-        Weights(note.get("source", ""), note.get("scheme", ""), entry.size, entry.used, entry.path)
+        QuantisedWeights(
+            note.get("source", ""), note.get("scheme", ""), entry.size, entry.used, entry.path
+        )
         for entry, note in KEPT.kept()
     ]
     return sorted(found, key=lambda w: -w.used)
@@ -93,8 +95,8 @@ def prune() -> int:
     return freed + sum(shelf.prune() for _, shelf in _shelves())
 
 
-def _shelves() -> Iterator[tuple[str, Shelf]]:
-    made: dict[str, Callable[[], Shelf | None]] = {
+def _shelves() -> Iterator[tuple[str, CacheFolder]]:
+    made: dict[str, Callable[[], CacheFolder | None]] = {
         "kernels": lambda: disk.kernels().shelf,
         "programs": lambda: disk.programs().shelf,
         "quantised weights": lambda: KEPT.shelf,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.cli.explained import Step
+from weft.cli.explained import ExplainedStep
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import UsageError
 from weft.core.install import how
@@ -34,7 +34,7 @@ _NAMES = {"isnan": "IsNaN", "maximum": "Max", "minimum": "Min", "less_equal": "L
 _WHOLE = ("neg", "abs", "add", "sub", "mul", "maximum", "minimum", "less", "less_equal", "equal")
 
 
-def model(steps: Mapping[str, Step], kernels: bool) -> bytes:
+def model(steps: Mapping[str, ExplainedStep], kernels: bool) -> bytes:
     """The file's bytes: the graph of each step, or its Program (with `kernels`, or if the graph is
     not known). Raises UsageError without the onnx package, CompileError."""
     try:

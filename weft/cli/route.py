@@ -29,7 +29,7 @@ def route(replicas: tuple[str, ...], **options: Any) -> int:
 
 async def _route(urls: tuple[str, ...], key: bytes | None, options: dict[str, Any]) -> int:
     from weft.serve.logs import quiet_logs
-    from weft.serve.router.exchange import Address
+    from weft.serve.router.exchange import ReplicaAddress
     from weft.serve.router.fleet import Fleet
     from weft.serve.router.relay import make_router
     from weft.serve.router.replica import Replica
@@ -37,7 +37,7 @@ async def _route(urls: tuple[str, ...], key: bytes | None, options: dict[str, An
 
     quiet_logs(options["log_level"])
     theirs = read_key(options["upstream_key_file"], "--upstream-key-file")
-    fleet = Fleet([Replica(Address.of(url), theirs) for url in urls], options["allow_mixed"])
+    fleet = Fleet([Replica(ReplicaAddress.of(url), theirs) for url in urls], options["allow_mixed"])
 
     def told() -> list[str]:
         return [f"{replica.name}: {replica.told()['status']}" for replica in fleet.replicas]

@@ -214,7 +214,7 @@ def _run(
     where = model.device.info.id if model.device else "oracle"
     seed = {"seed": given["seed"]} if given["temperature"] > 0 else {}
     if as_json:
-        watch = Watch()
+        watch = SpeedMeter()
         result = model.generate(text, **given)
         click.echo(json.dumps({
             "text": result.text, "ids": list(result.ids), "finish_reason": result.finish_reason,
@@ -222,14 +222,14 @@ def _run(
             **seed, **watch.as_json(len(result.ids)),
         }))  # fmt: skip
         return
-    first: list[tuple[float, Watch]] = []
+    first: list[tuple[float, SpeedMeter]] = []
     count = 0
 
     def timed() -> Any:
         nonlocal count
         for piece in model.generate(text, stream=True, **given):
             if not first:
-                first.append((time.perf_counter(), Watch()))
+                first.append((time.perf_counter(), SpeedMeter()))
             count += len(piece.ids)
             yield piece
 
@@ -245,7 +245,7 @@ def _run(
     )
 
 
-class Watch:
+class SpeedMeter:
     """The speed from here on, with and without the time that goes into compiling: the first run on
     a machine compiles, later ones find it done."""
 

@@ -18,7 +18,7 @@ from weft.core.errors import UsageError, WeftError
 from weft.ranks import launched
 
 if TYPE_CHECKING:
-    from weft.serve.settings import Settings
+    from weft.serve.settings import ServeSettings
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -77,7 +77,7 @@ def serve(
     code. The same model, request and seed always give the same answer, whatever the load."""
     need()
     from weft.hub.box import CHAT
-    from weft.serve.settings import Settings
+    from weft.serve.settings import ServeSettings
     from weft.serve.shelf import named
 
     key = key_to(given)
@@ -100,7 +100,7 @@ def serve(
             given["draft_model"] = loading.path(given["draft_model"])
         models = found()
         adapters = loading.adapted(Path(next(iter(models.values()))))
-        settings = Settings(
+        settings = ServeSettings(
             given["max_batch"], given["queue"], bytes_of(given["cache_memory"], "--cache-memory"),
             given["tool_parser"], loading.options(), given["draft_model"], adapters,
         )  # fmt: skip
@@ -124,19 +124,19 @@ def _check(name: str, path: Path) -> None:
 
 
 async def _serve(
-    paths: dict[str, str], key: bytes | None, settings: Settings, given: dict[str, Any],
+    paths: dict[str, str], key: bytes | None, settings: ServeSettings, given: dict[str, Any],
     load: Callable[..., Any] | None,
 ) -> int:  # fmt: skip
     import weft
     from weft.serve.app import make_app
     from weft.serve.logs import quiet_logs
-    from weft.serve.metrics import Metrics
+    from weft.serve.metrics import ServerMetrics
     from weft.serve.running import listen
-    from weft.serve.shelf import Shelf
+    from weft.serve.shelf import ModelShelf
 
     quiet_logs(given["log_level"])
     limit = bytes_of(given["memory"], "--memory")
-    shelf = Shelf(paths, settings, Metrics(), limit, load or weft.load)
+    shelf = ModelShelf(paths, settings, ServerMetrics(), limit, load or weft.load)
     listening = listen(given["host"], given["port"])
     app = make_app(shelf, key, hosts_of(given))
     try:

@@ -16,7 +16,7 @@ from weft.core.hints import command
 
 if TYPE_CHECKING:
     from weft.ranks import Ranks
-    from weft.training.settings import Settings
+    from weft.training.settings import TrainingSettings
 
 
 @click.command(
@@ -63,7 +63,7 @@ def train(
     from weft.ranks import join
     from weft.training.shared import follow, leading
 
-    def settings() -> Settings:
+    def settings() -> TrainingSettings:
         made = _with_paths(read_settings(config), yes)
         if device is None:
             return made
@@ -78,7 +78,7 @@ def train(
 
 
 def _run(
-    settings: Settings, config: Path, resume: bool, until: int | None, device: str | None,
+    settings: TrainingSettings, config: Path, resume: bool, until: int | None, device: str | None,
     ranks: Ranks,
 ) -> int:  # fmt: skip
     from weft.training.checkpoints import found
@@ -108,7 +108,7 @@ def _run(
     return 0
 
 
-def _with_paths(settings: Settings, yes: bool) -> Settings:
+def _with_paths(settings: TrainingSettings, yes: bool) -> TrainingSettings:
     """The settings with the models that they name as paths, fetched where they are not here."""
     model, tokenizer = settings.model, settings.tokenizer
     if model.base:

@@ -17,8 +17,8 @@ from weft.core import text
 from weft.core.errors import FileFormatError, UsageError
 
 if TYPE_CHECKING:
-    from weft.bench.tune import Choice
-    from weft.bench.tune_cases import Case
+    from weft.bench.tune import TunedConfig
+    from weft.bench.tune_cases import TuneCase
     from weft.compile import tuned
     from weft.program.device import Device
 
@@ -99,7 +99,7 @@ def _dtypes(given: str) -> list[Any]:
     return [known[d] for d in names]
 
 
-def _kept(path: Path, device: Device) -> tuned.Table:
+def _kept(path: Path, device: Device) -> tuned.TunedTable:
     """The table's present entries for this device, to which new ones are added; else an empty
     table."""
     from weft.compile import tuned
@@ -112,7 +112,7 @@ def _kept(path: Path, device: Device) -> tuned.Table:
     return old if (old.caps, old.code) == (fresh.caps, fresh.code) else fresh
 
 
-def _of_model(path: str, device: Device, kinds: Sequence[str], dtype: str | None) -> list[Case]:
+def _of_model(path: str, device: Device, kinds: Sequence[str], dtype: str | None) -> list[TuneCase]:
     import weft
     from weft.bench.tune_cases import model_cases
 
@@ -120,7 +120,9 @@ def _of_model(path: str, device: Device, kinds: Sequence[str], dtype: str | None
     return model_cases(model.graphs(), kinds, device.caps)
 
 
-def _measure(device: Device, cases: Sequence[Case], roof: Any, budget: float) -> Iterator[Choice]:
+def _measure(
+    device: Device, cases: Sequence[TuneCase], roof: Any, budget: float
+) -> Iterator[TunedConfig]:
     """The classes as they are chosen, with a bar of what is done on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -138,7 +140,7 @@ def _measure(device: Device, cases: Sequence[Case], roof: Any, budget: float) ->
         yield from tuning.run(device, cases, roof, budget, note)
 
 
-def _result(device: Device, path: Path, choices: Sequence[Choice]) -> dict[str, Any]:
+def _result(device: Device, path: Path, choices: Sequence[TunedConfig]) -> dict[str, Any]:
     """The JSON object; dropped configurations lack a time."""
     found = []
     for c in choices:

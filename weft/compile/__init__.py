@@ -10,9 +10,9 @@ if TYPE_CHECKING:
         compile_graph as compile_graph,
         simplify_graph as simplify_graph,
     )
-    from weft.compile.report import Report as Report
+    from weft.compile.report import CompileReport as CompileReport
 
-__all__ = ["Report", "compile_graph", "simplify_graph"]
+__all__ = ["CompileReport", "compile_graph", "simplify_graph"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +20,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'weft.compile' has no attribute {name!r}")
     from weft.compile import passes, report
 
-    return getattr(report if name == "Report" else passes, name)
+    return getattr(report if name == "CompileReport" else passes, name)

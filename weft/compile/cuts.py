@@ -25,7 +25,7 @@ REASON = "the kernel of all that leads to it would be too large"
 
 
 @dataclass(slots=True)
-class Work:
+class KernelWork:
     """The work of a kernel that reads a value: operations (a number for each), buffers (ids of
     nodes), and the depth of nested movement ops."""
 
@@ -48,7 +48,7 @@ def cut(
 def work_of(group: Group) -> int:
     """The operations per element of a group's kernel."""
     stop = {id(x) for x in group.inputs}
-    found: dict[int, Work] = {id(x): Work() for x in group.inputs}
+    found: dict[int, KernelWork] = {id(x): KernelWork() for x in group.inputs}
     for node in toposort(group.outputs, stop):
         if id(node) not in stop:
             found[id(node)] = _joined(node, {id(x): found[id(x)] for x in node.inputs})
@@ -59,7 +59,7 @@ class _Cutter:
     def __init__(self, in_memory: Callable[[Node], bool], most_reads: int):
         self.in_memory, self.most_reads = in_memory, most_reads
         self.found: dict[int, Node] = {}
-        self.work: dict[int, Work] = {}  # for values with users not yet visited
+        self.work: dict[int, KernelWork] = {}  # for values with users not yet visited
 
     def run(self, order: Iterable[Node], users: Mapping[int, list[Node]]) -> dict[int, Node]:
         left: dict[int, int] = {}
@@ -75,24 +75,24 @@ class _Cutter:
                 del self.work[key]
         return self.found
 
-    def _of(self, node: Node, last: Collection[int]) -> Work:
+    def _of(self, node: Node, last: Collection[int]) -> KernelWork:
         if analysis.is_buffer(node):
-            return Work(reads={id(node)})
+            return KernelWork(reads={id(node)})
         if analysis.is_inline(node):
-            return Work()
+            return KernelWork()
         parts = {id(x): self.work[id(x)] for x in node.inputs}
         if sum(len(part.ops) for part in parts.values()) + _own(node) > WORK or self._wide(parts):
             kept, parts = parts, self._within(node, parts)
             last = last if parts is kept else ()
         if analysis.is_anchor(node) or self.in_memory(node):
-            return Work(reads={id(node)})
+            return KernelWork(reads={id(node)})
         return _joined(node, parts, last)
 
-    def _wide(self, parts: Mapping[int, Work]) -> bool:
+    def _wide(self, parts: Mapping[int, KernelWork]) -> bool:
         reads = sum(len(part.reads) for part in parts.values())
         return reads > self.most_reads or any(p.nested >= NESTED for p in parts.values())
 
-    def _within(self, node: Node, parts: dict[int, Work]) -> dict[int, Work]:
+    def _within(self, node: Node, parts: dict[int, KernelWork]) -> dict[int, KernelWork]:
         """The parts of a kernel for `node` after storing what makes it too large."""
         operands = {id(x): x for x in node.inputs}
         while self._too_large(_joined(node, parts)):
@@ -109,24 +109,24 @@ class _Cutter:
         stored = self.in_memory(node) or id(node) in self.found
         return kind_of(node) in analysis.FUSIBLE and not stored
 
-    def _too_large(self, work: Work) -> bool:
+    def _too_large(self, work: KernelWork) -> bool:
         large = len(work.ops) > WORK or work.nested > NESTED
         return large or len(work.reads) > self.most_reads
 
     def _rest(
-        self, node: Node, operands: dict[int, Node], parts: dict[int, Work], x: Node
+        self, node: Node, operands: dict[int, Node], parts: dict[int, KernelWork], x: Node
     ) -> tuple[bool, int, int]:
         """Returns the work left when x is stored; less is better."""
         work = _joined(node, _storing(x, operands, parts))
         return self._too_large(work), len(work.ops), len(work.reads)
 
 
-def _joined(node: Node, parts: Mapping[int, Work], last: Collection[int] = ()) -> Work:
+def _joined(node: Node, parts: Mapping[int, KernelWork], last: Collection[int] = ()) -> KernelWork:
     """The work for a value, given that for each of its operands (by id). The sets of operands that
     are not wanted any more (`last`) are taken over instead of copied."""
     kind, me = kind_of(node), id(node)
     moves = kind in ("movement", "gather")
-    work = Work()
+    work = KernelWork()
     if not moves and parts:
         largest = max(parts, key=lambda key: len(parts[key].ops))
         if largest in last:
@@ -161,17 +161,19 @@ def _moved(node: Node) -> Node:
 
 
 def _storing(
-    stored: Node, operands: Mapping[int, Node], parts: Mapping[int, Work]
-) -> dict[int, Work]:
+    stored: Node, operands: Mapping[int, Node], parts: Mapping[int, KernelWork]
+) -> dict[int, KernelWork]:
     """The work for operands when `stored`, one of them or what one shows, is read from memory."""
-    before, (mark,) = parts.get(id(stored), Work()), _numbers(id(stored), 1)
+    before, (mark,) = parts.get(id(stored), KernelWork()), _numbers(id(stored), 1)
     after = {}
     for key, x in operands.items():
         part = parts[key]
         if _moved(x) is stored and part.ops:
-            after[key] = Work({hash((key, id(stored)))} if x is not stored else set(), {id(stored)})
+            after[key] = KernelWork(
+                {hash((key, id(stored)))} if x is not stored else set(), {id(stored)}
+            )
         elif mark in part.ops:
-            after[key] = Work(part.ops - before.ops, part.reads - before.reads | {id(stored)})
+            after[key] = KernelWork(part.ops - before.ops, part.reads - before.reads | {id(stored)})
         else:
             after[key] = part
     return after

@@ -18,7 +18,7 @@ from weft.graph.ir import Graph, Node, toposort
 from weft.ops import codes
 from weft.ops.conv_last import CONV, DEPTHWISE
 from weft.ops.winograd import WINOGRAD
-from weft.program.formula import Formula, Step, takes
+from weft.program.formula import Formula, FormulaStep, takes
 from weft.templates.view import PURE
 from weft.transform.fold import simplify
 from weft.transform.rebuild import kind_of, make, remake, rewrite, users
@@ -176,7 +176,7 @@ def _derived(node: Node, inputs: list[Node], order: list[Node]) -> Node:
         if x.op == "cast":
             attrs = {"dtype": x.dtype.name}
         number[id(x)] = len(number)
-        steps.append(Step(x.op, tuple(number[id(y)] for y in x.inputs), attrs))
+        steps.append(FormulaStep(x.op, tuple(number[id(y)] for y in x.inputs), attrs))
     sources = tuple((x.attrs["name"], x.shape, x.dtype.name) for x in inputs)
     formula = Formula(sources, tuple(steps))
     text = json.dumps(formula.plain(), sort_keys=True)

@@ -13,7 +13,7 @@ from weft.compile import analysis, cuts
 from weft.compile.analysis import base, is_anchor, is_buffer, row_bounds
 from weft.compile.merge import bindings, merged
 from weft.compile.refused import Refusals
-from weft.compile.stored import Claimed, Stored
+from weft.compile.stored import Claimed, StoredValues
 from weft.core.caps import Caps
 from weft.core.errors import LimitError
 from weft.core.order import stream_rows
@@ -43,7 +43,7 @@ def partition(
     refused = refused or Refusals()
     forced = dict(refused.stored)
     while True:
-        stored = Stored(graph, caps, claimed, forced)
+        stored = StoredValues(graph, caps, claimed, forced)
         forced |= dict.fromkeys(stored.too_large(), cuts.REASON)
         if len(forced) > len(stored.forced):
             continue
@@ -70,7 +70,7 @@ def partition(
 class _Grouper:
     """The groups that compute the stored values. `alone` are those to be kept apart."""
 
-    def __init__(self, stored: Stored, caps: Caps, alone: Collection[int]) -> None:
+    def __init__(self, stored: StoredValues, caps: Caps, alone: Collection[int]) -> None:
         self.stored, self.caps, self.alone = stored, caps, alone
         self.order, self.users, self.claimed = stored.order, stored.users, stored.claimed
         self.place = {id(node): i for i, node in enumerate(self.order)}

@@ -16,7 +16,7 @@ from weft.compile.interleave import interleave
 from weft.compile.numbers import share
 from weft.compile.plan import UnwritableError, build_program
 from weft.compile.refused import Refusals
-from weft.compile.report import Report
+from weft.compile.report import CompileReport
 from weft.compile.split import split
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
@@ -66,7 +66,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 )
 
 
-def simplify_graph(graph: Graph, caps: Caps, report: Report | None = None) -> Graph:
+def simplify_graph(graph: Graph, caps: Caps, report: CompileReport | None = None) -> Graph:
     """The graph after every pass of PASSES; `report` notes its size before and after each. With
     WEFT_VERIFY set each pass's graph is verified: CompileError names the pass that broke it."""
     size = _count(graph) if report is not None else 0
@@ -97,13 +97,13 @@ def compile_graph(graph: Graph, caps: Caps, name: str = "main") -> Program:
     Raises DTypeError for a dtype that the target lacks, LimitError for sizes beyond it (both name
     the nodes), CompileError where a template cannot do a group.
     """
-    report, refused = Report(name, caps.name), Refusals()
+    report, refused = CompileReport(name, caps.name), Refusals()
     small = _simplified(graph, caps, name, report)
     passes = list(report.passes)
     first: UnwritableError | None = None
     while True:
         parts = _partitioned(small, caps, refused)
-        report = Report(name, caps.name, list(passes))
+        report = CompileReport(name, caps.name, list(passes))
         report.stored = dict(Counter(parts.reasons.values()))
         groups = share(parts.groups, _beside_scalars(small, caps))
         try:
@@ -119,7 +119,7 @@ def groups_of(graph: Graph, caps: Caps) -> list[Group]:
     return _partitioned(_simplified(graph, caps, graph.name, None), caps, Refusals()).groups
 
 
-def _simplified(graph: Graph, caps: Caps, name: str, report: Report | None) -> Graph:
+def _simplified(graph: Graph, caps: Caps, name: str, report: CompileReport | None) -> Graph:
     limits.check_dtypes(graph, caps)
     small = simplify_graph(graph, _beside_scalars(graph, caps), report)
     return Graph(small.inputs, small.outputs, small.assigns, name, small.meta)

@@ -18,19 +18,19 @@ from weft.templates.group import Group
 
 
 @dataclass(eq=False)
-class Value:
+class PlacedValue:
     """Content in memory: the result of a node, or a buffer's first content. `home` is the state,
     output or source that lends its buffer (None: the arena)."""
 
     node: Node
-    home: Value | str | None = None
+    home: PlacedValue | str | None = None
     name: str = ""
-    _nearer: Value | None = None
+    _nearer: PlacedValue | None = None
 
-    def place(self) -> Value:
+    def place(self) -> PlacedValue:
         """The value whose buffer this one uses (the way there is remembered, as it may be long)."""
         at, passed = self, []
-        while isinstance(at.home, Value):
+        while isinstance(at.home, PlacedValue):
             passed.append(at)
             at = at._nearer or at.home
         for value in passed:
@@ -42,8 +42,8 @@ class Value:
 class Task:
     """A kernel (`group`) or a copy, with what it reads and writes and which tasks go first."""
 
-    reads: list[Value]
-    writes: list[Value]
+    reads: list[PlacedValue]
+    writes: list[PlacedValue]
     group: Group | None = None
     label: str = ""
     after: set[int] = field(default_factory=set)  # indices of tasks
@@ -55,21 +55,21 @@ class _Link:
     number `position` (None: it does not read it)."""
 
     task: int
-    written: Value
-    before: Value
+    written: PlacedValue
+    before: PlacedValue
     position: int | None
 
 
 @dataclass(eq=False)
-class Layout:
+class TaskLayout:
     """Tasks in a valid data order, and the value that each graph output is read from."""
 
     tasks: list[Task]
-    outputs: list[Value]
-    sources: dict[int, Value]
+    outputs: list[PlacedValue]
+    sources: dict[int, PlacedValue]
 
 
-def lay_out(graph: Graph, groups: list[Group]) -> Layout:
+def lay_out(graph: Graph, groups: list[Group]) -> TaskLayout:
     """Gives every stored value a home and lists the tasks of a run."""
     return _Layouter(graph, groups).result()
 
@@ -77,15 +77,15 @@ def lay_out(graph: Graph, groups: list[Group]) -> Layout:
 class _Layouter:
     def __init__(self, graph: Graph, groups: list[Group]):
         self.graph = graph
-        self.values: dict[int, Value] = {}  # id(node) -> value, for stored nodes
-        self.sources: dict[int, Value] = {}
+        self.values: dict[int, PlacedValue] = {}  # id(node) -> value, for stored nodes
+        self.sources: dict[int, PlacedValue] = {}
         consts = (x for g in groups for x in g.inputs if x.op == "const")
         for node in (*filter(is_buffer, toposort((*graph.roots(), *graph.inputs))), *consts):
             if id(node) not in self.values:
-                self.values[id(node)] = self.sources[id(node)] = Value(node, "source")
+                self.values[id(node)] = self.sources[id(node)] = PlacedValue(node, "source")
         for group in groups:
             for node in group.outputs:
-                self.values[id(node)] = Value(node)
+                self.values[id(node)] = PlacedValue(node)
         self.tasks = [self._task(group) for group in groups]
         self.writer = {id(v): i for i, t in enumerate(self.tasks) for v in t.writes}
         self.precedence = Precedence()
@@ -96,7 +96,7 @@ class _Layouter:
         self._roots = {id(r) for r in graph.outputs}
         self._outputs = {id(self.value_of(r)) for r in graph.outputs if r.size}
 
-    def value_of(self, node: Node) -> Value:
+    def value_of(self, node: Node) -> PlacedValue:
         """The stored value behind `node` and the reshapes above it."""
         while id(node) not in self.values:
             assert node.op == "reshape", f"{node} is not in memory"
@@ -107,17 +107,17 @@ class _Layouter:
         reads = [self.value_of(x) for x in group.inputs]
         return Task(reads, [self.values[id(x)] for x in group.outputs], group, group.name)
 
-    def result(self) -> Layout:
+    def result(self) -> TaskLayout:
         for i, task in enumerate(self.tasks):
             task.after = self.precedence.add(self._needs(task) - {i})
-        copies: list[tuple[Value, Value, str]] = []  # at the end: (from, state, label)
+        copies: list[tuple[PlacedValue, PlacedValue, str]] = []  # at the end: (from, state, label)
         for state, new in self.graph.assigns:
             if new.size and not self._in_place(state, new):
                 target = self.values[id(state)]
                 copies.append((self.value_of(new), target, f"assign {state.attrs['name']}"))
         outputs = [self._output(i, root) for i, root in enumerate(self.graph.outputs)]
         self._assign_by_copy(copies)
-        return Layout(self.tasks, outputs, self.sources)
+        return TaskLayout(self.tasks, outputs, self.sources)
 
     # -- order ------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class _Layouter:
         for v in {id(v) for v in task.reads}:
             self._readers.setdefault(v, []).append(index)
 
-    def readers(self, value: Value) -> list[int]:
+    def readers(self, value: PlacedValue) -> list[int]:
         return self._readers.get(id(value), [])
 
     def _needs(self, task: Task) -> set[int]:
@@ -139,7 +139,7 @@ class _Layouter:
         self.writer |= {id(v): index for v in task.writes}
         return index
 
-    def _overwrite(self, before: Value, written: Value, task: int) -> None:
+    def _overwrite(self, before: PlacedValue, written: PlacedValue, task: int) -> None:
         """Notes that `written`, which `task` makes, takes over the buffer of `before`."""
         written.home = before
         self._overwriters.setdefault(id(before), []).append(task)
@@ -169,7 +169,7 @@ class _Layouter:
                 task.group = dataclasses.replace(task.group, in_place=places)
         return True
 
-    def _links(self, old: Value, value: Value) -> list[_Link] | None:
+    def _links(self, old: PlacedValue, value: PlacedValue) -> list[_Link] | None:
         """The kernels that turn the content of `old` into `value`, last first."""
         links: list[_Link] = []
         while value is not old:
@@ -190,7 +190,7 @@ class _Layouter:
             return links
         return None if links else self._direct(old, value)
 
-    def _overwrites(self, group: Group, value: Value) -> int | None:
+    def _overwrites(self, group: Group, value: PlacedValue) -> int | None:
         """The input of an update, or of a call that carries it over, that `value`, which the group
         writes, can share a buffer with."""
         anchor = group.anchor
@@ -208,7 +208,7 @@ class _Layouter:
                 return i if all(n is not x for n in inside) else None
         return None
 
-    def _direct(self, old: Value, value: Value) -> list[_Link] | None:
+    def _direct(self, old: PlacedValue, value: PlacedValue) -> list[_Link] | None:
         """An elementwise kernel over the state, or one that does not read the state at all. Each
         element is loaded once, for the output that then replaces it."""
         index = self.writer[id(value)]
@@ -227,30 +227,30 @@ class _Layouter:
             return None
         return [_Link(index, value, old, mine[0])]
 
-    def _assign_by_copy(self, copies: list[tuple[Value, Value, str]]) -> None:
+    def _assign_by_copy(self, copies: list[tuple[PlacedValue, PlacedValue, str]]) -> None:
         changed = {id(self.values[id(state)]) for state, _ in self.graph.assigns}
         staged = []
         for source, target, label in copies:
             if id(source) in changed:  # such as two states that swap their content
-                temporary = Value(source.node, name=f"{label} (staged)")
+                temporary = PlacedValue(source.node, name=f"{label} (staged)")
                 self._add(Task([source], [temporary], label=temporary.name))
                 self._guard_overwrites(source)
                 source = temporary
             staged.append((source, target, label))
         for source, target, label in staged:
             before = set(self.readers(target))
-            made = Value(source.node)
+            made = PlacedValue(source.node)
             task = self._add(Task([source], [made], label=label, after=before))
             self._overwrite(target, made, task)
             self._guard_overwrites(source)
 
     # -- outputs ----------------------------------------------------------------------------------
 
-    def _output(self, position: int, root: Node) -> Value:
+    def _output(self, position: int, root: Node) -> PlacedValue:
         """Returns the place of output number `position`: its own kernel's buffer, or a copy."""
         name = f"out{position}"
         if not root.size:
-            return Value(root, "output", name)
+            return PlacedValue(root, "output", name)
         value = self.value_of(root)
         if value.home == "output" and value.node.shape == root.shape:
             return value
@@ -260,7 +260,7 @@ class _Layouter:
         if value.home is None and id(value) in self.writer and not self._is_output(value.node):
             value.home, value.name, value.node = "output", name, root
             return value
-        copy = Value(root, "output", name)
+        copy = PlacedValue(root, "output", name)
         self._add(Task([value], [copy], label=f"copy to {name}"))
         self._guard_overwrites(value)
         return copy
@@ -268,7 +268,7 @@ class _Layouter:
     def _is_output(self, node: Node) -> bool:
         return id(node) in self._roots
 
-    def _guard_overwrites(self, value: Value) -> None:
+    def _guard_overwrites(self, value: PlacedValue) -> None:
         """Orders a new reader of `value` (the last task) before the tasks that overwrite its
         buffer."""
         reader = len(self.tasks) - 1

@@ -10,8 +10,8 @@ import numpy as np
 
 from weft.compile import arena, library, limits, tuning
 from weft.compile.analysis import scalar_names
-from weft.compile.placement import Layout, Task, Value, lay_out
-from weft.compile.report import GroupLine, Report
+from weft.compile.placement import PlacedValue, Task, TaskLayout, lay_out
+from weft.compile.report import CompileReport, GroupLine
 from weft.compile.schedule import schedule
 from weft.compile.signature import signature
 from weft.compile.weights import weight_lines
@@ -82,15 +82,15 @@ class KernelTable:
         return self._by_hash[digest]
 
 
-def build_program(graph: Graph, groups: list[Group], caps: Caps, report: Report) -> Program:
+def build_program(graph: Graph, groups: list[Group], caps: Caps, report: CompileReport) -> Program:
     """The Program that runs `groups`; `report` gains its lines. Raises UnwritableError."""
     return _Planner(graph, groups, caps, report).program()
 
 
 class _Planner:
-    def __init__(self, graph: Graph, groups: list[Group], caps: Caps, report: Report):
+    def __init__(self, graph: Graph, groups: list[Group], caps: Caps, report: CompileReport):
         self.graph, self.caps, self.report = graph, caps, report
-        self.layout: Layout = lay_out(graph, groups)
+        self.layout: TaskLayout = lay_out(graph, groups)
         self.order: list[Task] = schedule(self.layout.tasks)
         self.table = KernelTable(caps)
         self.buffers: list[BufferSpec] = []
@@ -201,7 +201,7 @@ class _Planner:
         kept = [x for x in found.values() if x.attrs.get("role") not in ("input", "scalar")]
         return sorted(kept, key=lambda x: rank.get(str(x.attrs.get("role")), 2))
 
-    def _output(self, value: Value) -> int:
+    def _output(self, value: PlacedValue) -> int:
         ref = self.refs.get(id(value))
         if ref is None:
             number = self._buffer(value.name, "output", value.node)
@@ -238,7 +238,7 @@ class _Planner:
             for other in read:
                 other.apart |= {id(out) for out in written}
 
-    def _ref(self, value: Value) -> BufferRef:
+    def _ref(self, value: PlacedValue) -> BufferRef:
         return self.refs[id(value.place())]
 
     # -- steps ------------------------------------------------------------------------------------

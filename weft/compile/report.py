@@ -30,7 +30,7 @@ class GroupLine:
 
 
 @dataclass
-class Report:
+class CompileReport:
     """The report of one compile_graph. Sizes are in nodes (passes) and bytes (memory)."""
 
     name: str
@@ -52,9 +52,9 @@ class Report:
         return asdict(self)
 
     @staticmethod
-    def of(data: Any) -> Report:
+    def of(data: Any) -> CompileReport:
         """The report that `data` gave. Raises FileFormatError for anything else."""
-        return from_data(Report, data, "report.json")
+        return from_data(CompileReport, data, "report.json")
 
     def text(self) -> str:
         """Aligned tables: passes, memory, one line per kernel launch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from weft.compile.placement import Task, Value
+from weft.compile.placement import PlacedValue, Task
 
 
 def schedule(tasks: list[Task]) -> list[Task]:
@@ -58,5 +58,5 @@ def _growth(task: Task, left: dict[int, int]) -> int:
     return grown
 
 
-def _distinct(values: list[Value]) -> list[Value]:
+def _distinct(values: list[PlacedValue]) -> list[PlacedValue]:
     return list({id(v): v for v in values}.values())

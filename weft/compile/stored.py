@@ -27,7 +27,7 @@ READS_WHOLE = ("conv",)  # templates that read operands in place, not through vi
 Claimed = Callable[[Node], str | None]
 
 
-class Stored:
+class StoredValues:
     """The stored values of a simplified graph, with the `reason` of each (by id). Those of `forced`
     are stored in any case."""
 

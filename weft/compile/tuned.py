@@ -34,7 +34,7 @@ Key = tuple[str, str]  # kind of template, class of shape
 
 
 @dataclass(frozen=True)
-class Row:
+class TunedRow:
     """The fastest configuration of a class (empty: the template's default), and milliseconds."""
 
     config: Config
@@ -43,20 +43,20 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class TunedTable:
     """Rows by (kind, class of shape); `device` is the name of the hardware they were measured on,
     `caps` and `code` are digests of its Caps and of the templates."""
 
     device: str
     caps: str
     code: str
-    rows: Mapping[Key, Row]
+    rows: Mapping[Key, TunedRow]
     digest: str = ""  # the digest of the file
 
 
-def new(device: str, caps: Caps) -> Table:
+def new(device: str, caps: Caps) -> TunedTable:
     """An empty table for a device and the templates as they are."""
-    return Table(device, caps_digest(caps), versions.digest("tuning"), {})
+    return TunedTable(device, caps_digest(caps), versions.digest("tuning"), {})
 
 
 @functools.lru_cache(maxsize=32)
@@ -75,7 +75,7 @@ def default_path(caps: Caps) -> Path | None:
 # -- reading --------------------------------------------------------------------------------------
 
 
-def active(caps: Caps) -> Table | None:
+def active(caps: Caps) -> TunedTable | None:
     """Returns the table that the compiler uses for these Caps, or None.
 
     Raises UsageError when the file that WEFT_TUNING names cannot be read, and FileFormatError when
@@ -106,13 +106,13 @@ def digest(caps: Caps) -> str:
     return "" if table is None else table.digest
 
 
-def _load(path: str) -> Table:
+def _load(path: str) -> TunedTable:
     status = os.stat(path)
     return _read(path, status.st_mtime_ns, status.st_size)
 
 
 @functools.lru_cache(maxsize=8)
-def _read(path: str, mtime: int, size: int) -> Table:
+def _read(path: str, mtime: int, size: int) -> TunedTable:
     return read(path)
 
 
@@ -123,7 +123,9 @@ def _again(caps: Caps, out: str | None = None) -> str:
     return command("tune", "--device", caps.name.partition("-")[0], *file)
 
 
-def _fitting(table: Table, caps: Caps, where: str, out: str | None = None) -> Table | None:
+def _fitting(
+    table: TunedTable, caps: Caps, where: str, out: str | None = None
+) -> TunedTable | None:
     target = caps.model or caps.name
     if table.caps != caps_digest(caps):
         say(f"{where}: measured on {table.device} with other limits, not used for {target} here")
@@ -134,7 +136,7 @@ def _fitting(table: Table, caps: Caps, where: str, out: str | None = None) -> Ta
     return None
 
 
-def read(path: str | os.PathLike[str]) -> Table:
+def read(path: str | os.PathLike[str]) -> TunedTable:
     """The table in a file. Raises OSError, or FileFormatError for anything but a table."""
     if os.stat(path).st_size > _MOST_BYTES:
         raise FileFormatError(f"{path}: no tuning table is larger than {_MOST_BYTES >> 20} MiB")
@@ -148,7 +150,7 @@ def read(path: str | os.PathLike[str]) -> Table:
         rows = dict(_row(entry) for entry in data["rows"])
     except (ValueError, RecursionError) as error:  # our own errors, and those of JSON and UTF-8
         raise FileFormatError(f"{path} is not a tuning table: {error}") from None
-    return Table(device, caps, code, rows, hashlib.sha256(raw).hexdigest()[:16])
+    return TunedTable(device, caps, code, rows, hashlib.sha256(raw).hexdigest()[:16])
 
 
 def _want(condition: bool, why: str) -> None:
@@ -161,7 +163,7 @@ def _text(value: Any, what: str) -> str:
     return str(value)
 
 
-def _row(entry: Any) -> tuple[Key, Row]:
+def _row(entry: Any) -> tuple[Key, TunedRow]:
     _want(isinstance(entry, dict), "a row is not an object")
     config = entry.get("config")
     _want(isinstance(config, dict) and len(config) <= 32, 'a row\'s "config" is not an object')
@@ -174,13 +176,13 @@ def _row(entry: Any) -> tuple[Key, Row]:
         number = isinstance(ms, int | float) and not isinstance(ms, bool)
         _want(number and 0 <= ms < 1e9, "a row's time is not a number")
     key = (_text(entry.get("kind"), "kind"), _text(entry.get("class"), "class"))
-    return key, Row(config, float(times[0]), float(times[1]))
+    return key, TunedRow(config, float(times[0]), float(times[1]))
 
 
 # -- writing --------------------------------------------------------------------------------------
 
 
-def write(path: str | os.PathLike[str], table: Table) -> None:
+def write(path: str | os.PathLike[str], table: TunedTable) -> None:
     """Writes a table, whole or not at all. Raises OSError."""
     rows = [
         {"kind": kind, "class": of, "config": dict(row.config), "ms": row.ms,

@@ -32,7 +32,7 @@ _EDGES = (
 
 
 @dataclass(frozen=True)
-class Function:
+class BinaryFunction:
     """A function of two tensors and its meaning in float64. `pairs(rng, n)` draws further operands,
     in addition to the common ones. Errors of results below `least` count in the ulp of `least`."""
 
@@ -63,24 +63,24 @@ def _softly(x: Array, y: Array) -> Array:
     return np.where(np.isnan(x) | np.isnan(y), np.nan, np.logaddexp(x, y))
 
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS: dict[str, BinaryFunction] = {
     f.name: f
     for f in (
-        Function("add", weft.add, np.add),
-        Function("atan2", weft.atan2, np.arctan2),
-        Function("divide", weft.divide, np.divide),
-        Function("floor_divide", weft.floor_divide, _quotient),
-        Function("hypot", weft.hypot, np.hypot),
-        Function("logaddexp", weft.logaddexp, _softly, least=1.0),
-        Function("multiply", weft.multiply, np.multiply),
-        Function("pow", weft.pow, np.power, _powers),
-        Function("remainder", weft.remainder, np.remainder),
-        Function("subtract", weft.subtract, np.subtract),
+        BinaryFunction("add", weft.add, np.add),
+        BinaryFunction("atan2", weft.atan2, np.arctan2),
+        BinaryFunction("divide", weft.divide, np.divide),
+        BinaryFunction("floor_divide", weft.floor_divide, _quotient),
+        BinaryFunction("hypot", weft.hypot, np.hypot),
+        BinaryFunction("logaddexp", weft.logaddexp, _softly, least=1.0),
+        BinaryFunction("multiply", weft.multiply, np.multiply),
+        BinaryFunction("pow", weft.pow, np.power, _powers),
+        BinaryFunction("remainder", weft.remainder, np.remainder),
+        BinaryFunction("subtract", weft.subtract, np.subtract),
     )
 }
 
 
-def operands(f: Function, dtype: DType, count: int) -> Pairs:
+def operands(f: BinaryFunction, dtype: DType, count: int) -> Pairs:
     """About `count` pairs: a third over all bits, a third of like sizes, a third f's own; edges."""
     rng = np.random.default_rng(0)
     n = count // 3
@@ -97,13 +97,13 @@ def operands(f: Function, dtype: DType, count: int) -> Pairs:
     return x, y
 
 
-def compute(f: Function, x: Array, y: Array, device: str | None) -> Array:
+def compute(f: BinaryFunction, x: Array, y: Array, device: str | None) -> Array:
     """f on a device, compiled; eagerly on the CPU for None."""
     fn = f.fn if device is None else weft.compile(f.fn, device=device)
     return fn(weft.tensor(x), weft.tensor(y)).numpy()
 
 
-def errors(f: Function, x: Array, y: Array, device: str | None) -> Array:
+def errors(f: BinaryFunction, x: Array, y: Array, device: str | None) -> Array:
     """The error of each pair in ulp; operands below 2^-126 may be read as zeros of their signs."""
     dtype = dt.as_dtype(x.dtype)
     with np.errstate(all="ignore"):
@@ -114,7 +114,7 @@ def errors(f: Function, x: Array, y: Array, device: str | None) -> Array:
     return found
 
 
-def largest(f: Function, device: str | None, count: int = 100_000) -> tuple[float, float]:
+def largest(f: BinaryFunction, device: str | None, count: int = 100_000) -> tuple[float, float]:
     """The largest error in float32, and that in the two 16-bit floats."""
     return widths(lambda d: errors(f, *operands(f, d, count), device))
 

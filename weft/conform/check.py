@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 
-from weft.conform.report import LEVELS, Case, Report, run_checks
+from weft.conform.report import LEVELS, CheckResult, DeviceReport, run_checks
 from weft.program.device import Device
 
 __all__ = ["LEVELS", "check_device"]
@@ -14,10 +14,10 @@ __all__ = ["LEVELS", "check_device"]
 def check_device(
     device: Device,
     levels: Sequence[str] = LEVELS,
-    progress: Callable[[Case], None] | None = None,
-) -> Report:
+    progress: Callable[[CheckResult], None] | None = None,
+) -> DeviceReport:
     """Runs the named levels and returns the report. A failure never stops the rest."""
-    report = Report(device.info.id, device.info.name)
+    report = DeviceReport(device.info.id, device.info.name)
     for level in levels:
         module = importlib.import_module(f"weft.conform.{level}")
         for case in run_checks(report, level, module.checks(device)):

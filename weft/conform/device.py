@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from weft.conform.harness import check_equal, elementwise_kernel, program_of, run_kernel
-from weft.conform.report import Check, Mismatch
+from weft.conform.report import Check, CheckFailed
 from weft.core import dtypes as dt
 from weft.core.errors import LimitError
 from weft.kernel.builder import Builder
@@ -66,9 +66,9 @@ def _absurd(device: Device) -> float:
         device.alloc(1 << 50)
     except LimitError as error:
         if not str(error):
-            raise Mismatch("the error carries no message") from None
+            raise CheckFailed("the error carries no message") from None
         return 0.0
-    raise Mismatch("a petabyte was allocated without an error")
+    raise CheckFailed("a petabyte was allocated without an error")
 
 
 def _copy_fill(device: Device) -> float:

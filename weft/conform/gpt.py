@@ -16,7 +16,7 @@ from weft.tensor import functional as F
 
 
 @dataclass(frozen=True)
-class Shape:
+class GptSizes:
     """Layers, width, heads, context, batch and vocabulary; the default is the peers' model."""
 
     layers: int = 6
@@ -46,10 +46,10 @@ class Shape:
         return ids[:, :-1].astype(np.int32).copy(), ids[:, 1:].astype(np.int32).copy()
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); x is [batch, context, width]."""
 
-    def __init__(self, s: Shape):
+    def __init__(self, s: GptSizes):
         d = s.width
         self.heads = s.heads
         self.ln1, self.ln2 = nn.LayerNorm(d), nn.LayerNorm(d)
@@ -71,10 +71,10 @@ class GPT(nn.Module):
     """ids and targets int32 [batch, context] -> mean cross-entropy. Matrices start N(0, 0.02),
     biases 0. With `checkpoint` the backward pass computes each block again."""
 
-    def __init__(self, s: Shape, checkpoint: bool = False, seed: int = 1):
+    def __init__(self, s: GptSizes, checkpoint: bool = False, seed: int = 1):
         self.shape, self.checkpoint = s, checkpoint
         self.wte, self.wpe = nn.Embedding(s.vocab, s.width), nn.Embedding(s.context, s.width)
-        self.h = nn.ModuleList([Block(s) for _ in range(s.layers)])
+        self.h = nn.ModuleList([TransformerBlock(s) for _ in range(s.layers)])
         self.lnf = nn.LayerNorm(s.width)
         rng, state = np.random.default_rng(seed), self.state_dict()
         for name, array in state.items():
@@ -98,7 +98,7 @@ class Trainer:
     products run in `dtype`; weights, optimiser and the rest stay float32."""
 
     def __init__(
-        self, s: Shape, device: str, dtype: DType = dt.float32, checkpoint: bool = False
+        self, s: GptSizes, device: str, dtype: DType = dt.float32, checkpoint: bool = False
     ):  # fmt: skip
         self.model = GPT(s, checkpoint).to(device)
         self.optimiser = optim.AdamW(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.conform.report import Check, Mismatch, Skip
+from weft.conform.report import Check, CheckFailed, Skip
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
@@ -45,14 +45,14 @@ def check_equal(got: np.ndarray, want: np.ndarray) -> None:
     """Raises Mismatch unless the arrays hold the same values (NaN equal to NaN)."""
     result = compare(np.asarray(got), np.asarray(want), "exact")
     if not result.ok:
-        raise Mismatch(result.message)
+        raise CheckFailed(result.message)
 
 
 def check_close(got: np.ndarray, want: np.ndarray, kind: str, dtype: DType) -> float:
     """Raises Mismatch unless within the tolerance table; returns the largest absolute error."""
     result = compare(np.asarray(got), np.asarray(want), kind, dtype)
     if not result.ok:
-        raise Mismatch(result.message)
+        raise CheckFailed(result.message)
     return result.max_abs
 
 
@@ -126,7 +126,7 @@ def run_kernel(
         inside = buf.size * buf.dtype.itemsize
         guards = np.concatenate([got[:_GUARD], got[_GUARD + inside + (-inside) % 4 :]])
         if not (guards == 0xA5).all():
-            raise Mismatch(f"{kernel.name} wrote outside buffer {buf.name}")
+            raise CheckFailed(f"{kernel.name} wrote outside buffer {buf.name}")
         data = got[_GUARD : _GUARD + inside].copy()
         results.append(data.view(buf.dtype.numpy).reshape(array.shape))
     return results

@@ -19,9 +19,9 @@ import numpy as np
 
 import weft
 from weft.conform import packed
-from weft.conform.gpt import GPT, Shape
+from weft.conform.gpt import GPT, GptSizes
 from weft.conform.harness import check_close, check_equal
-from weft.conform.report import Check, Mismatch, Skip
+from weft.conform.report import Check, CheckFailed, Skip
 from weft.core import dtypes as dt
 from weft.core.tolerance import Tolerance, tolerance
 from weft.importers.hf_config import Fields
@@ -112,7 +112,7 @@ def forced(model: Runner, oracle: Runner, ids: list[int], tol: Tolerance) -> Non
         best, top = int(want.argmax()), int(got.argmax())
         slack = 2 * (tol.atol + tol.rtol * abs(float(want[best])))
         if top != best and want[best] - want[top] > slack:
-            raise Mismatch(f"step {step}: token {top}, the oracle's is {best}")
+            raise CheckFailed(f"step {step}: token {top}, the oracle's is {best}")
         rows = [r.rows([best], [0], [len(ids) + step])[0] for r in runners]
 
 
@@ -147,7 +147,7 @@ def _encoder(device: Device) -> float:
 
 # -- training -------------------------------------------------------------------------------------
 
-_GPT = Shape(layers=2, width=32, heads=2, context=12, batch=2, vocab=40)
+_GPT = GptSizes(layers=2, width=32, heads=2, context=12, batch=2, vocab=40)
 
 
 def _gpt_loss() -> tuple[Loss, list[tuple[str, Tensor]]]:
@@ -186,7 +186,7 @@ def _training(device: Device, make: Callable[[], Any], optimiser: str, steps: in
     got = _curve(make, optimiser, device.info.id, steps)
     want = _curve(make, optimiser, None, steps)
     if not want[-1] < want[0]:
-        raise Mismatch(f"the oracle's loss went from {want[0]:.3f} to {want[-1]:.3f}")
+        raise CheckFailed(f"the oracle's loss went from {want[0]:.3f} to {want[-1]:.3f}")
     return check_close(got, want, "model", dt.float32)
 
 

@@ -14,7 +14,7 @@ LEVELS = ("device", "kernels", "primitives", "templates", "models", "stress")
 
 
 @dataclass(frozen=True)
-class Case:
+class CheckResult:
     """One check: what was compared, how it ended, the largest error, and why it failed."""
 
     level: str
@@ -25,18 +25,18 @@ class Case:
 
 
 @dataclass
-class Report:
+class DeviceReport:
     """All cases of one device."""
 
     device: str
     name: str
-    cases: list[Case] = field(default_factory=list)
+    cases: list[CheckResult] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
         return bool(self.cases) and all(c.status != "fail" for c in self.cases)
 
-    def level(self, level: str) -> list[Case]:
+    def level(self, level: str) -> list[CheckResult]:
         return [c for c in self.cases if c.level == level]
 
     def cell(self, level: str) -> str:
@@ -68,21 +68,21 @@ class Skip(Exception):
     """Raised by a check that does not apply to this device; the message says why."""
 
 
-class Mismatch(Exception):
+class CheckFailed(Exception):
     """Raised by a check whose answer is wrong; the message says where and by how much."""
 
 
-def run_checks(report: Report, level: str, checks: Iterator[Check]) -> Iterator[Case]:
+def run_checks(report: DeviceReport, level: str, checks: Iterator[Check]) -> Iterator[CheckResult]:
     """Runs checks one by one into the report. Any exception is that case's failure: one bad kernel
     must not hide the others."""
     for name, thunk in checks:
         try:
-            case = Case(level, name, "ok", "", float(thunk()))
+            case = CheckResult(level, name, "ok", "", float(thunk()))
         except Skip as why:
-            case = Case(level, name, "skip", str(why))
+            case = CheckResult(level, name, "skip", str(why))
         except Exception as error:  # failures belong in the report
-            message = str(error) if isinstance(error, Mismatch) else f"{_kind(error)}: {error}"
-            case = Case(level, name, "fail", message.strip().splitlines()[0][:300])
+            message = str(error) if isinstance(error, CheckFailed) else f"{_kind(error)}: {error}"
+            case = CheckResult(level, name, "fail", message.strip().splitlines()[0][:300])
         report.cases.append(case)
         yield case
 
@@ -105,7 +105,7 @@ def table_of(page: str) -> str:
     return "\n".join(itertools.takewhile(lambda line: line.startswith("|"), lines[start:]))
 
 
-def support_table(reports: list[Report], previous: str = "") -> str:
+def support_table(reports: list[DeviceReport], previous: str = "") -> str:
     """Returns the Markdown table of docs/support.md: a row per device, a column per level, and
     devices that never ran at the end. Cells without a new result keep the content of `previous`, a
     text with such a table."""

@@ -11,7 +11,7 @@ import numpy as np
 
 import weft
 from weft.conform.harness import check_equal
-from weft.conform.report import Check, Mismatch, Skip
+from weft.conform.report import Check, CheckFailed, Skip
 from weft.core import text
 from weft.program.device import Device
 from weft.tensor import functional as F
@@ -42,7 +42,7 @@ def _inputs() -> list[Any]:
 def _grown(before: int, runs: int) -> float:
     grown = rss() - before
     if grown > _GROWTH:
-        raise Mismatch(f"memory grew by {text.size(grown)} over {runs} runs")
+        raise CheckFailed(f"memory grew by {text.size(grown)} over {runs} runs")
     return 0.0
 
 

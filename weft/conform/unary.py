@@ -34,7 +34,7 @@ HEADER = ["function", *(f"{name}, {kind}" for kind in ("f32", "16 bits") for nam
 
 
 @dataclass(frozen=True)
-class Function:
+class UnaryFunction:
     """A function of tensors and its meaning in float64. Errors of results below `least` count in
     the ulp of `least`, since such results remain from numbers of that size."""
 
@@ -63,8 +63,8 @@ def _gelu_tanh(x: Array) -> Array:
     return x * _logistic(2.0 * math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))
 
 
-def _named(weft_name: str, numpy_name: str = "") -> Function:
-    return Function(weft_name, getattr(weft, weft_name), getattr(np, numpy_name or weft_name))
+def _named(weft_name: str, numpy_name: str = "") -> UnaryFunction:
+    return UnaryFunction(weft_name, getattr(weft, weft_name), getattr(np, numpy_name or weft_name))
 
 
 _NUMPY = (
@@ -77,20 +77,22 @@ _OTHER_NAME = {
     "atan": "arctan", "atanh": "arctanh", "round": "rint",
 }  # fmt: skip
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS: dict[str, UnaryFunction] = {
     f.name: f
     for f in sorted(
         (
             *(_named(name) for name in _NUMPY),
             *(_named(*names) for names in _OTHER_NAME.items()),
-            Function("erf", weft.erf, _each(math.erf)),
-            Function("gelu", functional.gelu, _gelu),
-            Function("gelu, tanh", lambda x: functional.gelu(x, "tanh"), _gelu_tanh, least=1.0),
-            Function("relu", functional.relu, lambda x: np.maximum(x, 0.0)),
-            Function("rsqrt", weft.rsqrt, lambda x: 1.0 / np.sqrt(x)),
-            Function("sigmoid", weft.sigmoid, _logistic),
-            Function("signbit", weft.signbit, lambda x: np.signbit(x) & ~np.isnan(x)),
-            Function("silu", functional.silu, lambda x: x / (1.0 + np.exp(-x))),
+            UnaryFunction("erf", weft.erf, _each(math.erf)),
+            UnaryFunction("gelu", functional.gelu, _gelu),
+            UnaryFunction(
+                "gelu, tanh", lambda x: functional.gelu(x, "tanh"), _gelu_tanh, least=1.0
+            ),
+            UnaryFunction("relu", functional.relu, lambda x: np.maximum(x, 0.0)),
+            UnaryFunction("rsqrt", weft.rsqrt, lambda x: 1.0 / np.sqrt(x)),
+            UnaryFunction("sigmoid", weft.sigmoid, _logistic),
+            UnaryFunction("signbit", weft.signbit, lambda x: np.signbit(x) & ~np.isnan(x)),
+            UnaryFunction("silu", functional.silu, lambda x: x / (1.0 + np.exp(-x))),
         ),
         key=lambda f: f.name,
     )
@@ -130,13 +132,13 @@ def ulps(got: Array, want: Array, dtype: DType, least: float = 0.0) -> Array:
     return np.where(right, 0.0, np.where(np.isnan(error) | lost, np.inf, error))
 
 
-def compute(f: Function, x: Array, device: str | None) -> Array:
+def compute(f: UnaryFunction, x: Array, device: str | None) -> Array:
     """f on a device, compiled; eagerly on the CPU for None."""
     fn = f.fn if device is None else weft.compile(f.fn, device=device)
     return fn(weft.tensor(x)).numpy()
 
 
-def errors(f: Function, x: Array, device: str | None) -> Array:
+def errors(f: UnaryFunction, x: Array, device: str | None) -> Array:
     """The error of each element in ulp, as forgiven as the head says."""
     dtype = dt.as_dtype(x.dtype)
     with np.errstate(all="ignore"):
@@ -148,7 +150,7 @@ def errors(f: Function, x: Array, device: str | None) -> Array:
     return found
 
 
-def largest(f: Function, device: str | None, count: int = 1_000_000) -> tuple[float, float]:
+def largest(f: UnaryFunction, device: str | None, count: int = 1_000_000) -> tuple[float, float]:
     """The largest error in float32, and that in the two 16-bit floats."""
     return widths(lambda d: errors(f, operands(d, count), device))
 

@@ -18,7 +18,7 @@ _STALE = 3600.0  # seconds after which a hidden file counts as abandoned
 _HIDDEN = re.compile(r"\..+\.[0-9a-f]{8}\.weft-(new|old)", re.DOTALL)
 
 
-class Entry(NamedTuple):
+class CachedFile(NamedTuple):
     """A file of the cache: when it was last used (seconds since 1970), its bytes."""
 
     used: float
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     path: Path
 
 
-class Shelf(NamedTuple):
+class CacheFolder(NamedTuple):
     """The files of one kind in `folder`, or with `halls` in its subfolders of those names. `names`
     matches these files; anything else there belongs to others. `limit` is in bytes. With `notes`, a
     file of that folder records the time of last use, so that the files' own times stay
@@ -38,7 +38,7 @@ class Shelf(NamedTuple):
     limit: int
     notes: Path | None = None
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CachedFile]:
         """The files that are there; links are not followed."""
         return [e for e in self._files() if self.names.fullmatch(e.path.name)]
 
@@ -87,7 +87,7 @@ class Shelf(NamedTuple):
             return True
         return False
 
-    def _files(self) -> Iterator[Entry]:
+    def _files(self) -> Iterator[CachedFile]:
         folders = [self.folder]
         if self.halls is not None:
             with suppress(OSError), os.scandir(self.folder) as found:
@@ -99,7 +99,7 @@ class Shelf(NamedTuple):
                         if file.is_file(follow_symlinks=False):
                             s, path = file.stat(follow_symlinks=False), Path(file.path)
                             used = max(s.st_atime, s.st_mtime, self._noted(path))
-                            yield Entry(used, s.st_size, path)
+                            yield CachedFile(used, s.st_size, path)
 
     def _is_hall(self, folder: os.DirEntry[str]) -> bool:
         named = self.halls is not None and self.halls.fullmatch(folder.name)

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.core.errors import ModelError, WeftError
 from weft.engine import logprobs
-from weft.engine.job import Chosen, Constraint, Finish, Job, Output, Texts, Usage
+from weft.engine.job import Constraint, Finish, Job, Output, SampledToken, Texts, TokenUsage
 from weft.engine.sampler import choose, generator
 from weft.engine.text import TextEnd
 
@@ -29,7 +29,7 @@ class Answer:
         self.ids: list[int] = []
         self.tokens = list(job.prompt)
         self.finish: Finish | None = None
-        self.scored: list[Chosen] = []  # scored prompt tokens, if the job asks for them
+        self.scored: list[SampledToken] = []  # scored prompt tokens, if the job asks for them
         self.drafted = 0
         self.news = False  # True while something final has not been sent in an output
         self._explain = explain
@@ -37,8 +37,8 @@ class Answer:
         self._text = TextEnd(texts if job.decoded else lambda: None, job.stop)
         self._constraint: Constraint | None = None
         self._told = ""
-        self._tokens: list[Chosen] = []
-        self._prompt: tuple[Chosen, ...] = ()
+        self._tokens: list[SampledToken] = []
+        self._prompt: tuple[SampledToken, ...] = ()
 
     def begin(self) -> None:
         """Starts the constraint, and ends the answer if no token may follow."""
@@ -54,7 +54,7 @@ class Answer:
         prompt, top = self.job.prompt, self.job.prompt_logprobs
         for row in logits:
             if not self.scored:
-                self.scored.append(Chosen(prompt[0]))
+                self.scored.append(SampledToken(prompt[0]))
             if len(self.scored) == len(prompt):
                 break
             self._check(row, int(np.argmax(row)))
@@ -121,14 +121,14 @@ class Answer:
         self._told, self._tokens, self._prompt, self.news = "", [], (), False
         usage = None
         if self.finish is not None or error is not None:
-            usage = Usage(len(self.job.prompt), cached, len(self.ids), self.drafted)
+            usage = TokenUsage(len(self.job.prompt), cached, len(self.ids), self.drafted)
         finish = None if error else self.finish
         return Output(told, tokens, finish, error, usage, prompt, self._text.stopped)
 
-    def _chosen(self, logits: np.ndarray, token: int) -> Chosen:
+    def _chosen(self, logits: np.ndarray, token: int) -> SampledToken:
         return logprobs.chosen(logits, token, self.job.logprobs)
 
-    def _add(self, sent: tuple[str, tuple[Chosen, ...]]) -> None:
+    def _add(self, sent: tuple[str, tuple[SampledToken, ...]]) -> None:
         self._told += sent[0]
         self._tokens += sent[1]
         self.news = True

@@ -75,7 +75,7 @@ class Worth:
         return best
 
 
-class Turns:
+class ProposalChooser:
     """A chooser between steps with proposals and steps without, by tokens per second.
 
     Estimates miss unmeasured work and the effect of a step on the next one. So both kinds run in

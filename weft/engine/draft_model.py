@@ -15,7 +15,7 @@ from functools import partial
 
 from weft.core.errors import WeftError
 from weft.engine.costs import Trust
-from weft.engine.drafts import Asked
+from weft.engine.drafts import DraftRequest
 from weft.engine.engine import Engine
 from weft.engine.job import Job, Output
 from weft.host.clock import compiling
@@ -38,7 +38,7 @@ class ModelDrafts:
         self._asked: dict[int, Trust] = {}
         self._each: deque[float] = deque(maxlen=7)  # seconds per token proposed
 
-    def propose(self, asked: Sequence[Asked]) -> list[list[int]]:
+    def propose(self, asked: Sequence[DraftRequest]) -> list[list[int]]:
         """Returns a draft for each sequence. Raises WeftError if the model fails."""
         return self._answers(asked, [self._count(ask) for ask in asked])
 
@@ -49,7 +49,7 @@ class ModelDrafts:
     def leave(self, number: int, job: Job, tokens: Sequence[int]) -> None:
         self._asked.pop(number, None)
 
-    def _count(self, ask: Asked) -> int:
+    def _count(self, ask: DraftRequest) -> int:
         """Returns how many tokens to ask the model for."""
         key = ask.job.salt, ask.job.adapter
         self._asked[ask.number] = trust = self._trusts.setdefault(key, Trust())
@@ -62,7 +62,7 @@ class ModelDrafts:
         each = sorted(self._each)[len(self._each) // 2] if self._each else 0.0
         return trust.take(trust.chances(most), ask.worth, each)
 
-    def _answers(self, asked: Sequence[Asked], counts: Sequence[int]) -> list[list[int]]:
+    def _answers(self, asked: Sequence[DraftRequest], counts: Sequence[int]) -> list[list[int]]:
         made: list[list[int]] = [[] for _ in asked]
         if not any(counts):
             return made

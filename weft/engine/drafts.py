@@ -19,7 +19,7 @@ from weft.engine.job import Job
 
 
 @dataclass(frozen=True)
-class Asked:
+class DraftRequest:
     """A decoding sequence that wants a draft. At most `most` tokens may follow `tokens` (prompt,
     then answer). `number` is the number of its job."""
 
@@ -33,7 +33,7 @@ class Asked:
 class Drafts(Protocol):
     """A source of draft tokens. The thread that steps the engine calls it, one thread at a time."""
 
-    def propose(self, asked: Sequence[Asked]) -> list[list[int]]:
+    def propose(self, asked: Sequence[DraftRequest]) -> list[list[int]]:
         """Returns at most `most` tokens for each sequence, [] where no guess pays."""
 
     def learn(self, number: int, proposed: int, accepted: int) -> None:
@@ -47,7 +47,7 @@ class Drafts(Protocol):
 class NoDrafts:
     """Proposes nothing."""
 
-    def propose(self, asked: Sequence[Asked]) -> list[list[int]]:
+    def propose(self, asked: Sequence[DraftRequest]) -> list[list[int]]:
         return [[] for _ in asked]
 
     def learn(self, number: int, proposed: int, accepted: int) -> None:
@@ -64,7 +64,7 @@ class Either:
         self._sources = sources
         self._whose: dict[int, Drafts] = {}
 
-    def propose(self, asked: Sequence[Asked]) -> list[list[int]]:
+    def propose(self, asked: Sequence[DraftRequest]) -> list[list[int]]:
         made: dict[int, list[int]] = {}
         for source in self._sources:
             open_ = [ask for ask in asked if not made.get(ask.number)]

@@ -26,7 +26,7 @@ from weft.engine.limits import limit_of
 from weft.engine.pages import Chain, Pages, root
 from weft.engine.play import FEW, SCORED, RunnerFailure, StepRunner, as_weft
 from weft.engine.propose import Proposer
-from weft.engine.schedule import Feed, Place, Schedule
+from weft.engine.schedule import Feed, Schedule, SequenceState
 from weft.engine.suffixes import Suffixes
 from weft.engine.ticket import Counts, Stats, Ticket
 from weft.host.forks import lock_of
@@ -113,7 +113,7 @@ class Engine:
             chain = Chain(root(job.salt, job.adapter), self.runner.page)
             reads = 0 if job.prompt_logprobs is not None else self.runner.context
             most = len(job.prompt) + max(limit, 1) - 1
-            place = Place(self._number, answer.tokens, job.salt, chain, reads, most)
+            place = SequenceState(self._number, answer.tokens, job.salt, chain, reads, most)
             ticket = Ticket(self._number, job, sink, answer, place)
             self._live[ticket.number] = ticket
             self._inbox.append(ticket)

@@ -85,7 +85,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SampledToken:
     """A token, and if requested its natural log-probability under the model and the most probable
     tokens. Log-probabilities are at temperature 1, before any penalty or constraint. `at` is where
     its text begins in the answer's text, in characters; a token inside a character has that
@@ -98,7 +98,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Usage:
+class TokenUsage:
     """Token counts of a job: prompt, prompt tokens found in the cache, new, and new ones from
     drafts."""
 
@@ -118,11 +118,11 @@ class Output:
     """
 
     text: str = ""
-    tokens: tuple[Chosen, ...] = ()
+    tokens: tuple[SampledToken, ...] = ()
     finish: Finish | None = None
     error: WeftError | None = None
-    usage: Usage | None = None
-    prompt: tuple[Chosen, ...] = ()
+    usage: TokenUsage | None = None
+    prompt: tuple[SampledToken, ...] = ()
     stopped: str | None = None
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.engine.job import Chosen
+from weft.engine.job import SampledToken
 
 
-def chosen(logits: np.ndarray, token: int, top: int | None) -> Chosen:
+def chosen(logits: np.ndarray, token: int, top: int | None) -> SampledToken:
     """Returns the token with its natural log-probability and the `top` most probable tokens, most
     probable first (ties by id). With `top` None, returns the token alone. logits: float32
     [vocab]."""
     if top is None:
-        return Chosen(token)
+        return SampledToken(token)
     wide = logits.astype(np.float64)
     most = wide.max()
     total = most + np.log(np.exp(wide - most).sum())
     found = leading(wide, top)
     pairs = tuple((int(i), float(wide[i] - total)) for i in found)
-    return Chosen(token, float(wide[token] - total), pairs)
+    return SampledToken(token, float(wide[token] - total), pairs)
 
 
 def leading(values: np.ndarray, n: int) -> np.ndarray:

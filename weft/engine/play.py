@@ -10,7 +10,7 @@ import numpy as np
 from weft.core.errors import WeftError
 from weft.engine.job import Movable, PagedRunner
 from weft.engine.propose import Proposer
-from weft.engine.schedule import Place, Schedule, needed
+from weft.engine.schedule import Schedule, SequenceState, needed
 from weft.engine.ticket import Counts, Ticket
 from weft.host.clock import compiling
 
@@ -66,7 +66,7 @@ class StepRunner:
         if together:
             self._together(together, self._schedule.budget - sum(count for _, count in parts))
 
-    def _restore(self, place: Place) -> None:
+    def _restore(self, place: SequenceState) -> None:
         """Writes what is held on the host to a sequence's pages, except pages still in the
         cache."""
         held, runner = place.held, self._runner
@@ -76,7 +76,7 @@ class StepRunner:
         self._call(runner.write_pages, place.pages[begin:end], planes)
         place.held, place.pending = None, False
 
-    def table(self, place: Place) -> None:
+    def table(self, place: SequenceState) -> None:
         """Writes a sequence's pages into the runner's table."""
         row = self._runner.tables[place.slot]
         row[: len(place.pages)] = place.pages

@@ -6,8 +6,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from weft.engine.costs import Costs, Turns, Worth
-from weft.engine.drafts import Asked, Drafts, NoDrafts
+from weft.engine.costs import Costs, ProposalChooser, Worth
+from weft.engine.drafts import DraftRequest, Drafts, NoDrafts
 from weft.engine.job import PagedRunner
 from weft.engine.schedule import Schedule, needed
 from weft.engine.ticket import Ticket
@@ -23,8 +23,8 @@ class Proposer:
     def __init__(self, runner: PagedRunner, vocab: int, schedule: Schedule, drafts: Drafts) -> None:
         self.drafts, self.costs = drafts, Costs()
         # keyed by the number of proposing sequences, in powers of two
-        self._turns: dict[int, Turns] = {}
-        self._now: Turns | None = None
+        self._turns: dict[int, ProposalChooser] = {}
+        self._now: ProposalChooser | None = None
         self._runner, self._vocab, self._schedule = runner, vocab, schedule
 
     def propose(self, together: Sequence[tuple[Ticket, int]], left: int) -> None:
@@ -37,20 +37,20 @@ class Proposer:
         self._now = None
         if not those:
             return
-        now = self._turns.setdefault(len(those).bit_length(), Turns())
+        now = self._turns.setdefault(len(those).bit_length(), ProposalChooser())
         if rows == len(together):  # otherwise most of the step's time belongs to prompts
             self._now = now
         if not now.proposes:
             return
         worth = Worth(self.costs, rows, len(those))
-        asked: list[tuple[Ticket, Asked]] = []
+        asked: list[tuple[Ticket, DraftRequest]] = []
         for ticket in those:
             tokens, most = ticket.place.tokens, min(self._most(ticket), room)
             if most <= 0:
                 continue
             room -= self._take(ticket, self._forced(ticket, most, worth))
             if not ticket.draft:
-                asked.append((ticket, Asked(ticket.number, ticket.job, tokens, most, worth)))
+                asked.append((ticket, DraftRequest(ticket.number, ticket.job, tokens, most, worth)))
         for (ticket, ask), draft in zip(asked, self._guesses([ask for _, ask in asked])):
             most = min(ask.most, room)
             room -= self._take(ticket, ticket.answer.fitting(draft[: max(most, 0)]))
@@ -89,7 +89,7 @@ class Proposer:
         draft = ticket.answer.forced(most)
         return draft[: ticket.trust.take(ticket.trust.chances(len(draft)), worth)] if draft else []
 
-    def _guesses(self, asked: Sequence[Asked]) -> list[list[int]]:
+    def _guesses(self, asked: Sequence[DraftRequest]) -> list[list[int]]:
         if not asked:
             return []
         try:

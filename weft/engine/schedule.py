@@ -35,7 +35,7 @@ class SavedCache:
 
 
 @dataclass(eq=False)
-class Place:
+class SequenceState:
     """The state of a sequence: `tokens` (prompt, then answer), of which `fed` are in `pages`.
     `number` is its age, `salt` its job's. At most `reads` tokens may come from the cache, and at
     most `most` positions are fed."""
@@ -70,7 +70,7 @@ class Place:
 class Feed:
     """The part of a sequence that a step feeds: `count` tokens after its first `fed`."""
 
-    place: Place
+    place: SequenceState
     count: int
 
 
@@ -89,13 +89,13 @@ class Schedule:
         self._copy = copy
         self.pages, self.budget, self.shared = pages, max(budget, slots), shared
         self.beside = self.budget if beside is None else beside
-        self.running: list[Place] = []
-        self.waiting: list[Place] = []
-        self.lent: list[Place] = []
+        self.running: list[SequenceState] = []
+        self.waiting: list[SequenceState] = []
+        self.lent: list[SequenceState] = []
         self.preemptions = self.found = 0
         self._free = list(range(slots))[::-1]
 
-    def add(self, place: Place) -> None:
+    def add(self, place: SequenceState) -> None:
         self.waiting.append(place)
 
     def plan(self) -> list[Feed]:
@@ -129,7 +129,7 @@ class Schedule:
             left -= wanted[place.number]
         return wanted
 
-    def _reserve(self, place: Place, positions: int) -> bool:
+    def _reserve(self, place: SequenceState, positions: int) -> bool:
         """Reserves pages for the first `positions` of a running sequence and preempts the youngest
         if needed. Returns False if the sequence itself was preempted."""
         while not self.extend(place, positions):
@@ -139,7 +139,7 @@ class Schedule:
                 return False
         return True
 
-    def extend(self, place: Place, positions: int) -> bool:
+    def extend(self, place: SequenceState, positions: int) -> bool:
         """Takes pages for the first `positions` of a running sequence. Returns False if too few are
         idle."""
         lacks = needed(positions, self.pages.size) - len(place.pages)
@@ -150,7 +150,7 @@ class Schedule:
             place.pages += taken
         return True
 
-    def _preempt(self, place: Place) -> None:
+    def _preempt(self, place: SequenceState) -> None:
         self.preemptions += 1
         place.preempted += 1
         held = place.held if place.pending else self._saved(place)
@@ -158,7 +158,7 @@ class Schedule:
         place.held = held
         self.waiting.append(place)
 
-    def _saved(self, place: Place) -> SavedCache | None:
+    def _saved(self, place: SequenceState) -> SavedCache | None:
         """Returns a copy of the cache of a running sequence, or None."""
         size = self.pages.size
         n = needed(place.fed, size)
@@ -184,7 +184,7 @@ class Schedule:
             left -= parts[-1].count
         return parts
 
-    def _next(self) -> Place | None:
+    def _next(self) -> SequenceState | None:
         """Returns the sequence to admit next: preempted ones first, then by fewest running jobs of
         the same salt, then by age. A sequence whose next page a running one is about to fill is
         admitted when it can be found. Returns None if there is none to admit."""
@@ -201,15 +201,15 @@ class Schedule:
             for n in range(place.filled, len(place.tokens) // self.pages.size):
                 yield place.chain.at(n + 1, place.tokens)
 
-    def _lacks(self, place: Place) -> bytes | None:
+    def _lacks(self, place: SequenceState) -> bytes | None:
         """Returns the digest of the first page that a waiting sequence would not find."""
         return self.pages.lacks(place.chain, place.tokens, self._most(place))
 
-    def _most(self, place: Place) -> int:
+    def _most(self, place: SequenceState) -> int:
         """Returns how many tokens of a waiting sequence may come from the cache."""
         return min(place.reads, len(place.tokens) - 1) if self.shared else 0
 
-    def _seat(self, place: Place) -> bool:
+    def _seat(self, place: SequenceState) -> bool:
         """Gives a waiting sequence a slot and pages for all its tokens, including cached ones.
         Returns False if too few pages would stay idle for the next tokens of the running
         sequences."""
@@ -237,7 +237,7 @@ class Schedule:
         place.slot = self._free.pop()
         return True
 
-    def _continued(self, place: Place, most: int) -> SavedCache | None:
+    def _continued(self, place: SequenceState, most: int) -> SavedCache | None:
         """Continues in a page that begins as the next one would: takes it over, or, if others need
         it, returns a copy."""
         pages, n = self.pages, place.filled
@@ -261,7 +261,7 @@ class Schedule:
         ends = ((min(len(p.tokens) + 1, p.most), p) for p in self.running)
         return sum(needed(end, self.pages.size) > len(p.pages) for end, p in ends)
 
-    def advance(self, place: Place, count: int) -> None:
+    def advance(self, place: SequenceState, count: int) -> None:
         """Records that a step fed `count` tokens, and registers the pages that became full."""
         place.fed += count
         size, chain = self.pages.size, place.chain
@@ -271,7 +271,7 @@ class Schedule:
             self.pages.fill(place.pages[n], parent, digest, place.tokens[n * size : (n + 1) * size])
             place.filled += 1
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: SequenceState) -> None:
         """Removes a running or waiting sequence; its pages can still be found."""
         pending = place.pending
         place.held, place.pending = None, False
@@ -287,7 +287,7 @@ class Schedule:
         self._free.append(place.slot)
         place.slot, place.fed, place.pages, place.filled = None, 0, [], 0
 
-    def lend(self, positions: int) -> Place:
+    def lend(self, positions: int) -> SequenceState:
         """Lends a slot and pages outside the queue until `lent_back`. Preempts the youngest running
         sequences if needed; without any, takes back earlier loans."""
         n = needed(positions, self.pages.size)
@@ -296,12 +296,12 @@ class Schedule:
                 self._preempt(max(self.running, key=lambda p: p.number))
             else:
                 self.lent_back(self.lent[0])
-        place = Place(0, [], b"", Chain(b"", self.pages.size), slot=self._free.pop())
+        place = SequenceState(0, [], b"", Chain(b"", self.pages.size), slot=self._free.pop())
         place.pages = self.pages.take(n) or []
         self.lent.append(place)
         return place
 
-    def lent_back(self, place: Place) -> None:
+    def lent_back(self, place: SequenceState) -> None:
         """Takes back a loan if it is still out; its slot is then None."""
         if place.slot is not None:
             self.lent.remove(place)

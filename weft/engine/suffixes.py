@@ -16,7 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 from weft.engine.costs import Trust
-from weft.engine.drafts import Asked
+from weft.engine.drafts import DraftRequest
 from weft.engine.job import Job
 
 SIZE = 3  # tokens per run that is looked up
@@ -28,7 +28,7 @@ POOLS = 32  # most such pools: tens of MB if all are full
 _END = -1  # marks the end of an answer in a pool
 
 
-class Text:
+class SuffixIndex:
     """A growing list of tokens, with an index of where each run of SIZE tokens occurs."""
 
     def __init__(self, tokens: Sequence[int] = ()) -> None:
@@ -84,13 +84,13 @@ class _Pool:
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
-        self.text = Text(self._tokens)
+        self.text = SuffixIndex(self._tokens)
 
     def add(self, answer: Sequence[int]) -> None:
         self._tokens += [*answer[-KEPT // 2 :], _END]
         if len(self._tokens) > KEPT:  # drop half of it, so that rebuilding the index is rare
             self._tokens = self._tokens[-KEPT // 2 :]
-            self.text = Text(self._tokens)
+            self.text = SuffixIndex(self._tokens)
         self.text.index()
 
 
@@ -98,10 +98,10 @@ class Suffixes:
     """Drafts from a sequence's own tokens and from earlier answers of its salt and adapter."""
 
     def __init__(self) -> None:
-        self._own: dict[int, tuple[Text, Trust]] = {}
+        self._own: dict[int, tuple[SuffixIndex, Trust]] = {}
         self._pools: OrderedDict[tuple[bytes, str], _Pool] = OrderedDict()
 
-    def propose(self, asked: Sequence[Asked]) -> list[list[int]]:
+    def propose(self, asked: Sequence[DraftRequest]) -> list[list[int]]:
         return [self._one(ask) for ask in asked]
 
     def learn(self, number: int, proposed: int, accepted: int) -> None:
@@ -118,10 +118,10 @@ class Suffixes:
         while len(self._pools) > POOLS:
             self._pools.popitem(last=False)
 
-    def _one(self, ask: Asked) -> list[int]:
+    def _one(self, ask: DraftRequest) -> list[int]:
         own = self._own.get(ask.number)
         if own is None:
-            own = self._own[ask.number] = Text(ask.tokens), Trust()
+            own = self._own[ask.number] = SuffixIndex(ask.tokens), Trust()
         text, trust = own
         text.index()
         pool = self._pools.get((ask.job.salt, ask.job.adapter))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.engine.job import Chosen, Texts, TextStream
+from weft.engine.job import SampledToken, Texts, TextStream
 
 
 class TextEnd:
@@ -17,10 +17,10 @@ class TextEnd:
         self._begun = False
         self._held = ""
         self._told = 0  # number of characters that are final
-        self._unsent: list[Chosen] = []
+        self._unsent: list[SampledToken] = []
         self.stopped: str | None = None  # the stop string that was found
 
-    def push(self, chosen: Chosen) -> tuple[str, tuple[Chosen, ...]]:
+    def push(self, chosen: SampledToken) -> tuple[str, tuple[SampledToken, ...]]:
         """Adds a token. Returns the text that is now final, and its tokens."""
         if not self._begun:  # only now, so that answers without text do not wait for a tokenizer
             self._stream, self._begun = self._texts(), True
@@ -33,12 +33,12 @@ class TextEnd:
         self._unsent.append(replace(chosen, at=at))
         return self._grow(new, False)
 
-    def finish(self) -> tuple[str, tuple[Chosen, ...]]:
+    def finish(self) -> tuple[str, tuple[SampledToken, ...]]:
         """Returns the rest when no more tokens follow."""
         rest = "" if self._stream is None or self.stopped is not None else self._stream.flush()
         return self._grow(rest, True)
 
-    def _grow(self, new: str, last: bool) -> tuple[str, tuple[Chosen, ...]]:
+    def _grow(self, new: str, last: bool) -> tuple[str, tuple[SampledToken, ...]]:
         whole = self._held + new
         found = [(at, s) for s in self._stop if (at := whole.find(s)) >= 0]
         if found and self.stopped is None:
@@ -66,7 +66,7 @@ class TextEnd:
                 return n
         return 0
 
-    def _send(self, text: str, last: bool) -> tuple[str, tuple[Chosen, ...]]:
+    def _send(self, text: str, last: bool) -> tuple[str, tuple[SampledToken, ...]]:
         """Returns final text with the tokens that begin in it; with the last text, all remaining
         tokens."""
         self._told += len(text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from weft.engine.answer import Answer
 from weft.engine.costs import Trust
 from weft.engine.job import Job, Sink
-from weft.engine.schedule import Place
+from weft.engine.schedule import SequenceState
 
 
 @dataclass(eq=False)
@@ -18,7 +18,7 @@ class Ticket:
     job: Job
     sink: Sink
     answer: Answer
-    place: Place
+    place: SequenceState
     draft: list[int] = field(default_factory=list)  # proposed for this step
     guessed: bool = False  # True if a draft source proposed it, False if a constraint forced it
     trust: Trust = field(default_factory=Trust)  # success rate of tokens that its constraint forces

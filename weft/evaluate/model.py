@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ModelError, UsageError
-from weft.evaluate.text import Text, Tokens, tokens_of
+from weft.evaluate.text import EvaluationTokens, Text, tokens_of
 from weft.models.run.base import Model
 from weft.models.run.model import Decoder
 
@@ -180,7 +180,9 @@ def _window(context: int | None, stride: int | None, room: int, prefix: int) -> 
     return context, min(stride, context - prefix)
 
 
-def _windows(tokens: Tokens, context: int, stride: int) -> Iterator[tuple[np.ndarray, int]]:
+def _windows(
+    tokens: EvaluationTokens, context: int, stride: int
+) -> Iterator[tuple[np.ndarray, int]]:
     """Yields (ids of a window, number of its rows that predict already scored tokens)."""
     prefix = np.asarray(tokens.prefix, np.int32)
     length, total = context - len(prefix), len(tokens.ids)

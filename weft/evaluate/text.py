@@ -25,7 +25,7 @@ _CUT = re.compile(r"(?<=\S)\n(?=\S)")
 
 
 @dataclass(frozen=True)
-class Tokens:
+class EvaluationTokens:
     """The tokens of a text: `ids` int32 [T], without the `prefix` (bos) that its tokenizer puts
     before a text. `nbytes`: UTF-8 bytes of the text of the ids that have a predecessor (None
     without a text)."""
@@ -35,7 +35,9 @@ class Tokens:
     nbytes: int | None = None
 
 
-def tokens_of(text: Text, model: Decoder, reference: Decoder | None, limit: int | None) -> Tokens:
+def tokens_of(
+    text: Text, model: Decoder, reference: Decoder | None, limit: int | None
+) -> EvaluationTokens:
     """Returns at most `limit` tokens of a text, a file (Path, or open in binary) or of ids. A text
     longer than BLOCK characters is encoded in blocks that end at a line end.
 
@@ -46,7 +48,7 @@ def tokens_of(text: Text, model: Decoder, reference: Decoder | None, limit: int 
         raise UsageError(f"limit is {limit}; expected a positive number of tokens")
     where = str(text) if isinstance(text, Path) else "the text"
     if isinstance(text, Sequence | np.ndarray) and not isinstance(text, str):
-        made = Tokens(np.asarray(model.check_ids(text), np.int32)[:limit])
+        made = EvaluationTokens(np.asarray(model.check_ids(text), np.int32)[:limit])
     elif isinstance(text, str):
         made = _encoded(_blocks(iter([text])), model, reference, limit, where)
     elif isinstance(text, Path):
@@ -105,7 +107,7 @@ def _encoded(
     reference: Decoder | None,
     limit: int | None,
     where: str,
-) -> Tokens:
+) -> EvaluationTokens:
     why = f"{where} cannot be encoded"
     tokenizer = model.need_tokenizer(why)
     other = None if reference is None else reference.need_tokenizer(why)
@@ -131,7 +133,7 @@ def _encoded(
     found = np.concatenate(parts)
     if not prefix:  # the first token has no predecessor, so it is not predicted
         nbytes -= _size(tokenizer, found[:1].tolist())
-    return Tokens(found, prefix, max(nbytes, 0))
+    return EvaluationTokens(found, prefix, max(nbytes, 0))
 
 
 def _size(tokenizer: Tokenizer, ids: list[int]) -> int:

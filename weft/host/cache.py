@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from weft.core.budget import Shelf, note_use
+from weft.core.budget import CacheFolder, note_use
 from weft.core.notices import say
 from weft.core.places import check_inside
 from weft.host.files import default_directory, replacing
@@ -44,9 +44,13 @@ class DiskCache:
         self.limit = limit
 
     @property
-    def shelf(self) -> Shelf | None:
+    def shelf(self) -> CacheFolder | None:
         """Its files; None where nothing is cached."""
-        return None if self.directory is None else Shelf(self.directory, _NAME, _HALL, self.limit)
+        return (
+            None
+            if self.directory is None
+            else CacheFolder(self.directory, _NAME, _HALL, self.limit)
+        )
 
     def _path(self, key: str) -> Path | None:
         if self.directory is None:

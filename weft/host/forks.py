@@ -2,7 +2,7 @@
 
 A forked child has one thread and a copy of all memory at that moment, so a lock that another thread
 held stays locked forever. `lock_of` makes a lock that the child renews, or that reports what was
-interrupted. A fork never interrupts a `Section`.
+interrupted. A fork never interrupts a `ForkLock`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Torn:
     def release(self) -> None: ...
 
 
-class _Held(weakref.ref[Any]):
+class _LockHolder(weakref.ref[Any]):
     """An object that has a lock as its attribute `name`."""
 
     __slots__ = ("name", "torn")
@@ -43,7 +43,7 @@ class _Held(weakref.ref[Any]):
     torn: str
 
 
-_held: set[_Held] = set()
+_held: set[_LockHolder] = set()
 
 
 def lock_of(owner: object, name: str = "_lock", torn: str = "") -> Any:
@@ -53,7 +53,7 @@ def lock_of(owner: object, name: str = "_lock", torn: str = "") -> Any:
     it guards may then be half changed, say so by `torn`: the child's attempts to take it raise
     DeviceError with that text.
     """
-    held = _Held(owner, _held.discard)
+    held = _LockHolder(owner, _held.discard)
     held.name, held.torn = name, torn
     _held.add(held)
     return threading.RLock()
@@ -73,10 +73,10 @@ def _renew_locks() -> None:
             setattr(owner, held.name, _Torn(held.torn) if held.torn else threading.RLock())
 
 
-_sections: list[Section] = []
+_sections: list[ForkLock] = []
 
 
-class Section:
+class ForkLock:
     """Code of several threads that a fork waits for: a library's locks inside are then free. Do
     not enter one twice."""
 

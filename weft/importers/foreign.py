@@ -30,7 +30,7 @@ DEEPEST = 32  # modules above a tensor
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearWeight:
     """A weight that linear layers alone read: its value in the graph, its dotted name in the
     module, and whether it is stored [K, N], as a right operand, and not [N, K]."""
 
@@ -45,7 +45,7 @@ class Holder(Module):
     _training = False
 
 
-class Kept:
+class CompiledFunctions:
     """The functions that a module has compiled so far; a copy of the module has none."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Foreign(Module):
     _training = False
 
     def __init__(self, name: str, inputs: Sequence[Port]):
-        self._name, self._inputs, self._kept = name, tuple(inputs), Kept()
+        self._name, self._inputs, self._kept = name, tuple(inputs), CompiledFunctions()
 
     @property
     def evaluates(self) -> bool:
@@ -176,15 +176,15 @@ class Foreign(Module):
 
     # -- linear weights, and packed ones in their place
 
-    def linear_weights(self) -> list[Linear]:
+    def linear_weights(self) -> list[LinearWeight]:
         """The weights that linear layers alone read, which may be packed."""
         raise NotImplementedError
 
-    def reads_packed(self, forms: Mapping[str, tuple[Linear, Form]]) -> None:
+    def reads_packed(self, forms: Mapping[str, tuple[LinearWeight, Form]]) -> None:
         """Makes the graph read these values from their parts, which are the module's already."""
         raise NotImplementedError
 
-    def pack(self, weight: Linear, form: Form, parts: Mapping[str, np.ndarray]) -> None:
+    def pack(self, weight: LinearWeight, form: Form, parts: Mapping[str, np.ndarray]) -> None:
         """Replaces a parameter by a Holder of the parts."""
         *path, last = weight.dotted.split(".")
         owner: Any = self

@@ -24,7 +24,7 @@ _NUMBERS = {
 _STRING, _ARRAY = 8, 9
 
 
-class Tensor(NamedTuple):
+class TensorToWrite(NamedTuple):
     """A tensor of a file: its type by name, its shape (the last axis is contiguous), and what
     gives its bytes as an array when they are written."""
 
@@ -38,7 +38,9 @@ class Tensor(NamedTuple):
         return int(np.prod(self.shape, dtype=np.int64)) // kind.elements * kind.nbytes
 
 
-def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def write_gguf(
+    path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, TensorToWrite]
+) -> None:
     """Writes a file, whole or not at all. Metadata are texts, truth values, NumPy scalars (whose
     dtype is kept), and lists of texts or arrays of numbers. Raises StorageError, UsageError."""
     with replacing(path) as temporary, temporary.open("wb") as file:

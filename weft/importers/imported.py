@@ -25,8 +25,8 @@ from weft.core.errors import (
     WeftError,
 )
 from weft.core.packed import Form
-from weft.importers.foreign import Foreign, Kept, Linear, dequantized
-from weft.importers.ports import Bounds, Port, Ref, Size, bound
+from weft.importers.foreign import CompiledFunctions, Foreign, LinearWeight, dequantized
+from weft.importers.ports import Bounds, DerivedSize, Port, Ref, bound
 from weft.ops.tape import recording
 from weft.program.device import Device
 from weft.tensor.autograd import no_grad
@@ -52,7 +52,7 @@ def here() -> Device | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ImportedStep:
     """`run(*args, **kwargs)` with values instead of Refs (in lists and tuples too). `out` names the
     result; if that is a tuple, it names each element ("": it is not read). Errors name the foreign
     op by `op` and its place in the foreign source by `where`."""
@@ -78,7 +78,7 @@ class ForeignGraph:
     """
 
     inputs: tuple[Port, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ImportedStep, ...]
     result: Any
     tensors: tuple[tuple[str, str], ...] = ()
     writes: tuple[tuple[str, Ref], ...] = ()
@@ -112,7 +112,7 @@ class Imported(Foreign):
     def replan(self, **changes: Any) -> None:
         """Another plan for the same module: fields of `plan` that change."""
         self._plan = replace(self._plan, **changes)
-        self._drops, self._kept = _last_uses(self._plan), Kept()
+        self._drops, self._kept = _last_uses(self._plan), CompiledFunctions()
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -197,7 +197,7 @@ class Imported(Foreign):
 
         return trace_call(run, specs, self._name)
 
-    def linear_weights(self) -> list[Linear]:
+    def linear_weights(self) -> list[LinearWeight]:
         plan = self._plan
         times = Counter(id(self.tensor(dotted)) for _, dotted in plan.tensors)
         reads = Counter(refs((plan.result, [ref for _, ref in plan.writes])))
@@ -207,16 +207,16 @@ class Imported(Foreign):
             if step.op == LINEAR and isinstance(step.args[1], Ref):
                 linear[step.args[1].name] += 1
         return [
-            Linear(value, dotted, False)
+            LinearWeight(value, dotted, False)
             for value, dotted in plan.tensors
             if linear[value] and reads[value] == linear[value]
             and times[id(self.tensor(dotted))] == 1
         ]  # fmt: skip
 
-    def reads_packed(self, forms: Mapping[str, tuple[Linear, Form]]) -> None:
+    def reads_packed(self, forms: Mapping[str, tuple[LinearWeight, Form]]) -> None:
         """A dequantize before each step that reads a packed weight: a product looks through it, and
         nothing holds the whole matrix for long."""
-        steps: list[Step] = []
+        steps: list[ImportedStep] = []
         for step in self._plan.steps:
             weight = step.args[1] if step.op == LINEAR else None
             if not isinstance(weight, Ref) or weight.name not in forms:
@@ -226,7 +226,7 @@ class Imported(Foreign):
             name = f"{weight.name}@{len(steps)}"
             parts = tuple(Ref(f"{weight.name}.{part}") for part in form.parts)
             run = functools.partial(dequantized, form)
-            steps.append(Step("dequantize", run, parts, {}, name, step.where))
+            steps.append(ImportedStep("dequantize", run, parts, {}, name, step.where))
             steps.append(replace(step, args=(step.args[0], Ref(name), *step.args[2:])))
         tensors = []
         for value, dotted in self._plan.tensors:
@@ -249,7 +249,7 @@ def _shape(port: Port, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape of an input for sizes by name."""
     found = []
     for size in port.shape or ():
-        value = size.of(sizes) if isinstance(size, Size) else size
+        value = size.of(sizes) if isinstance(size, DerivedSize) else size
         value = sizes.get(value, 2) if isinstance(value, str) else value
         found.append(2 if value is None else value)
     return tuple(found)

@@ -26,7 +26,7 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class DerivedSize:
     """A size that follows from others: `of` gives it from the sizes by name, None if it cannot be
     computed."""
 
@@ -34,8 +34,8 @@ class Size:
     of: Callable[[Mapping[str, int]], int | None]
 
 
-def _text(size: int | str | Size | None) -> str:
-    return "?" if size is None else size.text if isinstance(size, Size) else label(str(size))
+def _text(size: int | str | DerivedSize | None) -> str:
+    return "?" if size is None else size.text if isinstance(size, DerivedSize) else label(str(size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Port:
     tensor."""
 
     name: str
-    shape: tuple[int | str | Size | None, ...] | None = None
+    shape: tuple[int | str | DerivedSize | None, ...] | None = None
     dtype: DType | np.dtype[Any] | None = None
     constant: bool = False
     value: Any = None
@@ -171,7 +171,7 @@ def _check_sizes(
                 raise ShapeError(f"{name}: {port.text()}, not {list(shape)}{also}")
     for port in ports:
         for want, have in zip(port.shape or (), found[port.name].shape):
-            if isinstance(want, Size) and want.of(sizes) not in (None, have):
+            if isinstance(want, DerivedSize) and want.of(sizes) not in (None, have):
                 raise ShapeError(f"{name}: {port.text()}: {have} for {want.text}, sizes {sizes}")
     for size, (least, most) in bounds.items():
         have = sizes.get(size, least)

@@ -11,7 +11,7 @@ from weft.core.caps import Caps
 from weft.core.errors import KernelError
 from weft.kernel import ir, lanewise
 from weft.kernel.ir import Expr, Kernel
-from weft.kernel.memory import SPAN, Memory, Who
+from weft.kernel.memory import SPAN, CheckedMemory, Who
 from weft.kernel.printer import expr_text, shorten
 from weft.kernel.rules import Rules, Table
 
@@ -24,7 +24,7 @@ def spread(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return x if x.shape == shape else np.broadcast_to(x, shape)
 
 
-class Watch(Protocol):
+class RunWatch(Protocol):
     """Is told what a run does, to count it (`interp.run`). `groups` is how many may advance
     together."""
 
@@ -45,13 +45,13 @@ class Batch:
         self,
         kernel: Kernel,
         rules: Rules,
-        memories: dict[str, Memory],
+        memories: dict[str, CheckedMemory],
         scalars: Sequence[int],
         caps: Caps | None,
         check: bool,
         grid: Sequence[int],
         groups: np.ndarray,
-        watch: Watch | None = None,
+        watch: RunWatch | None = None,
     ) -> None:
         self.rules, self.watch = rules, watch
         self.kernel, self.scalars, self.caps, self.check = kernel, scalars, caps, check
@@ -90,7 +90,7 @@ class Batch:
     def places(
         self,
         target: ir.Buffer | ir.Array,
-        memory: Memory,
+        memory: CheckedMemory,
         index: np.ndarray,
         index_lanes: int,
         lanes: int,
@@ -153,12 +153,14 @@ class Batch:
         result[chosen] = values
         return result
 
-    def is_plain(self, memory: Memory, source: ir.Buffer | ir.Array) -> bool:
+    def is_plain(self, memory: CheckedMemory, source: ir.Buffer | ir.Array) -> bool:
         """One copy for all, with nothing to track."""
         untracked = memory.tracker is None and memory.undefined is None
         return untracked and isinstance(source, ir.Buffer)
 
-    def uniform_load(self, e: ir.Load, memory: Memory, index: np.ndarray, lanes: int) -> np.ndarray:
+    def uniform_load(
+        self, e: ir.Load, memory: CheckedMemory, index: np.ndarray, lanes: int
+    ) -> np.ndarray:
         at = index[0].astype(np.int64)
         if e.index.type.lanes == 1 and lanes > 1:
             at = at + self.counted(lanes)

@@ -14,7 +14,7 @@ _KEPT = 32  # bounds kept per atom, the latest ones
 _FUEL = 1 << 20  # steps of all searches together, so that no kernel can prolong them
 
 
-class Facts:
+class SignFacts:
     """Sums that are known not to be positive. Those added inside `given` go with it."""
 
     def __init__(self) -> None:

@@ -19,10 +19,10 @@ import numpy as np
 from weft.core.caps import Caps
 from weft.core.errors import KernelError
 from weft.kernel import ir, tiles
-from weft.kernel.batch import RULES as EXPRESSIONS, Batch, Watch, spread
+from weft.kernel.batch import RULES as EXPRESSIONS, Batch, RunWatch, spread
 from weft.kernel.grid import groups
 from weft.kernel.ir import Expr, Kernel
-from weft.kernel.memory import Memory, Tracker
+from weft.kernel.memory import CheckedMemory, Tracker
 from weft.kernel.printer import shorten, stmt_text
 from weft.kernel.rules import Rules, Table
 from weft.kernel.verify import verify
@@ -40,7 +40,7 @@ def run(
     caps: Caps | None = None,
     check: bool = True,
     undefined: Sequence[np.ndarray | None] | None = None,
-    watch: Watch | None = None,
+    watch: RunWatch | None = None,
 ) -> None:
     """Runs `kernel` in place on 1-D C-contiguous arrays, one per Kernel.buffers entry.
 
@@ -67,7 +67,7 @@ def run(
                 f"in {_TRACKED} (check=False looks for none)"
             )
         tracker = Tracker(spec.size) if tracked else None
-        memories[spec.name] = Memory(array, spec.size, mask, tracker)
+        memories[spec.name] = CheckedMemory(array, spec.size, mask, tracker)
     total = grid[0] * grid[1] * grid[2]
     step = _batch_groups(kernel, threads)
     if watch is not None:
@@ -147,7 +147,9 @@ def _array(batch: Batch, s: ir.Array) -> None:
     total = s.size * (batch.groups if shared else batch.n)
     undefined = np.ones(total, bool) if batch.check and not batch.kernel.clean else None
     tracker = Tracker(total) if batch.check and shared else None
-    batch.memories[s.name] = Memory(np.zeros(total, s.dtype.numpy), s.size, undefined, tracker)
+    batch.memories[s.name] = CheckedMemory(
+        np.zeros(total, s.dtype.numpy), s.size, undefined, tracker
+    )
 
 
 def _store(batch: Batch, s: ir.Store, barriers: int = 0) -> None:

@@ -114,7 +114,7 @@ class Tracker:
             )
 
 
-class Memory:
+class CheckedMemory:
     """A buffer or local array: `copies` of `size` elements in one flat NumPy array (one copy per
     group for shared arrays, per thread for private ones). `undefined` marks elements never stored;
     `tracker` finds races; either may be None (not checked)."""

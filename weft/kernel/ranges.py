@@ -13,7 +13,7 @@ from math import gcd
 
 from weft.core import dtypes as dt
 from weft.kernel import ir, sums
-from weft.kernel.facts import Facts
+from weft.kernel.facts import SignFacts
 from weft.kernel.ir import Expr, Kernel
 from weft.kernel.sums import Atom, Range, Sum
 
@@ -38,7 +38,7 @@ class Ranges:
     ) -> None:
         self.kernel = kernel
         self.contents = {} if contents is None else contents
-        self.facts = Facts()
+        self.facts = SignFacts()
         self.overflows: set[int] = set()
         self._scalars = scalars or {}
         self._vars: dict[str, Sum] = {}

@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.core.dtypes import float32
 from weft.graph.ir import Node
-from weft.machines.link import STREAM, Lead, Leading, Step, received, whole
+from weft.machines.link import STREAM, Lead, Leading, StepCommand, received, whole
 from weft.models.arch.config import DecoderConfig, LayerRange
 from weft.models.arch.shares import vocab_of
 from weft.models.run.compiled_runner import CompiledRunner, model_caps
@@ -23,7 +23,7 @@ from weft.models.run.model import Decoder
 from weft.models.run.runner import PREFILL
 from weft.program.session import Session
 from weft.ranks import Ranks
-from weft.transform.gaps import Gap, Segment, cut_at
+from weft.transform.gaps import Gap, GapSegment, cut_at
 
 PROMPT = 128  # rows per prompt step; every segment has its own memory for them
 Played = list[tuple[Session, tuple[str, ...]]]  # Sessions of a step, and the outputs of each
@@ -40,7 +40,7 @@ def entry(c: DecoderConfig) -> DecoderConfig:
     return replace(c, run=LayerRange(0, 0, embeds=True))
 
 
-class Columns(CompiledRunner):
+class ColumnRunner(CompiledRunner):
     """One rank's part of every step."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Columns(CompiledRunner):
             made.append((self._open(program), segment.gives))
         return made
 
-    def _graphs(self, kind: str) -> list[Segment]:
+    def _graphs(self, kind: str) -> list[GapSegment]:
         """Returns the graph of a step, cut where columns are gathered."""
         from weft import ops
         from weft.models.arch.decoder import decoder_graph
@@ -112,12 +112,12 @@ def _before_widening(x: Node) -> Node:
     return inner.inputs[0] if inner.op == "cast" and inner.inputs[0].dtype.is_float else x
 
 
-def own_runner(ranks: Ranks, model: Decoder, slots: int, pages: int) -> Columns:
+def own_runner(ranks: Ranks, model: Decoder, slots: int, pages: int) -> ColumnRunner:
     """Returns this rank's part of a runner."""
-    return Columns(ranks, middle(model.config), model, slots, pages)
+    return ColumnRunner(ranks, middle(model.config), model, slots, pages)
 
 
-def follow_step(ranks: Ranks, runner: Columns, step: Step) -> None:
+def follow_step(ranks: Ranks, runner: ColumnRunner, step: StepCommand) -> None:
     """Does a follower's part of a step."""
     x = received(ranks, 0, step.n, runner.config.hidden)
     logits = runner.step(step.kind, {**step.inputs, "x": x}, step.n)
@@ -129,7 +129,7 @@ class Divided(Leading):
 
     def __init__(self, lead: Lead, number: int, model: Decoder, slots: int, pages: int) -> None:
         super().__init__(lead, number, model, slots, pages)
-        self._first = Columns(lead.ranks, entry(model.config), model, slots, pages)
+        self._first = ColumnRunner(lead.ranks, entry(model.config), model, slots, pages)
         self._own = own_runner(lead.ranks, model, slots, pages)
 
     def room(self, kind: str) -> int:

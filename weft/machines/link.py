@@ -33,7 +33,7 @@ NAMES = ("ids", "where", "last", "table")  # names of inputs; others are "at." w
 
 
 @dataclass(frozen=True)
-class Step:
+class StepCommand:
     """The content of a STEP command."""
 
     model: int
@@ -46,7 +46,7 @@ class Step:
     inputs: Mapping[str, np.ndarray]
 
 
-def written(step: Step) -> np.ndarray:
+def written(step: StepCommand) -> np.ndarray:
     """Returns the command, int32 [any]."""
     kind = KINDS.index(step.kind) if step.kind in KINDS else -int(step.kind.removeprefix(ROWS))
     head = [STEP, step.model, step.runner, step.slots, step.pages, kind, step.n]
@@ -59,7 +59,7 @@ def written(step: Step) -> np.ndarray:
     return np.concatenate([np.array(head, np.int32), *parts])
 
 
-def read(command: np.ndarray) -> Step:
+def read(command: np.ndarray) -> StepCommand:
     """Returns the STEP in a command. Raises ValueError or IndexError if it is damaged."""
     numbers = iter(command[1:].tolist())
     model, runner, slots, pages, kind, n, count = itertools.islice(numbers, 7)
@@ -76,7 +76,7 @@ def read(command: np.ndarray) -> Step:
         inputs[name] = command[at : at + size].reshape(shape)
         at += size
     said = KINDS[kind] if kind >= 0 else f"{ROWS}{-kind}"
-    return Step(model, runner, slots, pages, said, n, live, inputs)
+    return StepCommand(model, runner, slots, pages, said, n, live, inputs)
 
 
 class Lead:
@@ -104,7 +104,7 @@ class Lead:
         try:
             with self._lock, self.ranks.together():
                 live = tuple(self._live)
-                said = Step(model, number, runner.slots, runner.pages, kind, n, live, rows)
+                said = StepCommand(model, number, runner.slots, runner.pages, kind, n, live, rows)
                 self._say(written(said))
                 yield
         except BaseException as error:

@@ -20,7 +20,7 @@ from weft.core.errors import OutOfMemoryError, RankError, UsageError, WeftError
 from weft.core.hints import command
 from weft.host.samples import files_digest
 from weft.machines import columns, pipeline
-from weft.machines.columns import Columns, Divided, own_runner
+from weft.machines.columns import ColumnRunner, Divided, own_runner
 from weft.machines.link import END, FIT, MEASURE, MEET, STEP, Lead, next_command, read
 from weft.machines.pipeline import Piped
 from weft.machines.placement import Measure, measure, place, sizes
@@ -253,7 +253,7 @@ def _step(
         assert isinstance(made, CompiledRunner)
         runners[step.runner] = made
     runner = runners[step.runner]
-    if isinstance(runner, Columns):
+    if isinstance(runner, ColumnRunner):
         columns.follow_step(ranks, runner, step)
     else:
         pipeline.follow_step(ranks, runner, step)

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from weft.machines.link import STREAM, Lead, Leading, Step, received, whole
+from weft.machines.link import STREAM, Lead, Leading, StepCommand, received, whole
 from weft.models.arch.stages import entry, output
 from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.model import Decoder
@@ -41,7 +41,7 @@ class Piped(Leading):
         return self._last.step(kind, rows | end | {"x": x}, len(x))
 
 
-def follow_step(ranks: Ranks, runner: CompiledRunner, step: Step) -> None:
+def follow_step(ranks: Ranks, runner: CompiledRunner, step: StepCommand) -> None:
     """Does a follower's part of a step."""
     x = received(ranks, ranks.rank - 1, step.n, runner.config.hidden)
     rows = {**step.inputs, "x": x}

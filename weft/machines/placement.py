@@ -50,7 +50,7 @@ def measure(device: Device, beside: int) -> Measure:
     return Measure(SHARE * free / beside, ROWS * COLUMNS * 4 / median(seconds[1:]))
 
 
-class Sizes(NamedTuple):
+class LayerBytes(NamedTuple):
     """Bytes of each layer's weights, of embedding and output layer together (one matrix if tied),
     and of the part of these two that a token reads."""
 
@@ -59,7 +59,7 @@ class Sizes(NamedTuple):
     read: float
 
 
-def sizes(c: DecoderConfig, path: Path) -> Sizes:
+def sizes(c: DecoderConfig, path: Path) -> LayerBytes:
     """Returns the sizes of the model in a folder or a file, assuming equal bytes per element."""
     layers, tops = [0.0] * c.layers, {"embed": 0.0, "head": 0.0}
     for role, spec in decoder_layout(c).weights.items():
@@ -72,10 +72,10 @@ def sizes(c: DecoderConfig, path: Path) -> Sizes:
     files = [path] if path.is_file() else [f for f in path.iterdir() if f.suffix in WEIGHTS]
     each = sum(f.stat().st_size for f in files) / (sum(layers) + sum(tops.values()))
     head = tops["head"] or tops["embed"]
-    return Sizes(tuple(n * each for n in layers), sum(tops.values()) * each, head * each)
+    return LayerBytes(tuple(n * each for n in layers), sum(tops.values()) * each, head * each)
 
 
-def place(s: Sizes, ranks: Sequence[Measure]) -> list[int]:
+def place(s: LayerBytes, ranks: Sequence[Measure]) -> list[int]:
     """Returns the number of layers of each rank, at least one. Among the divisions that fit, the
     slowest rank is the fastest possible. Raises OutOfMemoryError if none fits."""
     best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}  # keyed by the first unplaced layer

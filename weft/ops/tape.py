@@ -132,7 +132,7 @@ def changed(what: str, operand: object) -> str:
 register_listener(Tracked, TapeListener(), rank=10)
 
 
-class Pieces(dict[int, Any]):
+class PartGradients(dict[int, Any]):
     """The gradients of parts of one value, or what they are made of, by their numbers."""
 
 
@@ -144,7 +144,7 @@ def apart(x: Value) -> list[Value]:
 
     def one(i: int) -> Value:
         def rule(g: Value, out: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
-            return (Pieces({i: g}),)
+            return (PartGradients({i: g}),)
 
         return remember("apart", _row(plain(x), i), (hub,), rule)
 
@@ -183,7 +183,7 @@ def products(weight: Value) -> Callable[[Value], Value]:
         def rule(g: Value, out: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
             again = any(isinstance(x, Tracked) for x in xs)
             w = weight if again else plain(weight)
-            return (lambda: f.dot(g, w, dtype)), Pieces({number: (g, xs[0])})
+            return (lambda: f.dot(g, w, dtype)), PartGradients({number: (g, xs[0])})
 
         out = f.dot(plain(h), f.swap_last(plain(weight)), dtype)
         return remember("products", out, (h, hub), rule)
@@ -196,7 +196,7 @@ def _row(x: Value, i: int) -> Value:
     return f.reshape(f.gather(x, np.array([i], np.int32)), tuple(aval(x).shape[1:]))
 
 
-def _joined(pieces: Pieces, shape: tuple[int, ...], n: int) -> Value:
+def _joined(pieces: PartGradients, shape: tuple[int, ...], n: int) -> Value:
     """Returns n pieces below one another, zeros where there is none."""
     like = next(iter(pieces.values()))
     none = f.cast(f.less(like, like), aval(like).dtype)
@@ -289,7 +289,7 @@ def walk(
                 have = grads.get(id(x))
                 if have is None:
                     grads[id(x)] = part
-                elif isinstance(part, Pieces):
+                elif isinstance(part, PartGradients):
                     have.update(part)
                 else:
                     grads[id(x)] = f.add(have, part)

@@ -51,7 +51,7 @@ class DeviceArray:
         if memory is None or self.size == 0:
             return self.numpy()
         self.device.sync()
-        found = np.asarray(_Held(self, memory))
+        found = np.asarray(_ArrayOwner(self, memory))
         wanted = self.dtype.numpy  # NumPy's interface knows bfloat16 as two plain bytes
         return found if found.dtype == wanted else found.view(wanted)
 
@@ -59,7 +59,7 @@ class DeviceArray:
         return f"DeviceArray({list(self.shape)}, {self.dtype.name}, {self.device.info.id})"
 
 
-class _Held:
+class _ArrayOwner:
     """Gives NumPy the content of a DeviceArray in host memory, and it as the owner."""
 
     def __init__(self, owner: DeviceArray, memory: dict[str, Any]):

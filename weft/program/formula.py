@@ -37,7 +37,7 @@ def takes(op: str, given: DType | None, made: DType, joined: int = 1) -> bool:
     return op in STEPS and (op != "sum" or made.name == "int32" or few)
 
 
-class Step(NamedTuple):
+class FormulaStep(NamedTuple):
     """One of STEPS on values made before, by number: sources first, then steps. `attrs` are those
     of the primitive of this name; of a const its numbers (value), dtype's name and shape."""
 
@@ -51,7 +51,7 @@ class Formula(NamedTuple):
     of weights."""
 
     sources: tuple[tuple[str, Shape, str], ...]
-    steps: tuple[Step, ...]
+    steps: tuple[FormulaStep, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ class Formula(NamedTuple):
         return Formula(
             tuple((str(n), tuple(map(int, s)), str(d)) for n, s, d in sources),
             tuple(
-                Step(str(op), tuple(map(int, at)), {k: _tuples(v) for k, v in attrs.items()})
+                FormulaStep(str(op), tuple(map(int, at)), {k: _tuples(v) for k, v in attrs.items()})
                 for op, at, attrs in steps
             ),
         )
@@ -117,7 +117,7 @@ def _fitting(value: Any, name: str, shape: Shape, dtype: str) -> np.ndarray:
     return value
 
 
-def _run(step: Step, values: Sequence[np.ndarray]) -> np.ndarray:
+def _run(step: FormulaStep, values: Sequence[np.ndarray]) -> np.ndarray:
     op, attrs = step.op, step.attrs
     if op == "const":
         return np.asarray(attrs["value"], as_dtype(attrs["dtype"]).numpy).reshape(attrs["shape"])
@@ -138,7 +138,7 @@ def _run(step: Step, values: Sequence[np.ndarray]) -> np.ndarray:
     return np.pad(x, sides, constant_values=attrs["value"])
 
 
-def _shape_of(step: Step, given: Sequence[Known]) -> Known | None:
+def _shape_of(step: FormulaStep, given: Sequence[Known]) -> Known | None:
     """Returns the shape and dtype of a step's result, or None if the step is not possible."""
     op, attrs = step.op, step.attrs
     if op == "const":

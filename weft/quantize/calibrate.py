@@ -18,7 +18,7 @@ from weft.core.dtypes import float32
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.decoder import embed_forward, layer_forward
 from weft.models.arch.inputs import tables
-from weft.models.arch.layers import Training, Value
+from weft.models.arch.layers import TrainingHooks, Value
 from weft.tensor.compiled import compile as compile_
 from weft.tensor.core import Tensor, tensor
 
@@ -58,7 +58,7 @@ class Calibration:
 
         layer_forward(
             self.config, self._with_tables(roles), i, self.stream[0][: self.length],
-            self.length, Training(watch=watch),
+            self.length, TrainingHooks(watch=watch),
         )  # fmt: skip
         return list(found.values())
 
@@ -132,5 +132,5 @@ def _inputs(
     def watch(role: str, given: Value) -> None:
         seen[role] = ops.cast(given, float32)
 
-    out = layer_forward(config, values, i, x.value, length, Training(watch=watch))
+    out = layer_forward(config, values, i, x.value, length, TrainingHooks(watch=watch))
     return out, seen

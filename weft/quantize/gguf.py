@@ -21,7 +21,7 @@ from weft.core.dtypes import as_dtype
 from weft.core.errors import UsageError
 from weft.core.packed import Form, Packed
 from weft.importers.gguf import open_gguf
-from weft.importers.gguf_write import Tensor, write_gguf
+from weft.importers.gguf_write import TensorToWrite, write_gguf
 from weft.importers.packed.gguf_out import KINDS, blocks_of
 from weft.models.arch.config import DecoderConfig, Kind, Rope
 from weft.models.arch.family_gguf import GGUF, SCALING, keys_of
@@ -55,7 +55,7 @@ def kind_of(form: Form) -> str:
 def check_said(c: DecoderConfig) -> None:
     """Raises UsageError if a GGUF file cannot express the config. Writes and reads back a header
     with tensors of one number each."""
-    one = Tensor("F32", (1,), partial(np.zeros, 1, np.float32))
+    one = TensorToWrite("F32", (1,), partial(np.zeros, 1, np.float32))
     names = (tensor_name(role, c.family) for role in decoder_layout(c).weights)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "header.gguf"
@@ -145,14 +145,16 @@ def _windows(c: DecoderConfig) -> dict[str, Any]:
 # -- tensors --------------------------------------------------------------------------------------
 
 
-def tensors(c: DecoderConfig, weights: Mapping[str, np.ndarray | Packed]) -> dict[str, Tensor]:
+def tensors(
+    c: DecoderConfig, weights: Mapping[str, np.ndarray | Packed]
+) -> dict[str, TensorToWrite]:
     """Returns the tensors of a file by llama.cpp's names."""
     layout = decoder_layout(c).weights
     made = {tensor_name(r, c.family): _tensor(c, r, layout[r].kind, v) for r, v in weights.items()}
     return _extra(c) | made
 
 
-def _extra(c: DecoderConfig) -> dict[str, Tensor]:
+def _extra(c: DecoderConfig) -> dict[str, TensorToWrite]:
     """Returns the tensors of rope factors: one divisor per pair of dimensions."""
     rope = c.ropes[0] if c.ropes else Rope()
     made: dict[str, np.ndarray] = {}
@@ -162,21 +164,28 @@ def _extra(c: DecoderConfig) -> dict[str, Tensor]:
     elif rope.scaling == "llama3" or rope.divisors:
         plain = inverse_frequencies(Rope(rope.theta, rotary=rope.rotary), c.head_dim)
         made[ROPE_DIVISORS] = plain / inverse_frequencies(rope, c.head_dim)
-    return {name: Tensor("F32", v.shape, partial(v.astype, np.float32)) for name, v in made.items()}
+    return {
+        name: TensorToWrite("F32", v.shape, partial(v.astype, np.float32))
+        for name, v in made.items()
+    }
 
 
-def _tensor(c: DecoderConfig, role: str, kind: Kind, value: np.ndarray | Packed) -> Tensor:
+def _tensor(c: DecoderConfig, role: str, kind: Kind, value: np.ndarray | Packed) -> TensorToWrite:
     part = role.split(".")[1] if "." in role else ""
     heads = {"q": c.heads, "k": c.kv_heads}.get(part, 0) if GGUF[c.family].turned else 0
     if isinstance(value, Packed):
-        return Tensor(kind_of(value.form), value.shape, partial(_blocks, value, heads))
+        return TensorToWrite(kind_of(value.form), value.shape, partial(_blocks, value, heads))
     if value.ndim == 3:  # taps of a depthwise convolution: one channel each
         value = value[:, 0].astype(np.float32)
     if value.ndim == 1:  # norms and biases are float32, as in llama.cpp
         offset = np.float32(c.norm_offset if kind == "norm" else 0)
-        return Tensor("F32", value.shape, lambda: _turned(value.astype(np.float32) + offset, heads))
+        return TensorToWrite(
+            "F32", value.shape, lambda: _turned(value.astype(np.float32) + offset, heads)
+        )
     matrix = value.T if c.transposed and kind == "matrix" else value
-    return Tensor(_PLAIN[as_dtype(value.dtype).name], matrix.shape, lambda: _turned(matrix, heads))
+    return TensorToWrite(
+        _PLAIN[as_dtype(value.dtype).name], matrix.shape, lambda: _turned(matrix, heads)
+    )
 
 
 def _turned(value: np.ndarray, heads: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.core.errors import UsageError
 from weft.core.packed import Form
-from weft.importers.foreign import Foreign, Linear
+from weft.importers.foreign import Foreign, LinearWeight
 from weft.program.device import HOST
 from weft.quantize.schemes import Scheme
 from weft.quantize.search import Search
@@ -31,7 +31,7 @@ def quantize_imported(module: Graph, scheme: str = "int8", device: Any = HOST) -
     wanted = Scheme(scheme)
     made = copy.deepcopy(module)
     searches: dict[Form, Search] = {}
-    packed: dict[str, tuple[Linear, Form]] = {}  # keyed by value
+    packed: dict[str, tuple[LinearWeight, Form]] = {}  # keyed by value
     for weight in made.linear_weights():
         array = np.asarray(made.tensor(weight.dotted).numpy(), np.float32)
         array = np.ascontiguousarray(array.T) if weight.turned else array

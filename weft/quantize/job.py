@@ -59,7 +59,7 @@ class QuantizeOptions:
 
 
 @dataclass(frozen=True)
-class Result:
+class QuantizeResult:
     """Bytes before and after, bits per packed weight, seconds of this run."""
 
     before: int
@@ -71,7 +71,7 @@ class Result:
 def quantize(
     source: Path, out: Path, options: QuantizeOptions, ids: np.ndarray | None = None,
     device: Any = None, report: Report = lambda what, done, of: None,
-) -> Result:  # fmt: skip
+) -> QuantizeResult:  # fmt: skip
     """Writes the decoder in the folder `source` to `out`: a GGUF file if the name ends in .gguf,
     else a folder in the compressed-tensors format.
 
@@ -89,7 +89,7 @@ def quantize(
         return _run(job, ids, started, report)
 
 
-def _run(job: _Job, ids: np.ndarray | None, started: float, report: Report) -> Result:
+def _run(job: _Job, ids: np.ndarray | None, started: float, report: Report) -> QuantizeResult:
     def text() -> Calibration | None:
         return None if ids is None else Calibration(job.config, job.weights, ids, job.device)
 
@@ -241,7 +241,7 @@ class _Job:
             for r, v in found
         }
 
-    def close(self, started: float) -> Result:
+    def close(self, started: float) -> QuantizeResult:
         """Moves the result to its final name."""
         bits = {r: bits_per_weight(*f) for r, f in self.pieces.forms(self.weights).items()}
         count = sum(self.weights[r].size for r in bits)
@@ -250,7 +250,7 @@ class _Job:
             size = finish_gguf(self.pieces, self.config, self.tokenizer(), self.source, self.out)
         else:
             size = finish_folder(self.pieces, self.config, self.raw, self.source, self.out)
-        return Result(self.before, size, mean, time.perf_counter() - started)
+        return QuantizeResult(self.before, size, mean, time.perf_counter() - started)
 
     def tokenizer(self) -> dict[str, Any]:
         """Returns the tokenizer as GGUF metadata."""

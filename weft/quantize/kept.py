@@ -21,7 +21,7 @@ from weft.host.mapped import mapped_files
 from weft.host.progress import progress
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.weights import Weight, Weights
-from weft.models.weights.content import Identity, model_digests
+from weft.models.weights.content import FileIdentity, model_digests
 from weft.models.weights.kept_tensors import Tensors
 from weft.models.weights.weight_dtypes import Config
 from weft.quantize.packing import Packing
@@ -69,7 +69,8 @@ def _as_mapped(weights: Iterable[np.ndarray]) -> bool:
     describes other files."""
     try:
         return all(
-            Identity.of(f.status) == Identity.of(f.path.stat()) for f in mapped_files(weights)
+            FileIdentity.of(f.status) == FileIdentity.of(f.path.stat())
+            for f in mapped_files(weights)
         )
     except OSError:
         return False

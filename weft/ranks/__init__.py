@@ -1,7 +1,7 @@
 """Several processes that share one work, on one machine or many: ranks, and typed arrays sent
 between them.
 
-    ranks = join()                          # Alone() unless an MPI launcher started this process
+    ranks = join()                          # SingleRank() unless a launcher of MPI started this
     ranks.watch()                           # heartbeats: a silent rank becomes a RankError
     ranks.send(array, to=1, tag=7)          # any dtype of weft's, up to 8 axes, C order
     rows = ranks.receive(0, tag=7, most=1 << 30)   # its shape and dtype come with it, checked
@@ -17,7 +17,7 @@ here sums anything, so no result depends on the number of ranks. Messages are bu
 binary form (frames.py), never Python objects.
 """
 
-from weft.ranks.base import Alone as Alone, Pending as Pending, Ranks as Ranks
+from weft.ranks.base import Pending as Pending, Ranks as Ranks, SingleRank as SingleRank
 from weft.ranks.join import join as join, launched as launched
 
-__all__ = ["Alone", "Pending", "Ranks", "join", "launched"]
+__all__ = ["Pending", "Ranks", "SingleRank", "join", "launched"]

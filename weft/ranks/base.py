@@ -119,5 +119,5 @@ class Ranks:
         os._exit(status)
 
 
-class Alone(Ranks):
+class SingleRank(Ranks):
     """The only rank."""

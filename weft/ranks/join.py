@@ -11,7 +11,7 @@ from pathlib import Path
 from weft.core.errors import RankError, UsageError
 from weft.core.hints import command
 from weft.core.install import how
-from weft.ranks.base import Alone, Ranks
+from weft.ranks.base import Ranks, SingleRank
 
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")  # set by MPICH's, Intel's and Open MPI's launchers
 
@@ -37,12 +37,12 @@ def mpiexec() -> Path:
 
 @functools.cache
 def join() -> Ranks:
-    """The ranks of this process, once per process; Alone() unless a launcher started several.
+    """The ranks of this process, once per process; SingleRank() unless a launcher started several.
     Raises UsageError where mpi4py is missing, RankError where it is of another MPI than the
     launcher."""
     size = launched()
     if size <= 1:
-        return Alone()
+        return SingleRank()
     try:
         from weft.ranks.mpi import Mpi
     except (ImportError, RuntimeError) as error:  # mpi4py raises the latter without a libmpi

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from weft.core.errors import RankError, UsageError
 from weft.ranks import frames
 from weft.ranks.base import Pending, Ranks
-from weft.ranks.watch import Watch
+from weft.ranks.watch import Heartbeat
 
 SPINS = 200  # questions without a pause, about 0.1 ms: what comes at once is not slept over
 PAUSE = 5e-5, 2e-3  # seconds between further questions: the shortest, the longest
@@ -36,7 +36,7 @@ class Mpi(Ranks):
         self._all = self._comm.Dup()
         self._all.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
-        self._watch: Watch | None = None
+        self._watch: Heartbeat | None = None
         mine = np.zeros(HOST, np.uint8)
         text = MPI.Get_processor_name().encode()[:HOST]
         mine[: len(text)] = np.frombuffer(text, np.uint8)
@@ -49,7 +49,7 @@ class Mpi(Ranks):
 
     def watch(self) -> None:
         if self._watch is None:
-            self._watch = Watch(self._comm.Dup(), self.name)
+            self._watch = Heartbeat(self._comm.Dup(), self.name)
 
     # -- one to one
 

@@ -38,7 +38,7 @@ def patience() -> float:
     return seconds
 
 
-class Watch:
+class Heartbeat:
     """A thread that beats and listens on a communicator of its own."""
 
     def __init__(self, comm: Any, name: Callable[[int], str]) -> None:

@@ -30,7 +30,7 @@ from weft.serve.openai.types import Chat, Completion, Detokenize, Embeddings, To
 from weft.serve.openapi import openapi
 from weft.serve.responses.create import routes as responses_routes
 from weft.serve.routing import App, Described, assembled, route
-from weft.serve.shelf import Shelf
+from weft.serve.shelf import ModelShelf
 from weft.serve.wire import HttpError, json_response
 
 FOLDER = Path(__file__).with_name("page")
@@ -57,7 +57,7 @@ async def health(request: Request) -> Response:
     """Whether it serves.
 
     200 while all that is loaded plays, 503 where a device was lost or the server is going."""
-    shelf: Shelf = request.app.state.shelf
+    shelf: ModelShelf = request.app.state.shelf
     failed = {m.name: m.player.failed for m in shelf.decoders() if m.player.failed}
     leaving = request.app.state.leaving
     status = "failed" if failed else "leaving" if leaving else "ok"
@@ -101,7 +101,9 @@ def routes() -> list[Described]:
     ]
 
 
-def make_app(shelf: Shelf, key: bytes | None = None, hosts: Iterable[str] | None = None) -> App:
+def make_app(
+    shelf: ModelShelf, key: bytes | None = None, hosts: Iterable[str] | None = None
+) -> App:
     """The application over the models of `shelf`. key: what every request has to bring. hosts:
     names that requests may call this server by (None: any)."""
 

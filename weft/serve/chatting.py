@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weft.core.errors import UsageError, WeftError
-from weft.engine.job import Chosen, Constraint, Finish, Job, Output, Usage
+from weft.engine.job import Constraint, Finish, Job, Output, SampledToken, TokenUsage
 from weft.engine.sampler import Sampling
-from weft.serve.forcing import Shape, forced, shaped
-from weft.serve.player import Answer
+from weft.serve.forcing import AnswerShape, forced, shaped
+from weft.serve.player import JobOutputs
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.asked import Calls
 from weft.serve.toolcalls.events import CallStarted, Content, Event, Parser
-from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.formats import ParserContext
 from weft.serve.toolcalls.marks import NONE, Marks
 from weft.serve.tooling import Follow, parameters_of
 from weft.serve.wire import HttpError, TooLong, refusal
@@ -40,10 +40,10 @@ class AnswerChunk:
     token has the tokens of the `prompt`, if their logprobs were asked for."""
 
     events: tuple[Event, ...] = ()
-    tokens: tuple[Chosen, ...] = ()
+    tokens: tuple[SampledToken, ...] = ()
     finish: Finish | None = None
-    usage: Usage | None = None
-    prompt: tuple[Chosen, ...] = ()
+    usage: TokenUsage | None = None
+    prompt: tuple[SampledToken, ...] = ()
     stopped: str | None = None
 
     @property
@@ -151,11 +151,11 @@ async def tokens_of(model: ServedDecoder, text: str) -> int:
 async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
     """The choices of a turn, being made. Raises HttpError."""
     text, ids, begun = await prompt_of(model, turn)
-    context = Context(text, turn.parameters, begun=begun)
+    context = ParserContext(text, turn.parameters, begun=begun)
     options = replace(turn.options, special=True)
     calls = None if turn.parallel else 1
     make, parser = _constraint(turn, context), model.parser
-    shape: list[Shape] = []
+    shape: list[AnswerShape] = []
 
     def compiled(model: ServedDecoder) -> Callable[[], Constraint]:
         assert make is not None
@@ -168,7 +168,9 @@ async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
     return await begin_ids(model, [ids], options, read, calls, compiled if make else None)
 
 
-def _constraint(turn: Turn, context: Context) -> Callable[[ServedDecoder], Shape] | None:
+def _constraint(
+    turn: Turn, context: ParserContext
+) -> Callable[[ServedDecoder], AnswerShape] | None:
     """The form that an answer must have: text or calls if tools are offered. None without a
     constraint."""
     content, tools = turn.options.constraint, turn.parameters
@@ -236,7 +238,7 @@ class Choice:
     is the prompt's number of tokens, `limit` the most that the answer may get."""
 
     def __init__(
-        self, answer: Answer, parser: Parser | None, job: Job, calls: int | None = None,
+        self, answer: JobOutputs, parser: Parser | None, job: Job, calls: int | None = None,
         marks: Marks = NONE,
     ) -> None:  # fmt: skip
         self._answer, self._parser, self._marks = answer, parser, marks

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from weft.core.errors import WeftError
 from weft.serve.served import ServedEncoder
-from weft.serve.shelf import Shelf
+from weft.serve.shelf import ModelShelf
 from weft.serve.wire import HttpError, refusal, while_there
 
 MAX_TEXTS = 2048
@@ -37,7 +37,7 @@ async def embedded(
     `cut`."""
     if len(texts) > MAX_TEXTS:
         raise HttpError(400, f"{len(texts)} texts; at most {MAX_TEXTS} are taken", "input")
-    shelf: Shelf = request.app.state.shelf
+    shelf: ModelShelf = request.app.state.shelf
     async with shelf.use(name) as model:
         if not isinstance(model, ServedEncoder):
             raise HttpError(400, f"{model.name} writes, it does not embed", "model")

@@ -11,7 +11,7 @@ from weft.engine.job import Constraint
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.asked import Calls, Grammar
 from weft.serve.toolcalls.events import Parser, Reasoning, message
-from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.formats import ParserContext
 from weft.serve.toolcalls.given import Given, Verbatim
 from weft.serve.toolcalls.written import ARGUMENTS, NAME, CallForm, Render, call_form, closing_of
 from weft.serve.tooling import Follow, object_of
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shape:
+class AnswerShape:
     """The form that an answer must have, `start`, and its reader."""
 
     start: Callable[[], Constraint]
-    parser: Callable[[Context], Parser]
+    parser: Callable[[ParserContext], Parser]
 
 
 def forced(
     model: ServedDecoder,
-    context: Context,
+    context: ParserContext,
     variables: Mapping[str, Any],
     calls: Calls,
     content: Follow | None,
-) -> Shape:
+) -> AnswerShape:
     """The form of an answer to a prompt made with the template's `variables`: `calls`, or a
     text as `content` says. Takes what compiling a grammar takes, off the event loop. Raises
     UsageError where the model's template writes no calls that could be asked for, or its parser
@@ -52,33 +52,33 @@ def forced(
     text = Grammar(form, grammars.special, opened).text(calls)
     start = grammars.compile({"lark_grammar": text}, *more)
     if not more:
-        return Shape(start, model.parser)
+        return AnswerShape(start, model.parser)
     opening = form.opening if form.closing else ""
     gap = form.gap if opened or opening else ""
     read = Given(model.marks, "" if opened else opening, form.closing, gap, form.before)
-    return Shape(
+    return AnswerShape(
         start, lambda context: read.parser(replace(context, begun=""), opened, model.parser)
     )
 
 
 def shaped(
-    model: ServedDecoder, context: Context, variables: Mapping[str, Any], content: Follow
-) -> Shape:
+    model: ServedDecoder, context: ParserContext, variables: Mapping[str, Any], content: Follow
+) -> AnswerShape:
     """The form of an answer that follows `content`; if the prompt has started reasoning, the form
     starts after it. Raises UsageError if nothing is known to end the reasoning."""
     if not _opened(model, context):
-        return Shape(content(model), lambda context: Verbatim(model.marks))
+        return AnswerShape(content(model), lambda context: Verbatim(model.marks))
     grammars = model.grammars()
     closing, gap = _closing(model, context, variables)
     form = CallForm("", "", "", closing=closing, gap=gap)
     text = Grammar(form, grammars.special, True).thought("@content")
     start = grammars.compile({"lark_grammar": text}, {"name": "content", **content.part()})
     read = Given(model.marks, "", closing, gap, "")
-    return Shape(start, lambda context: read.parser(context, True, model.parser))
+    return AnswerShape(start, lambda context: read.parser(context, True, model.parser))
 
 
 def _closing(
-    model: ServedDecoder, context: Context, variables: Mapping[str, Any]
+    model: ServedDecoder, context: ParserContext, variables: Mapping[str, Any]
 ) -> tuple[str, str]:
     """The text that ends the reasoning which the prompt has started, and the space after it."""
     closing, gap = closing_of(_render(model, variables))
@@ -95,10 +95,10 @@ def formed(
     model: ServedDecoder, prompt: str, variables: Mapping[str, Any], content: Follow
 ) -> Callable[[], Constraint]:
     """`shaped`, for a prompt of which nothing else is known: the constraint alone."""
-    return shaped(model, Context(prompt), variables, content).start
+    return shaped(model, ParserContext(prompt), variables, content).start
 
 
-def _opened(model: ServedDecoder, context: Context) -> bool:
+def _opened(model: ServedDecoder, context: ParserContext) -> bool:
     """True if the text after the prompt is reasoning."""
     events = model.parser(context).feed("x")
     return any(isinstance(e, Reasoning) for e in events)
@@ -113,7 +113,7 @@ def _render(model: ServedDecoder, variables: Mapping[str, Any]) -> Render:
 def _form(model: ServedDecoder, variables: Mapping[str, Any]) -> CallForm:
     ends = [model.tokenizer.decode([i], skip_special=False) for i in model.eos]
     form = call_form(_render(model, variables), [end for end in ends if end])
-    parser = model.parser(Context("", {NAME: {}}))
+    parser = model.parser(ParserContext("", {NAME: {}}))
     example = model.marks.hide(form.example)
     read = message([*parser.feed(example), *parser.finish()]).calls
     if [(c.name, object_of(c.arguments)) for c in read] != [(NAME, ARGUMENTS)]:

@@ -23,7 +23,7 @@ from weft.engine.job import Constraint
 from weft.host.confined import ChildError, Confined, Limits, Stopped
 from weft.models.text.tokenizer import Tokenizer
 from weft.serve.schemas import kept
-from weft.serve.vocabulary import Tokens, special_ids, token_bytes
+from weft.serve.vocabulary import GrammarTokens, special_ids, token_bytes
 
 MAX_GRAMMAR = 256 << 10  # bytes of a grammar, as llguidance gets it
 MAX_DEPTH = 64  # levels of a schema's nesting
@@ -123,7 +123,7 @@ class Grammars:
         self._ends = ends
         if not ends:  # llguidance needs one: an id that no mask shows
             ends, tokens = [vocab], [*tokens, b""]
-        wrapped = llguidance.TokenizerWrapper(Tokens(tokenizer, tokens, special, ends))
+        wrapped = llguidance.TokenizerWrapper(GrammarTokens(tokenizer, tokens, special, ends))
         self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=ends)
         self._limits = llguidance.LLParserLimits(**LIMITS)
         setup = {"limits": LIMITS, "vocab": len(tokens)}
@@ -201,7 +201,7 @@ class NotKept(Exception):
     """A grammar that has to be compiled first."""
 
 
-class Kept:
+class GrammarCache:
     """Those of `grammars` that were compiled before: what uses them takes little time."""
 
     def __init__(self, grammars: Grammars) -> None:

@@ -10,15 +10,15 @@ from prometheus_client.core import GaugeMetricFamily
 from weft.engine.job import Output
 
 if TYPE_CHECKING:
-    from weft.serve.player import Answer
-    from weft.serve.shelf import Shelf
+    from weft.serve.player import JobOutputs
+    from weft.serve.shelf import ModelShelf
 
 TEXT = "text/plain; version=0.0.4"  # the media type of Prometheus's text format
 _FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # seconds
 _NEXT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
-class Metrics:
+class ServerMetrics:
     """Counters of one server, apart from any other's in this process."""
 
     def __init__(self) -> None:
@@ -48,11 +48,11 @@ class Metrics:
             buckets=_NEXT, registry=made,
         )  # fmt: skip
 
-    def watch(self, shelf: Shelf) -> None:
+    def watch(self, shelf: ModelShelf) -> None:
         """Adds the figures that the engines of a shelf have at the moment somebody asks."""
         self.registry.register(_Engines(shelf))
 
-    def came(self, model: str, answer: Answer, output: Output, now: float) -> None:
+    def came(self, model: str, answer: JobOutputs, output: Output, now: float) -> None:
         """An output reached the event loop at `now` (time.monotonic)."""
         if output.tokens:
             if answer.told:
@@ -85,7 +85,7 @@ class _Engines:
         "preempted": "Times that an answer had to make place, since the model was loaded.",
     }
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: ModelShelf) -> None:
         self._shelf = shelf
 
     def collect(self) -> Any:

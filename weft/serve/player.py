@@ -16,19 +16,19 @@ from weft.core.errors import BusyError, DeviceError, WeftError
 from weft.engine.engine import Engine
 from weft.engine.job import Job, Output
 from weft.engine.ticket import Stats, Ticket
-from weft.serve.metrics import Metrics
+from weft.serve.metrics import ServerMetrics
 
 _log = logging.getLogger(__name__)
 IDLE_SECONDS = 60.0  # the thread looks around at least so often
 
 
 @dataclass(eq=False)
-class Answer:
+class JobOutputs:
     """One job's outputs, for a task that awaits them on the event loop. `ticket` is None until the
     answer's turn within its request has come."""
 
     player: EngineThread
-    turns: Turns
+    turns: RequestQueue
     ticket: Ticket | None = None
     outputs: deque[Output] = field(default_factory=deque)
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -56,46 +56,46 @@ class Answer:
             self.turns.drop(self)
 
 
-class Turns:
+class RequestQueue:
     """The answers of one request that are not with the engine yet; `running` are."""
 
     def __init__(self, player: EngineThread, jobs: Sequence[Job]) -> None:
-        self.answers = [Answer(player, self) for _ in jobs]
+        self.answers = [JobOutputs(player, self) for _ in jobs]
         self.left = deque(zip(self.answers, jobs))
         self.running = 0
 
-    def drop(self, answer: Answer) -> None:
+    def drop(self, answer: JobOutputs) -> None:
         self.left = deque((a, job) for a, job in self.left if a is not answer)
 
 
 class EngineThread:
     """Plays `engine` in a thread until closed. Made on the event loop that awaits the answers."""
 
-    def __init__(self, engine: Engine, name: str, metrics: Metrics) -> None:
+    def __init__(self, engine: Engine, name: str, metrics: ServerMetrics) -> None:
         self.engine, self.name, self._metrics = engine, name, metrics
         self.failed: str | None = None  # the reason why the engine has stopped, if it has
         self._loop = asyncio.get_running_loop()
         self._work = threading.Condition()
         self._closing = False
-        self._batch: list[tuple[Answer, Output]] = []  # outputs of the present step
-        self._turns: deque[Turns] = deque()  # requests that have more answers to hand in
+        self._batch: list[tuple[JobOutputs, Output]] = []  # outputs of the present step
+        self._turns: deque[RequestQueue] = deque()  # requests that have more answers to hand in
         self._thread = threading.Thread(target=self._run, name=f"weft-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, jobs: Sequence[Job]) -> list[Answer]:
+    def submit(self, jobs: Sequence[Job]) -> list[JobOutputs]:
         """Takes the jobs of a request, all or none. The engine has as many of them at once as it
         runs; the others follow as those end, in turns with other requests'. Raises the errors of
         Engine.submit, BusyError if not even the first may wait, DeviceError if the engine has
         ended."""
         for job in jobs:
             self.engine.limit_of(job)
-        turns = Turns(self, jobs)
+        turns = RequestQueue(self, jobs)
         self._hand_in(turns)
         self._turns.append(turns)
         self._go_round()
         return turns.answers
 
-    def _hand_in(self, turns: Turns) -> None:
+    def _hand_in(self, turns: RequestQueue) -> None:
         """Hands in the next job of a request."""
         if self.failed is not None:
             raise DeviceError(self.failed)
@@ -171,7 +171,7 @@ class EngineThread:
             with contextlib.suppress(RuntimeError):  # The loop is closed, so no task waits.
                 self._loop.call_soon_threadsafe(self._deliver, batch)
 
-    def _deliver(self, batch: list[tuple[Answer, Output]]) -> None:
+    def _deliver(self, batch: list[tuple[JobOutputs, Output]]) -> None:
         now = time.monotonic()
         for answer, output in batch:
             self._metrics.came(self.name, answer, output, now)
@@ -181,6 +181,6 @@ class EngineThread:
                 answer.turns.running -= 1
         self._go_round()
 
-    def _give(self, answer: Answer, output: Output) -> None:
+    def _give(self, answer: JobOutputs, output: Output) -> None:
         answer.outputs.append(output)
         answer.news.set()

@@ -21,7 +21,7 @@ Stop = Callable[[int], None]
 """Ends what a thread, named by its `ident`, is at."""
 
 
-class Pool:
+class WorkPool:
     """Does the work of requests item by item: the turn goes round among the requests, and one whose
     client has left is forgotten, but for the item that is being done. Used on one event loop."""
 
@@ -124,12 +124,12 @@ class Pools:
     """The pools for the work of a model's requests outside its engine."""
 
     def __init__(self) -> None:
-        self.texts = Pool("tokens of texts", 2)
-        self.long_texts = Pool("tokens of long texts")
-        self.templates = Pool("the chat template")
-        self.forms = Pool("known grammars", 2)
-        self.grammars = Pool("new grammars")
-        self.vectors = Pool("vectors of texts")
+        self.texts = WorkPool("tokens of texts", 2)
+        self.long_texts = WorkPool("tokens of long texts")
+        self.templates = WorkPool("the chat template")
+        self.forms = WorkPool("known grammars", 2)
+        self.grammars = WorkPool("new grammars")
+        self.vectors = WorkPool("vectors of texts")
 
     def close(self) -> None:
         for pool in vars(self).values():

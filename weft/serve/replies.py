@@ -12,11 +12,11 @@ from starlette.responses import Response
 from weft.serve import errors
 from weft.serve.chatting import Choice, Turn, prompt_of
 from weft.serve.served import Served, ServedDecoder
-from weft.serve.shelf import Shelf
+from weft.serve.shelf import ModelShelf
 from weft.serve.wire import HttpError, Streamed, event, json_response, while_there
 
 
-class Writer:
+class ReplyWriter:
     """Turns the pieces of `choices` into a protocol's words. `media` and `ping` are a stream's."""
 
     choices: Sequence[Choice]
@@ -39,24 +39,24 @@ class Writer:
 async def reply(
     request: Request,
     name: str | None,
-    start: Callable[[ServedDecoder], Awaitable[Writer]],
+    start: Callable[[ServedDecoder], Awaitable[ReplyWriter]],
     stream: bool,
 ) -> Response:
     """The response of the writer that `start` makes for the model called `name`, which stays
     loaded until it is sent. A client that leaves ends its answers. Raises HttpError."""
-    shelf: Shelf = request.app.state.shelf
+    shelf: ModelShelf = request.app.state.shelf
     async with contextlib.AsyncExitStack() as stack:
         model = _decoder(await stack.enter_async_context(shelf.use(name)))
         writer = await while_there(request, start(model))
         if not stream:
             return json_response(await while_there(request, writer.whole()))
-        return Streamed(Parts(writer, stack.pop_all()), writer.media, writer.ping)
+        return Streamed(StreamParts(writer, stack.pop_all()), writer.media, writer.ping)
     raise AssertionError  # an exit stack swallows nothing
 
 
 async def counted(request: Request, name: str | None, turn: Turn) -> int:
     """Counts the tokens in the prompt of a turn, for the model `name`. Raises HttpError."""
-    shelf: Shelf = request.app.state.shelf
+    shelf: ModelShelf = request.app.state.shelf
     async with shelf.use(name) as model:
         return len((await while_there(request, prompt_of(_decoder(model), turn)))[1])
 
@@ -67,14 +67,14 @@ def _decoder(model: Served) -> ServedDecoder:
     return model
 
 
-class Parts:
+class StreamParts:
     """The parts of a stream. `aclose`, which has to be called, ends its answers and lets the model
     go, also where nothing was taken yet (a generator's own would not begin, and so not end)."""
 
-    def __init__(self, writer: Writer, held: contextlib.AsyncExitStack) -> None:
+    def __init__(self, writer: ReplyWriter, held: contextlib.AsyncExitStack) -> None:
         self._writer, self._held, self._parts = writer, held, writer.parts()
 
-    def __aiter__(self) -> Parts:
+    def __aiter__(self) -> StreamParts:
         return self
 
     async def __anext__(self) -> bytes:

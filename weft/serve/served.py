@@ -20,7 +20,7 @@ from weft.core.errors import LimitError, UsageError, WeftError
 from weft.core.install import how
 from weft.core.text import size
 from weft.engine.engine import Engine
-from weft.engine.job import Chosen, Constraint, Job
+from weft.engine.job import Constraint, Job, SampledToken
 from weft.host.records import to_data
 from weft.host.samples import files_digest
 from weft.models.arch.config import DecoderConfig
@@ -28,10 +28,10 @@ from weft.models.run.base import Model
 from weft.models.run.drafting import drafts_by
 from weft.models.run.embedder import Encoder, batches
 from weft.models.run.model import Decoder
-from weft.serve.metrics import Metrics
+from weft.serve.metrics import ServerMetrics
 from weft.serve.player import EngineThread
 from weft.serve.pool import Pools
-from weft.serve.settings import Settings, draft_page, pages_of
+from weft.serve.settings import ServeSettings, draft_page, pages_of
 from weft.serve.toolcalls.choose import choose
 from weft.serve.vocabulary import token_bytes
 
@@ -44,7 +44,7 @@ TOGETHER = 16  # texts that are read as one item of work
 
 
 @dataclass
-class Made:
+class TokenizerObjects:
     """Objects made from a model's tokens at their first use, once for all of its names."""
 
     grammars: Grammars | None = None
@@ -194,7 +194,7 @@ class ServedDecoder(Served):
     adapter = ""
 
     def __init__(
-        self, name: str, model: Decoder, settings: Settings, metrics: Metrics,
+        self, name: str, model: Decoder, settings: ServeSettings, metrics: ServerMetrics,
         draft: Decoder | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name, model)
@@ -210,7 +210,7 @@ class ServedDecoder(Served):
         self.parser_name, self.parser = choose(self.tokenizer, settings.parser)
         self.marks = self.parser.marks
         self._asked = settings.memory  # bytes of the cache; None: the free memory
-        self._made = Made()
+        self._made = TokenizerObjects()
         self._others = {one: self._with(one, settings.adapters[one]) for one in model.adapters}
 
     def _with(self, adapter: str, folder: str) -> ServedDecoder:
@@ -293,10 +293,10 @@ class ServedDecoder(Served):
     ) -> Callable[[], Constraint]:
         """The grammar that `make` compiles. Kept grammars do not wait for new ones. Raises
         WeftError."""
-        from weft.serve.grammar import Kept, NotKept
+        from weft.serve.grammar import GrammarCache, NotKept
 
         quick = copy.copy(self)
-        quick.grammars = lambda: Kept(self.grammars())  # type: ignore
+        quick.grammars = lambda: GrammarCache(self.grammars())  # type: ignore
         try:
             return await self.pools.forms.run(make, quick)
         except NotKept:
@@ -322,7 +322,7 @@ class ServedDecoder(Served):
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data), data
 
-    def logprob(self, chosen: Chosen) -> dict[str, Any]:
+    def logprob(self, chosen: SampledToken) -> dict[str, Any]:
         """A token's text, logprob and bytes, and those of the most probable ones."""
 
         def told(i: int, logprob: float | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from weft.models.run.model import Decoder
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServeSettings:
     """Settings of the served models. `sequences` run at once at most, `queue` answers may wait,
     `memory` bytes are for pages (None: the free memory). `parser` reads tool calls
     (toolcalls.NAMES), `load` has the options of `weft.load`, `draft` is the path of a draft model.
@@ -27,7 +27,7 @@ class Settings:
     adapters: Mapping[str, str] = field(default_factory=dict)
 
 
-def bytes_of(model: Model, settings: Settings, draft: Decoder | None = None) -> int:
+def bytes_of(model: Model, settings: ServeSettings, draft: Decoder | None = None) -> int:
     """The bytes that serving the model will hold, including its draft model."""
     made = model.nbytes + (0 if draft is None else draft.nbytes)
     if isinstance(model, Decoder):
@@ -41,7 +41,7 @@ def draft_page(draft: Decoder | None) -> int:
     return 0 if draft is None else draft.page_bytes
 
 
-def pages_of(model: Decoder, settings: Settings, draft: Decoder | None = None) -> int:
+def pages_of(model: Decoder, settings: ServeSettings, draft: Decoder | None = None) -> int:
     """The number of pages in the cache: as many as are free or as the settings allow, at least
     enough for one sequence of the whole context."""
     whole = -(-model.context // PAGE)

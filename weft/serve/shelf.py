@@ -18,22 +18,22 @@ from weft.models.run.drafting import check_pair
 from weft.models.run.embedder import Encoder
 from weft.models.run.entry import load
 from weft.models.run.model import Decoder
-from weft.serve.metrics import Metrics
+from weft.serve.metrics import ServerMetrics
 from weft.serve.served import Served, ServedDecoder, ServedEncoder
-from weft.serve.settings import Settings, bytes_of
+from weft.serve.settings import ServeSettings, bytes_of
 from weft.serve.wire import HttpError
 
 _log = logging.getLogger(__name__)
 
 
-class Shelf:
+class ModelShelf:
     """`paths`: where each model is, by the name that requests use; here with the adapters, whose
     models are their `parents`. `limit`: bytes that weights and
     caches may take together (None: no limit); to load another, those not used for the longest time
     go, but never one that is at work. `load` loads one, as weft.load does."""
 
     def __init__(
-        self, paths: Mapping[str, str], settings: Settings, metrics: Metrics,
+        self, paths: Mapping[str, str], settings: ServeSettings, metrics: ServerMetrics,
         limit: int | None = None, load: Callable[..., Model] = load,
     ) -> None:  # fmt: skip
         if not paths:

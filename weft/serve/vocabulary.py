@@ -128,7 +128,7 @@ def _replacement(step: dict[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-class Tokens:
+class GrammarTokens:
     """A tokenizer as llguidance asks for it."""
 
     bos_token_id = None

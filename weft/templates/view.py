@@ -54,7 +54,7 @@ class Pick:
 
 
 @dataclass(frozen=True)
-class View:
+class OperandView:
     """Element (i0, i1, ...) of the viewed value is element offset + i0 * strides[0] + ... of
     `node`'s row-major storage. A load yields `dtype`, which a widening cast may have hidden.
 
@@ -94,7 +94,7 @@ def exact_cast(node: Node) -> bool:
     return node.op == "cast" and node.dtype == dt.float32 and node.inputs[0].dtype in narrow
 
 
-def views(node: Node, picks: bool = False) -> Iterator[View]:
+def views(node: Node, picks: bool = False) -> Iterator[OperandView]:
     """Yields `node` as a view of itself, then as a view of the operand of each movement op or exact
     cast under it, as long as strides (in elements, one per axis) describe it.
 
@@ -117,7 +117,7 @@ def views(node: Node, picks: bool = False) -> Iterator[View]:
             number, count = counted(chosen[1])
             pick = Pick(number, chosen[2], linear.coefficient(chosen[0]), count)
         steps = tuple(run if s == 1 else s for s in strides)
-        yield (view := View(node, linear.const, steps, run, pick=pick))
+        yield (view := OperandView(node, linear.const, steps, run, pick=pick))
         if (form := form_of(node)) is not None:
             if all(x.attrs.get("packed") for x in node.inputs):
                 yield replace(view, form=form, run=node.inputs[0].attrs.get("interleave", 1))
@@ -153,14 +153,14 @@ def _picks(node: Node, index: Index, inner: Sequence[Sym]) -> bool:
     return order and numbers.shape[numbers.attrs["axis"]] <= node.inputs[0].shape[0]
 
 
-def view_of(group: Group, node: Node, picks: bool = False) -> View | None:
+def view_of(group: Group, node: Node, picks: bool = False) -> OperandView | None:
     """Returns the view of `node` in one of the group's inputs, or None."""
     materialised = {id(n) for n in group.inputs}
     found = views(node, picks)
     return next((v for v in found if all(id(x) in materialised for x in v.stored)), None)
 
 
-def operand(group: Group, node: Node, picks: bool = False) -> View:
+def operand(group: Group, node: Node, picks: bool = False) -> OperandView:
     """Returns `view_of`, or raises a CompileError that names the operand."""
     view = view_of(group, node, picks)
     if view is None:

@@ -28,7 +28,7 @@ from weft.tensor.current import CURRENT as CURRENT
 if TYPE_CHECKING:
     from weft.program.device import Device
     from weft.tensor.device import StateArray
-    from weft.tensor.views import View
+    from weft.tensor.views import ViewRule
 
 Value = Any  # np.ndarray, DeviceArray, Node, or Tracked around one of them
 Number = bool | int | float
@@ -71,7 +71,7 @@ class TensorBase:
             )
         self._value = value
         # the mapping from the content of another tensor, if this is a view
-        self._view: View | None = None
+        self._view: ViewRule | None = None
         self._views: dict[int, Any] | None = None  # weak references to this tensor's views
         self._home: StateArray | None = None  # a Program's state buffer that `_value` shows
         self._leaf = False  # True if a tape starts here

@@ -14,7 +14,7 @@ from weft.program.parted import PartedSession
 from weft.program.session import Session
 from weft.tensor.core import Tensor
 from weft.tensor.device import StateArray
-from weft.tensor.entries import Entry
+from weft.tensor.entries import CompiledSignature
 from weft.tensor.operands import content, readable, settle
 
 
@@ -35,7 +35,7 @@ class Binder:
         there += [made for _, made in self._shared.values() if made.device is self.device]
         return self._arena.nbytes + sum({id(b): b.nbytes for b in there}.values())
 
-    def bind(self, entry: Entry) -> None:
+    def bind(self, entry: CompiledSignature) -> None:
         """Makes the session of an entry, over what its tensors hold now. Raises DeviceError for a
         tensor on another device."""
         # If the code below raises, the next call must not run the old session.

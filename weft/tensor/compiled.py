@@ -31,7 +31,7 @@ from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.binding import Binder
 from weft.tensor.core import Tensor
 from weft.tensor.device import check_dtype
-from weft.tensor.entries import Entry, Kept
+from weft.tensor.entries import CompiledSignature, ProgramCache
 from weft.tensor.operands import (
     apart,
     argument_names,
@@ -71,7 +71,7 @@ class Compiled:
         self._frozen = bool(frozen)
         self._binder: Binder | None = None
         self.__name__ = getattr(fn, "__name__", "compiled").strip("<>") or "compiled"
-        self._kept = Kept(cache_size)
+        self._kept = ProgramCache(cache_size)
         self._rechecks = recheck.wanted()
         self._lock = lock_of(
             self,
@@ -180,7 +180,7 @@ class Compiled:
                 shown.append(part.program.meta.get("report") or self._explained(entry))
         return "\n\n".join(r.text() for r in shown if r is not None)
 
-    def _explained(self, entry: Entry) -> Any:
+    def _explained(self, entry: CompiledSignature) -> Any:
         """The report of a Program that came from the disk: its graph compiled once more."""
         from weft.compile import compile_graph
 
@@ -205,7 +205,7 @@ class Compiled:
             self._binder = Binder(registry.get(chosen), self.__name__)
         return self._binder
 
-    def _say_often(self, entries: list[Entry]) -> None:
+    def _say_often(self, entries: list[CompiledSignature]) -> None:
         """Warns, once, where one attribute makes each call compile again."""
         if len(entries) != OFTEN or entries[-1].facts is None:
             return
@@ -239,7 +239,9 @@ class Compiled:
             traced = replace(traced, graph=frozen)
         return traced, specs
 
-    def _compile(self, binder: Binder, call: Any, operands: Any, leaves: list[Any]) -> Entry:
+    def _compile(
+        self, binder: Binder, call: Any, operands: Any, leaves: list[Any]
+    ) -> CompiledSignature:
         shared: list[tuple[int, Tensor]] = []
         while True:
             traced, specs = self._trace(call, operands, shared)
@@ -260,12 +262,12 @@ class Compiled:
         wanted = [(i, s.name) for i, s in enumerate(specs) if s.name in taken]
         fed = [(name, t) for name, t in traced.fed if name in taken]
         roles = parted.roles()
-        return Entry(
+        return CompiledSignature(
             traced.graph, parted, traced.tree, wanted, roles, traced.captured, states, {},
             fed, traced.grads, traced.guards, traced.facts, traced.checks, shared, roots,
         )  # fmt: skip
 
-    def _run(self, binder: Binder, entry: Entry, values: list[Any]) -> Any:
+    def _run(self, binder: Binder, entry: CompiledSignature, values: list[Any]) -> Any:
         if not entry.current:
             self._kept.lengthen(entry)
             binder.bind(entry)

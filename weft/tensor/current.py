@@ -10,13 +10,13 @@ from weft.graph.ir import Node
 
 if TYPE_CHECKING:
     from weft.tensor.base import TensorBase
-    from weft.tensor.guards import Facts
+    from weft.tensor.guards import TraceReads
 
 
 class Capturing(Protocol):
     """The trace in progress, as this module needs it."""
 
-    facts: Facts
+    facts: TraceReads
 
     def capture(self, tensor: TensorBase) -> Node: ...
 

@@ -16,7 +16,7 @@ from weft.tensor.base import TensorBase
 from weft.tensor.core import Tensor
 from weft.tensor.device import StateArray
 from weft.tensor.direct import Direct, direct_call
-from weft.tensor.guards import Facts
+from weft.tensor.guards import TraceReads
 from weft.tensor.operands import content, program_dtype, shared_arguments
 
 TRIALS = 4  # first calls of a Program, after each of which it may be known to be small
@@ -24,7 +24,7 @@ DIRECT = 4  # shorter ways that a compiled function tries
 
 
 @dataclass
-class Entry:
+class CompiledSignature:
     """The compiled form of one signature."""
 
     graph: Graph
@@ -38,7 +38,7 @@ class Entry:
     fed: list[tuple[str, TensorBase]]  # inputs that take the .grad of a tensor
     grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
     guards: tuple[Callable[[], bool], ...] = ()  # the entry is valid while all hold
-    facts: Facts | None = None  # the guards on modules, which can say what changed
+    facts: TraceReads | None = None  # the guards on modules, which can say what changed
     checks: tuple[Callable[[Any], None], ...] = ()  # functions that may reject a run
     shared: Sequence[tuple[int, Tensor]] = ()  # arguments that the trace took as these tensors
     roots: frozenset[int] = frozenset()  # ids of what the trace read, if it leaves anything behind
@@ -76,19 +76,19 @@ class Signature:
     """Shapes and dtypes of a call's arrays, and what was compiled for them (one per guard)."""
 
     operands: tuple[tuple[tuple[int, ...], dt.DType], ...]
-    entries: list[Entry]
+    entries: list[CompiledSignature]
 
 
-class Kept:
+class ProgramCache:
     """The `most` Programs that were used last, by signature."""
 
     def __init__(self, most: int) -> None:
-        self.direct: list[tuple[Entry, Direct]] = []  # shorter ways, the latest first
+        self.direct: list[tuple[CompiledSignature, Direct]] = []  # shorter ways, the latest first
         self._most = most
         self._signatures: dict[Any, Signature] = {}
         self._seen: dict[Any, Signature] = {}  # the same, by the dtypes as they were given
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CompiledSignature]:
         return [entry for s in self._signatures.values() for entry in s.entries]
 
     def find(self, name: str, shape: Any, values: list[Any]) -> Signature:
@@ -120,7 +120,7 @@ class Kept:
                 signature.entries = [e for e in signature.entries if e is not oldest]
             self.lengthen(oldest)
 
-    def shorten(self, entry: Entry, count: int) -> None:
+    def shorten(self, entry: CompiledSignature, count: int) -> None:
         """Looks for a shorter way to make calls with `count` arrays like the one just made."""
         if entry.trials:
             entry.trials -= 1
@@ -134,7 +134,7 @@ class Kept:
         if entry.direct is not None and all(e is not entry for e, _ in self.direct):
             self.direct = [(entry, entry.direct), *self.direct[: DIRECT - 1]]
 
-    def lengthen(self, entry: Entry) -> None:
+    def lengthen(self, entry: CompiledSignature) -> None:
         """Forgets the short way of calling an entry after its session changed."""
         self.direct = [pair for pair in self.direct if pair[0] is not entry]
         entry.direct, entry.trials = None, TRIALS

@@ -108,7 +108,7 @@ def members(owner: Watched, select: Members) -> Any:
     return found
 
 
-class Facts:
+class TraceReads:
     """The values that one trace read of watched objects and of tensors from outside."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class Facts:
 
     def tensor(self, tensor: TensorBase) -> None:
         """Notes of a tensor from outside whether it requires gradients, and its dtype."""
-        if (key := (id(tensor), Facts)) not in self._met:
+        if (key := (id(tensor), TraceReads)) not in self._met:
             self._met.add(key)
             self._tensors.append((tensor, tensor._leaf, tensor.dtype, tensor._value.dtype))
 

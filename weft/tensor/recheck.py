@@ -10,7 +10,7 @@ import os
 
 from weft.core.errors import TraceError
 from weft.graph.differ import difference
-from weft.tensor.entries import Entry
+from weft.tensor.entries import CompiledSignature
 from weft.tensor.tracing import Traced
 
 
@@ -19,7 +19,7 @@ def wanted() -> bool:
     return os.environ.get("WEFT_VERIFY", "0") not in ("", "0", "graphs")
 
 
-def check_same(name: str, entry: Entry, again: Traced) -> None:
+def check_same(name: str, entry: CompiledSignature, again: Traced) -> None:
     """Raises TraceError, saying what differs, unless `again` is the trace that `entry` runs."""
     said = difference(again.graph, entry.graph) or _others(entry, again)
     if said is not None:
@@ -30,7 +30,7 @@ def check_same(name: str, entry: Entry, again: Traced) -> None:
         )
 
 
-def _others(entry: Entry, again: Traced) -> str | None:
+def _others(entry: CompiledSignature, again: Traced) -> str | None:
     """Describes what differs besides the Graph: the tensors that it reads, and the numbers it
     returns."""
     new = [again.captured.get(n.attrs["name"]) for n in again.graph.inputs]

@@ -70,7 +70,7 @@ def _device(
     return target
 
 
-class Stored:
+class StoredFunction:
     """A function of a file, on a device. Called with arrays (or tensors) in the order of `inputs`
     or by their names; gives a NumPy array, a tuple where there are several results."""
 

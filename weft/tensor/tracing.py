@@ -19,7 +19,7 @@ from weft.ops.graph_listener import line_of
 from weft.ops.tape import plain, recording
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
-from weft.tensor.guards import Facts
+from weft.tensor.guards import TraceReads
 from weft.transform.rebuild import over
 
 Role = Literal["input", "scalar", "state", "weight"]
@@ -48,7 +48,7 @@ class Traced:
     fed: tuple[tuple[str, TensorBase], ...] = ()  # inputs that take the .grad of a tensor
     grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
     guards: tuple[Callable[[], bool], ...] = ()  # further conditions of the trace
-    facts: Facts | None = None  # the first guard
+    facts: TraceReads | None = None  # the first guard
     # functions that receive the flags that the graph also returns
     checks: tuple[Callable[[Any], None], ...] = ()
 
@@ -64,7 +64,7 @@ class Trace:
         self.current: dict[int, Node] = {}  # id of a captured tensor -> its value by now
         self.assigned: dict[int, tuple[Node, Node]] = {}  # id of a state node -> (state, new)
         self.passed: dict[int, Node] = {}  # id of a passed tensor -> its state input
-        self.facts = Facts()
+        self.facts = TraceReads()
         self.guards: list[Callable[[], bool]] = [self.facts.holds]
         # tensors whose .grad was met, and that .grad
         self.grads: dict[int, tuple[TensorBase, Any]] = {}

@@ -27,7 +27,7 @@ Put = Callable[[Any, Any], Any]  # (the base, the view's new content) -> the bas
 Strides = tuple[int, ...]
 
 
-class View:
+class ViewRule:
     """The rule by which one tensor follows from another. `strides` are those of PyTorch's storage:
     they decide where reshape copies. Writes to a `detached` one are not recorded."""
 
@@ -42,7 +42,7 @@ def link(
     out: Any, base: TensorBase, take: Take, put: Put, strides: Strides, detached: bool = False
 ) -> Any:
     """`out`, as a view of `base`."""
-    out._view = View(base, take, put, strides, detached)
+    out._view = ViewRule(base, take, put, strides, detached)
     views, key = base._views, id(out)
     if views is None:
         views = base._views = {}

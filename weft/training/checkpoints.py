@@ -30,7 +30,7 @@ _NAME = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True)
-class State:
+class TrainerState:
     """The state that a run needs to resume; `step` is the number of steps done."""
 
     step: int
@@ -40,7 +40,7 @@ class State:
     optimizer: dict[str, np.ndarray]
 
 
-def write_state(folder: Path, state: State) -> None:
+def write_state(folder: Path, state: TrainerState) -> None:
     """Writes the trainer's state next to a model."""
     save_file(folder / OPTIMIZER, state.optimizer)
     write_json(folder / STATE, {
@@ -49,7 +49,7 @@ def write_state(folder: Path, state: State) -> None:
     })  # fmt: skip
 
 
-def read_state(folder: Path) -> State:
+def read_state(folder: Path) -> TrainerState:
     """Reads the state that `write_state` wrote, after checking its fields and files. Raises
     FileFormatError with the remedy."""
     path = folder / STATE
@@ -70,7 +70,7 @@ def read_state(folder: Path) -> State:
     verify(folder, raw["sha256"], remedy)
     tensors = SafetensorsFile(folder / OPTIMIZER)
     optimizer = {k: v.copy() for k, v in tensors.items()}
-    return State(raw["step"], settings, raw["device"], raw["data"], optimizer)
+    return TrainerState(raw["step"], settings, raw["device"], raw["data"], optimizer)
 
 
 def _digests(value: Any) -> bool:

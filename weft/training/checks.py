@@ -17,14 +17,14 @@ from weft.models.weights.reading import is_packed, read_weights
 from weft.training.contradictions import changed
 from weft.training.model import check_context, config_of
 from weft.training.prepare import new_config
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 from weft.training.templates import template_of
 from weft.training.tokens import LEAST_VOCAB
 
 _GIB = 1 << 30
 
 
-def check_settings(settings: Settings) -> None:
+def check_settings(settings: TrainingSettings) -> None:
     """Raises UsageError, DeviceError, ModelError, FileFormatError or LimitError for settings that
     cannot work, as far as the settings alone show it. Opens a device only if it is named."""
     registry.check(settings.train.device)
@@ -43,7 +43,7 @@ def check_settings(settings: Settings) -> None:
     _check_memory(config, settings)
 
 
-def unused(settings: Settings) -> str | None:
+def unused(settings: TrainingSettings) -> str | None:
     """Returns a line about settings without effect, because the base model determines them; or
     None."""
     if not settings.model.base:
@@ -55,7 +55,7 @@ def unused(settings: Settings) -> str | None:
     return f"{', '.join(sizes)}: not used; {settings.model.base} says what the model is"
 
 
-def _base_config(settings: Settings) -> DecoderConfig:
+def _base_config(settings: TrainingSettings) -> DecoderConfig:
     """Returns the config of the base model, after checking that its folder has the files a run
     reads."""
     base = Path(settings.model.base)
@@ -73,7 +73,7 @@ def _base_config(settings: Settings) -> DecoderConfig:
     return config
 
 
-def _new_config(settings: Settings) -> DecoderConfig:
+def _new_config(settings: TrainingSettings) -> DecoderConfig:
     """Returns the config of a new model with the smallest vocabulary that its tokenizer may
     have."""
     vocab = LEAST_VOCAB
@@ -83,7 +83,7 @@ def _new_config(settings: Settings) -> DecoderConfig:
     return config_of(Fields(raw, "[model]"))
 
 
-def _check_memory(config: DecoderConfig, settings: Settings) -> None:
+def _check_memory(config: DecoderConfig, settings: TrainingSettings) -> None:
     """Raises LimitError for weights, or tokens per step, that the host's memory could never
     hold."""
     most, t = drivers.host_memory(), settings.train

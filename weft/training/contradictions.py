@@ -7,10 +7,10 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft.training.settings import OptimizerSettings, Settings
+    from weft.training.settings import OptimizerSettings, TrainingSettings
 
 
-def contradictions(s: Settings) -> Iterator[str]:
+def contradictions(s: TrainingSettings) -> Iterator[str]:
     """Yields a message for each contradiction between settings."""
     yield from _data_contradictions(s)
     yield from _loop_contradictions(s)
@@ -34,7 +34,7 @@ def contradictions(s: Settings) -> Iterator[str]:
         yield f"[model] heads {m.heads} is not a multiple of kv_heads {m.kv_heads}"
 
 
-def _data_contradictions(s: Settings) -> Iterator[str]:
+def _data_contradictions(s: TrainingSettings) -> Iterator[str]:
     d = s.data
     if not d.paths and not d.conversations:
         yield (
@@ -59,7 +59,7 @@ def _data_contradictions(s: Settings) -> Iterator[str]:
         yield f"[tokenizer] special names {doubled[0]!r} twice"
 
 
-def _loop_contradictions(s: Settings) -> Iterator[str]:
+def _loop_contradictions(s: TrainingSettings) -> Iterator[str]:
     t, o, out = s.train, s.optimizer, s.output
     if o.min_lr > o.lr:
         yield f"[optimizer] min_lr {o.min_lr:g} is above lr {o.lr:g}"
@@ -78,7 +78,7 @@ def _loop_contradictions(s: Settings) -> Iterator[str]:
         )
 
 
-def warmup_trouble(s: Settings, steps: int) -> str | None:
+def warmup_trouble(s: TrainingSettings, steps: int) -> str | None:
     """Returns a message about an explicit warm-up that is too long for a run of `steps` steps, or
     None. A default warm-up is shortened instead (`warmup_of`)."""
     warmup = s.optimizer.warmup

@@ -28,7 +28,7 @@ from weft.training.prepare import DATA, Data, prepare_data, prompt_ids
 from weft.training.report import Best, Display, Log, draw_curve, interruptible, read_log
 from weft.training.resume import check_same, final_folder, resumed, safe_after_fault
 from weft.training.room import BEST, LOG, check_room
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 from weft.training.shard import check_ranks
 from weft.training.shared import ALONE, lead
 from weft.training.step import LEFT_OUT, find_fault
@@ -36,7 +36,7 @@ from weft.training.weights import Trained
 
 
 @dataclass
-class Result:
+class TrainingResult:
     """The outcome of a run: steps done, if it was interrupted, and the folder of the model."""
 
     step: int
@@ -49,8 +49,8 @@ class Result:
 
 
 def train(
-    settings: Settings, resume: bool = False, until: int | None = None, ranks: Ranks = ALONE
-) -> Result:  # fmt: skip
+    settings: TrainingSettings, resume: bool = False, until: int | None = None, ranks: Ranks = ALONE
+) -> TrainingResult:  # fmt: skip
     """Trains as `settings` say, in the folder [output] names; `until` stops (and saves) after that
     step. Several `ranks` can share the work: this process is rank 0, the only one that reads text
     and writes. The others run `follow` (shared.py). Raises UsageError for contradictory settings,
@@ -85,8 +85,9 @@ class _Run:
     """One run in progress."""
 
     def __init__(
-        self, settings: Settings, run: Path, data: Data, config: DecoderConfig,
-        raw: dict[str, Any], state: tuple[Path, ck.State] | None = None, ranks: Ranks = ALONE,
+        self, settings: TrainingSettings, run: Path, data: Data, config: DecoderConfig,
+        raw: dict[str, Any], state: tuple[Path, ck.TrainerState] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:  # fmt: skip
         t = settings.train
         self.settings, self.run, self.data = settings, run, data
@@ -103,11 +104,11 @@ class _Run:
         if state is not None:
             self.start = state[1].step
             self.work.load(self.trained.read(state[0]), state[1].optimizer)
-        self.result = Result(self.start, False, run, steps=t.steps)
+        self.result = TrainingResult(self.start, False, run, steps=t.steps)
 
     # -- the loop
 
-    def go(self, until: int | None) -> Result:
+    def go(self, until: int | None) -> TrainingResult:
         s = self.settings
         last = until or s.train.steps
         if last > s.train.steps:
@@ -280,7 +281,7 @@ class _Run:
     def _save(self, number: int) -> Path:
         path = self.run / ck.name_of(number)
         settings, optimizer = self.settings.as_dict(), self.work.state()
-        state = ck.State(number, settings, self.device.kind, self.data.tokens, optimizer)
+        state = ck.TrainerState(number, settings, self.device.kind, self.data.tokens, optimizer)
         self.log.sync()
         with replacing_folder(path) as folder:
             self.trained.write(folder, "float32")

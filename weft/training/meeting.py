@@ -16,11 +16,11 @@ import numpy as np
 from weft.core.errors import RankError, UsageError
 from weft.program.device import Device
 from weft.ranks import Ranks, meeting
-from weft.training.settings import Settings, differences, stored
+from weft.training.settings import TrainingSettings, differences, stored
 from weft.training.weights import Trained
 
 
-def facts(settings: Settings, trained: Trained, device: Device) -> dict[str, Any]:
+def facts(settings: TrainingSettings, trained: Trained, device: Device) -> dict[str, Any]:
     """Returns the facts that every rank must share, as JSON values."""
     weights = hashlib.sha256()
     for role, value in sorted(trained.model.arrays().items()):

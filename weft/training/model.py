@@ -20,7 +20,7 @@ from weft.models.arch.config import DecoderConfig, Kind
 from weft.models.arch.decoder import train_forward
 from weft.models.arch.families import DECODERS
 from weft.models.arch.inputs import tables
-from weft.models.arch.layers import Training
+from weft.models.arch.layers import TrainingHooks
 from weft.models.arch.weights import Weights
 from weft.models.weights.adapters import is_adapter
 from weft.models.weights.decoder_names import decoder_layout
@@ -136,7 +136,7 @@ class TrainableDecoder:
             wanted.add("head")
         return {r: ops.cast(v, dtype) if r in wanted else v for r, v in values.items()}
 
-    def _training(self, watch: Watch | None) -> Training:
+    def _training(self, watch: Watch | None) -> TrainingHooks:
         def layer(i: int, fn: Callable[[Any], Any], x: Any) -> Any:
             def run(t: Tensor) -> Tensor:
                 self._draws = (self.part << 20) + 64 * (i + 1)  # the same draws when recomputed
@@ -147,7 +147,9 @@ class TrainableDecoder:
                 watch(f"layer {i}", out)
             return out
 
-        return Training(layer, self._dropper(self.dropout), self._dropper(self.adapter_dropout))
+        return TrainingHooks(
+            layer, self._dropper(self.dropout), self._dropper(self.adapter_dropout)
+        )
 
     def _dropper(self, share: float) -> Callable[[Any], Any] | None:
         """Returns inverted dropout (Srivastava et al. 2014), or None if nothing is dropped."""

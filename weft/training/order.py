@@ -7,13 +7,13 @@ from dataclasses import replace
 from weft.core.errors import UsageError
 from weft.core.notices import say
 from weft.training.contradictions import warmup_of, warmup_trouble
-from weft.training.packing import RowBatches, Rows, row_evaluation
+from weft.training.packing import PackedRowsFile, RowBatches, row_evaluation
 from weft.training.prepare import Data
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 from weft.training.tokens import Batch, Batches, evaluation
 
 
-def counted(settings: Settings, data: Data) -> Settings:
+def counted(settings: TrainingSettings, data: Data) -> TrainingSettings:
     """Returns the settings with `steps` computed from [train] epochs. Raises UsageError if the
     warm-up is longer than that."""
     t = settings.train
@@ -30,17 +30,17 @@ def counted(settings: Settings, data: Data) -> Settings:
     return settings
 
 
-def batches_of(settings: Settings, data: Data) -> Batches | RowBatches:
+def batches_of(settings: TrainingSettings, data: Data) -> Batches | RowBatches:
     """Returns the batches of a run, in order."""
     t = settings.train
-    if isinstance(data.train, Rows):
+    if isinstance(data.train, PackedRowsFile):
         return RowBatches(data.train, t.batch, t.context, t.seed, settings.data.pack)
     return Batches(data.train, t.batch, t.context, t.seed)
 
 
-def held_batches(settings: Settings, data: Data) -> list[Batch]:
+def held_batches(settings: TrainingSettings, data: Data) -> list[Batch]:
     """Returns the batches for evaluation."""
     t, most = settings.train, settings.output.eval_batches
-    if isinstance(data.held_out, Rows):
+    if isinstance(data.held_out, PackedRowsFile):
         return row_evaluation(data.held_out, t.batch, t.context, most)
     return evaluation(data.held_out, t.batch, t.context, most)

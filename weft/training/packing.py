@@ -25,7 +25,7 @@ def write_rows(rows: Sequence[np.ndarray], path: Path) -> int:
     return sum(map(len, rows))
 
 
-class Rows:
+class PackedRowsFile:
     """The conversations of a file that `write_rows` made, mapped; those longer than `room` tokens
     are left out. Raises FileFormatError, or ModelError for ids outside `vocab`."""
 
@@ -92,7 +92,9 @@ class RowBatches:
     """Batches of rows of `length` + 1 tokens, reordered every epoch. With `pack`, a row is filled
     with conversations until the next does not fit."""
 
-    def __init__(self, rows: Rows, batch: int, length: int, seed: int, pack: bool) -> None:
+    def __init__(
+        self, rows: PackedRowsFile, batch: int, length: int, seed: int, pack: bool
+    ) -> None:
         if not rows.count:
             raise UsageError("the data holds no conversation to train on")
         self.rows, self.batch, self.length, self.seed = rows, batch, length, seed
@@ -162,7 +164,7 @@ def packed(order: Sequence[int], lengths: np.ndarray, room: int) -> list[list[in
     return out
 
 
-def row_evaluation(rows: Rows, batch: int, length: int, most: int) -> list[Batch]:
+def row_evaluation(rows: PackedRowsFile, batch: int, length: int, most: int) -> list[Batch]:
     """Returns at most `most` batches (ids, targets) of held-out conversations, evenly spread, one
     conversation per row. Rows without targets fill up the last batch."""
     count = min(most * batch, rows.count)

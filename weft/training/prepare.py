@@ -33,11 +33,11 @@ from weft.training.conversations import (
 )
 from weft.training.corpus import Corpus, read_corpus, skipped_line
 from weft.training.model import config_of
-from weft.training.packing import Rows, write_rows
-from weft.training.settings import ModelSettings, Settings
+from weft.training.packing import PackedRowsFile, write_rows
+from weft.training.settings import ModelSettings, TrainingSettings
 from weft.training.templates import template_of
 from weft.training.tokens import end_token, open_tokens, train_tokenizer, write_tokens
-from weft.training.turns import Turns
+from weft.training.turns import ConversationEncoder
 
 DATA = "data"  # the folder of a run with its tokenizer and tokens
 MARK = "train.json"  # file in DATA, written last: digests of the complete files
@@ -51,14 +51,16 @@ class Data:
     """Mapped tokens, from text or conversations, and their origin."""
 
     folder: Path  # the folder of the tokenizer's files
-    train: np.ndarray | Rows
-    held_out: np.ndarray | Rows
+    train: np.ndarray | PackedRowsFile
+    held_out: np.ndarray | PackedRowsFile
     digest: str  # digest of the text
     tokens: str  # digests of the token files
     facts: dict[str, Any]
 
 
-def prepare_data(settings: Settings, run: Path) -> tuple[Data, DecoderConfig, dict[str, Any]]:
+def prepare_data(
+    settings: TrainingSettings, run: Path
+) -> tuple[Data, DecoderConfig, dict[str, Any]]:
     """Returns the run's data, and the model's config, also as config.json's fields.
 
     Existing data is made again if the text or the tokenizer differs or a file is damaged, unless a
@@ -88,12 +90,12 @@ def prepare_data(settings: Settings, run: Path) -> tuple[Data, DecoderConfig, di
     return Data(folder, train, held, facts["digest"], tokens, facts), config, raw
 
 
-def _open(settings: Settings, path: Path, vocab: int) -> np.ndarray | Rows:
+def _open(settings: TrainingSettings, path: Path, vocab: int) -> np.ndarray | PackedRowsFile:
     """Opens the tokens of text or conversations; reports conversations that are too long."""
     if not settings.data.conversations:
         return open_tokens(path, vocab)
     room = settings.train.context + 1
-    rows = Rows(path, vocab, room)
+    rows = PackedRowsFile(path, vocab, room)
     if rows.left_out:
         tell(
             f"{rows.left_out} of {rows.count + rows.left_out} conversations in {path} have more "
@@ -103,7 +105,7 @@ def _open(settings: Settings, path: Path, vocab: int) -> np.ndarray | Rows:
     return rows
 
 
-def _read(settings: Settings) -> Corpus | Conversations:
+def _read(settings: TrainingSettings) -> Corpus | Conversations:
     d = settings.data
     if not d.conversations:
         return read_corpus(d.paths, d.suffixes, d.exclude, d.holdout, Path(), d.held_out)
@@ -128,7 +130,7 @@ def _say_unread(corpus: Corpus | Conversations) -> None:
         tell(f"{both} of {len(corpus.held_out)} held-out conversations are trained on, too")
 
 
-def _new_text(settings: Settings, run: Path) -> Corpus | Conversations | None:
+def _new_text(settings: TrainingSettings, run: Path) -> Corpus | Conversations | None:
     """Returns the text to encode, or None if the existing tokens stay. Reports which, and why."""
     folder = run / DATA
     trained = bool(ck.found(run))  # a checkpoint depends on the existing tokens
@@ -176,7 +178,7 @@ def _facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _check_prompt(settings: Settings, config: DecoderConfig, folder: Path) -> None:
+def _check_prompt(settings: TrainingSettings, config: DecoderConfig, folder: Path) -> None:
     """Raises UsageError for a sample prompt that would end the run at the first sample."""
     if not settings.output.sample_every:
         return
@@ -187,7 +189,7 @@ def _check_prompt(settings: Settings, config: DecoderConfig, folder: Path) -> No
         )
 
 
-def prompt_ids(settings: Settings, tokenizer: Tokenizer) -> list[int]:
+def prompt_ids(settings: TrainingSettings, tokenizer: Tokenizer) -> list[int]:
     """Returns the ids that samples continue; with conversations, the prompt for a first answer."""
     prompt = settings.output.sample_prompt
     if not settings.data.conversations:
@@ -196,7 +198,7 @@ def prompt_ids(settings: Settings, tokenizer: Tokenizer) -> list[int]:
     return tokenizer.encode(text, special=False)
 
 
-def _tokenizer_key(settings: Settings) -> str:
+def _tokenizer_key(settings: TrainingSettings) -> str:
     """Returns a key of everything that determines the tokenizer, besides the text. Raises
     ModelError."""
     source, t = settings.model.base or settings.tokenizer.base, settings.tokenizer
@@ -212,7 +214,7 @@ def _tokenizer_key(settings: Settings) -> str:
     return f"{key} {hashlib.sha256(template_of(settings).encode()).hexdigest()}"
 
 
-def _tokenizer(settings: Settings, corpus: Corpus | Conversations, folder: Path) -> None:
+def _tokenizer(settings: TrainingSettings, corpus: Corpus | Conversations, folder: Path) -> None:
     """Writes the tokenizer's files to `folder`: the base model's, another folder's, or a new one;
     with the chat template from the settings."""
     source, t = settings.model.base or settings.tokenizer.base, settings.tokenizer
@@ -230,7 +232,7 @@ def _texts(corpus: Corpus | Conversations) -> list[str]:
     return [text for _, text in corpus.train]
 
 
-def _config(settings: Settings, folder: Path) -> tuple[dict[str, Any], DecoderConfig]:
+def _config(settings: TrainingSettings, folder: Path) -> tuple[dict[str, Any], DecoderConfig]:
     """Returns config.json's fields and the DecoderConfig: the base model's, or new ones."""
     if settings.model.base:
         base = Path(settings.model.base)
@@ -302,7 +304,7 @@ def _talk_tokens(
     talks: Sequence[Conversation], folder: Path, vocab: int, raw: dict[str, Any], path: Path
 ) -> dict[str, Any]:
     ends = read_token_ids(folder, Fields(raw, "config.json")).eos
-    turns = Turns(Tokenizer(folder, vocab), ends)
+    turns = ConversationEncoder(Tokenizer(folder, vocab), ends)
     rows = [row for one in talks for row in turns.encode(one)]
     said = sum(int((row >= 0).sum()) for row in rows)
     return {"conversations": len(talks), "tokens": write_rows(rows, path), "said": said}

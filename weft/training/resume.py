@@ -9,10 +9,10 @@ from weft.program.device import Device
 from weft.training import checkpoints as ck
 from weft.training.prepare import Data
 from weft.training.room import ADAPTER, MODEL
-from weft.training.settings import Settings, differences
+from weft.training.settings import TrainingSettings, differences
 
 
-def safe_after_fault(settings: Settings, run: Path) -> str:
+def safe_after_fault(settings: TrainingSettings, run: Path) -> str:
     """Returns a sentence about what is intact after a disk failure."""
     model = final_folder(settings, run)
     if model.exists():
@@ -23,12 +23,12 @@ def safe_after_fault(settings: Settings, run: Path) -> str:
     return f"{saved[-1]} is whole: go on from it with --resume"
 
 
-def final_folder(settings: Settings, run: Path) -> Path:
+def final_folder(settings: TrainingSettings, run: Path) -> Path:
     """Returns the folder of the finished model or adapter."""
     return run / (ADAPTER if settings.lora.rank else MODEL)
 
 
-def resumed(settings: Settings, run: Path) -> tuple[Path, ck.State]:
+def resumed(settings: TrainingSettings, run: Path) -> tuple[Path, ck.TrainerState]:
     """Returns the newest checkpoint and its state, checked against the settings."""
     path = ck.latest(run)
     state = ck.read_state(path)
@@ -46,7 +46,7 @@ def resumed(settings: Settings, run: Path) -> tuple[Path, ck.State]:
     return path, state
 
 
-def check_same(state: tuple[Path, ck.State], data: Data, device: Device) -> None:
+def check_same(state: tuple[Path, ck.TrainerState], data: Data, device: Device) -> None:
     """Raises UsageError for a checkpoint from another kind of device, or from other tokens."""
     path, was = state
     if was.device != device.kind:

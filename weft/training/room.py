@@ -8,14 +8,14 @@ from pathlib import Path
 from weft.core.errors import UsageError
 from weft.models.weights.writing import TOKENIZER_FILES
 from weft.training.prepare import DATA, MARK, WRITTEN
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 
 MODEL, ADAPTER = "model", "adapter"  # folder of a run with the trained model or adapter
 BEST = "best"  # folder with the weights of the lowest held-out loss
 LOG = "log.jsonl"
 
 
-def check_room(settings: Settings, run: Path) -> None:
+def check_room(settings: TrainingSettings, run: Path) -> None:
     """Raises UsageError if a new run would overwrite its own sources, or files that no run made: it
     replaces these folders as a whole."""
     sources = {"[model] from": settings.model.base, "[tokenizer] from": settings.tokenizer.base}

@@ -135,7 +135,7 @@ class OutputSettings:
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingSettings:
     """A whole file. Relative paths in it start from the current folder."""
 
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -160,7 +160,7 @@ FREE = {
 }  # fmt: skip
 
 
-def read_settings(path: Path) -> Settings:
+def read_settings(path: Path) -> TrainingSettings:
     """Reads the settings from a TOML file. Raises UsageError for a file that cannot be read or is
     not TOML, and for an unknown or impossible setting."""
     try:
@@ -174,18 +174,18 @@ def read_settings(path: Path) -> Settings:
     return settings_from(data, str(path))
 
 
-def settings_from(data: dict[str, Any], where: str) -> Settings:
+def settings_from(data: dict[str, Any], where: str) -> TrainingSettings:
     """Returns the settings from plain data. Raises UsageError."""
-    made: Settings = _section(Settings, data, where, "")
+    made: TrainingSettings = _section(TrainingSettings, data, where, "")
     for problem in contradictions(made):
         raise UsageError(f"{where}: {problem}")
     return made
 
 
 def stored(data: Any, where: str) -> dict[str, Any]:
-    """Returns the checked data of `Settings.as_dict`, with defaults for missing settings. Raises
-    UsageError."""
-    made: Settings = _section(Settings, data, where, "", stored=True)
+    """Returns the checked data of `TrainingSettings.as_dict`, with defaults for missing settings.
+    Raises UsageError."""
+    made: TrainingSettings = _section(TrainingSettings, data, where, "", stored=True)
     return made.as_dict()
 
 
@@ -283,8 +283,8 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 def example() -> str:
     """Returns a config file with every setting, its default and its meaning."""
     lines = ["# weft train: everything a config can say, with its default.", ""]
-    for section in fields(Settings):
-        cls = get_type_hints(Settings)[section.name]
+    for section in fields(TrainingSettings):
+        cls = get_type_hints(TrainingSettings)[section.name]
         lines += [f"# {cls.__doc__}", f"[{section.name}]"]
         for f in fields(cls):
             default = getattr(cls(), f.name)

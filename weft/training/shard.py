@@ -24,7 +24,7 @@ from weft.tensor.core import Tensor
 from weft.training import parts
 from weft.training.model import TrainableDecoder
 from weft.training.parts import Node, ParamSlice
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 from weft.training.step import (
     HUGE,
     finite,
@@ -40,7 +40,7 @@ from weft.training.work import Batch
 Arrays = list[np.ndarray]
 
 
-def check_ranks(settings: Settings, ranks: int) -> None:
+def check_ranks(settings: TrainingSettings, ranks: int) -> None:
     """Raises UsageError if there are more ranks than parts of a batch."""
     t = settings.train
     if ranks > t.accumulate:
@@ -56,7 +56,7 @@ class Shard:
     same methods in the same order."""
 
     def __init__(
-        self, model: TrainableDecoder, settings: Settings, device: Device, ranks: Ranks
+        self, model: TrainableDecoder, settings: TrainingSettings, device: Device, ranks: Ranks
     ) -> None:
         t, o = settings.train, settings.optimizer
         self.model, self.settings, self.ranks = model, settings, ranks

@@ -18,35 +18,35 @@ from weft.core import notices
 from weft.core.errors import RankError, UsageError, WeftError
 from weft.importers.hf_config import Fields
 from weft.program.device import Device
-from weft.ranks import Alone, Ranks
+from weft.ranks import Ranks, SingleRank
 from weft.ranks.meeting import tell, troubles
 from weft.training.meeting import differs, facts, hear
 from weft.training.model import TrainableDecoder, config_of
 from weft.training.parts import ParamSlice
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 from weft.training.shard import Shard
 from weft.training.weights import Trained
-from weft.training.work import SCALER, Batch, Work, parted_state
+from weft.training.work import SCALER, Batch, TrainingWork, parted_state
 
-ALONE = Alone()
+ALONE = SingleRank()
 END, MEET, STEP, EVALUATE, GIVE, TAKE = range(6)  # commands of rank 0
 WORDS = 8  # int64 words of a command: its kind, then its numbers
 
 
 def lead(
-    settings: Settings, trained: Trained, raw: dict[str, Any], device: Device, ranks: Ranks
-) -> Work | Shared:  # fmt: skip
+    settings: TrainingSettings, trained: Trained, raw: dict[str, Any], device: Device, ranks: Ranks
+) -> TrainingWork | SharedWork:  # fmt: skip
     """Returns the work of a run: alone, or with the following ranks. Raises UsageError if a rank
     cannot take part."""
     if ranks.size == 1:
-        return Work(trained.model, settings, device)
+        return TrainingWork(trained.model, settings, device)
     said = {**facts(settings, trained, device), "config": raw}
     with _together(ranks, MEET):
         tell(ranks, said)
         trouble = troubles(ranks, "")
     if trouble:
         raise UsageError(trouble)
-    return Shared(trained.model, settings, device, ranks)
+    return SharedWork(trained.model, settings, device, ranks)
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def leading(ranks: Ranks) -> Iterator[None]:
                 ranks.finish()
 
 
-def follow(read: Callable[[], Settings], ranks: Ranks) -> int:
+def follow(read: Callable[[], TrainingSettings], ranks: Ranks) -> int:
     """Runs every rank except 0, with the settings from `read`; returns the exit status. Raises
     RankError, and errors that keep this rank from computing its share."""
     ranks.watch()
@@ -90,7 +90,7 @@ def follow(read: Callable[[], Settings], ranks: Ranks) -> int:
             _follow(shard, word, numbers)
 
 
-def _met(read: Callable[[], Settings], ranks: Ranks) -> Shard:
+def _met(read: Callable[[], TrainingSettings], ranks: Ranks) -> Shard:
     """Does a follower's part of `lead`. Raises UsageError if a rank has different work."""
     said = hear(ranks)
     try:
@@ -123,11 +123,11 @@ def _follow(shard: Shard, word: int, numbers: list[int]) -> None:
         raise RankError(f"{ranks.name(0)} says {word}, which is not a command")
 
 
-class Shared:
+class SharedWork:
     """Work, for rank 0 of several ranks."""
 
     def __init__(
-        self, model: TrainableDecoder, settings: Settings, device: Device, ranks: Ranks
+        self, model: TrainableDecoder, settings: TrainingSettings, device: Device, ranks: Ranks
     ) -> None:
         self._shard, self._ranks = Shard(model, settings, device, ranks), ranks
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from weft.core.errors import UsageError
 from weft.models.text.chat import read_template, template_text
 from weft.models.text.tokenizer import Tokenizer
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 
 
-def template_of(settings: Settings) -> str:
+def template_of(settings: TrainingSettings) -> str:
     """Returns the source of the template that [data] names, or else the model's own. Raises
     UsageError without one, ModelError, FileFormatError."""
     if given := settings.data.template:

@@ -19,7 +19,7 @@ from weft.training.conversations import SAYS, Conversation
 Span = tuple[int, int]  # range of characters, first to last (not included)
 
 
-class Turns:
+class ConversationEncoder:
     """An encoder of conversations with a tokenizer that has a chat template. `ends` are the ids
     that end the model's answers."""
 

@@ -26,7 +26,7 @@ from weft.training.model import (
     folder_weights,
     fresh_weights,
 )
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 
 
 class Trained:
@@ -37,7 +37,11 @@ class Trained:
     """
 
     def __init__(
-        self, settings: Settings, config: DecoderConfig, raw: dict[str, Any], tokenizer: Path
+        self,
+        settings: TrainingSettings,
+        config: DecoderConfig,
+        raw: dict[str, Any],
+        tokenizer: Path,
     ) -> None:
         self.settings, self.config, self.raw, self._tokenizer = settings, config, raw, tokenizer
         s = settings

@@ -10,17 +10,17 @@ import numpy as np
 from weft import optim
 from weft.program.device import Device
 from weft.training.model import TrainableDecoder
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 from weft.training.step import find_update, make_eval, make_optimizer, make_step
 from weft.training.tokens import Batch as Batch
 
 SCALER = "scaler."  # prefix of the names in a loss scaler's state
 
 
-class Work:
+class TrainingWork:
     """The steps of one process, each one Program."""
 
-    def __init__(self, model: TrainableDecoder, settings: Settings, device: Device) -> None:
+    def __init__(self, model: TrainableDecoder, settings: TrainingSettings, device: Device) -> None:
         t, o = settings.train, settings.optimizer
         self.model, self.settings, self.device = model, settings, device
         self.opt = make_optimizer(model, o, t.steps)

@@ -20,14 +20,14 @@ Gap = tuple[Node, Node]  # the value that leaves, and the input node of its repl
 
 
 @dataclass(frozen=True)
-class Segment:
+class GapSegment:
     """A part of a graph; `gives` names its outputs, that of its gap first."""
 
     graph: Graph
     gives: tuple[str, ...]
 
 
-def cut_at(graph: Graph, gaps: Sequence[Gap], rows: int, bound: str) -> list[Segment]:
+def cut_at(graph: Graph, gaps: Sequence[Gap], rows: int, bound: str) -> list[GapSegment]:
     """The graph in len(gaps) + 1 segments. A value of `rows` rows that crosses is bounded at run
     time by the scalar `bound`, as the graph's inputs are. Raises ValueError for gaps out of order,
     and for a state that several segments read."""
@@ -77,10 +77,10 @@ class _Cutter:
                 found.setdefault(id(x), f"value.{len(found)}")
         return found
 
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[GapSegment]:
         return [self._segment(k) for k in range(len(self._gaps) + 1)]
 
-    def _segment(self, k: int) -> Segment:
+    def _segment(self, k: int) -> GapSegment:
         made: dict[int, Node] = {}
         end = k == len(self._gaps)
         wanted = list(self._graph.outputs) if end else [self._gaps[k][0]]
@@ -101,7 +101,7 @@ class _Cutter:
         used = toposort((*outputs, *(n for pair in pairs for n in pair)))
         inputs = tuple(n for n in used if n.op == "input")
         name = f"{self._graph.name}.{k}"
-        return Segment(Graph(inputs, outputs, pairs, name, self._graph.meta), tuple(names))
+        return GapSegment(Graph(inputs, outputs, pairs, name, self._graph.meta), tuple(names))
 
     def _input(self, value: Node) -> Node:
         attrs = {"name": self._crossing[id(value)], "role": "input"}

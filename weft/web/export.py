@@ -44,7 +44,7 @@ from weft.web.existing import check_page
 from weft.web.licences import is_licence, write_model_licences
 from weft.web.shards import Shards
 from weft.web.tokenizers import for_page
-from weft.web.training import Training, training
+from weft.web.training import PageTraining, training
 
 FORMAT = 3
 TARGETS = (targets.WEBGPU, targets.WASM)
@@ -84,7 +84,7 @@ def export_web(
 
 
 def export_decoder(
-    model: Decoder, folder: Path, trained: Sequence[Training] = (), search: Model | None = None
+    model: Decoder, folder: Path, trained: Sequence[PageTraining] = (), search: Model | None = None
 ) -> dict[str, Any]:
     """Writes the files of a decoder into an empty `folder`; the manifest."""
     runner = model.runner()
@@ -161,7 +161,7 @@ def _manifest(
     return manifest
 
 
-def _export_training(it: Training, folder: Path, name: str, about: Mapping[str, Any]) -> None:
+def _export_training(it: PageTraining, folder: Path, name: str, about: Mapping[str, Any]) -> None:
     """Writes a folder of its own, which a page fetches when it is to train."""
     folder.mkdir()
     made = {caps.name: it.programs(caps) for caps in TARGETS}

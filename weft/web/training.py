@@ -38,7 +38,7 @@ from weft.training.settings import (
     LoraSettings,
     ModelSettings,
     OptimizerSettings,
-    Settings,
+    TrainingSettings,
     TrainSettings,
 )
 from weft.training.step import make_optimizer, update
@@ -46,23 +46,23 @@ from weft.training.tokens import end_token
 from weft.training.weights import Trained
 
 KINDS = ("scratch", "lora")
-SCRATCH = Settings(
+SCRATCH = TrainingSettings(
     model=ModelSettings(hidden=64, layers=2, heads=4),
     train=TrainSettings(batch=8, context=64),
     optimizer=OptimizerSettings(lr=3e-3, warmup=20),
 )
-LORA = Settings(
+LORA = TrainingSettings(
     lora=LoraSettings(rank=8),
     train=TrainSettings(batch=4, context=64),
     optimizer=OptimizerSettings(lr=2e-3, warmup=10, weight_decay=0.0),
 )
 
 
-class Training:
+class PageTraining:
     """One kind of training in a page. `tensors`, by name, are all that its Programs read or update,
     except those that begin as zeros, as a page's own buffers do. `about` goes into the manifest."""
 
-    def __init__(self, kind: str, settings: Settings, trained: Trained) -> None:
+    def __init__(self, kind: str, settings: TrainingSettings, trained: Trained) -> None:
         t, o = settings.train, settings.optimizer
         self.kind, self.settings, self.trained = kind, settings, trained
         self._traced = trace_steps(trained.model, t, o)
@@ -82,7 +82,7 @@ class Training:
         return {k: program_of(v.graph, model_caps(caps)) for k, v in self._traced.items()}
 
 
-def training(model: Decoder, kind: str, settings: Settings | None = None) -> Training:
+def training(model: Decoder, kind: str, settings: TrainingSettings | None = None) -> PageTraining:
     """Training of `kind` for a page that runs `model`. Raises UsageError, ModelError for a model
     that cannot be trained."""
     if kind not in KINDS:
@@ -101,7 +101,7 @@ def training(model: Decoder, kind: str, settings: Settings | None = None) -> Tra
         )
         raw = Fields(made, "a new model")
     trained = Trained(settings, config_of(raw), dict(raw.data), tokenizer)
-    out = Training(kind, settings, trained)
+    out = PageTraining(kind, settings, trained)
     out.about |= {"end": ids, "save": _saved(kind, trained, model.folder, tokenizer)}
     return out
 

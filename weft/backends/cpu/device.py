@@ -11,8 +11,8 @@ import numpy as np
 
 from weft.backends.cpu import direct, host
 from weft.backends.cpu.loader import Loader
-from weft.backends.cpu.memory import CpuBuffer, Pool
-from weft.backends.cpu.table import Table
+from weft.backends.cpu.memory import BlockPool, CpuBuffer
+from weft.backends.cpu.table import ProgramTable
 from weft.backends.cpu.threads import Workers
 from weft.core.dtypes import DEVICE, DType
 from weft.core.errors import DeviceError
@@ -35,13 +35,13 @@ class CpuBound(Bound):
         self.device = device
         self._buffers = list(buffers)  # keeps the memory alive
         self._handles = device.load(program.kernels)  # their code stays while these are held
-        self._table = Table(program, self._handles, device.functions)
+        self._table = ProgramTable(program, self._handles, device.functions)
         for i, buffer in enumerate(buffers):
             self._table.check(i, buffer.nbytes, buffer.writable)
             self._table.point(i, buffer.address)
         self._trials = _TRIALS if self._small() else 0
         self._alone = False  # true if runs are so short that one thread is fastest
-        self._direct: list[Table] = []  # the tables of functions from `direct`
+        self._direct: list[ProgramTable] = []  # the tables of functions from `direct`
 
     def _small(self) -> bool:
         """True if a run may turn out to be that short."""
@@ -81,7 +81,7 @@ class CpuBound(Bound):
             return None
         if not all(self._table.fits(i, i in outputs) for i in (*inputs, *outputs)):
             return None
-        table = Table(self.program, self._handles, self.device.functions)
+        table = ProgramTable(self.program, self._handles, self.device.functions)
         for i, buffer in enumerate(self._buffers):
             table.point(i, buffer.address)
         specs = [(i, self.program.buffers[i]) for i in (*outputs, *inputs)]
@@ -129,7 +129,7 @@ class CpuDevice(Device):
             extra={"threads": self.threads, "lanes": self.caps.lanes},
         )
         self.loader = Loader(self.host, self._cache, self.threads)
-        self._pool = Pool()
+        self._pool = BlockPool()
         self._lock = lock_of(self)
         self._functions: Mapping[str, int] = {}
         self._workers: Workers | None = None

@@ -27,7 +27,7 @@ from weft.backends.cpu.runtime_call import (
     SHAPE,
     TYPE,
 )  # fmt: skip
-from weft.backends.cpu.table import Table
+from weft.backends.cpu.table import ProgramTable
 from weft.backends.cpu.threads import Workers
 
 _FASTCALL = 0x80  # METH_FASTCALL: called with an array of arguments
@@ -43,7 +43,7 @@ class _Method(ctypes.Structure):
 
 
 def caller(
-    table: Table,
+    table: ProgramTable,
     functions: Mapping[str, int],
     operands: Sequence[tuple[int, tuple[int, ...], np.dtype]],
     workers: Workers,

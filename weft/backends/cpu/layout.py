@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.backends.cpu.native import Place, Value
+from weft.backends.cpu.native import NativeSlot, NativeValue
 
 # One step. `cost` is clock ticks per group times 256, 0 while unknown.
 _ENTRY = "fn:u8 args:u8 gx:i4 gy:i4 gz:i4 pad:i4 groups:i8 chunk:i8 chunks:i4 pad2:i4 cost:i8"
@@ -34,12 +34,12 @@ _TYPES = {"u8": "ptr", "i4": "i32", "i8": "i64"}
 _FORMS = {name: form for name, form, _ in _POOL}
 
 
-def pool_field(pool: Value, name: str) -> Place:
+def pool_field(pool: NativeValue, name: str) -> NativeSlot:
     """A field of the state at the address `pool`."""
     return pool.at(_TYPES[_FORMS[name]], POOL_OFFSETS[name])
 
 
-def entry_field(entry: Value, name: str) -> Place:
+def entry_field(entry: NativeValue, name: str) -> NativeSlot:
     """A field of the step at the address `entry`."""
     dtype, offset = ENTRY_DTYPE.fields[name][:2]  # type: ignore[index]
     form = "u8" if dtype.kind == "u" else f"i{dtype.itemsize}"

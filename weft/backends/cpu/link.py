@@ -21,7 +21,7 @@ _R_PC64, _R_GOTPCRELX, _R_REX_GOTPCRELX = 24, 41, 42
 _STUB = bytes.fromhex("ff2500000000")  # jmp *0(%rip), followed by the 8-byte address
 
 
-class Unsupported(Exception):
+class NeedsLinker(Exception):
     """This object needs LLVM's own linker."""
 
 
@@ -37,13 +37,13 @@ class Region:
             self._unmap(self.base, self.size)
 
 
-class Address(int):
+class FunctionAddress(int):
     """The address of a function. It keeps the function's code in memory."""
 
     region: Region
 
     @classmethod
-    def within(cls, region: Region, offset: int) -> Address:
+    def within(cls, region: Region, offset: int) -> FunctionAddress:
         made = cls(region.base + offset)
         made.region = region
         return made
@@ -54,10 +54,10 @@ class _Object:
 
     def __init__(self, data: bytes) -> None:
         if data[:6] != b"\x7fELF\x02\x01" or len(data) < 64:
-            raise Unsupported("not a little-endian ELF-64 object")
+            raise NeedsLinker("not a little-endian ELF-64 object")
         (machine,) = struct.unpack_from("<H", data, 18)
         if machine != 62:
-            raise Unsupported(f"ELF machine {machine}")
+            raise NeedsLinker(f"ELF machine {machine}")
         (table,) = struct.unpack_from("<Q", data, 40)
         (count,) = struct.unpack_from("<H", data, 60)
         self.data = data
@@ -77,7 +77,7 @@ class _Object:
         return [name for name, section, _ in self.symbols if section == 0 and name]
 
 
-def link(objects: Sequence[bytes], wanted: Sequence[str]) -> list[dict[str, Address]]:
+def link(objects: Sequence[bytes], wanted: Sequence[str]) -> list[dict[str, FunctionAddress]]:
     """Loads objects into one executable region; for each, the addresses of its `wanted` symbols
     that it defines. The region stays while one of them is held. Raises Unsupported."""
     parsed = [_Object(data) for data in objects]
@@ -110,7 +110,7 @@ def _place(
     image: bytearray,
     region: Region,
     wanted: Sequence[str],
-) -> dict[str, Address]:
+) -> dict[str, FunctionAddress]:
     for i, at in places.items():
         _, kind, _, _, offset, length, _, _, _, _ = obj.sections[i]
         if kind != _NOBITS:
@@ -125,7 +125,7 @@ def _place(
             for at in range(offset, offset + length, 24):
                 _relocate(obj, places, stub, image, region.base, target, at)
     return {
-        name: Address.within(region, places[section] + value)
+        name: FunctionAddress.within(region, places[section] + value)
         for name, section, value in obj.symbols
         if name in wanted and section in places
     }
@@ -145,7 +145,7 @@ def _relocate(
     elif name in stub and kind in (_R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX):
         goal = stub[name] + 6  # the address word inside the stub serves as the table entry
     else:
-        raise Unsupported(f"symbol {name!r} in section {section}")
+        raise NeedsLinker(f"symbol {name!r} in section {section}")
     if kind in (_R_PC32, _R_PLT32) or (section == 0 and kind != _R_64):
         struct.pack_into("<i", image, spot, goal + addend - spot)
     elif kind == _R_64:
@@ -153,7 +153,7 @@ def _relocate(
     elif kind == _R_PC64:
         struct.pack_into("<q", image, spot, goal + addend - spot)
     else:
-        raise Unsupported(f"relocation type {kind}")
+        raise NeedsLinker(f"relocation type {kind}")
 
 
 _libraries: list[ctypes.CDLL] = []
@@ -187,13 +187,13 @@ def _libc() -> ctypes.CDLL:
 
 def _reserve(size: int) -> int:
     if sys.platform != "linux":
-        raise Unsupported(sys.platform)
+        raise NeedsLinker(sys.platform)
     address = _libc().mmap(None, size, 3, 0x22, -1, 0)  # read+write, private+anonymous
     if address in (None, ctypes.c_void_p(-1).value):
-        raise Unsupported("no memory for code")
+        raise NeedsLinker("no memory for code")
     return int(address)
 
 
 def _protect(base: int, size: int) -> None:
     if _libc().mprotect(base, size, 5):  # read+execute
-        raise Unsupported("the system forbids new executable memory")
+        raise NeedsLinker("the system forbids new executable memory")

@@ -108,7 +108,7 @@ class Loader:
         found: Sequence[Mapping[str, int]]
         try:
             found = link.link(list(objects.values()), wanted)
-        except link.Unsupported:
+        except link.NeedsLinker:
             from weft.backends.cpu import jit
 
             found = [jit.link_by_llvm(self.host, data, wanted) for data in objects.values()]

@@ -23,7 +23,7 @@ class CpuBuffer(Buffer):
     view that keeps it alive."""
 
     def __init__(
-        self, device: Device, owner: np.ndarray, address: int, nbytes: int, pool: Pool | None
+        self, device: Device, owner: np.ndarray, address: int, nbytes: int, pool: BlockPool | None
     ) -> None:
         self.device = device
         self.address = address
@@ -43,7 +43,7 @@ class CpuBuffer(Buffer):
             pool.give(self.owner)
 
 
-class Pool:
+class BlockPool:
     """Storage blocks waiting for reuse, by rounded size; at most `limit` bytes in all.
 
     Lists are pushed and popped in single operations, so a buffer that is finalised in the middle

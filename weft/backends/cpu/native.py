@@ -19,21 +19,21 @@ declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 """
 
 
-def _operator(op: str, type: str = "") -> Callable[[Value, Value | int], Value]:
+def _operator(op: str, type: str = "") -> Callable[[NativeValue, NativeValue | int], NativeValue]:
     """The method that computes `op` of a value and another or a constant; of the value's own type
     without a `type`."""
 
-    def method(self: Value, other: Value | int) -> Value:
-        right = other.text if isinstance(other, Value) else str(other)
+    def method(self: NativeValue, other: NativeValue | int) -> NativeValue:
+        right = other.text if isinstance(other, NativeValue) else str(other)
         return self.fn.let(type or self.type, f"{op} {self}, {right}")
 
     return method
 
 
-class Value:
+class NativeValue:
     """A result, an argument or a constant of type i1, i8, i32, i64 or ptr."""
 
-    def __init__(self, fn: Function, type: str, text: str) -> None:
+    def __init__(self, fn: NativeFunction, type: str, text: str) -> None:
         self.fn, self.type, self.text = fn, type, text
 
     def __str__(self) -> str:
@@ -47,49 +47,51 @@ class Value:
     same, differs = _operator("icmp eq", "i1"), _operator("icmp ne", "i1")
     half = _operator("ashr")  # divides by a power of 2 and keeps the sign
 
-    def missing(self) -> Value:
+    def missing(self) -> NativeValue:
         """True, for a pointer, if it is null."""
         return self.fn.let("i1", f"icmp eq {self}, null")
 
-    def to(self, type: str) -> Value:
+    def to(self, type: str) -> NativeValue:
         """A wider (filled with zeros) or narrower integer."""
         wider = int(type[1:]) > int(self.type[1:])
         return self.fn.let(type, f"{'zext' if wider else 'trunc'} {self} to {type}")
 
-    def at(self, type: str, offset: Value | int = 0, scale: int = 1) -> Place:
+    def at(self, type: str, offset: NativeValue | int = 0, scale: int = 1) -> NativeSlot:
         """The memory of a `type` that lies `offset` times `scale` bytes behind this pointer."""
-        index = offset if isinstance(offset, Value) else self.fn.const("i64", offset)
+        index = offset if isinstance(offset, NativeValue) else self.fn.const("i64", offset)
         unit = "i8" if scale == 1 else f"[{scale} x i8]"
-        return Place(self.fn.let("ptr", f"getelementptr {unit}, {self}, {index}"), type)
+        return NativeSlot(self.fn.let("ptr", f"getelementptr {unit}, {self}, {index}"), type)
 
 
-class Place:
+class NativeSlot:
     """Memory that holds a `type`."""
 
-    def __init__(self, address: Value, type: str) -> None:
+    def __init__(self, address: NativeValue, type: str) -> None:
         self.address, self.type, self._fn = address, type, address.fn
         self._align = f"align {_ALIGN[type]}"
 
-    def get(self, order: str = "") -> Value:
+    def get(self, order: str = "") -> NativeValue:
         if not order:
             return self._fn.let(self.type, f"load {self.type}, {self.address}")
         text = f"load atomic {self.type}, {self.address} {order}, {self._align}"
         return self._fn.let(self.type, text)
 
-    def set(self, value: Value | int, order: str = "") -> None:
-        operand = value if isinstance(value, Value) else self._fn.const(self.type, value)
+    def set(self, value: NativeValue | int, order: str = "") -> None:
+        operand = value if isinstance(value, NativeValue) else self._fn.const(self.type, value)
         if not order:
             self._fn.line(f"store {operand}, {self.address}")
         else:
             self._fn.line(f"store atomic {operand}, {self.address} {order}, {self._align}")
 
-    def add(self, value: Value | int, order: str) -> Value:
+    def add(self, value: NativeValue | int, order: str) -> NativeValue:
         """Adds atomically; what was there before."""
-        operand = value if isinstance(value, Value) else self._fn.const(self.type, value)
+        operand = value if isinstance(value, NativeValue) else self._fn.const(self.type, value)
         text = f"atomicrmw add {self.address}, {operand} {order}, {self._align}"
         return self._fn.let(self.type, text)
 
-    def exchange(self, old: Value, new: Value, orders: str) -> tuple[Value, Value]:
+    def exchange(
+        self, old: NativeValue, new: NativeValue, orders: str
+    ) -> tuple[NativeValue, NativeValue]:
         """Puts `new` where `old` still is, atomically; what was there, and whether it was `old`."""
         text = f"cmpxchg {self.address}, {old}, {new} {orders}, {self._align}"
         both = f"{{ {self.type}, i1 }}"
@@ -101,19 +103,19 @@ class Place:
 class Loop:
     """An endless loop, left by `leave` or by a return."""
 
-    def __init__(self, fn: Function) -> None:
+    def __init__(self, fn: NativeFunction) -> None:
         self.fn, self.top, self.out = fn, fn.name("loop"), fn.name("out")
 
-    def leave(self, condition: Value) -> None:
+    def leave(self, condition: NativeValue) -> None:
         """Goes on behind the loop where the condition holds."""
         self.fn.branch(condition, self.out)
 
-    def again(self, condition: Value | None = None) -> None:
+    def again(self, condition: NativeValue | None = None) -> None:
         """Begins the next turn, where the condition holds if there is one."""
         self.fn.branch(condition, self.top)
 
 
-class Function:
+class NativeFunction:
     """One function being written. `arguments` is "type name, ..."; they are `fn[name]`."""
 
     def __init__(self, name: str, arguments: str, result: str = "void", local: bool = True) -> None:
@@ -122,14 +124,14 @@ class Function:
             f"define {'internal ' if local else ''}{result} @{name}"
             f"({', '.join(f'{type} %{name}' for type, name in pairs)}) #0 {{"
         )
-        self._arguments = {name: Value(self, type, f"%{name}") for type, name in pairs}
+        self._arguments = {name: NativeValue(self, type, f"%{name}") for type, name in pairs}
         self._result = result
         self._variables: list[str] = []
         self._lines: list[str] = []
         self._names = 0
         self._open = True  # true if the current block still needs an end
 
-    def __getitem__(self, name: str) -> Value:
+    def __getitem__(self, name: str) -> NativeValue:
         return self._arguments[name]
 
     def text(self) -> str:
@@ -148,51 +150,55 @@ class Function:
     def line(self, text: str) -> None:
         self._lines.append(f"  {text}")
 
-    def let(self, type: str, text: str) -> Value:
-        made = Value(self, type, f"%{self.name('v')}")
+    def let(self, type: str, text: str) -> NativeValue:
+        made = NativeValue(self, type, f"%{self.name('v')}")
         self.line(f"{made.text} = {text}")
         return made
 
-    def const(self, type: str, value: int) -> Value:
-        return Value(self, type, str(value))
+    def const(self, type: str, value: int) -> NativeValue:
+        return NativeValue(self, type, str(value))
 
-    def variable(self, type: str, value: Value | int = 0) -> Place:
+    def variable(self, type: str, value: NativeValue | int = 0) -> NativeSlot:
         """A place of its own that starts as `value` each time this line is reached."""
-        address = Value(self, "ptr", f"%{self.name('var')}")
+        address = NativeValue(self, "ptr", f"%{self.name('var')}")
         self._variables.append(f"  {address.text} = alloca {type}")
-        made = Place(address, type)
+        made = NativeSlot(address, type)
         made.set(value)
         return made
 
-    def choose(self, condition: Value, yes: Value, no: Value) -> Value:
+    def choose(self, condition: NativeValue, yes: NativeValue, no: NativeValue) -> NativeValue:
         return self.let(yes.type, f"select {condition}, {yes}, {no}")
 
-    def call(self, callee: str | Value, result: str, *arguments: Value, form: str = "") -> Value:
+    def call(
+        self, callee: str | NativeValue, result: str, *arguments: NativeValue, form: str = ""
+    ) -> NativeValue:
         """The result of a function, by name or address; `form` is its type where it is variadic."""
-        where = callee.text if isinstance(callee, Value) else f"@{callee}"
+        where = callee.text if isinstance(callee, NativeValue) else f"@{callee}"
         text = f"call {form or result} {where}({', '.join(map(str, arguments))})"
         if result != "void":
             return self.let(result, text)
         self.line(text)
         return self.const("i32", 0)
 
-    def least(self, a: Value, b: Value) -> Value:
+    def least(self, a: NativeValue, b: NativeValue) -> NativeValue:
         return self.call("llvm.smin.i64", "i64", a, b)
 
-    def most(self, a: Value, b: Value | int) -> Value:
-        other = b if isinstance(b, Value) else self.const("i64", b)
+    def most(self, a: NativeValue, b: NativeValue | int) -> NativeValue:
+        other = b if isinstance(b, NativeValue) else self.const("i64", b)
         return self.call("llvm.smax.i64", "i64", a, other)
 
     # -- blocks
 
-    def give(self, value: Value | int | None = None) -> None:
+    def give(self, value: NativeValue | int | None = None) -> None:
         """Returns."""
         if value is None:
             self._end("ret void")
         else:
-            self._end(f"ret {value}" if isinstance(value, Value) else f"ret {self._result} {value}")
+            self._end(
+                f"ret {value}" if isinstance(value, NativeValue) else f"ret {self._result} {value}"
+            )
 
-    def branch(self, condition: Value | None, target: str) -> None:
+    def branch(self, condition: NativeValue | None, target: str) -> None:
         """Goes to a block where the condition holds, else on; without a condition, always."""
         if condition is None:
             self._end(f"br label %{target}")
@@ -202,7 +208,7 @@ class Function:
         self._label(rest)
 
     @contextmanager
-    def when(self, condition: Value) -> Iterator[None]:
+    def when(self, condition: NativeValue) -> Iterator[None]:
         """Runs the block only where the condition holds."""
         then, after = self.name("then"), self.name("after")
         self._end(f"br {condition}, label %{then}, label %{after}")
@@ -221,7 +227,7 @@ class Function:
         self._label(loop.out)
 
     @contextmanager
-    def count(self, limit: Value) -> Iterator[Value]:
+    def count(self, limit: NativeValue) -> Iterator[NativeValue]:
         """Runs the block for each number from 0 below `limit` (an i64)."""
         at = self.variable("i64")
         with self.loop() as loop:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 
 
-class Places:
+class WorkerCpus:
     """The CPUs of `workers` workers (Linux; elsewhere it does nothing)."""
 
     def __init__(self, workers: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.backends.cpu.native import Function, Value
+from weft.backends.cpu.native import NativeFunction, NativeValue
 
 # CPython's PyObject and NumPy's PyArrayObject on 64-bit systems: byte offsets (direct.py makes sure
 # that they hold). numpy/_core/include/numpy/ndarraytypes.h: PyArrayObject_fields.
@@ -19,7 +19,7 @@ HEADER = (
 OPERAND = ("dtype", "ndim", "shape", "uses", "many")
 
 
-def call() -> Function:
+def call() -> NativeFunction:
     """Builds a C function for Python (METH_FASTCALL) whose `self` is an array of such words.
 
     Arguments are arrays, or objects of type `holder` with one at byte `held_at`. If each has its
@@ -29,7 +29,7 @@ def call() -> Function:
     workers help. If PyEval_SaveThread and PyEval_RestoreThread are known, it releases Python's lock
     meanwhile.
     """
-    f = Function("weft_call", "ptr self, ptr args, i64 many", "ptr", local=False)
+    f = NativeFunction("weft_call", "ptr self, ptr args, i64 many", "ptr", local=False)
     known = f["self"].at("ptr", DATA).get()
     word = {name: known.at("i64", 8 * i) for i, name in enumerate(HEADER)}
     address = {name: known.at("ptr", 8 * i) for i, name in enumerate(HEADER)}
@@ -64,12 +64,12 @@ def call() -> Function:
     return f
 
 
-def fits() -> Function:
+def fits() -> NativeFunction:
     """Is `item` an array, exactly, of this operand's dtype and shape, contiguous and aligned?"""
-    f = Function("fits", "ptr item, ptr array, ptr operand", "i1")
+    f = NativeFunction("fits", "ptr item, ptr array, ptr operand", "i1")
     item = f["item"]
     own = {name: f["operand"].at("i64", 8 * i) for i, name in enumerate(OPERAND)}
-    checks: tuple[Callable[[], Value], ...] = (
+    checks: tuple[Callable[[], NativeValue], ...] = (
         lambda: item.at("ptr", TYPE).get().differs(f["array"]),
         lambda: item.at("i64", DTYPE).get().differs(own["dtype"].get()),
         lambda: (item.at("i32", FLAGS).get() & FIT).differs(FIT),
@@ -89,7 +89,7 @@ def fits() -> Function:
     return f
 
 
-def _point(f: Function, operand: Value, data: Value) -> None:
+def _point(f: NativeFunction, operand: NativeValue, data: NativeValue) -> None:
     """Sets the words that use an operand."""
     uses = operand.at("ptr", 8 * OPERAND.index("uses")).get()
     with f.count(operand.at("i64", 8 * OPERAND.index("many")).get()) as use:
@@ -97,6 +97,6 @@ def _point(f: Function, operand: Value, data: Value) -> None:
         pair.at("ptr").get().at("i64").set(data + pair.at("i64", 8).get())
 
 
-def _answer(f: Function, long: Value, number: int) -> None:
+def _answer(f: NativeFunction, long: NativeValue, number: int) -> None:
     """Returns a Python int, made by PyLong_FromLong."""
     f.give(f.call(long, "ptr", f.const("i64", number)))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from weft.backends.cpu.layout import entry_field, pool_field
-from weft.backends.cpu.native import Function, Place, Value
+from weft.backends.cpu.native import NativeFunction, NativeSlot, NativeValue
 
 _PRIVATE_WAIT, _PRIVATE_WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE among one process's threads
 _KERNEL = "ptr args, ptr s, i32 x, i32 y, i32 z, i64 begin, i64 end, ptr w"
 
 
-def functions(clock: str, pause: str) -> list[Function]:
+def functions(clock: str, pause: str) -> list[NativeFunction]:
     """All of them, for a machine with this clock and spin hint ("" for none)."""
     return [
         _clock(clock), _take(), _grab(), _play(), _first(), _chunk(), _learn(), _alone_step(clock),
@@ -17,26 +17,26 @@ def functions(clock: str, pause: str) -> list[Function]:
     ]  # fmt: skip
 
 
-def ticket(pool: Value, slice_: Value) -> Place:
+def ticket(pool: NativeValue, slice_: NativeValue) -> NativeSlot:
     """The ticket of a thread's slice."""
     return pool_field(pool, "tickets").address.at("i64", slice_, 64)
 
 
-def work_of(entry: Value) -> tuple[Value, Value]:
+def work_of(entry: NativeValue) -> tuple[NativeValue, NativeValue]:
     """The ticks that a step takes on one thread as far as is known (else 0), and its groups."""
     groups = entry_field(entry, "groups").get()
     return (entry_field(entry, "cost").get() * groups) >> 8, groups
 
 
-def _clock(clock: str) -> Function:
-    f = Function("weft_clock", "", "i64", local=False)
+def _clock(clock: str) -> NativeFunction:
+    f = NativeFunction("weft_clock", "", "i64", local=False)
     f.give(f.call(clock, "i64"))
     return f
 
 
-def _take() -> Function:
+def _take() -> NativeFunction:
     """Takes a chunk from the ticket at `word`: how many were left, 0 for none."""
-    f = Function("take", "ptr word", "i32")
+    f = NativeFunction("take", "ptr word", "i32")
     word = f["word"].at("i64")
     now = f.variable("i64", word.get("acquire"))
     with f.loop():
@@ -51,9 +51,9 @@ def _take() -> Function:
     return f
 
 
-def _grab() -> Function:
+def _grab() -> NativeFunction:
     """A chunk of thread `me`'s own slice, else of the others' in turn: slice << 32 | left, or 0."""
-    f = Function("grab", "ptr pool, i64 me, i64 threads", "i64")
+    f = NativeFunction("grab", "ptr pool, i64 me, i64 threads", "i64")
     with f.count(f["threads"]) as k:
         straight = f["me"] + k
         wrapped = straight - f["threads"]
@@ -65,24 +65,26 @@ def _grab() -> Function:
     return f
 
 
-def _play() -> Function:
+def _play() -> NativeFunction:
     """Runs the groups from `begin` to `end` of a step."""
-    f = Function("play", "ptr entry, ptr scalars, i64 begin, i64 end, ptr scratch")
+    f = NativeFunction("play", "ptr entry, ptr scalars, i64 begin, i64 end, ptr scratch")
     fn, args, *grid = (entry_field(f["entry"], n).get() for n in ("fn", "args", "gx", "gy", "gz"))
     f.call(fn, "void", args, f["scalars"], *grid, f["begin"], f["end"], f["scratch"])
     return f
 
 
-def _first() -> Function:
+def _first() -> NativeFunction:
     """The first chunk of slice `slice` when `threads` slices share `chunks` chunks."""
-    f = Function("first", "i64 slice, i64 threads, i64 chunks", "i64")
+    f = NativeFunction("first", "i64 slice, i64 threads, i64 chunks", "i64")
     f.give(f["slice"] * f["chunks"] // f["threads"])
     return f
 
 
-def _chunk() -> Function:
+def _chunk() -> NativeFunction:
     """Plays the chunk that `grab` returned as `ticket`; returns its number of groups."""
-    f = Function("chunk", "ptr entry, i64 ticket, i64 threads, ptr scalars, ptr scratch", "i64")
+    f = NativeFunction(
+        "chunk", "ptr entry, i64 ticket, i64 threads, ptr scalars, ptr scratch", "i64"
+    )
     groups, size, chunks = (entry_field(f["entry"], n).get() for n in ("groups", "chunk", "chunks"))
     left = f["ticket"] & 0xFFFFFFFF
     beyond = (f["ticket"] >> 32) + 1
@@ -94,10 +96,10 @@ def _chunk() -> Function:
     return f
 
 
-def _learn() -> Function:
+def _learn() -> NativeFunction:
     """Falls at once to a lower cost per group and rises slowly, so that an interruption counts
     little."""
-    f = Function("learn", "ptr entry, i64 ticks, i64 groups")
+    f = NativeFunction("learn", "ptr entry, i64 ticks, i64 groups")
     with f.when(f["groups"] > 0):
         now = f.most((f["ticks"] << 8) // f["groups"], 1)
         cost = entry_field(f["entry"], "cost")
@@ -107,9 +109,9 @@ def _learn() -> Function:
     return f
 
 
-def _alone_step(clock: str) -> Function:
+def _alone_step(clock: str) -> NativeFunction:
     """Plays a whole step on this thread and learns what it costs."""
-    f = Function("alone_step", "ptr entry, ptr scalars, ptr scratch")
+    f = NativeFunction("alone_step", "ptr entry, ptr scalars, ptr scratch")
     groups = entry_field(f["entry"], "groups").get()
     with f.when(groups > 0):
         start = f.call(clock, "i64")
@@ -118,7 +120,7 @@ def _alone_step(clock: str) -> Function:
     return f
 
 
-def _futex(f: Function, word: Value, operation: int, value: Value) -> None:
+def _futex(f: NativeFunction, word: NativeValue, operation: int, value: NativeValue) -> None:
     """The system call futex(word, operation, value)."""
     number, zero = pool_field(f["pool"], "futex").get(), f.const("i64", 0)
     what = f.const("i64", operation)
@@ -126,18 +128,18 @@ def _futex(f: Function, word: Value, operation: int, value: Value) -> None:
     f.call(call, "i64", number, word, what, value, zero, zero, zero, form="i64 (i64, ...)")
 
 
-def _futex_wake() -> Function:
+def _futex_wake() -> NativeFunction:
     """Wakes up to `count` threads that sleep on `word`."""
-    f = Function("futex_wake", "ptr pool, ptr word, i64 count")
+    f = NativeFunction("futex_wake", "ptr pool, ptr word, i64 count")
     with f.when(pool_field(f["pool"], "syscall").get().missing()):
         f.give()
     _futex(f, f["word"], _PRIVATE_WAKE, f["count"])
     return f
 
 
-def _futex_wait() -> Function:
+def _futex_wait() -> NativeFunction:
     """Sleeps while *word is `seen`; without a futex, yields the time slice."""
-    f = Function("futex_wait", "ptr pool, ptr word, i32 seen")
+    f = NativeFunction("futex_wait", "ptr pool, ptr word, i32 seen")
     with f.when(pool_field(f["pool"], "syscall").get().missing()):
         f.call(pool_field(f["pool"], "yield").get(), "i32")
         f.give()
@@ -145,9 +147,9 @@ def _futex_wait() -> Function:
     return f
 
 
-def _wait_done(pause: str) -> Function:
+def _wait_done(pause: str) -> NativeFunction:
     """Returns when `chunks` chunks are done: spins first, then sleeps."""
-    f = Function("wait_done", "ptr pool, i32 chunks")
+    f = NativeFunction("wait_done", "ptr pool, i32 chunks")
     done, waits = pool_field(f["pool"], "done"), pool_field(f["pool"], "caller_waits")
     with f.count(pool_field(f["pool"], "spins").get().to("i64")):
         with f.when(done.get("acquire").same(f["chunks"])):
@@ -162,13 +164,13 @@ def _wait_done(pause: str) -> Function:
     return f
 
 
-def pause_here(f: Function, pause: str) -> None:
+def pause_here(f: NativeFunction, pause: str) -> None:
     """The processor's spin hint."""
     if pause:
         f.line(f"call void @{pause}")
 
 
-def _bytes(f: Function) -> tuple[Value, Value, Value]:
+def _bytes(f: NativeFunction) -> tuple[NativeValue, NativeValue, NativeValue]:
     """Returns destination, first byte and number of bytes of these groups, for Copy and Fill.
     `args` are destination, source or byte, bytes, bytes per group."""
     to = f["args"].at("ptr").get()
@@ -177,8 +179,8 @@ def _bytes(f: Function) -> tuple[Value, Value, Value]:
     return to, first, f.least(f["end"] * size, nbytes) - first
 
 
-def _copy() -> Function:
-    f = Function("weft_copy", _KERNEL, local=False)
+def _copy() -> NativeFunction:
+    f = NativeFunction("weft_copy", _KERNEL, local=False)
     to, first, count = _bytes(f)
     source = f["args"].at("ptr", 8).get().at("i8", first).address
     target = to.at("i8", first).address
@@ -186,8 +188,8 @@ def _copy() -> Function:
     return f
 
 
-def _fill() -> Function:
-    f = Function("weft_fill", _KERNEL, local=False)
+def _fill() -> NativeFunction:
+    f = NativeFunction("weft_fill", _KERNEL, local=False)
     to, first, count = _bytes(f)
     byte = f["args"].at("i64", 8).get().to("i8")
     f.call("llvm.memset.p0.i64", "void", to.at("i8", first).address, byte, count, f.const("i1", 0))

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from weft.backends.cpu.layout import entry_field, pool_field
-from weft.backends.cpu.native import Function, Value
+from weft.backends.cpu.native import NativeFunction, NativeValue
 from weft.backends.cpu.runtime_parts import pause_here, ticket, work_of
 
 _ENTRY_BYTES = 64
 _CHUNKS = 4  # 2**4 chunks per thread at most
 
 
-def functions(clock: str, pause: str) -> list[Function]:
+def functions(clock: str, pause: str) -> list[NativeFunction]:
     """All of them, for a machine with this clock and spin hint ("" for none)."""
     return [_cut(), _publish(), _parallel(clock), _busy(), _alone(), _run(), _worker(pause)]
 
 
-def _cut() -> Function:
+def _cut() -> NativeFunction:
     """Cuts a step of `work` ticks (0: unknown) into chunks of groups; returns how many."""
-    f = Function("cut", "ptr pool, ptr entry, i64 work, i64 threads", "i64")
+    f = NativeFunction("cut", "ptr pool, ptr entry, i64 work, i64 threads", "i64")
     groups = entry_field(f["entry"], "groups").get()
     most = f["threads"] << _CHUNKS
     cut = f["work"] // pool_field(f["pool"], "chunk_ticks").get()
@@ -31,9 +31,9 @@ def _cut() -> Function:
     return f
 
 
-def _publish() -> Function:
+def _publish() -> NativeFunction:
     """Gives each thread the ticket of its slice of `chunks` chunks, and wakes the sleepers."""
-    f = Function("publish", "ptr pool, i64 threads, i64 chunks")
+    f = NativeFunction("publish", "ptr pool, i64 threads, i64 chunks")
     pool, first = f["pool"], f.const("i64", 0)
     step = ticket(pool, first).get("monotonic") >> 32
     high = (step + 1) << 32
@@ -49,9 +49,9 @@ def _publish() -> Function:
     return f
 
 
-def _parallel(clock: str) -> Function:
+def _parallel(clock: str) -> NativeFunction:
     """Plays a step with the workers' help and learns what it costs."""
-    f = Function("parallel", "ptr pool, ptr entry, i64 work, ptr scalars, ptr scratch")
+    f = NativeFunction("parallel", "ptr pool, ptr entry, i64 work, ptr scalars, ptr scratch")
     pool, entry = f["pool"], f["entry"]
     threads = pool_field(pool, "threads").get().to("i64")
     chunks = f.call("cut", "i64", pool, entry, f["work"], threads)
@@ -74,13 +74,13 @@ def _parallel(clock: str) -> Function:
     return f
 
 
-def _step(table: Value, number: Value) -> Value:
+def _step(table: NativeValue, number: NativeValue) -> NativeValue:
     return table.at("i64", number, _ENTRY_BYTES).address
 
 
-def _busy() -> Function:
+def _busy() -> NativeFunction:
     """Does this run hold steps worth sharing (each `least` ticks) that come to `enough` ticks?"""
-    f = Function("busy", "ptr table, i64 steps, i64 least, i64 enough", "i1")
+    f = NativeFunction("busy", "ptr table, i64 steps, i64 least, i64 enough", "i1")
     sum_ = f.variable("i64")
     with f.count(f["steps"]) as i:
         work, groups = work_of(_step(f["table"], i))
@@ -92,17 +92,17 @@ def _busy() -> Function:
     return f
 
 
-def _alone() -> Function:
+def _alone() -> NativeFunction:
     """Plays all steps on this thread."""
-    f = Function("weft_alone", "ptr table, i64 steps, ptr scalars, ptr scratch", local=False)
+    f = NativeFunction("weft_alone", "ptr table, i64 steps, ptr scalars, ptr scratch", local=False)
     with f.count(f["steps"]) as i:
         f.call("alone_step", "void", _step(f["table"], i), f["scalars"], f["scratch"])
     return f
 
 
-def _run() -> Function:
+def _run() -> NativeFunction:
     """Plays all steps, each on as many threads as it is worth."""
-    f = Function("weft_run", "ptr pool, ptr table, i64 steps, ptr scalars", local=False)
+    f = NativeFunction("weft_run", "ptr pool, ptr table, i64 steps, ptr scalars", local=False)
     pool, table, steps = f["pool"], f["table"], f["steps"]
     pool_field(pool, "scalars").set(f["scalars"])
     scratch = pool_field(pool, "scratch").get()
@@ -129,10 +129,10 @@ def _run() -> Function:
     return f
 
 
-def _worker(pause: str) -> Function:
+def _worker(pause: str) -> NativeFunction:
     """Takes chunks until a stop order (returns 0) or, without a futex, until none arrives for long
     (returns 1)."""
-    f = Function("weft_worker", "ptr pool, ptr scratch, i64 me", "i32", local=False)
+    f = NativeFunction("weft_worker", "ptr pool, ptr scratch, i64 me", "i32", local=False)
     pool = f["pool"]
     wake, done = pool_field(pool, "wake"), pool_field(pool, "done")
     waits, sleepers = pool_field(pool, "caller_waits"), pool_field(pool, "sleepers")

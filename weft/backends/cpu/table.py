@@ -17,7 +17,7 @@ from weft.program.values import INT32, check_scalars
 _BLOCK = 256 << 10  # bytes of a Copy or Fill that make one group
 
 
-class Table:
+class ProgramTable:
     """The entries of `program`; `handles` are the kernels' addresses, `functions` the runtime's.
 
     Pointers are in one flat array, so that rebinding a buffer is one indexed assignment.

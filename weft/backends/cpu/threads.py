@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.backends.cpu.host import SCRATCH_BYTES
 from weft.backends.cpu.layout import POOL_DTYPE, POOL_OFFSETS
-from weft.backends.cpu.places import Places
+from weft.backends.cpu.places import WorkerCpus
 
 # Clock units are nanoseconds here and become ticks by calibration.
 _SERIAL_NS = 3_000  # less work than this stays on the caller while workers are awake
@@ -64,7 +64,7 @@ class Workers:
         """Everything as before the first run: at the start, and in the child after a fork."""
         self.lock = threading.Lock()
         self._started: list[threading.Thread] = []
-        self._places = Places(self.threads - 1)
+        self._places = WorkerCpus(self.threads - 1)
         self._idle = threading.Event()
         self._fields = self._state[: POOL_DTYPE.itemsize].view(POOL_DTYPE)[0]
         self._state[:] = 0
@@ -134,7 +134,7 @@ class Workers:
             self._started.append(worker)
             worker.start()
 
-    def _loop(self, i: int, places: Places) -> None:
+    def _loop(self, i: int, places: WorkerCpus) -> None:
         places.joined(threading.get_native_id())
         while self._work(self._pool, self._scratch_at[i], i):
             self._idle.clear()  # no futex on this system: sleep here until the next run
@@ -144,7 +144,7 @@ class Workers:
         """Ends the workers (the next run starts new ones)."""
         with self.lock:
             started, self._started = self._started, []
-            self._places = Places(self.threads - 1)
+            self._places = WorkerCpus(self.threads - 1)
             if not started:
                 return
             self._fields["stop"] = 1

@@ -45,7 +45,7 @@ def missing(machine: Machine) -> str:
     return ""
 
 
-class Builder:
+class TargetBuilder:
     """Compiles and links for one machine."""
 
     def __init__(self, machine: Machine, cache: DiskCache) -> None:

@@ -57,12 +57,12 @@ class EmulatedDevice(Device):
             raise DeviceError(f"{machine.name}: {why}")
         self.machine, self.kind, self.caps = machine, machine.name, machine.caps
         self.info = info(machine)
-        self._builder = build.Builder(machine, cache or DiskCache(default_directory()))
+        self._builder = build.TargetBuilder(machine, cache or DiskCache(default_directory()))
         self.process = Process(machine, self._builder.program())
         weakref.finalize(self, self.process.close)
         self.scratch = guest.BASE + _SCRATCH
         self._code = _SCRATCH + machine.caps.scratch_bytes  # the first byte without code
-        self._places = Places(_CODE, machine.memory)
+        self._places = AddressRange(_CODE, machine.memory)
         self.freed: deque[int] = deque()  # offsets of freed buffers
         self._addresses: dict[str, int] = {}  # addresses of functions in memory
         self._lock = lock_of(self)
@@ -169,7 +169,7 @@ def info(machine: Machine) -> DeviceInfo:
 ALIGN = 256
 
 
-class Places:
+class AddressRange:
     """Numbers from `start` to `end` (exclusive), handed out in pieces at multiples of ALIGN."""
 
     def __init__(self, start: int, end: int) -> None:

@@ -11,7 +11,7 @@ byte.
 
 from __future__ import annotations
 
-from weft.backends.cpu.native import Function, Value
+from weft.backends.cpu.native import NativeFunction, NativeValue
 from weft.backends.emulated.machines import Machine
 
 BASE = 1 << 28  # low, so that 31 bits reach all code and its constants
@@ -28,21 +28,23 @@ def program(machine: Machine) -> str:
     return stub + _start(machine).text() + "attributes #0 = { nounwind }\n"
 
 
-def _start(machine: Machine) -> Function:
-    f, word = Function("_start", "", local=False), f"i{8 * machine.pointer}"
+def _start(machine: Machine) -> NativeFunction:
+    f, word = NativeFunction("_start", "", local=False), f"i{8 * machine.pointer}"
     read, write, leave, mmap = machine.numbers
 
-    def system(call: int, *arguments: Value | int) -> Value:
-        given = [x if isinstance(x, Value) else f.const(word, x) for x in (*arguments, *[0] * 6)]
-        return f.call(Value(f, "ptr", "@syscall"), word, *given[:6], f.const(word, call))
+    def system(call: int, *arguments: NativeValue | int) -> NativeValue:
+        given = [
+            x if isinstance(x, NativeValue) else f.const(word, x) for x in (*arguments, *[0] * 6)
+        ]
+        return f.call(NativeValue(f, "ptr", "@syscall"), word, *given[:6], f.const(word, call))
 
-    def number(value: Value) -> Value:
+    def number(value: NativeValue) -> NativeValue:
         return value if word == "i64" else value.to(word)
 
-    def pointer(place: int) -> Value:
+    def pointer(place: int) -> NativeValue:
         return f.let("ptr", f"inttoptr {order.at('i64', place).get()} to ptr")
 
-    def play(step: Value, scalars: Value, scratch: Value) -> None:
+    def play(step: NativeValue, scalars: NativeValue, scratch: NativeValue) -> None:
         function, args = (
             f.let("ptr", f"inttoptr {step.at('i64', at).get()} to ptr") for at in (0, 8)
         )

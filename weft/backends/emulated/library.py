@@ -6,7 +6,7 @@ missing it calls others, which are here under the names that LLVM gives them.
 
 from __future__ import annotations
 
-from weft.backends.cpu.native import INTRINSICS, Function, Value
+from weft.backends.cpu.native import INTRINSICS, NativeFunction, NativeValue
 from weft.backends.emulated import soft
 from weft.backends.emulated.machines import Machine
 from weft.backends.emulated.soft import INFINITY, NAN, SIGN, as_float, bits_of, parts
@@ -30,8 +30,8 @@ def source(machine: Machine) -> str:
     return INTRINSICS + "".join(f.text() for f in made) + _ATTRIBUTES
 
 
-def _memset(word: str, name: str = "memset") -> Function:
-    f = Function(name, f"ptr to, i32 byte, {word} bytes", "ptr", local=False)
+def _memset(word: str, name: str = "memset") -> NativeFunction:
+    f = NativeFunction(name, f"ptr to, i32 byte, {word} bytes", "ptr", local=False)
     byte = f["byte"].to("i8")
     with f.count(_wide(f["bytes"])) as i:
         f["to"].at("i8", i).set(byte)
@@ -39,10 +39,10 @@ def _memset(word: str, name: str = "memset") -> Function:
     return f
 
 
-def _memmove(word: str, name: str) -> Function:
+def _memmove(word: str, name: str) -> NativeFunction:
     """Builds memmove, which also serves as memcpy: it copies downwards where the target is behind
     the source."""
-    f = Function(name, f"ptr to, ptr from, {word} bytes", "ptr", local=False)
+    f = NativeFunction(name, f"ptr to, ptr from, {word} bytes", "ptr", local=False)
     size = _wide(f["bytes"])
     behind = f.let("i1", f"icmp ugt {f['to']}, {f['from'].text}")
     with f.count(size) as i:
@@ -52,18 +52,18 @@ def _memmove(word: str, name: str) -> Function:
     return f
 
 
-def _streaming(word: str) -> list[Function]:
+def _streaming(word: str) -> list[NativeFunction]:
     """Returns the functions that LLVM calls in and around a processor's streaming mode. Kernels
     never call each other, so no sums have to be saved."""
-    save = Function("__arm_tpidr2_save", "", local=False)
+    save = NativeFunction("__arm_tpidr2_save", "", local=False)
     moved = [_memmove(word, f"__arm_sc_{name}") for name in ("memcpy", "memmove")]
     return [save, *moved, _memset(word, "__arm_sc_memset")]
 
 
-def _step(name: str, word: str) -> Function:
+def _step(name: str, word: str) -> NativeFunction:
     """A step that no kernel does."""
     rest = "ptr scalars, i32 gx, i32 gy, i32 gz, i64 begin, i64 end, ptr scratch"
-    f = Function(name, f"ptr bufs, {rest}", local=False)
+    f = NativeFunction(name, f"ptr bufs, {rest}", local=False)
     size = int(word[1:]) // 8
     to, what, count = (f["bufs"].at("ptr", i, size).get() for i in range(3))
     bytes_ = f.let(word, f"ptrtoint {count} to {word}")
@@ -75,16 +75,16 @@ def _step(name: str, word: str) -> Function:
     return f
 
 
-def _wide(value: Value) -> Value:
+def _wide(value: NativeValue) -> NativeValue:
     return value if value.type == "i64" else value.to("i64")
 
 
 # -- floats ---------------------------------------------------------------------------------------
 
 
-def _fmodf() -> Function:
+def _fmodf() -> NativeFunction:
     """x - trunc(x / y) y, exactly: the remainder of integers, one bit of the quotient a turn."""
-    f = Function("fmodf", "float x, float y", "float", local=False)
+    f = NativeFunction("fmodf", "float x, float y", "float", local=False)
     sign = bits_of(f, "x") & -SIGN
     x, y = (bits_of(f, name) & (SIGN - 1) for name in "xy")
     nan = x >= INFINITY

@@ -5,14 +5,14 @@ They are slow and exact, with one bit of the result per iteration. LLVM calls th
 
 from __future__ import annotations
 
-from weft.backends.cpu.native import Function, Value
+from weft.backends.cpu.native import NativeFunction, NativeValue
 
 SIGN, NAN, INFINITY = 1 << 31, 0x7FC00000, 0x7F800000  # of a float's bits
 _FRACTION, _IMPLICIT = (1 << 23) - 1, 1 << 23
 _WHOLE = (127 + 23) << 23  # 2^23: a float of at least this size is an integer
 
 
-def functions(prefix: str) -> list[Function]:
+def functions(prefix: str) -> list[NativeFunction]:
     """All of them; LLVM puts the prefix before names of its own."""
     made = [_rounded(name) for name in ("rintf", "truncf", "floorf", "ceilf")]
     for bits, letter in ((32, "s"), (64, "d")):
@@ -22,16 +22,16 @@ def functions(prefix: str) -> list[Function]:
     return [*made, _sqrtf(f"{prefix}sqrtf")]
 
 
-def bits_of(f: Function, name: str) -> Value:
+def bits_of(f: NativeFunction, name: str) -> NativeValue:
     """The bits of a float argument."""
     return f.let("i32", f"bitcast {f[name]} to i32")
 
 
-def as_float(f: Function, bits: Value) -> Value:
+def as_float(f: NativeFunction, bits: NativeValue) -> NativeValue:
     return f.let("float", f"bitcast {bits} to float")
 
 
-def parts(f: Function, size: Value) -> tuple[Value, Value]:
+def parts(f: NativeFunction, size: NativeValue) -> tuple[NativeValue, NativeValue]:
     """m and e >= 0 of a finite float's bits without sign: its value is m * 2^(e - 149)."""
     exponent, fraction = size >> 23, size & _FRACTION
     normal = exponent > 0
@@ -40,9 +40,9 @@ def parts(f: Function, size: Value) -> tuple[Value, Value]:
     )
 
 
-def _rounded(name: str) -> Function:
+def _rounded(name: str) -> NativeFunction:
     """The integer toward zero, down, up, or the nearest; signs are kept."""
-    f = Function(name, "float x", "float", local=False)
+    f = NativeFunction(name, "float x", "float", local=False)
     bits = bits_of(f, "x")
     size, sign = bits & (SIGN - 1), bits & -SIGN
     with f.when(size >= _WHOLE):
@@ -63,10 +63,10 @@ def _rounded(name: str) -> Function:
     return f
 
 
-def _unsigned(name: str, what: str, bits: int) -> Function:
+def _unsigned(name: str, what: str, bits: int) -> NativeFunction:
     """Long division. The rest may have a bit more than fits: then the divisor is in it."""
     word = f"i{bits}"
-    f = Function(name, f"{word} a, {word} b", word, local=False)
+    f = NativeFunction(name, f"{word} a, {word} b", word, local=False)
     left, rest, quotient = f.variable(word, f["a"]), f.variable(word), f.variable(word)
     with f.count(f.const("i64", bits)):
         old, digits = rest.get(), left.get()
@@ -79,10 +79,10 @@ def _unsigned(name: str, what: str, bits: int) -> Function:
     return f
 
 
-def _signed(name: str, unsigned: str, bits: int) -> Function:
+def _signed(name: str, unsigned: str, bits: int) -> NativeFunction:
     """Divides signed numbers by the unsigned division; a remainder has the sign of the dividend."""
     word = f"i{bits}"
-    f = Function(name, f"{word} a, {word} b", word, local=False)
+    f = NativeFunction(name, f"{word} a, {word} b", word, local=False)
     a, b = (f[x].half(bits - 1) for x in "ab")  # 0, or -1 where it is negative
     sizes = [f.let(word, f"xor {f[x]}, {s.text}") - s for x, s in (("a", a), ("b", b))]
     found = f.call(unsigned, word, *sizes)
@@ -91,10 +91,10 @@ def _signed(name: str, unsigned: str, bits: int) -> Function:
     return f
 
 
-def _sqrtf(name: str) -> Function:
+def _sqrtf(name: str) -> NativeFunction:
     """The root of an integer of up to 50 bits has one bit more than a float: it rounds (a root is
     never half-way)."""
-    f = Function(name, "float x", "float", local=False)
+    f = NativeFunction(name, "float x", "float", local=False)
     bits = bits_of(f, "x")
     with f.when((bits & (SIGN - 1)).same(0) | bits.same(INFINITY)):
         f.give(f["x"])

@@ -29,7 +29,7 @@ _RESULT = 512  # bytes: room for one heuristic result of either library, whateve
 Call = Callable[..., Any]
 
 
-class Memory(Protocol):
+class DriverMemory(Protocol):
     """A driver's memory."""
 
     def alloc(self, nbytes: int) -> int: ...
@@ -74,7 +74,7 @@ class Blas:
         library: Any,
         call: Call,
         stream: int,
-        memory: Memory,
+        memory: DriverMemory,
         tf32: bool = False,
         workspace: int = WORKSPACE,
     ) -> None:
@@ -236,7 +236,7 @@ def _alignment(place: int) -> int:
     return min(place & -place, ALIGN) if place else ALIGN
 
 
-def open_blas(vendor: Vendor, call: Call, stream: int, memory: Memory) -> Blas:
+def open_blas(vendor: Vendor, call: Call, stream: int, memory: DriverMemory) -> Blas:
     """The vendor's library on a device, as the environment wishes. Raises DeviceError saying why
     there is none, UsageError for a wish that is none."""
     wish = os.environ.get("WEFT_BLAS", "").strip().lower()

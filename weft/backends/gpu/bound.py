@@ -22,7 +22,7 @@ from weft.program.device import OWN_KERNEL, Bound, Buffer
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Library, Program, Step
 
 if TYPE_CHECKING:
-    from weft.backends.gpu.device import Function, GpuBuffer, GpuDevice
+    from weft.backends.gpu.device import GpuBuffer, GpuDevice, LoadedKernel
 
 
 KEPT = 4  # recordings kept, for buffers that alternate
@@ -71,7 +71,7 @@ class GpuBound(Bound):
                 else:
                     self.products[number] = f"{OWN_KERNEL}: {found}"
 
-    def _load(self) -> dict[int, Function]:
+    def _load(self) -> dict[int, LoadedKernel]:
         """The functions of the kernels that are run, by their numbers."""
         steps = enumerate(self.program.steps)
         run = {s.kernel for n, s in steps if isinstance(s, Dispatch) and n not in self._products}

@@ -45,7 +45,7 @@ class GpuBuffer(Buffer):
         free.atexit = False  # the end of the process frees everything
 
 
-class Function(NamedTuple):
+class LoadedKernel(NamedTuple):
     """A kernel that the driver has loaded, and its bytes of dynamic shared memory."""
 
     handle: Any
@@ -66,7 +66,7 @@ class GpuDevice(Device):
         self.checking = os.environ.get("WEFT_CHECK", "0") not in ("", "0")
         self.replaying = wished("WEFT_REPLAY", not driver.replay_defect)
         self.compiled = 0  # how many kernels LLVM has compiled here (the rest were cached)
-        self._functions: dict[str, Function] = {}
+        self._functions: dict[str, LoadedKernel] = {}
         self._gone: list[Callable[[], None]] = []  # frees memory that other threads left
         # or the reason why it is missing; loaded when first needed
         self._blas: Blas | str | None = None
@@ -135,12 +135,12 @@ class GpuDevice(Device):
 
     # -- kernels
 
-    def load(self, kernels: Sequence[Kernel]) -> list[Function]:
+    def load(self, kernels: Sequence[Kernel]) -> list[LoadedKernel]:
         """The driver's function of each kernel, compiled at most once."""
         with self.lock:
             return [self._function(kernel) for kernel in kernels]
 
-    def _function(self, kernel: Kernel) -> Function:
+    def _function(self, kernel: Kernel) -> LoadedKernel:
         key = self._key(kernel)
         if key not in self._functions:
             data = self.cache.get(key)
@@ -151,7 +151,7 @@ class GpuDevice(Device):
                 self.cache.put(key, data)
             shared, code = int.from_bytes(data[:_SIZE], "little"), data[_SIZE:]
             handle = self.driver.load(code, launch.entry(kernel), shared)
-            self._functions[key] = Function(handle, shared)
+            self._functions[key] = LoadedKernel(handle, shared)
         return self._functions[key]
 
     def _key(self, kernel: Kernel) -> str:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from weft.backends.gpu.api import FATAL, OUT_OF_MEMORY, Api, DriverError, wished
 from weft.backends.gpu.blas import Blas, open_blas
-from weft.backends.gpu.memory import Kept, Pool
+from weft.backends.gpu.memory import CachingPool, DriverPool
 from weft.backends.gpu.staging import Staging
 from weft.core.errors import DeviceError, OutOfMemoryError
 
@@ -75,9 +75,9 @@ class Driver:
         self._context = self._opened()
         try:
             self._stream = self._do("StreamCreate", _NON_BLOCKING)
-            self._memory: Pool | Kept = Kept(self._do)
+            self._memory: DriverPool | CachingPool = CachingPool(self._do)
             if pools:
-                self._memory = Pool(self._do, self._try(api.pool, index), self._stream)
+                self._memory = DriverPool(self._do, self._try(api.pool, index), self._stream)
         except BaseException:
             self._end()
             raise

@@ -12,7 +12,7 @@ from typing import Any
 _LEAST, _MOST = 512, 2 << 20  # bytes: between these a size grows by an eighth at most
 
 
-class Pool:
+class DriverPool:
     """The driver's pool, which gives and takes in the stream's order and keeps what it took."""
 
     def __init__(self, call: Callable[..., Any], pool: Any, stream: Any) -> None:
@@ -31,7 +31,7 @@ class Pool:
         self._call("MemPoolTrimTo", self._pool, 0)
 
 
-class Kept:
+class CachingPool:
     """The same without a pool: one call of the driver per new size, freed memory kept by size."""
 
     def __init__(self, call: Callable[..., Any]) -> None:

@@ -26,7 +26,7 @@ _REL32, _REL64, _REL32_LO, _REL32_HI = 4, 5, 10, 11
 
 
 @dataclass
-class Section:
+class ElfSection:
     """A section: header fields, content, and (once placed) where it lies."""
 
     name: str
@@ -72,12 +72,12 @@ class ElfFile:
         for i in range(struct.unpack_from("<H", data, 56)[0]):
             self.segments.append(struct.unpack_from("<IIQQQQQQ", data, first + 56 * i))
         count, names = struct.unpack_from("<HH", data, 60)
-        self.sections: list[Section] = []
+        self.sections: list[ElfSection] = []
         headers = [struct.unpack_from("<IIQQQQIIQQ", data, table + 64 * i) for i in range(count)]
         for name, kind, flags, address, offset, size, link, info, align, entry in headers:
             content = b"" if kind == _NOBITS else data[offset : offset + size]
             label = _string(data, headers[names][4] + name)
-            section = Section(label, kind, flags, align, bytearray(content), link, info, entry)
+            section = ElfSection(label, kind, flags, align, bytearray(content), link, info, entry)
             section.offset, section.address = offset, address
             self.sections.append(section)
         self.symbols: list[Symbol] = []
@@ -107,9 +107,9 @@ def link(data: bytes) -> bytes:
 class _Linker:
     def __init__(self, source: ElfFile) -> None:
         self.source = source
-        self.read: list[Section] = []  # the first segment: what the loader reads, and data
-        self.code: list[Section] = []
-        self.number: dict[int, Section] = {}  # the source's section number -> its place here
+        self.read: list[ElfSection] = []  # the first segment: what the loader reads, and data
+        self.code: list[ElfSection] = []
+        self.number: dict[int, ElfSection] = {}  # the source's section number -> its place here
         for i, s in enumerate(source.sections):
             if not s.flags & _ALLOC or not s.data:
                 continue
@@ -128,10 +128,10 @@ class _Linker:
         names = bytearray(b"\0")
         starts = [_add(names, s.name) for s in self.exported]
         count = len(self.exported) + 1
-        symbols = Section(".dynsym", _DYNSYM, _ALLOC, 8, bytearray(24 * count), 0, 1, 24)
-        table = Section(".hash", _HASH, _ALLOC, 4, _hash_table([s.name for s in self.exported]))
-        strings = Section(".dynstr", _STRTAB, _ALLOC, 1, names)
-        dynamic = Section(".dynamic", _DYNAMIC, _ALLOC | _WRITE, 8, bytearray(16 * 6), 0, 0, 16)
+        symbols = ElfSection(".dynsym", _DYNSYM, _ALLOC, 8, bytearray(24 * count), 0, 1, 24)
+        table = ElfSection(".hash", _HASH, _ALLOC, 4, _hash_table([s.name for s in self.exported]))
+        strings = ElfSection(".dynstr", _STRTAB, _ALLOC, 1, names)
+        dynamic = ElfSection(".dynamic", _DYNAMIC, _ALLOC | _WRITE, 8, bytearray(16 * 6), 0, 0, 16)
         notes = [s for s in self.read if s.kind == _NOTE]
         rest = [s for s in self.read if s.kind != _NOTE]
         table.entry = 4
@@ -139,9 +139,9 @@ class _Linker:
         end = self._place(loads)
         sections = [s for group in loads for s in group]
         # The same symbols twice: some loaders read .dynsym, others .symtab.
-        again = Section(".symtab", _SYMTAB, 0, 8, symbols.data, len(sections) + 2, 1, 24)
-        labels = Section(".shstrtab", _STRTAB, 0, 1, bytearray(b"\0"))
-        tail = [again, Section(".strtab", _STRTAB, 0, 1, names), labels]
+        again = ElfSection(".symtab", _SYMTAB, 0, 8, symbols.data, len(sections) + 2, 1, 24)
+        labels = ElfSection(".shstrtab", _STRTAB, 0, 1, bytearray(b"\0"))
+        tail = [again, ElfSection(".strtab", _STRTAB, 0, 1, names), labels]
         for s in (symbols, table, dynamic):
             s.link = 1 + sections.index(strings if s is not table else symbols)
         symbols.data[24:] = self._symbols(starts, sections)
@@ -150,7 +150,7 @@ class _Linker:
         segments = _segments(loads, notes, dynamic)
         return self._write([*sections, *tail], segments, end)
 
-    def _place(self, loads: list[list[Section]]) -> int:
+    def _place(self, loads: list[list[ElfSection]]) -> int:
         """Gives every section its offset and address; each segment has pages of its own."""
         at = 64 + 56 * _SEGMENTS
         for number, group in enumerate(loads):
@@ -161,7 +161,7 @@ class _Linker:
                 at += len(s.data)
         return at
 
-    def _symbols(self, starts: list[int], sections: list[Section]) -> bytes:
+    def _symbols(self, starts: list[int], sections: list[ElfSection]) -> bytes:
         out = b""
         for start, s in zip(starts, self.exported):
             place = self.number[s.section]
@@ -183,7 +183,9 @@ class _Linker:
                 goal = self.number[symbol.section].address + symbol.value + addend
                 _patch(target, where, info & 0xFFFFFFFF, goal - target.address - where)
 
-    def _write(self, sections: list[Section], segments: list[tuple[int, ...]], end: int) -> bytes:
+    def _write(
+        self, sections: list[ElfSection], segments: list[tuple[int, ...]], end: int
+    ) -> bytes:
         """The file: header, segments, sections (those that are not loaded from `end` on), and the
         table of sections."""
         starts = [_add(sections[-1].data, s.name) for s in sections]
@@ -216,7 +218,7 @@ def _add(table: bytearray, name: str) -> int:
     return start
 
 
-def _patch(target: Section, where: int, kind: int, distance: int) -> None:
+def _patch(target: ElfSection, where: int, kind: int, distance: int) -> None:
     """Writes a relative address into `target`."""
     if kind == _REL64:
         struct.pack_into("<q", target.data, where, distance)
@@ -244,7 +246,7 @@ def _hash_table(names: list[str]) -> bytearray:
     return bytearray(struct.pack(f"<{len(words)}I", *words))
 
 
-def _dynamic(symbols: Section, strings: Section, table: Section) -> bytes:
+def _dynamic(symbols: ElfSection, strings: ElfSection, table: ElfSection) -> bytes:
     entries = (
         (6, symbols.address), (11, 24), (5, strings.address), (10, len(strings.data)),
         (4, table.address), (0, 0),
@@ -253,7 +255,7 @@ def _dynamic(symbols: Section, strings: Section, table: Section) -> bytes:
 
 
 def _segments(
-    loads: list[list[Section]], notes: list[Section], dynamic: Section
+    loads: list[list[ElfSection]], notes: list[ElfSection], dynamic: ElfSection
 ) -> list[tuple[int, ...]]:
     """Program headers: type, flags, offset, address, address, size in file and memory, align."""
     table = 56 * _SEGMENTS

@@ -6,14 +6,14 @@ import numpy as np
 
 from weft.backends.llvm import text
 from weft.backends.llvm.values import toward_zero
-from weft.backends.llvm.writer import Writer
+from weft.backends.llvm.writer import LlvmWriter
 from weft.core import dtypes as dt
 from weft.kernel import ir
 from weft.kernel.ir import Type
 from weft.kernel.rules import Table
 
 
-def cast(w: Writer, operand: str, source: Type, goal: Type) -> str:
+def cast(w: LlvmWriter, operand: str, source: Type, goal: Type) -> str:
     a, b, n = source.dtype, goal.dtype, source.lanes
     if a == b:
         return operand
@@ -56,7 +56,7 @@ def cast(w: Writer, operand: str, source: Type, goal: Type) -> str:
     return w.emit(f"trunc {s} {operand} to {g}")
 
 
-def _saturated(w: Writer, x: str, source: Type, goal: Type) -> str:
+def _saturated(w: LlvmWriter, x: str, source: Type, goal: Type) -> str:
     """Floats as integers, as `fpto*i.sat`, which LLVM 22 takes apart on x86."""
     info, signed = np.iinfo(goal.dtype.numpy), goal.dtype.kind == "int"
     narrow = goal.dtype.itemsize < 4
@@ -78,7 +78,7 @@ def _saturated(w: Writer, x: str, source: Type, goal: Type) -> str:
     return w.emit(f"trunc {text.register(wide)} {found} to {text.register(goal)}")
 
 
-def _integer(w: Writer, x: str, source: Type, wide: Type) -> str:
+def _integer(w: LlvmWriter, x: str, source: Type, wide: Type) -> str:
     """Floats within the range of int32 or uint32 as such, toward zero."""
     s, t = text.register(source), text.register(wide)
     if w.target.to_zero:
@@ -92,23 +92,23 @@ def _integer(w: Writer, x: str, source: Type, wide: Type) -> str:
     return _chosen(w, upper, wide, unsigned(w, "or", low, 1 << 31, wide.lanes), low)
 
 
-def _nearest(w: Writer, x: str, source: Type, wide: Type) -> str:
+def _nearest(w: LlvmWriter, x: str, source: Type, wide: Type) -> str:
     n, t = wide.lanes, text.register(wide)
     name = f"llvm.lrint.{text.mangle('i32', n)}.{text.mangle('float', n)}"
     return w.call(name, t, [(text.register(source), x)])
 
 
-def _chosen(w: Writer, mask: str, kind: Type, a: str, b: str) -> str:
+def _chosen(w: LlvmWriter, mask: str, kind: Type, a: str, b: str) -> str:
     t = text.register(kind)
     return w.emit(f"select {text.vector('i1', kind.lanes)} {mask}, {t} {a}, {t} {b}")
 
 
-def bits_to_float(w: Writer, operand: str, lanes: int) -> str:
+def bits_to_float(w: LlvmWriter, operand: str, lanes: int) -> str:
     i32, f32 = text.vector("i32", lanes), text.vector("float", lanes)
     return w.emit(f"bitcast {i32} {operand} to {f32}")
 
 
-def _round_bf16(w: Writer, operand: str, lanes: int) -> str:
+def _round_bf16(w: LlvmWriter, operand: str, lanes: int) -> str:
     """float → the 16 bits of the nearest bfloat (ties to even); a NaN stays a NaN."""
     f32, i16 = text.vector("float", lanes), text.vector("i16", lanes)
     if w.target.bf16_round:
@@ -125,14 +125,14 @@ def _round_bf16(w: Writer, operand: str, lanes: int) -> str:
     return w.emit(f"trunc {text.vector('i32', lanes)} {chosen} to {i16}")
 
 
-def unsigned(w: Writer, op: str, a: str, b: int | str, lanes: int) -> str:
+def unsigned(w: LlvmWriter, op: str, a: str, b: int | str, lanes: int) -> str:
     """One uint32 operation; an int `b` is a constant."""
     u32 = Type(dt.uint32, lanes)
     right = text.constant(b, u32) if isinstance(b, int) else b
     return w.emit(f"{op} {text.register(u32)} {a}, {right}")
 
 
-def _widen_f16(w: Writer, operand: str, n: int) -> str:
+def _widen_f16(w: LlvmWriter, operand: str, n: int) -> str:
     """Widens half to float on the bits. Multiplying by 2^112 rebiases the exponent. It also
     normalises denormals, and takes infinities and NaN to 2^16 and above."""
     half, i16, i32, f32 = (text.vector(t, n) for t in ("half", "i16", "i32", "float"))
@@ -149,7 +149,7 @@ def _widen_f16(w: Writer, operand: str, n: int) -> str:
     return bits_to_float(w, unsigned(w, "or", wide, infinite, n), n)
 
 
-def _round_f16(w: Writer, operand: str, n: int) -> str:
+def _round_f16(w: LlvmWriter, operand: str, n: int) -> str:
     """float → half on the bits, ties to even. Small values are rounded by adding 0.5, whose
     last place is that of half's denormals."""
     f32, i32 = text.vector("float", n), text.vector("i32", n)

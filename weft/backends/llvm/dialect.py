@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from weft.backends.llvm import outer, rules, statements, tiles
 from weft.backends.llvm.target import LlvmTarget, cpu_target
-from weft.backends.llvm.writer import Writer
+from weft.backends.llvm.writer import LlvmWriter
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.kernel import ir
@@ -43,15 +43,15 @@ def render(kernel: ir.Kernel, caps: Caps, target: LlvmTarget) -> str:
             "(choose templates by Caps with max_threads=1)"
         )
     if outer.takes(kernel, target):
-        w = Writer(kernel, outer.streaming(target), rules.OUTER, caps.scratch_bytes)
+        w = LlvmWriter(kernel, outer.streaming(target), rules.OUTER, caps.scratch_bytes)
         return _module(w, outer.attributes(target))
     if not target.tiles or products(kernel) == {"mma_tn"}:
         kernel = expand(kernel)
     table = rules.AMX if target.tiles else rules.CPU
-    return _module(Writer(kernel, target, table, caps.scratch_bytes))
+    return _module(LlvmWriter(kernel, target, table, caps.scratch_bytes))
 
 
-def _module(w: Writer, attributes: str = "#0") -> str:
+def _module(w: LlvmWriter, attributes: str = "#0") -> str:
     kernel, body = w.kernel, statements.body(w)
     before, after = tiles.setup(w)
     buffers = [f"%buffer{i}" for i in range(len(kernel.buffers))]
@@ -83,14 +83,14 @@ def _module(w: Writer, attributes: str = "#0") -> str:
     return "\n".join(function) + "\n"
 
 
-def _fence(w: Writer) -> bool:
+def _fence(w: LlvmWriter) -> bool:
     fence = w.target.store_fence
     if w.fences and fence:
         w.declared[fence] = f"declare void @{fence}()"
     return w.fences and bool(fence)
 
 
-def _entry(w: Writer, buffers: list[str]) -> list[str]:
+def _entry(w: LlvmWriter, buffers: list[str]) -> list[str]:
     lines = [
         f"define void @{ENTRY}(ptr %bufs, ptr %scalars, i32 %gx, i32 %gy, "
         "i32 %gz, i64 %begin, i64 %end, ptr %scratch) #0 {"
@@ -105,7 +105,7 @@ def _entry(w: Writer, buffers: list[str]) -> list[str]:
     return [*lines, f"  call void @body({args})", "  ret void", "}"]
 
 
-def _load_params(w: Writer) -> list[str]:
+def _load_params(w: LlvmWriter) -> list[str]:
     lines = []
     for slot, name in sorted(w.params.items()):
         lines.append(f"  {name}.at = getelementptr i32, ptr %scalars, i64 {slot}")
@@ -113,7 +113,7 @@ def _load_params(w: Writer) -> list[str]:
     return lines
 
 
-def _axes(w: Writer) -> list[str]:
+def _axes(w: LlvmWriter) -> list[str]:
     """%group0.. from %linear; a grid that is constant 1 along y and z needs no division."""
     lengths = [g.value if isinstance(g, ir.Const) else None for g in w.kernel.grid]
     if lengths[1] == 1 and lengths[2] == 1:

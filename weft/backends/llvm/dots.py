@@ -6,14 +6,14 @@ from weft.backends.llvm import text
 from weft.backends.llvm.casts import bits_to_float, unsigned
 from weft.backends.llvm.lanes import shuffle
 from weft.backends.llvm.values import bitcast, fused
-from weft.backends.llvm.writer import Writer
+from weft.backends.llvm.writer import LlvmWriter
 from weft.core import dtypes as dt
 from weft.kernel import ir
 from weft.kernel.ir import Type
 from weft.kernel.rules import Table
 
 
-def collective(w: Writer, x: ir.Collective) -> str:
+def collective(w: LlvmWriter, x: ir.Collective) -> str:
     if x.op not in ("dot2", "dot4"):
         raise w.fail(f"{x.op} needs a subgroup, and this target runs one thread per group")
     acc, a, b = (w.value(arg) for arg in x.args)
@@ -21,7 +21,7 @@ def collective(w: Writer, x: ir.Collective) -> str:
     return _dot2(w, n, acc, a, b) if x.op == "dot2" else dot4(w, n, acc, a, b, dtype, x.attr)
 
 
-def _halves(w: Writer, n: int, *vectors: tuple[str, str, int]) -> tuple[list[str], list[str]]:
+def _halves(w: LlvmWriter, n: int, *vectors: tuple[str, str, int]) -> tuple[list[str], list[str]]:
     """Both halves of vectors: (operand, element, elements per lane of n) each."""
     cut: tuple[list[str], list[str]] = ([], [])
     for operand, element, per in vectors:
@@ -31,14 +31,14 @@ def _halves(w: Writer, n: int, *vectors: tuple[str, str, int]) -> tuple[list[str
     return cut
 
 
-def _whole(w: Writer, n: int, element: str, parts: list[str]) -> str:
+def _whole(w: LlvmWriter, n: int, element: str, parts: list[str]) -> str:
     return shuffle(w, parts[0], parts[1], f"<{n // 2} x {element}>", range(n))
 
 
 # -- pairs of bf16
 
 
-def _dot2(w: Writer, n: int, acc: str, a: str, b: str) -> str:
+def _dot2(w: LlvmWriter, n: int, acc: str, a: str, b: str) -> str:
     known = w.target.dot2
     if known and n > max(known):
         halves = _halves(w, n, (acc, "float", 1), (a, "i16", 2), (b, "i16", 2))
@@ -62,7 +62,7 @@ def _dot2(w: Writer, n: int, acc: str, a: str, b: str) -> str:
 # -- fours of bytes
 
 
-def dot4(w: Writer, n: int, acc: str, a: str, b: str, a_dtype: dt.DType, small: int = 0) -> str:
+def dot4(w: LlvmWriter, n: int, acc: str, a: str, b: str, a_dtype: dt.DType, small: int = 0) -> str:
     """The target's own instruction, two of its steps over 16 bits, or the portable expansion.
     `small`: see ir.Collective."""
     known = w.target.dot4 or w.target.dot4_signed or w.target.pairs
@@ -86,7 +86,7 @@ def dot4(w: Writer, n: int, acc: str, a: str, b: str, a_dtype: dt.DType, small: 
     return _dot4_plain(w, n, acc, a, b, a_dtype)
 
 
-def _dot4_call(w: Writer, name: str, n: int, acc: str, a: str, b: str) -> str:
+def _dot4_call(w: LlvmWriter, name: str, n: int, acc: str, a: str, b: str) -> str:
     i32, i8 = f"<{n} x i32>", f"<{4 * n} x i8>"
     if not w.target.dot4_features:
         return w.call(name, i32, [(i32, acc), (i8, a), (i8, b)])
@@ -96,7 +96,7 @@ def _dot4_call(w: Writer, name: str, n: int, acc: str, a: str, b: str) -> str:
 
 
 def _dot4_unsigned(
-    w: Writer, name: str, n: int, acc: str, a: str, b: str, a_dtype: dt.DType
+    w: LlvmWriter, name: str, n: int, acc: str, a: str, b: str, a_dtype: dt.DType
 ) -> str:
     """vpdpbusd takes unsigned x signed; a signed `a` is shifted by 128 and corrected."""
     i32, i8 = f"<{n} x i32>", f"<{4 * n} x i8>"
@@ -109,7 +109,9 @@ def _dot4_unsigned(
     return w.emit(f"sub {i32} {total}, {extra}")
 
 
-def _dot4_pairs(w: Writer, n: int, acc: str, a: str, b: str, a_dtype: dt.DType, small: int) -> str:
+def _dot4_pairs(
+    w: LlvmWriter, n: int, acc: str, a: str, b: str, a_dtype: dt.DType, small: int
+) -> str:
     """Sums pairs of products in 16 bits, then pairs of these sums. vpmaddubsw saturates, so it
     is used only for bytes promised to be small. Otherwise bytes are widened first, even and odd
     ones separately."""
@@ -138,7 +140,7 @@ def _dot4_pairs(w: Writer, n: int, acc: str, a: str, b: str, a_dtype: dt.DType, 
     return w.emit(f"add {i32} {acc}, {sums}")
 
 
-def _dot4_plain(w: Writer, n: int, acc: str, a: str, b: str, a_dtype: dt.DType) -> str:
+def _dot4_plain(w: LlvmWriter, n: int, acc: str, a: str, b: str, a_dtype: dt.DType) -> str:
     i32, i8, part = text.vector("i32", n), f"<{4 * n} x i8>", text.vector("i8", n)
     grow = "sext" if a_dtype == dt.int8 else "zext"
     for k in range(4):

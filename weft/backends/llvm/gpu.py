@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.backends.llvm import launch, rules, statements, text
 from weft.backends.llvm.gpu_target import GpuTarget
 from weft.backends.llvm.gpu_threads import index
-from weft.backends.llvm.writer import Writer
+from weft.backends.llvm.writer import LlvmWriter
 from weft.core.errors import LimitError
 from weft.kernel import ir
 from weft.kernel.clean import cleared
@@ -18,10 +18,10 @@ def render_gpu(kernel: ir.Kernel, target: GpuTarget) -> str:
     cannot express.
     """
     table = rules.NVPTX if target.copies else rules.AMDGCN
-    return _module(Writer(cleared(kernel) if kernel.clean else kernel, target, table), target)
+    return _module(LlvmWriter(cleared(kernel) if kernel.clean else kernel, target, table), target)
 
 
-def _module(w: Writer, target: GpuTarget) -> str:
+def _module(w: LlvmWriter, target: GpuTarget) -> str:
     kernel, caps = w.kernel, target.caps
     shared = launch.shared_layout(kernel)[1]
     x, y, z = kernel.threads
@@ -63,7 +63,7 @@ def _module(w: Writer, target: GpuTarget) -> str:
 # -- arguments and indices
 
 
-def _arguments(w: Writer) -> str:
+def _arguments(w: LlvmWriter) -> str:
     p = text.pointer(w.target.buffer_space)
     how = {"r": " readonly", "w": " writeonly", "rw": ""}
     args = [
@@ -73,7 +73,7 @@ def _arguments(w: Writer) -> str:
     return ", ".join([*args, f"{p} noalias readonly align {launch.ALIGN} %scalars"])
 
 
-def _load_params(w: Writer) -> list[str]:
+def _load_params(w: LlvmWriter) -> list[str]:
     lines, p = [], text.pointer(w.target.buffer_space)
     for slot, name in sorted(w.params.items()):
         lines.append(f"  {name}.at = getelementptr i32, {p} %scalars, i64 {slot}")
@@ -81,7 +81,7 @@ def _load_params(w: Writer) -> list[str]:
     return lines
 
 
-def _axes(w: Writer, target: GpuTarget) -> list[str]:
+def _axes(w: LlvmWriter, target: GpuTarget) -> list[str]:
     """%group0.. of the axes in use; of a folded grid from one number and the grid's lengths,
     which the scalars give."""
     outer, w.lines = w.lines, []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from weft.backends.llvm.gpu_threads import barrier
 from weft.backends.llvm.memory import address, alignment, pointer_type, store
-from weft.backends.llvm.writer import Writer
+from weft.backends.llvm.writer import LlvmWriter
 from weft.kernel import ir
 from weft.kernel.align import lanes_uniform
 from weft.kernel.rules import Table
@@ -20,13 +20,13 @@ _NAME = "llvm.nvvm.cp.async"
 _HOW = {4: "ca", 8: "ca", 16: "cg"}  # by bytes: only 16 can bypass L1
 
 
-def urgent(w: Writer) -> int:
+def urgent(w: LlvmWriter) -> int:
     """The fewest barriers after which a copy of the kernel is due; 0 without copies."""
     copies = [s.barriers for s in statements(w.kernel.body) if isinstance(s, ir.AsyncCopy)]
     return min(copies, default=0)
 
 
-def _async_copy(w: Writer, s: ir.AsyncCopy) -> None:
+def _async_copy(w: LlvmWriter, s: ir.AsyncCopy) -> None:
     value = s.store.value
     assert isinstance(value, ir.Load)
     nbytes = value.type.lanes * value.source.dtype.itemsize
@@ -47,7 +47,7 @@ def _async_copy(w: Writer, s: ir.AsyncCopy) -> None:
     w.call(name, "void", args)
 
 
-def _barrier(w: Writer, s: ir.Barrier) -> None:
+def _barrier(w: LlvmWriter, s: ir.Barrier) -> None:
     """Waits, before the barrier, for this thread's copies that are due."""
     if w.kept(urgent):
         w.call(f"{_NAME}.commit.group", "void", [])

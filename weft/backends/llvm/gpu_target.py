@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from weft.backends.llvm.launch import ALIGN
 from weft.backends.llvm.target import LlvmTarget
-from weft.backends.llvm.writer import Writer
+from weft.backends.llvm.writer import LlvmWriter
 from weft.core.caps import PRESETS, Caps
 from weft.core.errors import UsageError
 
@@ -188,7 +188,7 @@ def gpu_target(arch: str) -> GpuTarget:
     raise UsageError(f"no GPU architecture {arch[:60]!r}; weft knows {', '.join((*_PTX, *_AMD))}")
 
 
-def gpu_of(w: Writer) -> GpuTarget:
+def gpu_of(w: LlvmWriter) -> GpuTarget:
     """The GPU that a writer writes for."""
     assert isinstance(w.target, GpuTarget)
     return w.target

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from weft.backends.llvm import dots, launch, text
 from weft.backends.llvm.gpu_target import Call, gpu_of
 from weft.backends.llvm.memory import cleared
-from weft.backends.llvm.writer import Writer
+from weft.backends.llvm.writer import LlvmWriter
 from weft.core import dtypes as dt
 from weft.core.errors import LimitError
 from weft.kernel import ir
@@ -18,7 +18,7 @@ SHARED = 3  # the address space of memory that a group shares
 _STACK = 256 << 10  # bytes of private arrays that a thread may have
 
 
-def _axis(w: Writer, x: ir.Axis) -> str:
+def _axis(w: LlvmWriter, x: ir.Axis) -> str:
     """The index of the group or thread; 0 along an axis of one."""
     if x.kind == "group":
         w.axes.add(x.dim)
@@ -27,13 +27,13 @@ def _axis(w: Writer, x: ir.Axis) -> str:
     return index(w, gpu_of(w).thread, x.dim, threads) if threads > 1 else "0"
 
 
-def index(w: Writer, name: str, dim: int, limit: int) -> str:
+def index(w: LlvmWriter, name: str, dim: int, limit: int) -> str:
     name = name.format("xyz"[dim])
     w.declared[name] = f"declare i32 @{name}()"
     return w.emit(f"call range(i32 0, {limit}) i32 @{name}()")
 
 
-def barrier(w: Writer, s: ir.Barrier) -> None:
+def barrier(w: LlvmWriter, s: ir.Barrier) -> None:
     """All threads of the group meet, and see what the others wrote."""
     for line in gpu_of(w).barrier:
         if "@" in line:
@@ -46,7 +46,7 @@ def barrier(w: Writer, s: ir.Barrier) -> None:
 # -- collectives
 
 
-def _collective(w: Writer, x: ir.Collective) -> str:
+def _collective(w: LlvmWriter, x: ir.Collective) -> str:
     if x.op in ("dot2", "dot4"):
         words_of, left = gpu_of(w).dot4_word, x.args[1].type.dtype
         known = words_of.get(left.name) or (words_of.get("int8") if x.attr else None)
@@ -61,7 +61,7 @@ def _collective(w: Writer, x: ir.Collective) -> str:
     return _per_lane(w, value, x.type, lambda v: _reduce(w, op, v, x.type.dtype))
 
 
-def _per_lane(w: Writer, operand: str, type_: Type, one: Callable[[str], str]) -> str:
+def _per_lane(w: LlvmWriter, operand: str, type_: Type, one: Callable[[str], str]) -> str:
     if type_.lanes == 1:
         return one(operand)
     t, element, result = text.register(type_), text.REGISTER[type_.dtype], "poison"
@@ -71,7 +71,7 @@ def _per_lane(w: Writer, operand: str, type_: Type, one: Callable[[str], str]) -
     return result
 
 
-def _reduce(w: Writer, op: str, operand: str, dtype: dt.DType) -> str:
+def _reduce(w: LlvmWriter, op: str, operand: str, dtype: dt.DType) -> str:
     """The sum or maximum over the subgroup, in every thread: for integers one instruction
     where there is one, else exchanges at distances wave / 2 ... 1."""
     name = gpu_of(w).reduce.get((op, dtype.kind))
@@ -90,7 +90,7 @@ def _reduce(w: Writer, op: str, operand: str, dtype: dt.DType) -> str:
     return operand
 
 
-def _exchange(w: Writer, operand: str, dtype: dt.DType, k: int) -> str:
+def _exchange(w: LlvmWriter, operand: str, dtype: dt.DType, k: int) -> str:
     """The value of thread `lane ^ k`."""
     if not 0 <= k < gpu_of(w).wave:
         raise w.fail(f"subgroup_xor with {k} in a subgroup of {gpu_of(w).wave}")
@@ -105,7 +105,7 @@ def _exchange(w: Writer, operand: str, dtype: dt.DType, k: int) -> str:
     return moved if t == "i32" else w.emit(f"bitcast i32 {moved} to {t}")
 
 
-def _far(w: Writer, bits: str, k: int) -> str:
+def _far(w: LlvmWriter, bits: str, k: int) -> str:
     """An exchange beyond 32 lanes, by the lane's own number (AMD)."""
     ones = [("i32", "-1")]
     low = w.call("llvm.amdgcn.mbcnt.lo", "i32", [*ones, ("i32", "0")])
@@ -115,7 +115,7 @@ def _far(w: Writer, bits: str, k: int) -> str:
     return w.call("llvm.amdgcn.ds.bpermute", "i32", [("i32", at), ("i32", bits)])
 
 
-def _dot4_words(w: Writer, call: Call, n: int, acc: str, a: str, b: str) -> str:
+def _dot4_words(w: LlvmWriter, call: Call, n: int, acc: str, a: str, b: str) -> str:
     """One instruction per word."""
     i32 = text.vector("i32", n)
     words = [w.emit(f"bitcast <{4 * n} x i8> {v} to {i32}") for v in (a, b)]
@@ -129,7 +129,7 @@ def _dot4_words(w: Writer, call: Call, n: int, acc: str, a: str, b: str) -> str:
     return result
 
 
-def _dot_word(w: Writer, call: Call, a: str, b: str, c: str) -> str:
+def _dot_word(w: LlvmWriter, call: Call, a: str, b: str, c: str) -> str:
     name, pattern = call
     return w.call(name, "i32", [(t, v.format(a=a, b=b, c=c)) for t, v in pattern])
 
@@ -137,7 +137,7 @@ def _dot_word(w: Writer, call: Call, a: str, b: str, c: str) -> str:
 # -- memory
 
 
-def _array(w: Writer, array: ir.Array) -> None:
+def _array(w: LlvmWriter, array: ir.Array) -> None:
     """A shared array is a variable of the module (or part of the launch's shared memory), a
     private one a local of the thread."""
     if array.name in w.places:
@@ -161,7 +161,7 @@ def _array(w: Writer, array: ir.Array) -> None:
     w.places[array.name] = name
 
 
-def _shared_array(w: Writer, array: ir.Array, type_: str) -> str:
+def _shared_array(w: LlvmWriter, array: ir.Array, type_: str) -> str:
     w.spaces[array.name] = SHARED
     entry, places = launch.entry(w.kernel), w.kept(_dynamic)
     if not places:
@@ -177,7 +177,7 @@ def _shared_array(w: Writer, array: ir.Array, type_: str) -> str:
     return f"getelementptr (i8, ptr addrspace({SHARED}) {whole}, i32 {at})"
 
 
-def _dynamic(w: Writer) -> dict[str, int]:
+def _dynamic(w: LlvmWriter) -> dict[str, int]:
     """The places of shared arrays in the memory that the launch requests; empty if the code
     declares them."""
     places, used = launch.shared_layout(w.kernel)

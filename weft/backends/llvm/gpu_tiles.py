@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from weft.backends.llvm import text
 from weft.backends.llvm.gpu_target import gpu_of
 from weft.backends.llvm.gpu_threads import SHARED
-from weft.backends.llvm.matrix_units import SIDE, UNITS, LaneOffset, Layout, Unit
+from weft.backends.llvm.matrix_units import SIDE, UNITS, LaneLayout, LaneOffset, Unit
 from weft.backends.llvm.memory import address, pointer_type
-from weft.backends.llvm.writer import Writer
+from weft.backends.llvm.writer import LlvmWriter
 from weft.core import dtypes as dt
 from weft.kernel import ir
 from weft.kernel.rules import Table
@@ -28,7 +28,7 @@ class TileRegisters:
     """A tile's registers: stack slots (LLVM keeps them in registers) of one LLVM `type` each, which
     holds a vector of elements."""
 
-    layout: Layout
+    layout: LaneLayout
     slots: tuple[str, ...]
     type: str
     element: str
@@ -39,12 +39,12 @@ class TileRegisters:
         return text.vector(self.element, len(self.layout.registers[0]))
 
 
-class Tiles:
+class KernelTiles:
     """A kernel's tiles: `roles` by name, `held` once declared, this thread's `lane` of its
     subgroup, and the lanes' `offsets` by their parts and a stride. `known` has the contents of
     slots in a block."""
 
-    def __init__(self, w: Writer) -> None:
+    def __init__(self, w: LlvmWriter) -> None:
         self.roles = tile_roles(w.kernel)
         self.lane = _own_lane(w)
         self.held: dict[str, TileRegisters] = {}
@@ -52,8 +52,8 @@ class Tiles:
         self.offsets: dict[tuple[LaneOffset, LaneOffset, int], str] = {}
 
 
-def _tile(w: Writer, tile: ir.Tile) -> None:
-    unit, tiles = _fitting(w, tile), w.kept(Tiles)
+def _tile(w: LlvmWriter, tile: ir.Tile) -> None:
+    unit, tiles = _fitting(w, tile), w.kept(KernelTiles)
     if tile.name in tiles.held:
         return
     role = tiles.roles[tile.name]
@@ -70,7 +70,7 @@ def _tile(w: Writer, tile: ir.Tile) -> None:
             w.prologue.append(f"  {zero}")
 
 
-def _own_lane(w: Writer) -> str:
+def _own_lane(w: LlvmWriter) -> str:
     """This thread's number in its subgroup, known from the kernel's start: threads are counted
     with axis 0 fastest."""
     outer, w.lines = w.lines, w.prologue
@@ -83,7 +83,7 @@ def _own_lane(w: Writer) -> str:
     return found
 
 
-def _fitting(w: Writer, tile: ir.Tile) -> Unit:
+def _fitting(w: LlvmWriter, tile: ir.Tile) -> Unit:
     threads, gpu = w.kernel.threads[0] * w.kernel.threads[1] * w.kernel.threads[2], gpu_of(w)
     unit = UNITS.get(gpu.unit)
     if unit is None or threads % gpu.wave:
@@ -101,8 +101,8 @@ def _fitting(w: Writer, tile: ir.Tile) -> Unit:
     return unit
 
 
-def _tile_op(w: Writer, s: ir.TileOp) -> None:
-    held = [w.kept(Tiles).held[t.name] for t in s.tiles]
+def _tile_op(w: LlvmWriter, s: ir.TileOp) -> None:
+    held = [w.kept(KernelTiles).held[t.name] for t in s.tiles]
     if s.op == "zero":
         for n in range(len(held[0].slots)):
             _put(w, held[0], n, "zeroinitializer")
@@ -118,9 +118,9 @@ def _tile_op(w: Writer, s: ir.TileOp) -> None:
         _multiply(w, s.tiles[1].dtype, *held)
 
 
-def _get(w: Writer, held: TileRegisters, n: int) -> str:
+def _get(w: LlvmWriter, held: TileRegisters, n: int) -> str:
     slot = held.slots[n]
-    known = w.kept(Tiles).known
+    known = w.kept(KernelTiles).known
     block, value = known.get(slot, ("", ""))
     if block != w.block:
         value = w.emit(f"load {held.type}, {w.stack} {slot}")
@@ -128,8 +128,8 @@ def _get(w: Writer, held: TileRegisters, n: int) -> str:
     return value
 
 
-def _put(w: Writer, held: TileRegisters, n: int, value: str) -> None:
-    w.kept(Tiles).known[held.slots[n]] = w.block, value
+def _put(w: LlvmWriter, held: TileRegisters, n: int, value: str) -> None:
+    w.kept(KernelTiles).known[held.slots[n]] = w.block, value
     w.lines.append(f"  store {held.type} {value}, {w.stack} {held.slots[n]}")
 
 
@@ -137,7 +137,7 @@ def _put(w: Writer, held: TileRegisters, n: int, value: str) -> None:
 
 
 def _multiply(
-    w: Writer, dtype: dt.DType, c: TileRegisters, a: TileRegisters, b: TileRegisters
+    w: LlvmWriter, dtype: dt.DType, c: TileRegisters, a: TileRegisters, b: TileRegisters
 ) -> None:
     """c += a . b, where b is held with rows along k. NVIDIA's instruction takes the two halves
     of b's rows one after the other."""
@@ -160,18 +160,18 @@ def _multiply(
     _put(w, c, 0, w.call(name, c.type, args))
 
 
-def _as(w: Writer, value: str, source: str, goal: str) -> str:
+def _as(w: LlvmWriter, value: str, source: str, goal: str) -> str:
     return value if source == goal else w.emit(f"bitcast {source} {value} to {goal}")
 
 
 # -- memory
 
 
-def _part(w: Writer, part: LaneOffset) -> str:
+def _part(w: LlvmWriter, part: LaneOffset) -> str:
     """The lane's part of a row or column."""
     if part.mod == 1:
         return "0"
-    value = w.kept(Tiles).lane
+    value = w.kept(KernelTiles).lane
     if part.div > 1:
         value = w.emit(f"udiv i32 {value}, {part.div}")
     if part.div * part.mod < gpu_of(w).wave:
@@ -179,11 +179,11 @@ def _part(w: Writer, part: LaneOffset) -> str:
     return value if part.times == 1 else w.emit(f"mul nuw nsw i32 {value}, {part.times}")
 
 
-def _corner(w: Writer, s: ir.TileOp, row: LaneOffset, col: LaneOffset) -> str:
+def _corner(w: LlvmWriter, s: ir.TileOp, row: LaneOffset, col: LaneOffset) -> str:
     """The pointer to memory where a lane's parts of row and column are 0 elements away."""
     assert s.memory is not None and s.index is not None
     base, key = address(w, s.memory, s.index), (row, col, s.stride)
-    offsets = w.kept(Tiles).offsets
+    offsets = w.kept(KernelTiles).offsets
     if key not in offsets:  # known from the kernel's start, as the lane is
         outer, w.lines = w.lines, w.prologue
         rows = w.emit(f"mul nuw nsw i32 {_part(w, row)}, {s.stride}")
@@ -192,12 +192,14 @@ def _corner(w: Writer, s: ir.TileOp, row: LaneOffset, col: LaneOffset) -> str:
     return _beyond(w, s.memory, base, offsets[key])
 
 
-def _beyond(w: Writer, memory: ir.Buffer | ir.Array, base: str, elements: str) -> str:
+def _beyond(w: LlvmWriter, memory: ir.Buffer | ir.Array, base: str, elements: str) -> str:
     element, p = text.MEMORY[memory.dtype], pointer_type(w, memory)
     return w.emit(f"getelementptr inbounds {element}, {p} {base}, i32 {elements}")
 
 
-def _runs(w: Writer, s: ir.TileOp, held: TileRegisters) -> Iterator[tuple[int, int, int, str, int]]:
+def _runs(
+    w: LlvmWriter, s: ir.TileOp, held: TileRegisters
+) -> Iterator[tuple[int, int, int, str, int]]:
     """Yields (register, first element in it, elements, pointer, bytes that divide the address)
     for each row of memory that one register holds."""
     assert s.memory is not None
@@ -216,7 +218,7 @@ def _runs(w: Writer, s: ir.TileOp, held: TileRegisters) -> Iterator[tuple[int, i
             yield n, first, size, at, aligned
 
 
-def _aligned(w: Writer, s: ir.TileOp, *steps: int) -> int:
+def _aligned(w: LlvmWriter, s: ir.TileOp, *steps: int) -> int:
     """Bytes that divide an address `steps` elements away from where rows start."""
     assert s.memory is not None
     known = w.aligned.get(id(s), 1)
@@ -225,7 +227,7 @@ def _aligned(w: Writer, s: ir.TileOp, *steps: int) -> int:
     return min(known * s.memory.dtype.itemsize, w.target.base_align)
 
 
-def _load(w: Writer, s: ir.TileOp, held: TileRegisters) -> None:
+def _load(w: LlvmWriter, s: ir.TileOp, held: TileRegisters) -> None:
     assert s.memory is not None
     if _reads_rows(w, s, held):
         _load_rows(w, s, held)
@@ -244,7 +246,7 @@ def _load(w: Writer, s: ir.TileOp, held: TileRegisters) -> None:
             _put(w, held, n, _as(w, value, held.vector, held.type))
 
 
-def _store(w: Writer, s: ir.TileOp, held: TileRegisters) -> None:
+def _store(w: LlvmWriter, s: ir.TileOp, held: TileRegisters) -> None:
     assert s.memory is not None
     p, whole = pointer_type(w, s.memory), len(held.layout.registers[0])
     values = [_as(w, _get(w, held, n), held.type, held.vector) for n in range(len(held.slots))]
@@ -256,7 +258,7 @@ def _store(w: Writer, s: ir.TileOp, held: TileRegisters) -> None:
         w.lines.append(f"  store {t} {part}, {p} {at}, align {aligned}")
 
 
-def _scale(w: Writer, s: ir.TileOp, held: TileRegisters) -> None:
+def _scale(w: LlvmWriter, s: ir.TileOp, held: TileRegisters) -> None:
     """Each register times the factors of its elements' rows."""
     assert s.memory is not None
     p, corner = pointer_type(w, s.memory), _corner(w, s, held.layout.row, LaneOffset(1, 1))
@@ -279,7 +281,7 @@ def _scale(w: Writer, s: ir.TileOp, held: TileRegisters) -> None:
 # -- ldmatrix
 
 
-def _reads_rows(w: Writer, s: ir.TileOp, held: TileRegisters) -> bool:
+def _reads_rows(w: LlvmWriter, s: ir.TileOp, held: TileRegisters) -> bool:
     """True if ldmatrix can load the tile: from shared memory, rows of eight elements at
     multiples of 16 bytes."""
     assert s.memory is not None
@@ -288,7 +290,7 @@ def _reads_rows(w: Writer, s: ir.TileOp, held: TileRegisters) -> bool:
     return operand and shared and _aligned(w, s) >= _ROW * 2
 
 
-def _load_rows(w: Writer, s: ir.TileOp, held: TileRegisters) -> None:
+def _load_rows(w: LlvmWriter, s: ir.TileOp, held: TileRegisters) -> None:
     """Each lane points at one row of one 8 x 8 quarter: lanes 0 to 7 at the upper left one's,
     then lower left, upper right, lower right. Transposed, the middle two change places."""
     assert s.memory is not None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.backends.llvm import text
-from weft.backends.llvm.writer import Writer
+from weft.backends.llvm.writer import LlvmWriter
 from weft.core import dtypes as dt
 from weft.kernel import ir
 from weft.kernel.ir import Type
 from weft.kernel.rules import Table
 
 
-def _vec(w: Writer, x: ir.Vec) -> str:
+def _vec(w: LlvmWriter, x: ir.Vec) -> str:
     t = text.register(x.type)
     if x.op == "iota":
         element = text.REGISTER[x.type.dtype]
@@ -38,7 +38,7 @@ def _vec(w: Writer, x: ir.Vec) -> str:
     raise w.fail(f"no Vec {x.op}")
 
 
-def _lookup(w: Writer, table: str, size: int, index: str, n: int) -> str:
+def _lookup(w: LlvmWriter, table: str, size: int, index: str, n: int) -> str:
     """Emits the target's permutation; for a larger table, that of each half."""
     t, i32 = text.vector("float", n), text.vector("i32", n)
     if n not in w.target.permute:
@@ -56,7 +56,7 @@ def _lookup(w: Writer, table: str, size: int, index: str, n: int) -> str:
     return w.emit(f"select <{n} x i1> {upper}, {t} {high}, {t} {low}")
 
 
-def splat(w: Writer, operand: str, type_: Type) -> str:
+def splat(w: LlvmWriter, operand: str, type_: Type) -> str:
     element, t = text.REGISTER[type_.dtype], text.register(type_)
     if not operand.startswith("%"):
         return f"splat ({element} {operand})"
@@ -64,7 +64,7 @@ def splat(w: Writer, operand: str, type_: Type) -> str:
     return shuffle(w, first, "poison", t, (0,) * type_.lanes)
 
 
-def shuffle(w: Writer, a: str, b: str, t: str, lanes: Sequence[int]) -> str:
+def shuffle(w: LlvmWriter, a: str, b: str, t: str, lanes: Sequence[int]) -> str:
     if (
         w.target.dot4_features
         and t == "<4 x i8>"
@@ -75,7 +75,7 @@ def shuffle(w: Writer, a: str, b: str, t: str, lanes: Sequence[int]) -> str:
     return w.emit(f"shufflevector {t} {a}, {t} {b}, <{len(lanes)} x i32> <{mask}>")
 
 
-def _splat_word(w: Writer, bytes_: str, n: int) -> str:
+def _splat_word(w: LlvmWriter, bytes_: str, n: int) -> str:
     """Four bytes n times, as the splat of a word: LLVM takes others apart on Hexagon."""
     word = w.emit(f"bitcast <4 x i8> {bytes_} to i32")
     return w.emit(f"bitcast <{n} x i32> {splat(w, word, Type(dt.int32, n))} to <{4 * n} x i8>")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.backends.llvm import text
 from weft.backends.llvm.lanes import splat
 from weft.backends.llvm.values import wide
-from weft.backends.llvm.writer import Writer
+from weft.backends.llvm.writer import LlvmWriter
 from weft.core import dtypes as dt
 from weft.kernel import ir
 from weft.kernel.ir import Expr, Type
@@ -15,7 +15,7 @@ STACK_ARRAY = 16 << 10  # bytes: a larger private array lives in the worker's sc
 STACK_TOTAL = 128 << 10
 
 
-def _array(w: Writer, array: ir.Array) -> None:
+def _array(w: LlvmWriter, array: ir.Array) -> None:
     """Gives an Array its memory, once: the stack, or scratch when it is large."""
     if array.name in w.places:
         return
@@ -38,7 +38,7 @@ def _array(w: Writer, array: ir.Array) -> None:
     cleared(w, place, nbytes)
 
 
-def cleared(w: Writer, place: str, nbytes: int, space: int = 0) -> None:
+def cleared(w: LlvmWriter, place: str, nbytes: int, space: int = 0) -> None:
     """Clears local memory at the start where the kernel requires it."""
     if w.kernel.clean:
         name, p = f"llvm.memset.p{space}.i64", text.pointer(space)
@@ -46,7 +46,7 @@ def cleared(w: Writer, place: str, nbytes: int, space: int = 0) -> None:
         w.prologue.append(f"  call void @{name}({p} {place}, i8 0, i64 {nbytes}, i1 false)")
 
 
-def address(w: Writer, place: ir.Buffer | ir.Array, index: Expr, masked: bool = False) -> str:
+def address(w: LlvmWriter, place: ir.Buffer | ir.Array, index: Expr, masked: bool = False) -> str:
     """The pointer to element `index` (a vector of pointers for a vector index)."""
     base = w.places.get(place.name)
     if base is None:
@@ -66,12 +66,12 @@ def address(w: Writer, place: ir.Buffer | ir.Array, index: Expr, masked: bool = 
     return w.emit(f"getelementptr {inbounds}{element}, {p} {base}, {t} {operand}")
 
 
-def pointer_type(w: Writer, place: ir.Buffer | ir.Array) -> str:
+def pointer_type(w: LlvmWriter, place: ir.Buffer | ir.Array) -> str:
     """The LLVM type of a pointer to the buffer or array."""
     return text.pointer(w.spaces.get(place.name, 0))
 
 
-def alignment(w: Writer, node: ir.Load | ir.Store, dtype: dt.DType) -> int:
+def alignment(w: LlvmWriter, node: ir.Load | ir.Store, dtype: dt.DType) -> int:
     """Bytes that divide the address of an access: a multiple of them is where memory starts."""
     known = w.aligned.get(id(node), 1) * dtype.itemsize
     return max(dtype.itemsize, min(known, w.target.base_align))
@@ -80,7 +80,7 @@ def alignment(w: Writer, node: ir.Load | ir.Store, dtype: dt.DType) -> int:
 # -- loads
 
 
-def _load(w: Writer, x: ir.Load) -> str:
+def _load(w: LlvmWriter, x: ir.Load) -> str:
     n, size = x.type.lanes, alignment(w, x, x.source.dtype)
     t, p = text.vector(_element(w, x.type, x.source), n), pointer_type(w, x.source)
     space = w.spaces.get(x.source.name, 0)
@@ -113,26 +113,26 @@ def _load(w: Writer, x: ir.Load) -> str:
     return _loaded(w, merged, x)
 
 
-def _loaded(w: Writer, operand: str, x: ir.Load) -> str:
+def _loaded(w: LlvmWriter, operand: str, x: ir.Load) -> str:
     turned, r = _turned(w, operand, x.type, x.source), text.memory(x.type)
     t = text.vector(_element(w, x.type, x.source), x.type.lanes)
     whole = turned if t == r else w.emit(f"bitcast {t} {turned} to {r}")
     return _to_register(w, whole, x.type)
 
 
-def _turns(w: Writer, type_: Type, place: ir.Buffer | ir.Array) -> bool:
+def _turns(w: LlvmWriter, type_: Type, place: ir.Buffer | ir.Array) -> bool:
     """True if the machine's byte order differs from the buffer's."""
     return w.target.swap and type_.dtype.itemsize > 1 and isinstance(place, ir.Buffer)
 
 
-def _element(w: Writer, type_: Type, place: ir.Buffer | ir.Array) -> str:
+def _element(w: LlvmWriter, type_: Type, place: ir.Buffer | ir.Array) -> str:
     """Returns the type of an element in memory. Elements whose bytes must be reversed are
     integers: a load may change the bits of a signalling NaN."""
     bits = f"i{8 * type_.dtype.itemsize}"
     return bits if _turns(w, type_, place) else text.MEMORY[type_.dtype]
 
 
-def _turned(w: Writer, operand: str, type_: Type, place: ir.Buffer | ir.Array) -> str:
+def _turned(w: LlvmWriter, operand: str, type_: Type, place: ir.Buffer | ir.Array) -> str:
     """An element of `_element` with its bytes as the machine has them, or the reverse."""
     if not _turns(w, type_, place):
         return operand
@@ -142,18 +142,18 @@ def _turned(w: Writer, operand: str, type_: Type, place: ir.Buffer | ir.Array) -
     return w.call(name, t, [(t, operand)])
 
 
-def _overload(w: Writer, type_: Type, place: ir.Buffer | ir.Array) -> str:
+def _overload(w: LlvmWriter, type_: Type, place: ir.Buffer | ir.Array) -> str:
     return text.mangle(_element(w, type_, place), type_.lanes)
 
 
-def _to_register(w: Writer, operand: str, type_: Type) -> str:
+def _to_register(w: LlvmWriter, operand: str, type_: Type) -> str:
     if type_.dtype.kind != "bool":
         return operand
     t = text.memory(type_)
     return w.emit(f"icmp ne {t} {operand}, {'0' if type_.lanes == 1 else 'zeroinitializer'}")
 
 
-def _to_memory(w: Writer, operand: str, type_: Type) -> str:
+def _to_memory(w: LlvmWriter, operand: str, type_: Type) -> str:
     if type_.dtype.kind != "bool":
         return operand
     return w.emit(f"zext {text.register(type_)} {operand} to {text.memory(type_)}")
@@ -162,7 +162,7 @@ def _to_memory(w: Writer, operand: str, type_: Type) -> str:
 # -- stores
 
 
-def store(w: Writer, s: ir.Store) -> None:
+def store(w: LlvmWriter, s: ir.Store) -> None:
     type_ = s.value.type
     n, p = type_.lanes, pointer_type(w, s.target)
     t, r = text.vector(_element(w, type_, s.target), n), text.memory(type_)
@@ -201,12 +201,12 @@ def store(w: Writer, s: ir.Store) -> None:
     w.label(after)
 
 
-def _live(w: Writer) -> str:
+def _live(w: LlvmWriter) -> str:
     w.prologue.append("  %live = icmp ne ptr %scratch, null")
     return "%live"
 
 
-def _hidden(w: Writer, mask: str, lanes: int) -> str:
+def _hidden(w: LlvmWriter, mask: str, lanes: int) -> str:
     """The same mask, which LLVM cannot know to be constant: the scratch pointer is never null,
     but only we know."""
     live = splat(w, w.kept(_live), Type(dt.bool_, lanes))
@@ -214,7 +214,7 @@ def _hidden(w: Writer, mask: str, lanes: int) -> str:
 
 
 def _store_plain(
-    w: Writer, plain: str, t: str, operand: str, pointer: str, nbytes: int, hint: bool
+    w: LlvmWriter, plain: str, t: str, operand: str, pointer: str, nbytes: int, hint: bool
 ) -> None:
     if not hint or nbytes < 16:
         w.lines.append(plain)
@@ -235,7 +235,7 @@ def _store_plain(
     w.label(after)
 
 
-def _prefetch(w: Writer, s: ir.Prefetch) -> None:
+def _prefetch(w: LlvmWriter, s: ir.Prefetch) -> None:
     if not w.target.prefetch:
         return
     pointer = address(w, s.source, s.index, masked=True)

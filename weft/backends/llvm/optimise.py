@@ -9,9 +9,9 @@ import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from weft.core.errors import CompileError
-from weft.host.forks import Section
+from weft.host.forks import ForkLock
 
-LLVM = Section()  # every call of llvmlite's happens in it: its lock and LLVM's outlive no fork
+LLVM = ForkLock()  # every call of llvmlite's happens in it: its lock and LLVM's outlive no fork
 
 
 def optimised(

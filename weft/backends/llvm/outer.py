@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from weft.backends.llvm.memory import address
 from weft.backends.llvm.target import LlvmTarget
-from weft.backends.llvm.writer import Writer
+from weft.backends.llvm.writer import LlvmWriter
 from weft.core import dtypes as dt
 from weft.kernel import ir
 from weft.kernel.rules import Table
@@ -52,7 +52,7 @@ def attributes(target: LlvmTarget) -> str:
     )
 
 
-def _tile(w: Writer, tile: ir.Tile) -> None:
+def _tile(w: LlvmWriter, tile: ir.Tile) -> None:
     n = w.target.outer
     if tile.name in w.tiles:
         return
@@ -73,7 +73,7 @@ def _tile(w: Writer, tile: ir.Tile) -> None:
         w.prologue.append(place)
 
 
-def _tile_op(w: Writer, s: ir.TileOp) -> None:
+def _tile_op(w: LlvmWriter, s: ir.TileOp) -> None:
     number, tile = w.tiles[s.tiles[0].name]
     if s.op == "mma_tn":
         _add_outer(w, *s.tiles)
@@ -90,25 +90,25 @@ def _tile_op(w: Writer, s: ir.TileOp) -> None:
         raise w.fail(f"a unit of outer products lacks tile.{s.op} of {tile.name}")
 
 
-def _is_sum(w: Writer, tile: ir.Tile) -> bool:
+def _is_sum(w: LlvmWriter, tile: ir.Tile) -> bool:
     n = w.target.outer
     return (tile.rows, tile.cols, tile.dtype.itemsize) == (n, n, 4)
 
 
-def _row_places(w: Writer, first: str, stride: int, rows: int) -> list[str]:
+def _row_places(w: LlvmWriter, first: str, stride: int, rows: int) -> list[str]:
     return [first] + [
         w.emit(f"getelementptr i8, ptr {first}, i64 {row * stride}") for row in range(1, rows)
     ]
 
 
-def _move_sums(w: Writer, op: str, number: int, rows: list[str]) -> None:
+def _move_sums(w: LlvmWriter, op: str, number: int, rows: list[str]) -> None:
     name = f"llvm.aarch64.sme.{'ld1w' if op == 'load' else 'st1w'}.horiz"
     for row, at in enumerate(rows):
         args = [("<vscale x 4 x i1>", "splat (i1 true)"), ("ptr", at)]
         w.call(name, "void", [*args, ("i32", str(number)), ("i32", str(row))])
 
 
-def _move_operand(w: Writer, op: str, tile: ir.Tile, rows: list[str]) -> None:
+def _move_operand(w: LlvmWriter, op: str, tile: ir.Tile, rows: list[str]) -> None:
     kind, align = _vector(tile.dtype), tile.dtype.itemsize
     for row, at in enumerate(rows):
         place = f"%{tile.name}.row{row}"
@@ -117,7 +117,7 @@ def _move_operand(w: Writer, op: str, tile: ir.Tile, rows: list[str]) -> None:
         w.lines.append(f"  store {kind} {value}, ptr {target}, align {align}")
 
 
-def _add_outer(w: Writer, c: ir.Tile, a: ir.Tile, b: ir.Tile) -> None:
+def _add_outer(w: LlvmWriter, c: ir.Tile, a: ir.Tile, b: ir.Tile) -> None:
     lanes, element, name = _MMA[a.dtype]
     kind, mask = f"<vscale x {lanes} x {element}>", f"<vscale x {lanes} x i1>"
     number = str(w.tiles[c.name][0])

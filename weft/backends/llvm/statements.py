@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.backends.llvm import text
 from weft.backends.llvm.values import is_literal, wide, widened
-from weft.backends.llvm.writer import Writer
+from weft.backends.llvm.writer import LlvmWriter
 from weft.kernel import ir
 from weft.kernel.linear import address_vars, is_linear
 from weft.kernel.rules import Table
@@ -12,7 +12,7 @@ from weft.kernel.rules import Table
 _MAX_UNROLL = 4096  # bodies that one fully unrolled loop may expand to
 
 
-def body(w: Writer) -> list[str]:
+def body(w: LlvmWriter) -> list[str]:
     """Emits the kernel's body. Raises CompileError for what the target cannot express."""
     kernel = w.kernel
     try:
@@ -25,12 +25,12 @@ def body(w: Writer) -> list[str]:
     return w.lines
 
 
-def _block(w: Writer, s: ir.Block) -> None:
+def _block(w: LlvmWriter, s: ir.Block) -> None:
     for inner in s.body:
         w.statement(inner)
 
 
-def _let(w: Writer, s: ir.Let) -> None:
+def _let(w: LlvmWriter, s: ir.Let) -> None:
     if not s.mutable:
         if s.var.name in w.addressing and is_linear(s.value):
             _bind_wide(w, s.var, wide(w, s.value))
@@ -47,19 +47,19 @@ def _let(w: Writer, s: ir.Let) -> None:
     _assign(w, s)
 
 
-def _bind_wide(w: Writer, var: ir.Var, operand: str) -> None:
+def _bind_wide(w: LlvmWriter, var: ir.Var, operand: str) -> None:
     """`var` is `operand`, of the target's index type, which int32 holds."""
     w.wides[var.name] = w.env[var.name] = operand
     if w.target.index == "i64" and not is_literal(operand):
         w.env[var.name] = w.emit(f"trunc nsw i64 {operand} to i32")
 
 
-def _assign(w: Writer, s: ir.Let | ir.Assign) -> None:
+def _assign(w: LlvmWriter, s: ir.Let | ir.Assign) -> None:
     operand, place = w.value(s.value), w.env[s.var.name]
     w.lines.append(f"  store {text.register(s.var.type)} {operand}, {w.stack} {place}")
 
 
-def _if(w: Writer, s: ir.If) -> None:
+def _if(w: LlvmWriter, s: ir.If) -> None:
     cond = w.value(s.cond)
     if cond in ("true", "false"):
         taken = s.then if cond == "true" else s.other
@@ -78,7 +78,7 @@ def _if(w: Writer, s: ir.If) -> None:
     w.label(after)
 
 
-def _for(w: Writer, s: ir.For) -> None:
+def _for(w: LlvmWriter, s: ir.For) -> None:
     addresses = s.var.name in w.addressing
     start, stop = (wide(w, x) if addresses else w.value(x) for x in (s.start, s.stop))
     if is_literal(start) and is_literal(stop):
@@ -110,7 +110,7 @@ def _for(w: Writer, s: ir.For) -> None:
     w.label(after)
 
 
-def _barrier(w: Writer, s: ir.Barrier) -> None:
+def _barrier(w: LlvmWriter, s: ir.Barrier) -> None:
     """All threads of the group meet (a group of one thread always has)."""
 
 

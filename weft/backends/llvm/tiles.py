@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 
 from weft.backends.llvm.memory import address
-from weft.backends.llvm.writer import Writer
+from weft.backends.llvm.writer import LlvmWriter
 from weft.core import dtypes as dt
 from weft.kernel import ir
 from weft.kernel.rules import Table
@@ -19,7 +19,7 @@ _TILES, _ROWS, _ROW_BYTES = 8, 16, 64
 _MMA = {(dt.bfloat16, dt.bfloat16): "llvm.x86.tdpbf16ps"}
 
 
-def _tile(w: Writer, tile: ir.Tile) -> None:
+def _tile(w: LlvmWriter, tile: ir.Tile) -> None:
     if tile.name in w.tiles:
         return
     if len(w.tiles) == _TILES:
@@ -32,7 +32,7 @@ def _tile(w: Writer, tile: ir.Tile) -> None:
     w.tiles[tile.name] = len(w.tiles), tile
 
 
-def _tile_op(w: Writer, s: ir.TileOp) -> None:
+def _tile_op(w: LlvmWriter, s: ir.TileOp) -> None:
     registers = [("i8", str(w.tiles[t.name][0])) for t in s.tiles]
     if s.op == "zero":
         w.call("llvm.x86.tilezero", "void", registers)
@@ -51,7 +51,7 @@ def _tile_op(w: Writer, s: ir.TileOp) -> None:
         w.call(name, "void", [*registers, ("ptr", pointer), ("i64", str(stride))])
 
 
-def setup(w: Writer) -> tuple[list[str], list[str]]:
+def setup(w: LlvmWriter) -> tuple[list[str], list[str]]:
     """Configures the unit for a kernel with tiles: (lines at the body's start, at its end)."""
     if not (w.tiles and w.target.tiles):
         return [], []

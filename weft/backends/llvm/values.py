@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.backends.llvm import text
 from weft.backends.llvm.lanes import shuffle, splat
-from weft.backends.llvm.writer import Writer
+from weft.backends.llvm.writer import LlvmWriter
 from weft.core import dtypes as dt
 from weft.kernel import ir
 from weft.kernel.ir import Expr, Type
@@ -26,14 +26,14 @@ def is_literal(operand: str) -> bool:
     return operand.lstrip("-").isdigit()
 
 
-def _var(w: Writer, x: ir.Var) -> str:
+def _var(w: LlvmWriter, x: ir.Var) -> str:
     operand = w.env[x.name]
     if x.name in w.slots:
         return w.emit(f"load {text.register(x.type)}, {w.stack} {operand}")
     return operand
 
 
-def _axis(w: Writer, x: ir.Axis) -> str:
+def _axis(w: LlvmWriter, x: ir.Axis) -> str:
     """The index of the group or thread."""
     if x.kind == "thread":
         return "0"
@@ -44,7 +44,7 @@ def _axis(w: Writer, x: ir.Axis) -> str:
 # -- arithmetic
 
 
-def _unary(w: Writer, x: ir.Unary) -> str:
+def _unary(w: LlvmWriter, x: ir.Unary) -> str:
     operand, t, dtype = w.value(x.x), text.register(x.type), x.type.dtype
     if dtype.is_float:
         if dtype != dt.float32:
@@ -71,7 +71,7 @@ def _unary(w: Writer, x: ir.Unary) -> str:
     raise w.fail(f"no unary {x.op} on {dtype}")
 
 
-def toward_zero(w: Writer, x: str, type_: Type) -> str:
+def toward_zero(w: LlvmWriter, x: str, type_: Type) -> str:
     """The integers that floats round to toward zero, by the nearest ones; signs are kept."""
     t, mask = text.register(type_), text.vector("i1", type_.lanes)
     near = w.intrinsic("llvm.rint", type_, x)
@@ -83,7 +83,7 @@ def toward_zero(w: Writer, x: str, type_: Type) -> str:
     return w.intrinsic("llvm.copysign", type_, found, x)
 
 
-def bitcast(w: Writer, operand: str, source: Type, goal: Type) -> str:
+def bitcast(w: LlvmWriter, operand: str, source: Type, goal: Type) -> str:
     """The same bits, the first lane in the lowest ones (of which a big-endian machine thinks
     otherwise)."""
     s, g = text.register(source), text.register(goal)
@@ -99,7 +99,7 @@ def bitcast(w: Writer, operand: str, source: Type, goal: Type) -> str:
     return shuffle(w, w.emit(f"bitcast {s} {operand} to {g}"), "poison", g, turned)
 
 
-def fused(w: Writer, type_: Type, a: str, b: str, c: str) -> str:
+def fused(w: LlvmWriter, type_: Type, a: str, b: str, c: str) -> str:
     """a * b + c, in one rounding where the target has it."""
     if w.target.fused:
         return w.intrinsic("llvm.fma", type_, a, b, c)
@@ -109,7 +109,7 @@ def fused(w: Writer, type_: Type, a: str, b: str, c: str) -> str:
     return w.emit(f"fadd {text.register(type_)} {product}, {c}")
 
 
-def _madd(w: Writer, n: int, *operands: str) -> str:
+def _madd(w: LlvmWriter, n: int, *operands: str) -> str:
     """Emits the target's instruction of four lanes, so that a lane has the bits of a scalar."""
     t, four = text.vector("float", n), "<4 x float>"
     if n == 4:
@@ -130,7 +130,7 @@ def _madd(w: Writer, n: int, *operands: str) -> str:
     return shuffle(w, halves[0], halves[1], text.vector("float", n // 2), range(n))
 
 
-def _min_max(w: Writer, op: str, type_: Type, a: str, b: str) -> str:
+def _min_max(w: LlvmWriter, op: str, type_: Type, a: str, b: str) -> str:
     """IEEE 754-2008 minNum or maxNum."""
     if w.target.min_max:
         return w.intrinsic(f"llvm.{op}num", type_, a, b)
@@ -141,7 +141,7 @@ def _min_max(w: Writer, op: str, type_: Type, a: str, b: str) -> str:
     return w.emit(f"select {i1} {chosen}, {t} {a}, {t} {b}")
 
 
-def _binary(w: Writer, x: ir.Binary) -> str:
+def _binary(w: LlvmWriter, x: ir.Binary) -> str:
     a, b = w.value(x.a), w.value(x.b)
     type_, op = x.a.type, x.op
     dtype, t = type_.dtype, text.register(x.a.type)
@@ -176,7 +176,7 @@ def _binary(w: Writer, x: ir.Binary) -> str:
     return w.emit(f"{'icmp ' if op in ('lt', 'le') else ''}{name} {t} {a}, {b}")
 
 
-def _divisor(w: Writer, a: str, b: str, type_: Type) -> str:
+def _divisor(w: LlvmWriter, a: str, b: str, type_: Type) -> str:
     """1 in place of a divisor that would stop the process: 0 (its quotient is undefined, but
     lanes that a mask leaves out may hold it), and -1 under the least integer (which wraps)."""
     t, i1 = text.register(type_), text.vector("i1", type_.lanes)
@@ -191,7 +191,7 @@ def _divisor(w: Writer, a: str, b: str, type_: Type) -> str:
     return w.emit(f"select {i1} {bad}, {t} {one}, {t} {b}")
 
 
-def _select(w: Writer, x: ir.Select) -> str:
+def _select(w: LlvmWriter, x: ir.Select) -> str:
     cond, a, b = w.value(x.cond), w.value(x.a), w.value(x.b)
     if cond in ("true", "false"):
         return a if cond == "true" else b
@@ -202,7 +202,7 @@ def _select(w: Writer, x: ir.Select) -> str:
 # -- indices
 
 
-def wide(w: Writer, x: Expr) -> str:
+def wide(w: LlvmWriter, x: Expr) -> str:
     """Emits the scalar int32 `x`, which forms an address, in the target's index type (64 bits
     on a CPU): such arithmetic does not overflow int32, so additions and products may be done
     in 64."""
@@ -216,7 +216,7 @@ def wide(w: Writer, x: Expr) -> str:
     return widened(w, w.value(x))
 
 
-def widened(w: Writer, operand: str) -> str:
+def widened(w: LlvmWriter, operand: str) -> str:
     """An int32 operand in the target's index type."""
     if w.target.index == "i32" or is_literal(operand):
         return operand

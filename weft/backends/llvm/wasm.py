@@ -49,7 +49,7 @@ define void @k{n}(ptr %b, ptr %s, i32 %x, i32 %y, i32 %z, i32 %from, i32 %to, pt
 
 
 @dataclass(frozen=True)
-class Module:
+class WasmModule:
     """A linked module. Its memory holds constants in [BASE, BASE + constants). The byte at `flags`
     is 1, or 3 where threads share the memory."""
 
@@ -58,7 +58,7 @@ class Module:
     flags: int
 
 
-def compile_module(kernels: Sequence[Kernel], caps: Caps, target: LlvmTarget = WASM) -> Module:
+def compile_module(kernels: Sequence[Kernel], caps: Caps, target: LlvmTarget = WASM) -> WasmModule:
     """The kernels as one module, of RELAXED instructions too if `target` says so. Raises
     CompileError naming the kernel."""
     features = FEATURES + (",+relaxed-simd" if target is RELAXED else "")
@@ -76,4 +76,4 @@ def compile_module(kernels: Sequence[Kernel], caps: Caps, target: LlvmTarget = W
             whole.link_in(llvm.parse_assembly(str(module)))
         whole.data_layout = str(machine.target_data)
         data = emitted(whole, machine)
-    return Module(*wasm_link.link(data, [f"k{n}" for n in range(len(kernels))], BASE))
+    return WasmModule(*wasm_link.link(data, [f"k{n}" for n in range(len(kernels))], BASE))

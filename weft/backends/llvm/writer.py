@@ -21,7 +21,7 @@ from weft.kernel.rules import Rules
 T = TypeVar("T")
 
 
-class Writer:
+class LlvmWriter:
     """Writes the body of one kernel by a target's rules.
 
     `env` maps Var names to operands; a mutable Var maps to the pointer of its stack slot (listed in
@@ -75,7 +75,7 @@ class Writer:
         """Writes `s`."""
         self.rules[type(s)](self, s)
 
-    def kept(self, make: Callable[[Writer], T]) -> T:
+    def kept(self, make: Callable[[LlvmWriter], T]) -> T:
         """Returns `make(self)`, made when first asked for: what some rules know of the kernel, or
         remember between nodes."""
         if make not in self._kept:

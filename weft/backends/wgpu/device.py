@@ -16,7 +16,7 @@ import numpy as np
 from weft.backends import wgsl
 from weft.backends.wgpu import adapters, faults
 from weft.backends.wgpu.bound import WgpuBound
-from weft.backends.wgpu.memory import Memory, WgpuBuffer
+from weft.backends.wgpu.memory import WgpuBuffer, WgpuMemory
 from weft.core.dtypes import DType
 from weft.core.errors import CompileError, DeviceError
 from weft.host.forks import lock_of
@@ -31,7 +31,7 @@ KEPT = 256  # pipelines kept after their last Program; each takes at least 0.3 M
 class Pipeline:
     """A compiled kernel: its bindings, their layout object and the pipeline."""
 
-    layout: wgsl.Layout
+    layout: wgsl.BindingLayout
     group_layout: Any
     raw: Any
 
@@ -78,7 +78,7 @@ class WgpuDevice(Device):
         self.caps = replace(caps, **{"max_turns": adapters.max_turns(adapter), **limits})
         self.offset_alignment = int(self.raw.limits["min-storage-buffer-offset-alignment"])
         self.native = adapters.native()
-        self.memory = Memory(self)
+        self.memory = WgpuMemory(self)
         self._group_layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
         # By text, least recently used first: group layout, pipeline.
         self._compiled: OrderedDict[str, tuple[Any, Any]] = OrderedDict()
@@ -167,7 +167,7 @@ class WgpuDevice(Device):
                 self._compiled.popitem(last=False)
         return Pipeline(plan, *found)  # kernels of one text may differ in their buffers' sizes
 
-    def _compile(self, kernel: Kernel, plan: wgsl.Layout, text: str) -> tuple[Any, Any]:
+    def _compile(self, kernel: Kernel, plan: wgsl.BindingLayout, text: str) -> tuple[Any, Any]:
         self.check()
         try:
             group, layout = self._layouts(tuple(b.writable for b in plan.bindings))

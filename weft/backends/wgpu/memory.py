@@ -42,7 +42,7 @@ class WgpuBuffer(Buffer):
             memory.give_back(self.raw, self.size)
 
 
-class Memory:
+class WgpuMemory:
     """The allocator of one device."""
 
     def __init__(self, device: WgpuDevice) -> None:

@@ -24,7 +24,7 @@ def per_word(dtype: DType) -> int:
 
 
 @dataclass(frozen=True)
-class Source:
+class StorageWords:
     """The storage of one buffer or array. `word` is WGSL's type of a word, `k` the words in a unit,
     `per` the elements in a word. Words that are `atomic` are read and changed by atomic
     operations."""
@@ -63,7 +63,7 @@ def _words(found: list[Access], per: int) -> int:
 
 def sources(
     kernel: ir.Kernel, caps: Caps, split: Mapping[int, tuple[int, ...]]
-) -> tuple[dict[int, Source], dict[int, int]]:
+) -> tuple[dict[int, StorageWords], dict[int, int]]:
     """Per source (by `id`) how it is stored, and per access (by `id` of its node) its alignment.
 
     `split` gives for each buffer number the byte offset of its parts.
@@ -75,7 +75,7 @@ def sources(
             continue  # rejected later, with an error naming it
         target = node.source if isinstance(node, ir.Load) else node.target
         by_source.setdefault(id(target), []).append(access)
-    result: dict[int, Source] = {}
+    result: dict[int, StorageWords] = {}
     for n, buffer in enumerate(kernel.buffers):
         found = by_source.get(id(buffer), [])
         result[id(buffer)] = _buffer_source(buffer, found, caps, split[n])
@@ -84,14 +84,14 @@ def sources(
         word = REGISTER[array.dtype.kind]
         k = _words(found, 1)
         units = max(-(-array.size // k), 1)
-        result[id(array)] = Source(array.name + "_", array.dtype, word, 1, k, units=units)
+        result[id(array)] = StorageWords(array.name + "_", array.dtype, word, 1, k, units=units)
     aligned = {id(a.node): a.aligned for found in by_source.values() for a in found}
     return result, aligned
 
 
 def _buffer_source(
     buffer: ir.Buffer, found: list[Access], caps: Caps, offsets: tuple[int, ...]
-) -> Source:
+) -> StorageWords:
     per, word, name = per_word(buffer.dtype), "u32", buffer.name + "_"
     if per == 1:
         word = REGISTER[buffer.dtype.kind]
@@ -101,6 +101,6 @@ def _buffer_source(
     atomic = per > 1 and any(a.lanes % per or a.aligned % per for a in stores)
     k = 1 if atomic else _words(found, per)
     unit_bytes = k * (2 if word == "f16" else 4)
-    return Source(
+    return StorageWords(
         name, buffer.dtype, word, per, k, atomic, tuple(at // unit_bytes for at in offsets)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft.backends.wgsl import analysis, layout, memory, prelude, statements, values
-from weft.backends.wgsl.writer import Writer
+from weft.backends.wgsl.writer import WgslWriter
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.kernel import ir
@@ -39,7 +39,7 @@ def render(kernel: Kernel, caps: Caps, writable: frozenset[int] = frozenset()) -
     split: dict[int, tuple[int, ...]] = {}
     for b in plan.bindings:
         split[b.buffer] = (*split.get(b.buffer, ()), b.offset)
-    w = Writer(kernel, caps, RULES)
+    w = WgslWriter(kernel, caps, RULES)
     w.sources, w.aligned = analysis.sources(kernel, caps, split)
     with np.errstate(all="ignore"):
         w.statement(kernel.body)
@@ -48,7 +48,7 @@ def render(kernel: Kernel, caps: Caps, writable: frozenset[int] = frozenset()) -
     return _module(w, plan, w.lines + body)
 
 
-def _prologue(w: Writer, fold: bool) -> None:
+def _prologue(w: WgslWriter, fold: bool) -> None:
     """Group and thread indices as i32."""
     for dim, axis in enumerate("xyz"):
         if f"thread{dim}" in w.used:
@@ -60,7 +60,7 @@ def _prologue(w: Writer, fold: bool) -> None:
             w.emit(f"let w_group{dim} = i32(w_group.{axis});")
 
 
-def _folded(w: Writer) -> None:
+def _folded(w: WgslWriter) -> None:
     """The place in a grid whose groups are counted through x and y; groups beyond its end leave
     (all threads of a group alike, so barriers stay uniform)."""
     for dim in range(3):
@@ -78,7 +78,7 @@ def _folded(w: Writer) -> None:
             w.emit(f"let w_group{dim} = {text};")
 
 
-def _module(w: Writer, plan: layout.Layout, body: list[str]) -> str:
+def _module(w: WgslWriter, plan: layout.BindingLayout, body: list[str]) -> str:
     text = []
     if any(s.word == "f16" for s in w.sources.values()):
         text.append("enable f16;")
@@ -107,7 +107,7 @@ def _module(w: Writer, plan: layout.Layout, body: list[str]) -> str:
     return "\n".join([*text, *body, "}", ""])
 
 
-def _binding(w: Writer, number: int, b: layout.Binding) -> str:
+def _binding(w: WgslWriter, number: int, b: layout.Binding) -> str:
     head = f"@group(0) @binding({number}) var<storage, {'read_write' if b.writable else 'read'}>"
     if b.buffer == layout.SCALARS:
         return f"{head} w_scalars: array<i32>;"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from weft.backends.wgsl.analysis import Source
+from weft.backends.wgsl.analysis import StorageWords
 from weft.backends.wgsl.constants import INT_MIN, int_text
 
 _NUMBER = re.compile(r"^\(?(-?\d+)i\)?$")
@@ -42,7 +42,7 @@ def within(index: str, divisor: int) -> str:
     return f"(u32({index}) & {divisor - 1}u)" if at is None else f"{at % divisor}u"
 
 
-def inside(s: Source, index: str) -> str:
+def inside(s: StorageWords, index: str) -> str:
     """Moves inside a unit index that a compiler can see to be outside. Such an access never happens
     (its mask or branch is false), but compilers reject it."""
     at = number(index)

@@ -29,7 +29,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BindingLayout:
     """Bindings in order (binding number = position, all in group 0). `fold`: an axis of the grid
     may be longer than the device's limit, so all groups are counted through x and y. `scalars`:
     the last binding is the scalar buffer."""
@@ -49,7 +49,7 @@ def parts(nbytes: int, caps: Caps) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class KernelFacts:
     """Facts about a kernel: its local arrays, and whether it reads a runtime scalar."""
 
     arrays: tuple[ir.Array, ...]
@@ -57,11 +57,11 @@ class Facts:
 
 
 @functools.lru_cache(maxsize=64)
-def facts(kernel: ir.Kernel) -> Facts:
+def facts(kernel: ir.Kernel) -> KernelFacts:
     """One walk over the kernel, remembered while it is being compiled."""
     nodes = [*walk(kernel.body)]
     arrays = tuple(node for node in nodes if isinstance(node, ir.Array))
-    return Facts(arrays, any(isinstance(node, ir.Param) for node in nodes))
+    return KernelFacts(arrays, any(isinstance(node, ir.Param) for node in nodes))
 
 
 def folds(kernel: ir.Kernel, caps: Caps) -> bool:
@@ -69,7 +69,7 @@ def folds(kernel: ir.Kernel, caps: Caps) -> bool:
     return max(most_groups(kernel)) > caps.max_groups
 
 
-def plan(kernel: ir.Kernel, caps: Caps, writable: frozenset[int] = frozenset()) -> Layout:
+def plan(kernel: ir.Kernel, caps: Caps, writable: frozenset[int] = frozenset()) -> BindingLayout:
     """Returns the bindings of `kernel`.
 
     `writable` names "r" buffers to declare read-write. WebGPU forbids binding one buffer as
@@ -93,7 +93,7 @@ def plan(kernel: ir.Kernel, caps: Caps, writable: frozenset[int] = frozenset()) 
             f"kernel {kernel.name} needs {len(bindings)} storage bindings "
             f"({len(kernel.buffers)} buffers); {caps.name} takes {caps.max_bindings}"
         )
-    return Layout(tuple(bindings), fold, scalars)
+    return BindingLayout(tuple(bindings), fold, scalars)
 
 
 def fold_grid(

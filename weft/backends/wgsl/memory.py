@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from weft.backends.wgsl import constants
-from weft.backends.wgsl.analysis import REGISTER, Source
+from weft.backends.wgsl.analysis import REGISTER, StorageWords
 from weft.backends.wgsl.indices import inside, number, offset, over, within
 from weft.backends.wgsl.prelude import vec
-from weft.backends.wgsl.writer import Writer
+from weft.backends.wgsl.writer import WgslWriter
 from weft.core import dtypes as dt
 from weft.kernel import align, ir
 from weft.kernel.rules import Table
@@ -21,7 +21,7 @@ ZERO = {"f32": "0.0f", "i32": "0i", "u32": "0u", "bool": "false"}
 # -- units and words ----------------------------------------------------------------------------
 
 
-def unit(s: Source, index: str) -> str:
+def unit(s: StorageWords, index: str) -> str:
     """The unit at a unit index."""
     if len(s.parts) > 1:
         return f"{s.name}get({index})"
@@ -29,7 +29,7 @@ def unit(s: Source, index: str) -> str:
     return f"atomicLoad(&{s.name}[{index}])" if s.atomic else f"{s.name}[{index}]"
 
 
-def _put(s: Source, index: str, value: str) -> str:
+def _put(s: StorageWords, index: str, value: str) -> str:
     if len(s.parts) > 1:
         return f"{s.name}set({index}, {value});"
     index = inside(s, index)
@@ -38,7 +38,7 @@ def _put(s: Source, index: str, value: str) -> str:
     return f"{s.name}[{index}] = {value};"
 
 
-def word(s: Source, index: str) -> str:
+def word(s: StorageWords, index: str) -> str:
     """The word at a word index."""
     if s.k == 1:
         return unit(s, index)
@@ -48,7 +48,7 @@ def word(s: Source, index: str) -> str:
     return f"{unit(s, over(index, s.k))}[{within(index, s.k)}]"
 
 
-def _run(w: Writer, s: Source, first: str, count: int) -> list[str]:
+def _run(w: WgslWriter, s: StorageWords, first: str, count: int) -> list[str]:
     """`count` words from element index `first`, which starts a unit if count >= k."""
     if s.k == 1 or count < s.k:
         at = over(first, s.per)
@@ -59,7 +59,7 @@ def _run(w: Writer, s: Source, first: str, count: int) -> list[str]:
     return [f"{u}.{'xyzw'[i]}" for u in units for i in range(s.k)]
 
 
-def _element(w: Writer, s: Source, index: str) -> str:
+def _element(w: WgslWriter, s: StorageWords, index: str) -> str:
     """One element at an element index, in register form."""
     if s.per == 1:
         text = word(s, index)
@@ -80,7 +80,7 @@ def _element(w: Writer, s: Source, index: str) -> str:
 # -- loads --------------------------------------------------------------------------------------
 
 
-def load(w: Writer, e: ir.Load) -> list[str]:
+def load(w: WgslWriter, e: ir.Load) -> list[str]:
     """The chunks of a load. A masked lane may read anywhere (WGSL keeps reads inside the array)
     and is then replaced by zero."""
     s, lanes = w.sources[id(e.source)], e.type.lanes
@@ -105,7 +105,7 @@ def load(w: Writer, e: ir.Load) -> list[str]:
     return [f"select({zero}, {c}, {m})" for c, m in zip(chunks, masks, strict=True)]
 
 
-def _vector(w: Writer, s: Source, index: str, lanes: int, aligned: int) -> list[str]:
+def _vector(w: WgslWriter, s: StorageWords, index: str, lanes: int, aligned: int) -> list[str]:
     n = min(lanes, 4)
     if lanes % s.unit or aligned % s.unit or s.unit == 1:
         index = w.temp(index)
@@ -117,7 +117,7 @@ def _vector(w: Writer, s: Source, index: str, lanes: int, aligned: int) -> list[
     return [unpack(w, s.dtype, words[i : i + step]) for i in range(0, len(words), step)]
 
 
-def _from_units(w: Writer, s: Source, index: str, lanes: int) -> list[str]:
+def _from_units(w: WgslWriter, s: StorageWords, index: str, lanes: int) -> list[str]:
     """The chunks of whole units whose words are elements."""
     n = min(lanes, 4)
     at = over(index, s.k)
@@ -132,7 +132,7 @@ def _from_units(w: Writer, s: Source, index: str, lanes: int) -> list[str]:
     return [f"{kind}({a}, {b})" for a, b in pairs]
 
 
-def unpack(w: Writer, dtype: dt.DType, words: list[str]) -> str:
+def unpack(w: WgslWriter, dtype: dt.DType, words: list[str]) -> str:
     """The lanes held in one or two words, in register form."""
     if dtype is dt.float16:
         parts = [f"unpack2x16float({x})" for x in words]
@@ -149,7 +149,7 @@ def unpack(w: Writer, dtype: dt.DType, words: list[str]) -> str:
     return f"({low} != vec4<u32>(0u))" if dtype is dt.bool_ else low
 
 
-def words(w: Writer, e: ir.Expr) -> list[str]:
+def words(w: WgslWriter, e: ir.Expr) -> list[str]:
     """Returns the u32 words with the bytes of a value: straight from memory, where it is loaded
     whole words at a time, or as they were before the split."""
     if isinstance(e, ir.Bitcast) and e.x.type.dtype.itemsize == 4:
@@ -169,7 +169,7 @@ def words(w: Writer, e: ir.Expr) -> list[str]:
 # -- stores -------------------------------------------------------------------------------------
 
 
-def store(w: Writer, e: ir.Store) -> None:
+def store(w: WgslWriter, e: ir.Store) -> None:
     """Emits a store. Whole words are written at once; parts of a word by two atomic operations on
     disjoint bits, so that neighbouring threads never disturb each other."""
     s = w.sources[id(e.target)]
@@ -191,7 +191,7 @@ def store(w: Writer, e: ir.Store) -> None:
 
 
 @contextlib.contextmanager
-def _when(w: Writer, condition: str) -> Iterator[None]:
+def _when(w: WgslWriter, condition: str) -> Iterator[None]:
     """Emits the block's statements under the condition."""
     if condition == "true":
         yield
@@ -203,21 +203,21 @@ def _when(w: Writer, condition: str) -> Iterator[None]:
     w.emit("}")
 
 
-def _bits_source(value: ir.Expr, s: Source) -> ir.Expr:
+def _bits_source(value: ir.Expr, s: StorageWords) -> ir.Expr:
     """Returns the value to round when storing: the f32 inside a cast to the stored type (rounding
     once more would change nothing)."""
     inner = isinstance(value, ir.Cast) and value.x.type.dtype is dt.float32
     return value.x if inner and s.per > 1 and s.dtype.is_float else value  # type: ignore[attr-defined]
 
 
-def _indices(w: Writer, e: ir.Store, lanes: int) -> list[str]:
+def _indices(w: WgslWriter, e: ir.Store, lanes: int) -> list[str]:
     if e.index.type.lanes > 1:
         return w.spread(e.index)
     first = w.temp(w.scalar(e.index))
     return [offset(first, i) for i in range(lanes)]
 
 
-def _store(w: Writer, s: Source, e: ir.Store, chunks: list[str], lanes: int) -> None:
+def _store(w: WgslWriter, s: StorageWords, e: ir.Store, chunks: list[str], lanes: int) -> None:
     aligned = w.aligned[id(e)]
     if e.index.type.lanes == 1 and lanes > 1 and lanes % s.unit == 0 and aligned % s.unit == 0:
         _store_units(w, s, w.scalar(e.index), chunks, lanes)
@@ -227,7 +227,7 @@ def _store(w: Writer, s: Source, e: ir.Store, chunks: list[str], lanes: int) -> 
         _put_element(w, s, at, item)
 
 
-def _store_units(w: Writer, s: Source, index: str, chunks: list[str], lanes: int) -> None:
+def _store_units(w: WgslWriter, s: StorageWords, index: str, chunks: list[str], lanes: int) -> None:
     words = chunks if s.per == 1 and s.k == min(lanes, 4) else _words_of(w, s, chunks, lanes)
     if s.word == "f16" and words is chunks:
         words = [_f16(c, s.k) for c in chunks]
@@ -240,7 +240,7 @@ def _store_units(w: Writer, s: Source, index: str, chunks: list[str], lanes: int
         w.emit(_put(s, offset(at, i), text))
 
 
-def _words_of(w: Writer, s: Source, chunks: list[str], lanes: int) -> list[str]:
+def _words_of(w: WgslWriter, s: StorageWords, chunks: list[str], lanes: int) -> list[str]:
     if s.per == 1:
         return _lanes_of(w, s, chunks, lanes)
     bits = _lanes_of(w, s, chunks, lanes)
@@ -252,7 +252,7 @@ def _words_of(w: Writer, s: Source, chunks: list[str], lanes: int) -> list[str]:
     return words
 
 
-def _lanes_of(w: Writer, s: Source, chunks: list[str], lanes: int) -> list[str]:
+def _lanes_of(w: WgslWriter, s: StorageWords, chunks: list[str], lanes: int) -> list[str]:
     """One text per lane: bits in the low part of a u32 for packed sources, else the value."""
     n = min(lanes, 4)
     if s.word == "f16":
@@ -262,7 +262,7 @@ def _lanes_of(w: Writer, s: Source, chunks: list[str], lanes: int) -> list[str]:
     return w.lanes(chunks, lanes)
 
 
-def _to_bits(w: Writer, dtype: dt.DType, text: str, n: int) -> str:
+def _to_bits(w: WgslWriter, dtype: dt.DType, text: str, n: int) -> str:
     kind = vec("u32", n)
     if dtype is dt.float16:
         return f"{w.helper('w_f16_bits', n)}({text})"
@@ -279,7 +279,7 @@ def _f16(text: str, n: int) -> str:
     return f"{vec('f16', n)}({text})"
 
 
-def _put_element(w: Writer, s: Source, index: str, item: str) -> None:
+def _put_element(w: WgslWriter, s: StorageWords, index: str, item: str) -> None:
     if s.per == 1:
         w.emit(_put(s, index, item))
         return
@@ -304,12 +304,12 @@ RULES: Table = {
 # -- declarations -------------------------------------------------------------------------------
 
 
-def array_type(s: Source) -> str:
+def array_type(s: StorageWords) -> str:
     """The type of a local array."""
     return f"array<{vec(s.word, s.k)}, {s.units}>"
 
 
-def part_functions(s: Source, writable: bool) -> str:
+def part_functions(s: StorageWords, writable: bool) -> str:
     """get, set and put of a split buffer: the part is found by comparing the unit index."""
     kind = vec(s.word, s.k)
     place = [f"{s.name}p{n}" for n in range(len(s.parts))]
@@ -324,7 +324,7 @@ def part_functions(s: Source, writable: bool) -> str:
     return text
 
 
-def _chain(head: str, s: Source, place: list[str], action: str) -> str:
+def _chain(head: str, s: StorageWords, place: list[str], action: str) -> str:
     lines = [head + " {"]
     for n in range(len(place) - 1):
         at = f"i - {s.parts[n]}i" if n else "i"

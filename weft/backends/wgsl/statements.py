@@ -7,7 +7,7 @@ import numpy as np
 from weft.backends.wgsl import constants
 from weft.backends.wgsl.memory import array_type
 from weft.backends.wgsl.values import names
-from weft.backends.wgsl.writer import Writer, wtype
+from weft.backends.wgsl.writer import WgslWriter, wtype
 from weft.kernel import ir
 from weft.kernel.rules import Refusal, Table
 
@@ -15,12 +15,12 @@ MAX_UNROLL = 64  # trips; a longer loop stays a loop
 _NO_TILES = Refusal("WGSL has no matrix registers for tiles")
 
 
-def _block(w: Writer, s: ir.Block) -> None:
+def _block(w: WgslWriter, s: ir.Block) -> None:
     for inner in s.body:
         w.statement(inner)
 
 
-def _let(w: Writer, s: ir.Let) -> None:
+def _let(w: WgslWriter, s: ir.Let) -> None:
     if not s.mutable:
         known = constants.fold(s.value, w.known)
         if known is not None:
@@ -32,7 +32,7 @@ def _let(w: Writer, s: ir.Let) -> None:
         w.emit(f"{word} {name}{kind} = {text};")
 
 
-def _assign(w: Writer, s: ir.Assign) -> None:
+def _assign(w: WgslWriter, s: ir.Assign) -> None:
     texts = w.value(s.value)
     if len(texts) > 1:  # all chunks are read before the first is written
         texts = [w.temp(f"({t})") for t in texts]
@@ -40,7 +40,7 @@ def _assign(w: Writer, s: ir.Assign) -> None:
         w.emit(f"{name} = {text};")
 
 
-def _for(w: Writer, s: ir.For) -> None:
+def _for(w: WgslWriter, s: ir.For) -> None:
     start, stop = constants.number(s.start, w.known), constants.number(s.stop, w.known)
     if start is not None and stop is not None:
         trips = range(start, stop, s.step)
@@ -56,7 +56,7 @@ def _for(w: Writer, s: ir.For) -> None:
     w.emit("}")
 
 
-def _unrolled(w: Writer, s: ir.For, trips: range) -> None:
+def _unrolled(w: WgslWriter, s: ir.For, trips: range) -> None:
     outer = dict(w.known)
     for value in trips:
         w.known = outer | {s.var.name: np.array([value], np.int32)}
@@ -66,7 +66,7 @@ def _unrolled(w: Writer, s: ir.For, trips: range) -> None:
     w.known = outer
 
 
-def _nested(w: Writer, block: ir.Block) -> None:
+def _nested(w: WgslWriter, block: ir.Block) -> None:
     outer = dict(w.known)
     w.depth += 1
     _block(w, block)
@@ -74,7 +74,7 @@ def _nested(w: Writer, block: ir.Block) -> None:
     w.known = outer
 
 
-def _if(w: Writer, s: ir.If) -> None:
+def _if(w: WgslWriter, s: ir.If) -> None:
     known = constants.number(s.cond, w.known)
     if known is not None:
         chosen = s.then if known else s.other
@@ -91,13 +91,13 @@ def _if(w: Writer, s: ir.If) -> None:
     w.emit("}")
 
 
-def _array(w: Writer, s: ir.Array) -> None:
+def _array(w: WgslWriter, s: ir.Array) -> None:
     source = w.sources[id(s)]
     if s.space == "private":
         w.emit(f"var {source.name}: {array_type(source)};")
 
 
-def _barrier(w: Writer, s: ir.Barrier) -> None:
+def _barrier(w: WgslWriter, s: ir.Barrier) -> None:
     w.emit("workgroupBarrier();")
     if any(b.access == "rw" for b in w.kernel.buffers):
         w.emit("storageBarrier();")

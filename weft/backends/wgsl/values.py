@@ -14,7 +14,7 @@ from weft.backends.wgsl import constants, memory
 from weft.backends.wgsl.analysis import REGISTER
 from weft.backends.wgsl.constants import literal
 from weft.backends.wgsl.prelude import vec
-from weft.backends.wgsl.writer import Writer, chunk, wtype
+from weft.backends.wgsl.writer import WgslWriter, chunk, wtype
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.kernel import ir
@@ -29,7 +29,7 @@ _UNARY = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "r
 _WRAPS = ("add", "sub", "mul", "shl", "div")
 
 
-def _const(w: Writer, e: ir.Const) -> list[str]:
+def _const(w: WgslWriter, e: ir.Const) -> list[str]:
     text, n = w.literal(e.value, e.type.dtype), chunk(e.type.lanes)
     return [text if n == 1 else f"{wtype(e.type)}({text})"] * (e.type.lanes // n)
 
@@ -40,12 +40,12 @@ def names(var: ir.Var) -> list[str]:
     return [f"{var.name}_"] if count == 1 else [f"{var.name}_c{i}" for i in range(count)]
 
 
-def _axis(w: Writer, e: ir.Axis) -> list[str]:
+def _axis(w: WgslWriter, e: ir.Axis) -> list[str]:
     w.used.add(f"{e.kind}{e.dim}")
     return [f"w_{e.kind}{e.dim}"]
 
 
-def _unary(w: Writer, e: ir.Unary) -> list[str]:
+def _unary(w: WgslWriter, e: ir.Unary) -> list[str]:
     w_no_half(w, e.type)
     if e.op == "neg" and e.type.dtype.kind == "uint":
         zero = f"{wtype(e.type)}(0u)"
@@ -67,12 +67,12 @@ def _keep(n: int, x: str) -> str:
     return f"bitcast<{vec('f32', n)}>(min(bitcast<{words}>({x}), {words}(0xfffffffeu)))"
 
 
-def w_no_half(w: Writer, type_: ir.Type) -> None:
+def w_no_half(w: WgslWriter, type_: ir.Type) -> None:
     if type_.dtype in (dt.float16, dt.bfloat16):
         raise w.fail(f"arithmetic on {type_}: cast to float32 first")
 
 
-def _binary(w: Writer, e: ir.Binary) -> list[str]:
+def _binary(w: WgslWriter, e: ir.Binary) -> list[str]:
     operand, n = e.a.type, chunk(e.a.type.lanes)
     w_no_half(w, operand)
     if e.op in ("min", "max"):
@@ -94,7 +94,7 @@ def _binary(w: Writer, e: ir.Binary) -> list[str]:
     return [w.wrap(f"({x} {sign} {y})", fix) for x, y in zip(a, b, strict=True)]
 
 
-def _shift(w: Writer, e: ir.Binary, n: int) -> list[str]:
+def _shift(w: WgslWriter, e: ir.Binary, n: int) -> list[str]:
     """A count that is known is printed within the width, one that is not WGSL keeps within."""
     known, count = constants.fold(e.b, w.known), vec("u32", n)
     if known is None:
@@ -106,7 +106,7 @@ def _shift(w: Writer, e: ir.Binary, n: int) -> list[str]:
     return [w.wrap(f"({a} {_INFIX[e.op]} {b})", e.type) for a, b in pairs]
 
 
-def _divisor(w: Writer, e: ir.Binary) -> list[str]:
+def _divisor(w: WgslWriter, e: ir.Binary) -> list[str]:
     """The divisor, an integer zero (of a branch that is not taken) kept from the compiler."""
     known, kind = constants.fold(e.b, w.known), REGISTER[e.b.type.dtype.kind]
     if known is None or known.all() or e.b.type.dtype.is_float:
@@ -116,7 +116,7 @@ def _divisor(w: Writer, e: ir.Binary) -> list[str]:
     return [f"({b} * {one})" for b in w.constant(known, e.b.type)]
 
 
-def _clip(w: Writer, op: str, a: ir.Expr, b: ir.Expr, n: int) -> list[str]:
+def _clip(w: WgslWriter, op: str, a: ir.Expr, b: ir.Expr, n: int) -> list[str]:
     """min or max with a constant: only the other side can be NaN."""
     nan, out = w.helper("w_nan", n), []
     for x, y in zip(w.value(a), w.value(b), strict=True):
@@ -125,19 +125,19 @@ def _clip(w: Writer, op: str, a: ir.Expr, b: ir.Expr, n: int) -> list[str]:
     return out
 
 
-def _select(w: Writer, e: ir.Select) -> list[str]:
+def _select(w: WgslWriter, e: ir.Select) -> list[str]:
     known = constants.fold(e.cond, w.known)
     if known is not None and (known.all() or not known.any()):
         return w.value(e.a if known.all() else e.b)
     return w.map(e, lambda c, a, b: f"select({b}, {a}, {c})", e.cond, e.a, e.b)
 
 
-def _cast(w: Writer, e: ir.Cast) -> list[str]:
+def _cast(w: WgslWriter, e: ir.Cast) -> list[str]:
     to, n = e.type.dtype, chunk(e.type.lanes)
     return [w.wrap(cast(w, x, e.x.type.dtype, to, n), e.type) for x in w.value(e.x)]
 
 
-def cast(w: Writer, x: str, of: DType, to: DType, n: int) -> str:
+def cast(w: WgslWriter, x: str, of: DType, to: DType, n: int) -> str:
     """Text of the value conversion of one chunk (results in i8, u8 range are the caller's)."""
     target = vec(REGISTER[to.kind], n)
     if to is dt.bool_:
@@ -159,7 +159,7 @@ def cast(w: Writer, x: str, of: DType, to: DType, n: int) -> str:
     return x if REGISTER[of.kind] == REGISTER[to.kind] else f"{target}({x})"
 
 
-def _bitcast(w: Writer, e: ir.Bitcast) -> list[str]:
+def _bitcast(w: WgslWriter, e: ir.Bitcast) -> list[str]:
     if e.x.type.lanes != e.type.lanes:
         return _recut(w, e)
     if isinstance(e.x, ir.Const) and e.type.dtype is dt.float32:
@@ -168,7 +168,7 @@ def _bitcast(w: Writer, e: ir.Bitcast) -> list[str]:
     return w.map(e, lambda x: f"bitcast<{wtype(e.type)}>({x})", e.x)
 
 
-def _recut(w: Writer, e: ir.Bitcast) -> list[str]:
+def _recut(w: WgslWriter, e: ir.Bitcast) -> list[str]:
     """Bytes as words, or words as bytes."""
     sizes = e.x.type.dtype.itemsize, e.type.dtype.itemsize
     if sizes == (4, 1):
@@ -179,7 +179,7 @@ def _recut(w: Writer, e: ir.Bitcast) -> list[str]:
     return w.join([f"bitcast<{kind}>({x})" for x in memory.words(w, e.x)], e.type.dtype)
 
 
-def _vec(w: Writer, e: ir.Vec) -> list[str]:
+def _vec(w: WgslWriter, e: ir.Vec) -> list[str]:
     lanes, n, kind = e.type.lanes, chunk(e.type.lanes), wtype(e.type)
     if e.op == "splat":
         if n == 1:
@@ -198,7 +198,7 @@ def _vec(w: Writer, e: ir.Vec) -> list[str]:
     return w.join([texts[i] for i in e.lanes], e.type.dtype)
 
 
-def _collective(w: Writer, e: ir.Collective) -> list[str]:
+def _collective(w: WgslWriter, e: ir.Collective) -> list[str]:
     if e.op.startswith("subgroup"):
         if not w.caps.subgroup:
             raise w.fail(f"{e.op}, but {w.caps.name} promises no subgroup width")
@@ -218,7 +218,7 @@ def _collective(w: Writer, e: ir.Collective) -> list[str]:
     return w.join(texts, e.type.dtype)
 
 
-def _dot4(w: Writer, e: ir.Collective, acc: list[str]) -> list[str]:
+def _dot4(w: WgslWriter, e: ir.Collective, acc: list[str]) -> list[str]:
     left, right = e.args[1:]
     if left.type.dtype is dt.int8 and "dot4" in w.caps.features:
         pairs = zip(acc, memory.words(w, left), memory.words(w, right), strict=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weft.backends.wgsl import constants
-from weft.backends.wgsl.analysis import REGISTER, Source
+from weft.backends.wgsl.analysis import REGISTER, StorageWords
 from weft.backends.wgsl.constants import literal
 from weft.backends.wgsl.prelude import vec
 from weft.core import dtypes as dt
@@ -36,13 +36,13 @@ def wtype(type_: ir.Type) -> str:
 
 
 @dataclass
-class Writer:
+class WgslWriter:
     """The state of rendering one kernel: text so far, what is known, what was used."""
 
     kernel: ir.Kernel
     caps: Caps
     rules: Rules
-    sources: dict[int, Source] = field(default_factory=dict)
+    sources: dict[int, StorageWords] = field(default_factory=dict)
     aligned: dict[int, int] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     depth: int = 1

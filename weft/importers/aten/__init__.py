@@ -16,9 +16,9 @@ from weft.importers.aten import (  # noqa: F401  (importing fills the table)
     reductions,
     symbols,
 )
-from weft.importers.aten.table import TABLE, Entry, entry
+from weft.importers.aten.table import TABLE, AtenRule, entry
 
-__all__ = ["TABLE", "Entry", "entry", "listed"]
+__all__ = ["TABLE", "AtenRule", "entry", "listed"]
 
 
 def listed() -> str:

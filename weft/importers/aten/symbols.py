@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core.errors import ShapeError
-from weft.importers.aten.table import TABLE, Entry, aten
+from weft.importers.aten.table import TABLE, AtenRule, aten
 from weft.tensor.core import Tensor
 
 
@@ -58,4 +58,4 @@ _SYMBOLS: dict[str, Callable[..., Any]] = {
     "torch.sym_sum": lambda args: sum(args),
 }  # fmt: skip
 for _name, _fn in _SYMBOLS.items():
-    TABLE[_name] = Entry(_fn)
+    TABLE[_name] = AtenRule(_fn)

@@ -15,7 +15,7 @@ _Parameter = inspect.Parameter
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AtenRule:
     """The implementation of an overload. `results` is the number of its results (0: all): the
     others, which only PyTorch's own derivatives read, are None. `refuses` gives the reason why
     arguments are not supported ("": they are)."""
@@ -25,7 +25,7 @@ class Entry:
     refuses: Callable[..., str] | None = None
 
 
-TABLE: dict[str, Entry] = {}
+TABLE: dict[str, AtenRule] = {}
 
 
 def aten(
@@ -44,7 +44,7 @@ def named(
     def add(fn: F) -> F:
         for full in names:
             assert full not in TABLE, full
-            TABLE[full] = Entry(fn, results, refuses)
+            TABLE[full] = AtenRule(fn, results, refuses)
         return fn
 
     return add
@@ -114,14 +114,14 @@ def out_of_place(target: str) -> str:
     return f"aten.{name[:-1]}.{overload}"
 
 
-def entry(target: str) -> Entry | None:
+def entry(target: str) -> AtenRule | None:
     """The entry of an overload; of an in-place one, that of what it computes, cast and expanded to
     what it is written to."""
     found = TABLE.get(target)
     if found is not None or not (plain := out_of_place(target)):
         return found
     base = TABLE.get(plain)
-    return None if base is None else Entry(_in_place(base.run), base.results, base.refuses)
+    return None if base is None else AtenRule(_in_place(base.run), base.results, base.refuses)
 
 
 @functools.cache

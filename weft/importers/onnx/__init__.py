@@ -34,7 +34,7 @@ from weft.importers.onnx import (  # noqa: F401  (each fills its part of the tab
 )
 from weft.importers.onnx.external import External
 from weft.importers.onnx.functions import check_supported
-from weft.importers.onnx.graph import Function, Graph, Reader, versions
+from weft.importers.onnx.graph import GraphReader, OnnxFunction, OnnxGraph, versions
 from weft.importers.onnx.model import OnnxModel
 from weft.importers.onnx.weights import unread
 from weft.importers.ports import label
@@ -96,7 +96,7 @@ def _parsed(path: Path, onnx: Any) -> Any:
 
 def _read(
     proto: Any, external: External, onnx: Any
-) -> tuple[Graph, dict[tuple[str, str], Function], dict[str, int]]:
+) -> tuple[OnnxGraph, dict[tuple[str, str], OnnxFunction], dict[str, int]]:
     if not 3 <= proto.ir_version <= onnx.IR_VERSION:
         raise FileFormatError(
             f"IR version {proto.ir_version}; this onnx package knows 3 to {onnx.IR_VERSION}"
@@ -108,10 +108,10 @@ def _read(
             f"opset {opsets.get('', 'none')}: weft reads {OLDEST} to {newest}; convert the file "
             "with onnx.version_converter, or install a newer onnx"
         )
-    reader = Reader(external)
+    reader = GraphReader(external)
     try:
         graph = reader.graph(proto.graph)
-        local: dict[tuple[str, str], Function] = {}
+        local: dict[tuple[str, str], OnnxFunction] = {}
         for entry in proto.functions:
             key = ("" if entry.domain == "ai.onnx" else entry.domain, entry.name)
             if key in local:

@@ -19,7 +19,7 @@ _HIDDEN = -1e30  # the score of a key that is not seen: finite, so that no NaN a
 
 
 @dataclass(frozen=True)
-class Scores:
+class ScoreRules:
     """The rules that turn scores into weights. `seen` (bool) and `bias` broadcast to [N, H, T, S];
     `sink` is the score of one key more, whose value is zeros, and broadcasts to [N, H, T, 1]."""
 
@@ -45,7 +45,7 @@ def joined(x: Tensor) -> Tensor:
     return x.transpose(1, 2).reshape(n, t, h * d)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, how: Scores) -> tuple[Tensor, dict[int, Tensor]]:
+def attend(q: Tensor, k: Tensor, v: Tensor, how: ScoreRules) -> tuple[Tensor, dict[int, Tensor]]:
     """softmax(scores) v for q[N, H, T, D], k and v [N, G, S, D]; a query that sees no key gives
     zeros. Also the scores by stage: 0 the product, 1 capped, 2 with bias and mask, 3 weights."""
     if k.shape[1] != q.shape[1]:
@@ -144,7 +144,9 @@ def attention(
     code = call.get("softmax_precision", 1)
     # float32 is the most that devices have, and the least that softmax is computed in here.
     narrow = dt.as_dtype(NUMPY[code]) if code in (10, 16) else dt.float32
-    how = Scores(scale, cap, seen, bias, narrow if "softmax_precision" in call.attrs else q.dtype)
+    how = ScoreRules(
+        scale, cap, seen, bias, narrow if "softmax_precision" in call.attrs else q.dtype
+    )
     made, stages = attend(q, k, v, how)
     shown = stages[call.get("qk_matmul_output_mode", 0)].cast(q.dtype) if call.wants(3) else None
     return (joined(made) if flat else made), k, v, shown
@@ -231,7 +233,7 @@ def multi_head_attention(
     shown = _padding(call, padding, q.shape[0], t, s)
     seen = shown if seen is None else seen if shown is None else seen & shown
     scale = call.get("scale", 0.0) or 1 / math.sqrt(q.shape[3])
-    made, _ = attend(q, k, v, Scores(scale, 0.0, seen, scores, q.dtype))
+    made, _ = attend(q, k, v, ScoreRules(scale, 0.0, seen, scores, q.dtype))
     return joined(made), k, v
 
 
@@ -272,7 +274,7 @@ def attention_ms(
     shown = _padding(call, mask, x.shape[0], t, s)
     seen = shown if seen is None else seen if shown is None else seen & shown
     scale = call.get("scale", 0.0) or 1 / math.sqrt(q.shape[3])
-    out, _ = attend(q, k, v, Scores(scale, 0.0, seen, scores, q.dtype))
+    out, _ = attend(q, k, v, ScoreRules(scale, 0.0, seen, scores, q.dtype))
     return joined(out), weft.stack([k, v], 0)
 
 
@@ -315,7 +317,7 @@ def group_query_attention(
         sink = sink.reshape(1, -1, 1, 1)
     elif call.get("smooth_softmax", 0) == 1:
         sink = weft.zeros((1, 1, 1, 1), dt.float32)
-    how = Scores(scale, call.get("softcap", 0.0), seen, bias, q.dtype, sink)
+    how = ScoreRules(scale, call.get("softcap", 0.0), seen, bias, q.dtype, sink)
     out, _ = attend(q, keys, values, how)
     return joined(out), keys, values
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import weft
 from weft.core.errors import FileFormatError, LimitError
-from weft.importers.onnx.graph import Graph
+from weft.importers.onnx.graph import OnnxGraph
 from weft.importers.onnx.movement import cut
 from weft.importers.onnx.table import NodeCall, Value, is_host, op, scalar
 
@@ -19,7 +19,7 @@ TURN = 8  # nodes that a turn counts for, besides its own
 
 @op("If", host=(0,))
 def if_(call: NodeCall, condition: np.ndarray) -> tuple[Value, ...]:
-    branch: Graph = call.need("then_branch" if scalar(condition) else "else_branch")
+    branch: OnnxGraph = call.need("then_branch" if scalar(condition) else "else_branch")
     return tuple(call.run.subgraph(branch, call.frame, []))
 
 
@@ -27,7 +27,7 @@ def if_(call: NodeCall, condition: np.ndarray) -> tuple[Value, ...]:
 def loop(call: NodeCall, most: Any, condition: Any, *state: Value) -> tuple[Value, ...]:
     """The body run with (number, condition, *state) until its condition fails or `most` turns are
     over: the last state, and what else each turn gave, stacked."""
-    body: Graph = call.need("body")
+    body: OnnxGraph = call.need("body")
     turns = MOST_TURNS if most is None else int(scalar(most))
     going = True if condition is None else bool(scalar(condition))
     if going and turns > MOST_TURNS and most is not None and _unending(body):
@@ -53,7 +53,7 @@ def loop(call: NodeCall, most: Any, condition: Any, *state: Value) -> tuple[Valu
     )
 
 
-def _unending(body: Graph) -> bool:
+def _unending(body: OnnxGraph) -> bool:
     """True if the condition that a body gives is the one it takes, or a constant that holds."""
     made_by = {o: n for n in body.nodes for o in n.outputs}
     name = body.outputs[0].name

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.core.errors import FileFormatError, UsageError
-from weft.importers.onnx.graph import MOST_NODES, Function, Graph, Node, Reader
+from weft.importers.onnx.graph import MOST_NODES, GraphReader, OnnxFunction, OnnxGraph, OnnxNode
 from weft.importers.onnx.table import TABLE, Value
 from weft.importers.onnx.values import type_code
 from weft.importers.ports import label
@@ -17,12 +17,12 @@ class Functions:
     """The functions that a model may call, and the constants of its graphs; `tensor` gives those
     that are the module's by their dotted names."""
 
-    def __init__(self, local: dict[tuple[str, str], Function], tensor: Callable[[str], Tensor]):
+    def __init__(self, local: dict[tuple[str, str], OnnxFunction], tensor: Callable[[str], Tensor]):
         self.local, self.tensor = local, tensor
         self.longs: set[str] = set()  # tensors of the module that represent int64
-        self._bodies: dict[Any, Function] = {}
+        self._bodies: dict[Any, OnnxFunction] = {}
 
-    def constants(self, graph: Graph) -> dict[str, Value]:
+    def constants(self, graph: OnnxGraph) -> dict[str, Value]:
         """The constants of a graph by name."""
         held = {name: self.tensor(dotted) for name, dotted in graph.held.items()}
         return {**graph.constants, **held}
@@ -30,8 +30,8 @@ class Functions:
     # -- bodies of ONNX's own operators
 
     def body(
-        self, node: Node, attrs: Mapping[str, Any], version: int, values: Sequence[Value]
-    ) -> Function:
+        self, node: OnnxNode, attrs: Mapping[str, Any], version: int, values: Sequence[Value]
+    ) -> OnnxFunction:
         """The function that ONNX defines for an operator, for operands of the given types."""
         codes = tuple(None if v is None else type_code(v) for v in values)
         key = (node.op, version, codes, repr(sorted(attrs.items())))
@@ -41,12 +41,12 @@ class Functions:
             data = _body(node, attrs, version, codes)
             if data is None:
                 raise FileFormatError("ONNX gives no function for these operands")
-            self._bodies[key] = Reader(None).function(FunctionProto.FromString(data))
+            self._bodies[key] = GraphReader(None).function(FunctionProto.FromString(data))
         return self._bodies[key]
 
 
 def _body(
-    node: Node, attrs: Mapping[str, Any], version: int, codes: Sequence[int | None]
+    node: OnnxNode, attrs: Mapping[str, Any], version: int, codes: Sequence[int | None]
 ) -> bytes | None:
     from onnx import TypeProto, helper
 
@@ -60,7 +60,7 @@ def _body(
     fitting = [v for v in schema.context_dependent_function_opset_versions if v <= version]
     if not fitting:
         return None
-    plain = {k: v for k, v in attrs.items() if not isinstance(v, Graph)}
+    plain = {k: v for k, v in attrs.items() if not isinstance(v, OnnxGraph)}
     names = [n if c is not None else "" for n, c in zip(node.inputs, codes)]
     proto = helper.make_node(node.op, names, list(node.outputs), **plain)
     types = [
@@ -86,7 +86,7 @@ def schema_of(op: str, version: int) -> Any:
 
 
 def check_supported(
-    graph: Graph, local: Mapping[tuple[str, str], Function], versions: Mapping[str, int]
+    graph: OnnxGraph, local: Mapping[tuple[str, str], OnnxFunction], versions: Mapping[str, int]
 ) -> None:
     """Raises UsageError with the names and places of all operators that neither weft nor a function
     runs; FileFormatError for functions that call themselves or grow beyond MOST_NODES."""
@@ -105,7 +105,7 @@ def check_supported(
 
 
 def _runs(
-    node: Node, local: Mapping[tuple[str, str], Function], versions: Mapping[str, int]
+    node: OnnxNode, local: Mapping[tuple[str, str], OnnxFunction], versions: Mapping[str, int]
 ) -> bool:
     if (node.domain, node.op) in local or (node.domain, node.op) in TABLE:
         return True
@@ -115,10 +115,10 @@ def _runs(
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
-def _check_growth(graph: Graph, local: Mapping[tuple[str, str], Function]) -> None:
+def _check_growth(graph: OnnxGraph, local: Mapping[tuple[str, str], OnnxFunction]) -> None:
     sizes: dict[tuple[str, str], int] = {}
 
-    def calls(graph: Graph) -> list[Node]:
+    def calls(graph: OnnxGraph) -> list[OnnxNode]:
         return [n for g in (graph, *graph.subgraphs()) for n in g.nodes]
 
     def size(key: tuple[str, str], inside: frozenset[tuple[str, str]]) -> int:

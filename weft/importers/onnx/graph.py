@@ -16,14 +16,14 @@ from weft.importers.ports import Port, label
 MOST_NODES = 1_000_000  # most nodes of one file after its functions are inlined
 
 
-class Ref(NamedTuple):
+class AttributeRef(NamedTuple):
     """An attribute that takes the value of one of the function around it."""
 
     name: str
 
 
 @dataclass
-class Node:
+class OnnxNode:
     """One node. `reads` are its inputs and the outer values that its subgraphs read; `dead` the
     names that no later node reads; `rule` replaces the table's rule."""
 
@@ -45,7 +45,7 @@ class Node:
 
 
 @dataclass
-class Graph:
+class OnnxGraph:
     """Nodes in an order in which they can run. `free` are names of the graphs around this one,
     `initial` those of the constants that are initializers: what a net has learnt. `held` says which
     constants are tensors of the module, and their dotted names there. `optional` are inputs that
@@ -54,7 +54,7 @@ class Graph:
     name: str
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    nodes: list[Node]
+    nodes: list[OnnxNode]
     constants: dict[str, np.ndarray]
     free: tuple[str, ...] = ()
     initial: frozenset[str] = frozenset()
@@ -70,34 +70,34 @@ class Graph:
             node.dead = tuple(n for n in names if n in own and n not in seen)
             seen.update(names)
 
-    def subgraphs(self) -> Iterator[Graph]:
+    def subgraphs(self) -> Iterator[OnnxGraph]:
         """The graphs of its nodes, at any depth."""
         for node in self.nodes:
             for value in node.attrs.values():
                 for graph in value if isinstance(value, list) else [value]:
-                    if isinstance(graph, Graph):
+                    if isinstance(graph, OnnxGraph):
                         yield graph
                         yield from graph.subgraphs()
 
 
 @dataclass
-class Function:
+class OnnxFunction:
     """A function of the file or of ONNX itself: a graph whose inputs have names only."""
 
     name: str
-    graph: Graph
+    graph: OnnxGraph
     versions: dict[str, int]
     defaults: dict[str, Any] = field(default_factory=dict)
 
 
-class Reader:
+class GraphReader:
     """Turns protobuf messages into graphs. `external` reads tensors' data from other files."""
 
     def __init__(self, external: Any):
         self.external = external
         self.count = 0  # nodes read
 
-    def graph(self, proto: Any, outer: frozenset[str] = frozenset(), where: str = "") -> Graph:
+    def graph(self, proto: Any, outer: frozenset[str] = frozenset(), where: str = "") -> OnnxGraph:
         """A GraphProto. `outer` are the names of the graphs around it. Raises FileFormatError."""
         _check_names(proto.name)
         name = label(where or proto.name) or "graph"
@@ -121,7 +121,7 @@ class Reader:
         made = self._graph(name, plain, outputs, proto.node, constants, known, outer)
         return replace(made, optional=optional)
 
-    def function(self, proto: Any) -> Function:
+    def function(self, proto: Any) -> OnnxFunction:
         """A FunctionProto. Raises FileFormatError."""
         names = [*proto.input]
         _check_names(proto.name, proto.domain, *names, *proto.output)
@@ -138,12 +138,12 @@ class Reader:
         defaults = {
             a.name: self._attribute(a, frozenset(), proto.name) for a in proto.attribute_proto
         }
-        return Function(proto.name, graph, versions(proto.opset_import), defaults)
+        return OnnxFunction(proto.name, graph, versions(proto.opset_import), defaults)
 
     def _graph(
         self, name: str, inputs: tuple[Port, ...], outputs: tuple[Port, ...], protos: Any,
         constants: dict[str, np.ndarray], known: set[str], outer: frozenset[str],
-    ) -> Graph:  # fmt: skip
+    ) -> OnnxGraph:  # fmt: skip
         initial = frozenset(constants)
         self.count += len(protos)
         if self.count > MOST_NODES:
@@ -164,21 +164,21 @@ class Reader:
             raise FileFormatError(f"{name}: nothing computes the output {min(missing)!r:.80}")
         free = dict.fromkeys(n for node in nodes for n in node.reads if n not in known | made)
         free |= dict.fromkeys(n for n in last if n not in known | made)
-        found = Graph(name, inputs, outputs, nodes, constants, tuple(free), initial)
+        found = OnnxGraph(name, inputs, outputs, nodes, constants, tuple(free), initial)
         found.mark_dead()
         return found
 
-    def _constant(self, node: Node, constants: dict[str, np.ndarray]) -> bool:
+    def _constant(self, node: OnnxNode, constants: dict[str, np.ndarray]) -> bool:
         """True if a node is a constant; it then joins `constants`."""
         if (node.domain, node.op) != ("", "Constant") or len(node.attrs) != 1:
             return False
         (key, value), *_ = node.attrs.items()
-        if isinstance(value, Ref) or key == "sparse_value" or len(node.outputs) != 1:
+        if isinstance(value, AttributeRef) or key == "sparse_value" or len(node.outputs) != 1:
             return False
         constants[node.outputs[0]] = as_array(key, value)
         return True
 
-    def _node(self, proto: Any, names: frozenset[str]) -> Node:
+    def _node(self, proto: Any, names: frozenset[str]) -> OnnxNode:
         _check_names(proto.op_type, proto.domain, proto.name, *proto.input, *proto.output)
         place = f"{label(proto.op_type)} {proto.name or next(iter(proto.output), '')!r:.80}"
         attrs: dict[str, Any] = {}
@@ -190,17 +190,17 @@ class Reader:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         inner = [
             n for v in attrs.values() for g in (v if isinstance(v, list) else [v])
-            if isinstance(g, Graph) for n in g.free
+            if isinstance(g, OnnxGraph) for n in g.free
         ]  # fmt: skip
         reads = tuple(dict.fromkeys([*filter(None, proto.input), *inner]))
-        return Node(
+        return OnnxNode(
             proto.op_type, domain, proto.name, tuple(proto.input), tuple(proto.output), attrs, reads
         )
 
     def _attribute(self, a: Any, names: frozenset[str], place: str) -> Any:
         what = f"attribute {a.name!r:.40} of {place}"
         if a.ref_attr_name:
-            return Ref(a.ref_attr_name)
+            return AttributeRef(a.ref_attr_name)
         match a.type:
             case 1:
                 return float(a.f)
@@ -285,7 +285,7 @@ def _size(dim: Any) -> int | str | None:
     return (dim.dim_param or None) if which == "dim_param" else None
 
 
-def _ordered(name: str, nodes: list[Node], known: set[str] | frozenset[str]) -> list[Node]:
+def _ordered(name: str, nodes: list[OnnxNode], known: set[str] | frozenset[str]) -> list[OnnxNode]:
     """The nodes, each after those whose values it reads. Raises FileFormatError for names that
     nothing gives, and for nodes that wait for each other."""
     seen = set(known)
@@ -307,7 +307,7 @@ def _ordered(name: str, nodes: list[Node], known: set[str] | frozenset[str]) -> 
         for j in needs:
             users.setdefault(j, []).append(i)
     ready = [i for i in range(len(nodes)) if not waiting[i]][::-1]
-    done: list[Node] = []
+    done: list[OnnxNode] = []
     while ready:
         i = ready.pop()
         done.append(nodes[i])
@@ -323,11 +323,11 @@ def _ordered(name: str, nodes: list[Node], known: set[str] | frozenset[str]) -> 
     return done
 
 
-def attributes(node: Node, around: Mapping[str, Any]) -> dict[str, Any]:
+def attributes(node: OnnxNode, around: Mapping[str, Any]) -> dict[str, Any]:
     """A node's attributes, those of the function around it in place of references."""
     found = {}
     for name, value in node.attrs.items():
-        if isinstance(value, Ref):
+        if isinstance(value, AttributeRef):
             if value.name not in around:
                 continue  # the caller left it out, so the operator's default applies
             value = around[value.name]

@@ -11,7 +11,7 @@ import numpy as np
 from weft.core.dtypes import DType
 from weft.core.errors import DTypeError, ShapeError
 from weft.host.foreign import is_foreign, shared_array
-from weft.importers.onnx.graph import Graph
+from weft.importers.onnx.graph import OnnxGraph
 from weft.importers.onnx.values import HOST_ONLY, NUMPY
 from weft.importers.ports import Port
 from weft.tensor.core import Tensor
@@ -53,7 +53,7 @@ def _check(port: Port, dtype: np.dtype, shape: tuple[int, ...]) -> None:
         raise ShapeError(f"input {port.text()} has the shape {list(shape)}")
 
 
-def host_types(graph: Graph) -> str:
+def host_types(graph: OnnxGraph) -> str:
     """The reason why a graph runs on the host node by node: it has types that no device has. "" if
     it does not."""
     for port in graph.inputs:

@@ -13,8 +13,8 @@ import weft
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError, UsageError
 from weft.core.packed import Form
-from weft.importers.foreign import Linear, dequantized
-from weft.importers.onnx.graph import Graph, Node
+from weft.importers.foreign import LinearWeight, dequantized
+from weft.importers.onnx.graph import OnnxGraph, OnnxNode
 from weft.importers.onnx.table import MICROSOFT, NodeCall, Rule, Value, op
 from weft.tensor.core import Tensor
 
@@ -122,7 +122,7 @@ def inverse(call: NodeCall, x: Tensor) -> np.ndarray:
 # -- weights of products, and packed ones in their place -------------------------------------------
 
 
-def linear_weights(graph: Graph) -> list[Linear]:
+def linear_weights(graph: OnnxGraph) -> list[LinearWeight]:
     """The module's tensors that MatMul and Gemm alone read, as their right operand and one way."""
     ways: dict[str, set[bool | None]] = {name: set() for name in graph.held}
     for node in graph.nodes:
@@ -133,13 +133,13 @@ def linear_weights(graph: Graph) -> list[Linear]:
         ways.pop(port.name, None)
     inner = {name for g in graph.subgraphs() for name in g.free}
     return [
-        Linear(name, graph.held[name], way.pop() is True)
+        LinearWeight(name, graph.held[name], way.pop() is True)
         for name, way in ways.items()
         if len(way) == 1 and way != {None} and name not in inner and name in graph.initial
     ]
 
 
-def _turned(node: Node, name: str) -> bool | None:
+def _turned(node: OnnxNode, name: str) -> bool | None:
     """True if a product reads a weight as [K, N], False for [N, K]; None if it is read in other
     ways."""
     if node.domain or node.inputs.count(name) != 1 or node.inputs[1:2] != (name,):
@@ -149,10 +149,10 @@ def _turned(node: Node, name: str) -> bool | None:
     return True if node.op == "MatMul" else None
 
 
-def with_packed(graph: Graph, forms: Mapping[str, tuple[Linear, Form]]) -> Graph:
+def with_packed(graph: OnnxGraph, forms: Mapping[str, tuple[LinearWeight, Form]]) -> OnnxGraph:
     """The graph with a node before each product that makes the matrix of its packed weight."""
     held = {n: d for n, d in graph.held.items() if n not in forms}
-    nodes: list[Node] = []
+    nodes: list[OnnxNode] = []
     for node in graph.nodes:
         name = node.inputs[1] if len(node.inputs) > 1 else ""
         if name in forms and name in graph.held:
@@ -161,7 +161,7 @@ def with_packed(graph: Graph, forms: Mapping[str, tuple[Linear, Form]]) -> Graph
             held |= {p: f"{weight.dotted}.{part}" for p, part in zip(parts, form.parts)}
             matrix = f"{name}@{len(nodes)}"
             rule = Rule(functools.partial(_matrix, form, weight.turned))
-            nodes.append(Node("dequantize", "", name, parts, (matrix,), {}, parts, rule=rule))
+            nodes.append(OnnxNode("dequantize", "", name, parts, (matrix,), {}, parts, rule=rule))
             inputs = (node.inputs[0], matrix, *node.inputs[2:])
             reads = tuple(dict.fromkeys(matrix if n == name else n for n in node.reads))
             node = replace(node, inputs=inputs, reads=reads)

@@ -13,9 +13,9 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, TraceError, UsageError
 from weft.core.packed import Form
-from weft.importers.foreign import Foreign, Kept, Linear
+from weft.importers.foreign import CompiledFunctions, Foreign, LinearWeight
 from weft.importers.onnx.functions import Functions
-from weft.importers.onnx.graph import Function, Graph
+from weft.importers.onnx.graph import OnnxFunction, OnnxGraph
 from weft.importers.onnx.inputs import as_array, host_types, sizes_of
 from weft.importers.onnx.linear import linear_weights, with_packed
 from weft.importers.onnx.longs import Beyond32, fits, refuse
@@ -35,7 +35,7 @@ from weft.tensor.tracing import Spec, Traced, trace_call
 BOUND = 64  # elements up to which an input that decides shapes becomes part of the signature
 
 
-class _Kept(Kept):
+class _Kept(CompiledFunctions):
     def __init__(self) -> None:
         super().__init__()
         self.stretches: dict[tuple[int, int, Any], Stretch] = {}
@@ -56,7 +56,7 @@ class OnnxModel(Foreign):
     _kept: _Kept
 
     def __init__(
-        self, name: str, graph: Graph, local: Mapping[tuple[str, str], Function],
+        self, name: str, graph: OnnxGraph, local: Mapping[tuple[str, str], OnnxFunction],
         versions: Mapping[str, int], device: Device | None = None,
     ):  # fmt: skip
         super().__init__(name, graph.inputs)
@@ -70,7 +70,7 @@ class OnnxModel(Foreign):
         self.longs = {p.name for p in ports if p.dtype == np.int64}  # values of int64
         self.regraph(graph, local)
 
-    def regraph(self, graph: Graph, local: Mapping[tuple[str, str], Function]) -> None:
+    def regraph(self, graph: OnnxGraph, local: Mapping[tuple[str, str], OnnxFunction]) -> None:
         """Another graph for the same module; what it reads is there already."""
         self.graph, self.functions = graph, Functions(dict(local), self.tensor)
         self.functions.longs = self._held_longs
@@ -118,10 +118,10 @@ class OnnxModel(Foreign):
 
     # -- linear weights
 
-    def linear_weights(self) -> list[Linear]:
+    def linear_weights(self) -> list[LinearWeight]:
         return linear_weights(self.graph)
 
-    def reads_packed(self, forms: Mapping[str, tuple[Linear, Form]]) -> None:
+    def reads_packed(self, forms: Mapping[str, tuple[LinearWeight, Form]]) -> None:
         self.regraph(with_packed(self.graph, forms), self.functions.local)
 
     # -- one call

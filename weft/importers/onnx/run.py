@@ -20,7 +20,7 @@ from weft.core.errors import (
 )
 from weft.graph.ir import Graph as WeftGraph, Node as WeftNode, toposort
 from weft.importers.onnx.functions import Functions
-from weft.importers.onnx.graph import MOST_NODES, Function, Graph, Node, attributes
+from weft.importers.onnx.graph import MOST_NODES, OnnxFunction, OnnxGraph, OnnxNode, attributes
 from weft.importers.onnx.longs import Beyond32, Longs, fits
 from weft.importers.onnx.table import TABLE, NodeCall, Rule, Value
 from weft.importers.onnx.values import HOST_ONLY
@@ -96,7 +96,7 @@ class GraphRun:
 
     # -- nodes
 
-    def nodes(self, nodes: Sequence[Node], frame: Frame, start: int | None = None) -> None:
+    def nodes(self, nodes: Sequence[OnnxNode], frame: Frame, start: int | None = None) -> None:
         """Runs nodes in order; `start` numbers those of the outermost graph."""
         for i, node in enumerate(nodes):
             if start is not None:
@@ -122,7 +122,7 @@ class GraphRun:
             for name in node.dead:
                 frame.values.pop(name, None)
 
-    def _node(self, node: Node, frame: Frame, values: list[Value]) -> Sequence[Value]:
+    def _node(self, node: OnnxNode, frame: Frame, values: list[Value]) -> Sequence[Value]:
         attrs = attributes(node, frame.attrs)
         function = self.functions.local.get((node.domain, node.op))
         rule = node.rule or (TABLE.get((node.domain, node.op)) if function is None else None)
@@ -163,7 +163,7 @@ class GraphRun:
         return rule.fn(call, *lifted)
 
     def call(
-        self, function: Function, attrs: Mapping[str, Any], values: Sequence[Value]
+        self, function: OnnxFunction, attrs: Mapping[str, Any], values: Sequence[Value]
     ) -> list[Value]:
         """A function's results."""
         graph = function.graph
@@ -174,14 +174,14 @@ class GraphRun:
         frame = Frame(given, function.versions, None, {**function.defaults, **attrs})
         return self.graph(graph, frame)
 
-    def subgraph(self, graph: Graph, outer: Frame, values: list[Value]) -> list[Value]:
+    def subgraph(self, graph: OnnxGraph, outer: Frame, values: list[Value]) -> list[Value]:
         """The results of a branch or a loop's body."""
         if len(values) != len(graph.inputs):
             raise FileFormatError(f"{graph.name}: {len(values)} values, {len(graph.inputs)} inputs")
         given = {p.name: v for p, v in zip(graph.inputs, values)}
         return self.graph(graph, Frame(given, outer.versions, outer))
 
-    def graph(self, graph: Graph, frame: Frame) -> list[Value]:
+    def graph(self, graph: OnnxGraph, frame: Frame) -> list[Value]:
         """The outputs of a graph whose inputs the frame holds."""
         frame.values.update(self.functions.constants(graph))
         self.nodes(graph.nodes, frame)

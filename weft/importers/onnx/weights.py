@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from weft.importers.foreign import Foreign
-from weft.importers.onnx.graph import Graph
+from weft.importers.onnx.graph import OnnxGraph
 from weft.importers.onnx.longs import fits
 from weft.importers.onnx.table import Value
 from weft.importers.onnx.values import HOST_ONLY
@@ -21,7 +21,7 @@ LARGE = 64  # elements from which a Constant node counts as a weight
 _MEASURED = {"BatchNormalization": (3, 4), "QuantizeLinear": (1,), "DequantizeLinear": (1,)}
 
 
-def unread(graph: Graph) -> Iterator[str]:
+def unread(graph: OnnxGraph) -> Iterator[str]:
     """The initializers of a graph and its subgraphs that neither a node nor an output reads. Large
     Constant nodes count too; a small one is a left-over of the program that wrote the file."""
     for inner in (graph, *graph.subgraphs()):
@@ -32,7 +32,7 @@ def unread(graph: Graph) -> Iterator[str]:
                 yield name
 
 
-def hold_constants(module: Foreign, graphs: Sequence[Graph], device: Device | None) -> set[str]:
+def hold_constants(module: Foreign, graphs: Sequence[OnnxGraph], device: Device | None) -> set[str]:
     """Makes tensors of the module from the constants of these graphs and their subgraphs:
     parameters from float initializers, buffers from other arrays. Single numbers and short integer
     arrays stay arrays, since shapes are computed from them; so do integers beyond 32 bits. Returns
@@ -77,7 +77,7 @@ def _tensor(array: np.ndarray) -> Tensor | None:
 class Constants(Mapping[str, Value]):
     """The constants of a graph by name: arrays, and the module's tensors as they are now."""
 
-    def __init__(self, graph: Graph, tensor: Callable[[str], Tensor]):
+    def __init__(self, graph: OnnxGraph, tensor: Callable[[str], Tensor]):
         self.graph, self.tensor = graph, tensor
 
     def __getitem__(self, name: str) -> Value:

@@ -17,11 +17,11 @@ from weft.core.errors import ModelError
 from weft.host.mapped import mapped_files, release
 from weft.importers.hf_config import MAX_CONFIG, Fields, read_object
 from weft.importers.packed import compressed, gptq, others
-from weft.importers.packed.layer import Layer, Read
+from weft.importers.packed.layer import LayerTensors, Read
 from weft.importers.packed.said import check_keys
 from weft.importers.safetensors import Checkpoint, TensorInfo
 
-Reader = Callable[[Layer, str], Read]  # (its tensors, its name)
+Reader = Callable[[LayerTensors, str], Read]  # (its tensors, its name)
 _OLD = "quantize_config.json"
 
 
@@ -76,7 +76,7 @@ def _gptq(c: Fields) -> Method:
     free = bool(c.data.get("dynamic"))  # some layers differ
     ordered = c.flag("desc_act", False) and group > 0
 
-    def read(layer: Layer, name: str) -> Read:
+    def read(layer: LayerTensors, name: str) -> Read:
         if ordered and not free and "g_idx" not in layer:
             layer.fail("the config says desc_act, but there is no g_idx, which says the order")
         found = gptq.gptq(layer, version == "gptq")
@@ -96,7 +96,7 @@ def _awq(c: Fields) -> Method:
     )
 
 
-def _as_said(layer: Layer, read: Read, bits: int, group: int) -> Read:
+def _as_said(layer: LayerTensors, read: Read, bits: int, group: int) -> Read:
     """Bits and group, -1 for a whole row, must be those of the config."""
     if read.packed is not None:
         form, k = read.packed.form, read.packed.shape[1]
@@ -137,7 +137,7 @@ def _compressed(c: Fields) -> Method:
         raise refused(c, f"compressed-tensors with blocks of {len(blocks)} sizes")
     block = next(iter(blocks), None)
 
-    def read(layer: Layer, name: str) -> Read:
+    def read(layer: LayerTensors, name: str) -> Read:
         if "weight_packed" not in layer:
             found = compressed.eight_bits(layer, block, "weight_scale")
         elif layer.tensors["weight_packed"].dtype == np.uint8:
@@ -173,7 +173,7 @@ def _scheme(weights: Fields) -> tuple[int, str, int]:
     return bits, kind, max(0, weights.integer("group_size", -1, 1 << 20, 0))
 
 
-def _check_zeros(layer: Layer, schemes: list[Fields]) -> None:
+def _check_zeros(layer: LayerTensors, schemes: list[Fields]) -> None:
     """Raises ModelError if all possible schemes of a layer require tensors that it lacks, or
     exclude one that it has."""
     kept = {w.flag("symmetric", None) for w in schemes}
@@ -206,7 +206,7 @@ def _block(config: Fields, name: str) -> tuple[int, int] | None:
 def _fp8(c: Fields) -> Method:
     block = _block(c, "weight_block_size")
 
-    def read(layer: Layer, name: str) -> Read:
+    def read(layer: LayerTensors, name: str) -> Read:
         scale = "weight_scale_inv" if "weight_scale_inv" in layer else "weight_scale"
         return compressed.eight_bits(layer, block, scale)
 
@@ -227,7 +227,7 @@ def _bitsandbytes(c: Fields) -> Method:
         state + "nf4", state + "fp4", "weight_format",
     )  # fmt: skip
 
-    def read(layer: Layer, name: str) -> Read:
+    def read(layer: LayerTensors, name: str) -> Read:
         return others.int8(layer) if "SCB" in layer else others.four_bits(layer)
 
     return Method("bitsandbytes", ("weight.absmax", "SCB"), names, read)
@@ -236,7 +236,7 @@ def _bitsandbytes(c: Fields) -> Method:
 def _mlx(c: Fields) -> Method:
     """MLX's method; the settings of one layer are under its name."""
 
-    def read(layer: Layer, name: str) -> Read:
+    def read(layer: LayerTensors, name: str) -> Read:
         own = c.data.get(name)
         at = c
         if isinstance(own, dict):
@@ -306,7 +306,9 @@ class PackedCheckpoint:
         for file in mapped_files(tensors.values()):
             file.check()  # The file may have changed since it was mapped.
         layer = name.removesuffix(self._method.suffix)
-        return self._method.read(Layer(f"{self.where}: layer {layer[:200]!r}", tensors), layer)
+        return self._method.read(
+            LayerTensors(f"{self.where}: layer {layer[:200]!r}", tensors), layer
+        )
 
     def release(self, name: str) -> None:
         """Gives the memory of a packed layer's part of the file back."""

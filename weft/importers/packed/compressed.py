@@ -9,12 +9,12 @@ import ml_dtypes
 import numpy as np
 
 from weft.core.packed import Form
-from weft.importers.packed.layer import Layer, Read, block_scales, e8m0, unpacked
+from weft.importers.packed.layer import LayerTensors, Read, block_scales, e8m0, unpacked
 
 E4M3 = ml_dtypes.float8_e4m3fn
 
 
-def pack_quantized(layer: Layer) -> Read:
+def pack_quantized(layer: LayerTensors) -> Read:
     """weight_packed int32 [N, K * bits / 32], weight_scale [N, G], weight_shape [2] = (N, K);
     weight_zero_point int32 [N * bits / 32, G] where there are zeros, packed along N."""
     n, k = _shape(layer)
@@ -43,14 +43,14 @@ def pack_quantized(layer: Layer) -> Read:
     return layer.packed(form, parts, n, k)._replace(order=order)
 
 
-def _shape(layer: Layer) -> tuple[int, int]:
+def _shape(layer: LayerTensors) -> tuple[int, int]:
     n, k = (int(v) for v in layer.take("weight_shape", (np.int64, np.int32), 2))
     if not (0 < n < 1 << 31 and 0 < k < 1 << 31):
         layer.fail(f"tensor 'weight_shape' says {n} x {k}")
     return n, k
 
 
-def eight_bits(layer: Layer, block: tuple[int, int] | None, scale: str) -> Read:
+def eight_bits(layer: LayerTensors, block: tuple[int, int] | None, scale: str) -> Read:
     """weight [N, K] int8 or F8_E4M3; the scale multiplies: one for all, [N, 1], [N, G], or, where
     `block` is given, one for every block. weight_zero_point int8, of the scale's shape, may go
     with int8."""
@@ -86,7 +86,7 @@ def eight_bits(layer: Layer, block: tuple[int, int] | None, scale: str) -> Read:
     return layer.packed(form, parts, n, k)
 
 
-def fp4(layer: Layer) -> Read:
+def fp4(layer: LayerTensors) -> Read:
     """weight_packed uint8 [N, K / 2], E2M1, the even column in the low bits. nvfp4: weight_scale
     F8_E4M3 [N, K / 16], divided by weight_global_scale; mxfp4: uint8 exponents [N, K / 32]."""
     codes = layer.take("weight_packed", (np.uint8,), None, None)
@@ -108,12 +108,12 @@ def fp4(layer: Layer) -> Read:
     return layer.packed(Form(4, group, "e2m1"), {"codes": codes, "scales": scales}, n, k)
 
 
-def _no_zeros(layer: Layer) -> None:
+def _no_zeros(layer: LayerTensors) -> None:
     if "weight_zero_point" in layer and layer.tensors["weight_zero_point"].astype(bool).any():
         layer.fail("floats with a zero point are not read")
 
 
-def mxfp4_experts(layer: Layer) -> Read:
+def mxfp4_experts(layer: LayerTensors) -> Read:
     """gpt-oss: blocks uint8 [E, N, K / 32, 16], scales uint8 [E, N, K / 32]: the experts' rows one
     after the other, [E * N, K]."""
     blocks = layer.take("blocks", (np.uint8,), None, None, None, 16)
@@ -124,7 +124,7 @@ def mxfp4_experts(layer: Layer) -> Read:
     return layer.packed(Form(4, 32, "e2m1"), parts, rows, groups * 32)
 
 
-def _no_nan(layer: Layer, exponents: np.ndarray) -> np.ndarray:
+def _no_nan(layer: LayerTensors, exponents: np.ndarray) -> np.ndarray:
     if (exponents == 255).any():
         layer.fail("a scale of MXFP4 is 255, which is NaN: the file is damaged")
     return e8m0(exponents)

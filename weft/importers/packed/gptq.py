@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from weft.core.packed import Form
-from weft.importers.packed.layer import Layer, Read, unpacked
+from weft.importers.packed.layer import LayerTensors, Read, unpacked
 
 _INTS = (np.int32,)
 TURNED = 1 << 18  # weights transposed at a time: they stay in the cache
 _AWQ = (0, 4, 1, 5, 2, 6, 3, 7)  # field of a word that holds its column
 
 
-def gptq(layer: Layer, first_version: bool) -> Read:
+def gptq(layer: LayerTensors, first_version: bool) -> Read:
     """qweight int32 [K * bits / 32, N], qzeros int32 [G, N * bits / 32], scales [G, N], g_idx int32
     [K]; `first_version` files store zeros less one. The bits and the group are what the shapes
     say. A g_idx that is not in order must give every group as many columns: act-order."""
@@ -44,7 +44,7 @@ def gptq(layer: Layer, first_version: bool) -> Read:
 
 
 def _with_zeros(
-    layer: Layer, form: Form, parts: dict[str, np.ndarray],
+    layer: LayerTensors, form: Form, parts: dict[str, np.ndarray],
     scales: np.ndarray, zeros: np.ndarray, k: int,
 ) -> Read:  # fmt: skip
     """Scales and zeros are [G, N]. One zero for all is the form's offset."""
@@ -55,7 +55,7 @@ def _with_zeros(
     return layer.packed(form._replace(shift="zero"), {**parts, "zeros": zeros.T}, n, k)
 
 
-def awq(layer: Layer) -> Read:
+def awq(layer: LayerTensors) -> Read:
     """qweight int32 [K, N / 8], qzeros int32 [G, N / 8], scales [G, N]: 4 bits."""
     words = layer.take("qweight", _INTS, None, None)
     k, n = words.shape[0], 8 * words.shape[1]

@@ -33,7 +33,7 @@ class Read(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerTensors:
     """The tensors of one layer by the rest of their names after the layer's. Every method raises
     ModelError, which says `where`, the tensor, what was found and what was expected."""
 
@@ -134,7 +134,7 @@ def unpacked(words: np.ndarray, bits: int, count: int) -> np.ndarray:
 
 
 def block_scales(
-    layer: Layer, name: str, block: tuple[int, int], n: int, k: int
+    layer: LayerTensors, name: str, block: tuple[int, int], n: int, k: int
 ) -> tuple[int, np.ndarray]:
     """(group, scales [N, K / group]) from a scale for every block of `block` rows and columns. The
     last block of each axis may be partial. Rows are repeated. If blocks do not divide K, columns

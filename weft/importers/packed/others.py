@@ -10,12 +10,12 @@ import numpy as np
 from weft.core.errors import FileFormatError
 from weft.core.packed import TABLES, Form
 from weft.importers.hf_config import Fields, parse_json
-from weft.importers.packed.layer import Layer, Read, e8m0, unpacked
+from weft.importers.packed.layer import LayerTensors, Read, e8m0, unpacked
 
 _STATE = "weight.quant_state.bitsandbytes__"
 
 
-def mlx(layer: Layer, group: int) -> Read:
+def mlx(layer: LayerTensors, group: int) -> Read:
     """weight uint32 [N, K * bits / 32], a dense stream; scales and biases [N, K / group], floats
     (scales of mxfp4: uint8 exponents, and no biases). A scale may be negative."""
     words = layer.take("weight", (np.uint32,), None, None)
@@ -43,7 +43,7 @@ def mlx(layer: Layer, group: int) -> Read:
     return layer.packed(form, {**parts, "scales": scales, "lows": lows}, n, k)
 
 
-def int8(layer: Layer) -> Read:
+def int8(layer: LayerTensors) -> Read:
     """bitsandbytes: weight int8 [N, K], SCB float32 [N]: the value of code 127."""
     weight = layer.take("weight", (np.int8,), None, None)
     n, k = weight.shape
@@ -52,7 +52,7 @@ def int8(layer: Layer) -> Read:
     return layer.packed(Form(8, k, offset=128), {"codes": codes, "scales": scales[:, None]}, n, k)
 
 
-def four_bits(layer: Layer) -> Read:
+def four_bits(layer: LayerTensors) -> Read:
     """bitsandbytes: weight uint8 [N * K / 2, 1], row-major, the even element in the high bits;
     a scale for every `blocksize` elements, whatever rows they are in. Unpacked where K is not
     whole blocks, and where the 16 values are not those of nf4."""
@@ -76,7 +76,7 @@ def four_bits(layer: Layer) -> Read:
         return Read(None, plain=(values[flat] * scales[:, None]).reshape(n, k))
 
 
-def _state(layer: Layer, name: str) -> Fields:
+def _state(layer: LayerTensors, name: str) -> Fields:
     raw = layer.take(name, (np.uint8,), None)
     where = f"{layer.where}: {name}"
     try:
@@ -88,7 +88,7 @@ def _state(layer: Layer, name: str) -> Fields:
     return Fields(found, where)
 
 
-def _absmax(layer: Layer, state: Fields, count: int) -> np.ndarray:
+def _absmax(layer: LayerTensors, state: Fields, count: int) -> np.ndarray:
     """float32 [count], quantised themselves where there is a nested_absmax."""
     if "weight.nested_absmax" not in layer:
         return layer.floats("weight.absmax", count).astype(np.float32)

@@ -9,9 +9,9 @@ from typing import Any
 from weft.core.errors import FileFormatError, ModelError
 from weft.core.notices import say_unread
 from weft.importers import aten
-from weft.importers.imported import ForeignGraph, Imported, Step, refs
+from weft.importers.imported import ForeignGraph, Imported, ImportedStep, refs
 from weft.importers.ports import Ref, as_int32, label
-from weft.importers.torch_export.graph import Body, CallNode, Program
+from weft.importers.torch_export.graph import CallNode, CallSequence, ExportedProgram
 from weft.importers.torch_export.memory import functional, writes_in_place
 from weft.nn.module import Parameter
 from weft.tensor.core import Tensor
@@ -20,11 +20,11 @@ GRAD, AUTOCAST = "higher_order.wrap_with_set_grad_enabled", "higher_order.wrap_w
 COND = "higher_order.cond"
 
 
-class Unsupported(ModelError):
+class UnsupportedOperators(ModelError):
     """A program with operators that weft does not have: all of them, by name and place."""
 
 
-def built(program: Program, decomposed: bool = False) -> Imported:
+def built(program: ExportedProgram, decomposed: bool = False) -> Imported:
     """The module, of a program that PyTorch's decompositions have been through or not. Raises
     Unsupported, and FileFormatError for a graph that does not hold."""
     _check_held(program)
@@ -49,7 +49,7 @@ def built(program: Program, decomposed: bool = False) -> Imported:
     return Imported(program.name, plan, _tensors(program), _persistent(program))
 
 
-def _check_held(program: Program) -> None:
+def _check_held(program: ExportedProgram) -> None:
     """Raises FileFormatError unless writes go to buffers there are."""
     known = {h.dotted for h in program.held if not h.parameter}
     for dotted, value in program.writes:
@@ -58,7 +58,10 @@ def _check_held(program: Program) -> None:
 
 
 def _unread(
-    program: Program, steps: Sequence[Step], results: list[Any], writes: list[tuple[str, Any]]
+    program: ExportedProgram,
+    steps: Sequence[ImportedStep],
+    results: list[Any],
+    writes: list[tuple[str, Any]],
 ) -> list[str]:
     """Tensors that no call, result or write reads or replaces, under any of their names. Numbers
     of batches are left out: none but batch norms in training read them."""
@@ -72,11 +75,11 @@ def _unread(
     ]  # fmt: skip
 
 
-def _persistent(program: Program) -> list[str]:
+def _persistent(program: ExportedProgram) -> list[str]:
     return [h.dotted for h in program.held if h.persistent]
 
 
-def _tensors(program: Program) -> dict[str, Tensor]:
+def _tensors(program: ExportedProgram) -> dict[str, Tensor]:
     """Parameters and buffers by dotted name; those of one storage are one tensor."""
     parameters = {h.dotted for h in program.held if h.parameter}
     made: dict[str, Tensor] = {}
@@ -98,7 +101,7 @@ def _tensors(program: Program) -> dict[str, Tensor]:
 
 
 def _functional(
-    program: Program, calls: list[CallNode], results: list[Any]
+    program: ExportedProgram, calls: list[CallNode], results: list[Any]
 ) -> tuple[list[CallNode], list[Any], list[tuple[str, Any]]]:
     inputs = [h.value for h in program.held] + [p.name for p in program.inputs]
     calls, results, written = functional(calls, results, inputs)
@@ -106,7 +109,7 @@ def _functional(
     mine = [p.name for p in program.inputs if p.name in written]
     trained = [dotted[n].dotted for n in written if n in dotted and dotted[n].parameter]
     if mine or trained:
-        raise Unsupported(
+        raise UnsupportedOperators(
             f"{program.name} writes to its {'input' if mine else 'parameter'} "
             f"{', '.join(mine or trained)}; return the new value instead, or keep it in a buffer"
         )
@@ -117,10 +120,10 @@ def _inlined(calls: list[CallNode]) -> Iterator[CallNode]:
     """Calls with the bodies of regions without gradients, of an autocast that is off, and of both
     branches of a condition in their place; a region's values begin with its own name."""
     for call in calls:
-        if call.target == COND and sum(isinstance(a, Body) for a in call.args) == 2:
+        if call.target == COND and sum(isinstance(a, CallSequence) for a in call.args) == 2:
             yield from _chosen(call)
             continue
-        body = next((a for a in call.args if isinstance(a, Body)), None)
+        body = next((a for a in call.args if isinstance(a, CallSequence)), None)
         off = call.target == AUTOCAST and call.args[2:3] == [False]
         if body is None or not (call.target == GRAD or off):
             yield call
@@ -137,7 +140,7 @@ def _inlined(calls: list[CallNode]) -> Iterator[CallNode]:
 
 
 def _entered(
-    body: Body, given: Sequence[Any], outs: Sequence[str], mark: str
+    body: CallSequence, given: Sequence[Any], outs: Sequence[str], mark: str
 ) -> tuple[list[CallNode], list[Any]]:
     """A body's calls and results where its inputs are `given`."""
     prefix = f"{outs[0] if outs else 'region'}/{mark}"
@@ -197,7 +200,7 @@ def _refuse(calls: list[CallNode], decomposed: bool) -> None:
         f"{what} ({len(places)}x{', first at ' + places[0] if places[0] else ''})"
         for what, places in found.items()
     ]
-    raise Unsupported(
+    raise UnsupportedOperators(
         f"{len(found)} operators that weft does not have: {'; '.join(shown)}.\nWrite the model "
         f"without them{'' if decomposed else ', or give from_torch program.run_decompositions()'}"
     )
@@ -206,7 +209,7 @@ def _refuse(calls: list[CallNode], decomposed: bool) -> None:
 def _unsupported(call: CallNode, read: set[str]) -> str:
     """The part of a call that is not supported: its target, an option, a result; "" if all is."""
     entry = aten.entry(call.target)
-    if entry is None or any(isinstance(a, Body) for a in call.args):
+    if entry is None or any(isinstance(a, CallSequence) for a in call.args):
         return call.target or "an operator without a name"
     more = () if isinstance(call.out, str) or not entry.results else call.out[entry.results :]
     if any(name in read for name in more):
@@ -216,14 +219,14 @@ def _unsupported(call: CallNode, read: set[str]) -> str:
     return ""
 
 
-def _step(call: CallNode) -> Step:
+def _step(call: CallNode) -> ImportedStep:
     entry = aten.entry(call.target)
     assert entry is not None
     try:
         inspect.signature(entry.run).bind(*call.args, **call.kwargs)
     except TypeError as error:
         raise FileFormatError(f"{call.target} at {call.where}: {error}") from None
-    return Step(call.target, entry.run, tuple(call.args), call.kwargs, call.out, call.where)
+    return ImportedStep(call.target, entry.run, tuple(call.args), call.kwargs, call.out, call.where)
 
 
 # -- how inputs and results nest
@@ -246,7 +249,7 @@ def _nested(tree: Mapping[str, Any], leaves: Iterator[Any]) -> Any:
     return {} if tree["type"] == "builtins.dict" else tuple(parts)
 
 
-def _arguments(program: Program) -> dict[str, Any]:
+def _arguments(program: ExportedProgram) -> dict[str, Any]:
     """The arguments by name in the order in which they are passed; each a Ref or nested Refs."""
     leaves = iter([Ref(p.name) for p in program.inputs])
     parts = program.in_tree["children_spec"]

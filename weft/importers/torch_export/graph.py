@@ -42,7 +42,7 @@ class CallNode:
 
 
 @dataclass(slots=True)
-class Body:
+class CallSequence:
     """Calls in order, from values named `inputs` to `outputs` (Refs and constants)."""
 
     inputs: list[str]
@@ -62,13 +62,13 @@ class StoredTensor:
 
 
 @dataclass(slots=True)
-class Program:
+class ExportedProgram:
     """A whole exported program. `results` are the values of the user's outputs in order, nested as
     `out_tree` says; `writes` (dotted name of a buffer, value). Trees are PyTorch's: {"type":
     name or None of a leaf, "context": ..., "children_spec": [...]}."""
 
     name: str
-    body: Body
+    body: CallSequence
     inputs: list[Port]
     held: list[StoredTensor]
     results: list[Any]

@@ -10,12 +10,12 @@ import numpy as np
 
 from weft.core.errors import DTypeError, FileFormatError
 from weft.host.foreign import shared_array
-from weft.importers.ports import Port, Ref, Size
+from weft.importers.ports import DerivedSize, Port, Ref
 from weft.importers.torch_export.graph import (
     PLACEMENT,
-    Body,
     CallNode,
-    Program,
+    CallSequence,
+    ExportedProgram,
     StoredTensor,
     bounds_of,
     dtype_of,
@@ -24,7 +24,7 @@ from weft.importers.torch_export.graph import (
 from weft.importers.torch_export.sizes import size_of
 
 
-def read(program: Any, name: str) -> Program:
+def read(program: Any, name: str) -> ExportedProgram:
     """The Program described by the ExportedProgram. Raises DTypeError for dtypes that weft
     lacks."""
     signature, graph = program.graph_signature, program.graph
@@ -53,7 +53,7 @@ def read(program: Any, name: str) -> Program:
     arrays, ties, frozen = _tensors(program, held)
     tensors = {**program.state_dict, **program.constants}
     beside = [n for n, v in tensors.items() if n not in arrays and hasattr(v, "data_ptr")]
-    return Program(
+    return ExportedProgram(
         name, body, inputs, held, results, writes,
         _tree(program.call_spec.in_spec), _tree(program.call_spec.out_spec),
         {str(s): bounds_of(_int(r.lower), _int(r.upper))
@@ -86,7 +86,7 @@ def _port(arg: Any, nodes: Mapping[str, Any]) -> Port:
     return Port(arg.name, tuple(_size(s) for s in meta.shape), dtype_of(str(meta.dtype)))
 
 
-def _size(size: Any) -> int | str | Size:
+def _size(size: Any) -> int | str | DerivedSize:
     if isinstance(size, int):
         return size
     import sympy
@@ -141,7 +141,7 @@ def _leaf_values(graph: Any) -> list[Any]:
     return [_value(x, None) for x in output.args[0]]
 
 
-def _body(module: Any) -> Body:
+def _body(module: Any) -> CallSequence:
     """The nodes of a GraphModule; `getitem`s of a node with several results become its names."""
     graph = module.graph
     inputs: list[str] = []
@@ -161,7 +161,7 @@ def _body(module: Any) -> Body:
                 out = names
                 folded.update(node.users)
             calls.append(_call(node, out, module))
-    return Body(inputs, calls, outputs)
+    return CallSequence(inputs, calls, outputs)
 
 
 def _parts(node: Any) -> tuple[str, ...] | None:

@@ -10,8 +10,8 @@ from weft.core.errors import UsageError
 from weft.host.boundary import guarded
 from weft.importers.imported import Imported
 from weft.importers.torch_export import live, pt2
-from weft.importers.torch_export.build import Unsupported, built
-from weft.importers.torch_export.graph import Program
+from weft.importers.torch_export.build import UnsupportedOperators, built
+from weft.importers.torch_export.graph import ExportedProgram
 from weft.importers.torch_export.memory import Aliased
 
 
@@ -42,11 +42,11 @@ def _from_torch(program: Any) -> Imported:
     name = type(program).__name__
     try:
         return built(live.read(program, name))
-    except (Unsupported, Aliased) as error:
+    except (UnsupportedOperators, Aliased) as error:
         return built(_decomposed(program, name, error), decomposed=True)
 
 
-def _decomposed(program: Any, name: str, error: Exception) -> Program:
+def _decomposed(program: Any, name: str, error: Exception) -> ExportedProgram:
     """The program with what weft lacks in terms of other operators, and without in-place ones."""
     import torch
 

@@ -17,7 +17,7 @@ from weft.core.dtypes import bfloat16
 from weft.core.errors import DTypeError, FileFormatError, WeftError
 from weft.importers.hf_config import parse_json
 from weft.importers.ports import Port, Ref
-from weft.importers.torch_export.graph import Program, StoredTensor, bounds_of
+from weft.importers.torch_export.graph import ExportedProgram, StoredTensor, bounds_of
 from weft.importers.torch_export.schema import (
     argument_of,
     body_of,
@@ -37,7 +37,7 @@ _NUMPY: dict[str, np.dtype[Any]] = {
 }  # fmt: skip
 
 
-def read(path: Path) -> Program:
+def read(path: Path) -> ExportedProgram:
     """The program in the file. Raises FileFormatError for a file that is not a .pt2, is cut short,
     or does not hold together; DTypeError for dtypes that weft lacks."""
     try:
@@ -97,7 +97,7 @@ class _File:
     def json(self, name: str) -> Any:
         return parse_json(self.member(name, MAX_GRAPH), f"{self.path}: {name}")
 
-    def program(self) -> Program:
+    def program(self) -> ExportedProgram:
         model = self.json(self.model)
         version = model["schema_version"]["major"]
         order = f"{self.folder}/byteorder"
@@ -124,7 +124,7 @@ class _File:
             for name, r in model["range_constraints"].items()
         }
         arrays, ties, frozen, beside = self._tensors(held)
-        return Program(
+        return ExportedProgram(
             self.path.stem, body_of(graph), inputs, held, results, writes,
             self._tree(whole["in_spec"]), self._tree(whole["out_spec"]), bounds, arrays, ties,
             frozen,

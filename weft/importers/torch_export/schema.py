@@ -11,11 +11,11 @@ from typing import Any
 from weft.core.dtypes import DType
 from weft.core.errors import FileFormatError
 from weft.importers.hf_config import parse_json
-from weft.importers.ports import Port, Ref, Size
+from weft.importers.ports import DerivedSize, Port, Ref
 from weft.importers.torch_export.graph import (
     PLACEMENT,
-    Body,
     CallNode,
+    CallSequence,
     StoredTensor,
     dtype_of,
     place_of,
@@ -64,7 +64,7 @@ def port_of(arg: Any, graph: Any) -> Port:
     raise FileFormatError(f"an input of kind {kind} is not supported")
 
 
-def _size(size: Mapping[str, Any]) -> int | str | Size:
+def _size(size: Mapping[str, Any]) -> int | str | DerivedSize:
     if "as_int" in size:
         return int(size["as_int"])
     return size_of(str(size["as_expr"]["expr_str"]))
@@ -73,11 +73,11 @@ def _size(size: Mapping[str, Any]) -> int | str | Size:
 # -- the graph
 
 
-def body_of(graph: Any) -> Body:
+def body_of(graph: Any) -> CallSequence:
     inputs = [argument_of(a) for a in graph["inputs"]]
     calls = [_call(node) for node in graph["nodes"]]
     names = [a.name for a in inputs if isinstance(a, Ref)]
-    return Body(names, calls, [argument_of(a) for a in graph["outputs"]])
+    return CallSequence(names, calls, [argument_of(a) for a in graph["outputs"]])
 
 
 def _call(node: Any) -> CallNode:

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from weft.importers.ports import Size
+from weft.importers.ports import DerivedSize
 
 _FOLDS: dict[str, Callable[[int, int], int]] = {
     "Add": operator.add,
@@ -26,16 +26,16 @@ _FOLDS: dict[str, Callable[[int, int], int]] = {
 _SYMBOLS = {"Add": " + ", "Mul": "*", "FloorDiv": "//", "CleanDiv": "//", "Mod": " % ", "Pow": "**"}
 
 
-def size_of(text: str) -> int | str | Size:
+def size_of(text: str) -> int | str | DerivedSize:
     """The size of that text: a number, a name, or what follows from names (unchecked where it uses
     what is not known here)."""
     try:
         tree = ast.parse(text[:10_000], mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Size(text[:80], lambda sizes: None)
+        return DerivedSize(text[:80], lambda sizes: None)
     if isinstance(found := _leaf(tree), int | str):
         return found
-    return Size(_text(tree), functools.partial(_value, tree))
+    return DerivedSize(_text(tree), functools.partial(_value, tree))
 
 
 def _leaf(node: Any) -> int | str | None:

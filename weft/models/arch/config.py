@@ -258,7 +258,7 @@ class TokenIds:
 
 
 @dataclass(frozen=True)
-class Made:
+class TokenizerContent:
     """A tokenizer without a folder: the content of tokenizer.json and tokenizer_config.json."""
 
     data: bytes

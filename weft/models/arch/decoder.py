@@ -34,7 +34,7 @@ from weft.models.arch.layers import (
     KeysValues,
     Pass,
     Past,
-    Training,
+    TrainingHooks,
     Value,
     Weights,
     embedded,
@@ -44,12 +44,12 @@ from weft.models.arch.layers import (
 )
 from weft.models.arch.matrices import matrices
 from weft.models.arch.mixers import MIXERS
-from weft.models.arch.whole import Whole
+from weft.models.arch.whole import TrainingPast
 from weft.ops.picks import first_rows
 
 
 @dataclass(frozen=True)
-class Rows:
+class StepRows:
     """The tokens of a step. All arrays are int32 except `x`.
 
     `ids`, `slot`, `pos`: [N]. `table`: [S, columns], the page that holds the positions PAGE *
@@ -77,7 +77,7 @@ class _Cached:
     """The past of rows in serving: state by name (`inputs.states`), and its new values."""
 
     c: DecoderConfig
-    rows: Rows
+    rows: StepRows
     state: Mapping[str, Value]
     new: dict[str, Value] = field(default_factory=dict)
 
@@ -132,7 +132,7 @@ class _Cached:
 
 
 def forward(
-    c: DecoderConfig, w: Weights, rows: Rows, state: Mapping[str, Value],
+    c: DecoderConfig, w: Weights, rows: StepRows, state: Mapping[str, Value],
     gather: Callable[[Value], Value] | None = None,
 ) -> tuple[Value, dict[str, Value]]:  # fmt: skip
     """Returns logits float32 [N or R, vocab] and the new state, by the names of `inputs.states`.
@@ -160,7 +160,11 @@ def _chosen(c: DecoderConfig, number: Value, real: Value) -> AdapterRows:
 
 
 def train_forward(
-    c: DecoderConfig, w: Weights, ids: Value, training: Training = INFERENCE, packed: bool = False
+    c: DecoderConfig,
+    w: Weights,
+    ids: Value,
+    training: TrainingHooks = INFERENCE,
+    packed: bool = False,
 ) -> Value:
     """Returns logits float32 [B * T, vocab] of whole sequences ids int32 [B, T], each from position
     0. With `packed`, an id given as ~id begins another document, which is computed as if it were
@@ -171,7 +175,7 @@ def train_forward(
         place = ops.iota(ops.aval(ids).shape, 1, int32)
         start = ops.reshape(ops.scan(ops.where(first, place, 0), "max", 1), (-1,))
         ids, pos = ops.where(first, ops.sub(-1, ids), ids), ops.sub(pos, start)
-        past = Whole(c, past.batch, past.length, start)
+        past = TrainingPast(c, past.batch, past.length, start)
     return _body(c, w, ops.reshape(ids, (-1,)), pos, past, training)
 
 
@@ -183,7 +187,7 @@ def embed_forward(c: DecoderConfig, w: Weights, ids: Value) -> Value:
 
 
 def layer_forward(
-    c: DecoderConfig, w: Weights, i: int, x: Value, length: int, training: Training = INFERENCE
+    c: DecoderConfig, w: Weights, i: int, x: Value, length: int, training: TrainingHooks = INFERENCE
 ) -> Value:
     """Returns layer i alone applied to the residual stream x[B * length, hidden] of whole
     sequences."""
@@ -191,14 +195,14 @@ def layer_forward(
     return _layer(_pass(c, w, pos, past, training), i, x)
 
 
-def _whole(c: DecoderConfig, batch: int, length: int) -> tuple[Value, Whole]:
+def _whole(c: DecoderConfig, batch: int, length: int) -> tuple[Value, TrainingPast]:
     """Returns the positions of whole sequences side by side, and their past."""
     pos = ops.const(np.tile(np.arange(length, dtype=np.int32), batch))
-    return pos, Whole(c, batch, length)
+    return pos, TrainingPast(c, batch, length)
 
 
 def _pass(
-    c: DecoderConfig, w: Weights, pos: Value, past: Past, training: Training, **more: Any
+    c: DecoderConfig, w: Weights, pos: Value, past: Past, training: TrainingHooks, **more: Any
 ) -> Pass:
     names = [name for name in w if name.startswith("rope.") or name == "query_growth"]
     tables = {name: ops.gather(w[name], pos) for name in names}
@@ -206,7 +210,7 @@ def _pass(
 
 
 def _body(
-    c: DecoderConfig, w: Weights, ids: Value, pos: Value, past: Past, training: Training,
+    c: DecoderConfig, w: Weights, ids: Value, pos: Value, past: Past, training: TrainingHooks,
     last: Value | None = None, x: Value | None = None, **more: Any,
 ) -> Value:  # fmt: skip
     """Returns logits of the rows (of rows `last` if given) at positions `pos`; `c.run` limits the
@@ -312,7 +316,7 @@ def decoder_graph(
         bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
         kept = states(c, slots, context, pages).items()
         state = {k: ops.input_node(k, *what, "state") for k, what in kept}
-        step = Rows(ids, slot, place, at, table, end, x, by)
+        step = StepRows(ids, slot, place, at, table, end, x, by)
         logits, new = forward(c, bound, step, state, gather)
     assigns = tuple((state[k], new[k]) for k in state)
     ins = [fed, where, *at.values(), table]

@@ -99,7 +99,7 @@ _DELTA_NAMES = {
 
 
 @dataclass(frozen=True)
-class Gguf:
+class GgufFamily:
     """A family in GGUF files. If several families have one `arch`, a file in which
     layers slide belongs to the one with `slides`."""
 
@@ -116,8 +116,8 @@ class Gguf:
     written: bool = True  # weft writes such files
 
 
-GGUF: Mapping[str, Gguf] = {
-    "gpt2": Gguf("gpt2", (
+GGUF: Mapping[str, GgufFamily] = {
+    "gpt2": GgufFamily("gpt2", (
         Key("context_length", "n_positions", "max_positions", needed=True),
         Key("embedding_length", "n_embd", "hidden"),
         Key("block_count", "n_layer", "layers"),
@@ -125,9 +125,9 @@ GGUF: Mapping[str, Gguf] = {
         Key("attention.head_count", "n_head", "heads"),
         Key("attention.layer_norm_epsilon", "layer_norm_epsilon", "norm_eps", needed=True),
     )),
-    "llama": Gguf("llama", turned=True),
-    "mistral": Gguf("llama", slides=True, turned=True),
-    "ministral3": Gguf(
+    "llama": GgufFamily("llama", turned=True),
+    "mistral": GgufFamily("llama", slides=True, turned=True),
+    "ministral3": GgufFamily(
         "mistral3",
         (
             Key("attention.temperature_scale", ".llama_4_scaling_beta", "query_growth"),
@@ -136,15 +136,15 @@ GGUF: Mapping[str, Gguf] = {
         {"rope_parameters": {"mscale": 1.0}},
         turned=True,
     ),
-    "qwen2": Gguf("qwen2"),
-    "qwen3": Gguf("qwen3"),
-    "gemma2": Gguf(
+    "qwen2": GgufFamily("qwen2"),
+    "qwen3": GgufFamily("qwen3"),
+    "gemma2": GgufFamily(
         "gemma2",
         (_SOFT, Key("attn_logit_softcapping", "attn_logit_softcapping", "attn_softcap")),
         {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     ),
-    "gemma3_text": Gguf("gemma3", (_SOFT, _LOCAL)),
-    "gemma4_text": Gguf(
+    "gemma3_text": GgufFamily("gemma3", (_SOFT, _LOCAL)),
+    "gemma4_text": GgufFamily(
         "gemma4",
         (
             _SOFT, _LOCAL, *_experts(used="top_k_experts"),
@@ -157,14 +157,14 @@ GGUF: Mapping[str, Gguf] = {
         ),
         without=("attention.scale",), written=False,
     ),
-    "qwen3_moe": Gguf("qwen3moe", _experts(), {"norm_topk_prob": True}, written=False),
-    "gpt_oss": Gguf(
+    "qwen3_moe": GgufFamily("qwen3moe", _experts(), {"norm_topk_prob": True}, written=False),
+    "gpt_oss": GgufFamily(
         "gpt-oss",
         _experts(count="num_local_experts", width="intermediate_size"),
         {"rope_parameters": {"truncate": False}},
         names={"ffn_norm": "post_attention_norm"}, written=False,
     ),
-    "lfm2": Gguf(
+    "lfm2": GgufFamily(
         "lfm2",
         (
             Key("attention.layer_norm_rms_epsilon", "norm_eps", "norm_eps", needed=True),
@@ -174,14 +174,14 @@ GGUF: Mapping[str, Gguf] = {
         {"block_auto_adjust_ff_dim": False},
         other="conv", names={"output_norm": "token_embd_norm"},
     ),
-    "phi3": Gguf("phi3", (
+    "phi3": GgufFamily("phi3", (
         _PARTIAL,
         Key("rope.scaling.attn_factor", ".attention_factor", "ropes.0.magnitude"),
         Key("rope.scaling.original_context_length", "original_max_position_embeddings",
             "ropes.0.original"),
     )),
-    "smollm3": Gguf("smollm3", turned=True),
-    "granite": Gguf(
+    "smollm3": GgufFamily("smollm3", turned=True),
+    "granite": GgufFamily(
         "granite",
         (
             Key("attention.scale", "attention_multiplier", "scale"),
@@ -191,24 +191,24 @@ GGUF: Mapping[str, Gguf] = {
         ),
         turned=True,
     ),
-    "qwen3_5_text": Gguf(
+    "qwen3_5_text": GgufFamily(
         "qwen35", _DELTA,
         tiled=True, other="linear_attention", names=_DELTA_NAMES, written=False,
     ),
-    "qwen3_5_moe_text": Gguf(
+    "qwen3_5_moe_text": GgufFamily(
         "qwen35moe", (*_DELTA, *_SHARED),
         tiled=True, other="linear_attention", names=_DELTA_NAMES, written=False,
     ),
-    "qwen3_next": Gguf(
+    "qwen3_next": GgufFamily(
         "qwen3next", (*_DELTA, *_SHARED), {"norm_topk_prob": True},
         other="linear_attention", names=_DELTA_NAMES, written=False,
     ),
-    "olmo2": Gguf("olmo2"),
-    "olmo3": Gguf("olmo2", (_LOCAL,), slides=True),
+    "olmo2": GgufFamily("olmo2"),
+    "olmo3": GgufFamily("olmo2", (_LOCAL,), slides=True),
 }  # fmt: skip
 
 
-def families_of(arch: object) -> dict[str, Gguf]:
+def families_of(arch: object) -> dict[str, GgufFamily]:
     """Returns the families of an architecture, by `model_type`; none if weft does not know it."""
     return {kind: row for kind, row in GGUF.items() if row.arch == arch}
 

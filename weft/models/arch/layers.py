@@ -43,7 +43,7 @@ class Past(Protocol):
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingHooks:
     """Hooks for training between the parts of the model; the defaults do nothing.
 
     `layer(i, fn, x)` calls fn(x), layer i; it may recompute it in the backward pass, or look at the
@@ -57,7 +57,7 @@ class Training:
     watch: Callable[[str, Value], None] = lambda role, x: None
 
 
-INFERENCE = Training()
+INFERENCE = TrainingHooks()
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Pass:
     w: Weights
     tables: Mapping[str, Value]
     past: Past
-    training: Training
+    training: TrainingHooks
     real: Value | None = None
     inputs: Value = None  # per-layer inputs of the tokens, side by side
     # With divided columns: gathers those of all ranks.

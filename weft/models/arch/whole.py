@@ -16,7 +16,7 @@ _FAR = 2.0**15  # how far a hidden key's score is below the others
 
 
 @dataclass(frozen=True)
-class Whole:
+class TrainingPast:
     """The past of rows in training: `batch` sequences of `length` rows side by side. If sequences
     hold several documents, `start` int32 [B * length] has the start of each row's document in its
     sequence: a row sees only its own document."""

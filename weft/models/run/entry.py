@@ -136,12 +136,12 @@ def _compiled(
     """Loads the file of a compiled model or function; `asked` are the options of `load` that were
     fixed at compile time."""
     from weft.host.progress import progress
-    from weft.tensor.stored import Stored, opened
+    from weft.tensor.stored import StoredFunction, opened
 
     with progress(f"loading {path.name}"):
         read, target = opened(path, device, fallback, asked)
         if read.head["kind"] == "function":
-            return Stored(path, read, target)
+            return StoredFunction(path, read, target)
         from weft.models.run import saved
 
         return saved.load(path, read, target)

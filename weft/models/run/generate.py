@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 
 from weft.core.errors import UsageError, WeftError
 from weft.engine.engine import Engine
-from weft.engine.job import Chosen, Finish, Job, Output, Texts
+from weft.engine.job import Finish, Job, Output, SampledToken, Texts
 from weft.engine.text import TextEnd
 
 
@@ -106,7 +106,7 @@ class PromptRun:
 def whole(texts: Texts, ids: Sequence[int]) -> str:
     """Returns the text of an answer that was not decoded while it was generated."""
     end = TextEnd(texts)
-    pushed = [end.push(Chosen(i))[0] for i in ids]
+    pushed = [end.push(SampledToken(i))[0] for i in ids]
     return "".join(pushed) + end.finish()[0]
 
 

@@ -14,7 +14,7 @@ from weft.core.text import shown
 from weft.host.progress import progress
 from weft.hub.names import name_of
 from weft.importers.hf_config import Fields, has_weights, read_config
-from weft.models.arch.config import DecoderConfig, EncoderConfig, Made
+from weft.models.arch.config import DecoderConfig, EncoderConfig, TokenizerContent
 from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS
 from weft.models.arch.inputs import NO_ADAPTERS, Stacked, with_tables
@@ -213,7 +213,7 @@ def _tokenizer_maker(
     vocab: int,
     limit: int | None = None,
     lower: bool = False,
-    made: Callable[[], Made | None] = lambda: None,
+    made: Callable[[], TokenizerContent | None] = lambda: None,
 ) -> Callable[[], Tokenizer | None]:
     """Returns a maker of the tokenizer of a folder, or of the one inside a file."""
 

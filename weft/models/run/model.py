@@ -242,7 +242,7 @@ class Decoder(Model):
         prompts returns a list.
 
         temperature 0 is greedy. Seeds: see `weft.models.run.generate`. `stop` strings end a text
-        and are not part of it. With `stream` it returns an iterator of text pieces (`Piece`) at
+        and are not part of it. With `stream` it returns an iterator of text pieces (`TextChunk`) at
         once. `draft` proposes tokens, which changes the time but not the result. True takes them
         from earlier text; a smaller Decoder with the same tokenizer predicts them. `adapter`: one
         that the model was loaded with ("": none).

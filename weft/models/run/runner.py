@@ -280,7 +280,7 @@ class EagerRunner(Runner):
 
         at = {g: rows[f"at.{g}"][: n * g] for g in kv_counts(self.config)}
         slot, pos = rows["where"].T
-        given = decoder.Rows(
+        given = decoder.StepRows(
             rows["ids"], slot, pos, at, rows["table"], rows.get("last"),
             adapter=rows.get("adapter"),
         )  # fmt: skip

@@ -16,7 +16,13 @@ import numpy as np
 from weft.core.caps import Caps
 from weft.core.errors import FileFormatError, UsageError
 from weft.host.records import from_data, to_data
-from weft.models.arch.config import DecoderConfig, EncoderConfig, Made, Pooling, TokenIds
+from weft.models.arch.config import (
+    DecoderConfig,
+    EncoderConfig,
+    Pooling,
+    TokenIds,
+    TokenizerContent,
+)
 from weft.models.arch.inputs import columns, states
 from weft.models.arch.weights import Weights
 from weft.models.run.base import Model
@@ -283,7 +289,7 @@ def _tokenizer(path: Path, read: Bundle, vocab: int) -> Callable[[], Tokenizer |
             config = None
         if not isinstance(config, dict):
             raise FileFormatError(f"{path}: tokenizer_config.json in it is not an object")
-        made = Made(read.files["tokenizer.json"], config)
+        made = TokenizerContent(read.files["tokenizer.json"], config)
         return Tokenizer(path, vocab, text.limit, text.lower, made)
 
     return make

@@ -50,7 +50,7 @@ def _tree(node: Any) -> Any:
     return [_tree(n) for n in node] if isinstance(node, list) else node
 
 
-class Generation(Extension):
+class GenerationTag(Extension):
     """`{% generation %}`, which marks the assistant's words for training; here it only renders."""
 
     tags = {"generation"}
@@ -76,7 +76,9 @@ class Environment(ImmutableSandboxedEnvironment):
 
 def make_environment() -> Environment:
     """Returns the environment for templates."""
-    env = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    env = Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+    )
     env.filters["tojson"] = _tojson
     env.globals["raise_exception"] = _raise_exception
     env.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)

@@ -20,7 +20,7 @@ import numpy as np
 from weft.core.errors import ModelError
 from weft.importers.gguf import Gguf
 from weft.importers.hf_config import Fields
-from weft.models.arch.config import Made, TokenIds
+from weft.models.arch.config import TokenIds, TokenizerContent
 from weft.models.arch.family_parts import MAX_VOCAB
 from weft.models.text.tokenizer_plain import (
     DEFAULT,
@@ -135,7 +135,7 @@ def token_ids(gguf: Gguf) -> TokenIds:
     return TokenIds(tuple(ends), v.id_of("bos"), v.id_of("padding"))
 
 
-def read_tokenizer(gguf: Gguf) -> Made | None:
+def read_tokenizer(gguf: Gguf) -> TokenizerContent | None:
     """Returns the tokenizer of a file, or None without tokens. Raises ModelError for one that is
     not supported or inconsistent."""
     if f"{_AT}tokens" not in gguf.metadata:
@@ -159,7 +159,7 @@ def read_tokenizer(gguf: Gguf) -> Made | None:
         data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError as e:
         raise ModelError(f"{v.where}: a token or a merge is not valid UTF-8: {e.reason}") from None
-    return Made(data, _config(v))
+    return TokenizerContent(data, _config(v))
 
 
 def _config(v: _Vocabulary) -> dict[str, Any]:

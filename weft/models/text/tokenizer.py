@@ -15,7 +15,7 @@ from typing import Any
 from weft.core.errors import ModelError, UsageError
 from weft.core.notices import say
 from weft.importers.hf_config import read_bounded
-from weft.models.arch.config import Made
+from weft.models.arch.config import TokenizerContent
 from weft.models.text.chat import ChatTemplate, read_template
 from weft.models.text.tokenizer_coder import MAX_FILE, Coder
 from weft.models.text.tokenizer_fields import (
@@ -49,7 +49,7 @@ class Tokenizer:
         vocab: int,
         limit: int | None = None,
         lower_case: bool = False,
-        made: Made | None = None,
+        made: TokenizerContent | None = None,
     ) -> None:
         self.path = folder / "tokenizer.json" if made is None else folder
         self.vocab = vocab
@@ -87,12 +87,12 @@ class Tokenizer:
         """Returns True if each id has the same text in both."""
         return _tokens(self.file()) == _tokens(other.file())
 
-    def made(self) -> Made:
+    def made(self) -> TokenizerContent:
         """Returns the whole tokenizer, independent of its folder."""
         template = read_template(self._folder, self._config)
         # The tokenizer file has them.
         config = {k: v for k, v in self._config.items() if k != OLDER_TOKENS}
-        return Made(self.file(), {**config, "chat_template": template})
+        return TokenizerContent(self.file(), {**config, "chat_template": template})
 
     def unlimited(self) -> Tokenizer:
         """Returns the same tokenizer without a limit."""

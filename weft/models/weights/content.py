@@ -18,11 +18,11 @@ from weft.host import cache as disk
 _SETTLED = 2_000_000_000  # nanoseconds; clocks of file systems are that coarse
 
 
-class Identity(tuple[int, ...]):
+class FileIdentity(tuple[int, ...]):
     """The system's marks of a file; equal marks mean an unchanged file."""
 
     @classmethod
-    def of(cls, status: os.stat_result) -> Identity:
+    def of(cls, status: os.stat_result) -> FileIdentity:
         return cls((
             status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns,
         ))  # fmt: skip
@@ -38,13 +38,13 @@ def content_digest(path: Path) -> str:
     """Returns the SHA-256 of a file, hexadecimal; reads the file only if it is unknown. Raises
     OSError."""
     with path.open("rb") as file:
-        before = Identity.of(os.fstat(file.fileno()))
+        before = FileIdentity.of(os.fstat(file.fileno()))
         settled, key, cache = before.settled, f"content {tuple(before)}", disk.kernels()
         known = cache.get(key) if settled else None
         if known is not None:
             return known.decode("ascii")
         found = hashlib.file_digest(file, "sha256").hexdigest()
-        if settled and Identity.of(os.fstat(file.fileno())) == before:
+        if settled and FileIdentity.of(os.fstat(file.fileno())) == before:
             cache.put(key, found.encode())
         return found
 

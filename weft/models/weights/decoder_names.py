@@ -22,7 +22,7 @@ from weft.models.weights.tensor_names import (
 HEAD = "lm_head.weight"
 
 
-class Builder:
+class LayoutBuilder:
     """A collector of role -> WeightSpec."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def decoder_layout(c: DecoderConfig) -> Layout:
 
 
 def _gpt2(c: DecoderConfig) -> Layout:
-    b = Builder()
+    b = LayoutBuilder()
     b.add("embed", "embed", "wte.weight", c.vocab, c.hidden)
     b.add("table", "pos", "wpe.weight", c.max_positions, c.hidden)
     b.both("norm", "norm", "ln_f", c.hidden)
@@ -77,7 +77,7 @@ def _gpt2(c: DecoderConfig) -> Layout:
 
 
 def _llama(c: DecoderConfig) -> Layout:
-    b = Builder()
+    b = LayoutBuilder()
     b.add("embed", "embed", "embed_tokens.weight", c.vocab, c.hidden)
     b.add("norm", "norm.w", "norm.weight", c.hidden)
     if not c.tied:
@@ -171,7 +171,7 @@ def _delta(c: DecoderConfig, i: int) -> Projections:
     return made | {"delta_out": ("matrix", (c.hidden, d.values), False)}
 
 
-def _delta_vectors(c: DecoderConfig, b: Builder, i: int, at: str) -> None:
+def _delta_vectors(c: DecoderConfig, b: LayoutBuilder, i: int, at: str) -> None:
     d = c.delta
     assert d is not None
     b.add("conv", f"{i}.conv.w", f"{at}conv1d.weight", d.channels, 1, c.conv_taps)
@@ -214,7 +214,7 @@ def _dense(c: DecoderConfig, i: int) -> Projections:
     return made | {"down": ("matrix", (c.hidden, ffn), c.mlp_bias)}
 
 
-def _experts(c: DecoderConfig, b: Builder, i: int, at: str) -> None:
+def _experts(c: DecoderConfig, b: LayoutBuilder, i: int, at: str) -> None:
     """Adds experts with Qwen's names, a tensor per expert. Those with biases only come from
     GGUF."""
     b.both("router", f"{i}.router", f"{at}gate", c.experts, c.hidden, biased=c.mlp_bias)
@@ -227,7 +227,7 @@ def _experts(c: DecoderConfig, b: Builder, i: int, at: str) -> None:
             b.add("bias", f"{i}.{role}_exps.b", bias, c.experts, shape[0])
 
 
-def _fused_experts(c: DecoderConfig, b: Builder, i: int, at: str) -> None:
+def _fused_experts(c: DecoderConfig, b: LayoutBuilder, i: int, at: str) -> None:
     """Adds one tensor for all experts: gpt-oss's, whose matrices are [in, out] and have biases, and
     Gemma 4's."""
     turned = c.fused_experts == "turns"

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.budget import Entry, Shelf
+from weft.core.budget import CachedFile, CacheFolder
 from weft.core.places import check_inside
 from weft.host import cache as disk
 from weft.host.files import check_free, default_directory
 from weft.host.private import distrust, make_private
 from weft.importers.safetensors import SafetensorsFile, save_file
-from weft.models.weights.content import Identity
+from weft.models.weights.content import FileIdentity
 
 _THREADS = 4  # threads for reading and hashing
 
@@ -39,12 +39,12 @@ class Tensors:
     limit: int
 
     @property
-    def shelf(self) -> Shelf | None:
+    def shelf(self) -> CacheFolder | None:
         """The files; None without a cache directory."""
         home = default_directory()
         if home is None:
             return None
-        return Shelf(home / self.kind, disk.FILE, None, self.limit, home / "used")
+        return CacheFolder(home / self.kind, disk.FILE, None, self.limit, home / "used")
 
     def load(self, key: str) -> dict[str, np.ndarray] | None:
         """Maps the tensors under `key`; returns None if they are missing or changed."""
@@ -76,7 +76,7 @@ class Tensors:
             save_file(path, tensors, {**said, "mark": mark}, private=True)
             shelf.prune(spare=path)
 
-    def kept(self) -> Iterator[tuple[Entry, dict[str, str]]]:
+    def kept(self) -> Iterator[tuple[CachedFile, dict[str, str]]]:
         """Yields each file with its note; {} for an untrusted file."""
         for entry in () if self.shelf is None else self.shelf.entries():
             note: dict[str, str] = {}
@@ -86,7 +86,7 @@ class Tensors:
                     note = json.loads(file.metadata["note"])
             yield entry, note
 
-    def _path(self, shelf: Shelf, key: str) -> Path:
+    def _path(self, shelf: CacheFolder, key: str) -> Path:
         return shelf.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
 
     def _mark(self, name: str, said: Mapping[str, Any]) -> str:
@@ -97,13 +97,13 @@ class Tensors:
         """Returns True if a file has the content that was stored under its name."""
         if file.metadata["mark"] != self._mark(name, file.metadata):
             return False
-        cache, known = disk.kernels(), Identity.of(file.status)
+        cache, known = disk.kernels(), FileIdentity.of(file.status)
         key, settled = f"whole {tuple(known)} {file.metadata['mark']}", known.settled
         if settled and cache.get(key) is not None:
             return True
         if _digests(file) != json.loads(file.metadata["digests"]):
             return False
-        if settled and Identity.of(file.path.lstat()) == known:
+        if settled and FileIdentity.of(file.path.lstat()) == known:
             cache.put(key, b"")
         return True
 

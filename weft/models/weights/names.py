@@ -18,7 +18,7 @@ from weft.host.mapped import release
 from weft.importers.safetensors import Checkpoint
 from weft.models.arch.config import DecoderConfig, EncoderConfig, Layout, WeightSpec
 from weft.models.arch.weights import Weight
-from weft.models.weights.decoder_names import Builder, decoder_layout
+from weft.models.weights.decoder_names import LayoutBuilder, decoder_layout
 from weft.models.weights.tensor_names import INERT, INERT_OF, SENSES
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def checkpoint_names(c: DecoderConfig) -> dict[str, str]:
 
 def encoder_layout(c: EncoderConfig) -> Layout:
     """Returns names and shapes of an encoder's weights."""
-    b = Builder()
+    b = LayoutBuilder()
     b.add("embed", "embed", "embeddings.word_embeddings.weight", c.vocab, c.hidden)
     rows = c.max_positions + c.position_offset
     b.add("table", "pos", "embeddings.position_embeddings.weight", rows, c.hidden)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from weft.models.arch.config import DecoderConfig, Made, TokenIds
+from weft.models.arch.config import DecoderConfig, TokenIds, TokenizerContent
 from weft.models.arch.weights import Weight
 
 
@@ -19,4 +19,4 @@ class Source:
     config: DecoderConfig
     tokens: TokenIds
     weights: Mapping[str, Weight] = field(default_factory=dict)
-    made: Callable[[], Made | None] = lambda: None
+    made: Callable[[], TokenizerContent | None] = lambda: None

@@ -36,7 +36,7 @@ def unsealed(signature: str) -> str:
         return ""
 
 
-class Blocks:
+class BlockEvents:
     """Turns events of an answer into those of a stream; one block is open at a time. hidden:
     whether the text of thinking is left out. `called`: whether a tool was called."""
 

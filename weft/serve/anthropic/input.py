@@ -42,7 +42,7 @@ def turn_of(body: CountTokens, options: AnswerOptions) -> Turn:
     given = () if choice is not None and choice.type == "none" else body.tools or ()
     made = {t.name: function(t.name, t.description, t.input_schema) for t in given}
     deferred = {tool.name: made.pop(tool.name) for tool in given if tool.defer_loading}
-    said = Conversation(deferred)
+    said = TemplateMessages(deferred)
     said.read(body.messages)
     messages, prefix = continued([*_system(body.system), *said.messages])
     wanted: str | Sequence[str] | None = None
@@ -58,7 +58,7 @@ def turn_of(body: CountTokens, options: AnswerOptions) -> Turn:
     )  # fmt: skip
 
 
-class Conversation:
+class TemplateMessages:
     """Messages in the form that templates take. Adjacent messages of one role are one, and each
     result of a tool is a message. `deferred`: tools by name, of which the model learns when a
     result first refers to them. `told`: the tools it knows."""

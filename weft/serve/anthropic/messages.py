@@ -10,16 +10,16 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from weft.engine.job import Usage
+from weft.engine.job import TokenUsage
 from weft.serve import errors
-from weft.serve.anthropic.blocks import Blocks, content_of
+from weft.serve.anthropic.blocks import BlockEvents, content_of
 from weft.serve.anthropic.input import turn_of
 from weft.serve.anthropic.types import CountTokens, Messages
 from weft.serve.chatting import AnswerChunk, AnswerOptions, Choice, begin, gathered, tokens_of
 from weft.serve.fields import between, sampling, seed_of, stops
 from weft.serve.guard import key_of
-from weft.serve.openai.answers import Answer
-from weft.serve.replies import Writer, counted, reply
+from weft.serve.openai.answers import AnswerFields
+from weft.serve.replies import ReplyWriter, counted, reply
 from weft.serve.routing import Described, route
 from weft.serve.served import ServedDecoder
 from weft.serve.tooling import follow_schema
@@ -32,8 +32,8 @@ async def messages(request: Request) -> Response:
     body.refuse()
     turn = turn_of(body, options_of(body, key_of(request.scope["headers"])))
 
-    async def start(model: ServedDecoder) -> Writer:
-        return _Writer(model, body, (await begin(model, turn))[0])
+    async def start(model: ServedDecoder) -> ReplyWriter:
+        return _MessageWriter(model, body, (await begin(model, turn))[0])
 
     return await reply(request, body.model, start, bool(body.stream))
 
@@ -68,7 +68,7 @@ def options_of(body: Messages, key: bytes) -> AnswerOptions:
     )
 
 
-class _Writer(Writer):
+class _MessageWriter(ReplyWriter):
     """A message, whole or as events."""
 
     ping = event({"type": "ping"}, "ping")
@@ -85,7 +85,7 @@ class _Writer(Writer):
 
     async def whole(self) -> Mapping[str, Any]:
         (pieces,) = await gathered(self.choices)
-        blocks = Blocks(self._hidden)
+        blocks = BlockEvents(self._hidden)
         events = [e for piece in pieces for found in piece.events for e in blocks.add(found)]
         content = content_of([*events, *blocks.close()])
         return {**self._head, "content": content, **self._end(pieces[-1], blocks.called),
@@ -96,7 +96,7 @@ class _Writer(Writer):
         empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
         message = {**self._head, **empty, "usage": begun}
         yield _said({"type": "message_start", "message": message})
-        blocks = Blocks(self._hidden)
+        blocks = BlockEvents(self._hidden)
         async for piece in self._choice:
             for found in piece.events:
                 for said in blocks.add(found):
@@ -114,7 +114,7 @@ class _Writer(Writer):
 
     async def _usage(self, last: AnswerChunk, thoughts: str) -> dict[str, Any]:
         """The tokens of a request; input_tokens are those that were not in the cache."""
-        usage = last.usage or Usage(0, 0, 0)
+        usage = last.usage or TokenUsage(0, 0, 0)
         return {
             "input_tokens": usage.prompt - usage.cached, "cache_read_input_tokens": usage.cached,
             "cache_creation_input_tokens": 0, "output_tokens": usage.new,
@@ -174,11 +174,11 @@ class ThinkingBlock(AnswerBlock, kw_only=True, tag="thinking"):
     signature: str
 
 
-class ThinkingDetails(Answer):
+class ThinkingDetails(AnswerFields):
     thinking_tokens: int
 
 
-class MessageUsage(Answer):
+class MessageUsage(AnswerFields):
     """Tokens: of the prompt, without and within the cache, and new ones, of which some thought."""
 
     input_tokens: int
@@ -188,7 +188,7 @@ class MessageUsage(Answer):
     output_tokens_details: ThinkingDetails
 
 
-class MessagesAnswer(Answer):
+class MessagesAnswer(AnswerFields):
     """The answer of POST /v1/messages."""
 
     id: str
@@ -201,7 +201,7 @@ class MessagesAnswer(Answer):
     usage: MessageUsage
 
 
-class CountTokensAnswer(Answer):
+class CountTokensAnswer(AnswerFields):
     """The answer of POST /v1/messages/count_tokens."""
 
     input_tokens: int

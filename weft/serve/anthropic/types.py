@@ -18,20 +18,20 @@ NO_THREAD = {"error_code": "thread_unsupported_request", "unsupported": ["thread
 """The details that have Anthropic's tool runner send the whole conversation."""
 
 
-class Block(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="type"):
+class ContentBlock(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="type"):
     """A block of content. cache_control is inert: all is cached."""
 
     cache_control: Any = None
 
 
-class TextPart(Block, kw_only=True, tag="text"):
+class TextPart(ContentBlock, kw_only=True, tag="text"):
     """citations are inert: they came with an answer that is read as text."""
 
     text: str
     citations: Any = None
 
 
-class ToolUse(Block, kw_only=True, tag="tool_use"):
+class ToolUse(ContentBlock, kw_only=True, tag="tool_use"):
     """A call that the assistant made. caller is inert: it says that no program of Anthropic's
     made it."""
 
@@ -41,7 +41,7 @@ class ToolUse(Block, kw_only=True, tag="tool_use"):
     caller: Any = None
 
 
-class ToolResult(Block, kw_only=True, tag="tool_result"):
+class ToolResult(ContentBlock, kw_only=True, tag="tool_result"):
     """The result of a call. With is_error, the model reads "Error: " and the text."""
 
     tool_use_id: str
@@ -49,7 +49,7 @@ class ToolResult(Block, kw_only=True, tag="tool_result"):
     is_error: bool | None = None
 
 
-class Thinking(Block, kw_only=True, tag="thinking"):
+class Thinking(ContentBlock, kw_only=True, tag="thinking"):
     """The assistant's reasoning; a template without a place for it drops it. signature holds the
     text if the client had it omitted, and is otherwise inert: nothing depends on its writer."""
 
@@ -57,25 +57,25 @@ class Thinking(Block, kw_only=True, tag="thinking"):
     signature: str | None = None
 
 
-class RedactedThinking(Block, kw_only=True, tag="redacted_thinking"):
+class RedactedThinking(ContentBlock, kw_only=True, tag="redacted_thinking"):
     """Inert: only Anthropic can read it."""
 
     data: str
 
 
-class ToolReference(Block, kw_only=True, tag="tool_reference"):
+class ToolReference(ContentBlock, kw_only=True, tag="tool_reference"):
     """In the result of a search among deferred tools: the definition of one."""
 
     tool_name: str
 
 
-class Image(Block, kw_only=True, tag="image"):
+class Image(ContentBlock, kw_only=True, tag="image"):
     """Rejected: weft reads text only."""
 
     source: Any = None
 
 
-class Document(Block, kw_only=True, tag="document"):
+class Document(ContentBlock, kw_only=True, tag="document"):
     """Rejected: weft reads text only."""
 
     source: Any = None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from weft.serve.openai.answers import Answer, TokenLogprob
+from weft.serve.openai.answers import AnswerFields, TokenLogprob
 
 
-class OllamaEnd(Answer):
+class OllamaEnd(AnswerFields):
     """The end of an answer; durations in nanoseconds. prompt_eval_count counts the whole prompt,
     prompt_eval_duration goes to the first token. load: the request asked only for the model."""
 
@@ -24,18 +24,18 @@ class OllamaEnd(Answer):
     logprobs: list[TokenLogprob] | None = None
 
 
-class OllamaCalled(Answer):
+class OllamaCalled(AnswerFields):
     index: int
     name: str
     arguments: dict[str, Any]
 
 
-class OllamaCallAnswer(Answer):
+class OllamaCallAnswer(AnswerFields):
     id: str
     function: OllamaCalled
 
 
-class OllamaSaid(Answer):
+class OllamaSaid(AnswerFields):
     role: Literal["assistant"]
     content: str
     thinking: str | None = None
@@ -55,7 +55,7 @@ class GenerateAnswer(OllamaEnd, kw_only=True):
     thinking: str | None = None
 
 
-class EmbedAnswer(Answer):
+class EmbedAnswer(AnswerFields):
     """The answer of POST /api/embed."""
 
     model: str
@@ -65,13 +65,13 @@ class EmbedAnswer(Answer):
     prompt_eval_count: int
 
 
-class OneEmbeddingAnswer(Answer):
+class OneEmbeddingAnswer(AnswerFields):
     """The answer of POST /api/embeddings."""
 
     embedding: list[float]
 
 
-class Details(Answer):
+class Details(AnswerFields):
     """family and quantization_level are empty where the model is not loaded."""
 
     format: Literal["gguf", "safetensors"]
@@ -80,7 +80,7 @@ class Details(Answer):
     quantization_level: str
 
 
-class Listed(Answer):
+class Listed(AnswerFields):
     """size: bytes of its files; digest: of their names and sizes."""
 
     name: str
@@ -91,13 +91,13 @@ class Listed(Answer):
     details: Details
 
 
-class TagsAnswer(Answer):
+class TagsAnswer(AnswerFields):
     """The answer of GET /api/tags."""
 
     models: list[Listed]
 
 
-class RunningModel(Answer):
+class RunningModel(AnswerFields):
     """size: bytes that it holds; size_vram: of them, those on another device than the CPU."""
 
     name: str
@@ -109,13 +109,13 @@ class RunningModel(Answer):
     context_length: int
 
 
-class RunningAnswer(Answer):
+class RunningAnswer(AnswerFields):
     """The answer of GET /api/ps."""
 
     models: list[RunningModel]
 
 
-class ShowAnswer(Answer):
+class ShowAnswer(AnswerFields):
     """The answer of POST /api/show. template: the model's chat template, in Jinja."""
 
     modified_at: str
@@ -125,7 +125,7 @@ class ShowAnswer(Answer):
     capabilities: list[Literal["completion", "tools", "thinking", "embedding"]]
 
 
-class VersionAnswer(Answer):
+class VersionAnswer(AnswerFields):
     """The answer of GET /api/version."""
 
     version: str

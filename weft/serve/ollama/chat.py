@@ -12,9 +12,9 @@ from weft.core.errors import WeftError
 from weft.serve.chatting import AnswerOptions, Turn, begin, begin_ids, continued
 from weft.serve.fields import between, sampling, seed_of, stops, tops
 from weft.serve.guard import key_of
-from weft.serve.ollama.replies import ChatForm, GenerateForm, Loaded, Replies, Times
+from weft.serve.ollama.replies import ChatForm, GenerateForm, Loaded, Replies, ReplyTimes
 from weft.serve.ollama.types import Answered, Generate, ModelOptions, OllamaChat, OllamaMessage
-from weft.serve.replies import Writer, reply
+from weft.serve.replies import ReplyWriter, reply
 from weft.serve.served import ServedDecoder
 from weft.serve.tooling import called, follow_json, follow_schema, function
 from weft.serve.wire import HttpError, read, refusal
@@ -36,8 +36,8 @@ async def chat(request: Request) -> Response:
     strict = any(tool.function.strict for tool in body.tools or ())
     turn = Turn(messages, options, variables_of(body), tools, prefix=prefix, strict=strict)
 
-    async def start(model: ServedDecoder) -> Writer:
-        times = Times(started)
+    async def start(model: ServedDecoder) -> ReplyWriter:
+        times = ReplyTimes(started)
         if not body.messages:
             return Loaded(ChatForm(model.name), times)
         check_context(body, model)
@@ -55,8 +55,8 @@ async def generate(request: Request) -> Response:
     asked = {"role": "user", "content": body.prompt}
     turn = Turn([system, asked] if body.system else [asked], options, variables_of(body))
 
-    async def start(model: ServedDecoder) -> Writer:
-        times, form = Times(started), GenerateForm(model.name)
+    async def start(model: ServedDecoder) -> ReplyWriter:
+        times, form = ReplyTimes(started), GenerateForm(model.name)
         if not body.prompt:
             return Loaded(form, times)
         check_context(body, model)

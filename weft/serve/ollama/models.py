@@ -16,17 +16,17 @@ from weft.models.text.chat import read_template
 from weft.serve.embedding import embedded
 from weft.serve.ollama import answers
 from weft.serve.ollama.chat import chat, generate, named
-from weft.serve.ollama.replies import Times, stamp
+from weft.serve.ollama.replies import ReplyTimes, stamp
 from weft.serve.ollama.types import Embed, Generate, OllamaChat, OneEmbedding, Show
 from weft.serve.routing import Described, route
 from weft.serve.served import Served, ServedDecoder
-from weft.serve.shelf import Shelf
+from weft.serve.shelf import ModelShelf
 from weft.serve.wire import HttpError, json_response, read
 
 
 async def tags(request: Request) -> Response:
     """The models that are served, as Ollama lists them."""
-    shelf: Shelf = request.app.state.shelf
+    shelf: ModelShelf = request.app.state.shelf
     loaded = {model.name: model for model in shelf.loaded()}
     found = [_listed(name, Path(path), loaded.get(name)) for name, path in shelf.paths.items()]
     return json_response({"models": found})
@@ -34,7 +34,7 @@ async def tags(request: Request) -> Response:
 
 async def running(request: Request) -> Response:
     """The models that are loaded."""
-    shelf: Shelf = request.app.state.shelf
+    shelf: ModelShelf = request.app.state.shelf
     found = [_running(model, Path(shelf.paths[model.name])) for model in shelf.loaded()]
     return json_response({"models": found})
 
@@ -45,7 +45,7 @@ async def show(request: Request) -> Response:
     asked = body.model or body.name
     if not asked:
         raise HttpError(400, "name a model", "model")
-    shelf: Shelf = request.app.state.shelf
+    shelf: ModelShelf = request.app.state.shelf
     async with shelf.use(named(request, asked)) as model:
         template = _template(model)
         return json_response({
@@ -62,7 +62,7 @@ async def version(request: Request) -> Response:
 
 async def embed(request: Request) -> Response:
     """Vectors of texts, as Ollama gives them."""
-    body, times = await read(request, Embed), Times(time.monotonic_ns())
+    body, times = await read(request, Embed), ReplyTimes(time.monotonic_ns())
     texts: list[str | list[int]] = [body.input] if isinstance(body.input, str) else [*body.input]
     name = named(request, body.model)
     found = await embedded(request, name, texts, body.dimensions, bool(body.truncate))

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from weft.engine.job import Usage
+from weft.engine.job import TokenUsage
 from weft.serve import errors
 from weft.serve.chatting import AnswerChunk, Choice, merged
 from weft.serve.ollama.types import Answered
 from weft.serve.openai.chat import call_id
-from weft.serve.replies import Writer
+from weft.serve.replies import ReplyWriter
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.events import CallArguments, CallStarted, Content
 from weft.serve.tooling import input_of
@@ -30,7 +30,7 @@ def stamp(seconds: float | None = None) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-class Form:
+class RouteReplies:
     """The words of a route, for the model called `name`."""
 
     def __init__(self, name: str) -> None:
@@ -48,7 +48,7 @@ class Form:
         raise NotImplementedError
 
 
-class ChatForm(Form):
+class ChatForm(RouteReplies):
     """The form of answers from /api/chat."""
 
     def body(self, content: str, thinking: str, calls: Sequence[Any]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class ChatForm(Form):
         return {"message": made | ({"tool_calls": list(calls)} if calls else {})}
 
 
-class GenerateForm(Form):
+class GenerateForm(RouteReplies):
     """The form of answers from /api/generate, which offers no tools."""
 
     def body(self, content: str, thinking: str, calls: Sequence[Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class GenerateForm(Form):
 
 
 @dataclass
-class Times:
+class ReplyTimes:
     """The times at which a request came, began on a loaded model, and had its first token, in
     nanoseconds of the monotonic clock."""
 
@@ -73,7 +73,7 @@ class Times:
     begun: int = field(default_factory=time.monotonic_ns)
     first: int = 0
 
-    def told(self, usage: Usage | None = None) -> dict[str, int]:
+    def told(self, usage: TokenUsage | None = None) -> dict[str, int]:
         """The durations and counts that the last object has."""
         now = time.monotonic_ns()
         first = self.first or now
@@ -86,13 +86,13 @@ class Times:
         }  # fmt: skip
 
 
-class Lines(Writer):
+class JsonLines(ReplyWriter):
     """Objects of JSON, one a line."""
 
     media = "application/x-ndjson"
     ping = b""  # an empty line is no JSON
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: RouteReplies) -> None:
         self.choices: Sequence[Choice] = ()
         self._form = form
 
@@ -118,10 +118,10 @@ class Lines(Writer):
         return _line(errors.ollama(error))
 
 
-class Loaded(Lines):
+class Loaded(JsonLines):
     """The answer to a request that asks for nothing but the model."""
 
-    def __init__(self, form: Form, times: Times) -> None:
+    def __init__(self, form: RouteReplies, times: ReplyTimes) -> None:
         super().__init__(form)
         self._times = times
 
@@ -129,12 +129,12 @@ class Loaded(Lines):
         yield {"done": True, "done_reason": "load", **self._times.told()}
 
 
-class Replies(Lines):
+class Replies(JsonLines):
     """An answer that a model writes. Calls of tools come whole."""
 
     def __init__(
-        self, model: ServedDecoder, body: Answered, choices: Sequence[Choice], form: Form,
-        times: Times,
+        self, model: ServedDecoder, body: Answered, choices: Sequence[Choice], form: RouteReplies,
+        times: ReplyTimes,
     ) -> None:  # fmt: skip
         super().__init__(form)
         self.choices = choices

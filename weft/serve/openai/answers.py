@@ -9,22 +9,22 @@ from msgspec import Struct
 Finish = Literal["stop", "length", "tool_calls"]
 
 
-class Answer(Struct, forbid_unknown_fields=True, kw_only=True):
+class AnswerFields(Struct, forbid_unknown_fields=True, kw_only=True):
     """An answer, which has only its declared fields."""
 
 
-class PromptDetails(Answer):
+class PromptDetails(AnswerFields):
     cached_tokens: int
 
 
-class NewDetails(Answer):
+class NewDetails(AnswerFields):
     """reasoning_tokens: how many the text of the reasoning has."""
 
     accepted_prediction_tokens: int
     reasoning_tokens: int
 
 
-class Usage(Answer):
+class UsageFields(AnswerFields):
     """Tokens: of the prompt, those of them that the cache held, new ones, those of them that were
     proposed and right."""
 
@@ -35,7 +35,7 @@ class Usage(Answer):
     completion_tokens_details: NewDetails
 
 
-class Head(Answer):
+class Head(AnswerFields):
     """The fields that answers begin with. system_fingerprint identifies the model's files, weft's
     version and the device."""
 
@@ -45,7 +45,7 @@ class Head(Answer):
     system_fingerprint: str
 
 
-class TopLogprob(Answer):
+class TopLogprob(AnswerFields):
     token: str
     logprob: float
     bytes: list[int]
@@ -55,23 +55,23 @@ class TokenLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(Answer):
+class ChatLogprobs(AnswerFields):
     content: list[TokenLogprob]
     refusal: None
 
 
-class CalledFunction(Answer):
+class CalledFunction(AnswerFields):
     name: str
     arguments: str
 
 
-class CallOfTool(Answer):
+class CallOfTool(AnswerFields):
     id: str
     type: Literal["function"]
     function: CalledFunction
 
 
-class Said(Answer):
+class Said(AnswerFields):
     """reasoning and reasoning_content are the same text under both of the names in use."""
 
     role: Literal["assistant"]
@@ -82,7 +82,7 @@ class Said(Answer):
     tool_calls: list[CallOfTool] | None = None
 
 
-class ChatChoice(Answer):
+class ChatChoice(AnswerFields):
     index: int
     message: Said
     logprobs: ChatLogprobs | None
@@ -94,10 +94,10 @@ class ChatAnswer(Head):
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
-    usage: Usage
+    usage: UsageFields
 
 
-class TextLogprobs(Answer):
+class TextLogprobs(AnswerFields):
     """A list's entry for each token; a prompt's first has none."""
 
     tokens: list[str]
@@ -106,7 +106,7 @@ class TextLogprobs(Answer):
     text_offset: list[int]
 
 
-class TextChoice(Answer):
+class TextChoice(AnswerFields):
     index: int
     text: str
     logprobs: TextLogprobs | None
@@ -118,10 +118,10 @@ class CompletionAnswer(Head):
 
     object: Literal["text_completion"]
     choices: list[TextChoice]
-    usage: Usage
+    usage: UsageFields
 
 
-class Vector(Answer):
+class EmbeddingVector(AnswerFields):
     """embedding is a list of numbers, or base64 of little-endian float32."""
 
     object: Literal["embedding"]
@@ -129,21 +129,21 @@ class Vector(Answer):
     embedding: list[float] | str
 
 
-class EmbeddingUsage(Answer):
+class EmbeddingUsage(AnswerFields):
     prompt_tokens: int
     total_tokens: int
 
 
-class EmbeddingsAnswer(Answer):
+class EmbeddingsAnswer(AnswerFields):
     """The answer of POST /v1/embeddings."""
 
     object: Literal["list"]
-    data: list[Vector]
+    data: list[EmbeddingVector]
     model: str
     usage: EmbeddingUsage
 
 
-class ModelAnswer(Answer):
+class ModelAnswer(AnswerFields):
     """A model; an adapter also has: parent, the model that takes it. A loaded model also has `chat`
     (true with a chat template) and `fingerprint`, the system_fingerprint of its answers."""
 
@@ -156,14 +156,14 @@ class ModelAnswer(Answer):
     fingerprint: str | None = None
 
 
-class ModelsAnswer(Answer):
+class ModelsAnswer(AnswerFields):
     """The answer of GET /v1/models."""
 
     object: Literal["list"]
     data: list[ModelAnswer]
 
 
-class TokenizeAnswer(Answer):
+class TokenizeAnswer(AnswerFields):
     """max_model_len: how many a sequence may have."""
 
     tokens: list[int]
@@ -171,13 +171,13 @@ class TokenizeAnswer(Answer):
     max_model_len: int | None
 
 
-class DetokenizeAnswer(Answer):
+class DetokenizeAnswer(AnswerFields):
     """The answer of POST /detokenize."""
 
     prompt: str
 
 
-class TokenizerAnswer(Answer):
+class TokenizerAnswer(AnswerFields):
     """The answer of GET /tokenizer_info, by the names of tokenizer_config.json."""
 
     bos_token: str | None
@@ -190,7 +190,7 @@ class TokenizerAnswer(Answer):
     mask_token: str | None = None
 
 
-class HealthAnswer(Answer):
+class HealthAnswer(AnswerFields):
     """failed: why a model's engine ended, by the model's name."""
 
     status: Literal["ok", "failed", "leaving"]

@@ -11,13 +11,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from weft.engine.job import Chosen, Usage
+from weft.engine.job import SampledToken, TokenUsage
 from weft.serve.chatting import AnswerChunk, Turn, begin, gathered, merged, tokens_of
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
 from weft.serve.openai.options import choices_of, constraint_of
 from weft.serve.openai.types import Chat, ContentPart, Message, NamedTool
-from weft.serve.replies import Writer, reply
+from weft.serve.replies import ReplyWriter, reply
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.events import (
     CallStarted,
@@ -38,8 +38,8 @@ async def chat(request: Request) -> Response:
     body.refuse()
     turn = turn_of(body, key_of(request.scope["headers"]))
 
-    async def start(model: ServedDecoder) -> Writer:
-        return _Writer(model, body, await begin(model, turn))
+    async def start(model: ServedDecoder) -> ReplyWriter:
+        return _ChatWriter(model, body, await begin(model, turn))
 
     return await reply(request, body.model, start, bool(body.stream))
 
@@ -128,7 +128,7 @@ def text_of(content: str | Sequence[ContentPart] | None, field: str = "messages"
     return "\n".join(texts)
 
 
-def usage_of(parts: Sequence[Usage], reasoning: int = 0) -> dict[str, Any]:
+def usage_of(parts: Sequence[TokenUsage], reasoning: int = 0) -> dict[str, Any]:
     """The tokens of all choices of one prompt, which counts once; `reasoning` of the new ones are
     what the model said to itself."""
     prompt = parts[0].prompt if parts else 0
@@ -148,7 +148,7 @@ def call_id() -> str:
     return "call_" + secrets.token_hex(12)
 
 
-class _Writer(Writer):
+class _ChatWriter(ReplyWriter):
     """A chat completion, whole or as chunks."""
 
     def __init__(self, model: ServedDecoder, body: Chat, choices: Sequence[Any]) -> None:
@@ -185,7 +185,7 @@ class _Writer(Writer):
     async def parts(self) -> AsyncIterator[bytes]:
         options = self._body.stream_options
         count = options is not None and options.include_usage
-        usages: dict[int, Usage] = {}
+        usages: dict[int, TokenUsage] = {}
         thoughts = [""] * len(self.choices)
         called: set[int] = set()
         for index in range(len(self.choices)):
@@ -214,7 +214,7 @@ class _Writer(Writer):
         yield event("[DONE]")
 
     def _chunk(
-        self, index: int, delta: Mapping[str, Any], tokens: Sequence[Chosen] = (),
+        self, index: int, delta: Mapping[str, Any], tokens: Sequence[SampledToken] = (),
         finish: str | None = None, count: bool = False,
     ) -> bytes:  # fmt: skip
         choice = {"index": index, "delta": delta, "finish_reason": finish}
@@ -226,7 +226,7 @@ class _Writer(Writer):
         finish = FINISH[piece.finish or "stop"]
         return "tool_calls" if called and finish == "stop" else finish
 
-    def _logprobs(self, tokens: Sequence[Chosen]) -> dict[str, Any] | None:
+    def _logprobs(self, tokens: Sequence[SampledToken]) -> dict[str, Any] | None:
         if not self._body.logprobs:
             return None
         return {"content": [self._model.logprob(t) for t in tokens], "refusal": None}

@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from weft.core.errors import WeftError
-from weft.engine.job import Chosen, Usage
+from weft.engine.job import SampledToken, TokenUsage
 from weft.serve.chatting import AnswerChunk, Choice, begin_ids, gathered, merged
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
 from weft.serve.openai.chat import FINISH, usage_of
 from weft.serve.openai.options import choices_of, constraint_of
 from weft.serve.openai.types import Completion, prompts_of
-from weft.serve.replies import Writer, reply
+from weft.serve.replies import ReplyWriter, reply
 from weft.serve.served import ServedDecoder
 from weft.serve.wire import HttpError, event, read, refusal, written
 
@@ -45,7 +45,7 @@ async def completions(request: Request) -> Response:
         constraint=constraint_of(body),
     )
 
-    async def start(model: ServedDecoder) -> Writer:
+    async def start(model: ServedDecoder) -> ReplyWriter:
         ids = await _ids(model, prompts)
         starts: list[list[int]] = []
         if options.prompt_logprobs is not None:
@@ -56,7 +56,7 @@ async def completions(request: Request) -> Response:
             starts = [await model.pools.texts.run(model.tokenizer.starts, one) for one in ids]
         echoes = await _echoes(model, prompts) if body.echo else [""] * len(prompts)
         choices = await begin_ids(model, ids, options)
-        return _Writer(model, body, choices, starts, echoes, options.n)
+        return _CompletionWriter(model, body, choices, starts, echoes, options.n)
 
     return await reply(request, body.model, start, bool(body.stream))
 
@@ -76,7 +76,7 @@ async def _echoes(model: ServedDecoder, prompts: Sequence[str | list[int]]) -> l
     return await model.pools.texts.each(lambda p: p if isinstance(p, str) else decode(p), prompts)
 
 
-class _Writer(Writer):
+class _CompletionWriter(ReplyWriter):
     """A text completion, whole or as chunks."""
 
     def __init__(
@@ -107,7 +107,7 @@ class _Writer(Writer):
     async def parts(self) -> AsyncIterator[bytes]:
         options = self._body.stream_options
         count = options is not None and options.include_usage
-        usages: dict[int, Usage] = {}
+        usages: dict[int, TokenUsage] = {}
         fresh = set(range(len(self.choices)))
         async for index, piece in merged(self.choices):
             text = piece.content
@@ -135,7 +135,7 @@ class _Writer(Writer):
         """The prompt's text, if it is echoed before the new text; else ""."""
         return self._echoes[index // self._n]
 
-    def _usage(self, usages: Sequence[Usage]) -> dict[str, Any]:
+    def _usage(self, usages: Sequence[TokenUsage]) -> dict[str, Any]:
         made = usage_of(usages)
         prompts = usages[:: self._n]  # n choices of a prompt read it once
         made["prompt_tokens"] = sum(u.prompt for u in prompts)
@@ -144,7 +144,7 @@ class _Writer(Writer):
         return made
 
     def _logprobs(
-        self, index: int, prompt: Sequence[Chosen], new: Sequence[Chosen]
+        self, index: int, prompt: Sequence[SampledToken], new: Sequence[SampledToken]
     ) -> dict[str, Any] | None:
         """Logprobs of the prompt's tokens and of new ones; text_offset counts characters of the
         choice's text, which begins with the prompt where that is echoed."""
@@ -161,7 +161,7 @@ class _Writer(Writer):
             "text_offset": offsets,
         }
 
-    def _tops(self, token: Chosen) -> dict[str, float] | None:
+    def _tops(self, token: SampledToken) -> dict[str, float] | None:
         if token.logprob is None:
             return None
         # If a name occurs twice, the token's own value wins.

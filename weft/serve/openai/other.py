@@ -15,27 +15,27 @@ from weft.serve.embedding import embedded
 from weft.serve.openai.chat import messages_of
 from weft.serve.openai.types import Detokenize, Embeddings, Tokenize, prompts_of
 from weft.serve.served import Served
-from weft.serve.shelf import Shelf
+from weft.serve.shelf import ModelShelf
 from weft.serve.wire import HttpError, json_response, read, refusal, while_there
 
 
 async def models(request: Request) -> Response:
     """The models that are served."""
-    shelf: Shelf = request.app.state.shelf
+    shelf: ModelShelf = request.app.state.shelf
     data = [_told(shelf, name) for name in shelf.paths]
     return json_response({"object": "list", "data": data})
 
 
 async def model(request: Request) -> Response:
     """One of them."""
-    shelf: Shelf = request.app.state.shelf
+    shelf: ModelShelf = request.app.state.shelf
     name = request.path_params["name"]
     if name not in shelf.paths:
         raise HttpError(404, f"unknown model {name!r:.100}", "model")
     return json_response(_told(shelf, name))
 
 
-def _told(shelf: Shelf, name: str) -> dict[str, Any]:
+def _told(shelf: ModelShelf, name: str) -> dict[str, Any]:
     own = shelf.parents.get(name, name)
     model = next((m.under(name) for m in shelf.loaded() if m.name == own), None)
     created = shelf.created if model is None else model.created
@@ -71,7 +71,7 @@ async def tokenize(request: Request) -> Response:
     body = await read(request, Tokenize)
     if (body.prompt is None) == (body.messages is None):
         raise HttpError(400, "give prompt or messages, one of them", "prompt")
-    shelf: Shelf = request.app.state.shelf
+    shelf: ModelShelf = request.app.state.shelf
 
     async def made(model: Served) -> list[int]:
         if body.prompt is not None:
@@ -93,7 +93,7 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """The text of token ids."""
     body = await read(request, Detokenize)
-    shelf: Shelf = request.app.state.shelf
+    shelf: ModelShelf = request.app.state.shelf
     async with shelf.use(body.model) as model:
         try:
             decode = model.tokenizer.decode
@@ -106,7 +106,7 @@ async def detokenize(request: Request) -> Response:
 
 async def tokenizer_info(request: Request) -> Response:
     """Special tokens and the chat template of a model's tokenizer."""
-    shelf: Shelf = request.app.state.shelf
+    shelf: ModelShelf = request.app.state.shelf
     async with shelf.use(request.query_params.get("model")) as model:
         tokenizer = model.tokenizer
         template = read_template(tokenizer.path.parent, tokenizer.config)

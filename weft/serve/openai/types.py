@@ -17,7 +17,7 @@ Count = Annotated[int, Meta(ge=0)]
 Metadata = dict[str, Any]
 
 
-class Body(Struct, forbid_unknown_fields=True, kw_only=True):
+class RequestFields(Struct, forbid_unknown_fields=True, kw_only=True):
     """A request's body. Fields that are inert: they are for the provider's own accounting."""
 
     user: str | None = None
@@ -26,7 +26,7 @@ class Body(Struct, forbid_unknown_fields=True, kw_only=True):
     safety_identifier: str | None = None
 
 
-class Generating(Body, kw_only=True):
+class Generating(RequestFields, kw_only=True):
     """The fields of all generating requests. Some are not OpenAI's; they have vLLM's and
     llama-server's names."""
 
@@ -104,7 +104,7 @@ class Message(Struct, forbid_unknown_fields=True, kw_only=True):
     function_call: None = None
 
 
-class Function(Struct, forbid_unknown_fields=True, kw_only=True):
+class ToolFunction(Struct, forbid_unknown_fields=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=128)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -113,7 +113,7 @@ class Function(Struct, forbid_unknown_fields=True, kw_only=True):
 
 class Tool(Struct, forbid_unknown_fields=True, kw_only=True):
     type: Literal["function"]
-    function: Function
+    function: ToolFunction
 
 
 class NamedFunction(Struct, forbid_unknown_fields=True):
@@ -132,7 +132,7 @@ class Schema(Struct, forbid_unknown_fields=True, kw_only=True):
     strict: bool | None = None
 
 
-class Format(Struct, forbid_unknown_fields=True, kw_only=True):
+class ResponseFormat(Struct, forbid_unknown_fields=True, kw_only=True):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: Schema | None = None
 
@@ -146,7 +146,7 @@ class Chat(Choosing, kw_only=True):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    response_format: Format | None = None
+    response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Meta(max_length=512)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
@@ -203,7 +203,7 @@ class Completion(Choosing, kw_only=True):
             raise HttpError(400, "best_of is not supported beyond n; leave it out", "best_of")
 
 
-class Embeddings(Body, kw_only=True):
+class Embeddings(RequestFields, kw_only=True):
     """POST /v1/embeddings."""
 
     input: str | list[Any]

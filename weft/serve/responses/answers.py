@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from weft.serve.openai.answers import Answer, TokenLogprob
+from weft.serve.openai.answers import AnswerFields, TokenLogprob
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
-class OutputText(Answer, tag_field="type", tag="output_text"):
+class OutputText(AnswerFields, tag_field="type", tag="output_text"):
     text: str
     annotations: list[Any]
     logprobs: list[TokenLogprob]
 
 
-class ReasoningText(Answer, tag_field="type", tag="reasoning_text"):
+class ReasoningText(AnswerFields, tag_field="type", tag="reasoning_text"):
     text: str
 
 
-class SummaryText(Answer, tag_field="type", tag="summary_text"):
+class SummaryText(AnswerFields, tag_field="type", tag="summary_text"):
     text: str
 
 
-class MessageAnswer(Answer, tag_field="type", tag="message"):
+class MessageAnswer(AnswerFields, tag_field="type", tag="message"):
     id: str
     status: Status
     role: Literal["assistant"]
     content: list[OutputText]
 
 
-class ReasoningAnswer(Answer, tag_field="type", tag="reasoning"):
+class ReasoningAnswer(AnswerFields, tag_field="type", tag="reasoning"):
     """content: what the model wrote; where a summary was asked for, that is all of it."""
 
     id: str
@@ -40,7 +40,7 @@ class ReasoningAnswer(Answer, tag_field="type", tag="reasoning"):
     content: list[ReasoningText] | None = None
 
 
-class CallAnswer(Answer, tag_field="type", tag="function_call"):
+class CallAnswer(AnswerFields, tag_field="type", tag="function_call"):
     id: str
     status: Status
     call_id: str
@@ -49,7 +49,7 @@ class CallAnswer(Answer, tag_field="type", tag="function_call"):
     namespace: str | None = None
 
 
-class CustomCallAnswer(Answer, tag_field="type", tag="custom_tool_call"):
+class CustomCallAnswer(AnswerFields, tag_field="type", tag="custom_tool_call"):
     id: str
     call_id: str
     name: str
@@ -57,16 +57,16 @@ class CustomCallAnswer(Answer, tag_field="type", tag="custom_tool_call"):
     namespace: str | None = None
 
 
-class CachedDetails(Answer):
+class CachedDetails(AnswerFields):
     cached_tokens: int
     cache_write_tokens: int
 
 
-class ReasoningDetails(Answer):
+class ReasoningDetails(AnswerFields):
     reasoning_tokens: int
 
 
-class ResponseUsage(Answer):
+class ResponseUsage(AnswerFields):
     """Numbers of tokens: of the input, of the input in the cache, of the input added to the cache,
     of the output, and of the reasoning in the output."""
 
@@ -77,16 +77,16 @@ class ResponseUsage(Answer):
     total_tokens: int
 
 
-class ErrorAnswer(Answer):
+class ErrorAnswer(AnswerFields):
     code: str
     message: str
 
 
-class CutDetails(Answer):
+class CutDetails(AnswerFields):
     reason: Literal["max_output_tokens"]
 
 
-class ResponseAnswer(Answer):
+class ResponseAnswer(AnswerFields):
     """`tools` are those that the model was told of; it is stored nowhere."""
 
     id: str
@@ -124,6 +124,6 @@ class ResponseAnswer(Answer):
     safety_identifier: str | None
 
 
-class CountAnswer(Answer):
+class CountAnswer(AnswerFields):
     object: Literal["response.input_tokens"]
     input_tokens: int

@@ -12,17 +12,23 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from weft.engine.job import Usage
+from weft.engine.job import TokenUsage
 from weft.serve.chatting import Choice, Turn, begin, merged, tokens_of
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
 from weft.serve.openai.options import followed, options_of
-from weft.serve.replies import Writer, counted, reply
+from weft.serve.replies import ReplyWriter, counted, reply
 from weft.serve.responses import events
 from weft.serve.responses.answers import CountAnswer, ResponseAnswer
 from weft.serve.responses.input import items_of, messages_of
 from weft.serve.responses.tools import Tools
-from weft.serve.responses.types import Chosen, ReasoningOptions, Responses, Text, ToolsItem
+from weft.serve.responses.types import (
+    ChosenTool,
+    ReasoningOptions,
+    Responses,
+    TextOptions,
+    ToolsItem,
+)
 from weft.serve.routing import Described, route
 from weft.serve.served import ServedDecoder
 from weft.serve.tooling import needed_of, thinking
@@ -32,7 +38,7 @@ LOGPROBS = "message.output_text.logprobs"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParsedRequest:
     """A request, its conversation and its tools."""
 
     body: Responses
@@ -44,8 +50,8 @@ async def responses(request: Request) -> HttpResponse:
     """Answers a conversation, item by item."""
     asked = await _asked(request)
 
-    async def start(model: ServedDecoder) -> Writer:
-        return _Writer(model, asked, await begin(model, asked.turn))
+    async def start(model: ServedDecoder) -> ReplyWriter:
+        return _ResponseWriter(model, asked, await begin(model, asked.turn))
 
     return await reply(request, asked.body.model, start, bool(asked.body.stream))
 
@@ -57,7 +63,7 @@ async def input_tokens(request: Request) -> HttpResponse:
     return json_response({"object": "response.input_tokens", "input_tokens": found})
 
 
-async def _asked(request: Request) -> Asked:
+async def _asked(request: Request) -> ParsedRequest:
     body = await read(request, Responses)
     body.refuse()
     items = items_of(body.input)
@@ -68,7 +74,7 @@ async def _asked(request: Request) -> Asked:
             tools.add(item.tools, "input.tools")
     tools = tools.chosen(body.tool_choice)
     turn = _turn(body, tools, key_of(request.scope["headers"]))
-    return Asked(body, replace(turn, messages=messages_of(body.instructions, items)), tools)
+    return ParsedRequest(body, replace(turn, messages=messages_of(body.instructions, items)), tools)
 
 
 def _turn(body: Responses, tools: Tools, key: bytes) -> Turn:
@@ -83,7 +89,7 @@ def _turn(body: Responses, tools: Tools, key: bytes) -> Turn:
             raise HttpError(400, "text.format.schema is missing", "text.format.schema")
         options = replace(options, constraint=followed(form.type, form.schema))
     choice: str | Sequence[str] | None
-    if isinstance(body.tool_choice, Chosen):
+    if isinstance(body.tool_choice, ChosenTool):
         one = body.tool_choice.name
         choice = body.tool_choice.mode if body.tool_choice.type == "allowed_tools" else (one or "",)
     else:
@@ -97,10 +103,12 @@ def _turn(body: Responses, tools: Tools, key: bytes) -> Turn:
     )  # fmt: skip
 
 
-class _Writer(Writer):
+class _ResponseWriter(ReplyWriter):
     """A response, whole or as events."""
 
-    def __init__(self, model: ServedDecoder, asked: Asked, choices: Sequence[Choice]) -> None:
+    def __init__(
+        self, model: ServedDecoder, asked: ParsedRequest, choices: Sequence[Choice]
+    ) -> None:
         self.choices = choices
         self._model = model
         self._logs = asked.turn.options.logprobs is not None
@@ -136,7 +144,7 @@ class _Writer(Writer):
                 for made in self._response.end(cut, usage=usage, completed_at=int(time.time())):
                     yield made
 
-    async def _usage(self, found: Usage | None) -> dict[str, Any]:
+    async def _usage(self, found: TokenUsage | None) -> dict[str, Any]:
         assert found is not None
         reasoning = await tokens_of(self._model, self._response.reasoning)
         return {
@@ -158,10 +166,10 @@ def routes() -> list[Described]:
     ]
 
 
-def _head(model: ServedDecoder, asked: Asked) -> dict[str, Any]:
+def _head(model: ServedDecoder, asked: ParsedRequest) -> dict[str, Any]:
     """The first state of a response: itself, and the settings of its request."""
     body, choice = asked.body, asked.body.tool_choice
-    text, reasoning = body.text or Text(), body.reasoning or ReasoningOptions()
+    text, reasoning = body.text or TextOptions(), body.reasoning or ReasoningOptions()
     form = {"type": "text"} if text.format is None else _plain(text.format)
     return {
         "id": "resp_" + secrets.token_hex(24), "object": "response",
@@ -172,7 +180,7 @@ def _head(model: ServedDecoder, asked: Asked) -> dict[str, Any]:
         "max_output_tokens": body.max_output_tokens, "max_tool_calls": body.max_tool_calls,
         "parallel_tool_calls": asked.turn.parallel,
         "tools": asked.tools.echo,
-        "tool_choice": _plain(choice) if isinstance(choice, Chosen) else choice or "auto",
+        "tool_choice": _plain(choice) if isinstance(choice, ChosenTool) else choice or "auto",
         "text": {"format": form, "verbosity": text.verbosity or "medium"},
         "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
         "temperature": asked.turn.options.sampling.temperature,

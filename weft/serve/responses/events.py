@@ -20,7 +20,7 @@ Made = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Kind:
+class ItemEvents:
     """The events of one kind of item: `name` precedes .delta and .done, `text` is the field that
     grows. If the text is in a part: the list with the part, the part's type, its events and its
     index."""
@@ -35,20 +35,20 @@ class Kind:
     index: str = ""
 
 
-MESSAGE = Kind(
+MESSAGE = ItemEvents(
     "message", "msg_", "response.output_text", "text", "content", "output_text",
     "response.content_part", "content_index",
 )  # fmt: skip
-REASONING = Kind(
+REASONING = ItemEvents(
     "reasoning", "rs_", "response.reasoning_text", "text", "content", "reasoning_text",
     "response.content_part", "content_index",
 )  # fmt: skip
-SUMMARY = Kind(
+SUMMARY = ItemEvents(
     "reasoning", "rs_", "response.reasoning_summary_text", "text", "summary", "summary_text",
     "response.reasoning_summary_part", "summary_index",
 )  # fmt: skip
-FUNCTION = Kind("function_call", "fc_", "response.function_call_arguments", "arguments")
-CUSTOM = Kind("custom_tool_call", "ctc_", "response.custom_tool_call_input", "input")
+FUNCTION = ItemEvents("function_call", "fc_", "response.function_call_arguments", "arguments")
+CUSTOM = ItemEvents("custom_tool_call", "ctc_", "response.custom_tool_call_input", "input")
 
 
 class Response:
@@ -60,7 +60,7 @@ class Response:
         self.made: Made = {**head, "status": "in_progress", "output": []}
         self._tools, self._summary = tools, summary
         self._sequence = 0
-        self._kind: Kind | None = None  # the kind of the growing item
+        self._kind: ItemEvents | None = None  # the kind of the growing item
         self._item: Made = {}
         # arguments of a custom tool's call, whose text is known once they are complete
         self._arguments = ""
@@ -123,7 +123,7 @@ class Response:
             about[self._kind.index] = 0
         return self._event(kind, **about, **fields)
 
-    def _open(self, kind: Kind, **fields: Any) -> Iterator[Made]:
+    def _open(self, kind: ItemEvents, **fields: Any) -> Iterator[Made]:
         yield from self._close("completed")
         self._kind = kind
         item: Made = {"id": kind.prefix + secrets.token_hex(16), "type": kind.item, **fields}
@@ -141,7 +141,9 @@ class Response:
             item[kind.list].append(part)
             yield self._about(f"{kind.parts}.added", part=part)
 
-    def _grow(self, kind: Kind, text: str, logprobs: list[Made] | None = None) -> Iterator[Made]:
+    def _grow(
+        self, kind: ItemEvents, text: str, logprobs: list[Made] | None = None
+    ) -> Iterator[Made]:
         if self._kind is not kind:
             if kind is MESSAGE:
                 yield from self._open(kind, role="assistant", content=[])

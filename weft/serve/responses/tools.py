@@ -9,7 +9,7 @@ from typing import Any
 from weft.serve.responses.types import (
     SKIPPED_TOOLS,
     TOOLS,
-    Chosen,
+    ChosenTool,
     CustomTool,
     FunctionTool,
     NamespaceTool,
@@ -71,11 +71,11 @@ class Tools:
         self.offered[name] = made
         return made.echo
 
-    def chosen(self, choice: str | Chosen | None) -> Tools:
+    def chosen(self, choice: str | ChosenTool | None) -> Tools:
         """Those that a tool_choice leaves. Raises HttpError for names that are not offered."""
         if choice == "none":
             return Tools(echo=self.echo)
-        if not isinstance(choice, Chosen) or choice.type != "allowed_tools":
+        if not isinstance(choice, ChosenTool) or choice.type != "allowed_tools":
             return self
         names = {tool.get("name", "") for tool in choice.tools or ()}
         unknown = names - self.offered.keys()

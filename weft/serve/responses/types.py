@@ -36,7 +36,7 @@ class TextFormat(Struct, forbid_unknown_fields=True, kw_only=True):
     strict: bool | None = None
 
 
-class Text(Struct, forbid_unknown_fields=True, kw_only=True):
+class TextOptions(Struct, forbid_unknown_fields=True, kw_only=True):
     """verbosity is inert: only models of OpenAI's were taught what it means."""
 
     format: TextFormat | None = None
@@ -54,7 +54,7 @@ class ReasoningOptions(Struct, forbid_unknown_fields=True, kw_only=True):
     context: Literal["auto", "current_turn", "all_turns"] | None = None
 
 
-class Chosen(Struct, forbid_unknown_fields=True, kw_only=True):
+class ChosenTool(Struct, forbid_unknown_fields=True, kw_only=True):
     """One tool, or those that are allowed."""
 
     type: Literal["function", "custom", "allowed_tools"]
@@ -78,9 +78,9 @@ class Responses(Generating, kw_only=True):
     input: str | Annotated[list[dict[str, Any]], Meta(max_length=10_000)]
     instructions: str | None = None
     tools: ToolsGiven | None = None
-    tool_choice: Literal["none", "auto", "required"] | Chosen | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
-    text: Text | None = None
+    text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     max_output_tokens: Count | None = None
     top_logprobs: int | None = None

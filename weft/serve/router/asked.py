@@ -37,7 +37,7 @@ WRITES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class RoutedRequest:
     """A request's body as passed on, its model, and a key of 32 bytes shared by all turns of its
     conversation (None: any replica will do)."""
 
@@ -46,24 +46,24 @@ class Asked:
     home: bytes | None = None
 
 
-def asked_of(path: str, body: bytes, key: bytes) -> Asked:
+def asked_of(path: str, body: bytes, key: bytes) -> RoutedRequest:
     """The facts of a request from the client with this digest of a key (guard.key_of). If answers
     are drawn and no seed is given, it adds a seed, so that a second attempt gives the same answer.
     A body that is too large or not a JSON object is passed on unchanged: the replica reports the
     error."""
     if body.lstrip()[:1] != b"{" or too_much(body):
-        return Asked(body)
+        return RoutedRequest(body)
     try:
         value: dict[str, Any] = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Asked(body)
+        return RoutedRequest(body)
     named = value.get("model")
     model = named if isinstance(named, str) and named else None
     if path not in WRITES:
-        return Asked(body, model)
+        return RoutedRequest(body, model)
     field, seed = WRITES[path]
     seeded = _seed(value, seed)
-    return Asked(
+    return RoutedRequest(
         msgspec.json.encode(value) if seeded else body, model, _home(value, value.get(field), key)
     )
 

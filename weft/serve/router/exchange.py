@@ -31,7 +31,7 @@ class Broken(ConnectionError):
 
 
 @dataclass(frozen=True)
-class Address:
+class ReplicaAddress:
     """The address of a replica."""
 
     host: str
@@ -42,7 +42,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
-    def of(cls, url: str) -> Address:
+    def of(cls, url: str) -> ReplicaAddress:
         """The address in http://HOST:PORT. Raises UsageError."""
         try:
             found = urlsplit(url)
@@ -63,7 +63,7 @@ class Exchange:
     status: int
     headers: list[tuple[bytes, bytes]]
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: ReplicaAddress) -> None:
         self._address = address
         self._http = h11.Connection(h11.CLIENT)
         self._writer: asyncio.StreamWriter | None = None

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
 
 from weft.core.errors import UsageError
-from weft.serve.router.asked import Asked
+from weft.serve.router.asked import RoutedRequest
 from weft.serve.router.replica import Replica, Told
 
 LOAD = 1.25  # multiple of the mean load from which a replica takes no further conversation
@@ -58,7 +58,7 @@ class Fleet:
                     made[name] = told
         return made
 
-    def choose(self, asked: Asked, without: Collection[Replica] = ()) -> Replica | None:
+    def choose(self, asked: RoutedRequest, without: Collection[Replica] = ()) -> Replica | None:
         """The replica to ask, or None if none is left. It is the conversation's first home with at
         most its share of the load (consistent hashing with bounded loads: Mirrokni, Thorup and
         Zadimoghaddam 2018). A request without a conversation goes to the replica with the least

@@ -64,7 +64,7 @@ async def _said(replica: Replica) -> list[Metric]:
         return []
 
 
-class Metrics:
+class RouterMetrics:
     """Counters of one router."""
 
     def __init__(self, fleet: Fleet) -> None:

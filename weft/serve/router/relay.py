@@ -13,7 +13,7 @@ from starlette.responses import Response
 from weft.serve import errors
 from weft.serve.guard import SAFE, key_of
 from weft.serve.router import merged
-from weft.serve.router.asked import Asked, asked_of
+from weft.serve.router.asked import RoutedRequest, asked_of
 from weft.serve.router.exchange import Broken, Exchange, Headers
 from weft.serve.router.fleet import Fleet
 from weft.serve.router.replica import Replica
@@ -37,7 +37,7 @@ _BUSY = (429, 503)  # statuses for which another replica may have room
 _log = logging.getLogger(__name__)
 
 
-class Answer:
+class ReplicaAnswer:
     """A replica's answer to one exchange."""
 
     def __init__(self, replica: Replica, exchange: Exchange, path: str) -> None:
@@ -73,7 +73,7 @@ class Answer:
         made.raw_headers = headers
         return made
 
-    def __aiter__(self) -> Answer:
+    def __aiter__(self) -> ReplicaAnswer:
         return self
 
     async def __anext__(self) -> bytes:
@@ -148,14 +148,14 @@ async def relay(request: Request) -> Response:
     raise HttpError(503, "no replica is there to answer; try again", retry=RETRY_SECONDS)
 
 
-async def _answer(replica: Replica, request: Request, asked: Asked) -> Answer:
+async def _answer(replica: Replica, request: Request, asked: RoutedRequest) -> ReplicaAnswer:
     scope = request.scope
     query = scope["query_string"]
     target = scope["raw_path"] + (b"?" + query if query else b"")
     async with replica.asking() as exchange:
         headers = onwards(scope["headers"], replica.key)
         await exchange.ask(request.method, target, headers, asked.body)
-        made = Answer(replica, exchange, scope["path"])
+        made = ReplicaAnswer(replica, exchange, scope["path"])
         await made.begin()
         return made
 
@@ -194,5 +194,5 @@ def make_router(fleet: Fleet, key: bytes | None = None, hosts: Iterable[str] | N
         route("/{path:path}", relay, method="GET"),
         route("/{path:path}", relay, method="POST"),
     ]
-    state = {"fleet": fleet, "metrics": merged.Metrics(fleet)}
+    state = {"fleet": fleet, "metrics": merged.RouterMetrics(fleet)}
     return assembled(routes, lifespan, state, key, hosts)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from weft.serve.router.exchange import Address, Broken, Exchange, Headers
+from weft.serve.router.exchange import Broken, Exchange, Headers, ReplicaAddress
 
 CHECK_SECONDS = 1.0  # between two looks at a replica
 PATIENCE = 5.0  # time for a reply to a look
@@ -31,7 +31,7 @@ class Replica:
     others'.
     """
 
-    def __init__(self, address: Address, key: bytes | None = None) -> None:
+    def __init__(self, address: ReplicaAddress, key: bytes | None = None) -> None:
         self.address, self._key = address, key
         self.status = "unknown"
         self.models: dict[str, Told] = {}

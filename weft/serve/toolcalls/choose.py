@@ -12,22 +12,22 @@ from weft.models.text.chat import read_template
 from weft.models.text.tokenizer import Tokenizer
 from weft.serve.toolcalls import formats
 from weft.serve.toolcalls.events import Parser, Sink
-from weft.serve.toolcalls.formats import Context, Format, tagged, tagged_gemma
+from weft.serve.toolcalls.formats import Format, ParserContext, tagged, tagged_gemma
 from weft.serve.toolcalls.marks import Marks
 from weft.serve.toolcalls.reading import Incremental, Reader
 from weft.serve.toolcalls.template import ResponseTemplate, mark_texts
 
-Read = Callable[[Sink, Context], Reader]
+Read = Callable[[Sink, ParserContext], Reader]
 
 
 @dataclass(frozen=True)
 class Maker:
     """Makes a parser for each answer; `marks` are those that it knows as tokens."""
 
-    make: Callable[[Context], Parser]
+    make: Callable[[ParserContext], Parser]
     marks: Marks
 
-    def __call__(self, context: Context) -> Parser:
+    def __call__(self, context: ParserContext) -> Parser:
         return self.make(context)
 
 
@@ -103,7 +103,7 @@ def choose(tokenizer: Tokenizer, name: str = "auto") -> tuple[str, Maker]:
     read = FORMATS[name][0]
     marks = Marks(tokenizer.added, MARKS[name])
 
-    def make(context: Context) -> Parser:
+    def make(context: ParserContext) -> Parser:
         known = replace(context, marks=marks)
         return Incremental(lambda sink: read(sink, known), marks.show)
 

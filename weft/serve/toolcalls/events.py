@@ -50,7 +50,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
-class Message:
+class ParsedAnswer:
     """A whole answer."""
 
     content: str = ""
@@ -69,7 +69,7 @@ class Parser(Protocol):
         """Returns the events held back so far, when no text follows."""
 
 
-def message(events: Iterable[Event]) -> Message:
+def message(events: Iterable[Event]) -> ParsedAnswer:
     """The message that the events of an answer join to."""
     content: list[str] = []
     reasoning: list[str] = []
@@ -84,7 +84,7 @@ def message(events: Iterable[Event]) -> Message:
                 calls.append((name, []))
             case CallArguments(index, text):
                 calls[index][1].append(text)
-    return Message(
+    return ParsedAnswer(
         "".join(content), "".join(reasoning), tuple(ToolCall(n, "".join(a)) for n, a in calls)
     )
 

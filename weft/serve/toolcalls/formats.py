@@ -12,12 +12,12 @@ from weft.serve.toolcalls.marks import Marks
 from weft.serve.toolcalls.reading import END, Reader, beginning, skip_space, until
 from weft.serve.toolcalls.values import gemma_arguments, xml_arguments
 
-Body = Callable[[Sink, "Context"], Generator[None, str, None]]
+Body = Callable[[Sink, "ParserContext"], Generator[None, str, None]]
 """Reads a call after its opening marker, the closing one included."""
 
 
 @dataclass(frozen=True)
-class Context:
+class ParserContext:
     """Facts for a parser in addition to the text.
 
     - `prompt`: the text before the answer.
@@ -56,7 +56,7 @@ class Format:
     calls: Mapping[str, Body] = field(default_factory=dict)
     ends: Sequence[str] = ()
 
-    def read(self, sink: Sink, context: Context) -> Reader:
+    def read(self, sink: Sink, context: ParserContext) -> Reader:
         calls = self.calls if context.tools else {}
         opening, closing = self.thinking or ("", "")
         readers = {context.hide(mark): read for mark, read in calls.items()}
@@ -89,7 +89,7 @@ class Format:
 def tagged(opening: str, closing: str) -> dict[str, Body]:
     """A JSON object between marks: Qwen's and Hermes' <tool_call>."""
 
-    def body(sink: Sink, context: Context) -> Generator[None, str, None]:
+    def body(sink: Sink, context: ParserContext) -> Generator[None, str, None]:
         call = CallObject(sink)
         mark = context.hide(closing)
         found = yield from until([mark], call.push, lambda: not call.in_string)
@@ -101,7 +101,7 @@ def tagged(opening: str, closing: str) -> dict[str, Body]:
     return {opening: body}
 
 
-def functions_of_xml(sink: Sink, context: Context) -> Generator[None, str, None]:
+def functions_of_xml(sink: Sink, context: ParserContext) -> Generator[None, str, None]:
     """<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>, as
     Qwen3-Coder writes it. A value is text unless the tool's schema says otherwise."""
     parts: list[str] = []
@@ -112,7 +112,7 @@ def functions_of_xml(sink: Sink, context: Context) -> Generator[None, str, None]
 def tagged_gemma(opening: str, closing: str, quote: str) -> dict[str, Body]:
     """call:NAME{key:value} between marks, texts between `quote`s: Gemma 4 and FunctionGemma."""
 
-    def body(sink: Sink, context: Context) -> Generator[None, str, None]:
+    def body(sink: Sink, context: ParserContext) -> Generator[None, str, None]:
         parts: list[str] = []
         found = yield from until([context.hide(closing)], parts.append)
         text = "".join(parts)
@@ -127,7 +127,7 @@ def _whole(
     text: str,
     closing: str,
     parse: Callable[[str, Mapping[str, Any]], tuple[str, str] | None],
-    context: Context,
+    context: ParserContext,
 ) -> None:
     """A call that is understood only when it is whole."""
     call = parse(context.show(text), context.tools) if closing else None
@@ -139,7 +139,7 @@ def _whole(
     sink.border()
 
 
-def mistral(sink: Sink, context: Context) -> Generator[None, str, None]:
+def mistral(sink: Sink, context: ParserContext) -> Generator[None, str, None]:
     """After [TOOL_CALLS]: a list of JSON objects, or a name, perhaps [CALL_ID] and an id, [ARGS],
     and the arguments' object."""
     header: list[str] = []
@@ -164,9 +164,9 @@ def mistral(sink: Sink, context: Context) -> Generator[None, str, None]:
 
 def _object(first: str, take: Callable[[str], None]) -> Generator[None, str, None]:
     """A JSON value in brackets, of which `first` is the first."""
-    from weft.serve.toolcalls.json_call import Value
+    from weft.serve.toolcalls.json_call import JsonScanner
 
-    value, c = Value(), first
+    value, c = JsonScanner(), first
     while c != END:
         value.push(c)
         take(c)
@@ -196,7 +196,7 @@ def _list(sink: Sink, opening: str) -> Generator[None, str, None]:
         calls, before = calls + 1, []
 
 
-def llama(sink: Sink, context: Context) -> Reader:
+def llama(sink: Sink, context: ParserContext) -> Reader:
     """A whole answer that is {"name": ..., "parameters": {...}}, after <|python_tag|> or not; more
     of them after semicolons. Anything else is text."""
     tag, spaces = context.hide("<|python_tag|>"), list[str]()
@@ -240,7 +240,7 @@ def _rest(sink: Sink, first: str) -> Reader:
         yield from until((), sink.content)
 
 
-def harmony(sink: Sink, context: Context) -> Reader:
+def harmony(sink: Sink, context: ParserContext) -> Reader:
     """gpt-oss: messages of a channel each. analysis is reasoning, commentary to=functions.NAME a
     call, everything else is said to the user. A header that ends nowhere is text."""
     message, *stops = (context.hide(f"<|{m}|>") for m in HARMONY)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from weft.serve.toolcalls.events import Content, Event, Parser, Sink
-from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.formats import ParserContext
 from weft.serve.toolcalls.marks import Marks
 from weft.serve.toolcalls.reading import END, Incremental, Reader, beginning, until
 
@@ -36,7 +36,9 @@ class Given:
     gap: str
     before: str
 
-    def parser(self, context: Context, opened: bool, others: Callable[[Context], Parser]) -> Parser:
+    def parser(
+        self, context: ParserContext, opened: bool, others: Callable[[ParserContext], Parser]
+    ) -> Parser:
         """The reader of one answer. opened: True if the prompt has started the reasoning; others:
         makes the parser that reads calls."""
         return _Reading(

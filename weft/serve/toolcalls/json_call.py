@@ -14,7 +14,7 @@ NAMES = ("name", "tool_name", "function")
 ARGUMENTS = ("arguments", "parameters", "args")
 
 
-class Value:
+class JsonScanner:
     """A reader that finds the end of a JSON value, fed from its first character on."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class CallObject:
         self.started = self.over = False
         self._name: str | None = None
         self._key: str | None = None
-        self._value: Value | None = None
+        self._value: JsonScanner | None = None
         self._part: list[str] = []  # the characters of the present key or value
         self._early: str | None = None  # arguments that came before the name
         self._streams = False
@@ -101,7 +101,7 @@ class CallObject:
         elif c == ":" and self._key is None and self._part:
             self._key, self._part = _text_of("".join(self._part)) or "", []
         elif not c.isspace() and c != ",":
-            self._value = Value()
+            self._value = JsonScanner()
             self._part = []
             self._streams = self._key in ARGUMENTS and self._name is not None and c in "{["
             if self._streams and self.started:  # a second one counts for nothing

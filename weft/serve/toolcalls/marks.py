@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.engine.job import Chosen
+    from weft.engine.job import SampledToken
 
 _FIRST = 0xDC00  # lone surrogates: decoding gives none
 _MOST = 256
@@ -47,7 +47,7 @@ class Marks:
             source = re.sub("".join(letters), lambda _: sign, source)  # noqa: B023
         return source
 
-    def read(self, text: str, at: int, tokens: Sequence[Chosen]) -> str:
+    def read(self, text: str, at: int, tokens: Sequence[SampledToken]) -> str:
         """The text that `tokens` made, `text` from character `at` of the answer on, its marks as
         signs."""
         made, done = [], 0

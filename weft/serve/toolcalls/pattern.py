@@ -29,7 +29,7 @@ _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0", "
 
 
 @dataclass
-class Op:
+class Instruction:
     """An instruction: "test" a character, "split" to `to` (first the likelier), "save" a position
     under `name`, assert "begin" or "end", or "match"."""
 
@@ -44,12 +44,12 @@ class Pattern:
 
     def __init__(self, source: str) -> None:
         self.source, self.names = source, set[str]()
-        self.code: list[Op] = []
+        self.code: list[Instruction] = []
         self._at = 0
         self._alternatives(0)
         if self._at < len(source):
             self._refuse("an unbalanced parenthesis")
-        self._emit(Op("match"))
+        self._emit(Instruction("match"))
 
     @classmethod
     def literals(cls, texts: list[str]) -> Pattern:
@@ -60,7 +60,7 @@ class Pattern:
         ]
         return cls("|".join(escaped))
 
-    def _emit(self, op: Op) -> int:
+    def _emit(self, op: Instruction) -> int:
         if len(self.code) >= MAX_CODE:
             self._refuse(f"more than {MAX_CODE} steps")
         self.code.append(op)
@@ -88,12 +88,12 @@ class Pattern:
             self._refuse(f"more than {MAX_NESTING} nested groups")
         ends: list[int] = []
         while True:
-            split = self._emit(Op("split"))
+            split = self._emit(Instruction("split"))
             self._sequence(depth)
             if not self._take("|"):
                 self.code[split].to = (split + 1,)
                 break
-            ends.append(self._emit(Op("split")))
+            ends.append(self._emit(Instruction("split")))
             self.code[split].to = (split + 1, len(self.code))
         for end in ends:
             self.code[end].to = (len(self.code),)
@@ -109,26 +109,26 @@ class Pattern:
         if c == "(":
             self._group(depth)
         elif c == "[":
-            self._emit(Op("test", self._set()))
+            self._emit(Instruction("test", self._set()))
         elif c == ".":
-            self._emit(Op("test", lambda c: True))
+            self._emit(Instruction("test", lambda c: True))
         elif c == "^":
-            self._emit(Op("begin"))
+            self._emit(Instruction("begin"))
         elif c == "$":
-            self._emit(Op("end"))
+            self._emit(Instruction("end"))
         elif c == "\\":
             self._escape()
         elif c in "*+?":
             self._refuse("a repetition of nothing")
         else:
-            self._emit(Op("test", c.__eq__))
+            self._emit(Instruction("test", c.__eq__))
 
     def _escape(self) -> None:
         c = self._next()
         if c in "AZ":
-            self._emit(Op("begin" if c == "A" else "end"))
+            self._emit(Instruction("begin" if c == "A" else "end"))
             return
-        self._emit(Op("test", self._escaped(c)))
+        self._emit(Instruction("test", self._escaped(c)))
 
     def _escaped(self, c: str) -> Test:
         if c in _CLASSES:
@@ -160,12 +160,12 @@ class Pattern:
         elif self._peek("?"):
             self._refuse(f"({self.source[self._at : self._at + 3]}")
         if name:
-            self._emit(Op("save", name=f"<{name}"))
+            self._emit(Instruction("save", name=f"<{name}"))
         self._alternatives(depth + 1)
         if not self._take(")"):
             self._refuse("an unbalanced parenthesis")
         if name:
-            self._emit(Op("save", name=f">{name}"))
+            self._emit(Instruction("save", name=f">{name}"))
 
     def _set(self) -> Test:
         negated = self._take("^")
@@ -229,19 +229,19 @@ class Pattern:
         def copy() -> None:
             shift = len(self.code) - base
             for op in body:
-                self._emit(Op(op.kind, op.test, tuple(t + shift for t in op.to), op.name))
+                self._emit(Instruction(op.kind, op.test, tuple(t + shift for t in op.to), op.name))
 
         for _ in range(low):
             copy()
         if high < 0:
-            split = self._emit(Op("split"))
+            split = self._emit(Instruction("split"))
             copy()
-            back = self._emit(Op("split", to=(split,)))
+            back = self._emit(Instruction("split", to=(split,)))
             self.code[split].to = _either(split + 1, back + 1, lazy)
             return
         splits = []
         for _ in range(high - low):
-            splits.append(self._emit(Op("split")))
+            splits.append(self._emit(Instruction("split")))
             copy()
         for split in splits:
             self.code[split].to = _either(split + 1, len(self.code), lazy)
@@ -263,7 +263,7 @@ class Match:
 Saved = tuple[tuple[str, int], ...]
 
 
-class Search:
+class PatternSearch:
     """The first match of a pattern in a text that is given character by character, from position
     `at` on; `whole` where the text begins there."""
 
@@ -335,7 +335,7 @@ def find_all(pattern: Pattern, text: str) -> list[Match]:
     out: list[Match] = []
     at, steps, allowed = 0, 0, 10_000 + 200 * len(text)
     while at <= len(text):
-        search = Search(pattern, at, whole=at == 0)
+        search = PatternSearch(pattern, at, whole=at == 0)
         for i in range(at, len(text) + 1):
             search.push(text[i] if i < len(text) else END)
             if search.found is not None and search.pending is None:

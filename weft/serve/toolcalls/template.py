@@ -17,9 +17,9 @@ from typing import Any
 from weft.core.errors import UsageError
 from weft.serve.toolcalls.contents import Parse, parser, transformed
 from weft.serve.toolcalls.events import Event, Sink
-from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.formats import ParserContext
 from weft.serve.toolcalls.marks import NONE, Marks
-from weft.serve.toolcalls.pattern import END, Match, Pattern, Search, find_all
+from weft.serve.toolcalls.pattern import END, Match, Pattern, PatternSearch, find_all
 from weft.serve.toolcalls.values import kinds, typed
 
 _TOP = {"version", "defaults", "fields", "start_anchor", "start_anchor_pattern"}
@@ -65,7 +65,7 @@ class ResponseTemplate:
         literal = top.get("start_anchor") or []
         self._literals = [literal] if isinstance(literal, str) else literal
 
-    def parser(self, context: Context) -> TemplateParser:
+    def parser(self, context: ParserContext) -> TemplateParser:
         """A parser for one answer, which continues at the end of the prompt."""
         run = TemplateParser(self, context)
         run.feed(self.marks.hide(self._since_anchor(context.prompt)))
@@ -85,7 +85,7 @@ class ResponseTemplate:
 class TemplateParser:
     """One answer being read: a Parser."""
 
-    def __init__(self, template: ResponseTemplate, context: Context) -> None:
+    def __init__(self, template: ResponseTemplate, context: ParserContext) -> None:
         self._template, self._tools = template, context.tools
         self._sink = Sink(template.marks.show)
         self._text = ""  # the text from position `_base` on
@@ -125,7 +125,7 @@ class TemplateParser:
             watched = [(r, r.opening) for r in self._template.regions if r.opening is not None]
             if region is not None and region.closing is not None:
                 watched.append((None, region.closing))
-        self._searches = [(r, Search(p, at, whole=at == 0)) for r, p in watched]
+        self._searches = [(r, PatternSearch(p, at, whole=at == 0)) for r, p in watched]
         self._seen = at
 
     def _push(self, text: str) -> None:

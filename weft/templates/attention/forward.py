@@ -41,7 +41,7 @@ from weft.templates.following import store_all
 from weft.templates.group import Group
 from weft.templates.loops import bounded_rows, traffic
 from weft.templates.operand import Reader
-from weft.templates.view import View, operand
+from weft.templates.view import OperandView, operand
 
 Q, K, V = range(3)
 
@@ -269,11 +269,11 @@ class ForwardKernel:
         scales = Reader(self.em.buffers[id(by.node)], start, by.strides[2], 0, dt.float32)
         return replace(reader, scales=scales)
 
-    def _reader(self, view: View, lead: tuple[Affine, ...], row: int) -> Reader:
+    def _reader(self, view: OperandView, lead: tuple[Affine, ...], row: int) -> Reader:
         base, source = self._base(view, lead), self.em.buffers[id(view.node)]
         return Reader(source, base, row, view.strides[-1], dt.float32)
 
-    def _base(self, view: View, lead: tuple[Affine, ...]) -> Expr:
+    def _base(self, view: OperandView, lead: tuple[Affine, ...]) -> Expr:
         at = affine.flatten(lead, view.strides[: len(lead)], view.offset)
         return self.b.let(self.em.expr(at), "base")
 

@@ -23,7 +23,7 @@ from weft.kernel.ir import Expr, Type
 from weft.templates.attention.forward import few
 from weft.templates.group import Group
 from weft.templates.operand import Reader
-from weft.templates.view import View, operand
+from weft.templates.view import OperandView, operand
 
 SIDE = 16  # rows and columns of a tile
 WORD = 8  # elements that a thread moves at once: 16 bytes
@@ -122,7 +122,7 @@ def candidates(group: Group, node: Node, caps: Caps) -> list[dict[str, Any]]:
 
 
 def plan_of(
-    name: str, dtype: DType, depth: int, views: Sequence[View], caps: Caps,
+    name: str, dtype: DType, depth: int, views: Sequence[OperandView], caps: Caps,
     config: Mapping[str, Any],
 ) -> MatrixUnitPlan | None:  # fmt: skip
     """The first shape that fits these operands of a composite, their components last; None where

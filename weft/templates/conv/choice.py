@@ -21,7 +21,7 @@ from weft.templates.group import Group
 from weft.templates.product.kernel import nothing
 from weft.templates.product.problem import MatmulProblem
 from weft.templates.registry import claims, template
-from weft.templates.view import View, operand
+from weft.templates.view import OperandView, operand
 
 _KINDS: Mapping[str, tuple[Any, Any]] = {  # composite -> kernels for a CPU and for threads
     CONV: (cpu.CpuConv, gpu.GpuConv),
@@ -76,7 +76,7 @@ def problem_of(group: Group, node: Node) -> MatmulProblem:
     )  # fmt: skip
 
 
-def _whole(group: Group, node: Node) -> View:
+def _whole(group: Group, node: Node) -> OperandView:
     view = operand(group, node)
     strides, step = [], 1
     for d in reversed(node.shape):

@@ -23,7 +23,7 @@ from weft.templates.product.epilogue import Epilogue
 from weft.templates.product.operands import Operand
 from weft.templates.product.packed_rows import PackedRows
 from weft.templates.product.problem import MatmulProblem, mode
-from weft.templates.view import Index, Pick, View, operand
+from weft.templates.view import Index, OperandView, Pick, operand
 
 Right = Operand | PackedBands | PackedRows
 R = TypeVar("R", bound=Right)
@@ -58,7 +58,7 @@ class ProductKernel:
             return PackedBands(view.form, parts, p.k, view.run, caps)
         return PackedRows(view.form, parts, p.n, p.k, caps)
 
-    def _plain(self, view: View, s_row: int, s_k: int, items: int) -> Operand:
+    def _plain(self, view: OperandView, s_row: int, s_k: int, items: int) -> Operand:
         strides, more = view.strides[: len(self.p.batch)], (view.pick.by,) if view.pick else ()
         known = (*strides, view.offset, *more)
         source = self.em.buffers[id(view.stored[0])]
@@ -105,7 +105,7 @@ class ProductKernel:
             pick = next(v.pick for v in p.bs if v.pick is not None)
             self.wanted = self.b.let(minimum(self._picked(pick, self.counts), p.m), "wanted")
 
-    def _placed(self, x: R, view: View) -> R:
+    def _placed(self, x: R, view: OperandView) -> R:
         """The operand in the batch entry."""
         pick = view.pick
         if isinstance(x, Operand):

@@ -10,7 +10,7 @@ from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.graph.ir import Node
 from weft.templates.group import Group
-from weft.templates.view import View, operand
+from weft.templates.view import OperandView, operand
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class MatmulProblem:
     """
 
     dots: tuple[Node, ...]
-    a: View
-    bs: tuple[View, ...]
+    a: OperandView
+    bs: tuple[OperandView, ...]
     batch: tuple[int, ...]
     rows: tuple[int, ...]
     m: int
@@ -84,7 +84,7 @@ def problem_of(group: Group, dots: tuple[Node, ...] = ()) -> MatmulProblem:
     )  # fmt: skip
 
 
-def _moves(b: View, axis: int) -> bool:
+def _moves(b: OperandView, axis: int) -> bool:
     """True if operand b is another matrix further along a batch axis."""
     by_pick = b.pick is not None and any(
         s.name == f"axis{axis}" for x in b.pick.at for s, _ in x.terms
