@@ -104,7 +104,7 @@ def decoder(quick: bool = False) -> Decode:
 
 @dataclass(frozen=True)
 class Train:
-    """The GPT whose training step is measured: the fields of weft.conform.gpt.Shape."""
+    """The GPT whose training step is measured: the fields of weft.conform.gpt.GptSizes."""
 
     name: str
     layers: int

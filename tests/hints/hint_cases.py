@@ -299,7 +299,7 @@ def _(here: Here) -> str:
     watch = pytest.importorskip("weft.ranks.watch", exc_type=ImportError)
     mpi = types.SimpleNamespace(Query_thread=lambda: 0, THREAD_MULTIPLE=3)
     here.patch.setattr(watch, "MPI", mpi)
-    return refused(watch.Watch, None, str)
+    return refused(watch.Heartbeat, None, str)
 
 
 # -- tuning ---------------------------------------------------------------------------------------

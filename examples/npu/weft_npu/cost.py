@@ -77,7 +77,7 @@ def window(machine: Machine, kernel: ir.Kernel) -> int:
 
 
 class Meter:
-    """A weft.kernel.batch.Watch: counts one run of `kernel`.
+    """A weft.kernel.batch.RunWatch: counts one run of `kernel`.
 
     Each group begins with empty windows. A group of channels with number n has slot n modulo the
     window's size; what is not in its slot is moved, whether it is read or written.

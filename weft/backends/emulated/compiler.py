@@ -1,5 +1,5 @@
-"""A child process of build.Builder: LLVM IR → objects. LLVM's back ends for few people's machines
-end the process, by an assertion, at what they do not know.
+"""A child process of build.TargetBuilder: LLVM IR → objects. LLVM's back ends for rare machines end
+the process by an assertion when they meet something unknown.
 
 The first request says for which machine; each other is a module of text.
 """

@@ -1,4 +1,4 @@
-"""Loads and stores: units, words and the narrow elements inside them (see analysis.Source)."""
+"""Loads and stores: units, words and their narrow elements (see analysis.StorageWords)."""
 
 from __future__ import annotations
 
