@@ -24,11 +24,12 @@ def server(path: str) -> Any:
         from weft.serve.app import make_app
         from weft.serve.guard import LOCAL
         from weft.serve.metrics import ServerMetrics
-        from weft.serve.served import Settings
+        from weft.serve.settings import ServeSettings
         from weft.serve.shelf import ModelShelf
 
-        settings = Settings(load={"device": "cpu"})
-        return make_app(ModelShelf({"model": path}, settings, ServerMetrics()), hosts=LOCAL).application
+        settings = ServeSettings(load={"device": "cpu"})
+        shelf = ModelShelf({"model": path}, settings, ServerMetrics())
+        return make_app(shelf, hosts=LOCAL).application
 
     return make
 
