@@ -22,7 +22,7 @@ from weft.core.order import CHUNK, SPAN
 from weft.graph.ir import Graph, Node, toposort
 from weft.ops.graph_listener import make_node
 from weft.ops.packed import form_of
-from weft.transform.rebuild import const, make, remake, rewrite
+from weft.transform.rebuild import const, kind_of, make, remake, rewrite
 
 ALIGN = 256  # bytes: binding offsets
 
@@ -213,10 +213,23 @@ def _cut(x: Node, axis: int, start: int, stop: int) -> Node:
 
 
 def _nested_concat(node: Node, limit: int) -> Node:
-    """A concat of many parts as a tree of concats of at most `limit` parts."""
+    """A concat of many parts as a tree of concats of at most `limit` parts. Computed parts are
+    joined in kernels of their own: fused with one another they would exceed the limit again."""
     parts = list(node.inputs)
     axis = node.attrs["axis"]
+    alone = not any(kind_of(_behind(x)) == "source" for x in parts)
     while len(parts) > limit:
         runs = [parts[i : i + limit] for i in range(0, len(parts), limit)]
         parts = [make("concat", *r, axis=axis) if len(r) > 1 else r[0] for r in runs]
+        parts = [_barrier(x) if alone and x.op == "concat" else x for x in parts]
     return remake(node, tuple(parts))
+
+
+def _behind(node: Node) -> Node:
+    while kind_of(node) == "movement":
+        node = node.inputs[0]
+    return node
+
+
+def _barrier(node: Node) -> Node:
+    return make_node("call", (node,), {"name": "barrier", "params": {}}, node.where)

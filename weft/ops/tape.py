@@ -139,8 +139,8 @@ class PartGradients(dict[int, Any]):
 def apart(x: Value) -> list[Value]:
     """Returns the slices of x along axis 0. Their gradients are joined once; those of `slice` would
     each be padded to x's size and added, which takes time quadratic in their number."""
-    n, *rest = aval(x).shape
-    hub = remember("apart", plain(x), (x,), lambda g, out, xs: (_joined(g, (1, *rest), n),))
+    n = aval(x).shape[0]
+    hub = remember("apart", plain(x), (x,), lambda g, out, xs: (_joined(g, n),))
 
     def one(i: int) -> Value:
         def rule(g: Value, out: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
@@ -167,12 +167,11 @@ def products(weight: Value) -> Callable[[Value], Value]:
     and a sum of the weight's size for each step."""
 
     def whole(pieces: Any, out: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
-        slopes, rows = zip(*(pieces[i] for i in sorted(pieces)))
-        slope, row = (
-            f.concat([f.call("barrier", v) for v in each], 0) if len(each) > 1 else each[0]
-            for each in (slopes, rows)
+        slopes, rows = (
+            f.reshape(_below(each), (-1, aval(each[0]).shape[-1]))
+            for each in zip(*(pieces[i] for i in sorted(pieces)))
         )
-        return (f.dot(f.swap_last(slope), row, aval(row).dtype),)
+        return (f.dot(f.swap_last(slopes), rows, aval(rows).dtype),)
 
     hub = remember("products", plain(weight), (weight,), whole)
     count = itertools.count()
@@ -196,13 +195,17 @@ def _row(x: Value, i: int) -> Value:
     return f.reshape(f.gather(x, np.array([i], np.int32)), tuple(aval(x).shape[1:]))
 
 
-def _joined(pieces: PartGradients, shape: tuple[int, ...], n: int) -> Value:
+def _joined(pieces: PartGradients, n: int) -> Value:
     """Returns n pieces below one another, zeros where there is none."""
     like = next(iter(pieces.values()))
     none = f.cast(f.less(like, like), aval(like).dtype)
-    rows = [pieces.get(i, none) for i in range(n)]
-    # Each piece is copied to its place: a map would choose among n pieces at each element.
-    return f.concat([f.call("barrier", f.reshape(r, shape)) for r in rows], 0)
+    return _below([pieces.get(i, none) for i in range(n)])
+
+
+def _below(rows: Sequence[Value]) -> Value:
+    """Returns values below one another on a new axis 0, each copied to its place: a map would
+    choose among all of them at each element."""
+    return f.concat([f.call("barrier", f.reshape(r, (1, *aval(r).shape))) for r in rows], 0)
 
 
 def vjp(
