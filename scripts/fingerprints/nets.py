@@ -42,6 +42,7 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "local_response_norm": (lambda m: m.LocalResponseNorm(3), (2, 4, 5)),
     "cosine": (lambda m: Beside(m.CosineSimilarity()), (3, 6)),
     "distance": (lambda m: Beside(m.PairwiseDistance()), (3, 6)),
+    "ctc": (lambda m: Aligned(m.CTCLoss()), (5, 2, 4)),
     "lstm_cell": (lambda m: First(m.LSTMCell(6, 5)), (3, 6)),
     "gru_cell": (lambda m: m.GRUCell(6, 5), (3, 6)),
     "rnn_cell": (lambda m: m.RNNCell(6, 5), (3, 6)),
@@ -50,6 +51,16 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
         lambda m: Named(m.ModuleDict({"a": m.Linear(6, 6)}), m.ModuleList([m.Tanh()])), (2, 6)
     ),
 }  # fmt: skip
+
+
+class Aligned(nn.Module):
+    """A loss of alignments with two targets."""
+
+    def __init__(self, inner: Any):
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x.log_softmax(-1), weft.tensor([[1, 2], [3, 1]]), [5, 4], [2, 1])
 
 
 class Attention(nn.Module):

@@ -11,7 +11,7 @@ import weft
 from weft import ops
 from weft.backends.interp import InterpDevice
 from weft.backends.registry import get
-from weft.compile import compile_graph, limits
+from weft.compile import compile_graph, grouping, limits
 from weft.compile.arena import ALIGN, Span, place
 from weft.compile.split import split
 from weft.core import dtypes as dt
@@ -85,6 +85,19 @@ def test_a_sum_of_many_inputs_and_a_long_concat_respect_the_bindings():
         total = ops.add(total, x)
     program = check(Graph(tuple(xs), (total, ops.concat(xs, axis=1))), InterpDevice(caps))
     assert all(len(k.buffers) <= 5 for k in program.kernels)
+
+
+def test_many_computed_parts_are_joined_without_grouping_again(monkeypatch):
+    caps, rounds = dataclasses.replace(PRESETS["cpu-avx2"], max_bindings=8), []
+    made = grouping.Stored.__init__
+    monkeypatch.setattr(
+        grouping.Stored, "__init__", lambda self, *args: (rounds.append(1), made(self, *args))[1]
+    )
+    x = f32("x", 40, 5)
+    parts = [ops.exp(ops.slice_(x, (i, 0), (i + 1, 5))) for i in range(40)]
+    joined = ops.concat([ops.call("barrier", p) for p in parts], 0)
+    program = check(Graph((x,), (ops.mul(joined, x),)), InterpDevice(caps), tol=1e-5)
+    assert len(rounds) == 1 and all(len(k.buffers) <= 8 for k in program.kernels)
 
 
 @pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16])
