@@ -6,14 +6,27 @@ import doctest
 import inspect
 import math
 
+import numpy as np
 import pytest
 
 import weft
-from weft import functional, nn
+from weft import functional, nn, optim
 
 FUNCTIONS = {f"functional.{name}": getattr(functional, name) for name in functional.__all__} | {
     f"weft.{name}": getattr(weft, name)
     for name in ("erfc", "exp2", "fmax", "fmin", "lerp", "logit", "logsumexp", "nan_to_num")
+}
+FUNCTIONS |= {
+    f"weft.{name}": getattr(weft, name)
+    for name in (
+        "Spec", "arange", "asarray", "autocast", "cat", "checkpoint", "compile", "einsum",
+        "from_dlpack", "full", "grad", "load", "manual_seed", "matmul", "no_grad", "ones",
+        "reshape", "stack", "take", "tensor", "trace", "unstack", "value_and_grad", "zeros",
+    )
+}  # fmt: skip
+FUNCTIONS |= {
+    f"optim.{name}": getattr(optim, name)
+    for name in ("SGD", "Adam", "AdamW", "clip_grad_norm", "constant", "linear", "cosine")
 }
 FUNCTIONS |= {f"nn.{name}": value for name in nn.__all__ if callable(value := getattr(nn, name))}
 FUNCTIONS |= {
@@ -25,7 +38,7 @@ FUNCTIONS |= {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_its_example_runs(name: str) -> None:
-    names = {"F": functional, "weft": weft, "nn": nn, "math": math}
+    names = {"F": functional, "weft": weft, "nn": nn, "optim": optim, "math": math, "np": np}
     text = FUNCTIONS[name].__doc__ or ""
     test = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
     assert test.examples, f"{name} has no example"

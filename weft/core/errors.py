@@ -8,11 +8,11 @@ class WeftError(Exception):
 
 
 class ShapeError(WeftError, ValueError):
-    """Shapes, axes or indices that do not fit."""
+    """Shapes, axes or indices that do not fit. Also a ValueError."""
 
 
 class DTypeError(WeftError, TypeError):
-    """A dtype that an op or a device does not take."""
+    """A dtype that an op or a device does not take. Also a TypeError."""
 
 
 class DeviceError(WeftError, RuntimeError):
@@ -24,7 +24,7 @@ class LimitError(WeftError, RuntimeError):
 
 
 class OutOfMemoryError(LimitError, MemoryError):
-    """An allocation that the device refused."""
+    """An allocation that the device refused: use fewer or smaller tensors. Also a MemoryError."""
 
 
 class BusyError(LimitError):
@@ -60,15 +60,16 @@ class HubError(WeftError, RuntimeError):
 
 
 class UsageError(WeftError, ValueError):
-    """A call or a command line whose arguments do not make sense."""
+    """A call or a command line whose arguments do not make sense. Also a ValueError."""
 
 
 class StorageError(WeftError, OSError):
-    """A file that could not be written: the disk is full, failing or read-only. `errno` says."""
+    """A file that could not be written: the disk is full, failing or read-only. `errno` has the
+    system's number. Also an OSError."""
 
 
 class CallError(UsageError, TypeError):
-    """A call with arguments of the wrong kind or number."""
+    """A call with arguments of the wrong kind or number. Also a TypeError."""
 
 
 class UnknownDeviceError(UsageError, DeviceError):

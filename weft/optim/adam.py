@@ -23,7 +23,16 @@ def _correction(beta: float, steps: Tensor) -> Tensor:
 
 class Adam(Optimizer):
     """Steps of lr times mean gradient over root mean square gradient, both bias-corrected;
-    `weight_decay` is added to the gradient (L2). Defaults are PyTorch's."""
+    `weight_decay` is added to the gradient (L2). Defaults are PyTorch's. Raises UsageError for
+    options out of their range.
+
+    >>> w = weft.tensor([1.0, -1.0], requires_grad=True)
+    >>> opt = optim.Adam([w], lr=0.5)
+    >>> (w * w).sum().backward()
+    >>> opt.step()
+    >>> w.tolist()
+    [0.5, -0.5]
+    """
 
     SLOTS = ("exp_avg", "exp_avg_sq")
     DECOUPLED = False
@@ -72,7 +81,15 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam whose weight decay shrinks the parameters directly: p (1 - lr weight_decay)."""
+    """Adam whose weight decay shrinks the parameters directly: p (1 - lr weight_decay).
+
+    >>> w = weft.tensor([1.0, -1.0], requires_grad=True)
+    >>> opt = optim.AdamW([w], lr=0.5, weight_decay=0.5)
+    >>> (w * w).sum().backward()
+    >>> opt.step()
+    >>> [round(x, 3) for x in w.tolist()]
+    [0.25, -0.25]
+    """
 
     DECOUPLED = True
 

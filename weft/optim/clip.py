@@ -15,7 +15,14 @@ from weft.tensor.core import Tensor
 
 def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> Tensor:
     """Scales all gradients so that their common Euclidean length is at most `max_norm`; returns
-    the length before (float32 []). PyTorch's formula: min(1, max_norm / (length + 1e-6))."""
+    the length before (float32 []). PyTorch's formula: min(1, max_norm / (length + 1e-6)). Raises
+    GradientError if no parameter has a gradient.
+
+    >>> w = weft.tensor([3.0, 4.0], requires_grad=True)
+    >>> (w * w).sum().backward()
+    >>> optim.clip_grad_norm([w], 1.0).item()
+    10.0
+    """
     held = [p for p in params if p.grad is not None]
     if not held:
         raise GradientError("clip_grad_norm: no parameter has a gradient; call backward() first")

@@ -30,7 +30,11 @@ def _progress(done: Tensor, steps: int, warmup: int) -> Tensor:
 
 
 def constant(lr: float, warmup: int = 0) -> Schedule:
-    """lr, reached in `warmup` equal steps."""
+    """lr, reached in `warmup` equal steps. Raises UsageError for a negative number of steps.
+
+    >>> optim.constant(0.5, warmup=2)(weft.tensor(0)).item()
+    0.25
+    """
     _check("constant", max(warmup, 1), warmup)
 
     def rate(count: Tensor) -> Tensor:
@@ -41,7 +45,12 @@ def constant(lr: float, warmup: int = 0) -> Schedule:
 
 
 def linear(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Schedule:
-    """Warm-up to lr, then a straight line to `final` at step `steps`, and `final` from there."""
+    """Warm-up to lr, then a straight line to `final` at step `steps`, and `final` from there.
+    Raises UsageError for a warm-up that does not fit into the steps.
+
+    >>> optim.linear(0.5, steps=4)(weft.tensor(2)).item()
+    0.25
+    """
     _check("linear", steps, warmup)
 
     def rate(count: Tensor) -> Tensor:
@@ -53,7 +62,11 @@ def linear(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Schedu
 
 def cosine(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Schedule:
     """Warm-up to lr, then half a cosine to `final` at step `steps` (Loshchilov and Hutter 2017),
-    and `final` from there."""
+    and `final` from there. Raises UsageError as `linear` does.
+
+    >>> optim.cosine(0.5, steps=4)(weft.tensor(0)).item()
+    0.5
+    """
     _check("cosine", steps, warmup)
 
     def rate(count: Tensor) -> Tensor:

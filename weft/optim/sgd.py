@@ -13,7 +13,16 @@ from weft.tensor.core import Tensor
 
 class SGD(Optimizer):
     """p - lr g, where g may be a running sum: buffer = momentum buffer + (1 - dampening) g (the
-    first time g itself). `weight_decay` is added to the gradient (L2)."""
+    first time g itself). `weight_decay` is added to the gradient (L2). Raises UsageError for
+    options out of their range.
+
+    >>> w = weft.tensor([1.0, -1.0], requires_grad=True)
+    >>> opt = optim.SGD([w], lr=0.25)
+    >>> (w * w).sum().backward()
+    >>> opt.step()
+    >>> w.tolist()
+    [0.5, -0.5]
+    """
 
     def __init__(
         self, params: Iterable[Any], lr: float | Schedule = 1e-3, momentum: float = 0.0,

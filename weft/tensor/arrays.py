@@ -27,7 +27,12 @@ pi, e, inf, nan, newaxis = math.pi, math.e, math.inf, math.nan, None
 
 
 def asarray(data: Any, /, dtype: Any = None, device: Any = None) -> Tensor:
-    """`data` as a Tensor: the same object if it already has the dtype and device, else a copy."""
+    """`data` as a Tensor: the same object if it already has the dtype and device, else a copy.
+
+    >>> x = weft.tensor([1.0])
+    >>> weft.asarray(x) is x
+    True
+    """
     if isinstance(data, Tensor) and (dtype is None or data.dtype == as_dtype(dtype)):
         return data if device is None else data.to(device)
     return tensor(data, dtype=dtype, device=device)
@@ -89,14 +94,22 @@ def concat(arrays: Sequence[Operand], /, axis: int | None = 0) -> Tensor:
 
 
 def unstack(x: Operand, /, axis: int = 0) -> tuple[Tensor, ...]:
-    """The slices along an axis, which they lack."""
+    """The slices along an axis, which they lack.
+
+    >>> [t.tolist() for t in weft.unstack(weft.tensor([[1, 2], [3, 4]]))]
+    [[1, 2], [3, 4]]
+    """
     t = as_tensor(x)
     a = axis_of("unstack", axis, t.ndim)
     return tuple(t.narrow(a, i, 1).squeeze(a) for i in range(t.shape[a]))
 
 
 def reshape(x: Operand, /, shape: int | Sequence[int]) -> Tensor:
-    """The same elements in row-major order; one size may be -1."""
+    """The same elements in row-major order; one size may be -1. Raises ShapeError.
+
+    >>> weft.reshape(weft.arange(6), (2, -1)).tolist()
+    [[0, 1, 2], [3, 4, 5]]
+    """
     return as_tensor(x).reshape(shape)
 
 

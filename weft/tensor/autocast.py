@@ -31,7 +31,13 @@ class autocast(ContextDecorator):
     cast float32, float16 and bfloat16 operands to `dtype` and return it (accumulated in float32).
     Softmax, normalisation and losses compute narrow operands in float32. Parameters keep their
     dtype, and gradients arrive in it. The context may surround a compiled call or be inside the
-    function. float16 gradients need a LossScaler."""
+    function. float16 gradients need a LossScaler. Raises DTypeError for other dtypes.
+
+    >>> x = weft.ones((2, 2))
+    >>> with weft.autocast("bfloat16"):
+    ...     print((x @ x).dtype.name)
+    bfloat16
+    """
 
     def __init__(self, dtype: DType | str = "bfloat16", enabled: bool = True):
         self.dtype = as_dtype(dtype) if enabled else None

@@ -98,7 +98,14 @@ def _accumulate(owner: TensorBase, new: TensorBase) -> None:
 
 @contextmanager
 def no_grad() -> Iterator[None]:
-    """Stops recording for differentiation inside the context. Also a decorator."""
+    """Stops recording for differentiation inside the context. Also a decorator.
+
+    >>> x = weft.tensor([1.0], requires_grad=True)
+    >>> with weft.no_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
+    """
     with tape.record(False):
         yield
 
@@ -119,8 +126,17 @@ def grad(
     output: TensorBase, inputs: Sequence[TensorBase], gradient: Any = None,
     create_graph: bool = False,
 ) -> list[Any]:  # fmt: skip
-    """The derivatives of `output` with respect to `inputs` (zeros where it does not depend on
-    one); no .grad is touched. `inputs` are leaves or computed tensors. Raises GradientError."""
+    """Returns the derivatives of `output` with respect to `inputs`, each in its input's shape and
+    dtype (zeros if `output` does not depend on it). No .grad changes.
+
+    `inputs` are leaves or computed tensors. `gradient` is the derivative of the final result with
+    respect to `output`; without it `output` has one element. With `create_graph` the results can be
+    differentiated again. Raises GradientError.
+
+    >>> x = weft.tensor([1.0, 2.0], requires_grad=True)
+    >>> weft.grad((x * x).sum(), [x])[0].tolist()
+    [2.0, 4.0]
+    """
     marks = {id(t._tape) for t in inputs if t._tape is not None}
     found = _walk(output, gradient, create_graph, marks)
     out = []
@@ -138,8 +154,15 @@ def grad(
 def value_and_grad(
     fn: Callable[..., Any], argnums: int | Sequence[int] = 0
 ) -> Callable[..., tuple[Any, Any]]:
-    """A function that returns fn's value (one element) and its derivative with respect to the
-    tensors in the given argument positions (a tuple of them when `argnums` is a sequence)."""
+    """Returns a function that gives fn's value (one element) and its derivative with respect to the
+    tensors in the argument positions `argnums` (a tuple of them if `argnums` is a sequence). The
+    function raises GradientError for an argument that is not a tensor.
+
+    >>> f = weft.value_and_grad(lambda x: (x * x).sum())
+    >>> value, gradient = f(weft.tensor([3.0, 4.0]))
+    >>> value.item(), gradient.tolist()
+    (25.0, [6.0, 8.0])
+    """
     which = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -194,10 +217,16 @@ def once(make: Callable[[], T]) -> T:
 
 
 def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
-    """fn(*args) without keeping its intermediate values: the backward pass computes them again
-    (Chen et al. 2016). fn returns one tensor. It must not assign to state, and must draw the same
-    random numbers when run again (give them a key), unless it does so by `once`, as the modules of
-    weft.nn do."""
+    """Returns fn(*args) without keeping its intermediate values: the backward pass computes them
+    again (Chen et al. 2016). fn returns one tensor. It must not assign to state, and must draw the
+    same random numbers when run again (give them a key), unless it does so by `once`, as the
+    modules of weft.nn do.
+
+    >>> x = weft.tensor([2.0], requires_grad=True)
+    >>> weft.checkpoint(lambda t: t * t * t, x).sum().backward()
+    >>> x.grad.tolist()
+    [12.0]
+    """
     like = next((a for a in args if isinstance(a, TensorBase)), None)
     if like is None or not tape.recording():
         return fn(*args)

@@ -303,7 +303,7 @@ def compile(
     cache_size: int = CACHE_SIZE,
     frozen: bool = False,
 ) -> Compiled:
-    """`fn` as a function that runs on `device` as one Program, traced once per signature.
+    """Returns `fn` as a function that runs on `device` as one Program, traced once per signature.
 
     `device` is a name ("cpu", "vulkan", "auto", ...) or a Device; None means the device of the
     first device tensor among the arguments, else the one that WEFT_DEVICE names, else the CPU.
@@ -327,10 +327,13 @@ def compile(
     `frozen=True` promises that tensors which fn only reads stay the same (for inference, not
     training). weft then computes once what depends on such tensors alone: a batch norm goes into
     the weights of its convolution. Kernels may keep reordered copies. After an assignment to such a
-    tensor weft computes it again. Imported graphs are frozen
-    while they evaluate.
+    tensor weft computes it again. Imported graphs are frozen while they evaluate.
 
     The Programs of the last `cache_size` signatures are kept; an older one is compiled again.
     Raises UsageError for a cache_size that is not a positive integer.
+
+    >>> scaled = weft.compile(lambda x, w: (x @ w).relu(), device="cpu")
+    >>> scaled(weft.tensor([[1.0, -2.0]]), weft.tensor([[3.0, 0.0], [0.0, 1.0]])).tolist()
+    [[3.0, 0.0]]
     """
     return Compiled(fn, device, partition, cache_size, frozen)

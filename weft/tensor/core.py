@@ -233,7 +233,12 @@ def tensor(
     The content is copied, without the history that a tensor of PyTorch may have. Python integers
     give int32 and floats float32 unless `dtype` says otherwise; arrays keep their dtype. Raises
     DTypeError for other types, UsageError for what cannot be shared, ShapeError for ragged
-    lists. With `requires_grad`, what is computed from it can be differentiated."""
+    lists. With `requires_grad`, what is computed from it can be differentiated.
+
+    >>> x = weft.tensor([[1, 2], [3, 4]])
+    >>> x.shape, x.dtype.name
+    ((2, 2), 'int32')
+    """
     out = _tensor(data, dtype, device, name)
     return _named(Tensor(plain(out.value)), out.name).requires_grad_() if requires_grad else out
 
@@ -290,5 +295,9 @@ def _array(data: Any, wanted: dt.DType | None) -> np.ndarray:
 def from_dlpack(data: Any) -> Tensor:
     """A Tensor sharing the memory of a CPU array from another library, without its gradients. Do
     not write to it there while weft uses it. Raises UsageError for what cannot be shared,
-    DTypeError for its dtype."""
+    DTypeError for its dtype.
+
+    >>> weft.from_dlpack(np.arange(3, dtype=np.float32)).tolist()
+    [0.0, 1.0, 2.0]
+    """
     return Tensor(shared_array("from_dlpack", data))

@@ -36,7 +36,11 @@ def wanted_dtype(call: str, dtype: Any, default: DType = dt.float32) -> DType:
 
 
 def full(shape: Shape, value: Number, dtype: Any = None, device: Any = None) -> Tensor:
-    """`value` everywhere; bool, int32 or float32 after the number unless dtype is given."""
+    """`value` everywhere; bool, int32 or float32 after the number unless dtype is given.
+
+    >>> weft.full((2, 2), 7).tolist()
+    [[7, 7], [7, 7]]
+    """
     kind = type(value)
     default = dt.bool_ if kind is bool else dt.int32 if kind is int else dt.float32
     return _filled(shape, value, wanted_dtype("full", dtype, default), device)
@@ -48,12 +52,20 @@ def _filled(shape: Shape, value: Number, dtype: DType, device: Any) -> Tensor:
 
 
 def zeros(shape: Shape, dtype: Any = None, device: Any = None) -> Tensor:
-    """Zeros, float32 by default. The shape is one tuple, or an integer."""
+    """Zeros, float32 by default. The shape is one tuple, or an integer.
+
+    >>> weft.zeros((2, 3)).shape
+    (2, 3)
+    """
     return _filled(shape, 0, wanted_dtype("zeros", dtype), device)
 
 
 def ones(shape: Shape, dtype: Any = None, device: Any = None) -> Tensor:
-    """Ones, float32 by default. The shape is one tuple, or an integer."""
+    """Ones, float32 by default. The shape is one tuple, or an integer.
+
+    >>> weft.ones(2, dtype="int32").tolist()
+    [1, 1]
+    """
     return _filled(shape, 1, wanted_dtype("ones", dtype), device)
 
 
@@ -94,7 +106,11 @@ def arange(
     device: Any = None,
 ) -> Tensor:  # fmt: skip
     """start, start + step, ... below (for a negative step: above) stop; int32 when all are
-    integers, else float32."""
+    integers, else float32. Raises UsageError for a step of 0.
+
+    >>> weft.arange(1, 7, 2).tolist()
+    [1, 3, 5]
+    """
     begin, end = (0, start) if stop is None else (start, stop)
     if step == 0:
         raise UsageError(

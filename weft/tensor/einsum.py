@@ -16,7 +16,12 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     """The sum of products that `equation` names, as numpy.einsum: "bij,bjk->bik". An ellipsis means
     leading axes that broadcast; a letter used twice in one operand means its diagonal. Operands are
     joined from left to right. Raises UsageError for an equation that cannot be parsed, ShapeError
-    for operands that do not fit it."""
+    for operands that do not fit it.
+
+    >>> matrix, vector = weft.tensor([[1, 2], [3, 4]]), weft.tensor([1, 10])
+    >>> weft.einsum("ij,j->i", matrix, vector).tolist()
+    [21, 43]
+    """
     terms, out = _parse(equation, [as_tensor(x) for x in operands])
     label, value = terms[0]
     for i, (other, tensor) in enumerate(terms[1:], 2):

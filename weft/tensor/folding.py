@@ -111,7 +111,11 @@ def take(x: Operand, indices: Operand, /, axis: int = 0) -> Tensor:
 
     A tensor's values are data: where one is out of range the result is NaN, 0 of integers or False
     of bools, on every device, and no gradient flows. Those of a list or NumPy array are known
-    beforehand: raises ShapeError."""
+    beforehand: raises ShapeError.
+
+    >>> weft.take(weft.tensor([10, 20, 30]), [2, 0, -2]).tolist()
+    [30, 10, 20]
+    """
     return as_tensor(x).take(indices, axis)
 
 
@@ -128,7 +132,12 @@ def unique_values(x: Operand, /) -> Tensor:
 
 
 def matmul(x1: Operand, x2: Operand, /) -> Tensor:
-    """The matrix product, with NumPy's rules for vectors and batches."""
+    """The matrix product [..., m, k] @ [..., k, n] -> [..., m, n], with NumPy's rules for vectors
+    and batches. Sums of float16 and bfloat16 are in float32. Raises ShapeError.
+
+    >>> weft.matmul(weft.tensor([[1, 2]]), weft.tensor([[3], [4]])).tolist()
+    [[11]]
+    """
     return as_tensor(x1) @ as_tensor(x2)
 
 

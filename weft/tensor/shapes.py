@@ -211,7 +211,12 @@ def _shrunk(base: Any, new: Any) -> Any:
 
 
 def cat(tensors: Sequence[T], axis: int = 0) -> T:
-    """Tensors joined along an axis, in their promoted dtype."""
+    """Tensors joined along an axis, in their promoted dtype. Raises ShapeError for none, and for
+    shapes that differ along another axis.
+
+    >>> weft.cat([weft.tensor([1, 2]), weft.tensor([3])]).tolist()
+    [1, 2, 3]
+    """
     if not tensors:
         raise ShapeError("cat: nothing to join; give at least one tensor")
     dtype = tensors[0].dtype
@@ -222,7 +227,11 @@ def cat(tensors: Sequence[T], axis: int = 0) -> T:
 
 
 def stack(tensors: Sequence[T], axis: int = 0) -> T:
-    """Tensors of one shape joined along a new axis."""
+    """Tensors of one shape joined along a new axis. Raises ShapeError.
+
+    >>> weft.stack([weft.tensor([1, 2]), weft.tensor([3, 4])]).tolist()
+    [[1, 2], [3, 4]]
+    """
     for t in tensors[1:]:
         if t.shape != tensors[0].shape:
             raise ShapeError(f"stack: shapes {list(tensors[0].shape)} and {list(t.shape)} differ")

@@ -28,7 +28,11 @@ Role = Literal["input", "scalar", "state", "weight"]
 @dataclass(frozen=True)
 class Spec:
     """One parameter of a traced function. `role` as in graph.ir.Node; `rows` names the runtime
-    scalar that bounds axis 0; without a `name` it takes that of the function's parameter."""
+    scalar that bounds axis 0; without a `name` it takes that of the function's parameter.
+
+    >>> weft.Spec((4, 8), "float16").shape
+    (4, 8)
+    """
 
     shape: tuple[int, ...]
     dtype: DType | str = dt.float32
@@ -212,8 +216,13 @@ def _gradient_store(tensor: TensorBase) -> TensorBase:
 
 
 def trace(fn: Callable[..., Any], specs: Sequence[Spec], name: str | None = None) -> Graph:
-    """The Graph of fn(*tensors), one tensor per Spec. fn returns a Tensor, or a tuple, list,
-    dict or dataclass of them (flattened in order). Raises TraceError when fn needs a value."""
+    """Returns the Graph of fn(*tensors), one tensor per Spec. fn returns a Tensor, or a tuple,
+    list, dict or dataclass of them (flattened in order). Raises TraceError if fn needs a value.
+
+    >>> graph = weft.trace(lambda x: x @ x, [weft.Spec((2, 2))])
+    >>> graph.outputs[0].shape
+    (2, 2)
+    """
     return trace_call(fn, specs, name).graph
 
 

@@ -63,6 +63,10 @@ def load(
 
     Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError, UsageError; fetching
     raises HubError and StorageError.
+
+    >>> model = weft.load("box", device="cpu")
+    >>> len(model.generate("def add(a, b):", max_new_tokens=4).ids)
+    4
     """
     folder = located(path)
     check_batch(max_batch)
