@@ -60,7 +60,7 @@ def vit(nn: Any, functional: Any, cat: Any, size: EncoderSizes = VIT) -> Any:
             super().__init__()
             count = (size.places // size.kinds) ** 2
             self.patches = nn.Conv2d(3, size.width, size.kinds, size.kinds)
-            self.extra = nn.Embedding(count + 2, size.width)  # for places, and the class's token
+            self.extra = nn.Embedding(count + 2, size.width)  # positions, and the class token
             blocks = [_block(nn, attend, size, True) for _ in range(size.layers)]
             self.blocks = nn.Sequential(*blocks, nn.LayerNorm(size.width))
             self.head = nn.Linear(size.width, 1000)

@@ -31,8 +31,8 @@ _ISA = ("dot2_bf16", "dot4", "mma_bf16", "mma16_bf16")  # features that move the
 
 @dataclass(frozen=True)
 class Case:
-    """One figure: what plays, the peak that bounds it ("read", "fma" or "dot4"), and how much of
-    it one call needs at least: bytes, or operations."""
+    """One figure: a measured function, the peak that bounds it ("read", "fma" or "dot4"), and the
+    least `work` of one call: bytes, or operations."""
 
     name: str
     peak: str

@@ -191,7 +191,7 @@ def read_kernel(caps: Caps, size: int) -> ir.Kernel:
 
 
 def bound(device: Device, kernel: ir.Kernel) -> Callable[[], float]:
-    """A function that plays a kernel once, over buffers of its own, and returns the seconds."""
+    """A function that runs a kernel once, over buffers of its own, and returns the seconds."""
     program, sizes = program_of(kernel)
     buffers = [device.alloc(nbytes) for nbytes in sizes]
     for buf, buffer in zip(kernel.buffers, buffers):

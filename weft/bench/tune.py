@@ -56,7 +56,7 @@ class TunedConfig:
 
     kind: str
     shapes: str
-    cases: dict[str, list[Measured]] = field(default_factory=dict)  # by the case's label
+    cases: dict[str, list[Measured]] = field(default_factory=dict)  # keyed by the case's label
     config: Mapping[str, Any] = field(default_factory=dict)
     ms: float = 0.0  # all cases together, in this configuration
     default_ms: float = 0.0

@@ -26,7 +26,7 @@ from weft.transform.fold import simplify
 from weft.transform.inline import inline
 from weft.transform.rebuild import const, kind_of, make, remake
 
-LAST = (0, 2, 3, 1)  # of [N, C, H, W], its axes with the channels last
+LAST = (0, 2, 3, 1)  # axes of [N, C, H, W] in the order [N, H, W, C]
 FIRST = (0, 3, 1, 2)
 
 

@@ -59,7 +59,7 @@ class _Cutter:
     def __init__(self, in_memory: Callable[[Node], bool], most_reads: int):
         self.in_memory, self.most_reads = in_memory, most_reads
         self.found: dict[int, Node] = {}
-        self.work: dict[int, KernelWork] = {}  # for values with users not yet visited
+        self.work: dict[int, KernelWork] = {}  # values whose users are not all visited
 
     def run(self, order: Iterable[Node], users: Mapping[int, list[Node]]) -> dict[int, Node]:
         left: dict[int, int] = {}

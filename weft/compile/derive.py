@@ -133,7 +133,7 @@ def _times(conv: Node, row: Node) -> Node:
 class _Derived:
     def __init__(self, graph: Graph) -> None:
         self.old, self.known = graph, fixed(graph)
-        self.made: dict[str, Node] = {}  # by name, which says what it is made of
+        self.made: dict[str, Node] = {}  # keyed by a name that describes the inputs
 
     def graph(self) -> Graph:
         def visit(node: Node, inputs: tuple[Node, ...]) -> Node:

@@ -99,7 +99,7 @@ class _Chain:
 
     def __init__(self, group: Group) -> None:
         self.group = group
-        self.numbers = {id(x): i for i, x in enumerate(group.inputs)}  # of its operands
+        self.numbers = {id(x): i for i, x in enumerate(group.inputs)}  # operand numbers
 
     def is_op(self, node: Node, op: str) -> bool:
         """True if the group itself computes `node`, by `op`."""

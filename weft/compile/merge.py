@@ -284,7 +284,7 @@ def _merge_maps(groups: list[Group], caps: Caps) -> list[Group]:
     for i, group in enumerate(groups):
         for x in group.inputs:
             readers.setdefault(id(base(x)), []).append(i)
-    merged: dict[int, Group] = {}  # by the place of the group that took the others in
+    merged: dict[int, Group] = {}  # keyed by the position of the group that absorbed the others
     gone: set[int] = set()
     for i, group in enumerate(groups):
         users = readers.get(id(base(group.outputs[-1])), [])

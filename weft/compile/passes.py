@@ -57,7 +57,10 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("split scans", split_scans),
     ("split decoding", lambda g, c: split_decoding(g, lambda n: claimed_by(n, c) is not None)),
     ("sink reshapes", lambda g, caps: sink_reshapes(g)),
-    ("split k", lambda g, caps: split_k(g) if caps.subgroup else g),  # for the many cores of GPUs
+    (
+        "split k",
+        lambda g, caps: split_k(g) if caps.subgroup else g,
+    ),  # keeps the many cores of GPUs busy
     ("fold again", lambda g, caps: fold(g)),
     ("split for limits", split),
     ("cse again", lambda g, caps: cse(g)),

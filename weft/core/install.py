@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # 30 ms to import, and only messages need it
     from importlib import metadata
 
 _PACKAGE = Path(__file__).parents[1]
-_COMMAND = "weft.cli.start:main"  # what the `weft` script of our distribution calls
+_COMMAND = "weft.cli.start:main"  # entry point of our distribution's `weft` script
 _TAKEN = "weft"  # the name of another project's distribution, which also has a package `weft`
 
 

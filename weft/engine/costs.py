@@ -89,7 +89,7 @@ class ProposalChooser:
 
     def __init__(self) -> None:
         self.proposes = True
-        self._ahead, self._rate = True, 0.0  # which kind is ahead, and its tokens per second
+        self._ahead, self._rate = True, 0.0  # the faster kind, and its tokens per second
         self._run = self._left = self.FIRST
         self._steps, self._seconds, self._tokens = 0, 0.0, 0
 

@@ -27,7 +27,7 @@ from weft.host.forks import lock_of
 if TYPE_CHECKING:
     import subprocess
 
-START_SECONDS = 60.0  # for Python to start, on the busiest machine
+START_SECONDS = 60.0  # time for Python to start on a busy machine
 _KEPT = (
     "DYLD_LIBRARY_PATH", "LD_LIBRARY_PATH", "RAYON_NUM_THREADS", "SYSTEMROOT",
     "TOKENIZERS_PARALLELISM", "TZ",

@@ -126,7 +126,7 @@ def _np_floor_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if x.dtype == np.float32:
         a, c = x.astype(np.float64), y.astype(np.float64)
         exact = np.rint((a - np.remainder(a, c)) / c)
-        plain = np.floor_divide(a, c)  # for zeros, infinities, NaN
+        plain = np.floor_divide(a, c)  # right for zeros, infinities and NaN
         return np.where(np.isfinite(exact) & (exact != 0), exact, plain).astype(x.dtype)
     if x.dtype.kind == "f":
         floor: np.ndarray = np.floor_divide(x, y)

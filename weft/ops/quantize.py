@@ -22,7 +22,7 @@ from weft.ops.rules import want
 
 BLOCK = 32  # k that share a scale
 LARGEST = {1: 127, 2: 127 * 128}  # code, by the number of planes of bytes
-STEP = 128  # of the first plane's codes, where there are two
+STEP = 128  # step of the first plane's codes if there are two planes
 HUGE = float(np.finfo(np.float32).max)
 TINY = 2.0**-100  # blocks whose largest element is smaller count as zeros
 

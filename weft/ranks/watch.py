@@ -49,7 +49,7 @@ class Heartbeat:
         self._comm, self._name, self._patience = comm, name, patience()
         me, size = comm.Get_rank(), comm.Get_size()
         self._heard = {r: time.monotonic() for r in range(size) if r != me}
-        self._open = set(self._heard)  # whose last beat has not come
+        self._open = set(self._heard)  # ranks whose last beat has not arrived
         self._sent: dict[int, Any] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="weft-watch", daemon=True)

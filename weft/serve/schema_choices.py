@@ -15,12 +15,12 @@ Values = frozenset[tuple[str, Any]]
 """Values with their types, since Python has True equal 1."""
 
 _KINDS = frozenset({"null", "boolean", "number", "string", "array", "object"})
-_NAMES = 64  # of compared properties of an object
+_NAMES = 64  # most properties of an object that are compared
 _LEADS = 8  # references that lead to references
 
 
 class Choices:
-    """Compares alternatives. parts: what references lead to. What a schema lists is read once, so
+    """Compares alternatives. `parts` resolves references. Each list of a schema is read once, so
     the time is linear in the schemas' size."""
 
     def __init__(self, parts: Callable[[str], Given | None]) -> None:

@@ -91,7 +91,7 @@ def group_norm(
             "[C] and groups that divide C"
         )
     wide = widened(x)
-    part = c // num_groups * math.prod(x.shape[2:])  # in numbers: a batch may be empty
+    part = c // num_groups * math.prod(x.shape[2:])  # counted by sizes, since a batch may be empty
     rows = wide.cast(dt.compute_dtype(wide.dtype)).reshape(x.shape[0], num_groups, part)
     centred = rows - rows.mean(-1, keepdims=True)
     scale = (centred.square().mean(-1, keepdims=True) + eps).rsqrt()

@@ -51,7 +51,7 @@ class _Cutter:
         self._check_states()
 
     def _check_states(self) -> None:
-        behind: dict[int, set[int]] = {}  # for repeated values: the states that they show
+        behind: dict[int, set[int]] = {}  # repeated value -> the states it shows
         found: dict[int, set[int]] = {}  # the segments that read a state
         for node in self._order:
             seen = set[int]().union(*(behind.get(id(x), ()) for x in node.inputs))

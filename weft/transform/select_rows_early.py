@@ -39,7 +39,7 @@ class _Narrower:
     def __init__(self, cone: dict[int, int]):
         self.cone = cone
         self.operands: dict[int, tuple[Node, ...]] = {}  # operands of values in the cone, rewritten
-        self.small: dict[tuple[int, int], Node] = {}  # by ids of a value and its index
+        self.small: dict[tuple[int, int], Node] = {}  # keyed by the ids of a value and its index
 
     def visit(self, node: Node, inputs: tuple[Node, ...]) -> Node:
         if id(node) in self.cone:

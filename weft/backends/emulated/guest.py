@@ -17,7 +17,7 @@ from weft.backends.emulated.machines import Machine
 BASE = 1 << 28  # low, so that 31 bits reach all code and its constants
 STEP = 48  # bytes of a step: function, arguments, gx, gy, gz, groups (i64 each)
 ORDER = 32  # bytes
-_ALL, _SHARED_FIXED = 7, 0x11  # of mmap: may be read, written and run; shared, at that address
+_ALL, _SHARED_FIXED = 7, 0x11  # mmap: read, write and run; shared, at that address
 
 
 def program(machine: Machine) -> str:

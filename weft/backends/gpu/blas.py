@@ -87,7 +87,9 @@ class Blas:
         # pairs of a destructor's name and a handle, in order
         self._made: list[tuple[str, ctypes.c_void_p]] = []
         kinds = ctypes.c_float, ctypes.c_int32
-        self._scalars = {kind: (kind(0), kind(1)) for kind in kinds}  # what alpha and beta point to
+        self._scalars = {
+            kind: (kind(0), kind(1)) for kind in kinds
+        }  # memory that alpha and beta point to
         self._handle = self._make("", "Create")
 
     def _do(self, name: str, *args: Any) -> None:

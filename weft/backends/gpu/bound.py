@@ -51,9 +51,9 @@ class GpuBound(Bound):
             for number in self._dispatched
             if all(isinstance(g, ir.Const) for g in program.kernels[number].grid)
         }
-        self._fixed = {number: self._grid(number, ()) for number in constant}  # by kernel
+        self._fixed = {number: self._grid(number, ()) for number in constant}  # grids by kernel
         self._free = set(self._dispatched) - constant  # kernels whose grids the scalars decide
-        self._grids: tuple[tuple[int, int, int], ...] = ()  # of each dispatch
+        self._grids: tuple[tuple[int, int, int], ...] = ()  # the grid of each dispatch
         self._key: Key | None = None  # the current grids and buffers
         self._graphs: dict[Key, Any] = {}
         self._last: Key | None = None  # the grids and buffers of the last run
@@ -195,7 +195,9 @@ class GpuBound(Bound):
         if abs(source - target) >= n:
             driver.copy(target, source, n)
         elif source != target:
-            if self._scratch is None:  # for the largest: recordings keep its address
+            if (
+                self._scratch is None
+            ):  # sized for the largest grid, since recordings keep its address
                 copies = [s.src.nbytes for s in self.program.steps if isinstance(s, Copy)]
                 self._scratch = self.device.alloc(max(copies))
             driver.copy(self._scratch.address, source, n)

@@ -28,7 +28,7 @@ _NON_BLOCKING = 1  # CUstream_flags, hipStreamNonBlocking
 _THREAD_LOCAL = 1  # CUstreamCaptureMode, hipStreamCaptureMode
 
 
-_calling = threading.local()  # whose call this thread is in
+_calling = threading.local()  # the driver whose call this thread is in
 _drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
 
 

@@ -23,7 +23,7 @@ class Staging:
         self._memory: list[Any] = []  # the driver's handles, allocated at the first transfer
         self._chunks: list[int] = []  # and their addresses
         self._events: list[Any] = []
-        self._busy = [False, False]  # whether an event stands for reads of a chunk
+        self._busy = [False, False]  # True if an event marks reads of a chunk
         self._now, self._used = 0, 0
 
     def _open(self) -> None:

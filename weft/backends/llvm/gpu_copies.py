@@ -17,7 +17,7 @@ from weft.kernel.rules import Table
 from weft.kernel.walk import statements
 
 _NAME = "llvm.nvvm.cp.async"
-_HOW = {4: "ca", 8: "ca", 16: "cg"}  # by bytes: only 16 can bypass L1
+_HOW = {4: "ca", 8: "ca", 16: "cg"}  # keyed by bytes; only 16 can bypass L1
 
 
 def urgent(w: LlvmWriter) -> int:

@@ -33,7 +33,7 @@ def shared_layout(kernel: ir.Kernel) -> tuple[dict[str, int], int]:
     """(the byte offset of each shared array by name, bytes in all) when they lie one after another
     at multiples of ALIGN, in the order of their declarations."""
     places, used = {}, 0
-    for s in kernel.body.body:  # where all of them stand
+    for s in kernel.body.body:  # shared arrays are declared at the top level only
         if isinstance(s, ir.Array) and s.space == "shared":
             places[s.name] = used
             used += -(-max(s.size, 1) * s.dtype.itemsize // ALIGN) * ALIGN

@@ -19,8 +19,8 @@ from weft.core.errors import CompileError
 MAGIC = b"\0asm\1\0\0\0"
 _CUSTOM, _IMPORT, _EXPORT, _DATA = 0, 2, 7, 11
 _MEMORY_LEB, _MEMORY_SLEB, _MEMORY_I32 = 3, 4, 5  # R_WASM_MEMORY_ADDR_*
-_PAGES = 65536  # of memory: all that an address reaches
-_INDICES = {0, 6, 7}  # of functions, types and globals: right as they stand in a single object
+_PAGES = 65536  # pages of memory that an address can reach
+_INDICES = {0, 6, 7}  # relocations of functions, types and globals: unchanged in a single object
 _OF_FUNCTION, _OF_TABLE, _OF_MEMORY, _OF_GLOBAL = range(4)  # kinds of imports
 _FUNCTION, _DATUM, _GLOBAL, _SECTION, _EVENT, _TABLE = range(6)  # kinds of symbols
 _UNDEFINED, _EXPLICIT_NAME = 0x10, 0x40

@@ -38,7 +38,7 @@ class LlvmWriter:
         self.target = target
         self.rules = rules
         self.lines: list[str] = []
-        self.globals: list[str] = []  # what the module defines before the function
+        self.globals: list[str] = []  # definitions before the function
         self.prologue: list[str] = []  # stack slots and scratch pointers, at function entry
         self.declared: dict[str, str] = {}
         self.block = "group"  # the label of the block that is being written
@@ -46,7 +46,7 @@ class LlvmWriter:
         self.slots: set[str] = set()
         self.wides: dict[str, str] = {}
         self.addressing: set[str] = set()  # Vars whose arithmetic forms addresses
-        self.axes: set[int] = set()  # of the grid, in use
+        self.axes: set[int] = set()  # axes of the grid that are used
         self.params: dict[int, str] = {}
         self.places = {b.name: f"%buffer{i}" for i, b in enumerate(kernel.buffers)}
         space = target.buffer_space

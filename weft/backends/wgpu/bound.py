@@ -42,7 +42,7 @@ class WgpuBound(Bound):
         self.device, self.program, self.buffers = device, program, buffers
         self.scalars = device.memory.alloc(max(4 * len(program.scalars), 16))
         self._values: list[int] | None = None
-        self._scratch: WgpuBuffer | None = None  # for copies within one buffer
+        self._scratch: WgpuBuffer | None = None  # copies within one buffer go through it
         self._patterns: dict[int, WgpuBuffer] = {}
         self._pipelines: dict[tuple[int, frozenset[int]], Pipeline] = {}
         self.items: list[list[BoundDispatch] | Copy | Fill] = []

@@ -55,7 +55,7 @@ def first_line(message: str) -> str:
 
 
 _PLACE = re.compile(r"┌─ \S*:(\d+):(\d+)")
-_WIDTH = 96  # of the source shown
+_WIDTH = 96  # columns of source shown
 
 
 def refusal(message: str, kernel: str, source: str) -> str:

@@ -150,7 +150,7 @@ class DecoderConfig:
     feed_forwards: tuple[str, ...] = ()  # per layer, a name in `feed_forward`; () = all dense
     conv_taps: int = 0  # taps of short convolutions: the row itself and the preceding ones
     conv_bias: bool = False
-    delta: Delta | None = None  # for layers with the gated delta rule
+    delta: Delta | None = None  # sizes of layers with the gated delta rule
     experts: int = 0  # experts per layer that has any
     experts_used: int = 0  # experts per token
     expert_ffn: int = 0

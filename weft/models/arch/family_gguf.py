@@ -87,7 +87,7 @@ _DELTA = (
     Key("ssm.group_count", "linear_num_key_heads", needed=True),
     Key("ssm.time_step_rank", "linear_num_value_heads", needed=True),
     Key("ssm.state_size", "linear_key_head_dim", needed=True),
-    Key("ssm.inner_size", "linear_value_head_dim", needed=True),  # of all heads
+    Key("ssm.inner_size", "linear_value_head_dim", needed=True),  # all heads together
     Key("ssm.conv_kernel", "linear_conv_kernel_dim", needed=True),
     Key("full_attention_interval", "full_attention_interval"),
     Key(MORE_TOKENS, ""),

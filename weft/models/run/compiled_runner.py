@@ -1,4 +1,4 @@
-"""The runner that plays compiled Programs."""
+"""The runner of compiled Programs."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class Runner(abc.ABC):
         return {"adapter": np.array([self._by_name[name] for name in adapters], np.int32)}
 
     def _check(self, pages: np.ndarray) -> None:
-        # as unsigned numbers, negative ones are large
+        # Read as unsigned, negative numbers are large.
         if pages.size and not pages.view(np.uint32).max() < self.pages:
             raise UsageError(f"page {pages.min()} or {pages.max()}; there are {self.pages}")
 

@@ -11,7 +11,7 @@ from weft.host.confined import ChildError, Confined, Limits, Stopped
 from weft.importers.hf_config import read_bounded
 
 MAX_TEMPLATE = 1 << 20  # bytes
-MAX_SECONDS = 10.0  # for compiling, and for each rendering
+MAX_SECONDS = 10.0  # limit on compiling, and on each rendering
 MAX_MEMORY = 512 << 20  # bytes
 MAX_REPLY = 100 << 20  # bytes; enough for MAX_TEXT characters of chat_worker in any JSON escape
 TEMPLATE = "chat_template.jinja"  # file in a model's folder

@@ -22,7 +22,7 @@ T = TypeVar("T")
 MAX_FILE = 256 << 20  # bytes of tokenizer.json
 MAX_NEAR = 1 << 20  # characters of a text that this process encodes itself: beyond some millions,
 # the library panics where a pattern looks back over a run of spaces
-MAX_SECONDS = 20.0  # for loading; a call gets more by the size of its text
+MAX_SECONDS = 20.0  # limit on loading; a call gets more, by the size of its text
 MAX_MEMORY = 1 << 30  # bytes; a call gets more too
 CHARACTERS = 100_000  # characters of text per second, at least; a tenth of the speed of plain files
 BYTES = 1000  # bytes of memory per character

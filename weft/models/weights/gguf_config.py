@@ -53,7 +53,7 @@ _INERT = (
     "expert_feed_forward_length", "attention.sliding_window", "interleave_moe_layer_step",
 )  # fmt: skip
 _ORIGINAL = "rope.scaling.original_context_length"
-_YARN = ("truncate", "mscale")  # what a family may fix for it
+_YARN = ("truncate", "mscale")  # fields that a family may fix
 _PATTERN = "attention.sliding_window_pattern"
 
 
@@ -122,7 +122,7 @@ def _fields(c: Metadata, kind: str, slides: list[bool] | None) -> dict[str, Any]
     if isinstance(tokens, list) and tokens:
         _fill(data, "vocab_size", len(tokens))
     if fields.get("feed_forward_length") and c.value("expert_count"):
-        _fill(data, "intermediate_size", 1)  # of no layer
+        _fill(data, "intermediate_size", 1)  # no layer uses it
     if "attention.sliding_window" in fields:
         _add_windows(c, kind, data, slides)
     if "rope.freq_base" in fields:

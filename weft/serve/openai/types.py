@@ -88,7 +88,7 @@ class ToolCall(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Message(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A message of a conversation. What servers add to their answers may come back: it is read
+    """A message of a conversation. Clients may send back fields that servers add: they are read
     where the template has a place for it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]

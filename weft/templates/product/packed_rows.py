@@ -39,7 +39,7 @@ class PackedRows:
     caps: Caps
     starts: Mapping[str, Expr] | None = None
     first: Expr | int = 0
-    dtype = dt.float32  # of what `parts` returns
+    dtype = dt.float32  # dtype of the elements that `parts` returns
     along_k = True
 
     @property

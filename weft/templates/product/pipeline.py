@@ -32,7 +32,7 @@ def pitch(length: int, dtype: DType) -> int:
 class _Slot:
     """A vector that a thread moves: where it comes from and where it goes."""
 
-    k: Expr  # in the block
+    k: Expr  # position within the block
     to: Expr  # the block's element
     at: Expr  # the operand's item
     line: Lines  # that item, or the last one

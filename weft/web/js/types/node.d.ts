@@ -40,7 +40,7 @@ export interface Model {
   close(): void;
 }
 
-/** What is trained beside a model. */
+/** The training that comes with a model. */
 export interface Trainer {
   /** Trains on a text, step by step; leaving the loop stops. */
   train(text: string, options?: TrainOptions): AsyncGenerator<Step, void>;
@@ -54,5 +54,5 @@ export interface Trainer {
 
 /** Loads a folder that `weft export web` wrote: a path, or the address of one. */
 export function load(folder: string, options?: LoadOptions): Promise<Model>;
-/** What the folder of a loaded model trains: "scratch" or "lora", as it was exported. */
+/** The training that a loaded model's folder offers: "scratch" or "lora", as it was exported. */
 export function trainer(model: Model, kind: string, options?: LoadOptions): Promise<Trainer>;
