@@ -79,7 +79,7 @@ class Weights(Mapping[str, np.ndarray]):
         return cls({role: held(value) for role, value in values.items()})
 
     def beside(self, arrays: Mapping[str, np.ndarray]) -> Weights:
-        """Returns these weights and other arrays as one. Taking an array from one frees it in both."""
+        """Returns these weights and other arrays as one. Taking from one frees it in both."""
         both = copy(self)
         both._more = {**self._more, **arrays}
         both.outlines = {**self.outlines, **_outlines(arrays)}
