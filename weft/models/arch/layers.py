@@ -16,8 +16,6 @@ from weft.models.arch.config import Activation, DecoderConfig
 from weft.models.arch.matrices import Matrices
 from weft.ops.quantize import quantize, rescale, run_of
 from weft.ops.tape import Tracked, plain, pull_through, remember
-from weft.tensor import functional as F
-from weft.tensor.core import Tensor
 
 Value = Any  # np.ndarray, graph Node or Tracked
 Weights = Mapping[str, Value]
@@ -260,11 +258,6 @@ def columns(x: Value, sizes: Sequence[int]) -> list[Value]:
     return out
 
 
-def formula(function: Callable[..., Tensor], x: Value, *options: float) -> Value:
-    """Applies a function of weft.functional."""
-    return function(Tensor(x), *options).value
-
-
 def activate(act: Activation, x: Value) -> Value:
     """Applies the activation function to each element."""
     if act == "silu":
@@ -281,5 +274,5 @@ def gated(c: DecoderConfig, gate: Value, up: Value) -> Value:
         return ops.mul(activate(c.act, gate), up)
     gate = ops.minimum(gate, c.gate_limit)
     up = ops.maximum(ops.minimum(up, c.gate_limit), -c.gate_limit)
-    act = formula(F.swish, gate, c.gate_slope)
+    act = ops.mul(gate, ops.call("sigmoid", ops.mul(gate, c.gate_slope)))
     return ops.mul(act, ops.add(up, 1.0))
