@@ -2,7 +2,7 @@
 
 /** @typedef {import("./talks.js").Message} Message */
 
-/** What the server said no to, or why it was not reached. */
+/** An error: the server's refusal, or the reason why it was not reached. */
 export class Refusal extends Error {}
 
 /** @param {Response} response */

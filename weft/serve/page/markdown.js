@@ -1,5 +1,5 @@
-// What a model writes, as elements: a part of CommonMark (0.31) and tables. Text only ever becomes
-// text nodes, so nothing that a model says is markup or script.
+// A model's text as elements: a part of CommonMark (0.31) and tables. Text only ever becomes
+// text nodes, so nothing that a model writes is markup or script.
 
 import { copier, element } from "./elements.js";
 

@@ -247,7 +247,7 @@ function tell(usage, begun, first) {
     (rate ? `, then ${rate.toFixed(1)} a second` : "");
 }
 
-/** Closes what lies over the talk, and says whether anything did. */
+/** Closes what covers the conversation; returns true if anything did. */
 function close() {
   const lay = $("settings").open || document.body.classList.contains("open");
   $("settings").open = false;

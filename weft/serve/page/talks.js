@@ -3,7 +3,7 @@
 /**
  * @typedef {{ role: string, content: string, reasoning?: string, note?: string }} Message
  * @typedef {{ id: string, title: string, messages: Message[], start?: number }} Talk
- * `start`: the first message that the model is still told
+ * `start`: the first message that is still in the prompt
  */
 
 const KEY = "weft.talks";

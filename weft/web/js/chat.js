@@ -93,7 +93,7 @@ class Chat {
     return said;
   }
 
-  /** What is said goes to the model; a turn that fails is taken back. */
+  /** Sends the user's words to the model; a turn that fails is removed. */
   async turn() {
     const text = this.said.value.trim();
     if (this.running || !text) return;
@@ -125,7 +125,7 @@ class Chat {
   }
 
   /**
-   * Leaves the oldest out of what the model is told.
+   * Leaves the oldest turns out of the prompt.
    * @param {Message[]} messages @param {number} left
    */
   forget(messages, left) {
@@ -168,7 +168,7 @@ class Chat {
     /** @type {import("./model.js").Piece["finish"]} */
     let ended = null;
     const how = { ...this.asked(signal), slide: true };
-    // an answer ends by itself, unless somebody has said how long it may be
+    // without a limit from the user an answer ends by itself
     this.free = $("tokens").value === $("tokens").defaultValue;
     if (this.free) how.maxNewTokens = this.model.about.model.context;
     for await (const { text, ids, finish, left = 0 } of this.model.chat(messages, how)) {

@@ -18,7 +18,7 @@ export class Decoder {
   }
 
   /**
-   * Feeds ids from position `start` on; the logits after the last one.
+   * Feeds ids from position `start` on; returns the logits after the last one.
    * @param {number[]} ids @param {number} start @param {AbortSignal} [signal]
    * @returns {Promise<Float32Array>}
    */

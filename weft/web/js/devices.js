@@ -1,4 +1,4 @@
-// Which device plays a folder: a GPU, or WebAssembly where there is none or it does not fit.
+// Chooses the device of a folder: a GPU, or WebAssembly if there is none or the model does not fit.
 
 import { WeftError } from "./program.js";
 
@@ -6,7 +6,7 @@ import { WeftError } from "./program.js";
 const VARIANTS = ["shader-f16"];
 const ANSWER = 20_000; // ms in which a GPU is found, or never will be
 
-/** Chooses between the devices that are here. */
+/** Chooses among the available devices. */
 export class Devices {
   /**
    * @param {import("./folder.js").Folder} folder @param {import("./model.js").LoadOptions} options
@@ -21,7 +21,7 @@ export class Devices {
   /** What plays, and the Programs for it. @param {number} [room] bytes for WebAssembly */
   async choose(room) {
     const adapter = await this.adapter();
-    // software that plays WebGPU is many times slower than WebAssembly
+    // a software WebGPU is many times slower than WebAssembly
     const software = adapter && this.options.target !== "webgpu" && imitates(adapter);
     const played = adapter && !software && await this.onGpu(adapter);
     if (played) return played;
@@ -51,7 +51,7 @@ export class Devices {
   }
 
   /**
-   * The Programs and their device; null where it is too small for them.
+   * Returns the Programs and their device, or null if it is too small for them.
    * @param {GPUAdapter} adapter
    */
   async onGpu(adapter) {

@@ -1,4 +1,4 @@
-// What the player's source keeps to; tsc sees to names and types.
+// Rules for the player's source; tsc checks names and types.
 
 export default [
   { ignores: ["types/**"] },

@@ -1,4 +1,4 @@
-// What the page's scripts share: elements, and how far a model's files have come.
+// Shared by the page's scripts: elements, and the progress of a model's files.
 
 export const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 export const mb = (/** @type {number} */ bytes) => (bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0);
@@ -47,7 +47,7 @@ export function target() {
 }
 
 /**
- * What `load` may call as its progress.
+ * Makes the function that `load` calls with its progress.
  * @param {HTMLProgressElement} bar @param {HTMLElement} text
  */
 export function counter(bar, text) {

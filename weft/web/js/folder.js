@@ -3,7 +3,7 @@
 import { bytesOf } from "./manifest.js";
 import { WeftError, readProgram, soundly } from "./program.js";
 
-/** What a store holds, by a manifest that was checked (manifest.js). */
+/** The files of a store, by a checked manifest (manifest.js). */
 export class Folder {
   /**
    * @param {{file: (file: any, counted?: (done: number) => void, room?: ArrayBuffer) =>
@@ -25,7 +25,7 @@ export class Folder {
   }
 
   /**
-   * What `read` makes of a file of JSON.
+   * Reads a JSON file and converts it by `read`.
    * @template T @param {string} name @param {(data: any) => T} read @returns {Promise<T>}
    */
   async parsed(name, read) {
@@ -52,7 +52,7 @@ export class Folder {
     const total = bytesOf(shards);
     /** @type {number[]} */
     const done = shards.map(() => 0);
-    // used in turn: what is left to the garbage collector it leaves lying
+    // two buffers in turn: the garbage collector would free new ones too late
     const size = Math.max(0, ...shards.map((/** @type {any} */ shard) => shard[1]));
     const rooms = [new ArrayBuffer(size), new ArrayBuffer(size)];
     const begin = (/** @type {number} */ n) =>

@@ -1,4 +1,4 @@
-// What a folder says that it holds, checked before anything of it is used.
+// A folder's manifest, checked before any of its files is used.
 
 import { ITEM, WeftError, isText, soundly, whole } from "./program.js";
 

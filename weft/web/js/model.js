@@ -1,4 +1,4 @@
-// A model of a folder on one device: chosen, filled while it compiles, begun again if it is lost.
+// A folder's model on one device. Weights load while it compiles; a lost device is replaced.
 
 import { Decoder } from "./decoder.js";
 import { Devices } from "./devices.js";
@@ -62,7 +62,7 @@ export class Model {
     this.turn = Promise.resolve();
   }
 
-  /** Chooses a device, compiles and pours the weights in; again where it fails meanwhile. */
+  /** Chooses a device, compiles and loads the weights; starts over if the device fails. */
   async start() {
     const { shards, files } = this.manifest;
     const code = Object.entries(files).map(([name, about]) => [name, ...about]);
@@ -95,7 +95,7 @@ export class Model {
     return selftest(this);
   }
 
-  /** Frees what the device holds; nothing can be asked of the model after it. */
+  /** Frees the device's memory; the model cannot be used afterwards. */
   close() {
     this.closed = true;
     this.device?.close();
@@ -198,7 +198,7 @@ export class Model {
   }
 
   /**
-   * What the template makes of messages: the text that the model goes on from.
+   * Renders messages by the template: the text that the model continues.
    * @param {Message[]} messages @param {Record<string, any>} [variables] @returns {Promise<string>}
    */
   async chatPrompt(messages, variables) {
@@ -233,8 +233,8 @@ export class Model {
   }
 
   /**
-   * The logits after `ids`, of which only what the device does not hold yet is fed; null once it
-   * is stopped.
+   * Returns the logits after `ids`, feeding only those that the device does not hold yet; null if
+   * it is stopped.
    * @param {number[]} ids @param {AbortSignal} [signal] @returns {Promise<Float32Array | null>}
    */
   logits(ids, signal) {
@@ -257,7 +257,7 @@ export class Model {
   }
 
   /**
-   * One at a time: what is asked for at once takes turns.
+   * Runs one request at a time; concurrent ones wait.
    * @template T @param {() => Promise<T>} what is done when the device is free
    * @returns {Promise<T>}
    */
@@ -268,7 +268,7 @@ export class Model {
   }
 
   /**
-   * A device that is lost, or cannot go on, is replaced by one that is fed everything: sums have
+   * Replaces a device that is lost or cannot go on, and feeds the new one everything: sums have
    * one order, so the result is what it would have been.
    * @template T @param {() => Promise<T>} work @returns {Promise<T>}
    */
@@ -294,7 +294,7 @@ export class Model {
   }
 
   /**
-   * Why the device cannot go on; "" where it can.
+   * Says why the device cannot go on; "" if it can.
    * @param {Error} error what came of its work @returns {Promise<string>}
    */
   async failure({ name }) {

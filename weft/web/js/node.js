@@ -31,7 +31,7 @@ export function load(folder, options = {}) {
 }
 
 /**
- * The training that a loaded model's folder offers: "scratch" or "lora", as it was exported (--train).
+ * The training of a loaded model's folder: "scratch" or "lora", as exported (--train).
  * @param {Model} model @param {string} kind @param {import("./model.js").LoadOptions} [options]
  */
 export async function trainer(model, kind, options = {}) {

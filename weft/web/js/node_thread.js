@@ -8,7 +8,7 @@ const MARK = "weft-thread"; // of a worker that is one of these
 export class Thread {
   /** @param {URL} url of the module that it runs @param {{name?: string}} [options] */
   constructor(url, { name } = {}) {
-    // of its own arguments: what the process was started with may not be what a module takes
+    // execArgv is empty: the process may have options that a worker rejects
     const workerData = [MARK, name, url.href];
     this.own = new Worker(new URL(import.meta.url), { workerData, execArgv: [] });
     /** @type {(event: {data: any}) => void} */

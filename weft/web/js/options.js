@@ -1,4 +1,4 @@
-// What may be asked for: each option of each call, checked before anything is done.
+// The options of each call, checked before anything runs.
 
 import { WeftError } from "./program.js";
 

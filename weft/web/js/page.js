@@ -16,7 +16,7 @@ let large = false; // what is fetched when a person says so may be stopped
 /** @type {AbortController | null} */
 let running = null;
 
-/** What the button does: what failed, once more. */
+/** The button's action: retries what failed. */
 let again = query.has("selftest") ? test : begin;
 
 /** @param {unknown} error */
@@ -180,7 +180,7 @@ $("stop").addEventListener("click", () => running?.abort());
 onEscape($("write"), () => running?.abort());
 $("load").addEventListener("click", () => tried().catch(fail));
 
-/** What the button does, in the newest version. */
+/** The button's action in the newest version. */
 async function tried() {
   const failed = document.body.dataset.state === "failed";
   delete document.body.dataset.state;

@@ -1,4 +1,4 @@
-// The page's side of a training: fetched when one begins.
+// The page's side of a training; fetched when a training begins.
 
 import { GENERATE, TRAIN, allowed } from "./options.js";
 
@@ -20,7 +20,7 @@ export class PageTrainer {
   }
 
   /**
-   * Writes with what was trained so far.
+   * Generates text with the weights trained so far.
    * @param {string} prompt @param {import("./model.js").GenerateOptions} [options]
    * @returns {AsyncGenerator<import("./model.js").Piece, void>}
    */

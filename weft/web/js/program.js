@@ -1,4 +1,4 @@
-// Programs as data: what a Program may be, checked before anything is played.
+// Programs as data, checked before anything runs.
 // The layout is that of docs/file-format.md, with the code of one target beside each step.
 
 /** An error that says what was found and what to do. */
@@ -41,7 +41,7 @@ function need(holds, what) {
 }
 
 /**
- * What `read` makes of data from a stranger; whatever reading trips over is damage, too.
+ * Reads untrusted data by `read`; any exception while reading counts as damage.
  * @template T @param {string} what @param {() => T} read @returns {T}
  */
 export function soundly(what, read) {
@@ -61,8 +61,8 @@ export const whole = (x) => Number.isSafeInteger(x) && /** @type {number} */ (x)
 export const isText = (x) => typeof x === "string";
 
 /**
- * A Program from JSON, or a WeftError that names what is wrong with it. What is given back goes
- * nowhere but to the places that it names, within the sizes of its buffers.
+ * Reads a Program from JSON; throws a WeftError that names the fault. Its steps reach
+ * only the buffers that it names, within their sizes.
  * @param {any} raw @returns {Program}
  */
 export function readProgram(raw) {
@@ -183,7 +183,7 @@ const GRID = {
 };
 
 /**
- * How many groups a grid's axis has for these runtime scalars.
+ * The number of groups along a grid's axis for these runtime scalars.
  * @param {any} e @param {ArrayLike<number>} scalars @returns {number}
  */
 export function evaluate(e, scalars) {

@@ -75,7 +75,7 @@ function distribution(logits, how, most) {
 }
 
 /**
- * How the options of a text say to choose.
+ * Returns the sampling settings in the options of a text.
  * @param {import("./model.js").GenerateOptions} o @returns {Sampling}
  */
 export const sampling = (o) => ({

@@ -1,4 +1,4 @@
-// The page's search: notes that are pasted, ranked by how much they mean what is asked.
+// The page's search: pasted notes, ranked by their similarity to the question.
 
 import { $, FETCH_UNASKED, counter, mb, sentence, target } from "./fetching.js";
 import { describe, load, ranked } from "./weft.js";
@@ -31,7 +31,7 @@ export function bindSearch(folder, model) {
 }
 
 /**
- * Says how large the encoder is, and fetches it at once if it is small or here.
+ * Shows the encoder's size, and fetches it at once if it is small or already stored.
  * @param {string} folder
  */
 async function offer(folder) {

@@ -11,7 +11,7 @@ const ROWS = 2 ** 18; // bytes of rows, or more, that are put in another order a
  *   lanes?: Lanes}} Use
  */
 
-/** Several Programs of one model on one device. Weights are poured in as they arrive (`put`). */
+/** Several Programs of one model on one device. Weights are written as they arrive (`put`). */
 export class Sessions {
   /** @param {any} device @param {Record<string, Program>} programs */
   constructor(device, programs) {
@@ -32,7 +32,7 @@ export class Sessions {
       [kind, program.buffers.map((spec) => this.place(kind, program, spec))]));
   }
 
-  /** Compiles and binds Programs, without others all; needs no weights to be there. */
+  /** Compiles and binds the given Programs (by default all), before or after the weights arrive. */
   async prepare(kinds = Object.keys(this.programs)) {
     await Promise.all(kinds.map(async (kind) => {
       const [program, places] = [this.programs[kind], this.places[kind]];
@@ -76,7 +76,7 @@ export class Sessions {
   }
 
   /**
-   * Takes `bytes` of a tensor of `total` bytes, from byte `start` of it on. Pieces come in order.
+   * Takes `bytes` of a tensor of `total` bytes, from its byte `start` on, in order.
    * @param {string} tensor @param {number} start @param {Uint8Array} bytes @param {number} total
    */
   put(tensor, start, bytes, total) {
@@ -101,7 +101,7 @@ export class Sessions {
   }
 
   /**
-   * Plays a Program once. Inputs are typed arrays by name; the outputs' bytes come back.
+   * Runs a Program once. Inputs are typed arrays by name; returns the outputs' bytes.
    * @param {string} kind @param {Record<string, ArrayBufferView>} inputs
    * @param {Record<string, number>} scalars @param {AbortSignal} [signal]
    * @returns {Promise<Uint8Array[]>}

@@ -164,7 +164,7 @@ export class Store {
       const timer = setTimeout(late, STALL);
       return await news.finally(() => clearTimeout(timer));
     };
-    // what is kept is kept here; what the browser's own cache has may be of an older export
+    // this store keeps the files; the browser's own cache may have those of an older export
     const address = this.base + name + this.query;
     const response = await inTime(fetch(address, { headers, signal, cache: "no-store" }));
     if (response.status === 404 || response.status === 403) {
@@ -210,7 +210,7 @@ export class Store {
 }
 
 /**
- * The bytes, if they are what the manifest says of the file; else a WeftError.
+ * Returns the bytes if they match the manifest; throws a WeftError otherwise.
  * @param {Uint8Array} bytes @param {File} file
  */
 export async function checked(bytes, [name, nbytes, sha256]) {

@@ -46,7 +46,7 @@ self.addEventListener("install", (/** @type {any} */ event) => {
   event.waitUntil(Promise.all(FILES.map(kept)));
 });
 
-/** Takes over if nobody else looks, or if a person asks; the page hears whether it does. */
+/** Takes over if no other page is open, or if the user asks; tells the page if it does. */
 self.addEventListener("message", (/** @type {any} */ event) => {
   const { clients, registration, skipWaiting } = /** @type {any} */ (self);
   const { data: pressed, source } = event;

@@ -1,5 +1,5 @@
 // Chat templates: Jinja, as its own parser read it when the folder was exported (weft/web/chat.py).
-// A template is a stranger's program: it sees its messages, and its steps and text are counted.
+// A template is untrusted code: it sees only its messages, and its steps and text are limited.
 
 import { WeftError } from "./program.js";
 import { FILTERS, TESTS, timed } from "./template_filters.js";

@@ -1,4 +1,4 @@
-// What Python's values do in a chat template. A text is a string, counted in code points; a list or
+// Python's values in a chat template. A text is a string, counted in code points; a list or
 // a tuple an array; a dict a Map; None null; what is not there undefined; an iterator a Stream.
 
 import { WeftError } from "./program.js";
@@ -8,7 +8,7 @@ export const MOST_TEXT = 2 ** 24; // characters
 /** @param {string} why @returns {WeftError} */
 export const fail = (why) => new WeftError(`the chat template failed on these messages: ${why}`);
 
-/** What can be gone through once, as Python's iterators. */
+/** A value that can be iterated once, like Python's iterators. */
 export class Stream {
   /** @param {any[]} items */
   constructor(items) {
@@ -257,7 +257,7 @@ export function joined(between, items) {
 const some = (parts, /** @type {(part: string) => boolean} */ test) =>
   (Array.isArray(parts) ? parts : [parts]).some(test);
 
-/** What may be called, by the kind of what it is called on. */
+/** The methods that may be called, by the kind of the value. */
 export const METHODS = {
   /** @type {Record<string, (self: string, ...args: any[]) => any>} */
   text: {

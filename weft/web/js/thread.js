@@ -1,6 +1,6 @@
-// A thread of wasm.js: it takes groups of the kernel that is being played until none is left.
+// A thread of wasm.js: it takes groups of the running kernel until none is left.
 
-// Where things stand in the words that threads share. OPEN is the number of the call that is being
+// Indices of the words that threads share. OPEN is the number of the call that is being
 // played, 0 between calls; ACTIVE counts the threads that may be in it besides the first; FAILED is
 // 1 after a kernel's error in one of these; a call is code, list, scalars, x, y, z, end and chunk.
 export const [OPEN, NEXT, ACTIVE, SLEEPERS, FAILED, CALL] = [0, 1, 2, 3, 4, 5];
@@ -17,14 +17,14 @@ export async function kernelsOf(module, memory, top) {
   const env = {
     __linear_memory: memory,
     __stack_pointer: new WebAssembly.Global({ value: "i32", mutable: true }, top),
-    // what C calls for the rest of a division
+    // fmod, which the kernels import
     fmodf: (/** @type {number} */ a, /** @type {number} */ b) => a % b,
   };
   return /** @type {any} */ ((await WebAssembly.instantiate(module, { env })).exports);
 }
 
 /**
- * Plays groups of the call until none is left.
+ * Runs groups of the call until none is left.
  * @param {Int32Array} shared @param {Record<string, (...args: number[]) => void>} kernels
  * @param {number} scratch
  */

@@ -1,4 +1,4 @@
-// The normaliser that SentencePiece compiles into a model: what pieces of text are replaced by. Its
+// The normaliser that SentencePiece compiles into a model: replacements for pieces of text. Its
 // bytes are the size of a trie, the trie (a double array, as Darts lays it out), and the
 // replacements, each ended by a zero.
 

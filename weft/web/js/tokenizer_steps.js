@@ -1,5 +1,5 @@
-// The steps around a tokenizer's model, as the `tokenizers` library takes them: what happens to a
-// text before it, how it is cut into words, and how tokens become text again.
+// The steps around a tokenizer's model, as in the `tokenizers` library: changes of the
+// text before it, cutting into words, and turning tokens into text again.
 
 import { WeftError } from "./program.js";
 import { precompiled } from "./tokenizer_charsmap.js";
@@ -204,7 +204,7 @@ function piece(token, n, { prefix, cleanup }) {
   ].reduce((t, [from, to]) => t.replaceAll(from, to), text);
 }
 
-/** GPT-2's letters, one per byte: those that can be seen stand for themselves. */
+/** GPT-2's letters, one per byte: printable bytes stand for themselves. */
 const LETTERS = (() => {
   let next = 256;
   return Array.from({ length: 256 }, (_, b) => String.fromCharCode(

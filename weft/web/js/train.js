@@ -37,7 +37,7 @@ class Training {
     this.forget();
   }
 
-  /** What was trained is dropped; the next start begins anew. */
+  /** Drops the trained weights; the next start begins again. */
   forget() {
     this.running?.abort();
     /** @type {import("./page_trainer.js").PageTrainer | null} */

@@ -13,7 +13,7 @@ import { WeftError, isText, soundly, whole } from "./program.js";
  *   tokens: number}} Step
  */
 
-/** What is trained, on a device of its own. */
+/** The weights in training, on a device of their own. */
 export class Trainer extends Model {
   /**
    * @param {Model} model whose page it is @param {any} store of the training's own folder
@@ -65,7 +65,7 @@ export class Trainer extends Model {
   }
 
   /**
-   * What was trained lives on the device alone, and is lost with it.
+   * The trained weights are on the device only, and are lost with it.
    * @template T @param {(sessions: import("./session.js").Sessions) => Promise<T>} work
    * @returns {Promise<T>}
    */
@@ -102,7 +102,7 @@ export class Trainer extends Model {
   }
 
   /**
-   * The files that hold what was trained, as transformers or PEFT and weft read them.
+   * Returns files with the trained weights, as transformers or PEFT and weft read them.
    * @returns {Promise<{name: string, bytes: Uint8Array}[]>}
    */
   async files() {

@@ -26,12 +26,12 @@ const RELAXED = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 12
   15, 1, 13, 0, 65, 1, 253, 15, 65, 2, 253, 15, 253, 128, 2, 11);
 const THREADS = 8; // at most
 
-/** The module that this machine plays fastest: its name in wasm.json. */
+/** The module that runs fastest on this machine: its name in wasm.json. */
 export const moduleName = () =>
   globalThis.WebAssembly?.validate(RELAXED) ? "kernels-relaxed.wasm" : "kernels.wasm";
 
 /**
- * How many threads a page may have, and why no more.
+ * The number of threads that a page may have, and the reason for the limit.
  * @param {number} [asked] @param {any} [Worker] what makes them
  */
 export function threadsOf(asked, Worker = globalThis.Worker) {
@@ -43,7 +43,7 @@ export function threadsOf(asked, Worker = globalThis.Worker) {
   return { count: Math.max(1, Math.min(asked ?? cores, THREADS)), why: "" };
 }
 
-/** What plays Programs in WebAssembly. */
+/** Runs Programs in WebAssembly. */
 export class WasmDevice {
   /**
    * @param {Uint8Array} code a module of the folder
@@ -147,7 +147,7 @@ export class WasmDevice {
     for (const worker of this.workers) worker.terminate();
   }
 
-  /** What a panel says of it. */
+  /** The text for the page's panel. */
   about() {
     return {
       Threads: this.why ? `${this.count}: ${this.why}` : this.count,
@@ -155,7 +155,7 @@ export class WasmDevice {
     };
   }
 
-  /** Bytes that are taken. */
+  /** Bytes in use. */
   get bytes() {
     return this.memory.buffer.byteLength;
   }

@@ -4,14 +4,14 @@ import { READ_ONLY, WeftError, groups, soundly, whole } from "./program.js";
 
 const MOST_GROUPS = 65535;
 const UNIT = 16; // bytes by which buffers grow
-// A submit is short, so that neither the page nor a watchdog notices it, and few are under way, so
-// that a stop is one.
+// A submit is short, so that neither the page nor a watchdog stalls, and few are in flight, so
+// that a stop takes effect at once.
 const PER_SUBMIT = 64; // steps
 const WORK = 5e8; // floating-point operations
 const UNDER_WAY = 2;
 const NEWS = 200; // ms by which the news of a loss may come after what it broke
 
-/** What plays Programs on WebGPU. */
+/** Runs Programs on WebGPU. */
 export class GpuDevice {
   /**
    * @param {GPUAdapter} adapter @param {string[]} shaders WGSL of webgpu.json
@@ -56,12 +56,12 @@ export class GpuDevice {
     });
   }
 
-  /** Throws what has gone wrong since. */
+  /** Throws the first error since the last call. */
   check() {
     if (this.wrong) throw this.wrong;
   }
 
-  /** Waits for all that was asked of it; throws what went wrong. */
+  /** Waits for all submitted work; throws its first error. */
   async settled() {
     await Promise.race([this.raw.queue.onSubmittedWorkDone(), this.lost]);
     this.check();
@@ -305,8 +305,8 @@ export const tooLarge = (size, most) => `this GPU takes buffers of ${mb(most)} M
   + `needs one of ${mb(size)} MB: use WebAssembly, or export it in int4`;
 
 /**
- * What a step binds lies in its arguments (rounded up as buffers are), and is written only where
- * its role allows.
+ * Checks that a step binds memory within its arguments (rounded up as buffers are), writable only
+ * where their role allows.
  * @param {import("./program.js").Program} program @param {any} step @param {number} shaders
  */
 function checkCode(program, { code, args, kernel }, shaders) {

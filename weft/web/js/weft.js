@@ -9,7 +9,7 @@ import { Store } from "./store.js";
 export { WeftError, ranked };
 
 /**
- * What a folder holds, before anything large is fetched.
+ * Describes a folder before anything large is fetched.
  * @param {string | URL} folder its address
  * @returns {Promise<{name: string, kind: "decoder" | "encoder", bytes: number, kept: boolean,
  *   search?: string}>} `kept`: it is here already; `search`: where an encoder is, within the folder
@@ -176,7 +176,7 @@ export class PageModel {
   }
 
   /**
-   * What a page trains, where the folder was exported with --train: "scratch" or "lora".
+   * The training of a folder that was exported with --train: "scratch" or "lora".
    * @param {string} kind @param {import("./model.js").LoadOptions} [options]
    * @returns {Promise<import("./page_trainer.js").PageTrainer>}
    */
@@ -188,7 +188,7 @@ export class PageModel {
   }
 
   /**
-   * What a call of the worker gives, piece by piece; leaving the loop stops it.
+   * Yields the results of a call to the worker, piece by piece; leaving the loop stops it.
    * @param {string} name @param {any} args @param {any} options with a signal
    * @returns {AsyncGenerator<any, void>}
    */

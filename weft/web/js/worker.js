@@ -40,7 +40,7 @@ const CALLS = {
     const pieces = /** @type {Model} */ (model).chat(messages, { ...options, signal });
     for await (const piece of pieces) post({ id, piece });
   },
-  // what makes steps is fetched when it is asked for
+  // the trainer is fetched when a training begins
   async openTrainer(id, { kind, options }, signal) {
     const { Trainer } = await import("./trainer.js");
     const note = noting(id);

@@ -54,5 +54,5 @@ export interface Trainer {
 
 /** Loads a folder that `weft export web` wrote: a path, or the address of one. */
 export function load(folder: string, options?: LoadOptions): Promise<Model>;
-/** The training that a loaded model's folder offers: "scratch" or "lora", as it was exported. */
+/** The training of a loaded model's folder: "scratch" or "lora", as exported. */
 export function trainer(model: Model, kind: string, options?: LoadOptions): Promise<Trainer>;

@@ -129,7 +129,7 @@ export interface PageTrainer {
   readonly about: About;
   /** Trains on a text, step by step; leaving the loop stops. */
   train(text: string, options?: TrainOptions): AsyncGenerator<Step, void>;
-  /** Writes with what was trained so far. */
+  /** Generates text with the weights trained so far. */
   generate(prompt: string, options?: GenerateOptions): AsyncGenerator<Piece, void>;
   /** The files of what was trained. */
   files(): Promise<{ name: string; bytes: Uint8Array }[]>;
