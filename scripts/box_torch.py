@@ -20,11 +20,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from weft.importers.hf_config import Fields
+from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.names import checkpoint_names
 from weft.training.model import config_of, fresh_weights
 from weft.training.prepare import prepare_data
 from weft.training.settings import OptimizerSettings, read_settings
-from weft.training.step import decays
+from weft.training.step import UNDECAYED
 from weft.training.tokens import Batches, evaluation
 
 
@@ -76,8 +77,10 @@ def main() -> None:
     data, config, raw = prepare_data(settings, Path(settings.output.folder))
     model, named = build(raw, fresh_weights(config, t.seed))
     model.train()
+    layout = decoder_layout(config).weights
+    decays = {role: layout[role].kind not in UNDECAYED for role in named}
     groups = [
-        {"params": [p for r, p in named.items() if decays(r) == yes], "weight_decay": decay}
+        {"params": [p for r, p in named.items() if decays[r] == yes], "weight_decay": decay}
         for yes, decay in ((True, o.weight_decay), (False, 0.0))
     ]
     opt = torch.optim.AdamW([g for g in groups if g["params"]], o.lr, tuple(o.betas), o.eps)
