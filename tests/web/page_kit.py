@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,6 +103,17 @@ def light() -> Iterator[None]:
         patch.setattr(targets, "VARIANTS", variants)
         patch.setattr(export, "TARGETS", (gpu, targets.WASM))
         patch.setattr(programs, "webassembly", one_module)
+        patch.setattr(selftest, "references", lambda *given: {"kernels": [], "untested": []})
+        yield
+
+
+@contextmanager
+def bare() -> Iterator[None]:
+    """Has export_web write empty shaders and modules, for tests of what is beside them."""
+    empty = SimpleNamespace(code=b"", constants=0, flags=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(programs.wgsl, "render", lambda *given: "")
+        patch.setattr(programs.wasm, "compile_module", lambda *given: empty)
         patch.setattr(selftest, "references", lambda *given: {"kernels": [], "untested": []})
         yield
 

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from page_kit import LateBrowser, Site, export_light
+from page_kit import LateBrowser, Site, bare, export_light
 from rows import few
 
 import weft
 from weft.core.errors import ModelError, UsageError
 from weft.hub.box import box_folder
 from weft.models import random_folder
+from weft.web.export import export_web
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from sentences import SENTENCES, minilm_folder
@@ -75,7 +76,8 @@ def test_vectors_are_those_of_python(bert, tmp_path, modes, quant):
 def test_the_search_is_a_folder_that_the_first_visit_does_not_fetch(bert, tmp_path):
     search = weft.load(bert, device="cpu")
     box = weft.load(box_folder(), device="cpu", max_batch=1, context=64)
-    manifest = export_light(box, tmp_path / "page", search=search)
+    with bare():
+        manifest = export_web(box, tmp_path / "page", search=search)
     inner = json.loads((tmp_path / "page" / manifest["search"] / "manifest.json").read_text())
     assert (manifest["kind"], inner["kind"]) == ("decoder", "encoder")
     worker = (tmp_path / "page" / "sw.js").read_text()

@@ -149,6 +149,7 @@ process.exit(0);
 """
 
 
+@pytest.mark.slow
 def test_a_training_that_is_lost_says_so_and_starts_anew(
     small_page: tuple[Path, Any],
 ) -> None:

@@ -16,7 +16,7 @@ from chat_templates import CONVERSATIONS, REFUSED, TEMPLATES, VARIABLES
 from hypothesis import Phase, given, settings, strategies as st
 from jinja2.exceptions import TemplateError
 from page_device import PLAYER
-from page_kit import LLAMA, Browser, Site, export_light, need
+from page_kit import LLAMA, Browser, Site, bare, export_light, need
 from rows import few
 
 import weft
@@ -27,6 +27,7 @@ from weft.models.text.chat_worker import handle, make_environment
 from weft.models.text.tokenizer import Tokenizer
 from weft.models.weights.random_weights import random_folder
 from weft.web import chat
+from weft.web.export import export_web
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from model_zoo import write_tokenizer
@@ -397,6 +398,7 @@ def test_a_page_that_cannot_chat_says_why(tmp_path: Path) -> None:
         shutil.copy(box_folder() / name, tmp_path)
     (tmp_path / "chat_template.jinja").write_text("{% include 'other' %}")
     model = weft.load(random_folder(tmp_path, LLAMA), device="cpu", max_batch=1)
-    manifest = export_light(model, tmp_path / "page")
+    with bare():
+        manifest = export_web(model, tmp_path / "page")
     assert manifest["chat"] == "a page cannot run the chat template: pages lack Include of Jinja"
     assert not (tmp_path / "page" / "chat.json").exists()

@@ -112,7 +112,7 @@ CONSUMERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("consumer", few(CONSUMERS, "Node", "an old target"))
+@pytest.mark.parametrize("consumer", few(CONSUMERS, "Node"))
 def test_types_of_the_package(consumer: str, source: Path, tmp_path: Path) -> None:
     """The folder is what npm installs from a clone; nothing but itself is needed to compile."""
     need("typescript")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_kit import LLAMA, light
+from page_kit import LLAMA, bare
 from test_encoder import BERT, minilm_folder
 
 from weft.cli.main import invoke
@@ -21,9 +21,8 @@ Folders = tuple[str, str]
 
 
 @pytest.fixture(autouse=True)
-def light_pages() -> Iterator[None]:
-    """These tests look at what is written beside the shaders."""
-    with light():
+def without_code() -> Iterator[None]:
+    with bare():
         yield
 
 

@@ -16,6 +16,8 @@ from weft.kernel.ir import Kernel
 from weft.program.program import Dispatch, Program
 from weft.program.serial import head
 
+# What was made of a kernel with some arguments in one buffer: layers are steps of the same kernels.
+_Known = dict[tuple[int, frozenset[int]], tuple[wgsl.Layout, str]]
 MODULES = {"kernels.wasm": wasm.WASM, "kernels-relaxed.wasm": wasm.RELAXED}
 
 
@@ -23,10 +25,11 @@ def webgpu(programs: Mapping[str, Program], caps: Caps) -> dict[str, Any]:
     """Programs by name, with WGSL. A step's code is [shader, bindings, whether the grid is folded]:
     a binding is [argument (-1: the scalars), byte offset, bytes, whether it is written]."""
     kinds: dict[str, str] = {}  # the kind of kernel, by the text of its shader
+    known: _Known = {}
     made = {}
     for name, program in programs.items():
         codes = [
-            _shader(program, step, caps, kinds) if isinstance(step, Dispatch) else None
+            _shader(program, step, caps, kinds, known) if isinstance(step, Dispatch) else None
             for step in program.steps
         ]
         made[name] = _head(program) | {"code": codes}
@@ -48,13 +51,17 @@ def _head(program: Program) -> dict[str, Any]:
     return found | {"kernels": kernels}
 
 
-def _shader(program: Program, step: Dispatch, caps: Caps, kinds: dict[str, str]) -> list[Any]:
+def _shader(
+    program: Program, step: Dispatch, caps: Caps, kinds: dict[str, str], known: _Known
+) -> list[Any]:
     kernel = program.kernels[step.kernel]
     shared = shared_arguments(kernel, step)
-    plan = wgsl.plan(kernel, caps, shared)
-    lines = wgsl.render(kernel, caps, shared).splitlines()
-    text = "\n".join(line.strip() for line in lines if line.strip())
-    kinds.setdefault(text, kernel.name.rpartition("_")[0])
+    if (id(kernel), shared) not in known:
+        lines = wgsl.render(kernel, caps, shared).splitlines()
+        text = "\n".join(line.strip() for line in lines if line.strip())
+        kinds.setdefault(text, kernel.name.rpartition("_")[0])
+        known[id(kernel), shared] = wgsl.plan(kernel, caps, shared), text
+    plan, text = known[id(kernel), shared]
     bindings = [[b.buffer, b.offset, b.nbytes, b.writable] for b in plan.bindings]
     return [text, bindings, plan.fold]
 
