@@ -236,7 +236,7 @@ COMMON = {
     "deadline": None,
     "suppress_health_check": list(HealthCheck),
 }
-Schedules.TestCase.settings = settings(max_examples=200, **COMMON)
+Schedules.TestCase.settings = settings(max_examples=40, **COMMON)
 TestSchedules = Schedules.TestCase
 
 
