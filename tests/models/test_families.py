@@ -221,7 +221,10 @@ def test_a_ring_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     np.testing.assert_array_equal(runner.prefill(0, IDS[22:], 22), whole)
 
 
-@pytest.mark.parametrize("name, last", [("lfm2", "conv.in_proj"), ("qwen3_5", "in_proj_qkv")])
+@pytest.mark.parametrize(
+    "name, last",
+    few([("lfm2", "conv.in_proj"), ("qwen3_5", "in_proj_qkv")], ("lfm2", "conv.in_proj")),
+)
 def test_rows_that_are_looked_back_at_are_kept_whole(tmp_path: Path, name: str, last: str) -> None:
     """A convolution's rows in float32 beside narrow keys and values: 2**20 larger, with taps that
     much smaller, they give the same bits."""
@@ -313,6 +316,7 @@ def test_gemma_4_as_it_is_published(tmp_path: Path) -> None:
             weft.load(tmp_path, device="oracle")
 
 
+@pytest.mark.slow
 def test_gemma_4_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The embedding of each layer's inputs stays packed on the device too: rows are picked."""
     monkeypatch.setenv("WEFT_CACHE", "off")

@@ -1,5 +1,7 @@
 """Models by their names on a hub, against a stand-in for its HTTP surface."""
 
+# ruff: noqa: F811 (a fixture of another file)
+
 from __future__ import annotations
 
 import errno
@@ -8,55 +10,25 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gguf_zoo import write_gguf
-from hub_server import Hub, serving
+from hub_kit import MODEL, OTHERS, TINY, hub, pull, refused  # noqa: F401
+from hub_server import Hub
 
 from weft.cli.main import invoke
-from weft.core.errors import HubError, ModelError, StorageError, WeftError
-from weft.hub import fetch
+from weft.core.errors import ModelError, StorageError
 from weft.hub.box import box_folder
 from weft.hub.names import Name, cache, name_of, named, parse
 from weft.hub.resolve import resolve
-from weft.importers.safetensors import INDEX
-from weft.models.run.entry import runnable
 from weft.models.weights.adapter_base import base_of
 from weft.models.weights.adapters import CONFIG, WEIGHTS as ADAPTER
 from weft.models.weights.random_weights import random_folder
 
-TINY = {
-    "model_type": "llama", "vocab_size": 32, "hidden_size": 32, "intermediate_size": 32,
-    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
-    "max_position_embeddings": 32, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0,
-    "tie_word_embeddings": True,
-}  # fmt: skip
-MODEL = {"config.json": json.dumps(TINY).encode(), "model.safetensors": b"w" * 70_000}
-OTHERS = {"README.md": b"#", "pytorch_model.bin": b"p", "model.py": b"import os", "tf.h5": b"h"}
 NEVER = "http://127.0.0.1:9"  # nobody listens
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "weft"))
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    with serving() as made:
-        monkeypatch.setenv("HF_ENDPOINT", made.url)
-        yield made
-
-
-def refused(model: str, kind: type[WeftError] = HubError) -> str:
-    """The message of what `resolve` raises: one or two lines."""
-    with pytest.raises(kind) as caught:
-        resolve(model, check=runnable)
-    text = str(caught.value)
-    assert type(caught.value) is kind and len(text.splitlines()) <= 2 and "\x1b" not in text
-    return text
 
 
 def test_a_name_is_fetched_once_and_runs(
@@ -129,93 +101,6 @@ def test_the_cache_is_where_huggingface_hub_has_it() -> None:
     more = [{}, {"XDG_CACHE_HOME": "/x"}, {"HF_HOME": "~/h"}, {"HF_HUB_CACHE": "/c/$USER"},
             {"HUGGINGFACE_HUB_CACHE": "/old"}]  # fmt: skip
     subprocess.run([sys.executable, "-c", code, json.dumps(more)], env=clean, check=True)
-
-
-def parts(stem: str, count: int, have: int | None = None) -> dict[str, bytes]:
-    return {f"{stem}-{i + 1:05d}-of-{count:05d}.gguf": b"g" for i in range(have or count)}
-
-
-CHOICES = [
-    ("", {"a-Q8_0.gguf": b"g"}, ["a-Q8_0.gguf"]),
-    ("", MODEL | {"a.gguf": b"g"}, ["config.json", "model.safetensors"]),
-    ("a.gguf", MODEL | {"a.gguf": b"g"}, ["a.gguf"]),
-    ("q4_k", {"a-Q4_K.gguf": b"", "a-Q4_K_M.gguf": b"", "a-Q4_K_S.gguf": b""}, ["a-Q4_K.gguf"]),
-    ("Q4_0", {"a.IQ4_0.gguf": b"", "x_Q4_0.gguf": b"", "mmproj-Q4_0.gguf": b""}, ["x_Q4_0.gguf"]),
-    ("mmproj-Q4_0.gguf", {"a.gguf": b"", "mmproj-Q4_0.gguf": b""}, ["mmproj-Q4_0.gguf"]),
-    ("Q8_0", parts("Q8_0/a", 3) | {"b-Q4_0.gguf": b""}, list(parts("Q8_0/a", 3))),
-    ("a-00002-of-00002.gguf", parts("a", 2), list(parts("a", 2))),
-    ("", {"adapter_config.json": b"", "adapter_model.safetensors": b""},
-     ["adapter_config.json", "adapter_model.safetensors"]),
-    ("", MODEL | {"modules.json": b"", "1_Pooling/config.json": b"", "onnx/config.json": b""},
-     ["1_Pooling/config.json", "config.json", "modules.json", "model.safetensors"]),
-    ("", MODEL | {"config_sentence_transformers.json": b"", "sentence_xlm-roberta_config.json": b"",
-                  "sentence_bert_config.json": b"", "x/sentence_bert_config.json": b""},
-     ["config.json", "config_sentence_transformers.json", "sentence_bert_config.json",
-      "sentence_xlm-roberta_config.json", "model.safetensors"]),
-]  # fmt: skip
-REFUSED = [
-    ("", {"a-Q8_0.gguf": b"", "a-Q4_0.gguf": b""}, "2 GGUF models: a-Q4_0.gguf, a-Q8_0.gguf"),
-    ("Q4_0", {"a-Q4_0.gguf": b"", "b-Q4_0.gguf": b""}, "2 files of Q4_0: a-Q4_0.gguf, b-Q4_0.gguf"),
-    ("Q5_0", {"a-Q4_0.gguf": b""}, "no Q5_0; it holds a-Q4_0.gguf"),
-    ("b.gguf", {"a.gguf": b""}, "no b.gguf; it holds a.gguf"),
-    ("Q8_0", parts("a-Q8_0", 3, 2), "of 00003 parts of a-Q8_0-00001-of-00003.gguf 2 are there"),
-    ("", OTHERS, "pytorch_model.bin (pickles"),
-    ("", {"x.onnx": b""}, "nothing that weft reads: x.onnx"),
-    ("", {}, "it is empty"),
-    ("../../etc/x.gguf", {"../../etc/x.gguf": b""}, "holds no"),
-]  # fmt: skip
-
-
-def test_what_is_chosen(hub: Hub) -> None:
-    for part, files, wanted in CHOICES:
-        found = fetch._chosen(listing(hub, part, files), fetch.Bar())
-        assert found == wanted, (part, found)
-    for part, files, said in REFUSED:
-        with pytest.raises(ModelError) as caught:
-            fetch._chosen(listing(hub, part, files), fetch.Bar())
-        assert said in str(caught.value) and len(str(caught.value).splitlines()) <= 2
-
-
-def listing(hub: Hub, part: str, files: dict[str, bytes]) -> fetch.Listing:
-    commit = hub.add("loom/chosen", files)
-    known = {name: fetch.Remote(len(data), "") for name, data in files.items()}
-    return fetch.Listing(Name("loom/chosen", "main", part), commit, known)
-
-
-def test_shards_are_those_of_the_index(hub: Hub) -> None:
-    index = json.dumps({"weight_map": {"a": "s-1.safetensors", "b": "s-2.safetensors"}}).encode()
-    files = {"config.json": MODEL["config.json"], INDEX: index, "other.safetensors": b"o"}
-    hub.add("loom/a", files | {"s-1.safetensors": b"1", "s-2.safetensors": b"2"})
-    resolve("loom/a")
-    assert hub.sent()[-2:] == ["s-1.safetensors", "s-2.safetensors"]
-    assert "other.safetensors" not in hub.sent()
-    hub.add("loom/b", files | {"s-1.safetensors": b"1"})
-    assert "s-2.safetensors is missing" in refused("loom/b", ModelError)
-    hub.add("loom/c", files | {INDEX: b'{"weight_map": {"a": "../x.safetensors"}}'})
-    with pytest.raises(WeftError, match="plain name"):
-        resolve("loom/c")
-
-
-def test_a_model_that_weft_cannot_read_is_refused_before_its_weights(hub: Hub) -> None:
-    config = json.dumps({"model_type": "mamba", "architectures": ["Mamba"]}).encode()
-    hub.add("loom/a", MODEL | {"config.json": config})
-    assert "mamba / Mamba is not supported" in refused("loom/a", ModelError)
-    packed = json.dumps(TINY | {"quantization_config": {"quant_method": "hqq"}}).encode()
-    hub.add("loom/b", MODEL | {"config.json": packed})
-    assert "hqq" in refused("loom/b", ModelError)
-    assert hub.sent() == ["config.json"] * 2
-
-
-def test_revisions(hub: Hub) -> None:
-    first = hub.add("loom/a", MODEL, ref="v1")
-    second = hub.add("loom/a", MODEL | {"tokenizer.json": b"{}"})
-    assert resolve("loom/a@v1").name == first and resolve("loom/a").name == second
-    assert resolve(f"loom/a@{first}").name == first
-    assert "no revision v2" in refused("loom/a@v2")
-    third = hub.add("loom/a", MODEL | {"tokenizer.json": b"[]"})
-    assert resolve("loom/a").name == second  # until it is pulled
-    assert invoke(["pull", "loom/a"]) == 0 and resolve("loom/a").name == third
-    assert hub.sent().count("model.safetensors") == 1  # the same in all
 
 
 def test_a_cut_goes_on_where_it_was(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,11 +218,6 @@ def test_a_full_disk(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert "the disk is full: free some space" in refused("loom/a", StorageError)
     assert not list(cache().rglob("*.incomplete"))
     assert resolve("loom/a").is_dir()
-
-
-def pull(hub: Hub, *args: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from weft.cli.main import main; main()", "pull", *args]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_two_at_once_and_one_that_is_killed(hub: Hub) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hub_kit import MODEL, hub, refused  # noqa: F401
 from hub_server import Hub
-from test_hub import MODEL, hub, refused  # noqa: F401
 
 from weft.cli.main import invoke
 from weft.core.errors import HubError

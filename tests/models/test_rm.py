@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from gguf_zoo import write_gguf
+from hub_kit import MODEL, TINY, hub  # noqa: F401
 from hub_server import Hub
-from test_hub import MODEL, TINY, hub  # noqa: F401
 
 import weft
 from weft.cli import loading
