@@ -212,8 +212,11 @@ def test_modules_outside_the_folder(path: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["long", "many"])
 def test_prompts_without_end(what: str, tmp_path: Path) -> None:
-    many = {str(i): "x" for i in range(10**6)}
-    text = json.dumps({"prompts": {"q": "x" * (100 << 20)} if what == "long" else many})
+    if what == "long":
+        prompts = {"q": "x" * (100 << 20)}
+    else:
+        prompts = {str(i): "x" for i in range(10**6)}
+    text = json.dumps({"prompts": prompts})
     (sentence(tmp_path) / "config_sentence_transformers.json").write_text(text)
     with pytest.raises(WeftError, match=r"config_sentence_transformers\.json"):
         read_pooling(tmp_path)
