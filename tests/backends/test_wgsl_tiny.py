@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 import tint
 from hypothesis import strategies as st
+from rows import few
 from tiny_cases import CASES, HOST, OWN, PUBLIC, maker
 from tiny_kit import Draw, browser, modules, tensors
 from wgpu_case import device
@@ -143,7 +144,7 @@ def test_the_cases_meet_every_primitive_and_composite():
     assert not met & others
 
 
-@pytest.mark.parametrize("name", ONCE)
+@pytest.mark.parametrize("name", few(ONCE, *ONCE[::3]))
 def test_tiny(name):
     check(name, by_chance(name, 0))
 

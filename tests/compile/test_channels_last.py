@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rows import by_turns
 
 import weft
 from weft.core.errors import FileFormatError, ShapeError
@@ -63,8 +64,7 @@ AROUND: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("name", AROUND)
+@pytest.mark.parametrize("name,frozen", by_turns(AROUND, [False, True]))
 def test_meaning(name: str, frozen: bool) -> None:
     want = AROUND[name](weft.tensor(X))
     got = weft.compile(AROUND[name], frozen=frozen)(X)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rows import by_turns, few
 
 import weft
 from weft.core import dtypes as dt
@@ -89,8 +90,7 @@ def near(got: Any, want: Any) -> None:
     assert len(np.unique(b)) > 20  # not all at an end of the range
 
 
-@pytest.mark.parametrize("frozen", [True, False])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name,frozen", by_turns(NETS, [True, False]))
 def test_meaning(name: str, frozen: bool) -> None:
     net, kernels = NETS[name]
     fn = weft.compile(net, frozen=frozen)
@@ -102,7 +102,7 @@ def test_meaning(name: str, frozen: bool) -> None:
         assert len(labels) <= kernels + 2, labels  # which turn the image around, and back
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", few(NETS, *list(NETS)[::4]))
 def test_one_image_or_two(name: str) -> None:
     """An image gives the same bits whatever stands beside it."""
     fn = weft.compile(NETS[name][0], frozen=True)

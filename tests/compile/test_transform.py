@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from graphs import check, f32, i32, random_graph, values_for
+from rows import covering
 
 from weft import ops
 from weft.backends.registry import get
@@ -168,8 +169,9 @@ def test_long_reductions_split(op, axes):
     check(graph, get("cpu"), values, tol=2e-4)
 
 
-@pytest.mark.parametrize("length", [200, 257, 1000, 4096, 5003])
-@pytest.mark.parametrize("where", ["rows", "columns", "apart", "all"])
+@pytest.mark.parametrize(
+    "length,where", covering([200, 257, 1000, 4096, 5003], ["rows", "columns", "apart", "all"])
+)
 def test_long_reductions_of_any_length_split(length, where, monkeypatch):
     """Rows and columns, lengths that pieces do not divide, ties and NaN."""
     for name, value in (("LONG", 128), ("MIN_ELEMENTS", 128)):

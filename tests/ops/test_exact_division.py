@@ -14,6 +14,7 @@ from exact import floats, floor_divide, nearest, remainder, same_bits
 from hypothesis import given, settings, strategies as st
 from opkit import FLOATS
 from present import opened
+from rows import covering
 
 import weft
 from weft.backends import registry
@@ -76,8 +77,11 @@ def test_whole_range_in_the_oracle(dtype: DType) -> None:
     check(both, *pairs(dtype), truth(dtype))
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("device", ["cpu", "vulkan", "interp", "interp:cuda", "interp:hip-wave64"])
+@pytest.mark.parametrize(
+    "device,dtype",
+    covering(["cpu", "vulkan", "interp", "interp:cuda", "interp:hip-wave64"], FLOATS),
+    ids=str,
+)
 def test_whole_range_compiled(dtype: DType, device: str) -> None:
     check(compiled(device), *pairs(dtype), truth(dtype))
 
