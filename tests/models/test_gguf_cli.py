@@ -58,6 +58,7 @@ def test_explain(file: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("small_roofline")
+@pytest.mark.slow
 def test_bench(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = [
         "bench",

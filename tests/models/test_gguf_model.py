@@ -14,6 +14,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf_zoo import arch_of, converted, packed, plain, tensor_name, write_gguf
 from model_zoo import DECODERS, VOCAB, write_model
+from rows import by_turns, few
 from stepping import scores
 
 from weft.core.dtypes import float16
@@ -38,8 +39,7 @@ WIDE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name,dtype", by_turns(DECODERS, ["float32", "float16", "bfloat16"]))
 def test_logits_are_those_of_the_safetensors(name: str, dtype: str, tmp_path: Path) -> None:
     """Bit for bit; Llama 3.1's scaled frequencies, which the file holds worked out, but for the
     rounding of working them out."""
@@ -110,7 +110,9 @@ def blocks(kind: Kind, value: np.ndarray) -> np.ndarray:
     return out.reshape(*value.shape[:-1], -1)
 
 
-@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0, Kind.Q5_0, Kind.Q4_K, Kind.Q6_K])
+@pytest.mark.parametrize(
+    "kind", few([Kind.Q8_0, Kind.Q4_0, Kind.Q5_0, Kind.Q4_K, Kind.Q6_K], Kind.Q5_0, Kind.Q6_K)
+)
 def test_packed_weights_are_those_that_the_gguf_package_unpacks(kind: Kind, tmp_path: Path) -> None:
     """Kept packed, and in what else is asked for: bit for bit a folder of unpacked weights."""
     folder = wide(tmp_path / "hf")
@@ -157,7 +159,7 @@ def test_a_compiled_model_writes_the_same(tmp_path: Path) -> None:
     assert got.ids == want.ids
 
 
-@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_K])
+@pytest.mark.parametrize("kind", few([Kind.Q8_0, Kind.Q4_K], Kind.Q4_K))
 def test_a_device_has_the_only_copy_of_packed_weights(kind: Kind, tmp_path: Path) -> None:
     """All but what is read in the file's order (embeddings, and an output matrix of 300 rows) are
     let go, are there again for whoever asks, and are as they were."""

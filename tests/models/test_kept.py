@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kept_kit import flip, place, quick, rewrite, searches, swap, zero  # noqa: F401
+from rows import by_turns
 from test_quantize_hostile import small
 
 from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
@@ -23,7 +24,10 @@ posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSI
 PROMPT = [1, 2, 3]
 
 
-@pytest.fixture(params=["unsettled", "settled"])
+AGES = ["unsettled", "settled"]
+
+
+@pytest.fixture(params=AGES)
 def settled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Files that are as new as in a test; or that count as old enough to go by what the system
     says of them."""
@@ -85,7 +89,11 @@ def anothers(path: Path) -> None:
 HARMS = [flip, sign, zero, swap, rename, other_scheme, anothers]
 
 
-@pytest.mark.parametrize("harm", HARMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "harm,settled",
+    by_turns([pytest.param(harm, id=harm.__name__) for harm in HARMS], AGES),
+    indirect=["settled"],
+)
 def test_what_was_changed_is_made_anew(
     tmp_path: Path, harm: Callable[[Path], None], settled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +108,11 @@ def test_what_was_changed_is_made_anew(
 
 
 @posix
-@pytest.mark.parametrize("harm", ["mode", "owner", "link", "hard link", "folder", "fifo", "parent"])
+@pytest.mark.parametrize(
+    "harm,settled",
+    by_turns(["mode", "owner", "link", "hard link", "folder", "fifo", "parent"], AGES),
+    indirect=["settled"],
+)
 def test_what_others_may_have_written_is_made_anew(
     tmp_path: Path, harm: str, settled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

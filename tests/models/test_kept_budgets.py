@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kept_kit import flip, quick, rewrite, searches, swap, zero  # noqa: F401
+from rows import few
 from test_quantize_hostile import QUICK, small
 
 from weft.core.budget import CacheFolder
@@ -39,7 +40,10 @@ def bits(folder: Path) -> dict[str, bytes]:
     return {n: v.tobytes() for n, v in open_checkpoint(folder).items()}
 
 
-@pytest.mark.parametrize("harm", ["flip", "swap", "cut", "zero", "mode", "gone", "link", "state"])
+@pytest.mark.parametrize(
+    "harm",
+    few(["flip", "swap", "cut", "zero", "mode", "gone", "link", "state"], "flip", "link", "state"),
+)
 def test_a_resumed_job_takes_no_damaged_piece(
     tmp_path: Path, harm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

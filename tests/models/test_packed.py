@@ -80,7 +80,7 @@ def runner(config: DecoderConfig, weights: dict, device):  # type: ignore[no-unt
     return kind(config, placed, 32, 1, 1)
 
 
-@pytest.mark.parametrize("name", few(FORMS, "q8_0", "q4_k", "int4, zeros"))
+@pytest.mark.parametrize("name", few(FORMS, "q4_k", "int4, zeros"))
 def test_logits_are_those_of_float32_bit_for_bit(name: str) -> None:
     form = FORMS[name]
     config, weights = model(form, tied=form.bits != 4)
@@ -126,7 +126,7 @@ def test_a_gpu_decodes_as_it_does_in_float32() -> None:
     np.testing.assert_array_equal(ours.rows([7], [0], [9]), theirs.rows([7], [0], [9]))
 
 
-@pytest.mark.parametrize("name", few(FORMS, "q4_k", "q6_k"))
+@pytest.mark.parametrize("name", few(FORMS, "q6_k"))
 def test_int8_inputs_have_one_meaning(name: str) -> None:
     """Decode has the bits of prefill, and both are the oracle's graph within rounding."""
     config, weights = model(FORMS[name], tied=name == "q8_0")
@@ -164,8 +164,7 @@ def test_vulkan_decodes_as_the_cpu(name: str, inputs: DType) -> None:
             for d in (float32, int8)
             for n in ("cpu", "vulkan")
         ],
-        (float16, float32, "cpu"),
-        (int8, int8, "cpu"),
+        (int8, float32, "cpu"),
         (float16, int8, "vulkan"),
     ),
 )
