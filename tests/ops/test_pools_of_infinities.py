@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rows import by_turns
 
 import weft
 from weft import nn
@@ -66,8 +67,10 @@ def test_floats(window: tuple[Any, Any, Any, Any, bool], fill: str) -> None:
     np.testing.assert_array_equal(module(Tensor(x)).numpy(), wanted[0])
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])
-@pytest.mark.parametrize("window", WINDOWS[::2])
+@pytest.mark.parametrize(
+    "window,dtype",
+    by_turns([(window,) for window in WINDOWS[::2]], ["int8", "uint8", "int32", "uint32"]),
+)
 def test_integers(window: tuple[Any, Any, Any, Any, bool], dtype: str) -> None:
     *sizes, ceil = window
     info = np.iinfo(dtype)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rows import few
 from serve_kit import Running, serving
 
 from weft.models.run.model import Decoder
@@ -51,13 +52,15 @@ SAID = description()
 POSTS = [p for p, how in SAID["paths"].items() if "requestBody" in how.get("post", {})]
 
 
+@pytest.mark.parametrize("each", few([1, 5], 5))
 @pytest.mark.parametrize("path", POSTS)
-def test_no_value_of_a_field_breaks_the_server(server: Running, path: str) -> None:
+def test_no_value_of_a_field_breaks_the_server(server: Running, path: str, each: int) -> None:
+    """Every value of every field, or one of `each` in turn through the fields."""
     body = SAID["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
     fields = SAID["components"]["schemas"][body["$ref"].rsplit("/", 1)[1]]["properties"]
     connection = HTTPConnection(server.host, server.port, timeout=240)
-    for field in fields:
-        for value in VALUES:
+    for i, field in enumerate(fields):
+        for value in VALUES[i % each :: each]:
             asked = json.dumps({**BASE[path], field: value})
             connection.request("POST", path, asked)
             answer = connection.getresponse()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
+from rows import by_turns
 
 from weft.serve.toolcalls.choose import FORMATS
 from weft.serve.toolcalls.events import (
@@ -197,12 +198,13 @@ def test_nothing_is_lost_between_calls(
     assert [json.loads(c.arguments) for c in found.calls] == [a for _, a in parts]
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize(
-    "unit",
-    ["<", "<tool_call>", "{", '{"name": "f", "arguments": ', "[", "[TOOL_CALLS]", '"\\', "<think>",
-     "<|channel|>", "<|tool_call>call:f{a:[", "<tool_call><function=f><parameter=a>", " ", "a"],
-)  # fmt: skip
+UNITS = [
+    "<", "<tool_call>", "{", '{"name": "f", "arguments": ', "[", "[TOOL_CALLS]", '"\\', "<think>",
+    "<|channel|>", "<|tool_call>call:f{a:[", "<tool_call><function=f><parameter=a>", " ", "a",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit,name", by_turns(UNITS, FORMATS, 2))
 def test_time_is_linear_in_the_text(name: str, unit: str) -> None:
     def seconds(n: int) -> float:
         text = unit * (n // len(unit))

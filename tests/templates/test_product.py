@@ -55,19 +55,21 @@ def test_layouts(tier: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "shape,layout",
-    [
-        pytest.param(shape, layout, marks=[] if layout in quick else [slow])
-        for shape, quick in (
-            ((64, 64, 64), ("NN", "NT")),
-            ((70, 45, 99), LAYOUTS),
-            ((17, 33, 31), ("NN", "NT")),
-            ((96, 32, 320), LAYOUTS),
-        )
-        for layout in LAYOUTS
-    ],
+    "shape,layout,tier",
+    by_turns(
+        [
+            pytest.param(shape, layout, marks=[] if layout in quick else [slow])
+            for shape, quick in (
+                ((64, 64, 64), ("NN", "NT")),
+                ((70, 45, 99), LAYOUTS),
+                ((17, 33, 31), ("NN", "NT")),
+                ((96, 32, 320), LAYOUTS),
+            )
+            for layout in LAYOUTS
+        ],
+        TILES,
+    ),
 )
-@pytest.mark.parametrize("tier", TILES)
 def test_layouts_in_matrix_registers(tier: str, shape: tuple[int, int, int], layout: str) -> None:
     Product(*shape, BF16, layout).check(tier, config={"kc": 128})
 
