@@ -17,7 +17,7 @@ from weft.program.program import Dispatch, Program
 from weft.program.serial import head
 
 # What was made of a kernel with some arguments in one buffer: layers are steps of the same kernels.
-_Known = dict[tuple[int, frozenset[int]], tuple[wgsl.Layout, str]]
+_Known = dict[tuple[int, frozenset[int]], tuple[wgsl.BindingLayout, str]]
 MODULES = {"kernels.wasm": wasm.WASM, "kernels-relaxed.wasm": wasm.RELAXED}
 
 
