@@ -63,9 +63,8 @@ def _number(node: Node) -> float | None:
 class _Rules:
     def __init__(self, caps: Caps) -> None:
         self.sign = dt.uint8 if "dot4_mixed" in caps.features else dt.int8
-        self.known: dict[
-            int, tuple[Node, bool]
-        ] = {}  # id -> (node, True if it depends on weights alone)
+        # id -> (node, True if it depends on weights alone)
+        self.known: dict[int, tuple[Node, bool]] = {}
 
     def visit(self, node: Node, inputs: tuple[Node, ...]) -> Node:
         """Returns the replacement of a node over new inputs."""

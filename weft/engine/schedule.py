@@ -96,6 +96,7 @@ class Schedule:
         self._free = list(range(slots))[::-1]
 
     def add(self, place: SequenceState) -> None:
+        """Adds a sequence to those that wait."""
         self.waiting.append(place)
 
     def plan(self) -> list[Feed]:

@@ -45,9 +45,7 @@ class Ranges:
         self._tests: dict[str, Conditions] = {}
         self._ceilings: dict[str, Sum] = {}
         self._now: dict[str, Sum] = {}  # reassigned variables, until the next assignment
-        self._known: dict[
-            int, tuple[Expr, Sum]
-        ] = {}  # keyed by the expression's id; the entry keeps it alive
+        self._known: dict[int, tuple[Expr, Sum]] = {}  # keyed by id; the entry keeps it alive
         self._count = 0
         self._axes: dict[tuple[str, int], Sum] = {}
         for dim, entry in enumerate(kernel.grid):

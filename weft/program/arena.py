@@ -24,6 +24,7 @@ class Arena:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all arena buffers."""
         return sum(b.nbytes for b in self._buffers.values())
 
     def request(self, ordinal: int, nbytes: int, user: Session) -> Buffer:

@@ -28,14 +28,17 @@ class DeviceArray:
 
     @property
     def device(self) -> Device:
+        """The device that holds the content."""
         return self.buffer.device
 
     @property
     def size(self) -> int:
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the content."""
         return self.size * self.dtype.itemsize
 
     def numpy(self) -> np.ndarray:

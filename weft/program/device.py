@@ -42,6 +42,7 @@ class DeviceInfo:
 
     @property
     def id(self) -> str:
+        """The name by which a device is opened, such as "cpu:0"."""
         return f"{self.kind}:{self.index}"
 
 
@@ -91,7 +92,8 @@ class Dialect(abc.ABC):
     name: str
 
     @abc.abstractmethod
-    def render(self, kernel: Kernel, caps: Caps) -> str: ...
+    def render(self, kernel: Kernel, caps: Caps) -> str:
+        """Returns the source of a kernel for a target. Raises CompileError."""
 
 
 class Device(abc.ABC):
@@ -193,4 +195,5 @@ class Device(abc.ABC):
         return ""
 
     def supports(self, dtype: DType) -> bool:
+        """True if kernels on this device can compute in `dtype`."""
         return dtype in self.caps.dtypes

@@ -65,6 +65,7 @@ class RequestQueue:
         self.running = 0
 
     def drop(self, answer: JobOutputs) -> None:
+        """Removes an answer that has not started."""
         self.left = deque((a, job) for a, job in self.left if a is not answer)
 
 
@@ -123,12 +124,14 @@ class EngineThread:
                     self._give(answer, ended)
 
     def cancel(self, ticket: Ticket) -> None:
+        """Cancels a job and wakes the engine's thread."""
         self.engine.cancel(ticket)
         with self._work:
             self._work.notify()
 
     @property
     def idle(self) -> bool:
+        """True if no answer is running or waiting."""
         return not (self.engine.has_work or any(turns.left for turns in self._turns))
 
     @property

@@ -132,5 +132,6 @@ class Pools:
         self.vectors = WorkPool("vectors of texts")
 
     def close(self) -> None:
+        """Closes all pools."""
         for pool in vars(self).values():
             pool.close()

@@ -84,6 +84,7 @@ class StreamParts:
             return self._writer.failed(e)
 
     async def aclose(self) -> None:
+        """Ends the answers and lets the model go."""
         async with self._held:
             for choice in self._writer.choices:
                 choice.close()

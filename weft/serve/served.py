@@ -65,6 +65,7 @@ class Served:
 
     @property
     def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer. Raises UsageError if it has none."""
         return self.model.need_tokenizer("serving text needs one")
 
     def chat(
@@ -108,6 +109,7 @@ class Served:
 
     @property
     def idle(self) -> bool:
+        """True if no request uses the model."""
         return self.users == 0
 
     @property
@@ -222,6 +224,7 @@ class ServedDecoder(Served):
         return made
 
     def under(self, name: str) -> ServedDecoder:
+        """Returns the model as served under `name`: the model itself, or one of its adapters."""
         return self._others.get(name, self)
 
     def _texts(self) -> Any:
@@ -229,15 +232,18 @@ class ServedDecoder(Served):
 
     @property
     def idle(self) -> bool:
+        """True if no request uses the model and no answer is running or waiting."""
         return super().idle and self.player.idle
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the weights and the caches, the draft model's included."""
         both = self.model.page_bytes + draft_page(self.draft)
         small = 0 if self.draft is None else self.draft.nbytes
         return super().nbytes + small + self.runner.pages * both
 
     def warm(self) -> None:
+        """Runs each kind of step once, so that requests find compiled Programs."""
         ids = [0]
         self.runner.tables[:] = 0
         self.runner.prefill(0, ids)
@@ -248,6 +254,7 @@ class ServedDecoder(Served):
                 pass
 
     def summary(self) -> list[str]:
+        """Returns the lines about the model that `weft serve` prints at the start."""
         model, runner = self.model, self.runner
         tokens = runner.pages * runner.page
         whole = max(tokens // model.context, 1)
@@ -270,6 +277,7 @@ class ServedDecoder(Served):
 
     @property
     def eos(self) -> frozenset[int]:
+        """The ids that end an answer."""
         return frozenset(self.model.tokens.eos)
 
     def grammars(self) -> Grammars:
@@ -333,5 +341,6 @@ class ServedDecoder(Served):
         return {**made, "top_logprobs": [told(*pair) for pair in chosen.top]}
 
     async def close(self) -> None:
+        """Ends all answers and frees the model."""
         await self.player.close()
         await super().close()

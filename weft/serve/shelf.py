@@ -50,6 +50,7 @@ class ModelShelf:
 
     @property
     def first(self) -> str:
+        """The name of the first model."""
         return next(iter(self.paths))
 
     def decoders(self) -> list[ServedDecoder]:
@@ -57,6 +58,7 @@ class ModelShelf:
         return [m for m in list(self._loaded.values()) if isinstance(m, ServedDecoder)]
 
     def loaded(self) -> list[Served]:
+        """Returns the models that are loaded now."""
         return list(self._loaded.values())
 
     @contextlib.asynccontextmanager
@@ -128,6 +130,7 @@ class ModelShelf:
         return sum(m.nbytes for m in self._loaded.values())
 
     async def close(self) -> None:
+        """Ends all answers and frees the models."""
         for model in self.loaded():
             await model.close()
         self._loaded.clear()

@@ -56,6 +56,7 @@ class HttpError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
+        """The headers of the response: Retry-After if a retry makes sense."""
         return {} if self.retry is None else {"Retry-After": str(self.retry)}
 
 

@@ -195,9 +195,8 @@ class GpuBound(Bound):
         if abs(source - target) >= n:
             driver.copy(target, source, n)
         elif source != target:
-            if (
-                self._scratch is None
-            ):  # sized for the largest grid, since recordings keep its address
+            # Sized for the largest grid, since recordings keep its address.
+            if self._scratch is None:
                 copies = [s.src.nbytes for s in self.program.steps if isinstance(s, Copy)]
                 self._scratch = self.device.alloc(max(copies))
             driver.copy(self._scratch.address, source, n)

@@ -82,18 +82,22 @@ class Model:
             file.check()
 
     def need_tokenizer(self, why: str) -> Tokenizer:
+        """Returns the tokenizer. Raises UsageError (with the reason `why`) without one."""
         if self.tokenizer is None:
             lacks = "tokenizer" if self.folder.is_file() else "tokenizer.json"
             raise UsageError(f"{self.folder} has no {lacks}: {why}")
         return self.tokenizer
 
     def generate(self, prompt: Any, **options: Any) -> Any:
+        """Generates text (decoders only). Raises UsageError for an encoder."""
         raise UsageError(f"{self.config.family} is an encoder: use embed(texts)")
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
+        """Returns logits (decoders only). Raises UsageError for an encoder."""
         raise UsageError(f"{self.config.family} is an encoder: use embed(texts)")
 
     def chat_ids(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
+        """Returns the ids of a chat prompt (decoders only). Raises UsageError for an encoder."""
         raise UsageError(f"{self.config.family} is an encoder: it cannot chat")
 
     def graphs(self) -> dict[str, Graph]:
@@ -101,6 +105,7 @@ class Model:
         return {}
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """Returns vectors of texts (encoders only). Raises UsageError for a decoder."""
         raise UsageError(f"{self.config.family} generates text: use generate(prompt)")
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -62,6 +62,7 @@ class Encoder(Model):
 
     @property
     def dim(self) -> int:
+        """The length of a vector."""
         whole = self.config.hidden * len(self.pooling.modes)
         return min(whole, self.pooling.dim or whole)
 

@@ -41,6 +41,7 @@ class Generation:
 
     @property
     def text(self) -> str:
+        """The generated text, without the prompt."""
         if not isinstance(self._text, str):  # decoded on first read, as some callers want only ids
             self._text = self._text()
         return self._text
@@ -151,4 +152,5 @@ class Stream(Iterator[TextChunk]):
 
     @property
     def results(self) -> list[Generation]:
+        """The result of each prompt so far, in order."""
         return [part.result(self._texts) for part in self._parts]

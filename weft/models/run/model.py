@@ -92,6 +92,7 @@ class Decoder(Model):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the weights, adapters included."""
         more = (x for role, x in self.placed.weights.outlines.items() if ".loras_" in role)
         return super().nbytes + sum(x.nbytes for x in more)
 

@@ -170,9 +170,8 @@ class Streamer(StreamedProduct):
         def chunk(first: Expr, stop: Expr) -> None:
             if whole:
                 end = stop if whole == p.k else b.let(minimum(stop, whole), "whole")
-                for w, dot in zip(
-                    ws, acc
-                ):  # one after the other: a band gives only as many streams as it has rows
+                # One after the other: a band gives only as many streams as it has rows.
+                for w, dot in zip(ws, acc):
                     with b.loop(end, first, step=width, name="k") as k:
                         self._prefetch(w, k)
                         self._square([w], [dot], starts, k, width)

@@ -106,8 +106,7 @@ class ProductScan(RowScan):
         e = b.let(exponent if carry is None else kb.extract(carry[1], 0) + exponent, "exponent")
         far = kb.unary("abs", e + 11.0) >= PRODUCT + 141.0  # e <= -252 or 230 <= e
         usual = far | ((e >= -126.0) & (e <= 127.0))
-        shown = kb.minimum(kb.maximum(e, -127.0), 128.0) + (
-            MAGIC + 127
-        )  # the exponent in its last bits
+        # The exponent is in the last bits.
+        shown = kb.minimum(kb.maximum(e, -127.0), 128.0) + (MAGIC + 127)
         scale = kb.bitcast(kb.bitcast(shown, dt.int32) << 23, dt.float32)
         return b.let(kb.splat(scale, self.tile), "scale"), usual
