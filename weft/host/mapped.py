@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from weft.core.errors import FileFormatError
+from weft.host.pages import Pages, base_of
 from weft.host.private import open_regular
+
+PIECE = 1 << 22  # bytes worked on at a time
+_AROUND = 2 << 20  # bytes before a page that is read which Linux may map with it
 
 
 class MappedFile(mmap.mmap):
@@ -55,19 +58,36 @@ def mapped_files(arrays: Iterable[np.ndarray]) -> list[MappedFile]:
 
 
 def _mapped_file(array: np.ndarray) -> MappedFile | None:
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    held = base.obj if isinstance(base, memoryview) else base
+    held = base_of(array)
     return held if isinstance(held, MappedFile) else None
 
 
+def pieces(count: int, nbytes: int) -> Iterator[slice]:
+    """Yields the parts of an axis of `count` elements of `nbytes` each that are worked on, and
+    given back, one at a time."""
+    step = max(PIECE // max(nbytes, 1), 1)
+    return (slice(at, min(at + step, count)) for at in range(0, count, step))
+
+
 def release(array: np.ndarray) -> None:
-    """Gives the memory under a contiguous view of a mapped file back to the system, which reads it
-    from the file again should anybody look. Does nothing to other arrays."""
-    file = _mapped_file(array)
-    if file is None or not hasattr(mmap, "MADV_DONTNEED") or not array.nbytes:
+    """Gives the memory under a contiguous array back to the system: the part of a mapped file,
+    which is read again should anybody look, and pages that are spent (`weft.host.pages.spend`).
+    Does nothing to other arrays."""
+    held = base_of(array)
+    spent = isinstance(held, Pages) and held.spent
+    if not spent and not isinstance(held, MappedFile):
         return
-    start = array.ctypes.data - np.frombuffer(file, np.uint8, 1).ctypes.data
-    begin = start // mmap.PAGESIZE * mmap.PAGESIZE
-    file.madvise(mmap.MADV_DONTNEED, begin, start + array.nbytes - begin)
+    if not hasattr(mmap, "MADV_DONTNEED") or not array.nbytes:
+        return
+    base = np.frombuffer(held, np.uint8, 1).ctypes.data
+    start, stop = array.ctypes.data - base, array.ctypes.data + array.nbytes - base
+    if spent:  # the rest of the first and last page belongs to others, who may not have read it
+        first, last = _up(start), stop // mmap.PAGESIZE * mmap.PAGESIZE
+    else:  # a read maps pages before it as well
+        first, last = max(start - _AROUND, 0) // mmap.PAGESIZE * mmap.PAGESIZE, _up(stop)
+    if first < last:
+        held.madvise(mmap.MADV_DONTNEED, first, min(last, len(held)) - first)
+
+
+def _up(at: int) -> int:
+    return -(-at // mmap.PAGESIZE) * mmap.PAGESIZE

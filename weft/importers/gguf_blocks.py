@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ShapeError
+from weft.host.mapped import release
 from weft.importers import gguf_codebooks as c, gguf_decode as d
 
 CHUNK = 1 << 18  # elements decoded at a time: intermediate values stay in the cache
@@ -115,7 +116,7 @@ def dequantize(kind: BlockType, data: np.ndarray, shape: tuple[int, ...]) -> np.
 
 def bad_block(kind: BlockType, data: np.ndarray) -> int | None:
     """The first block of `data` whose scale is NaN or infinite (of plain floats: whose value is),
-    or None. Such a block poisons every product with its row."""
+    or None. Such a block poisons every product with its row. Gives pages of a mapped file back."""
     floats = [name for name in kind.layout.names or () if kind.layout[name].kind == "f"]
     with np.errstate(all="ignore"):
         for start, blocks in _chunks(kind, data):
@@ -127,6 +128,7 @@ def bad_block(kind: BlockType, data: np.ndarray) -> int | None:
                 bad = ~np.isfinite(kind.decode(blocks)).all(axis=-1)
             if bad.any():
                 return start + int(bad.argmax())
+            release(blocks)
     return None
 
 

@@ -30,8 +30,9 @@ def interleaved(
     recipe: Recipe, spec: BufferSpec, value: Any, device: Device, threads: Executor
 ) -> Buffer:
     """A new buffer with rows of the weight `value` interleaved by `recipe` (spec.shape is
-    [rows / lanes, K / item, lanes * item]). Pages of a mapped file are given back: there is one
-    copy of the model at a time. Raises ShapeError, DTypeError or OutOfMemoryError."""
+    [rows / lanes, K / item, lanes * item]). Pages of a mapped file, and spent ones, are given back
+    piece by piece: there is one copy of the model at a time. Raises ShapeError, DTypeError or
+    OutOfMemoryError."""
     bands, item = spec.shape[0], recipe.item
     turned = _turned(recipe, spec, value)
     step = max(_PIECE // (spec.nbytes // bands), 1)
@@ -46,6 +47,8 @@ def interleaved(
             memory[start : start + step] = part
         else:
             device.write(buffer, np.ascontiguousarray(part), start * (spec.nbytes // bands))
+        first = recipe.start + start * recipe.lanes
+        release(value[first : first + len(part) * recipe.lanes])
 
     list(threads.map(piece, range(0, bands, step)))
     release(value)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 from typing import Any
 
 import numpy as np
 
 from weft.backends.cpu import host
 from weft.core.errors import OutOfMemoryError
+from weft.host.pages import LARGE, pages
 from weft.program.device import Buffer, Device
 
 _ALIGN = 64
-_LARGE = 1 << 20  # from this size on, pages come straight from the system, huge ones where possible
-_HUGE = 2 << 20  # bytes of a huge page, on most machines
 _CHECKED = 64 << 20  # from this size on, free memory is checked first
 
 
@@ -82,7 +79,7 @@ class BlockPool:
                 self.clear()
                 raise _out_of_memory(asked, host.memory_available())
         try:
-            return _pages(size) if size >= _LARGE else _aligned(size)
+            return pages(size) if size >= LARGE else _aligned(size)
         except (MemoryError, OSError, ValueError, OverflowError):
             self.clear()
             raise _out_of_memory(asked, host.memory_available()) from None
@@ -98,22 +95,6 @@ def _aligned(size: int) -> np.ndarray:
     raw = np.empty(size + _ALIGN, np.uint8)
     start = -raw.ctypes.data % _ALIGN
     return raw[start : start + size]
-
-
-def _pages(size: int) -> np.ndarray:
-    """Allocates memory from the system. Only whole huge pages are requested, at their alignment:
-    part of one would waste memory."""
-    if not hasattr(mmap, "MAP_ANONYMOUS"):
-        return _aligned(size)
-    huge = size - size % _HUGE
-    spare = _HUGE if huge else 0  # address space alone: a page takes memory when it is touched
-    pages = mmap.mmap(-1, size + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    whole = np.frombuffer(pages, np.uint8)
-    start = -whole.ctypes.data % _HUGE if huge else 0
-    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a hint: without huge pages small ones serve
-            pages.madvise(mmap.MADV_HUGEPAGE, start, huge)
-    return whole[start : start + size]
 
 
 def _out_of_memory(asked: int, available: int) -> OutOfMemoryError:

@@ -20,6 +20,8 @@ import numpy as np
 from weft.core.dtypes import bfloat16
 from weft.core.errors import DTypeError, ShapeError
 from weft.core.packed import TABLES, Form, Packed, pack, packed_codes
+from weft.host.mapped import release
+from weft.host.pages import fresh
 from weft.importers.gguf_blocks import CHUNK, BlockType
 from weft.importers.gguf_codebooks import BOOKS
 from weft.importers.gguf_decode import flat, halves, in_turn, six_bits, split, trits, unsigned_e4m3
@@ -199,8 +201,8 @@ FORMS: dict[str, tuple[Form, Callable[[np.ndarray], Parts]]] = {
 
 
 def packed_of(kind: BlockType, data: np.ndarray, shape: tuple[int, ...]) -> Packed:
-    """The packed weights of uint8 `data` (whole blocks, row-major), new arrays. `shape` is [...,
-    K]; all axes but the last count as rows.
+    """The packed weights of uint8 `data` (whole blocks, row-major), new arrays; pages of a mapped
+    file are given back. `shape` is [..., K]; all axes but the last count as rows.
 
     Raises ShapeError if data and shape differ, DTypeError for a type without a packed form (`FORMS`
     names those with one).
@@ -218,10 +220,12 @@ def packed_of(kind: BlockType, data: np.ndarray, shape: tuple[int, ...]) -> Pack
     step = max(1, CHUNK // kind.elements)
     made: dict[str, np.ndarray[Any, Any]] = {}
     for start in range(0, max(1, len(blocks)), step):
-        found = read(blocks[start : start + step])
+        some = blocks[start : start + step]
+        found = read(some)
         for part, value in found.items():
             if part not in made:
-                made[part] = np.empty((len(blocks), value.shape[-1]), value.dtype)
+                made[part] = fresh((len(blocks), value.shape[-1]), value.dtype)
             runs(made[part])[start : start + step] = runs(value)
+        release(some)
     sizes = form.shapes(math.prod(shape[:-1]), shape[-1])
     return Packed(form, {part: made[part].reshape(sizes[part]) for part in form.parts})

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.core.packed import Form, Packed
+from weft.host.mapped import MappedFile, mapped_files
+from weft.host.pages import Trimmer, spend
 from weft.models.arch.config import Kind, WeightSpec
 
 Forms = tuple[tuple[str, Form], ...]  # role -> form of its parts
@@ -17,11 +19,13 @@ Value = np.ndarray | Packed
 
 class Weight(NamedTuple):
     """A weight that is read on demand, anew each time: `read` returns what the file holds, and
-    `changes`, one after another, make the model's weight of it."""
+    `changes`, one after another, make the model's weight of it. `kept` says that others hold the
+    value that `read` returns."""
 
     spec: WeightSpec
     read: Callable[[], Value]
     changes: tuple[Callable[[Value], Value], ...] = ()
+    kept: bool = False
 
     def value(self) -> Value:
         """Returns the weight, read now."""
@@ -36,41 +40,45 @@ class Weight(NamedTuple):
 
     def of(self, value: Value) -> Weight:
         """Returns the weight with another value, which is in memory already."""
-        return self._replace(read=lambda: value, changes=())
+        return self._replace(read=lambda: value, changes=(), kept=True)
 
 
 def held(value: Value, kind: Kind = "matrix") -> Weight:
     """Returns a weight that is in memory and in no checkpoint."""
-    return Weight(WeightSpec("", value.shape, kind), lambda: value)
+    return Weight(WeightSpec("", value.shape, kind), lambda: value, kept=True)
 
 
 class Weights(Mapping[str, np.ndarray]):
     """The arrays of a model by name; `forms` lists the packed weights. In files and buffers each
     part of a packed weight is a separate array, named "3.q.w.codes", "3.q.w.scales", ...
 
-    Each weight is read once, in order. A part of a packed weight is held until it is taken (`take`)
-    for a device, which then has the only copy. If it is looked up later, it is made again.
+    Each weight is read once, in order. An array that is not a view of a file is held until it is
+    taken (`take`) for a device, which then has the only copy. If it is looked up later, it is made
+    again. `files` are the mapped files behind the weights.
     """
 
     def __init__(self, weights: Mapping[str, Weight]) -> None:
-        self._packed: dict[str, Weight] = {}
-        self._owners: dict[str, str] = {}  # part -> role
+        self._made: dict[str, Weight] = {}  # weights that can be read again, by role
+        self._owners: dict[str, str] = {}  # their arrays -> role
         self._held: dict[str, np.ndarray] = {}
-        # Parts of the last weight read again that were not looked up yet.
+        self._shown: set[str] = set()  # arrays that somebody else may hold
+        # Arrays of the last weight read again that were not looked up yet.
         self._again: dict[str, np.ndarray] = {}
         self._more: Mapping[str, np.ndarray] = {}
+        self._freed = Trimmer()
         forms = []
         for role, weight in weights.items():
             value = weight.value()
+            arrays = _arrays(role, value)
+            self._held |= arrays
+            if not weight.kept:
+                self._owners |= dict.fromkeys(arrays, role)
+                self._made[role] = weight
             if isinstance(value, Packed):
-                parts = _parts(role, value)
-                self._held |= parts
-                self._owners |= dict.fromkeys(parts, role)
-                self._packed[role] = weight
                 forms.append((role, value.form))
-            else:
-                self._held[role] = value
+            self._freed.add(value.nbytes)  # at most as much as this was freed meanwhile
         self.forms: Forms = tuple(forms)
+        self.files: list[MappedFile] = mapped_files(self._held.values())
         self.outlines: Mapping[str, np.ndarray] = _outlines(self._held)
 
     @classmethod
@@ -95,27 +103,36 @@ class Weights(Mapping[str, np.ndarray]):
         return name in self.outlines
 
     def __getitem__(self, name: str) -> np.ndarray:
+        self._shown.add(name)
+        return self._get(name)
+
+    def _get(self, name: str) -> np.ndarray:
         for arrays in (self._held, self._more):
             if name in arrays:
                 return arrays[name]
         if name not in self._again:
             role = self._owners[name]
-            value = self._packed[role].value()
-            assert isinstance(value, Packed)
             self._again.clear()
-            self._again |= _parts(role, value)
+            self._again |= _arrays(role, self._made[role].value())
         return self._again.pop(name)
 
     def take(self, name: str) -> np.ndarray:
-        """Returns an array for a device, and lets it go if it is a part of a packed weight."""
-        value = self[name]
-        if name in self._owners:
-            self._held.pop(name, None)
+        """Returns an array for a device, and lets it go if it can be made again."""
+        if name not in self._owners:
+            return self._get(name)
+        seen = name in self._held and name in self._shown
+        value = self._get(name)
+        self._held.pop(name, None)
+        if not seen:
+            spend(value)
+        self._freed.add(value.nbytes)
         return value
 
 
-def _parts(role: str, packed: Packed) -> dict[str, np.ndarray]:
-    return {f"{role}.{part}": packed.parts[part] for part in packed.form.parts}
+def _arrays(role: str, value: Value) -> dict[str, np.ndarray]:
+    if not isinstance(value, Packed):
+        return {role: value}
+    return {f"{role}.{part}": value.parts[part] for part in value.form.parts}
 
 
 def _outlines(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

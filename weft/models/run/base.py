@@ -11,7 +11,6 @@ import numpy as np
 from weft.core.arrays import all_finite
 from weft.core.dtypes import float32, int8
 from weft.core.errors import CallError, ModelError, UsageError
-from weft.host.mapped import mapped_files
 from weft.models.arch import matrices
 from weft.models.arch.config import DecoderConfig, EncoderConfig
 from weft.models.arch.weights import Weights
@@ -38,7 +37,7 @@ class Model:
         self.config = config
         self.device = device
         self.weights = weights
-        self._files = mapped_files(weights.values())
+        self._files = weights.files
         self._make_tokenizer = make_tokenizer
         self._tokenizer: Tokenizer | None = None
         self._tokenizer_read = False

@@ -18,6 +18,7 @@ from weft.core.dtypes import DType, bfloat16, float16, float32
 from weft.core.errors import ModelError
 from weft.core.packed import Packed
 from weft.host.mapped import release
+from weft.host.pages import fresh
 from weft.importers.gguf import Gguf, GgufTensor, open_gguf
 from weft.importers.gguf_blocks import bad_block, dequantize
 from weft.importers.packed.gguf import FORMS, packed_of
@@ -192,16 +193,17 @@ def _turned_back(heads: int, value: Value) -> Value:
 
 
 def _halves(value: np.ndarray, heads: int) -> np.ndarray:
-    pairs = value.reshape(heads, -1, 2, *value.shape[1:])
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(value.shape)
+    pairs = value.reshape(heads, -1, 2, *value.shape[1:]).swapaxes(1, 2)
+    out = fresh(pairs.shape, value.dtype)
+    out[...] = pairs
+    release(value)
+    return out.reshape(value.shape)
 
 
 def _kept(tensor: GgufTensor, where: str) -> Packed:
     """Returns a packed weight unchanged, experts stacked. Raises ModelError if it is damaged."""
     _check_scales(tensor, where)
-    packed = packed_of(tensor.kind, tensor.data, (len(tensor.data), tensor.shape[-1]))
-    release(tensor.data)
-    return packed
+    return packed_of(tensor.kind, tensor.data, (len(tensor.data), tensor.shape[-1]))
 
 
 def _check_scales(tensor: GgufTensor, where: str) -> None:
@@ -217,17 +219,17 @@ def _widened(tensor: GgufTensor, dtype: DType, where: str) -> np.ndarray:
     """Returns a packed weight in a float dtype. Raises ModelError if it is damaged or overflows."""
     from weft.tensor.casting import cast_array
 
-    out = np.empty(tensor.shape, dtype.numpy)
+    out = fresh(tensor.shape, dtype.numpy)
     data, rows = tensor.data, out.reshape(-1, tensor.shape[-1])
     step = max(1, _STEP // tensor.shape[-1])
     for start in range(0, len(rows), step):
         part = data[start : start + step]
         value = dequantize(tensor.kind, part, (len(part), tensor.shape[-1]))
         rows[start : start + step] = cast_array(value, dtype)
+        release(part)
     if not all_finite(out):
         _check_scales(tensor, where)
         raise ModelError(
             f"{where}: tensor {tensor.name!r} overflows {dtype.name}; use bfloat16 or float32"
         )
-    release(data)
     return out

@@ -15,6 +15,7 @@ import numpy as np
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, ModelError
 from weft.host.mapped import release
+from weft.host.pages import fresh
 from weft.importers.safetensors import Checkpoint
 from weft.models.arch.config import DecoderConfig, EncoderConfig, Layout, WeightSpec
 from weft.models.arch.weights import Weight
@@ -195,21 +196,31 @@ def read_weight(
     from several tensors, one at a time. Raises ModelError if their dtypes differ."""
     shape = shape_of(spec, name)
     if spec.turned:
-        return np.ascontiguousarray(tensor(name, shape).swapaxes(-1, -2))
+        value = tensor(name, shape)
+        return _copied(value, value.swapaxes(-1, -2))
     if name != spec.name and shape != spec.shape and "{}" not in name:  # half of the tensor
         first = 0 if "gate_proj" in spec.name else spec.shape[1]
-        return np.ascontiguousarray(tensor(name, shape)[:, first : first + spec.shape[1]])
+        value = tensor(name, shape)
+        return _copied(value, value[:, first : first + spec.shape[1]])
     if "{}" not in name:
         return tensor(name, shape)
     out = None
     for i, part in enumerate(parts_of(spec, name)):
         value = tensor(part, shape)
-        out = np.empty(spec.shape, value.dtype) if out is None else out
+        out = fresh(spec.shape, value.dtype) if out is None else out
         if value.dtype != out.dtype:
             raise ModelError(f"tensor {part!r} is {value.dtype}; others like it are {out.dtype}")
         out[i] = value
         release(value)  # frees the file's pages: one copy at a time
     assert out is not None
+    return out
+
+
+def _copied(value: np.ndarray, view: np.ndarray) -> np.ndarray:
+    """Returns a contiguous copy of a view of `value`, whose pages of a file are given back."""
+    out = fresh(view.shape, view.dtype)
+    out[...] = view
+    release(value)
     return out
 
 

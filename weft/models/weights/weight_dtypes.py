@@ -15,7 +15,8 @@ from weft.core.arrays import all_finite
 from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32, int8
 from weft.core.errors import DTypeError, ModelError, UsageError
 from weft.core.packed import Packed, dequantized
-from weft.host.mapped import release
+from weft.host.mapped import pieces, release
+from weft.host.pages import fresh
 from weft.models.arch.config import DecoderConfig, EncoderConfig
 from weft.models.arch.weights import Value, Weight, Weights
 from weft.models.weights.placement import Placement, Wanted
@@ -51,11 +52,16 @@ def _cast(where: Path, target: DType, role: str, given: Value) -> Value:
     from weft.tensor.casting import cast_array
 
     value = dequantized(*given) if isinstance(given, Packed) else given
-    cast = cast_array(value, target)
-    if target is float16 and not all_finite(cast) and all_finite(value):
-        raise ModelError(f"{where}: weight {role!r} overflows float16; use bfloat16")
-    if cast is not value:
-        release(value)  # frees the file's pages: one copy of the model at a time
+    if value.dtype == target.numpy:
+        return value
+    value = np.ascontiguousarray(value)
+    cast = fresh(value.shape, target.numpy)
+    flat, out = value.reshape(-1), cast.reshape(-1)
+    for part in pieces(flat.size, value.itemsize):
+        out[part] = cast_array(flat[part], target)
+        if target is float16 and not all_finite(out[part]) and all_finite(flat[part]):
+            raise ModelError(f"{where}: weight {role!r} overflows float16; use bfloat16")
+        release(flat[part])  # frees the file's pages: one copy of the model at a time
     return cast
 
 
@@ -101,7 +107,8 @@ def _act_dtype(wanted: Wanted, weights: Weights) -> DType:
 
 def main_dtype(weights: Mapping[str, np.ndarray]) -> DType:
     """Returns the dtype of the embedding, as the model's; float16 if it is packed."""
-    return as_dtype(weights["embed"].dtype) if "embed" in weights else float16
+    arrays = weights.outlines if isinstance(weights, Weights) else weights
+    return as_dtype(arrays["embed"].dtype) if "embed" in arrays else float16
 
 
 def check_dtypes(device: Device | None, dtypes: Mapping[str, DType]) -> None:

@@ -13,6 +13,7 @@ from weft.core.arrays import all_finite
 from weft.core.dtypes import DType, float16
 from weft.core.errors import ModelError
 from weft.core.packed import Packed, dequantized
+from weft.host.pages import fresh
 from weft.importers.packed.checkpoint import PackedCheckpoint
 from weft.importers.packed.layer import Read
 from weft.models.arch.config import Layout, WeightSpec
@@ -62,7 +63,7 @@ class _Reader:
                 return None
             if out is None:
                 rows = {p: (len(names) * len(v), *v.shape[1:]) for p, v in found.parts.items()}
-                made = {p: np.empty(rows[p], v.dtype) for p, v in found.parts.items()}
+                made = {p: fresh(rows[p], v.dtype) for p, v in found.parts.items()}
                 out = Packed(found.form, made)
             if found.form != out.form:
                 return None
@@ -121,7 +122,7 @@ def widened(
     Overflows become infinite."""
     from weft.tensor.casting import cast_array
 
-    out = np.empty(shape, dtype.numpy)
+    out = fresh(shape, dtype.numpy)
     flat = out.reshape(-1, shape[-1])
     step = max(1, _STEP // shape[-1])
     for start in range(0, len(flat), step):
