@@ -4,13 +4,15 @@ Each case is measured in a process of its own, twice: the first compiles the ker
 memory of its own. Bounds are far from both what is right and what two copies take.
 """
 
+import gc
 import sys
+import weakref
 
 import numpy as np
 import pytest
+from models.memory_kit import LLAMA, SIZE, gguf_of, peak_of
 
 import weft
-from models.memory_kit import LLAMA, SIZE, gguf_of, peak_of
 from weft.models.arch.weights import Weights
 
 LOAD = """
@@ -66,3 +68,20 @@ def test_arrays_of_others_stay_whole():
 
 def _cast(folder, role):
     return weft.load(folder, device="oracle", dtype="float16").weights[role]
+
+
+@pytest.mark.parametrize("device", ["cpu", "oracle"])
+def test_a_model_dies_with_its_last_reference(device):
+    model = weft.load("box", device=device, context=64)
+    gc.collect()
+    gc.disable()
+    try:
+        list(model.generate("a b c", max_new_tokens=2, stream=True, stop="zz"))
+        model.generate(["a", "b"], max_new_tokens=2)
+        model.generate("a b a b a b a b a", max_new_tokens=3, draft=True)
+        model.logits([1, 2, 3])
+        seen = [weakref.ref(x) for x in (model, model.weights, model.runner(), model.engine(2))]
+        del model
+        assert [ref() for ref in seen] == [None] * 4
+    finally:
+        gc.enable()

@@ -15,10 +15,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 
 from weft.core.errors import BusyError, ModelError, UsageError, WeftError
+from weft.core.weak import weakly
 from weft.engine.answer import Answer, Explain, guarded
 from weft.engine.drafts import Drafts
 from weft.engine.job import Job, Movable, PagedRunner, Sink, Texts
@@ -86,10 +88,10 @@ class Engine:
         self._pages = Pages(runner.pages, runner.page)
         shared = runner.resumes(0, runner.page)  # True if a sequence consists of its pages alone
         budget, beside = self._sizes
-        self._schedule = Schedule(self._pages, runner.slots, budget, shared, beside, self._copy)
+        self._schedule = Schedule(self._pages, runner.slots, budget, shared, beside, partial(copied, runner))
         self._proposer = Proposer(runner, self.vocab, self._schedule, drafts)
         self._player = StepRunner(
-            runner, self._schedule, self._counts, self._alone, self._few, self._proposer,
+            runner, self._schedule, self._counts, weakly(self._alone), self._few, self._proposer,
             self._clock,
         )  # fmt: skip
 
@@ -303,17 +305,6 @@ class Engine:
             self._tell(self._live[place.number], as_weft(error))
         self._schedule.forget()
 
-    def _copy(self, pages: Sequence[int]) -> Mapping[str, np.ndarray] | None:
-        """Returns the contents of pages for a preempted sequence, so that it is not computed
-        again."""
-        try:
-            return self.runner.read_pages(pages) if isinstance(self.runner, Movable) else None
-        except UsageError:  # pages that are split across machines are not copied
-            return None
-        except Exception:  # the next step reports the cause
-            _log.exception("pages could not be copied to the host")
-            return None
-
     def _end_all(self, error: BaseException) -> None:
         """Ends all jobs and starts with an empty cache: the state may be inconsistent."""
         with self._lock:
@@ -327,3 +318,14 @@ class Engine:
                 ticket.sink(ticket.answer.output(ticket.place.cached, as_weft(error)))
             except Exception:
                 _log.exception("the reader of job %d failed", ticket.number)
+
+
+def copied(runner: PagedRunner, pages: Sequence[int]) -> Mapping[str, np.ndarray] | None:
+    """Returns the contents of pages for a preempted sequence, so that it is not computed again."""
+    try:
+        return runner.read_pages(pages) if isinstance(runner, Movable) else None
+    except UsageError:  # pages that are split across machines are not copied
+        return None
+    except Exception:  # the next step reports the cause
+        _log.exception("pages could not be copied to the host")
+        return None

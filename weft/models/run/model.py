@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.core.errors import LimitError, UsageError
+from weft.core.errors import LimitError, ModelError, UsageError
+from weft.core.weak import weakly
 from weft.engine.engine import Engine
 from weft.engine.job import Job, TextStream
 from weft.engine.play import FEW
@@ -75,7 +76,7 @@ class Decoder(Model):
         super().__init__(folder, config, weights, placed.device, make_tokenizer)
         self.context, self.tokens, self.max_batch = context, tokens, max_batch
         self.placed = placed
-        self._make_runner: MakeRunner = self._own_runner
+        self._make_runner: MakeRunner | None = None  # set if other machines have a part
         self._runners: dict[int, Runner] = {}
         self._engines: dict[tuple[Decoder | None, int], Engine] = {}
         self._fit: Callable[[int], int] | None = None  # set if other machines have a part
@@ -122,7 +123,7 @@ class Decoder(Model):
         for what, given in (("slots", slots), ("pages", pages)):
             if isinstance(given, bool) or not isinstance(given, int) or given < 1:
                 raise UsageError(f"{what} is {given!r}; expected 1 or more")
-        return self._make_runner(slots, pages)
+        return (self._make_runner or self._own_runner)(slots, pages)
 
     def _own_runner(self, slots: int, pages: int) -> Runner:
         kind = EagerRunner if self.device is None else CompiledRunner
@@ -173,7 +174,7 @@ class Decoder(Model):
                 k: e for k, e in self._engines.items() if k[0] or k[1] in self._runners
             }
             made = self._engines[draft, runner.slots] = Engine(
-                runner, self.config.vocab, self._texts, lambda: self.explain_bad("the logits are"),
+                runner, self.config.vocab, weakly(self._texts), weakly(self._explain_logits),
                 budget=runner.room(PREFILL), queue=sys.maxsize, drafts=drafts,
                 few=1 if runner.slots == 1 else FEW,
             )  # fmt: skip
@@ -297,6 +298,9 @@ class Decoder(Model):
     def _texts(self) -> TextStream | None:
         return self.tokenizer.stream() if self.tokenizer else None
 
+    def _explain_logits(self) -> ModelError:
+        return self.explain_bad("the logits are")
+
     def logits(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """Returns float32 [T, vocab]: row t has the logits of the token after ids[: t + 1]."""
         with self._lock:
@@ -317,7 +321,7 @@ class Decoder(Model):
             if out is None:
                 return
             if not np.isfinite(out.max(initial=0.0)):
-                raise self.explain_bad("the logits are")
+                raise self._explain_logits()
             yield out
 
 
