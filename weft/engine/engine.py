@@ -88,7 +88,9 @@ class Engine:
         self._pages = Pages(runner.pages, runner.page)
         shared = runner.resumes(0, runner.page)  # True if a sequence consists of its pages alone
         budget, beside = self._sizes
-        self._schedule = Schedule(self._pages, runner.slots, budget, shared, beside, partial(copied, runner))
+        self._schedule = Schedule(
+            self._pages, runner.slots, budget, shared, beside, partial(copied, runner)
+        )
         self._proposer = Proposer(runner, self.vocab, self._schedule, drafts)
         self._player = StepRunner(
             runner, self._schedule, self._counts, weakly(self._alone), self._few, self._proposer,
