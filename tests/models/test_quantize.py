@@ -306,6 +306,7 @@ def test_quantised_on_the_way_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         load(box_folder(), quant="int4", dtype="float32")
 
 
+@pytest.mark.slow
 def test_experts_in_a_written_folder(tmp_path: Path) -> None:
     """A layer per expert, packed again as one; the same bits as widened, whether rows come at once
     or one by one, with integers too."""
