@@ -85,3 +85,39 @@ def test_a_model_dies_with_its_last_reference(device):
         assert [ref() for ref in seen] == [None] * 4
     finally:
         gc.enable()
+
+
+TRAIN = """
+import sys
+from pathlib import Path
+from weft.training.corpus import read_corpus
+from weft.training.tokens import open_tokens, train_tokenizer, write_tokens
+folder = Path(sys.argv[1])
+corpus = read_corpus([sys.argv[2]], [".txt"], [], 0.05, folder)
+texts = [text for _, text in corpus.train]
+train_tokenizer(texts, 300, folder)
+result = write_tokens(texts, folder, 300, folder / "train.npy")
+"""
+
+
+@linux
+def test_a_long_text_takes_bounded_memory(tmp_path):
+    lines = [f"line {i} of a text with {i * i % 977} words\n" for i in range(300_000)]
+    (tmp_path / "long.txt").write_text("".join(lines))  # 11 MB; whole, it took 900 MiB
+    peak, tokens = peak_of(TRAIN, tmp_path, tmp_path / "long.txt")
+    assert tokens > 3_000_000 and peak < 350
+
+
+QUANT = """
+import sys, weft
+model = weft.load(sys.argv[1], device="cpu", context=64, quant="int8")
+result = model.generate([1, 2, 3], max_new_tokens=2).ids
+"""
+
+
+@linux
+def test_quantising_holds_neither_the_file_nor_its_result(folder, tmp_path):
+    cold, first = peak_of(QUANT, folder, WEFT_CACHE=str(tmp_path))
+    warm, again = peak_of(QUANT, folder, WEFT_CACHE=str(tmp_path))
+    assert first == again
+    assert cold < SIZE * 17 / 32 + 2 * BESIDE and warm < SIZE * 17 / 32 + BESIDE

@@ -70,14 +70,15 @@ def pieces(count: int, nbytes: int) -> Iterator[slice]:
 
 
 def release(array: np.ndarray) -> None:
-    """Gives the memory under a contiguous array back to the system: the part of a mapped file,
+    """Gives the memory under a C-contiguous array back to the system: the part of a mapped file,
     which is read again should anybody look, and pages that are spent (`weft.host.pages.spend`).
     Does nothing to other arrays."""
     held = base_of(array)
     spent = isinstance(held, Pages) and held.spent
     if not spent and not isinstance(held, MappedFile):
         return
-    if not hasattr(mmap, "MADV_DONTNEED") or not array.nbytes:
+    known = hasattr(mmap, "MADV_DONTNEED") and array.flags.c_contiguous
+    if not known or not array.nbytes:
         return
     base = np.frombuffer(held, np.uint8, 1).ctypes.data
     start, stop = array.ctypes.data - base, array.ctypes.data + array.nbytes - base

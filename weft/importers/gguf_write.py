@@ -14,6 +14,7 @@ import numpy as np
 
 from weft.core.errors import UsageError
 from weft.host.files import replacing
+from weft.host.mapped import pieces, release
 from weft.importers.gguf_blocks import BY_NAME
 
 ALIGNMENT = 32
@@ -60,7 +61,10 @@ def write_gguf(
             data = np.ascontiguousarray(tensor.data())
             if data.nbytes != tensor.nbytes:
                 raise UsageError(f"tensor {name!r} has {data.nbytes} bytes, not {tensor.nbytes}")
-            file.write(data.reshape(-1).view(np.uint8).data)
+            flat = data.reshape(-1).view(np.uint8)
+            for part in pieces(flat.size, 1):
+                file.write(flat[part].data)
+                release(flat[part])
             _pad(file)
 
 

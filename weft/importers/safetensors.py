@@ -22,7 +22,7 @@ import numpy as np
 
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.text import shown
-from weft.host.mapped import map_file
+from weft.host.mapped import map_file, pieces, release
 from weft.importers.hf_config import parse_json, read_object
 
 MAX_HEADER = 100_000_000  # bytes, as in the format's own library
@@ -269,14 +269,11 @@ def save_file(
     private: bool = False,
 ) -> None:
     """Writes `tensors` (a C-contiguous copy of one where needed) as one safetensors file, whole or
-    not at all; `private` as for `replacing`. Raises UsageError for a dtype the format does not
-    hold, StorageError if the disk is full or fails."""
+    not at all; `private` as for `replacing`. Pages of mapped files are given back. Raises
+    UsageError for a dtype the format does not hold, StorageError if the disk is full or fails."""
     from weft.host.files import replacing
 
-    codes = {dtype: code for code, dtype in _DTYPES.items()}
-    for name, value in tensors.items():
-        if value.dtype not in codes:
-            raise UsageError(f"tensor {name!r}: safetensors does not hold {value.dtype}")
+    codes = {name: code_of(name, value.dtype) for name, value in tensors.items()}
     # The widest first, so that all are aligned; then by name: equal tensors give equal files.
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -284,11 +281,22 @@ def save_file(
     for name in order:
         value = tensors[name]
         start, end = end, end + value.nbytes
-        code = codes[value.dtype]
+        code = codes[name]
         header[name] = {"dtype": code, "shape": list(value.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with replacing(path, private) as temporary, temporary.open("wb") as f:
         f.write(len(text).to_bytes(8, "little") + text)
         for name in order:
-            f.write(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)
+            flat = np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8)
+            for part in pieces(flat.size, 1):
+                f.write(flat[part].data)
+                release(flat[part])
+
+
+def code_of(name: str, dtype: np.dtype[Any]) -> str:
+    """Returns the format's name of a tensor's dtype. Raises UsageError if it has none."""
+    for code, known in _DTYPES.items():
+        if known == dtype:
+            return code
+    raise UsageError(f"tensor {name!r}: safetensors does not hold {dtype}")

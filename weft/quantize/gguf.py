@@ -20,6 +20,7 @@ import numpy as np
 from weft.core.dtypes import as_dtype
 from weft.core.errors import UsageError
 from weft.core.packed import Form, Packed
+from weft.host.mapped import release
 from weft.importers.gguf import open_gguf
 from weft.importers.gguf_write import TensorToWrite, write_gguf
 from weft.importers.packed.gguf_out import KINDS, blocks_of
@@ -199,4 +200,7 @@ def _turned(value: np.ndarray, heads: int) -> np.ndarray:
 
 def _blocks(value: Packed, heads: int) -> np.ndarray:
     turned = {part: _turned(v, heads) for part, v in value.parts.items()}
-    return blocks_of(value._replace(parts=turned))
+    made: np.ndarray = blocks_of(value._replace(parts=turned))
+    for part in value.parts.values():
+        release(part)
+    return made

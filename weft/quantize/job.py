@@ -18,6 +18,7 @@ from weft.core.dtypes import bfloat16
 from weft.core.errors import ModelError, UsageError
 from weft.core.packed import Packed, dequantized
 from weft.host.files import owned
+from weft.host.mapped import release
 from weft.importers.hf_config import Fields, read_config
 from weft.importers.safetensors import open_checkpoint
 from weft.models.arch.config import Kind
@@ -99,6 +100,8 @@ def _run(job: _Job, ids: np.ndarray | None, started: float, report: Report) -> Q
     for done, roles in enumerate(job.pieces.roles):
         if not job.pieces.finished(done):
             job.pieces.write(done, job.quantised(done, roles, calibration))
+            for role in roles:  # another piece does not look at these pages of the file
+                release(job.weights[role])
         elif calibration is not None and done:
             calibration.advance(done - 1, job.passed(done, roles))
         report(f"layer {done - 1}" if done else "embeddings", done + 1, len(job.pieces))

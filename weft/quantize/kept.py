@@ -8,8 +8,9 @@ the next time. A cached file that is damaged or belongs to another user is made 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,16 @@ import numpy as np
 
 from weft.core.errors import DTypeError, ModelError, ShapeError, UsageError
 from weft.core.packed import Form, Packed
-from weft.host.mapped import mapped_files
+from weft.host.mapped import MappedFile, mapped_files, release
+from weft.host.pages import Trimmer
 from weft.host.progress import progress
 from weft.models.arch.config import DecoderConfig
-from weft.models.arch.weights import Weight, Weights
+from weft.models.arch.weights import Weight
 from weft.models.weights.content import FileIdentity, model_digests
 from weft.models.weights.kept_tensors import Tensors
 from weft.models.weights.weight_dtypes import Config
-from weft.quantize.packing import Packing
-from weft.quantize.schemes import Scheme
+from weft.quantize.packing import Packing, Target
+from weft.quantize.schemes import Scheme, bits_per_weight
 
 VERSION = 2  # version of the search's results; increase it to discard cached ones
 KEPT = Tensors("quantised", 32 << 30)
@@ -40,37 +42,77 @@ def quantised(
     weights, ModelError for weights that are not finite."""
     Scheme(scheme)  # before reading anything
     packing = Packing(config, {"matrix": scheme, "experts": scheme, "embed": OUTER, "head": OUTER})
-    plain: dict[str, np.ndarray] = {}
-    forms: dict[str, Form] = {}
+    shapes: dict[str, tuple[int, int]] = {}  # of the matrices that are packed
+    targets: dict[str, Target] = {}
+    files: dict[int, MappedFile] = {}
     for role, weight in weights.items():
         value = weight.value()
         if isinstance(value, Packed):
             raise UsageError(f"{folder}: the weights are quantised already; load it without quant")
-        plain[role] = value
+        files |= {id(file): file for file in mapped_files([value])}
         if (target := packing.target(role, value)) is not None:
-            forms[role] = target[0]
-    if not forms:
+            targets[role] = target
+            n, k = packing.matrix(role, value).shape
+            shapes[role] = n, k
+    if not targets:
         raise ModelError(f"{folder}: no matrix has rows that {scheme} packs; load it without quant")
-    flat = {role: packing.matrix(role, value) for role, value in plain.items()}
+    forms = {role: form for role, (form, _) in targets.items()}
     key = _key(folder, scheme)
-    found = None if key is None else _read(key, forms, flat)
-    if found is None:
+    found = None if key is None else _read(key, forms, shapes)
+    if found is None and key is not None:
+        made = _Made(packing, weights, forms)
+        sizes = {role: n * k for role, (n, k) in shapes.items()}
+        nbytes = sum(int(bits_per_weight(*t) * sizes[r] / 8) for r, t in targets.items())
+        about = {"source": str(folder.resolve()), "scheme": scheme}
         with progress(f"quantising {folder.name} to {scheme}"):
-            found = {role: packing.packed(role, plain[role]) for role in forms}
-        if key is not None and _key(folder, scheme) == key and _as_mapped(plain.values()):
-            KEPT.save(key, Weights.of(found), {"source": str(folder.resolve()), "scheme": scheme})
-            found = _read(key, forms, flat) or found  # mapped, to free the memory
+            KEPT.save(key, made, about, nbytes, lambda: _unchanged(folder, scheme, key, files))
+        found = _read(key, forms, shapes)
     turned: dict[str, Any] = {"transposed": False} if isinstance(config, DecoderConfig) else {}
-    return replace(config, **turned), {r: weights[r].of(found.get(r, v)) for r, v in flat.items()}
+    done = {role: weight.then(partial(packing.matrix, role)) for role, weight in weights.items()}
+    if found is None:  # nowhere to keep them: each is packed when it is read
+        done |= {role: weights[role].then(partial(packing.packed, role)) for role in forms}
+    else:
+        done |= {role: weights[role].of(value) for role, value in found.items()}
+    return replace(config, **turned), done
 
 
-def _as_mapped(weights: Iterable[np.ndarray]) -> bool:
-    """Returns True if the files behind the weights are still at their paths; otherwise the key
-    describes other files."""
+class _Made(Mapping[str, np.ndarray]):
+    """The parts of packed weights by name, in order; a weight is packed when its first part is
+    looked up, and let go after the last."""
+
+    def __init__(
+        self, packing: Packing, weights: Mapping[str, Weight], forms: Mapping[str, Form]
+    ) -> None:
+        self._packing, self._weights, self._forms = packing, weights, forms
+        self._parts: dict[str, np.ndarray] = {}
+        self._freed = Trimmer()
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{role}.{part}" for role, form in self._forms.items() for part in form.parts)
+
+    def __len__(self) -> int:
+        return sum(len(form.parts) for form in self._forms.values())
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._parts:
+            role = name.rpartition(".")[0]
+            value = self._weights[role].value()
+            assert isinstance(value, np.ndarray)
+            made = self._packing.packed(role, value)
+            release(value)
+            self._parts = {f"{role}.{part}": value for part, value in made.parts.items()}
+            self._freed.add(2 * made.nbytes)
+        return self._parts.pop(name)
+
+
+def _unchanged(folder: Path, scheme: str, key: str, files: Mapping[int, MappedFile]) -> bool:
+    """Returns True if the key still describes the files behind the weights, which are at their
+    paths."""
+    if _key(folder, scheme) != key:
+        return False
     try:
         return all(
-            FileIdentity.of(f.status) == FileIdentity.of(f.path.stat())
-            for f in mapped_files(weights)
+            FileIdentity.of(f.status) == FileIdentity.of(f.path.stat()) for f in files.values()
         )
     except OSError:
         return False
@@ -89,7 +131,7 @@ def _key(folder: Path, scheme: str) -> str | None:
 
 
 def _read(
-    key: str, forms: Mapping[str, Form], weights: Mapping[str, np.ndarray]
+    key: str, forms: Mapping[str, Form], shapes: Mapping[str, tuple[int, int]]
 ) -> dict[str, Packed] | None:
     """Reads the cached weights of a key; returns None unless all of them fit."""
     kept = KEPT.load(key)
@@ -99,7 +141,7 @@ def _read(
     try:
         for role, form in forms.items():
             parts = {p: kept[f"{role}.{p}"] for p in form.parts}
-            form.check(parts, *weights[role].shape)
+            form.check(parts, *shapes[role])
             out[role] = Packed(form, parts)
     except (KeyError, ShapeError, DTypeError):
         return None

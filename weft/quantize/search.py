@@ -21,6 +21,7 @@ import numpy as np
 from weft.core.dtypes import DType, float32, uint8
 from weft.core.errors import ModelError
 from weft.core.packed import Form, packed_codes
+from weft.host.mapped import release
 from weft.quantize import super_blocks
 from weft.tensor.compiled import compile as compile_
 from weft.tensor.core import Tensor, tensor
@@ -52,6 +53,7 @@ class Search:
             piece = np.zeros((rows, k), np.float32)
             part = piece[: min(rows, n - start)]
             part[:] = w[start : start + rows]
+            release(w[start : start + rows])
             if not np.isfinite(part).all():
                 raise ModelError(f"row {start} and on hold NaN or infinities: not to be quantised")
             out = (

@@ -223,17 +223,29 @@ def _tails(texts: Texts, share: float) -> tuple[Texts, Texts]:
     train: Texts = []
     held: Texts = []
     for name, text in texts:
-        lines = text.splitlines(keepends=True)
-        cut, room = len(lines), len(text) * share
+        room = len(text) * share
+        lines = _last_lines(text, int(room) + 2)
         if len(texts) == 1:
             room = max(room, len(lines[-1]))
+        cut, kept = len(lines), len(text)
         while cut > 1 and len(lines[cut - 1]) <= room:
             cut -= 1
             room -= len(lines[cut])
-        train.append((name, "".join(lines[:cut])))
-        if cut < len(lines):
-            held.append((name, "".join(lines[cut:])))
+            kept -= len(lines[cut])
+        train.append((name, text[:kept]))
+        if kept < len(text):
+            held.append((name, text[kept:]))
     return train, held
+
+
+def _last_lines(text: str, count: int) -> list[str]:
+    """Returns the lines of the last `count` characters, or of more, so that there are two if the
+    text has two. The first one may lack its beginning."""
+    while True:
+        lines = text[max(len(text) - count, 0) :].splitlines(keepends=True)
+        if len(lines) > 1 or count >= len(text):
+            return lines
+        count *= 2
 
 
 def _ends(texts: Texts, share: float) -> tuple[Texts, Texts]:

@@ -6,8 +6,9 @@ The order depends only on the seed and the step, so a resumed run continues with
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from weft.host.files import replacing, write_json, write_text
 from weft.models.text.tokenizer import Tokenizer
 from weft.models.text.tokenizer_fields import content_of
 from weft.models.text.tokenizer_settings import SETTINGS, read_settings
+from weft.training.pieces import encoded, pieces_of
 
 END = "<|endoftext|>"  # separates documents, and ends a text
 LEAST_VOCAB = 257  # the bytes, and END
@@ -43,7 +45,7 @@ def train_tokenizer(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    raw.train_from_iterator(texts, trainer)
+    raw.train_from_iterator(pieces_of(texts), trainer)
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": END,
@@ -71,30 +73,31 @@ def write_tokens(texts: Iterable[str], folder: Path, vocab: int, path: Path) -> 
     end = end_token(folder)
     stop = [] if end is None else tokenizer.encode(end, special=False)
     dtype = np.uint16 if vocab <= 1 << 16 else np.uint32
-    parts = [np.asarray(ids + stop, dtype) for ids in _encode(tokenizer, texts)]
-    tokens = np.concatenate(parts) if parts else np.zeros(0, dtype)
-    write_array(path, tokens)
-    return len(tokens)
+    count = 0
+    with replacing(path) as temporary, temporary.open("wb") as f:
+        f.write(_header(dtype, 0))
+        for ids, last in encoded(tokenizer, texts):
+            part = np.asarray(ids + stop if last else ids, dtype)
+            f.write(part.data)
+            count += len(part)
+        f.seek(0)
+        f.write(_header(dtype, count))
+    return count
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
     """Writes a .npy file of one axis, complete or not at all. Raises StorageError."""
-    header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
     with replacing(path) as temporary, temporary.open("wb") as f:
-        np.lib.format.write_array_header_1_0(f, header)
+        f.write(_header(array.dtype, len(array)))
         f.write(array.data)  # raises an error that names the cause, unlike np.save
 
 
-def _encode(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[list[int]]:
-    """Yields the ids of each text; encodes in batches."""
-    batch: list[str] = []
-    for text in texts:
-        batch.append(text)
-        if len(batch) == 64:
-            yield from tokenizer.encode_batch(batch, special=False)
-            batch = []
-    if batch:
-        yield from tokenizer.encode_batch(batch, special=False)
+def _header(dtype: Any, count: int) -> bytes:
+    """Returns the first 128 bytes of a .npy file of one axis."""
+    descr = np.dtype(dtype).str
+    said = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': ({count},), }}"
+    magic = np.lib.format.magic(1, 0) + (118).to_bytes(2, "little")
+    return magic + said.ljust(117).encode() + b"\n"
 
 
 def open_tokens(path: Path, vocab: int) -> np.ndarray:

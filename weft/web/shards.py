@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.core.dtypes import as_dtype
 from weft.host.files import write_bytes
+from weft.host.mapped import pieces, release
 
 SHARD = 16 << 20  # most bytes of a file, so that an interrupted download repeats little
 ALIGN = 256  # alignment of each tensor in the weights: WebGPU's for copies, and more
@@ -53,7 +54,8 @@ class Shards:
 
 
 def _pieces(array: np.ndarray) -> Iterator[bytes]:
-    """The array's bytes in C order, some megabytes at a time."""
+    """The array's bytes in C order, some megabytes at a time; pages of a file are given back."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    for at in range(0, flat.size, 1 << 22):
-        yield flat[at : at + (1 << 22)].tobytes()
+    for part in pieces(flat.size, 1):
+        yield flat[part].tobytes()
+        release(flat[part])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,11 +20,14 @@ from typing import Any
 import numpy as np
 
 from weft.core.budget import CachedFile, CacheFolder
+from weft.core.errors import StorageError
 from weft.core.places import check_inside
 from weft.host import cache as disk
 from weft.host.files import check_free, default_directory
+from weft.host.mapped import pieces, release
 from weft.host.private import distrust, make_private
-from weft.importers.safetensors import SafetensorsFile, save_file
+from weft.importers.safetensors import SafetensorsFile
+from weft.importers.safetensors_growing import growing
 from weft.models.weights.content import FileIdentity
 
 _THREADS = 4  # threads for reading and hashing
@@ -60,20 +63,42 @@ class Tensors:
             return dict(file)
         return None
 
-    def save(self, key: str, tensors: Mapping[str, np.ndarray], note: Mapping[str, str]) -> None:
-        """Stores tensors under `key`, complete or not at all; `note` describes them for people."""
+    def save(
+        self,
+        key: str,
+        tensors: Mapping[str, np.ndarray],
+        note: Mapping[str, str],
+        nbytes: int = 0,
+        valid: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Stores tensors under `key`, complete or not at all; `note` describes them for people.
+
+        Each is looked up once, in order, and written before the next, so they may be made on
+        demand; then `nbytes` is about their size. `valid` says at the end if they still belong
+        under the key.
+        """
         with _whatever_fails():
             if (shelf := self.shelf) is None:
                 return
             path = self._path(shelf, key)
             check_inside(path, shelf.folder.parent)
             make_private(shelf.folder)
-            said = {"digests": json.dumps(_digests(tensors)), "note": json.dumps(dict(note))}
+            digests = dict.fromkeys(sorted(tensors), "0" * 64)
+            said = {"digests": json.dumps(digests), "note": json.dumps(dict(note))}
             mark = self._mark(path.name, said)
             if not mark or distrust(shelf.folder):
                 return
-            check_free(shelf.folder, sum(t.nbytes for t in tensors.values()))
-            save_file(path, tensors, {**said, "mark": mark}, private=True)
+            check_free(shelf.folder, nbytes or sum(t.nbytes for t in tensors.values()))
+            like = {**said, "mark": mark}
+            with growing(path, tuple(tensors), like, private=True) as file:
+                for name in tensors:
+                    value = tensors[name]
+                    digests[name] = _digest(value)
+                    file.add(name, value)
+                if not valid():
+                    raise StorageError(f"{path}: made of other files than its key says")
+                said["digests"] = json.dumps(digests)
+                file.metadata = {**said, "mark": self._mark(path.name, said)}
             shelf.prune(spare=path)
 
     def kept(self) -> Iterator[tuple[CachedFile, dict[str, str]]]:
@@ -110,16 +135,19 @@ class Tensors:
 
 def _digests(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Returns name -> digest of dtype, shape and values."""
-
-    def digest(name: str) -> str:
-        value = np.ascontiguousarray(tensors[name])
-        made = hashlib.sha256(f"{value.dtype.name} {value.shape}\0".encode())
-        made.update(value.reshape(-1).view(np.uint8).data)
-        return made.hexdigest()
-
     names = sorted(tensors)
     with ThreadPoolExecutor(_THREADS) as pool:
-        return dict(zip(names, pool.map(digest, names)))
+        return dict(zip(names, pool.map(lambda name: _digest(tensors[name]), names)))
+
+
+def _digest(tensor: np.ndarray) -> str:
+    """Returns a digest of dtype, shape and values, and gives pages of a mapped file back."""
+    flat = np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
+    made = hashlib.sha256(f"{tensor.dtype.name} {tensor.shape}\0".encode())
+    for part in pieces(flat.size, 1):
+        made.update(flat[part].data)
+        release(flat[part])
+    return made.hexdigest()
 
 
 @contextmanager
