@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from weft.models.text.tokenizer import Tokenizer
 from weft.training import corpus, pieces
@@ -83,6 +83,7 @@ def test_cuts_are_bounded(text: str) -> None:
     assert "".join(pieces.pieces_of([text])) == text
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.text(st.sampled_from("ab\n\u2028\r\x0b "), max_size=60), min_size=1, max_size=3),
     st.floats(0.01, 0.5),
