@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.backends.cpu.host import memory_available
 from weft.core import caps as caps_module
 from weft.core.caps import PRESETS, Caps
 from weft.core.dtypes import DType
@@ -75,7 +74,7 @@ class InterpDevice(Device):
         return HostBuffer(self, nbytes)
 
     def free_memory(self) -> int:
-        return memory_available()
+        return memory.available()
 
     def write(self, buffer: Buffer, data: np.ndarray, offset: int = 0) -> None:
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from weft.host import memory
+
 LARGE = 1 << 20  # bytes from which on an array gets pages of its own
 _HUGE = 2 << 20  # bytes of a huge page, on most machines
 _TRIMMED = 64 << 20  # bytes that are let go between two calls of `trim`
@@ -31,6 +33,7 @@ def pages(nbytes: int) -> np.ndarray:
     """Returns uint8 [nbytes] from the system, at 64 bytes or more; its content is zeros. Only whole
     huge pages are requested, at their alignment: part of one would waste memory. Raises
     MemoryError, OSError, ValueError or OverflowError."""
+    memory.check(nbytes)
     huge = nbytes - nbytes % _HUGE
     spare = _HUGE if huge else 0  # address space alone: a page takes memory when it is touched
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if _PRIVATE else {}

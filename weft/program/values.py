@@ -15,6 +15,7 @@ from weft.core.errors import (
     ShapeError,
     UsageError,
 )
+from weft.host import memory
 from weft.program.program import BufferSpec, Program
 
 INT32 = -(2**31), 2**31 - 1
@@ -23,6 +24,7 @@ INT32 = -(2**31), 2**31 - 1
 def zeros(spec: BufferSpec) -> np.ndarray:
     """Returns the initial content of a state. Raises OutOfMemoryError."""
     try:
+        memory.check(spec.nbytes)
         return np.zeros(spec.shape, spec.dtype.numpy)
     except (MemoryError, ValueError):  # ValueError: more elements than an address can count
         raise OutOfMemoryError(

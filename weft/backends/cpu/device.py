@@ -124,7 +124,7 @@ class CpuDevice(Device):
             name=name,
             available=True,
             driver=f"llvmlite {self.host.version}, target {self.host.cpu}",
-            memory=host.memory_total(),
+            memory=memory.total(),
             dtypes=tuple(d.name for d in DEVICE),
             extra={"threads": self.threads, "lanes": self.caps.lanes},
         )
@@ -213,7 +213,7 @@ class CpuDevice(Device):
         return np.asarray(buffer)[offset : offset + nbytes]
 
     def free_memory(self) -> int:
-        return host.memory_available()
+        return memory.available()
 
     # -- running
 

@@ -11,7 +11,6 @@ import platform
 import re
 import sys
 from dataclasses import astuple, dataclass, replace
-from pathlib import Path
 
 from weft.backends.cpu import arm
 from weft.core.caps import Caps
@@ -162,53 +161,3 @@ def caps_of(host: Host, cores: int) -> Caps:
         cores=cores,
         features=frozenset(features),
     )
-
-
-def memory_total() -> int:
-    """Bytes of physical memory (the control group's limit where it is lower); 0 if unknown."""
-    total = _meminfo().get("MemTotal", 0)
-    limit = _group("memory.max")
-    return min(x for x in (total, limit) if x) if total or limit else 0
-
-
-def memory_available() -> int:
-    """Bytes that can still be allocated without swapping out others; 0 if unknown."""
-    info = _meminfo()
-    free = info.get("MemAvailable", 0) + info.get("SwapFree", 0)
-    limit = _group("memory.max")
-    if limit:
-        left = max(limit - _group("memory.current") + _reclaimable(), 1)
-        free = min(free, left) if free else left
-    return free
-
-
-def _reclaimable() -> int:
-    """Bytes of file pages that the control group can drop."""
-    try:
-        lines = Path("/sys/fs/cgroup/memory.stat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    pairs = (line.partition(" ") for line in lines)
-    return sum(int(v) for k, _, v in pairs if k in ("active_file", "inactive_file"))
-
-
-def _meminfo() -> dict[str, int]:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        pairs = (line.split(":", 1) for line in lines)
-        return {k: int(v.split()[0]) * 1024 for k, v in pairs if v.strip().endswith("kB")}
-    except (OSError, ValueError):
-        pass
-    try:
-        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        return {"MemTotal": pages * size, "MemAvailable": pages * size}
-    except (AttributeError, OSError, ValueError):
-        return {}
-
-
-def _group(name: str) -> int:
-    try:
-        text = Path("/sys/fs/cgroup", name).read_text(encoding="ascii").strip()
-    except OSError:
-        return 0
-    return int(text) if text.isdigit() else 0

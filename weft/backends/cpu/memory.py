@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu import host
 from weft.core.errors import OutOfMemoryError
+from weft.host import memory
 from weft.host.pages import LARGE, pages
 from weft.program.device import Buffer, Device
 
 _ALIGN = 64
-_CHECKED = 64 << 20  # from this size on, free memory is checked first
 
 
 class CpuBuffer(Buffer):
@@ -73,16 +72,11 @@ class BlockPool:
         self.cached = 0
 
     def _fresh(self, size: int, asked: int) -> np.ndarray:
-        if size >= _CHECKED:
-            available = host.memory_available()
-            if available and size > available:
-                self.clear()
-                raise _out_of_memory(asked, host.memory_available())
         try:
             return pages(size) if size >= LARGE else _aligned(size)
         except (MemoryError, OSError, ValueError, OverflowError):
             self.clear()
-            raise _out_of_memory(asked, host.memory_available()) from None
+            raise _out_of_memory(asked, memory.available()) from None
 
 
 def rounded(nbytes: int) -> int:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.backends.cpu.host import memory_available
 from weft.backends.emulated import build, guest
 from weft.backends.emulated.bound import EmulatedBound
 from weft.backends.emulated.machines import Machine
@@ -96,7 +95,7 @@ class EmulatedDevice(Device):
                 self.process.forget(start, size)
 
     def free_memory(self) -> int:
-        return memory_available()
+        return memory.available()
 
     def write(self, buffer: Buffer, data: np.ndarray, offset: int = 0) -> None:
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
