@@ -14,6 +14,7 @@ from weft.core import caps as caps_module
 from weft.core.caps import PRESETS, Caps
 from weft.core.dtypes import DType
 from weft.core.errors import OutOfMemoryError, UnknownDeviceError
+from weft.host import memory
 from weft.kernel import interp
 from weft.kernel.batch import RunWatch
 from weft.kernel.ir import Kernel

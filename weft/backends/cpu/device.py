@@ -16,6 +16,7 @@ from weft.backends.cpu.table import ProgramTable
 from weft.backends.cpu.threads import Workers
 from weft.core.dtypes import DEVICE, DType
 from weft.core.errors import DeviceError
+from weft.host import memory
 from weft.host.cache import DiskCache
 from weft.host.files import default_directory
 from weft.host.forks import lock_of

@@ -20,6 +20,7 @@ from weft.backends.emulated.process import Process
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.errors import DeviceError, OutOfMemoryError
+from weft.host import memory
 from weft.host.cache import DiskCache
 from weft.host.files import default_directory
 from weft.host.forks import lock_of
