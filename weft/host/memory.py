@@ -63,10 +63,10 @@ def check(nbytes: int) -> None:
     _promised.since += nbytes
     if _promised.since < CHECKED:
         return
-    _promised.since = 0
     free = available()
     if free and nbytes > free:
         raise MemoryError(f"{nbytes:,} bytes; {free:,} are free")
+    _promised.since = 0
 
 
 def groups(root: Path = _ROOT) -> list[Limits]:
