@@ -11,7 +11,7 @@ from weft.core.hints import command
 
 
 @click.command(epilog="Example:  weft bench gate --only int8")
-@options.device_option("The device to measure.", default="cpu", show_default=True)
+@options.device_option("The device to measure.")
 @click.option("--only", default="", help="Comma list: cases whose name contains one of these.")
 @options.threads
 @options.repeats(7)
