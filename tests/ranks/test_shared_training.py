@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -310,7 +311,8 @@ def test_launch_starts_again_where_a_rank_was_lost(text: Path, tmp_path: Path) -
         said += line
         if "resuming from step" in line:
             break
-    assert "a rank was lost (status 9); starting again, 1 of 1" in said
+    # The launcher's status is the killed rank's, or rank 0's, which may notice and end first.
+    assert re.search(r"a rank was lost \(status \d+\); starting again, 1 of 1", said), said
     process.send_signal(signal.SIGTERM)  # reaches the ranks as Ctrl-C: rank 0 saves
     process.communicate(timeout=240)
     assert process.returncode == 130
