@@ -53,8 +53,8 @@ def packed(form: Form, n: int, k: int, rng: np.random.Generator) -> Packed:
     return Packed(form, {p: parts[p] for p in form.parts})
 
 
-def model(form: Form, tied: bool) -> tuple[DecoderConfig, dict]:
-    config = DecoderConfig("llama", 96, 64, 2, 4, 2, 16, 128, 64, tied=tied, scale=0.25)
+def model(form: Form, tied: bool, width: int = 64, heads: int = 4) -> tuple[DecoderConfig, dict]:
+    config = DecoderConfig("llama", 96, width, 2, heads, 2, 16, 128, 64, tied=tied, scale=0.25)
     rng, weights = np.random.default_rng(0), {}
     for role, spec in decoder_layout(config).weights.items():
         matrix = len(spec.shape) == 2
@@ -141,6 +141,19 @@ def test_int8_inputs_have_one_meaning(name: str) -> None:
     whole = FORMS[name].values == "int"
     assert np.array_equal(oracle, plain) != whole
     np.testing.assert_allclose(got, oracle, rtol=2e-2, atol=2e-2 * np.abs(oracle).max())
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan"])
+def test_a_row_that_prefill_selects_early_is_multiplied_as_integers(device: str) -> None:
+    """The last layer's queries are those of one row, whose keys and values are those of all. Sums
+    of 512 terms do not have the same bits in floats, where those of 64 do."""
+    config, weights = model(FORMS["q4_0"], tied=False, width=512, heads=16)
+    config = replace(config, act_dtype=int8)
+    at_once, by_row = (runner(config, weights, opened(device)) for _ in range(2))
+    got = at_once.prefill(0, IDS)
+    by_row.prefill(0, IDS[:4])
+    rest = by_row.rows(IDS[4:], [0] * (len(IDS) - 4), range(4, len(IDS)))
+    np.testing.assert_array_equal(got, rest[-1])
 
 
 @pytest.mark.parametrize(

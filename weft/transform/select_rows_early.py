@@ -74,9 +74,18 @@ class _Narrower:
         inputs = []
         for i, (x, made) in enumerate(zip(node.inputs, self.operands[id(node)])):
             if i in held and (id(x), key) not in self.small:
-                self.small[id(x), key] = make("gather", made, idx, axis=0)
+                self.small[id(x), key] = _gathered(made, idx)
             inputs.append(self.small[id(x), key] if i in held else made)
         return _smaller(node, tuple(inputs), idx.size)
+
+
+def _gathered(x: Node, idx: Node) -> Node:
+    """The rows `idx` of x. Those of a `rescale` are one of its parts' rows: a product of few rows
+    then multiplies integers, as that of all rows does, and has the same bits."""
+    if x.op == "call" and x.attrs["name"] == "rescale":
+        parts = tuple(_gathered(part, idx) for part in x.inputs)
+        return make_node(x.op, parts, dict(x.attrs), x.where)
+    return make("gather", x, idx, axis=0)
 
 
 def _found(rows: Node, idx: Node, extent: int) -> Node:
