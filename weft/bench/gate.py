@@ -65,7 +65,7 @@ def peaks(device: Device, scale: int = 1) -> dict[str, Peak]:
 def share(
     case: Case, device: Device, peak: tuple[Callable[[], float], float], rounds: int
 ) -> float:
-    """The median over `rounds` of the time that the peak allows over the time that a call takes."""
+    """Returns the median over `rounds` of a call's least time, by the peak, over its own time."""
     play = case.make(device)
     play()
     rate_of, work = peak

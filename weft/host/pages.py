@@ -24,7 +24,7 @@ _TRIMMED = 64 << 20  # bytes that are let go between two calls of `trim`
 
 
 class Pages(mmap.mmap):
-    """The memory of one array. `spent` is True once nobody but its last reader looks at it."""
+    """The memory of one array. `spent` is True once only its last reader uses it."""
 
     spent = False
 
@@ -72,8 +72,8 @@ def base_of(array: np.ndarray) -> Any:
 
 
 def spend(array: np.ndarray) -> None:
-    """Says that the next reader of an array that `fresh` made is the last one, which may give its
-    parts back (`weft.host.mapped.release`) as it goes. Does nothing to other arrays."""
+    """Marks an array of `fresh` as spent: its next reader is the last one and may give parts of it
+    back as it goes (`weft.host.mapped.release`). Does nothing to other arrays."""
     if isinstance(held := base_of(array), Pages):
         held.spent = True
 

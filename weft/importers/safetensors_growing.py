@@ -52,7 +52,7 @@ def growing(
     path: str | os.PathLike[str], names: Collection[str], like: Mapping[str, str],
     private: bool = False,
 ) -> Iterator[Growing]:  # fmt: skip
-    """Yields a new file for vectors and matrices of these names, whose metadata will be as long as
+    """Yields a new file for vectors and matrices called `names`. Its metadata will be as long as
     those of `like`. It takes the place of `path` when the block ends, complete or not at all;
     `private` as for `replacing`. Raises StorageError if the disk is full or fails, UsageError for a
     header that is longer than planned."""

@@ -18,9 +18,9 @@ Value = np.ndarray | Packed
 
 
 class Weight(NamedTuple):
-    """A weight that is read on demand, anew each time: `read` returns what the file holds, and
-    `changes`, one after another, make the model's weight of it. `kept` says that others hold the
-    value that `read` returns."""
+    """A weight that is read on demand, again each time: `read` returns the content of the file, and
+    `changes`, one after another, make the model's weight of it. `kept` is True if others hold the
+    result of `read`."""
 
     spec: WeightSpec
     read: Callable[[], Value]
