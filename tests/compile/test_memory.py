@@ -89,9 +89,11 @@ def test_a_sum_of_many_inputs_and_a_long_concat_respect_the_bindings():
 
 def test_many_computed_parts_are_joined_without_grouping_again(monkeypatch):
     caps, rounds = dataclasses.replace(PRESETS["cpu-avx2"], max_bindings=8), []
-    made = grouping.Stored.__init__
+    made = grouping.StoredValues.__init__
     monkeypatch.setattr(
-        grouping.Stored, "__init__", lambda self, *args: (rounds.append(1), made(self, *args))[1]
+        grouping.StoredValues,
+        "__init__",
+        lambda self, *args: (rounds.append(1), made(self, *args))[1],
     )
     x = f32("x", 40, 5)
     parts = [ops.exp(ops.slice_(x, (i, 0), (i + 1, 5))) for i in range(40)]

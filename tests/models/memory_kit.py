@@ -42,7 +42,7 @@ def gguf_of(folder: Path, path: Path, kind: str) -> Path:
     import numpy as np
 
     from weft.importers.gguf_blocks import BY_NAME
-    from weft.importers.gguf_write import Tensor, write_gguf
+    from weft.importers.gguf_write import TensorToWrite, write_gguf
     from weft.importers.hf_config import read_config
     from weft.models.arch.families import DECODERS
     from weft.models.weights.decoder_names import decoder_layout
@@ -61,8 +61,8 @@ def gguf_of(folder: Path, path: Path, kind: str) -> Path:
     for role, spec in decoder_layout(config).weights.items():
         count = int(np.prod(spec.shape)) // BY_NAME[kind].elements
         tensors[tensor_name(role, "llama")] = (
-            Tensor("F32", spec.shape, partial(np.ones, spec.shape, np.float32))
-            if spec.kind == "norm" else Tensor(kind, spec.shape, partial(blocks, count))
+            TensorToWrite("F32", spec.shape, partial(np.ones, spec.shape, np.float32))
+            if spec.kind == "norm" else TensorToWrite(kind, spec.shape, partial(blocks, count))
         )  # fmt: skip
     write_gguf(path, metadata(config, "x"), tensors)
     return path
