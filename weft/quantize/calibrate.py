@@ -36,7 +36,7 @@ class Calibration:
     def __init__(
         self, config: DecoderConfig, weights: Arrays, ids: np.ndarray, device: Any = None
     ) -> None:
-        self.config = replace(config, act_dtype=float32, kv_dtype=float32)
+        self.config = replace(config, act_dtype=float32, act_by_form=False, kv_dtype=float32)
         self.device, self.length = device, ids.shape[1]
         self.tables = tables(config, self.length)
         count = max(1, ROWS // self.length)

@@ -75,7 +75,9 @@ class TrainableDecoder:
         dtype = as_dtype(compute)
         arrays = Weights.of(weights)
         self._layout = decoder_layout(config).weights
-        self.config = replace(config, act_dtype=dtype, kv_dtype=dtype, forms=arrays.forms)
+        self.config = replace(
+            config, act_dtype=dtype, act_by_form=False, kv_dtype=dtype, forms=arrays.forms
+        )
         self.tensors: dict[str, Tensor] = {}
         for role, value in arrays.items():
             if trainable is None or trainable(role):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from weft.core.dtypes import DType, float32
+from weft.core.dtypes import DType, float32, int8
 from weft.core.packed import Form
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
@@ -143,6 +143,7 @@ class DecoderConfig:
     adapter_scale: float = 1.0  # factor on the low-rank adapter, if the weights hold one
     adapters: int = 0  # number of adapters; each row uses one or none (`adapters.stacked`)
     act_dtype: DType = float32  # linear inputs are rounded to it where weights have it
+    act_by_form: bool = False  # inputs of packed weights: `planes_of`
     kv_dtype: DType = float32
     forms: tuple[tuple[str, Form], ...] = ()  # role -> form of packed weights
 
@@ -161,6 +162,21 @@ class DecoderConfig:
     layer_input: int = 0  # width of each layer's own token embedding
     layer_scale: bool = False  # each layer's result is multiplied by a number
     run: LayerRange | None = None  # the part computed here if other machines do the rest; None: all
+
+    def planes_of(self, form: Form, role: str) -> int:
+        """Returns the number of int8 planes for a packed weight's input; 0 leaves it in floats.
+
+        One plane has 8 bits and two have 15. Where act_dtype int8 is asked for, a weight of 8 bits
+        and the one that gives logits get two, the others one. By default a plane may lose a
+        twentieth of what the weight itself does: codes of 6 bits get two as well. Those of 8 bits
+        keep floats: many rows of two planes take longer on processors without a product of four
+        bytes (docs/numerics.md)."""
+        logits = role in ("head", "embed")
+        if self.act_dtype is int8:
+            return 2 if form.bits == 8 or logits else 1
+        if not self.act_by_form:
+            return 0
+        return 2 if logits else 1 if form.bits < 6 else 2 if form.bits < 8 else 0
 
     def layer(self, i: int) -> Layer:
         return self.by_layer[i] if self.by_layer else Layer(self.head_dim, self.kv_heads, self.ffn)

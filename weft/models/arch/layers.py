@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from weft import ops
-from weft.core.dtypes import DType, float32, int8
-from weft.core.packed import Form
+from weft.core.dtypes import DType, float32
 from weft.models.arch.config import Activation, DecoderConfig
 from weft.models.arch.matrices import Matrices
 from weft.ops.quantize import quantize, rescale, run_of
@@ -182,18 +181,11 @@ def keep(x: Value) -> Value:
 def rounded(
     c: DecoderConfig, role: str, x: Value, take: Callable[[Value], Value] = lambda x: x
 ) -> Value:
-    """Returns x[..., K], or the rows that `take` selects. They are quantised to integers with
-    scales if `role` is a packed weight and c.act_dtype is int8."""
+    """Returns x[..., K], or the rows that `take` selects. For a packed weight with integer codes
+    they are quantised to integers with scales, as `DecoderConfig.planes_of` says."""
     form = dict(c.forms).get(role)
-    if c.act_dtype is not int8 or form is None or not run_of(form, ops.aval(x).shape[-1]):
-        return take(x)
-    return rescale(*map(take, quantize(x, planes_of(form, role))))
-
-
-def planes_of(form: Form, role: str) -> int:
-    """Returns the number of int8 planes for a packed weight's input: two if the weight has 8 bits
-    or gives logits, since one plane would lose more than the weight does."""
-    return 2 if form.bits == 8 or role in ("head", "embed") else 1
+    planes = c.planes_of(form, role) if form and run_of(form, ops.aval(x).shape[-1]) else 0
+    return rescale(*map(take, quantize(x, planes))) if planes else take(x)
 
 
 def product(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.arrays import all_finite
-from weft.core.dtypes import float32, int8
+from weft.core.dtypes import float32
 from weft.core.errors import CallError, ModelError, UsageError
 from weft.models.arch import matrices
 from weft.models.arch.config import DecoderConfig, EncoderConfig
@@ -66,9 +66,19 @@ class Model:
         said = f"{main.name} with {main.name} inputs" if narrow else main.name
         if self.config.forms:
             said = f"packed, {matrices.bits(self.config.forms, self.weights):.2f} bits per weight"
-            said += ", int8 inputs" if self.config.act_dtype is int8 else ""
+            said += ", int8 inputs" if self._takes_integers else ""
         kept = getattr(self.config, "kv_dtype", main)
         return said if kept is main else f"{said}, {kept.name} cache"
+
+    @property
+    def _takes_integers(self) -> bool:
+        """True if inputs of packed layers are quantised; the output layer alone does not count."""
+        c = self.config
+        return isinstance(c, DecoderConfig) and any(
+            form.values == "int" and c.planes_of(form, role)
+            for role, form in c.forms
+            if role not in ("head", "embed")
+        )
 
     @property
     def nbytes(self) -> int:

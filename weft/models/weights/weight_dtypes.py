@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -43,8 +43,10 @@ def ready(
         weights = {role: w.then(partial(cast, role)) for role, w in weights.items()}
     made = Weights(weights)
     check_dtypes(device, {f"weight {r!r}": as_dtype(w.dtype) for r, w in made.outlines.items()})
-    act_dtype = _act_dtype(place.act_dtype, made)
-    return replace(config, act_dtype=act_dtype, forms=made.forms), made
+    fields: dict[str, Any] = {"act_dtype": _act_dtype(place.act_dtype, made), "forms": made.forms}
+    if isinstance(config, DecoderConfig):
+        fields["act_by_form"] = place.act_dtype is None
+    return replace(config, **fields), made
 
 
 def _cast(where: Path, target: DType, role: str, given: Value) -> Value:
@@ -94,7 +96,7 @@ def wanted_cache(cache: Wanted) -> DType | None:
 def _act_dtype(wanted: Wanted, weights: Weights) -> DType:
     """Returns the dtype for linear inputs: they are rounded to it where weights have it too (int8:
     where weights are packed). The default is bfloat16 for a bfloat16 model, as frameworks compute
-    it, else float32: not rounded."""
+    it, else float32: not rounded, except for packed weights (`DecoderConfig.planes_of`)."""
     if wanted is None:
         return bfloat16 if main_dtype(weights) is bfloat16 else float32
     if wanted in (int8, int8.name) and not weights.forms:
