@@ -157,6 +157,24 @@ def test_a_row_that_prefill_selects_early_is_multiplied_as_integers(device: str)
 
 
 @pytest.mark.parametrize(
+    "bits,asked,layers,logits",
+    [
+        (4, None, 1, 2), (5, None, 1, 2), (6, None, 2, 2), (8, None, 0, 2), (3, None, 1, 2),
+        (4, int8, 1, 2), (6, int8, 1, 2), (8, int8, 2, 2),
+        (4, float32, 0, 0), (8, float32, 0, 0), (4, bfloat16, 0, 0),
+    ],
+)  # fmt: skip
+def test_planes_by_form(bits: int, asked: DType | None, layers: int, logits: int) -> None:
+    """None is the default, as `weft.load` sets it."""
+    config = replace(
+        model(FORMS["q4_0"], tied=True)[0], act_dtype=asked or float32, act_by_form=asked is None
+    )
+    form = Form(bits, 32, offset=1)
+    assert config.planes_of(form, "1.gate.w") == layers
+    assert config.planes_of(form, "head") == config.planes_of(form, "embed") == logits
+
+
+@pytest.mark.parametrize(
     "name,inputs", few([(n, d) for n in FORMS for d in (float32, int8)], ("q4_k", int8))
 )
 def test_vulkan_decodes_as_the_cpu(name: str, inputs: DType) -> None:

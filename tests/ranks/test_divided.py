@@ -122,15 +122,13 @@ WIDE = {
 }  # fmt: skip
 NUMBERS: list[tuple[str, dict[str, Any]]] = [
     ("float16", {}), ("bfloat16", {}), ("float32", {"dtype": "float16", "cache": "int8"}),
-    ("int8", {}), ("int8", {"act_dtype": "int8"}), ("int4", {"act_dtype": "int8", "cache": "f32"}),
+    ("int8", {}), ("int8", {"act_dtype": "int8"}), ("int4", {"cache": "f32"}),
+    ("int4", {"act_dtype": "float32"}),
 ]  # fmt: skip
 
 
 WAYS: list[tuple[int, Any]] = [(2, COLUMNS), (4, COLUMNS), (2, (False, [1, 2])), (3, ())]
-NUMBERED = [
-    (kind, options, ranks, way) for ranks, way in WAYS for kind, options in NUMBERS
-    if "act_dtype" not in options or way != COLUMNS
-]  # fmt: skip
+NUMBERED = [(kind, options, ranks, way) for ranks, way in WAYS for kind, options in NUMBERS]
 
 
 @needs_mpi

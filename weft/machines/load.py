@@ -15,7 +15,6 @@ import numpy as np
 
 from weft.backends import registry
 from weft.core import notices
-from weft.core.dtypes import int8
 from weft.core.errors import OutOfMemoryError, RankError, UsageError, WeftError
 from weft.core.hints import command
 from weft.host.samples import files_digest
@@ -90,11 +89,6 @@ def _load(
 
     def part(c: DecoderConfig) -> DecoderConfig:
         if way.columns:
-            if act_dtype in (
-                int8,
-                int8.name,
-            ):  # the kernel for int8 inputs depends on the number of columns
-                raise UsageError("act_dtype int8 and divided columns: give one of the two")
             check_columns(c, ranks.size, str(folder))
             return _run(c, 0, ranks.size, None)
         check_parts(c, ranks.size, str(folder))
@@ -111,6 +105,7 @@ def _load(
     said = meeting.facts(model.device) | {
         "files": files, "split": chosen or None, "context": model.context, "max_batch": max_batch,
         "dtype": None if dtype is None else str(dtype), "act_dtype": model.config.act_dtype.name,
+        "act_by_form": model.config.act_by_form,
         "cache": model.config.kv_dtype.name,
     }  # fmt: skip
     number = lead.enlist(model)
@@ -230,7 +225,11 @@ def _part(ranks: Ranks, said: dict[str, Any], path: Path, device: Any) -> Decode
             raise UsageError(trouble)
         if files_digest(folder) != said["files"]:
             raise UsageError(f"other files in {folder}: copy them from rank 0's machine")
-        part = partial(_run, rank=ranks.rank, ranks=ranks.size, split=split)
+
+        def part(c: DecoderConfig) -> DecoderConfig:
+            c = replace(c, act_by_form=said["act_by_form"])
+            return _run(c, ranks.rank, ranks.size, split)
+
         model = load_uncompiled(folder, Placement(target, part=part, **asked))
     assert isinstance(model, Decoder)
     if split is None:

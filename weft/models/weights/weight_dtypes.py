@@ -45,7 +45,7 @@ def ready(
     check_dtypes(device, {f"weight {r!r}": as_dtype(w.dtype) for r, w in made.outlines.items()})
     fields: dict[str, Any] = {"act_dtype": _act_dtype(place.act_dtype, made), "forms": made.forms}
     if isinstance(config, DecoderConfig):
-        fields["act_by_form"] = place.act_dtype is None
+        fields["act_by_form"] = config.act_by_form or place.act_dtype is None
     return replace(config, **fields), made
 
 
