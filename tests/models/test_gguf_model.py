@@ -136,7 +136,10 @@ def test_packed_weights_are_those_that_the_gguf_package_unpacks(kind: Kind, tmp_
         assert ours.weights["embed"].dtype == theirs.weights["embed"].dtype
         np.testing.assert_array_equal(ours.logits(IDS), theirs.logits(IDS))
     for device in ("oracle", "cpu") if kind in (Kind.Q4_K, Kind.Q6_K) else ("oracle",):
-        kept, theirs = load(file, device=device), load(folder, device=device, dtype="float32")
+        kept, theirs = (
+            load(file, device=device, act_dtype="float32"),
+            load(folder, device=device, dtype="float32"),
+        )
         bits = 8 * gguf.GGML_QUANT_SIZES[kind][1] / gguf.GGML_QUANT_SIZES[kind][0]
         assert -0.01 <= float(kept.precision.split()[1]) - bits <= 1 / 8  # scales of 6 bits get 8
         np.testing.assert_array_equal(scored(kept), scored(theirs))

@@ -143,11 +143,12 @@ def test_int8_inputs_have_one_meaning(name: str) -> None:
     np.testing.assert_allclose(got, oracle, rtol=2e-2, atol=2e-2 * np.abs(oracle).max())
 
 
+@pytest.mark.parametrize("name", ["q4_0", "q6_k", "q8_0"])
 @pytest.mark.parametrize("device", ["cpu", "vulkan"])
-def test_a_row_that_prefill_selects_early_is_multiplied_as_integers(device: str) -> None:
+def test_a_row_that_prefill_selects_early_is_multiplied_as_integers(device: str, name: str) -> None:
     """The last layer's queries are those of one row, whose keys and values are those of all. Sums
     of 512 terms do not have the same bits in floats, where those of 64 do."""
-    config, weights = model(FORMS["q4_0"], tied=False, width=512, heads=16)
+    config, weights = model(FORMS[name], tied=False, width=512, heads=16)
     config = replace(config, act_dtype=int8)
     at_once, by_row = (runner(config, weights, opened(device)) for _ in range(2))
     got = at_once.prefill(0, IDS)

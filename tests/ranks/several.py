@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+PATIENCE = 240  # seconds; each rank shows where it stands before they are over
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
 needs_mpi = pytest.mark.skipif(
@@ -36,11 +37,17 @@ def started(count: int, *words: str, **env: str) -> subprocess.Popen[str]:
 def together(count: int, file: str, case: str, **env: str) -> tuple[int, str, str]:
     """Calls `case` of a test file on each of `count` ranks: exit status, stdout, stderr."""
     code = (
+        f"import faulthandler; faulthandler.dump_traceback_later({PATIENCE - 20}); "
         f"import importlib.util as u; s = u.spec_from_file_location('cases', {file!r}); "
         f"m = u.module_from_spec(s); s.loader.exec_module(m); m.{case}()"
     )
     process = started(count, "-c", code, **env)
-    out, err = process.communicate(timeout=240)
+    try:
+        out, err = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # mpiexec ends its ranks
+        out, err = process.communicate(timeout=60)
+        pytest.fail(f"{case} did not end in {PATIENCE} s; its ranks said: {out}{err}")
     return process.returncode, out, err
 
 

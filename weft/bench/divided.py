@@ -54,7 +54,7 @@ def run(o: DividedBenchOptions, note: Callable[[str], None]) -> dict[str, Any]:
         for i in range(o.rounds):
             for name, (count, threads, way) in cases.items():
                 given = {"folder": folder, "tokens": o.tokens, "way": way}
-                found[name].append(case("bench_divided", given, count, threads))
+                found[name].append(case(measure, given, count, threads))
                 note(f"round {i + 1} of {o.rounds}: {name}: {found[name][-1]['step_ms']:.2f} ms")
     written = {tuple(r.pop("ids")) for each in found.values() for r in each}
     if len(written) > 1:

@@ -58,7 +58,7 @@ def run(o: RanksBenchOptions, note: Callable[[str], None]) -> dict[str, Any]:
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in cases}
     for i in range(o.rounds):
         for name, (count, threads) in cases.items():
-            found[name].append(case("bench_ranks", asdict(o), count, threads))
+            found[name].append(case(measure, asdict(o), count, threads))
             note(f"round {i + 1} of {o.rounds}: {name}: {found[name][-1]['step_ms']:.1f} ms")
     losses = {r["loss"] for each in found.values() for r in each}
     if len(losses) > 1:
@@ -83,10 +83,12 @@ def middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {k: v for k, v in found.items() if k != "loss"}
 
 
-def case(module: str, options: Any, count: int, threads: int) -> dict[str, Any]:
-    """Returns the JSON that measure(options as JSON) of a module prints as its last line, run by
-    `count` ranks of `threads` threads each. Raises DeviceError if they fail."""
-    code = f"import sys; from weft.conform.{module} import measure; measure(sys.argv[1])"
+def case(measure: Callable[[str], None], options: Any, count: int, threads: int) -> dict[str, Any]:
+    """Returns the JSON that `measure`, a function of a module, prints as its last line for the
+    options as JSON, run by `count` ranks of `threads` threads each. Raises DeviceError if they
+    fail."""
+    name = measure.__name__
+    code = f"import sys; from {measure.__module__} import {name}; {name}(sys.argv[1])"
     line = [sys.executable, "-c", code, json.dumps(options)]
     if count > 1:
         line = [str(mpiexec()), "-n", str(count), *line]

@@ -15,6 +15,7 @@ from weft.core.caps import Caps
 from weft.graph.ir import Graph, Node, toposort
 from weft.ops.packed import form_of
 from weft.ops.picks import counted
+from weft.ops.quantize import takes_integers
 from weft.templates.view import exact_cast
 from weft.transform.rebuild import kind_of, users
 
@@ -129,7 +130,7 @@ class StoredValues:
         ops, loads = self.cost[id(node)]
         if form_of(node) is not None:
             return None  # reading a few bits is faster than reading their float32
-        if counted(node)[1] is not None:
+        if counted(node)[1] is not None or takes_integers(node):
             return None  # products read its operands
         if len(reached) > 1 and node.op != "reshape":
             if len(loads) > 1:
