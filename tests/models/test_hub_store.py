@@ -21,7 +21,7 @@ from weft.core.errors import HubError
 from weft.host import cache as disk
 from weft.hub.names import Name, cache
 from weft.hub.resolve import resolve
-from weft.quantize.kept import KEPT
+from weft.models.weights.kept_tensors import PACKED
 
 FILES = sorted(MODEL)
 STORE = Name("loom/a").store.name
@@ -290,7 +290,7 @@ def test_list_shows_and_prunes_what_is_kept(
     weights = {"a": np.ones(1000, np.float32)}
     (tmp_path / "here").mkdir()
     for name in ("here", "gone"):
-        KEPT.save(name, weights, {"source": str(tmp_path / name), "scheme": "int4"})
+        PACKED.save(name, weights, {"source": str(tmp_path / name), "scheme": "int4"})
     disk.kernels().put("k", bytes(100))
     disk.programs().put("p", bytes(100))
     old = tmp_path / "weft" / "quantised" / f"{'0' * 32}.safetensors"  # an earlier weft's

@@ -124,7 +124,7 @@ def test_a_large_model_drives_out_nothing_else(
     kernels = disk.kernels()
     for i in range(202):
         kernels.put(f"kernel {i}", bytes(100))
-    monkeypatch.setattr(kept_, "KEPT", kept := Tensors("quantised", 5_000))
+    monkeypatch.setattr(kept_, "PACKED", kept := Tensors("quantised", 5_000))
     kernels.limit = 60_000
     big = {"a": np.zeros(20_000, np.float32)}
     for _ in range(3):

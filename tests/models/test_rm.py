@@ -21,7 +21,7 @@ from weft.hub.box import box_folder
 from weft.hub.names import Name, cache
 from weft.hub.resolve import resolve
 from weft.models.weights.random_weights import random_folder
-from weft.quantize.kept import KEPT
+from weft.models.weights.kept_tensors import PACKED
 
 WEIGHTS = "model.safetensors"
 STORE = Name("loom/a").store.name
@@ -35,7 +35,7 @@ def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "weft"))
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         monkeypatch.delenv(name, raising=False)
-    assert KEPT.shelf is not None and KEPT.shelf.folder.is_relative_to(tmp_path)
+    assert PACKED.shelf is not None and PACKED.shelf.folder.is_relative_to(tmp_path)
     assert cache().is_relative_to(tmp_path)
 
 
@@ -116,8 +116,8 @@ def test_quantised_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     folder = tmp_path / "own" / "model"
     shutil.copytree(box_folder(), folder)
     weft.load(folder, device="cpu", quant="int8")
-    assert KEPT.shelf is not None
-    mine = KEPT.shelf.folder / "notes.txt"
+    assert PACKED.shelf is not None
+    mine = PACKED.shelf.folder / "notes.txt"
     mine.write_text("not weft's")
     before, name = tree(folder), f"{folder.resolve()}+int8"
     assert name in listed(capsys)
@@ -125,7 +125,7 @@ def test_quantised_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "weft list" in capsys.readouterr().err
     assert invoke(["rm", name, "--yes"]) == 0
     assert name not in listed(capsys)
-    assert [p.name for p in KEPT.shelf.folder.iterdir() if p.is_file()] == ["notes.txt"]
+    assert [p.name for p in PACKED.shelf.folder.iterdir() if p.is_file()] == ["notes.txt"]
     assert tree(folder) == before
 
 
@@ -233,8 +233,8 @@ def test_quantised_weights_behind_a_link(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weft.load(box_folder(), device="cpu", quant="int8")
-    assert KEPT.shelf is not None
-    folder, there = KEPT.shelf.folder, tmp_path / "moved"
+    assert PACKED.shelf is not None
+    folder, there = PACKED.shelf.folder, tmp_path / "moved"
     folder.rename(there)
     folder.symlink_to(there)
     before = tree(there)

@@ -14,7 +14,7 @@ from weft.core.errors import StorageError
 from weft.core.places import check_inside
 from weft.host import cache as disk
 from weft.hub.names import named
-from weft.quantize.kept import KEPT
+from weft.models.weights.kept_tensors import PACKED
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class QuantisedWeights:
 
     def check(self) -> None:
         """Raises StorageError if a link leads the file out of weft's cache."""
-        if (shelf := KEPT.shelf) is not None:
+        if (shelf := PACKED.shelf) is not None:
             check_inside(self.path, shelf.folder.parent)
 
     def remove(self) -> None:
         """Removes the file. Raises StorageError, OSError."""
         self.check()
-        shelf = KEPT.shelf
+        shelf = PACKED.shelf
         gone = shelf is None or shelf.remove(self.path) or not os.path.lexists(self.path)
         if not gone:
             raise StorageError(f"{self.path}: it cannot be removed; see its folder's mode")
@@ -78,7 +78,7 @@ def weights() -> list[QuantisedWeights]:
         QuantisedWeights(
             note.get("source", ""), note.get("scheme", ""), entry.size, entry.used, entry.path
         )
-        for entry, note in KEPT.kept()
+        for entry, note in PACKED.kept()
     ]
     return sorted(found, key=lambda w: -w.used)
 
@@ -86,20 +86,14 @@ def weights() -> list[QuantisedWeights]:
 def prune() -> int:
     """Removes quantised weights whose model is gone or that would not be used again. Then removes
     the least recently used files of each kind over its limit. Returns the bytes freed."""
-    freed = 0
-    if (shelf := KEPT.shelf) is not None:
-        for entry, note in KEPT.kept():
-            there = bool(note) and Path(note.get("source", "")).exists()
-            if not there and shelf.remove(entry.path):
-                freed += entry.size
-    return freed + sum(shelf.prune() for _, shelf in _shelves())
+    return PACKED.prune() + sum(shelf.prune() for _, shelf in _shelves())
 
 
 def _shelves() -> Iterator[tuple[str, CacheFolder]]:
     made: dict[str, Callable[[], CacheFolder | None]] = {
         "kernels": lambda: disk.kernels().shelf,
         "programs": lambda: disk.programs().shelf,
-        "quantised weights": lambda: KEPT.shelf,
+        "quantised weights": lambda: PACKED.shelf,
     }
     for name, make in made.items():
         if (shelf := make()) is not None:

@@ -24,13 +24,12 @@ from weft.host.progress import progress
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.weights import Weight
 from weft.models.weights.content import FileIdentity, model_digests
-from weft.models.weights.kept_tensors import Tensors
+from weft.models.weights.kept_tensors import PACKED
 from weft.models.weights.weight_dtypes import Config
 from weft.quantize.packing import Packing, Target
 from weft.quantize.schemes import Scheme, bits_per_weight
 
 VERSION = 2  # version of the search's results; increase it to discard cached ones
-KEPT = Tensors("quantised", 32 << 30)
 OUTER = "int8"  # scheme of embeddings and the output matrix
 
 
@@ -65,7 +64,7 @@ def quantised(
         nbytes = sum(int(bits_per_weight(*t) * sizes[r] / 8) for r, t in targets.items())
         about = {"source": str(folder.resolve()), "scheme": scheme}
         with progress(f"quantising {folder.name} to {scheme}"):
-            KEPT.save(key, made, about, nbytes, lambda: _unchanged(folder, scheme, key, files))
+            PACKED.save(key, made, about, nbytes, lambda: _unchanged(folder, scheme, key, files))
         found = _read(key, forms, shapes)
     turned: dict[str, Any] = {"transposed": False} if isinstance(config, DecoderConfig) else {}
     done = {role: weight.then(partial(packing.matrix, role)) for role, weight in weights.items()}
@@ -134,7 +133,7 @@ def _read(
     key: str, forms: Mapping[str, Form], shapes: Mapping[str, tuple[int, int]]
 ) -> dict[str, Packed] | None:
     """Reads the cached weights of a key; returns None unless all of them fit."""
-    kept = KEPT.load(key)
+    kept = PACKED.load(key)
     if kept is None:
         return None
     out = {}

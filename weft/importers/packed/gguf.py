@@ -200,6 +200,14 @@ FORMS: dict[str, tuple[Form, Callable[[np.ndarray], Parts]]] = {
 }
 
 
+def outline_of(kind: BlockType, shape: tuple[int, int]) -> Packed:
+    """Returns what `packed_of` makes of a matrix, without content."""
+    form, read = FORMS[kind.name]
+    sizes = form.shapes(*shape)
+    kinds = {part: value.dtype for part, value in read(np.zeros(1, kind.layout)).items()}
+    return Packed(form, {p: np.broadcast_to(np.empty((), kinds[p]), sizes[p]) for p in form.parts})
+
+
 def packed_of(kind: BlockType, data: np.ndarray, shape: tuple[int, ...]) -> Packed:
     """The packed weights of uint8 `data` (whole blocks, row-major), new arrays; pages of a mapped
     file are given back. `shape` is [..., K]; all axes but the last count as rows.

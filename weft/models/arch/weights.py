@@ -17,15 +17,24 @@ Forms = tuple[tuple[str, Form], ...]  # role -> form of its parts
 Value = np.ndarray | Packed
 
 
+class Known(NamedTuple):
+    """What is known of a weight before it is read: arrays of its shapes and dtypes, without
+    content, and the file that alone determines the content."""
+
+    outline: Value
+    file: MappedFile
+
+
 class Weight(NamedTuple):
     """A weight that is read on demand, again each time: `read` returns the content of the file, and
     `changes`, one after another, make the model's weight of it. `kept` is True if others hold the
-    result of `read`."""
+    result of `read`. A weight that is slow to make says by `known` what it will be."""
 
     spec: WeightSpec
     read: Callable[[], Value]
     changes: tuple[Callable[[Value], Value], ...] = ()
     kept: bool = False
+    known: Known | None = None
 
     def value(self) -> Value:
         """Returns the weight, read now."""
@@ -34,13 +43,14 @@ class Weight(NamedTuple):
             value = change(value)
         return value
 
-    def then(self, change: Callable[[Value], Value]) -> Weight:
-        """Returns the weight with one more change."""
-        return self._replace(changes=(*self.changes, change))
+    def then(self, change: Callable[[Value], Value], alike: bool = False) -> Weight:
+        """Returns the weight with one more change; `alike` says that shapes and dtypes stay."""
+        known = self.known if alike else None
+        return self._replace(changes=(*self.changes, change), known=known)
 
     def of(self, value: Value) -> Weight:
         """Returns the weight with another value, which is in memory already."""
-        return self._replace(read=lambda: value, changes=(), kept=True)
+        return self._replace(read=lambda: value, changes=(), kept=True, known=None)
 
 
 def held(value: Value, kind: Kind = "matrix") -> Weight:
@@ -52,34 +62,43 @@ class Weights(Mapping[str, np.ndarray]):
     """The arrays of a model by name; `forms` lists the packed weights. In files and buffers each
     part of a packed weight is a separate array, named "3.q.w.codes", "3.q.w.scales", ...
 
-    Each weight is read once, in order. An array that is not a view of a file is held until it is
-    taken (`take`) for a device, which then has the only copy. If it is looked up later, it is made
-    again. `files` are the mapped files behind the weights.
+    Each weight is read once, in order, but a `known` one not before its first array is looked up.
+    An array that is not a view of a file is held until it is taken (`take`) for a device, which
+    then has the only copy. If it is looked up later, it is made again. `files` are the mapped files
+    behind the weights; `origins` names the file of each array that is not read yet.
     """
 
     def __init__(self, weights: Mapping[str, Weight]) -> None:
         self._made: dict[str, Weight] = {}  # weights that can be read again, by role
         self._owners: dict[str, str] = {}  # their arrays -> role
         self._held: dict[str, np.ndarray] = {}
+        self._unread: set[str] = set()  # roles
         self._shown: set[str] = set()  # arrays that somebody else may hold
         # Arrays of the last weight read again that were not looked up yet.
         self._again: dict[str, np.ndarray] = {}
         self._more: Mapping[str, np.ndarray] = {}
         self._freed = Trimmer()
-        forms = []
+        self.origins: dict[str, MappedFile] = {}
+        forms, outlines = [], {}
         for role, weight in weights.items():
-            value = weight.value()
+            known = weight.known
+            value = weight.value() if known is None else known.outline
             arrays = _arrays(role, value)
-            self._held |= arrays
+            outlines |= _outlines(arrays)
             if not weight.kept:
                 self._owners |= dict.fromkeys(arrays, role)
                 self._made[role] = weight
             if isinstance(value, Packed):
                 forms.append((role, value.form))
-            self._freed.add(value.nbytes)  # at most as much as this was freed meanwhile
+            if known is None:
+                self._held |= arrays
+                self._freed.add(value.nbytes)  # at most as much as this was freed meanwhile
+            else:
+                self._unread.add(role)
+                self.origins |= dict.fromkeys(arrays, known.file)
         self.forms: Forms = tuple(forms)
         self.files: list[MappedFile] = mapped_files(self._held.values())
-        self.outlines: Mapping[str, np.ndarray] = _outlines(self._held)
+        self.outlines: Mapping[str, np.ndarray] = outlines
 
     @classmethod
     def of(cls, values: Mapping[str, Value]) -> Weights:
@@ -110,8 +129,12 @@ class Weights(Mapping[str, np.ndarray]):
         for arrays in (self._held, self._more):
             if name in arrays:
                 return arrays[name]
+        role = self._owners[name]
+        if role in self._unread:
+            self._unread.discard(role)
+            self._held |= _arrays(role, self._made[role].value())
+            return self._held[name]
         if name not in self._again:
-            role = self._owners[name]
             self._again.clear()
             self._again |= _arrays(role, self._made[role].value())
         return self._again.pop(name)

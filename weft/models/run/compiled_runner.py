@@ -107,7 +107,9 @@ class CompiledRunner(Runner):
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         """Does Runner.step; a part of a model takes and returns that part's inputs and outputs."""
         session = self.session(kind)
-        return session.run({name: rows[name] for name in session.input_names}, {"n": n})[0]
+        found = session.run({name: rows[name] for name in session.input_names}, {"n": n})[0]
+        self._placed.keep()
+        return found
 
     # -- pages on the host
 

@@ -12,6 +12,7 @@ from weft.core.dtypes import DType, as_dtype
 from weft.models.arch.weights import Weights
 
 if TYPE_CHECKING:
+    from weft.models.weights.kept_order import KeptOrder
     from weft.program.arena import Arena
     from weft.program.device import Buffer, Device
     from weft.program.program import Program
@@ -32,6 +33,7 @@ class Placed:
         self.weights, self.device, self.adapters = weights, device, adapters
         self.buffers: dict[str, Buffer] = {}
         self.avals = weight_avals(weights)
+        self._unkept: list[KeptOrder] = []
 
     @property
     def target(self) -> Device:
@@ -48,14 +50,27 @@ class Placed:
 
     def session(self, program: Program, state: Mapping[str, Buffer] | None = None) -> Session:
         """Opens a Program over the shared weights. Raises OutOfMemoryError."""
+        from weft.models.weights.kept_order import KeptOrder
         from weft.program.session import Session
 
+        order = KeptOrder.of(program, self.weights, self.buffers, self.target)
+        if order is not None:
+            found, files = order.found(self.target)
+            self.buffers |= found
+            self.weights.files += files
         session = Session(
             program, self.target, self.weights, state, self.arena, reuse_outputs=True,
             placed=self.buffers, take=self.weights.take,
         )  # fmt: skip
         self.buffers |= session.weights
+        if order is not None and not found:
+            self._unkept.append(order)
         return session
+
+    def keep(self) -> None:
+        """Stores what `session` made and found nowhere; does nothing the next time."""
+        while self._unkept:
+            self._unkept.pop().keep(self.buffers)
 
 
 def weight_avals(weights: Mapping[str, np.ndarray]) -> Avals:

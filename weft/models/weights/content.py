@@ -8,12 +8,15 @@ inode change (`st_ctime_ns`) cannot be set without setting the system's clock.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from weft.host import cache as disk
+from weft.host.mapped import MappedFile
 
 _SETTLED = 2_000_000_000  # nanoseconds; clocks of file systems are that coarse
 
@@ -32,6 +35,22 @@ class FileIdentity(tuple[int, ...]):
         """True if any later change will show, because the marks are old enough. Always False on
         Windows, where that time means something else."""
         return os.name == "posix" and time.time_ns() - max(self[3], self[4]) > _SETTLED
+
+
+def marks_of(files: Iterable[MappedFile]) -> str:
+    """Returns the paths of files with the marks that they had when they were mapped, as text."""
+    found = {str(f.path.resolve()): FileIdentity.of(f.status) for f in files}
+    return json.dumps(found, sort_keys=True)
+
+
+def unchanged(marks: str) -> bool:
+    """Returns True if the files that `marks_of` listed are at their paths as they were."""
+    try:
+        return all(
+            list(FileIdentity.of(os.stat(path))) == was for path, was in json.loads(marks).items()
+        )
+    except OSError:
+        return False
 
 
 def content_digest(path: Path) -> str:

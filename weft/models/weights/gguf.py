@@ -8,6 +8,9 @@ widened while loading, some rows at a time, so that memory holds little more tha
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -17,15 +20,17 @@ from weft.core.arrays import all_finite
 from weft.core.dtypes import DType, bfloat16, float16, float32
 from weft.core.errors import ModelError
 from weft.core.packed import Packed
+from weft.host import cache as disk
 from weft.host.mapped import release
 from weft.host.pages import fresh
 from weft.importers.gguf import Gguf, GgufTensor, open_gguf
 from weft.importers.gguf_blocks import bad_block, dequantize
-from weft.importers.packed.gguf import FORMS, packed_of
+from weft.importers.packed.gguf import FORMS, outline_of, packed_of
 from weft.models.arch.config import DecoderConfig, WeightSpec
 from weft.models.arch.family_gguf import GGUF, MORE_TOKENS
-from weft.models.arch.weights import Value, Weight
+from weft.models.arch.weights import Known, Value, Weight
 from weft.models.text.gguf_tokenizer import read_tokenizer, token_ids
+from weft.models.weights.content import FileIdentity
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.gguf_config import read_config
 from weft.models.weights.gguf_metadata import ROPE_DIVISORS, ROPE_FACTORS
@@ -66,16 +71,19 @@ _WHOLE = {  # names that end in neither weight nor bias
 _PLAIN = {"F32": float32, "F16": float16, "BF16": bfloat16}
 _NO_WEIGHTS = ("F64", "I8", "I16", "I32", "I64", "Q8_K")
 _STEP = 1 << 22  # elements widened at a time
+_THREADS = 4  # that check scales
 
 
 def read(path: Path, dtype: DType | None = None) -> Source:
     """Opens the model in a GGUF file. Floats are unchanged (views of the file, if possible). Packed
     weights stay packed, or are widened to `dtype` if it is given. Types without a packed form
     become float16. Opening and reading raise FileFormatError, and ModelError for what is not
-    supported or inconsistent."""
+    supported, inconsistent or damaged."""
     gguf = open_gguf(path)
     config = read_config(gguf)
     layout, tensors = decoder_layout(config).weights, _bound(gguf, config)
+    if dtype is None:
+        _check_packed([t for t in tensors.values() if _stays_packed(t)], str(path))
     weights = {r: _weight(r, layout[r], t, config, dtype, str(path)) for r, t in tensors.items()}
     return Source(path, config, token_ids(gguf), weights, partial(read_tokenizer, gguf))
 
@@ -144,14 +152,27 @@ def _weight(
     where: str,
 ) -> Weight:  # fmt: skip
     """Returns a weight with the changes that undo the converter's."""
-    made = Weight(spec, partial(_read, tensor, spec.shape, dtype, where))
+    known = None
+    if dtype is None and _stays_packed(tensor):
+        known = Known(outline_of(tensor.kind, _matrix(tensor)), tensor.file)
+    made = Weight(spec, partial(_read, tensor, spec.shape, dtype, where), known=known)
     if spec.kind == "decay":
         return made.then(partial(_speed, f"{where}: tensor {tensor.name!r}"))
     if c.norm_offset and spec.kind == "norm" and ".delta_norm." not in role:
         made = made.then(partial(_less, c.norm_offset))
     part = role.split(".")[1] if "." in role else ""
     heads = {"q": c.heads, "k": c.kv_heads}.get(part, 0)
-    return made.then(partial(_turned_back, heads)) if heads and GGUF[c.family].turned else made
+    turned = heads and GGUF[c.family].turned
+    return made.then(partial(_turned_back, heads), alike=True) if turned else made
+
+
+def _stays_packed(tensor: GgufTensor) -> bool:
+    return len(tensor.shape) > 1 and tensor.kind.name in FORMS
+
+
+def _matrix(tensor: GgufTensor) -> tuple[int, int]:
+    """Returns the shape of a packed matrix, of experts stacked."""
+    return math.prod(tensor.shape[:-1]), tensor.shape[-1]
 
 
 def _read(tensor: GgufTensor, shape: tuple[int, ...], dtype: DType | None, where: str) -> Value:
@@ -159,8 +180,8 @@ def _read(tensor: GgufTensor, shape: tuple[int, ...], dtype: DType | None, where
     tensor.file.check()  # the file may have changed since it was mapped
     if tensor.kind.name in _PLAIN:
         value = tensor.data.view(_PLAIN[tensor.kind.name].numpy).reshape(tensor.shape)
-    elif dtype is None and len(tensor.shape) > 1 and tensor.kind.name in FORMS:
-        return _kept(tensor, where)
+    elif dtype is None and _stays_packed(tensor):
+        return packed_of(tensor.kind, tensor.data, _matrix(tensor))
     else:
         value = _widened(tensor, dtype or float16, where)
     return value if len(value.shape) == len(shape) else value.reshape(shape)
@@ -200,10 +221,18 @@ def _halves(value: np.ndarray, heads: int) -> np.ndarray:
     return out.reshape(value.shape)
 
 
-def _kept(tensor: GgufTensor, where: str) -> Packed:
-    """Returns a packed weight unchanged, experts stacked. Raises ModelError if it is damaged."""
-    _check_scales(tensor, where)
-    return packed_of(tensor.kind, tensor.data, (len(tensor.data), tensor.shape[-1]))
+def _check_packed(tensors: Sequence[GgufTensor], where: str) -> None:
+    """Raises ModelError if a packed tensor is damaged. Files that were checked before, and are
+    unchanged, are not read again."""
+    files = {id(t.file): FileIdentity.of(t.file.status) for t in tensors}
+    cache, key = disk.kernels(), f"sound scales {sorted(map(tuple, files.values()))}"
+    settled = all(known.settled for known in files.values())
+    if settled and cache.get(key) is not None:
+        return
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(partial(_check_scales, where=where), tensors))
+    if settled:
+        cache.put(key, b"")
 
 
 def _check_scales(tensor: GgufTensor, where: str) -> None:

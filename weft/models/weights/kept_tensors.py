@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -28,9 +31,10 @@ from weft.host.mapped import pieces, release
 from weft.host.private import distrust, make_private
 from weft.importers.safetensors import SafetensorsFile
 from weft.importers.safetensors_growing import growing
-from weft.models.weights.content import FileIdentity
+from weft.models.weights.content import FileIdentity, unchanged
 
 _THREADS = 4  # threads for reading and hashing
+_TICK, _TICKS = 0.002, 25  # seconds, times that `_settle` waits
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,33 @@ class Tensors:
                 said["digests"] = json.dumps(digests)
                 file.metadata = {**said, "mark": self._mark(path.name, said)}
             shelf.prune(spare=path)
+            self._settle(path, shelf)
+
+    def _settle(self, path: Path, shelf: CacheFolder) -> None:
+        """Has a file that was just written count as checked, as soon as the clock of its file
+        system has moved on, so that any later change of it would show."""
+        known = FileIdentity.of(path.lstat())
+        for _ in range(_TICKS):
+            with tempfile.TemporaryFile(dir=shelf.folder) as probe:
+                if os.fstat(probe.fileno()).st_ctime_ns > known[4] and os.name == "posix":
+                    break
+            time.sleep(_TICK)
+        else:
+            return
+        file = SafetensorsFile(path, own=True)
+        if FileIdentity.of(file.status) == known:
+            disk.kernels().put(_checked(known, file.metadata["mark"]), b"")
+
+    def prune(self) -> int:
+        """Removes files that would not be used again: another version wrote them, they are damaged,
+        or what they were made of is gone or has changed. Returns the bytes freed."""
+        shelf, freed = self.shelf, 0
+        for entry, note in self.kept():
+            there = bool(note) and Path(note.get("source", "")).exists()
+            stale = not there or not unchanged(note.get("of", "{}"))
+            if stale and shelf is not None and shelf.remove(entry.path):
+                freed += entry.size
+        return freed
 
     def kept(self) -> Iterator[tuple[CachedFile, dict[str, str]]]:
         """Yields each file with its note; {} for an untrusted file."""
@@ -123,14 +154,22 @@ class Tensors:
         if file.metadata["mark"] != self._mark(name, file.metadata):
             return False
         cache, known = disk.kernels(), FileIdentity.of(file.status)
-        key, settled = f"whole {tuple(known)} {file.metadata['mark']}", known.settled
-        if settled and cache.get(key) is not None:
+        key = _checked(known, file.metadata["mark"])
+        if cache.get(key) is not None:
             return True
         if _digests(file) != json.loads(file.metadata["digests"]):
             return False
-        if settled and FileIdentity.of(file.path.lstat()) == known:
+        if known.settled and FileIdentity.of(file.path.lstat()) == known:
             cache.put(key, b"")
         return True
+
+
+PACKED = Tensors("quantised", 32 << 30)  # packed weights, and their order for a device
+
+
+def _checked(known: FileIdentity, mark: str) -> str:
+    """Returns the key of the note that a file's content is what its digests say."""
+    return f"whole {tuple(known)} {mark}"
 
 
 def _digests(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
