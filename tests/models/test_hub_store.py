@@ -297,7 +297,7 @@ def test_list_shows_and_prunes_what_is_kept(
     old.write_bytes(bytes(500))
     found = kept()
     assert {k["kind"]: k["files"] for k in found["kinds"]} == {
-        "kernels": 1, "programs": 1, "quantised weights": 3,
+        "kernels": 3, "programs": 1, "quantised weights": 3,
     }  # fmt: skip
     assert {w["source"] for w in found["quantised"]} == {
         "", str(tmp_path / "here"), str(tmp_path / "gone"),
@@ -308,6 +308,6 @@ def test_list_shows_and_prunes_what_is_kept(
     assert invoke(["list", "--prune"]) == 0 and "weft: freed 4.8 KiB" in capsys.readouterr().err
     found = kept()
     assert [w["source"] for w in found["quantised"]] == [str(tmp_path / "here")]
-    assert sum(k["files"] for k in found["kinds"]) == 3 and not old.exists()
+    assert sum(k["files"] for k in found["kinds"]) == 5 and not old.exists()
     monkeypatch.setenv("WEFT_CACHE", "off")
     assert kept()["kinds"] == [] and invoke(["list", "--prune"]) == 0

@@ -20,8 +20,8 @@ from weft.cli.main import invoke
 from weft.hub.box import box_folder
 from weft.hub.names import Name, cache
 from weft.hub.resolve import resolve
-from weft.models.weights.random_weights import random_folder
 from weft.models.weights.kept_tensors import PACKED
+from weft.models.weights.random_weights import random_folder
 
 WEIGHTS = "model.safetensors"
 STORE = Name("loom/a").store.name

@@ -60,7 +60,7 @@ class GgufTensor:
 @dataclass(frozen=True)
 class Gguf:
     """A file or all its parts. `metadata`: bool, int, float, str, read-only NumPy arrays of
-    numbers and truths, lists of strings and arrays; of parts that of the first."""
+    numbers and truths, Texts, lists of arrays; of parts that of the first."""
 
     path: Path
     version: int

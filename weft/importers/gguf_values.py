@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -34,6 +35,38 @@ _SCALARS = {
 }
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _U32, _U64 = _SCALARS[4], _SCALARS[10]
+
+
+class Texts(Sequence[str]):
+    """An array of strings, each decoded when it is looked up: a vocabulary has 100,000. `data`
+    holds each after the 8 bytes of its length; `stops` are the ends of all, after a 0."""
+
+    def __init__(self, data: bytes, stops: Sequence[int]) -> None:
+        self._data, self._stops = data, stops
+
+    def __len__(self) -> int:
+        return len(self._stops) - 1
+
+    def __iter__(self) -> Iterator[str]:
+        data, start = self._data, 0
+        for stop in self._stops[1:]:
+            yield data[start + 8 : stop].decode("utf-8", "surrogateescape")
+            start = stop
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        i = range(len(self))[at]
+        found = self._data[self._stops[i] + 8 : self._stops[i + 1]]
+        return found.decode("utf-8", "surrogateescape")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
 
 
 class Cursor:
@@ -88,7 +121,7 @@ class Cursor:
 
     def value(self) -> Any:
         """A value of the type whose number precedes it: bool, int, float, str, or an array. An
-        array is a read-only NumPy array of numbers or bools, or a list of strings or of arrays."""
+        array is a read-only NumPy array of numbers or bools, Texts, or a list of arrays."""
         kind = self.number(what="the value's type")
         if kind == _ARRAY:
             return self._array(MAX_DEPTH)
@@ -131,18 +164,18 @@ class Cursor:
             self.fail(f"a truth value is {values.max()} before byte {self.at}; expected 0 or 1")
         return values.view(np.bool_)
 
-    def _texts(self, count: int, what: str) -> list[str]:
+    def _texts(self, count: int, what: str) -> Texts:
         self._hold(count)
-        data, end, at = self.data, self.end, self.at
-        unpack, found = _U64.unpack_from, []
+        data, end, first = self.data, self.end, self.at
+        at, unpack, stops = first, _U64.unpack_from, [0]
         for _ in range(count):
             start = at + 8
             if start > end or (at := start + unpack(data, start - 8)[0]) > end:
                 self.at = start - 8
                 self.need(self.size(f"the length of {what}"), what)
-            found.append(str(data[start:at], "utf-8", "surrogateescape"))
+            stops.append(at - first)
         self.at = at
-        return found
+        return Texts(data[first:at], stops)
 
     def _hold(self, count: int) -> None:
         self._objects += count

@@ -19,6 +19,7 @@ import numpy as np
 
 from weft.core.errors import ModelError
 from weft.importers.gguf import Gguf
+from weft.importers.gguf_values import Texts
 from weft.importers.hf_config import Fields
 from weft.models.arch.config import TokenIds, TokenizerContent
 from weft.models.arch.family_parts import MAX_VOCAB
@@ -73,26 +74,31 @@ PRE = {
 
 
 class _Vocabulary:
-    """The tokens of a file and their attributes. Raises ModelError unless the tokens are distinct
-    texts and the lists have equal lengths."""
+    """The tokens of a file and their attributes. Raises ModelError unless the lists have equal
+    lengths."""
 
     def __init__(self, gguf: Gguf) -> None:
         self.where = str(gguf.path)
         self.fields = Fields(gguf.metadata, self.where)
         tokens = gguf.metadata.get(f"{_AT}tokens")
-        if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
+        if not isinstance(tokens, Texts):
             raise ModelError(f"{self.where}: {_AT}tokens is not a list of texts")
         if len(tokens) > MAX_VOCAB:
             raise ModelError(f"{self.where}: {len(tokens)} tokens; at most {MAX_VOCAB} are read")
-        self.tokens: list[str] = tokens
-        self.ids = {token: i for i, token in enumerate(tokens)}
-        if len(self.ids) < len(tokens):
-            twice = next(t for i, t in enumerate(tokens) if self.ids[t] != i)
-            raise ModelError(f"{self.where}: {_AT}tokens holds {twice[:60]!r} twice")
+        self.tokens: Sequence[str] = tokens
+        self.ids: dict[str, int] = {}  # after `decode`
         self.types = self._numbers(gguf, "token_type", "iu")
         self.scores = self._numbers(gguf, "scores", "iuf")
 
-    def _numbers(self, gguf: Gguf, name: str, kinds: str) -> list[Any] | None:
+    def decode(self) -> None:
+        """Decodes all tokens. Raises ModelError for one that is there twice."""
+        self.tokens = tokens = list(self.tokens)
+        self.ids = ids = {token: i for i, token in enumerate(tokens)}
+        if len(ids) < len(tokens):
+            twice = next(t for i, t in enumerate(tokens) if ids[t] != i)
+            raise ModelError(f"{self.where}: {_AT}tokens holds {twice[:60]!r} twice")
+
+    def _numbers(self, gguf: Gguf, name: str, kinds: str) -> np.ndarray | None:
         """Returns one finite number per token, or None."""
         found = gguf.metadata.get(_AT + name)
         if found is None:
@@ -104,12 +110,14 @@ class _Vocabulary:
                 f"{self.where}: {_AT}{name} has {len(found)} entries; expected "
                 f"{len(self.tokens)} finite ones, one per token"
             )
-        numbers: list[Any] = found.tolist()
-        return numbers
+        return found
 
     def of_type(self, *types: int) -> list[int]:
         """Returns the ids of tokens with one of `types`, in order."""
-        return [i for i, t in enumerate(self.types or ()) if t in types]
+        if self.types is None:
+            return []
+        found: list[int] = np.flatnonzero(np.isin(self.types, types)).tolist()
+        return found
 
     def id_of(self, name: str) -> int | None:
         """Returns the id that the metadata give a special token, or None."""
@@ -141,6 +149,7 @@ def read_tokenizer(gguf: Gguf) -> TokenizerContent | None:
     if f"{_AT}tokens" not in gguf.metadata:
         return None
     v = _Vocabulary(gguf)
+    v.decode()
     listed = partial(_sentencepiece, listed=True)
     kinds: dict[str, Callable[[_Vocabulary], dict[str, Any]]]
     kinds = {"gpt2": _byte_level, "llama": _sentencepiece, "gemma4": listed}
@@ -174,10 +183,11 @@ def _config(v: _Vocabulary) -> dict[str, Any]:
 def _added(v: _Vocabulary, spaces: bool) -> list[dict[str, Any]]:
     """Returns the tokens that are matched in a text before anything else. With `spaces`, runs of
     spaces are excluded, because merges produce them."""
+    users = set(v.of_type(_USER))
     return [
         {
             "id": i, "content": v.tokens[i], "single_word": False, "lstrip": False,
-            "rstrip": False, "normalized": False, "special": (v.types or ())[i] != _USER,
+            "rstrip": False, "normalized": False, "special": i not in users,
         }
         for i in v.of_type(_UNKNOWN, _CONTROL, _USER)
         if v.tokens[i] and not (spaces and not v.tokens[i].strip(" "))
@@ -234,7 +244,7 @@ def _byte_level(v: _Vocabulary) -> dict[str, Any]:
 def _merges(v: _Vocabulary) -> list[list[str]]:
     """Returns the pairs of the file's list, "first second", where a part may begin with a space."""
     found = v.fields.data.get(f"{_AT}merges")
-    if not isinstance(found, list) or not all(isinstance(m, str) for m in found):
+    if not isinstance(found, Texts):
         raise ModelError(f"{v.where}: {_AT}merges is not a list of texts")
     pairs = []
     for merge in found:
@@ -296,7 +306,7 @@ def _scored_merges(
         raise ModelError(f"{v.where}: {_AT}tokens are too long for merges, up to {longest} letters")
     made = {*v.of_type(_UNKNOWN, _CONTROL, _BYTE)}
     found: list[tuple[float, str, str]] = []
-    for i, (token, score) in enumerate(zip(spelled, v.scores)):
+    for i, (token, score) in enumerate(zip(spelled, v.scores.tolist())):
         if i in made:
             continue
         pairs = [(token[:at], token[at:]) for at in range(1, len(token))]

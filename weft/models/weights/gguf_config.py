@@ -15,6 +15,7 @@ from typing import Any
 from weft.core.errors import ModelError
 from weft.core.notices import say_unknown
 from weft.importers.gguf import Gguf
+from weft.importers.gguf_values import Texts
 from weft.importers.hf_config import Fields
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.families import DECODERS
@@ -119,7 +120,7 @@ def _fields(c: Metadata, kind: str, slides: list[bool] | None) -> dict[str, Any]
     fields = {key.name: key.field for key in keys}
     head_dim = _head_dim(c)
     tokens = c.gguf.metadata.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, list) and tokens:
+    if isinstance(tokens, Texts) and tokens:
         _fill(data, "vocab_size", len(tokens))
     if fields.get("feed_forward_length") and c.value("expert_count"):
         _fill(data, "intermediate_size", 1)  # no layer uses it

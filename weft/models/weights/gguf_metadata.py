@@ -9,6 +9,7 @@ import numpy as np
 from weft.core.errors import ModelError
 from weft.importers.gguf import Gguf
 from weft.importers.gguf_blocks import dequantize
+from weft.importers.gguf_values import Texts
 from weft.importers.hf_config import Fields
 from weft.models.arch.family_parts import MAX_FFN
 
@@ -87,6 +88,8 @@ def _plain(value: Any) -> Any:
     1e-05, not 9.9999997e-06."""
     if isinstance(value, np.ndarray):
         return value.tolist()
+    if isinstance(value, Texts):
+        return list(value)
     if isinstance(value, float) and abs(value) < 3e38:
         return float(str(np.float32(value)))
     return value
