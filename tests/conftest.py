@@ -9,10 +9,16 @@ import signal
 import hypothesis
 import pytest
 
+from weft.host.files import default_directory
+
 # The same examples every time: a change fails by its own doing. --hypothesis-profile=default
 # draws anew.
 hypothesis.settings.register_profile("same", derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("same")
+
+# The user's own cache stays as it is; what the tests make again and again has a folder beside it.
+if (_home := default_directory()) is not None:
+    os.environ.setdefault("WEFT_CACHE", str(_home.with_name(f"{_home.name}-tests")))
 
 os.environ.setdefault("WEFT_VERIFY", "graphs")  # every pass of the compiler gives a verified graph
 
@@ -30,6 +36,14 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Weights of models that were in temporary folders go; kernels serve the next run."""
+    if not hasattr(session.config, "workerinput"):
+        from weft.models.weights.kept_tensors import PACKED
+
+        PACKED.prune()
 
 
 @pytest.fixture

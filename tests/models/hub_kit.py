@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ TINY = {
     "max_position_embeddings": 32, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0,
     "tie_word_embeddings": True,
 }  # fmt: skip
+SHARED = os.environ.get("WEFT_CACHE", "off")  # the tests' own, which holds kernels
 MODEL = {"config.json": json.dumps(TINY).encode(), "model.safetensors": b"w" * 70_000}
 OTHERS = {"README.md": b"#", "pytorch_model.bin": b"p", "model.py": b"import os", "tf.h5": b"h"}
 

@@ -54,7 +54,10 @@ def gguf_of(folder: Path, path: Path, kind: str) -> Path:
 
     def blocks(count: int) -> np.ndarray:
         made = np.frombuffer(random.bytes(count * BY_NAME[kind].nbytes), np.uint8).copy()
-        made.view(BY_NAME[kind].layout)["d"] = np.float16(0.0005)
+        layout = BY_NAME[kind].layout
+        for name in layout.names or ():
+            if layout[name].kind == "f":
+                made.view(layout)[name] = 0.0005
         return made
 
     tensors = {}

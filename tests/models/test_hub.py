@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from gguf_zoo import write_gguf
-from hub_kit import MODEL, OTHERS, TINY, hub, pull, refused  # noqa: F401
+from hub_kit import MODEL, OTHERS, SHARED, TINY, hub, pull, refused  # noqa: F401
 from hub_server import Hub
 
 from weft.cli.main import invoke
@@ -34,7 +34,7 @@ NEVER = "http://127.0.0.1:9"  # nobody listens
 def test_a_name_is_fetched_once_and_runs(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("WEFT_CACHE")  # which holds the model's kernels
+    monkeypatch.setenv("WEFT_CACHE", SHARED)  # which holds the model's kernels
     files = {f.name: f.read_bytes() for f in box_folder().glob("*.*")}
     commit = hub.add("loom/box", files | OTHERS | {"LICENSE": b"words"})
     asked = ["run", "loom/box", "def f(", "--max-new-tokens", "4", "--device", "cpu", "--json"]

@@ -111,7 +111,8 @@ class Cursor:
         return value
 
     def text(self, what: str) -> str:
-        return self._texts(1, what)[0]
+        found: str = self._texts(1, what)[0]
+        return found
 
     def name(self, what: str) -> str:
         found = self.text(what)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -202,10 +203,16 @@ FORMS: dict[str, tuple[Form, Callable[[np.ndarray], Parts]]] = {
 
 def outline_of(kind: BlockType, shape: tuple[int, int]) -> Packed:
     """Returns what `packed_of` makes of a matrix, without content."""
-    form, read = FORMS[kind.name]
-    sizes = form.shapes(*shape)
-    kinds = {part: value.dtype for part, value in read(np.zeros(1, kind.layout)).items()}
-    return Packed(form, {p: np.broadcast_to(np.empty((), kinds[p]), sizes[p]) for p in form.parts})
+    form, _ = FORMS[kind.name]
+    sizes, empty = form.shapes(*shape), _empty(kind)
+    return Packed(form, {p: np.broadcast_to(empty[p], sizes[p]) for p in form.parts})
+
+
+@cache
+def _empty(kind: BlockType) -> Parts:
+    """Returns an array without axes, in the dtype of each part of a block type's packed form."""
+    _, read = FORMS[kind.name]
+    return {part: np.empty((), v.dtype) for part, v in read(np.zeros(1, kind.layout)).items()}
 
 
 def packed_of(kind: BlockType, data: np.ndarray, shape: tuple[int, ...]) -> Packed:

@@ -79,12 +79,13 @@ class Weights(Mapping[str, np.ndarray]):
         self._more: Mapping[str, np.ndarray] = {}
         self._freed = Trimmer()
         self.origins: dict[str, MappedFile] = {}
-        forms, outlines = [], {}
+        forms: list[tuple[str, Form]] = []
+        outlines: dict[str, np.ndarray] = {}
         for role, weight in weights.items():
             known = weight.known
             value = weight.value() if known is None else known.outline
             arrays = _arrays(role, value)
-            outlines |= _outlines(arrays)
+            outlines |= arrays if known else _outlines(arrays)
             if not weight.kept:
                 self._owners |= dict.fromkeys(arrays, role)
                 self._made[role] = weight
