@@ -25,6 +25,7 @@ from weft.engine.answer import Answer, Explain, guarded
 from weft.engine.drafts import Drafts
 from weft.engine.job import Job, Movable, PagedRunner, Sink, Texts
 from weft.engine.limits import limit_of
+from weft.engine.pace import PromptPace
 from weft.engine.pages import Chain, Pages, root
 from weft.engine.play import FEW, SCORED, RunnerFailure, StepRunner, as_weft
 from weft.engine.propose import Proposer
@@ -34,7 +35,7 @@ from weft.engine.ticket import Counts, Stats, Ticket
 from weft.host.forks import lock_of
 
 BUDGET = 512  # rows per step
-BESIDE = 128  # rows of prompts in a step in which other sequences decode
+BESIDE = 128  # the most rows of prompts in a step in which other sequences decode
 QUEUE = 1024  # largest number of waiting jobs
 
 _log = logging.getLogger(__name__)
@@ -49,9 +50,11 @@ class Engine:
 
     `vocab`: token ids are 0 to vocab - 1. `texts`: makes the streams that turn tokens into text.
     `explain`: returns the error for logits that are not finite. `budget`: rows per step; `beside`:
-    rows for prompts in a step in which others decode. `queue`: the most jobs that may wait.
+    the most rows for prompts in a step in which others decode (`pace`). `queue`: the most jobs that
+    may wait.
     `drafts`: the source of proposed tokens (None: `Suffixes`). `few`: the most rows of a prompt
-    that join a decode step. `clock`: returns seconds, which decide if drafts pay.
+    that join a decode step. `clock`: returns seconds, which decide if drafts pay, and how many rows
+    of prompts a step takes.
     """
 
     def __init__(
@@ -88,13 +91,14 @@ class Engine:
         self._pages = Pages(runner.pages, runner.page)
         shared = runner.resumes(0, runner.page)  # True if a sequence consists of its pages alone
         budget, beside = self._sizes
+        pace = PromptPace(beside)
         self._schedule = Schedule(
-            self._pages, runner.slots, budget, shared, beside, partial(copied, runner)
+            self._pages, runner.slots, budget, shared, pace.rows, partial(copied, runner)
         )
         self._proposer = Proposer(runner, self.vocab, self._schedule, drafts)
         self._player = StepRunner(
             runner, self._schedule, self._counts, weakly(self._alone), self._few, self._proposer,
-            self._clock,
+            pace, self._clock,
         )  # fmt: skip
 
     # -- from any thread --------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 
 from weft.core.errors import WeftError
 from weft.engine.job import Movable, PagedRunner
+from weft.engine.pace import PromptPace
 from weft.engine.propose import Proposer
 from weft.engine.schedule import Schedule, SequenceState, needed
 from weft.engine.ticket import Counts, Ticket
@@ -38,11 +39,12 @@ class StepRunner:
         alone: Callable[[Ticket, Callable[[], None]], bool],
         few: int,
         proposer: Proposer,
+        pace: PromptPace,
         clock: Callable[[], float],
     ) -> None:
         self._runner, self._alone = runner, alone
         self._schedule, self._counts = schedule, counts
-        self._few, self._proposer, self._clock = few, proposer, clock
+        self._few, self._proposer, self._pace, self._clock = few, proposer, pace, clock
         self.away = False
 
     def play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
@@ -50,6 +52,16 @@ class StepRunner:
         other; the rest and the drafts go in one call. Raises Failed if the runner fails."""
         for ticket, _ in parts:  # All tables first, before anything can be interrupted.
             self.table(ticket.place)
+        prompts = [(ticket.place.fed, count) for ticket, count in parts if ticket.place.rest > 1]
+        started, compiled = self._clock(), compiling.total
+        self._play(parts)
+        if prompts:
+            passed = self._clock() - started - (compiling.total - compiled)
+            if decode := len(parts) - len(prompts):
+                passed -= min(self._proposer.costs.of(decode), passed)
+            self._pace.note(max(prompts)[0], sum(count for _, count in prompts), passed)
+
+    def _play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
         together = []
         for ticket, count in parts:
             place = ticket.place

@@ -78,17 +78,18 @@ class Schedule:
     """The running and waiting sequences on `slots` slots and a pool of pages.
 
     `shared` is True if a sequence may continue from pages that another one filled. A step has
-    `budget` rows; while sequences decode, at most `beside` of them go to prompts. `copy` saves the
-    pages of preempted sequences on the host, up to half of the pool.
+    `budget` rows. While sequences decode, at most `beside(fed)` of them go to prompts, of which the
+    deepest has `fed` tokens in the cache. `copy` saves the pages of preempted sequences on the
+    host, up to half of the pool.
     """
 
     def __init__(
         self, pages: Pages, slots: int, budget: int, shared: bool = True,
-        beside: int | None = None, copy: Copy = lambda pages: None,
+        beside: Callable[[int], int] | None = None, copy: Copy = lambda pages: None,
     ) -> None:  # fmt: skip
         self._copy = copy
         self.pages, self.budget, self.shared = pages, max(budget, slots), shared
-        self.beside = self.budget if beside is None else beside
+        self.beside = beside or (lambda fed: self.budget)
         self.running: list[SequenceState] = []
         self.waiting: list[SequenceState] = []
         self.lent: list[SequenceState] = []
@@ -119,8 +120,16 @@ class Schedule:
 
     def _rows(self) -> int:
         """Returns the most rows that the next step may have."""
-        decode = sum(place.rest == 1 for place in self.running)
-        return min(self.budget, decode + self.beside) if decode else self.budget
+        decode = self._decoding
+        if not decode:
+            return self.budget
+        deepest = max((place.fed for place in self.running if place.rest > 1), default=0)
+        return min(self.budget, decode + self.beside(deepest))
+
+    @property
+    def _decoding(self) -> int:
+        """The number of sequences that decode."""
+        return sum(place.rest == 1 for place in self.running)
 
     def _shares(self, left: int) -> dict[int, int]:
         """Returns how many of `left` tokens each running sequence may feed, by number."""
@@ -177,11 +186,13 @@ class Schedule:
 
     def _admit(self, left: int) -> list[Feed]:
         parts = []
+        alone = not self._decoding
         while left > 0 and self._free:
             place = self._next()
             if place is None or not self._seat(place):
                 break
-            parts.append(Feed(place, min(place.rest, left)))
+            most = left if alone else min(left, self.beside(place.fed))
+            parts.append(Feed(place, min(place.rest, most)))
             left -= parts[-1].count
         return parts
 

@@ -1,0 +1,81 @@
+"""Prompts are fed in parts that take a tenth of a second while other sequences decode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from engine_kit import engine_of
+from hypothesis import given, strategies as st
+from paged_kit import Fake
+
+from weft.engine.job import Job
+from weft.engine.pace import DEEPER, LEAST, SHALLOW, PromptPace
+
+
+class Timed(Fake):
+    """A step takes 2 ms, and each row a time that grows with its depth."""
+
+    def __init__(self, each: float, deep: float) -> None:
+        super().__init__(3, 700, 8, 2048)
+        self.now, self.each, self.deep = 0.0, each, deep
+
+    def rows(
+        self, ids: Sequence[int], slots: Sequence[int], pos: Sequence[int],
+        adapters: Sequence[str] = (),
+    ) -> np.ndarray:  # fmt: skip
+        self.now += 2e-3 + sum(self.each + self.deep * p for p in pos)
+        return super().rows(ids, slots, pos, adapters)
+
+
+def steps(fake: Timed, prompt: int) -> list[tuple[float, int]]:
+    """The seconds and the most rows of each step that feeds a prompt beside a decoding sequence."""
+    engine = engine_of(fake, clock=lambda: fake.now)
+    engine.submit(Job((1, 2), 2000, drafts=False), lambda output: None)
+    engine.step()
+    engine.submit(Job((5,) * prompt, 1), lambda output: None)
+    found = []
+    while engine.stats.running > 1 or engine.stats.waiting or not found:
+        begun, fake.most = fake.now, 0
+        engine.step()
+        found.append((fake.now - begun, fake.most))
+    engine.close()
+    return found
+
+
+def test_parts_of_a_deep_prompt_become_smaller() -> None:
+    found = steps(Timed(2e-4, 2e-6), 1900)
+    assert found[0][1] == 128  # nothing is known yet
+    assert max(seconds for seconds, _ in found) < 0.12
+    late = [rows for _, rows in found[-4:-1]]
+    assert min(late) >= LEAST and max(late) < 32
+    assert len(found) < 60  # and no smaller than need be
+
+
+def test_parts_of_a_fast_prompt_are_as_large_as_they_may_be() -> None:
+    assert [rows for _, rows in steps(Timed(1e-5, 0), 1000)[:-1]] == [128] * 7
+
+
+def test_the_least_part_is_fed_however_long_it_takes() -> None:
+    """So few rows join the call that decodes."""
+    found = steps(Timed(0.1, 0), 400)
+    assert all(rows == LEAST + 1 for _, rows in found[2:-1])
+
+
+def test_a_prompt_much_deeper_than_the_last_begins_with_few_rows() -> None:
+    pace = PromptPace(128)
+    pace.note(1000, 128, 0.01)
+    assert pace.rows(4000) == 128 and pace.rows(DEEPER * SHALLOW + 1) == LEAST
+    pace.note(40_000, LEAST, 0.03)
+    assert pace.rows(40_000) == 32 and pace.rows(0) == 32
+    pace.note(0, 32, 0.001)
+    assert pace.rows(0) == 64
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 512), st.floats(-1, 1e4))))
+def test_the_rows_stay_between_the_least_and_the_most(steps: list[tuple[int, int, float]]) -> None:
+    for most in (8, 128):
+        pace = PromptPace(most)
+        for depth, rows, seconds in steps:
+            pace.note(depth, rows, seconds)
+            assert min(LEAST, most) <= pace.rows(depth) <= most

@@ -1,0 +1,37 @@
+"""Chooses from the times of past steps how many rows of prompts a step takes beside decoding.
+
+The number may follow the clock: it changes when tokens come, never which.
+"""
+
+from __future__ import annotations
+
+LONGEST = 0.08  # seconds that a step should spend on prompts while other sequences decode
+LEAST = 16  # rows that a step takes however slow they are
+DEEPER = 4  # a prompt so many times deeper than the last one begins with the least rows
+SHALLOW = 2048  # positions below which depth hardly counts
+
+
+class PromptPace:
+    """The rows of prompts in a step in which other sequences decode, `most` at the most.
+
+    The number follows what the last step could have done in `LONGEST` seconds, and at most doubles
+    from one step to the next.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._least = most, min(LEAST, most)
+        self._rows, self._depth = most, 0
+
+    def rows(self, depth: int) -> int:
+        """Returns how many rows to take of a prompt of which `depth` tokens are in the cache."""
+        known = max(self._depth, SHALLOW)
+        return self._rows if depth <= DEEPER * known else self._least
+
+    def note(self, depth: int, rows: int, seconds: float) -> None:
+        """Records that `rows` rows of prompts, the deepest after `depth` tokens, took `seconds`."""
+        could = rows * LONGEST / max(seconds, 1e-6)
+        deeper = depth > DEEPER * max(self._depth, SHALLOW)
+        if rows >= self._rows or seconds > LONGEST or deeper:
+            allowed = 2 * (self._least if deeper else self._rows)
+            self._rows = int(max(self._least, min(could, allowed, self._most)))
+            self._depth = depth
