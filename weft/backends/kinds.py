@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.backends import drivers
 from weft.backends.plugins import Plugin, plugins
 from weft.core.errors import DeviceError, UnknownDeviceError
+from weft.core.records import dataclass
 from weft.program.device import Device, DeviceInfo
 
 if TYPE_CHECKING:

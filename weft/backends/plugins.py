@@ -7,10 +7,10 @@ a `probe()` method, that gives its DeviceInfo lines.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.core.errors import DeviceError
+from weft.core.records import dataclass
 from weft.core.text import first_line
 from weft.program.device import Device, DeviceInfo
 

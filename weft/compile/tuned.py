@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from weft.core.caps import Caps
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.hints import command
 from weft.core.notices import say
+from weft.core.records import dataclass
 from weft.host.files import default_directory, write_text
 from weft.host.private import make_private, read_regular
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
+from weft.core.records import dataclass
 
 
 @dataclass(frozen=True)

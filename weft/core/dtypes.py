@@ -7,13 +7,13 @@ ranks with float16: the two promote to float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import ml_dtypes
 import numpy as np
 
 from weft.core.errors import DTypeError
+from weft.core.records import dataclass
 
 Kind = Literal["bool", "uint", "int", "float"]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from weft.core.records import dataclass
 
 _KEPT = 7  # steps per size class of which the median is taken
 _OLD = 1000  # a measurement expires after this many steps

@@ -11,9 +11,9 @@ Acceptance is exact here because each random draw belongs to its position.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from weft.core.records import dataclass
 from weft.engine.costs import Worth
 from weft.engine.job import Job
 

@@ -7,12 +7,13 @@ is cut into steps, the cache, preemption, or who proposed its tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from weft.core.errors import WeftError
+from weft.core.records import dataclass
 from weft.engine.sampler import Sampling
 
 Finish = Literal["stop", "length", "eos", "cancelled"]

@@ -16,7 +16,8 @@ import hashlib
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from weft.core.records import dataclass
 
 # successors of a page that are compared: among equal beginnings any one will do
 _MOST_LOOKED_AT = 64

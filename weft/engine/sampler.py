@@ -8,11 +8,11 @@ index and t.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from weft.core.errors import UsageError
+from weft.core.records import dataclass
 
 _PENALTIES = (2.0**-126, 2.0**126)
 _MOST_ADDED = 1e6

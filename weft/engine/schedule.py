@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from weft.core.records import dataclass
 from weft.engine.pages import Chain, Pages
 
 Copy = Callable[[Sequence[int]], Mapping[str, np.ndarray] | None]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from weft.core.records import dataclass
 from weft.engine.answer import Answer
 from weft.engine.costs import Trust
 from weft.engine.job import Job, Sink

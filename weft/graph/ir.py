@@ -7,10 +7,11 @@ lists its inputs, outputs and the state assignments that a run performs after co
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from weft.core.dtypes import DType
+from weft.core.records import dataclass
 
 Shape = tuple[int, ...]
 Role = Literal["input", "scalar", "state", "weight"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from weft.core.records import dataclass
 
 _WORD = r"[A-Za-z0-9](?:[\w.-]{0,94}\w)?"
 _NAME = re.compile(

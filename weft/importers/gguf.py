@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import FileFormatError
+from weft.core.records import dataclass
 from weft.host.mapped import MappedFile, map_file
 from weft.importers.gguf_blocks import TYPES, BlockType
 from weft.importers.gguf_values import Cursor

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from weft.core.errors import ShapeError
+from weft.core.records import dataclass
 from weft.host.mapped import release
 from weft.importers import gguf_codebooks as c, gguf_decode as d
 

@@ -13,7 +13,6 @@ import json
 import mmap
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from weft.core.errors import FileFormatError, UsageError
+from weft.core.records import dataclass
 from weft.core.text import shown
 from weft.host.mapped import map_file, pieces, release
 from weft.importers.hf_config import parse_json, read_object

@@ -4,8 +4,8 @@ wide accesses rely."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from weft.core.records import dataclass
 from weft.kernel import ir
 from weft.kernel.walk import children, operands
 

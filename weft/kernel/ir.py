@@ -11,11 +11,11 @@ The interpreter (`weft.kernel.interp`) defines what each node means.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
+from weft.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ nodes and one object that holds its state."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from weft.core.records import dataclass
 
 Rule = Callable[..., Any]  # (state, node) -> what the reader makes of the node
 Table = dict[type, Rule]

@@ -8,8 +8,10 @@ arithmetic is too is for the caller to prove.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import gcd
+
+from weft.core.records import dataclass
 
 _LONGEST = 200  # characters of a key
 

@@ -7,10 +7,10 @@ work without matching patterns.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from weft.core.records import dataclass
 from weft.graph.ir import Graph, Node
 from weft.ops.primitive import AbstractRule, Aval, NumpyRule, VjpRule, building
 

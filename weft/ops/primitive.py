@@ -10,13 +10,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import UsageError
+from weft.core.records import dataclass
 from weft.graph.ir import Shape
 
 if TYPE_CHECKING:

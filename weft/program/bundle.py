@@ -16,7 +16,7 @@ import json
 import re
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +24,7 @@ import numpy as np
 
 from weft.core.dtypes import as_dtype
 from weft.core.errors import FileFormatError
+from weft.core.records import dataclass
 from weft.host.files import replacing
 from weft.host.mapped import MappedFile, map_file
 from weft.program import serial

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.core.errors import DeviceError
+from weft.core.records import dataclass
 from weft.kernel.ir import Kernel
 from weft.program.program import Program
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
+from weft.core.records import dataclass
 from weft.kernel.ir import Buffer
 
 MAX_SIDE = 1 << 31

@@ -8,12 +8,13 @@ counted: device memory to host memory (`Device.read`), host memory to device mem
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
 
 from weft.core.errors import UsageError
+from weft.core.records import dataclass
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
 from weft.program.device import Buffer, Device

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
 
 from weft.core.dtypes import DType
+from weft.core.records import dataclass
 from weft.kernel.ir import Kernel
 from weft.program.formula import Formula
 from weft.program.gemm import Gemm

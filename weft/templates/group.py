@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from weft.core.caps import Caps
+from weft.core.records import dataclass
 from weft.graph.ir import Node
 from weft.kernel.ir import Kernel
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from weft.core.caps import Caps
+from weft.core.records import dataclass
 from weft.graph.ir import Node, Shape
 from weft.kernel import expr as kb, ir
 from weft.kernel.builder import Builder

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
+from weft.core.records import dataclass
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import Value, as_expr, bitcast, cast, const, iota, load, shuffle

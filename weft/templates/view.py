@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.errors import CompileError
 from weft.core.packed import Form
+from weft.core.records import dataclass
 from weft.graph.ir import Node
 from weft.ops.packed import form_of
 from weft.ops.picks import counted

@@ -10,11 +10,12 @@ import os
 import platform
 import re
 import sys
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 
 from weft.backends.cpu import arm
 from weft.core.caps import Caps
 from weft.core.errors import DeviceError, UsageError
+from weft.core.records import dataclass
 from weft.host.cache import DiskCache
 
 SCRATCH_BYTES = 4 << 20  # per worker, for large private arrays

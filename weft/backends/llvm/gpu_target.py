@@ -7,13 +7,14 @@ ISA, "Release notes" (which PTX version knows which architecture).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from weft.backends.llvm.launch import ALIGN
 from weft.backends.llvm.target import LlvmTarget
 from weft.backends.llvm.writer import LlvmWriter
 from weft.core.caps import PRESETS, Caps
 from weft.core.errors import UsageError
+from weft.core.records import dataclass
 
 Call = tuple[str, tuple[tuple[str, str], ...]]  # intrinsic and its (type, operand) pattern
 

@@ -7,7 +7,6 @@ Source: NVIDIA "PTX ISA", "Warp-level matrix load instruction: ldmatrix".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from weft.backends.llvm import text
 from weft.backends.llvm.gpu_target import gpu_of
@@ -16,6 +15,7 @@ from weft.backends.llvm.matrix_units import SIDE, UNITS, LaneLayout, LaneOffset,
 from weft.backends.llvm.memory import address, pointer_type
 from weft.backends.llvm.writer import LlvmWriter
 from weft.core import dtypes as dt
+from weft.core.records import dataclass
 from weft.kernel import ir
 from weft.kernel.rules import Table
 from weft.kernel.tiles import tile_roles

@@ -11,9 +11,8 @@ WMMA".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.core import dtypes as dt
+from weft.core.records import dataclass
 
 SIDE = 16  # rows, columns and k of a tile
 

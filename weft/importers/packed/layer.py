@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -12,6 +11,7 @@ from weft.core.arrays import all_finite
 from weft.core.dtypes import bfloat16
 from weft.core.errors import ModelError, ShapeError
 from weft.core.packed import Form, Packed, codes_of, dequantized, packed_codes, unpack
+from weft.core.records import dataclass
 
 FLOATS = (np.dtype(np.float16), bfloat16.numpy, np.dtype(np.float32))
 _SMALLEST = 16  # weights that share a scale: with fewer, scales take more than codes do

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, NamedTuple
 
 from weft.core.dtypes import DType, float32, int8
 from weft.core.packed import Form
+from weft.core.records import dataclass
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 

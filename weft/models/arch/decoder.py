@@ -14,7 +14,7 @@ attention needs no cache. The rest of the code is shared.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from weft import ops
 from weft.core.dtypes import DType, float32, int32
+from weft.core.records import dataclass
 from weft.graph.ir import Graph, Node
 from weft.models.arch import kv_cache
 from weft.models.arch.config import DecoderConfig

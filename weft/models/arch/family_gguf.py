@@ -8,9 +8,10 @@ goes the other way. Fields that no key gives have the values of `family_fields`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
+from weft.core.records import dataclass
 from weft.models.arch.family_fields import DECODER_FIELDS
 
 MORE_TOKENS = "nextn_predict_layers"  # the number of last layers that predict further tokens

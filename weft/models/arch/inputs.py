@@ -6,12 +6,13 @@ This is separate from `decoder`, so that a compiled model runs without importing
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from weft.core.dtypes import DType, float32, int8
 from weft.core.order import KEYS
+from weft.core.records import dataclass
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.rope import query_growth, rope_tables
 from weft.models.arch.weights import Weights

@@ -4,13 +4,13 @@ share."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from weft import ops
 from weft.core.dtypes import DType, float32
+from weft.core.records import dataclass
 from weft.models.arch.config import Activation, DecoderConfig
 from weft.models.arch.matrices import Matrices
 from weft.ops.quantize import quantize, rescale, run_of

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from weft import ops
+from weft.core.records import dataclass
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.layers import KeysValues, Value
 

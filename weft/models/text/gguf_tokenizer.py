@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from weft.core.errors import ModelError
+from weft.core.records import dataclass
 from weft.importers.gguf import Gguf
 from weft.importers.gguf_values import Texts
 from weft.importers.hf_config import Fields

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ import numpy as np
 from weft.core.budget import CachedFile, CacheFolder
 from weft.core.errors import StorageError
 from weft.core.places import check_inside
+from weft.core.records import dataclass
 from weft.host import cache as disk
 from weft.host.files import check_free, default_directory
 from weft.host.mapped import pieces, release

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.core.dtypes import DType
+from weft.core.records import dataclass
 from weft.models.arch.config import DecoderConfig
 
 if TYPE_CHECKING:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from weft.core.records import dataclass
 from weft.models.arch.config import DecoderConfig, TokenIds, TokenizerContent
 from weft.models.arch.weights import Weight
 

@@ -20,11 +20,11 @@ import abc
 import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import CHUNK
+from weft.core.records import dataclass
 from weft.graph.ir import Node
 from weft.kernel import math as km
 from weft.kernel.builder import Builder

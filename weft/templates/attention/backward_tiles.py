@@ -7,12 +7,12 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import KEYS, STRANDS
+from weft.core.records import dataclass
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import Value, const, extract, iota, load, maximum, minimum, splat

@@ -14,11 +14,12 @@ import abc
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import KEY_SPAN, STEP_ROWS, STREAM_ROWS
+from weft.core.records import dataclass
 from weft.graph.ir import Node
 from weft.kernel.builder import Builder
 from weft.kernel.expr import Value, ceil_div, const, maximum, minimum, select

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
+from weft.core.records import dataclass
 from weft.graph.ir import Node
 from weft.kernel import ir
 from weft.kernel.builder import Builder

@@ -10,10 +10,10 @@ nothing: its weights are exactly 0, its factors exactly 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from weft.core import dtypes as dt
 from weft.core.order import CHUNK, SPAN
+from weft.core.records import dataclass
 from weft.kernel import ir, math
 from weft.kernel.builder import Builder
 from weft.kernel.expr import bitcast, const, fma, iota, load, maximum, ne, select, splat

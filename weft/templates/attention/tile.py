@@ -8,11 +8,11 @@ backward kernels consist of these steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from weft.core import dtypes as dt
 from weft.core.order import STRANDS
+from weft.core.records import dataclass
 from weft.kernel import ir, math
 from weft.kernel.builder import Builder
 from weft.kernel.expr import Value, const, extract, fma, iota, load, maximum, select, splat

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from weft.core.caps import Caps
+from weft.core.records import dataclass
 from weft.graph.ir import Node
 from weft.ops.conv import Sides, Sizes
 from weft.ops.winograd import KERNEL, STEP, WINOGRAD

@@ -5,11 +5,12 @@ side; so do scales and what else a group has. See compile/interleave."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.packed import Form
+from weft.core.records import dataclass
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import bitcast, cast, const, fma, load

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import CHUNK
+from weft.core.records import dataclass
 from weft.kernel.expr import cast, extract, load, minimum
 from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates.emit import Emitter

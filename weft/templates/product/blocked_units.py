@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import SPAN
+from weft.core.records import dataclass
 from weft.graph.ir import Node
 from weft.kernel import ir
 from weft.kernel.expr import eq, load

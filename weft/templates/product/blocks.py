@@ -6,12 +6,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.core.errors import CompileError
+from weft.core.records import dataclass
 from weft.kernel.expr import ceil_div, minimum
 from weft.kernel.ir import Expr, Kernel
 from weft.templates.loops import traffic

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import CHUNK, SPAN
+from weft.core.records import dataclass
 from weft.templates.product.problem import MatmulProblem, mode
 
 

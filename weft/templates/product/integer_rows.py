@@ -4,9 +4,9 @@ weights in the order of their checkpoint, both as words of four codes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.core import dtypes as dt
+from weft.core.records import dataclass
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import cast, load

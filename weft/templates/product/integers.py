@@ -9,11 +9,11 @@ zero, subtracted from every code, becomes a multiple of the sum of the run's cod
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.packed import Form
+from weft.core.records import dataclass
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import (

@@ -4,10 +4,11 @@ one. Elements lie in memory as such (`Operand`), or are worked out (packed_rows,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from weft.core.dtypes import DType
+from weft.core.records import dataclass
 from weft.kernel.builder import Builder
 from weft.kernel.expr import load
 from weft.kernel.ir import Expr

@@ -4,11 +4,12 @@ neighbours along K at a time."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.packed import Form
+from weft.core.records import dataclass
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import bitcast, cast, const, extract, load

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from weft.core.dtypes import DType
+from weft.core.records import dataclass
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import cast, const, extract, minimum, pack, select, splat

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
+from weft.core.records import dataclass
 from weft.graph.ir import Node
 from weft.templates.group import Group
 from weft.templates.view import OperandView, operand

@@ -8,9 +8,10 @@ norm kernel.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.core.caps import Caps
+from weft.core.records import dataclass
 from weft.graph.ir import Node
 from weft.kernel import ir
 from weft.templates.affine import Affine

@@ -8,12 +8,13 @@ bits at every run and does not depend on other rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
+from weft.core.records import dataclass
 from weft.kernel import expr as kb, math as km
 from weft.kernel.builder import Builder
 from weft.kernel.ir import F32, Expr, Type
