@@ -40,8 +40,8 @@ _set = object.__setattr__
 def _frozen(cls: type, eq: bool = True, slots: bool = False) -> type:
     own = {k for k, v in vars(cls).items() if k != "__hash__" or v is not None}
     cls.__doc__ = cls.__doc__ or cls.__name__  # else it is made of the signature, slowly
-    made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
-    fields = dataclasses.fields(made)  # type: ignore[arg-type]
+    made: type = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
+    fields = dataclasses.fields(made)
     given: dict[str, Any] = {"__setattr__": _refuse_set, "__delattr__": _refuse_delete}
     given |= {"__init__": _init(made, fields), "__repr__": _repr}
     if slots:
