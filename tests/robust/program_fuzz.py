@@ -292,7 +292,7 @@ def seal(doc: dict[str, Any]) -> None:
     for head, body in zip(doc["head"]["kernels"], doc["bodies"]):
         try:
             lazy = kernel_json.read_kernel(
-                head, json.dumps(body), len(doc["head"]["scalars"]), trusted=True
+                head, functools.partial(json.dumps, body), len(doc["head"]["scalars"]), trusted=True
             )
             whole = Kernel(**{f.name: getattr(lazy, f.name) for f in fields(Kernel)})
             head["digest"] = kernel_hash(whole)

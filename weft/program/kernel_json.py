@@ -142,8 +142,9 @@ def _hash(kernel: Kernel) -> str:
     return kernel_hash(kernel)
 
 
-def read_kernel(head: Any, body: str, slots: int, trusted: bool = False) -> Kernel:
-    """The kernel of a head and a body text. Raises FileFormatError for anything that is not one.
+def read_kernel(head: Any, body: Callable[[], str], slots: int, trusted: bool = False) -> Kernel:
+    """The kernel of a head and what gives a body's text. Raises FileFormatError for anything that
+    is not one.
 
     A `trusted` one (weft's own cache) is parsed when its body is first used; any other is parsed,
     verified and compared with its digest now. `slots` is how many runtime scalars exist.
@@ -156,10 +157,10 @@ def read_kernel(head: Any, body: str, slots: int, trusted: bool = False) -> Kern
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise FileFormatError(f"a kernel's head is damaged: {error}") from error
     if trusted:
-        return LazyKernel(shell, digest, lambda: _read_body(shell, body, slots))
+        return LazyKernel(shell, digest, lambda: _read_body(shell, body(), slots))
     from weft.kernel.verify import verify
 
-    kernel = LazyKernel(shell, digest, lambda: _read_body(shell, body, slots))
+    kernel = LazyKernel(shell, digest, lambda: _read_body(shell, body(), slots))
     whole = Kernel(**{f.name: getattr(kernel, f.name) for f in fields(Kernel)})
     try:
         verify(whole)

@@ -16,6 +16,7 @@ import os
 import stat
 import zipfile
 from collections.abc import Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -188,9 +189,8 @@ def report(data: bytes) -> Any:
 def _program(members: Mapping[str, bytes], trusted: bool) -> Program:
     try:
         head = json.loads(members["program.json"])
-        bodies = json.loads(members["kernels.json"])
         consts = tensors.loads(members["consts.safetensors"])
-        return _build(head, bodies, consts, trusted)
+        return _build(head, members["kernels.json"], consts, trusted)
     except FileFormatError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, RecursionError, DTypeError) as error:
@@ -199,14 +199,18 @@ def _program(members: Mapping[str, bytes], trusted: bool) -> Program:
         raise FileFormatError(f"the program file is damaged: {error!r}") from error
 
 
-def _build(head: Any, bodies: Any, consts: Mapping[str, np.ndarray], trusted: bool) -> Program:
+def _build(head: Any, bodies: bytes, consts: Mapping[str, np.ndarray], trusted: bool) -> Program:
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         found = head.get("format") if isinstance(head, dict) else None
         raise FileFormatError(f"program format {found!r}; this weft reads {FORMAT}: compile again")
     scalars = tuple(head["scalars"])
-    if len(bodies) != len(head["kernels"]):
-        raise FileFormatError(f"{len(bodies)} kernel bodies for {len(head['kernels'])} kernels")
-    kernels = (read_kernel(h, b, len(scalars), trusted) for h, b in zip(head["kernels"], bodies))
+    texts = cache(partial(json.loads, bodies))  # the text of each body, when one is needed
+    if not trusted and len(texts()) != len(head["kernels"]):
+        raise FileFormatError(f"{len(texts())} kernel bodies for {len(head['kernels'])} kernels")
+    kernels = (
+        read_kernel(h, partial(lambda i: texts()[i], i), len(scalars), trusted)
+        for i, h in enumerate(head["kernels"])
+    )
     recipes = {name: Recipe(*made) for name, made in head["recipes"].items()}
     formulas = {name: Formula.read(raw) for name, raw in head.get("formulas", {}).items()}
     meta = {"rows": head["rows"], "recipes": recipes, "formulas": formulas}
