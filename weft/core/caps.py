@@ -41,6 +41,7 @@ class Caps:
     # "dot2_bf16", "gather", "nontemporal", "dot2_fast" (a dot2 costs no more than one fma),
     # "lookup" (kernel.ir.Vec, in vectors of `lanes`),
     # "dot4" (an instruction of its own), "dot4_mixed" (it takes unsigned x signed bytes only),
+    # "dot2_int16" (an instruction for it, and none for dot4),
     # "mma_bf16" (tiles of 16 x 32 bf16 and 16 x 16 f32, eight of them; see kernel.ir.TileOp),
     # "outer16_f32" (four tiles of 16 x 16 f32 to which outer products are added, mma_tn),
     # "mma16_bf16", "mma16_f16" (a GPU's: tiles of 16 x 16 elements and 16 x 16 f32, per subgroup),
@@ -132,7 +133,9 @@ PRESETS: dict[str, Caps] = {
             lanes=16,
             features=_VECTOR | {"dot2_bf16", "mma_bf16", *_VNNI},
         ),
-        replace(_CPU, name="cpu-avx2", lanes=8, registers=16, features=_VECTOR),
+        replace(
+            _CPU, name="cpu-avx2", lanes=8, registers=16, features=_VECTOR | {"dot2_int16"}
+        ),
         replace(_CPU, name="cpu-neon", lanes=4),
         _WEBGPU,
         replace(_WEBGPU, name="webgpu-small", max_threads=64, max_binding_bytes=1 << 16),

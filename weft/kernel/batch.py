@@ -244,8 +244,10 @@ class Batch:
         return Who(lambda: (owner, who.group, who.epoch))
 
     def collective(self, e: ir.Collective) -> np.ndarray:
-        if e.op in ("dot2", "dot4"):
+        if e.op.startswith("dot"):
             acc, a, b = (self.full(a) for a in e.args)
+            if e.op == "dot2_int16":
+                a, b = (np.ascontiguousarray(x).view(np.int16) for x in (a, b))
             found = lanewise.dot(acc, a, b)
             broken = (b == -128) | ((a.dtype == np.uint8) & (a > 127)) if e.attr else None
             if broken is None or not broken.any():

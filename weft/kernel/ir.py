@@ -198,7 +198,7 @@ class Vec(Expr):
     lanes: tuple[int, ...] = ()
 
 
-COLLECTIVE = ("subgroup_add", "subgroup_max", "subgroup_xor", "dot2", "dot4")
+COLLECTIVE = ("subgroup_add", "subgroup_max", "subgroup_xor", "dot2", "dot4", "dot2_int16")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,6 +211,8 @@ class Collective(Expr):
     `dot4` (acc i32 x n, a u8|i8 x 4n, b i8 x 4n): acc[i] + sum of four products. An `attr` of 1
     promises that each b is above -128 and each unsigned a at most 127, so two products fit 16 bits.
     A lane that breaks this promise may hold any number.
+    `dot2_int16` (acc i32 x n, a i32 x n, b i32 x n): acc[i] + the products of the signed 16-bit
+    halves of a[i] and b[i].
     """
 
     op: str

@@ -61,7 +61,7 @@ def cast(x: Array, dtype: DType) -> Array:
 
 
 def dot(acc: Array, a: Array, b: Array) -> Array:
-    """dot2 and dot4: acc[..., i] plus the products of a's and b's lanes of block i."""
+    """Dot products: acc[..., i] plus the products of a's and b's lanes of block i."""
     wide = np.float64 if acc.dtype.kind == "f" else np.int64
     products = a.astype(wide) * b.astype(wide)
     lanes = acc.shape[-1]

@@ -150,6 +150,7 @@ _DOTS = {
     # op: accumulator, products per lane, dtypes of a, dtype of b
     "dot2": (dt.float32, 2, (dt.bfloat16,), dt.bfloat16),
     "dot4": (dt.int32, 4, (dt.uint8, dt.int8), dt.int8),
+    "dot2_int16": (dt.int32, 1, (dt.int32,), dt.int32),  # whose lanes are pairs
 }
 
 

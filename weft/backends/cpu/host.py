@@ -143,7 +143,7 @@ def caps_of(host: Host, cores: int) -> Caps:
             features |= {"dot2_fast"} if host.cpu.startswith("znver") else set()
             features |= {"mma_bf16"} if on >= AMX else set()
         vnni = "avx512vnni" in on if lanes == 16 else "avxvnni" in on
-        features |= {"dot4", "dot4_mixed"} if vnni else set()
+        features |= {"dot4", "dot4_mixed"} if vnni else {"dot2_int16"} if "avx2" in on else set()
         features |= {"nontemporal"} | ({"gather", "lookup"} if "avx2" in on else set())
     elif "dotprod" in on:
         features |= {"dot4"}

@@ -1,4 +1,4 @@
-"""The collectives that a single thread can compute (dot2, dot4)."""
+"""The collectives that a single thread can compute: dot products within lanes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from weft.kernel.rules import Table
 
 
 def collective(w: LlvmWriter, x: ir.Collective) -> str:
-    if x.op not in ("dot2", "dot4"):
+    if not x.op.startswith("dot"):
         raise w.fail(f"{x.op} needs a subgroup, and this target runs one thread per group")
     acc, a, b = (w.value(arg) for arg in x.args)
     n, dtype = x.type.lanes, x.args[1].type.dtype
-    return _dot2(w, n, acc, a, b) if x.op == "dot2" else dot4(w, n, acc, a, b, dtype, x.attr)
+    if x.op == "dot4":
+        return dot4(w, n, acc, a, b, dtype, x.attr)
+    return (_dot2 if x.op == "dot2" else _dot2_int16)(w, n, acc, a, b)
 
 
 def _halves(w: LlvmWriter, n: int, *vectors: tuple[str, str, int]) -> tuple[list[str], list[str]]:
@@ -56,6 +58,25 @@ def _dot2(w: LlvmWriter, n: int, acc: str, a: str, b: str) -> str:
             op, by = ("and", 0xFFFF0000) if high else ("shl", 16)
             pair.append(bits_to_float(w, unsigned(w, op, bits, by, n), n))
         acc = fused(w, kind, pair[0], pair[1], acc)
+    return acc
+
+
+# -- pairs of 16-bit integers
+
+
+def _dot2_int16(w: LlvmWriter, n: int, acc: str, a: str, b: str) -> str:
+    known, i32, i16 = w.target.pairs, text.vector("i32", n), f"<{2 * n} x i16>"
+    if known and n > max(known):
+        halves = _halves(w, n, *((x, "i32", 1) for x in (acc, a, b)))
+        return _whole(w, n, "i32", [_dot2_int16(w, n // 2, *parts) for parts in halves])
+    if n in known:
+        pairs = [(i16, w.emit(f"bitcast {i32} {x} to {i16}")) for x in (a, b)]
+        return w.emit(f"add {i32} {acc}, {w.call(known[n][1], i32, pairs)}")
+    by = "16" if n == 1 else "splat (i32 16)"
+    for high in (False, True):
+        cut = [x if high else w.emit(f"shl {i32} {x}, {by}") for x in (a, b)]
+        x, y = (w.emit(f"ashr {i32} {v}, {by}") for v in cut)
+        acc = w.emit(f"add {i32} {acc}, {w.emit(f'mul {i32} {x}, {y}')}")
     return acc
 
 

@@ -47,10 +47,10 @@ def barrier(w: LlvmWriter, s: ir.Barrier) -> None:
 
 
 def _collective(w: LlvmWriter, x: ir.Collective) -> str:
-    if x.op in ("dot2", "dot4"):
+    if x.op.startswith("dot"):
         words_of, left = gpu_of(w).dot4_word, x.args[1].type.dtype
         known = words_of.get(left.name) or (words_of.get("int8") if x.attr else None)
-        if x.op == "dot2" or known is None:
+        if x.op != "dot4" or known is None:
             return dots.collective(w, x)
         acc, a, b = (w.value(arg) for arg in x.args)
         return _dot4_words(w, known, x.type.lanes, acc, a, b)

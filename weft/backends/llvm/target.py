@@ -17,8 +17,8 @@ class LlvmTarget:
     Products. `dot2` and `dot4` (unsigned x signed bytes) map a lane count of the accumulator to the
     intrinsic that computes it (empty: the portable expansion is used). `dot4_signed` maps to those
     for signed x signed bytes. `pairs` maps to three intrinsics: sums of two products of unsigned x
-    signed bytes in 16 bits ("": bytes are widened), of 16-bit numbers in 32, and a byte with
-    another's sign. `seven` is the intrinsic of sums of two products, in 16 bits, of signed bytes
+    signed bytes in 16 bits ("": bytes are widened), of 16-bit numbers in 32 (`dot2_int16` too), and
+    a byte with another's sign. `seven` is the intrinsic of sums of two products, in 16 bits, of signed bytes
     with bytes below 128. If `dot4_features` is not "", the intrinsics of dot4 take bytes as words.
     Kernels with a dot4 are then compiled with these LLVM features, and other kernels without.
     `fused` and `min_max` say that the target has instructions for a sum with a product in one

@@ -211,6 +211,10 @@ def _collective(w: WgslWriter, e: ir.Collective) -> list[str]:
     if e.op == "dot4":
         return w.join(_dot4(w, e, acc), e.type.dtype)
     a, b = (w.spread(x) for x in e.args[1:])
+    if e.op == "dot2_int16":
+        low = [f"({s} + (({x} << 16u) >> 16u) * (({y} << 16u) >> 16u)" for s, x, y in zip(acc, a, b)]
+        found = [f"{s} + ({x} >> 16u) * ({y} >> 16u))" for s, x, y in zip(low, a, b)]
+        return w.join(found, e.type.dtype)
     texts = [
         f"({s} + {a[2 * i]} * {b[2 * i]} + {a[2 * i + 1]} * {b[2 * i + 1]})"
         for i, s in enumerate(acc)

@@ -90,17 +90,16 @@ class CpuMatmul(BlockedProduct):
 
     def _operands(self) -> None:
         """Declares the arrays into which operands are packed."""
-        b, p, plan = self.b, self.p, self.plan
-        packed = dt.bfloat16 if plan.pair == 2 else self.acc
+        p, plan = self.p, self.plan
         kc = -(-max(min(plan.kc, p.k), 1) // (2 * plan.lanes)) * 2 * plan.lanes
-        self.panel = self._panel_array(kc * self.wide)
+        self.panel = self._array("panel", plan.pair == 2, kc * self.wide)
         self.kc = kc
         if plan.pack_a:
             rows = -(-plan.mb // plan.lanes) * plan.lanes
-            self.left = b.array("left", packed if plan.mode == "mma" else self.acc, rows * kc)
+            self.left = self._array("left", plan.mode == "mma", rows * kc)
 
-    def _panel_array(self, size: int) -> ir.Array:
-        return self.b.array("panel", dt.bfloat16 if self.plan.pair == 2 else self.acc, size)
+    def _array(self, name: str, narrow: bool, size: int) -> ir.Array:
+        return self.b.array(name, dt.bfloat16 if narrow else self.acc, size)
 
     # -- packing
 

@@ -24,8 +24,12 @@ from weft.templates.product.cpu_plan import candidates, plan_of
 from weft.templates.product.integers import (
     IntegerBands,
     codes_of,
+    dot2,
     factors,
     finish,
+    halves,
+    joined,
+    joins,
     taken_of,
     totals_of,
 )
@@ -43,9 +47,13 @@ class IntegerMatmul(CpuMatmul):
     """The kernel under construction."""
 
     def _setup(self) -> None:
+        p = self.p
+        *self.planes, self.sx = (self.em.buffers[id(x)] for x in p.a.stored)
+        self.join = joins(self.caps, len(self.planes))
+        self.words = 2 if self.join else 1  # words of the panel that hold four codes
         super()._setup()
-        b, p, plan = self.b, self.p, self.plan
-        self.weights = [IntegerBands.of(w) for w in self.of(PackedBands)]
+        b, plan = self.b, self.plan
+        self.weights = [IntegerBands.of(w, len(self.planes)) for w in self.of(PackedBands)]
         forms = [w.form for w in self.weights]
         self.run = min(run_of(form, p.k) for form in forms)
         runs = min(plan.kc, p.k) // self.run
@@ -58,18 +66,17 @@ class IntegerMatmul(CpuMatmul):
             )
             if wanted
         }
-        *self.planes, self.sx = (self.em.buffers[id(x)] for x in p.a.stored)
         self.runs = runs
         # Per row and run: its codes' sum, times an offset's factor, and the sum in terms of x.
         self.sums = {
-            n: b.array("sums", dt.int32, plan.mb * runs) for n in factors(self.caps, forms)
+            n: b.array("sums", dt.int32, plan.mb * runs) for n in factors(self.caps, forms, self.join)
         }
         self.totals = None
         if any(form.shift == "low" for form in forms):
             self.totals = b.array("totals", dt.float32, plan.mb * runs)
 
-    def _panel_array(self, size: int) -> ir.Array:
-        return self.b.array("panel", dt.int32, size // 4)
+    def _array(self, name: str, narrow: bool, size: int) -> ir.Array:
+        return self.b.array(name, dt.int32, size // 4 * self.words)
 
     def _k_block(self, k0: Expr, klen: Expr) -> None:
         """Sums of the rows' codes in every run first."""
@@ -96,6 +103,19 @@ class IntegerMatmul(CpuMatmul):
 
     # -- packing
 
+    def _pack_a(self) -> None:
+        """left[row][half][k / 4]: both planes joined."""
+        b = self.b
+        start = b.let(self.x.at(self.m0, self.k0), "a0")
+        with b.loop(self.count, name="r") as r, b.loop(self.klen, step=BLOCK, name="k") as k:
+            at = b.let(start + r * self.x.s_row + k, "from")
+            words = joined(b, *(b.let(load(x, at, BLOCK), "x") for x in self.planes))
+            for half, value in enumerate(words):
+                b.store(self.left, self._pair(r, half, k), value)
+
+    def _pair(self, row: Expr, half: int, k: Expr) -> Expr:
+        return row * (self.kc // 2) + half * (self.kc // 4) + k // 4
+
     def _unpack(self, w: PackedBands, at: int, n0: Expr) -> None:
         b, lanes, n = self.b, self.plan.lanes, self.p.n
         weights = self.weights[at // self.plan.nr]
@@ -109,16 +129,17 @@ class IntegerMatmul(CpuMatmul):
     def _unpack_block(self, w: IntegerBands, column: int, k: Expr, inside: Expr) -> None:
         """Unpacks the codes of a block, and the scales, zeros and lows of its runs."""
         b = self.b
-        place = b.let(inside // 4 * self.wide + column, "spot")
+        place = b.let(inside // 4 * self.words * self.wide + column, "spot")
         words: dict[tuple[str, int], Expr] = {}
 
         def word(part: str, number: int) -> Expr:
             return w.word(b, words, part, k, number)
 
         for g, four in enumerate(natural(b, w.form, word)):
-            if w.form.bits == 8:
+            if w.form.bits == 8 and not self.join:
                 four = bitcast(codes_of(self.caps, w.form, bitcast(four, dt.uint8))[0], dt.int32)
-            b.store(self.panel, place + g * self.wide, four)
+            for i, word in enumerate(halves(b, four) if self.join else [four]):
+                b.store(self.panel, place + (g * self.words + i) * self.wide, word)
         for half in range(0, BLOCK, self.run):
             at = b.let((inside + half) // self.run * self.wide + column, "run")
             own = b.let(k + half, "k") if half else k
@@ -149,7 +170,10 @@ class IntegerMatmul(CpuMatmul):
         beside = b.let(number * self.wide, "beside")
         places = [b.let(r * self.runs + number, "place") for r in at]
         ints = [[b.var(const(0, type_), "int", type_) for _ in vectors] for _ in rows]
-        for i, x in enumerate(self.planes):
+        if self.join:
+            self._take(ints, places, beside)
+            self._pairs(at, ints, k)
+        for i, x in enumerate(self.planes if not self.join else ()):
             for line in ints if i else ():
                 for var in line:
                     b.assign(var, var * STEP)
@@ -175,7 +199,7 @@ class IntegerMatmul(CpuMatmul):
             form, zeros = self._form(v), None
             if form.shift == "zero":
                 zeros = b.let(load(self.beside["taken"], beside + v * lanes, lanes), "taken")
-            sums = self.sums.get(1 if zeros is not None else -taken_of(self.caps, form))
+            sums = self.sums.get(1 if zeros is not None else -taken_of(self.caps, form, self.join))
             if sums is None:
                 continue
             for place, line in zip(places, ints):
@@ -185,10 +209,26 @@ class IntegerMatmul(CpuMatmul):
     def _form(self, vector: int) -> Form:
         return self.weights[vector // self.plan.nv].form
 
+    def _pairs(self, at: list[Expr], ints: list[list[ir.Var]], k: Expr) -> None:
+        """Adds the products of a run with joined planes."""
+        b, lanes = self.b, self.plan.lanes
+        with b.loop(self.run // 4, name="g") as g:  # unrolled, LLVM would order adds by sums
+            for half in range(2):
+                spot = b.let(((k // 4 + g) * 2 + half) * self.wide, "spot")
+                right = [
+                    b.let(load(self.panel, spot + v * lanes, lanes), "w")
+                    for v in range(len(ints[0]))
+                ]
+                for row, line in zip(at, ints):
+                    x = load(self.left, self._pair(row, half, k) + g)
+                    pair = b.let(splat(x, lanes), "x")
+                    for var, w in zip(line, right):
+                        b.assign(var, dot2(var, w, pair))
+
     def _fours(self, x: ir.Buffer, rows: list[Expr], ints: list[list[ir.Var]], k: Expr) -> None:
         """Adds the products of a run with one plane of x."""
         b, lanes = self.b, self.plan.lanes
-        for g in range(self.run // 4):
+        with b.loop(self.run // 4, name="g") as g:
             spot = b.let((k // 4 + g) * self.wide, "spot")
             right = []
             for v in range(len(ints[0])):

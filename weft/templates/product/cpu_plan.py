@@ -11,6 +11,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import CHUNK, SPAN
 from weft.core.records import dataclass
+from weft.templates.product.integers import joins
 from weft.templates.product.problem import MatmulProblem, mode
 
 
@@ -66,7 +67,7 @@ _TILES = {  # vectors per row of the tile -> rows; accumulators and operands fit
 def plan_of(p: MatmulProblem, caps: Caps, config: Mapping[str, Any]) -> CpuPlan:
     """Default sizes for these Caps; `config` may set nv, mr, mb, panels and pack_a."""
     kind = mode(p, caps)
-    pack_a = packs_left(p, kind, config)
+    pack_a = packs_left(p, kind, caps, config)
     mr, nv = register_tile(p, caps, pack_a, config)
     mb = config.get("mb", row_block(p, caps, mr, nv, pack_a))
     blocks = -(-p.m // mb) * max(p.batches, 1)
@@ -78,9 +79,11 @@ def plan_of(p: MatmulProblem, caps: Caps, config: Mapping[str, Any]) -> CpuPlan:
     return CpuPlan(kind, caps.lanes, mr, nv, kc, mb, panels, pack_a)
 
 
-def packs_left(p: MatmulProblem, kind: str, config: Mapping[str, Any]) -> bool:
+def packs_left(p: MatmulProblem, kind: str, caps: Caps, config: Mapping[str, Any]) -> bool:
     """True if the left operand is copied into scratch. That is so where rows cannot be read in
     place, and where reading many rows in place for every panel costs more."""
+    if kind == "whole":
+        return joins(caps, len(p.a.stored) - 1)
     if kind != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1):
         return True
     tall = (

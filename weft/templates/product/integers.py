@@ -4,6 +4,9 @@ A run is the k that share both scales: 32, or 16 where a group of w is shorter. 
 exactly in int32; core/order defines how runs add up. Codes of w are multiplied in their packed
 order, the fields of a word at once, so x is rearranged into the order of these fields. An offset or
 zero, subtracted from every code, becomes a multiple of the sum of the run's codes of x.
+
+Two planes of x are multiplied one after the other, or joined: `dot2_int16` multiplies pairs of
+their 15-bit codes. Of a word of four codes, the even ones are a pair, and the odd ones.
 """
 
 from __future__ import annotations
@@ -34,6 +37,33 @@ SLOTS = BLOCK // 4  # fours of codes in a block
 _SIGN = 128
 
 
+def joins(caps: Caps, planes: int) -> bool:
+    """True if planes of x are joined on the target."""
+    return planes == 2 and "dot2_int16" in caps.features
+
+
+def halves(b: Builder, four: Expr) -> list[Expr]:
+    """The even and the odd bytes of words, as pairs of 16-bit numbers."""
+    words = b.let(bitcast(four, dt.int32), "words")
+    return [b.let((words >> 8 * i if i else words) & 0x00FF00FF, "pair") for i in range(2)]
+
+
+def joined(b: Builder, high: Expr, low: Expr) -> list[Expr]:
+    """The codes 128 high + low of words of four, the even and the odd ones as pairs. Halves of
+    words hold them plus 2^15 at first, so that no carry leaves one."""
+    found = []
+    top, rest = (b.let(bitcast(v, dt.int32) ^ _wrapped(0x80808080), "bytes") for v in (high, low))
+    for first in ((top & 0x00FF00FF) << 7, (top >> 1) & 0x7F807F80):
+        second = (rest >> 8 if found else rest) & 0x00FF00FF
+        whole = first + second + 0x3F803F80  # 2^15 - 128 * 128 - 128 in both
+        found.append(b.let(whole ^ _wrapped(0x80008000), "pair"))
+    return found
+
+
+def _wrapped(bits: int) -> int:
+    return bits - (1 << WORD)
+
+
 def codes_of(caps: Caps, form: Form, value: Expr) -> tuple[Expr, int]:
     """Bytes of codes as `dot4` takes them best on the target, and its promise (ir.Collective):
     8-bit ones less 128 where it multiplies signed bytes."""
@@ -44,16 +74,17 @@ def codes_of(caps: Caps, form: Form, value: Expr) -> tuple[Expr, int]:
     return bitcast(value ^ const(_SIGN, value.type), dt.int8), 1
 
 
-def taken_of(caps: Caps, form: Form) -> int:
-    """Returns the number still to subtract from every code that `codes_of` gives."""
-    signed = form.bits == 8 and "dot4_mixed" not in caps.features
+def taken_of(caps: Caps, form: Form, join: bool) -> int:
+    """Returns the number still to subtract from every code that `codes_of` gives, or from those of
+    pairs."""
+    signed = form.bits == 8 and "dot4_mixed" not in caps.features and not join
     return form.offset - _SIGN * signed
 
 
-def factors(caps: Caps, forms: Sequence[Form]) -> list[int]:
+def factors(caps: Caps, forms: Sequence[Form], join: bool) -> list[int]:
     """Returns the factors of sums of codes of x that subtract offsets from the codes of w; 1 where
     each group has its own."""
-    found = (1 if form.shift == "zero" else -taken_of(caps, form) for form in forms)
+    found = (1 if form.shift == "zero" else -taken_of(caps, form, join) for form in forms)
     return sorted({*found} - {0})
 
 
@@ -64,9 +95,15 @@ def dot4(acc: Expr, a: Expr, x: Expr, promise: int) -> Expr:
     return ir.Collective("dot4", (acc, a, fours), acc.type, promise)
 
 
+def dot2(acc: Expr, a: Expr, x: Expr) -> Expr:
+    """acc + the products of a pair in each lane."""
+    return ir.Collective("dot2_int16", (acc, a, x), acc.type)
+
+
 @dataclass(frozen=True)
 class LeftCodes:
-    """Rows of x, rearranged. `codes`: for each plane, by the bits of a field of w. `scales`: per
+    """Rows of x, rearranged. `codes`: for each plane, by the bits of a field of w; with `joined`
+    their pairs, of even and of odd bytes. `scales`: per
     block. `sums`: per run, the sum of the codes times each of `factors`. `totals`: per run, the sum
     of x itself. Row m of codes starts at m * `k`; other rows likewise."""
 
@@ -76,6 +113,10 @@ class LeftCodes:
     scales: ir.Array
     sums: Mapping[int, ir.Array]
     totals: ir.Array | None
+    joined: bool = False
+
+    def pair(self, bits: int, half: int, row: Expr, k: Expr, slot: int) -> Expr:
+        return load(self.codes[bits][half], (row * self.k + k) // 4 + slot)
 
     def four(self, bits: int, plane: int, row: Expr, k: Expr, slot: int) -> Expr:
         """Four codes that go with a field of `bits`, of the block of k or of its half."""
@@ -98,14 +139,17 @@ def stage(
     run = min(run_of(form, k) for form in forms)
     bits = sorted({p for form in forms for p in form.planes})
     size = max(most * k, 1)
-    codes = {p: [b.array(f"x{p}", dt.int8, size) for _ in planes] for p in bits}
+    join = joins(caps, len(planes))
+    kind, each = (dt.int32, size // 4) if join else (dt.int8, size)
+    codes = {p: [b.array(f"x{p}", kind, each) for _ in planes] for p in bits}
     left = LeftCodes(
         k, run, codes,
         b.array("sx", dt.float32, size // BLOCK),
-        {n: b.array("sums", dt.int32, size // run) for n in factors(caps, forms)},
+        {n: b.array("sums", dt.int32, size // run) for n in factors(caps, forms, join)},
         b.array("totals", dt.float32, size // run)
         if any(form.shift == "low" for form in forms)
         else None,
+        join,
     )  # fmt: skip
     with b.loop(rows, name="row") as row:
         start = b.let(base + row * stride, "from")
@@ -115,8 +159,9 @@ def stage(
             scale = b.let(load(scales, (start + at) // BLOCK), "scale")
             b.store(left.scales, goal // BLOCK, scale)
             for p in bits:
-                for array, value in zip(codes[p], values):
-                    b.store(array, goal, shuffle(_fields(p), value) if p < 8 else value)
+                ordered = [shuffle(_fields(p), x) if p < 8 else x for x in values]
+                for array, value in zip(codes[p], joined(b, *ordered) if join else ordered):
+                    b.store(array, goal // 4 if join else goal, value)
             if left.sums or left.totals is not None:
                 total = totals_of(b, values, run)
                 for factor, sums in left.sums.items():
@@ -153,11 +198,14 @@ def totals_of(b: Builder, planes: Sequence[Expr], run: int) -> Expr:
 
 @dataclass(frozen=True)
 class IntegerBands(PackedBands):
-    """A packed operand whose codes are multiplied as integers."""
+    """A packed operand whose codes are multiplied as integers; `join`: by joined planes of x."""
+
+    join: bool = False
 
     @classmethod
-    def of(cls, w: PackedBands) -> IntegerBands:
-        return cls(w.form, w.buffers, w.k, w.lanes, w.caps, w.starts, w.first)
+    def of(cls, w: PackedBands, planes: int) -> IntegerBands:
+        join = joins(w.caps, planes)
+        return cls(w.form, w.buffers, w.k, w.lanes, w.caps, w.starts, w.first, join)
 
     def fields(self, b: Builder, k: Expr, run: int) -> list[tuple[int, int, int, Expr, int]]:
         """(shift of its plane, bits, slot of x, bytes, promise) of each four of codes of the run
@@ -171,7 +219,7 @@ class IntegerBands(PackedBands):
                 value = b.let(load(self.buffers[part], self.starts[part] + first, size), "word")
                 for s in range(8 // bits):
                     a, promise = value, 1
-                    if bits == 8:
+                    if bits == 8 and not self.join:
                         a, promise = codes_of(self.caps, self.form, value)
                     else:
                         a = a >> const(s * bits, a.type) if s else a
@@ -187,10 +235,10 @@ class IntegerBands(PackedBands):
         """Adds the run from k on to each row's sum."""
         form, lanes, run = self.form, self.lanes, run_of(self.form, self.k)
         type_ = Type(dt.int32, lanes)
-        many = len(left.codes[form.planes[0]])
+        many = 1 if left.joined else len(left.codes[form.planes[0]])
         fields = self.fields(b, k, run)
         zeros = self.taken(b, k) if form.shift == "zero" else None
-        less = left.sums.get(-taken_of(self.caps, form) if zeros is None else 1)
+        less = left.sums.get(-taken_of(self.caps, form, self.join) if zeros is None else 1)
         sums = []
         for row in rows:
             ints = {}
@@ -203,7 +251,11 @@ class IntegerBands(PackedBands):
                     ints[shift, plane] = b.var(first, "int", type_)
             sums.append(ints)
         for shift, bits, slot, a, promise in fields:
-            for row, ints in zip(rows, sums):
+            for half, pair in enumerate(halves(b, a) if left.joined else ()):
+                for row, ints in zip(rows, sums):
+                    x = splat(b.let(left.pair(bits, half, row, k, slot), "x"), lanes)
+                    b.assign(ints[shift, 0], dot2(ints[shift, 0], pair, x))
+            for row, ints in zip(rows, sums if not left.joined else ()):
                 for plane in range(many):
                     var, x = ints[shift, plane], left.four(bits, plane, row, k, slot)
                     b.assign(var, dot4(var, a, b.let(x, "x"), promise))
@@ -215,7 +267,7 @@ class IntegerBands(PackedBands):
     def taken(self, b: Builder, k: Expr) -> Expr:
         """Returns the factor of the sum of x that subtracts a group's zeros, and offsets, from
         codes."""
-        least = const(-taken_of(self.caps, self.form), Type(dt.int32, self.lanes))
+        least = const(-taken_of(self.caps, self.form, self.join), Type(dt.int32, self.lanes))
         return b.let(least - cast(self.loaded("zeros", k), dt.int32), "taken")
 
 

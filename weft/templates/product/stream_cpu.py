@@ -313,7 +313,7 @@ class IntegerStreamer(Streamer):
         near = [r if isinstance(r, ir.Const) else b.let(minimum(r, self.limit - 1)) for r in rows]
         bands = []
         for w in self.of(PackedBands):
-            own = IntegerBands.of(w).at(b, n0)
+            own = IntegerBands.of(w, len(p.a.stored) - 1).at(b, n0)
             assert isinstance(own, IntegerBands)
             bands.append(own)
 
