@@ -160,7 +160,7 @@ def test_a_row_that_prefill_selects_early_is_multiplied_as_integers(device: str,
 @pytest.mark.parametrize(
     "bits,asked,layers,logits",
     [
-        (4, None, 1, 2), (5, None, 1, 2), (6, None, 2, 2), (8, None, 0, 2), (3, None, 1, 2),
+        (4, None, 1, 2), (5, None, 1, 2), (6, None, 2, 2), (8, None, 2, 2), (3, None, 1, 2),
         (4, int8, 1, 2), (6, int8, 1, 2), (8, int8, 2, 2),
         (4, float32, 0, 0), (8, float32, 0, 0), (4, bfloat16, 0, 0),
     ],

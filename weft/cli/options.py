@@ -100,9 +100,9 @@ quant = option("--quant", help="Quantise the weights of linear layers while load
                "int4-g64, ... (docs/quantizing.md). weft keeps the result.")  # fmt: skip
 act_dtype = option(
     "--act-dtype", type=Dtype(["float32", "bfloat16", "int8"]),
-    help="Precision of the inputs of linear layers (default: bfloat16 for a bfloat16 model, 8-bit "
-    "integers for weights of up to 6 bits, else float32). int8 also quantises the inputs of 8-bit "
-    "weights.",
+    help="Precision of the inputs of linear layers (default: bfloat16 for a bfloat16 model, "
+    "integers of 8 or 15 bits for quantised weights, else float32). int8 gives weights of 6 bits "
+    "8-bit inputs.",
 )  # fmt: skip
 context = option(
     "--context",

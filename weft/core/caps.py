@@ -133,9 +133,7 @@ PRESETS: dict[str, Caps] = {
             lanes=16,
             features=_VECTOR | {"dot2_bf16", "mma_bf16", *_VNNI},
         ),
-        replace(
-            _CPU, name="cpu-avx2", lanes=8, registers=16, features=_VECTOR | {"dot2_int16"}
-        ),
+        replace(_CPU, name="cpu-avx2", lanes=8, registers=16, features=_VECTOR | {"dot2_int16"}),
         replace(_CPU, name="cpu-neon", lanes=4),
         _WEBGPU,
         replace(_WEBGPU, name="webgpu-small", max_threads=64, max_binding_bytes=1 << 16),

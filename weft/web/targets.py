@@ -7,7 +7,9 @@ from dataclasses import replace
 from weft.core.caps import PRESETS
 
 WEBGPU = replace(PRESETS["webgpu"], features=frozenset({"enable-subgroups"}))
-WASM = replace(PRESETS["cpu-neon"], name="wasm", registers=16, cores=4)
+WASM = replace(
+    PRESETS["cpu-neon"], name="wasm", registers=16, cores=4, features=frozenset({"dot2_int16"})
+)
 
 # Features of WebGPU -> Caps: the same Programs, in a WGSL that fewer devices take.
 VARIANTS = {"shader-f16": replace(WEBGPU, features=WEBGPU.features | {"shader-f16"})}

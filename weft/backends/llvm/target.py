@@ -18,9 +18,10 @@ class LlvmTarget:
     intrinsic that computes it (empty: the portable expansion is used). `dot4_signed` maps to those
     for signed x signed bytes. `pairs` maps to three intrinsics: sums of two products of unsigned x
     signed bytes in 16 bits ("": bytes are widened), of 16-bit numbers in 32 (`dot2_int16` too), and
-    a byte with another's sign. `seven` is the intrinsic of sums of two products, in 16 bits, of signed bytes
-    with bytes below 128. If `dot4_features` is not "", the intrinsics of dot4 take bytes as words.
-    Kernels with a dot4 are then compiled with these LLVM features, and other kernels without.
+    a byte with another's sign. `seven` is the intrinsic of sums of two products, in 16 bits, of
+    signed bytes with bytes below 128. If `dot4_features` is not "", the intrinsics of dot4 take
+    bytes as words. Kernels with a dot4 are then compiled with these LLVM features, and other
+    kernels without.
     `fused` and `min_max` say that the target has instructions for a sum with a product in one
     rounding and for minNum. Elsewhere LLVM would call a C function for each lane. So product and
     sum are rounded separately, or `madd` is the intrinsic that adds a product on four lanes, and

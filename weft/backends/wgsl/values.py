@@ -212,9 +212,9 @@ def _collective(w: WgslWriter, e: ir.Collective) -> list[str]:
         return w.join(_dot4(w, e, acc), e.type.dtype)
     a, b = (w.spread(x) for x in e.args[1:])
     if e.op == "dot2_int16":
-        low = [f"({s} + (({x} << 16u) >> 16u) * (({y} << 16u) >> 16u)" for s, x, y in zip(acc, a, b)]
-        found = [f"{s} + ({x} >> 16u) * ({y} >> 16u))" for s, x, y in zip(low, a, b)]
-        return w.join(found, e.type.dtype)
+        low = [f"(({x} << 16u) >> 16u) * (({y} << 16u) >> 16u)" for x, y in zip(a, b)]
+        high = [f"({x} >> 16u) * ({y} >> 16u)" for x, y in zip(a, b)]
+        return w.join([f"({' + '.join(each)})" for each in zip(acc, low, high)], e.type.dtype)
     texts = [
         f"({s} + {a[2 * i]} * {b[2 * i]} + {a[2 * i + 1]} * {b[2 * i + 1]})"
         for i, s in enumerate(acc)

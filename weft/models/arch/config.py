@@ -168,16 +168,15 @@ class DecoderConfig:
         """Returns the number of int8 planes for a packed weight's input; 0 leaves it in floats.
 
         One plane has 8 bits and two have 15. Where act_dtype int8 is asked for, a weight of 8 bits
-        and the one that gives logits get two, the others one. By default a plane may lose a
-        twentieth of what the weight itself does: codes of 6 bits get two as well. Those of 8 bits
-        keep floats: many rows of two planes take longer on processors without a product of four
-        bytes (docs/numerics.md)."""
+        and the one that gives logits get two, the others one. By default an input may lose a
+        twentieth of what the weight itself does: codes of 6 bits get two as well
+        (docs/numerics.md)."""
         logits = role in ("head", "embed")
         if self.act_dtype is int8:
             return 2 if form.bits == 8 or logits else 1
         if not self.act_by_form:
             return 0
-        return 2 if logits else 1 if form.bits < 6 else 2 if form.bits < 8 else 0
+        return 2 if logits or form.bits >= 6 else 1
 
     def layer(self, i: int) -> Layer:
         return self.by_layer[i] if self.by_layer else Layer(self.head_dim, self.kv_heads, self.ffn)

@@ -7,7 +7,7 @@ next to it as f32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weft.core import dtypes as dt
@@ -68,9 +68,8 @@ class IntegerMatmul(CpuMatmul):
         }
         self.runs = runs
         # Per row and run: its codes' sum, times an offset's factor, and the sum in terms of x.
-        self.sums = {
-            n: b.array("sums", dt.int32, plan.mb * runs) for n in factors(self.caps, forms, self.join)
-        }
+        known = factors(self.caps, forms, self.join)
+        self.sums = {n: b.array("sums", dt.int32, plan.mb * runs) for n in known}
         self.totals = None
         if any(form.shift == "low" for form in forms):
             self.totals = b.array("totals", dt.float32, plan.mb * runs)
@@ -138,14 +137,14 @@ class IntegerMatmul(CpuMatmul):
         for g, four in enumerate(natural(b, w.form, word)):
             if w.form.bits == 8 and not self.join:
                 four = bitcast(codes_of(self.caps, w.form, bitcast(four, dt.uint8))[0], dt.int32)
-            for i, word in enumerate(halves(b, four) if self.join else [four]):
-                b.store(self.panel, place + (g * self.words + i) * self.wide, word)
+            for i, value in enumerate(halves(b, four) if self.join else [four]):
+                b.store(self.panel, place + (g * self.words + i) * self.wide, value)
         for half in range(0, BLOCK, self.run):
             at = b.let((inside + half) // self.run * self.wide + column, "run")
             own = b.let(k + half, "k") if half else k
-            for part, value in w.numbers(b, own).items():
+            for part, number in w.numbers(b, own).items():
                 if part != "zeros":
-                    b.store(self.beside[part], at, value)
+                    b.store(self.beside[part], at, number)
             if w.form.shift == "zero":
                 b.store(self.beside["taken"], at, w.taken(b, own))
 
@@ -209,10 +208,19 @@ class IntegerMatmul(CpuMatmul):
     def _form(self, vector: int) -> Form:
         return self.weights[vector // self.plan.nv].form
 
+    def _words(self) -> Iterator[Expr | int]:
+        """The words of a run, in a loop where additions are instructions: LLVM would put those of
+        one sum side by side, and their operands do not fit the registers."""
+        if "dot4" in self.caps.features:
+            yield from range(self.run // 4)
+            return
+        with self.b.loop(self.run // 4, name="g") as g:
+            yield g
+
     def _pairs(self, at: list[Expr], ints: list[list[ir.Var]], k: Expr) -> None:
         """Adds the products of a run with joined planes."""
         b, lanes = self.b, self.plan.lanes
-        with b.loop(self.run // 4, name="g") as g:  # unrolled, LLVM would order adds by sums
+        for g in self._words():
             for half in range(2):
                 spot = b.let(((k // 4 + g) * 2 + half) * self.wide, "spot")
                 right = [
@@ -228,7 +236,7 @@ class IntegerMatmul(CpuMatmul):
     def _fours(self, x: ir.Buffer, rows: list[Expr], ints: list[list[ir.Var]], k: Expr) -> None:
         """Adds the products of a run with one plane of x."""
         b, lanes = self.b, self.plan.lanes
-        with b.loop(self.run // 4, name="g") as g:
+        for g in self._words():
             spot = b.let((k // 4 + g) * self.wide, "spot")
             right = []
             for v in range(len(ints[0])):

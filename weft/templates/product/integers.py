@@ -51,7 +51,7 @@ def halves(b: Builder, four: Expr) -> list[Expr]:
 def joined(b: Builder, high: Expr, low: Expr) -> list[Expr]:
     """The codes 128 high + low of words of four, the even and the odd ones as pairs. Halves of
     words hold them plus 2^15 at first, so that no carry leaves one."""
-    found = []
+    found: list[Expr] = []
     top, rest = (b.let(bitcast(v, dt.int32) ^ _wrapped(0x80808080), "bytes") for v in (high, low))
     for first in ((top & 0x00FF00FF) << 7, (top >> 1) & 0x7F807F80):
         second = (rest >> 8 if found else rest) & 0x00FF00FF
