@@ -139,7 +139,10 @@ def same(got: np.ndarray, want: np.ndarray, what: str = "") -> None:
 
 def dot_kernel(op: str, row: Row, a_dtype: DType, attr: int = 0) -> ir.Kernel:
     """16 threads or groups with a dot of `row.lanes` sums each."""
-    k, acc, b_dtype = (2, dt.float32, dt.bfloat16) if op == "dot2" else (4, dt.int32, dt.int8)
+    k, acc, b_dtype = {
+        "dot2": (2, dt.float32, dt.bfloat16), "dot4": (4, dt.int32, dt.int8),
+        "dot2_int16": (1, dt.int32, dt.int32),
+    }[op]  # fmt: skip
     b, n, count = Builder(op), row.lanes, 16 * row.lanes
     acc_in, a = b.buffer("acc", acc, count), b.buffer("a", a_dtype, count * k)
     w, out = b.buffer("b", b_dtype, count * k), b.buffer("out", acc, count, "w")

@@ -217,6 +217,19 @@ def test_dot2(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", rows(*LESSER))
+def test_dot2_int16(row: Row) -> None:
+    """Halves of words, their extremes included: the sum wraps where all four are the least."""
+    n = 16 * row.lanes
+    acc = rng.integers(-(2**31), 2**31, n, dtype=np.int64).astype(np.int32)
+    a, w = (rng.integers(-(2**15), 2**15, 2 * n).astype(np.int16) for _ in "aw")
+    a[:2] = w[:2] = a[2:4] = -(2**15)
+    words = [v.view(np.int32) for v in (a, w)]
+    got = row.play(dot_kernel("dot2_int16", row, dt.int32), [acc, *words, acc * 0])[-1]
+    products = (a.astype(np.int64) * w.astype(np.int64)).reshape(n, 2)
+    np.testing.assert_array_equal(got, (acc + products.sum(1)).astype(np.int32))
+
+
+@pytest.mark.parametrize("row", rows(*LESSER))
 @pytest.mark.parametrize("small", [0, 1])
 @pytest.mark.parametrize("dtype", [dt.uint8, dt.int8])
 def test_dot4_with_extremes(dtype: DType, small: int, row: Row) -> None:

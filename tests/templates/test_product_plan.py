@@ -32,11 +32,11 @@ def test_the_mode_depends_on_dtypes_k_and_the_machine() -> None:
 
 
 def test_the_left_operand_is_packed_where_rows_cannot_be_read_or_are_many() -> None:
-    assert cpu_plan.packs_left(problem(40, 64, 64, layout="TN"), "f32", {"pack_a": False})
-    assert cpu_plan.packs_left(problem(40, 64, 64, dt.float16), "f32", {})
-    assert not cpu_plan.packs_left(problem(40, 64, 64), "f32", {})
-    assert cpu_plan.packs_left(problem(cpu_plan.TALL, 512, 512), "f32", {})
-    assert not cpu_plan.packs_left(problem(cpu_plan.TALL, 512, 512), "f32", {"pack_a": False})
+    assert cpu_plan.packs_left(problem(40, 64, 64, layout="TN"), "f32", WIDE, {"pack_a": False})
+    assert cpu_plan.packs_left(problem(40, 64, 64, dt.float16), "f32", WIDE, {})
+    assert not cpu_plan.packs_left(problem(40, 64, 64), "f32", WIDE, {})
+    assert cpu_plan.packs_left(problem(cpu_plan.TALL, 512, 512), "f32", WIDE, {})
+    assert not cpu_plan.packs_left(problem(cpu_plan.TALL, 512, 512), "f32", WIDE, {"pack_a": False})
 
 
 @pytest.mark.parametrize("caps", [WIDE, NARROW, PRESETS["cpu-neon"]])
