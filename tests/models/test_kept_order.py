@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -212,6 +214,24 @@ def test_several_writers_at_once(path: Path) -> None:
             thread.join()
     assert len(files()) == 1 and len({x.tobytes() for x in found}) == 1
     assert answer(path).tobytes() == found[0].tobytes()
+
+
+ENDS = """
+import sys, weft
+from weft.models.weights import content, kept_order
+kept_order.LEAST = content._SETTLED = 0
+print(weft.load(sys.argv[1], device="cpu", context=32).generate([1, 2], max_new_tokens=1).ids)
+"""
+
+
+def test_a_process_that_ends_has_kept_them(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    subprocess.run([sys.executable, "-c", ENDS, path], check=True, capture_output=True)
+    taken = made(monkeypatch)
+    answer(path)
+    assert len(files()) == 1 and not taken
 
 
 def test_list_and_rm_know_them(

@@ -8,6 +8,7 @@ again. The result is written in the background, after the first step.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import threading
@@ -77,9 +78,12 @@ class KeptOrder(NamedTuple):
         return {name: wrap(value) for name, value in kept.items()}, mapped_files(kept.values())
 
     def keep(self, buffers: Mapping[str, Buffer]) -> None:
-        """Stores the buffers in the background. A process that ends waits for that."""
+        """Stores the buffers in the background. A process that ends waits for that, unless it is
+        interrupted again."""
         held = {name: buffers[name] for name in self.specs}
-        threading.Thread(target=self._save, args=(held,), name="weft-keep").start()
+        writer = threading.Thread(target=self._save, args=(held,), name="weft-keep", daemon=True)
+        writer.start()
+        atexit.register(_wait, writer)
 
     def _save(self, buffers: Mapping[str, Buffer]) -> None:
         from weft.program.array import DeviceArray
@@ -91,3 +95,8 @@ class KeptOrder(NamedTuple):
             for name, b in sorted(self.specs.items(), key=lambda item: item[1].nbytes % 64)
         }
         PACKED.save(self.key, arrays, self.note, valid=lambda: unchanged(self.note["of"]))
+
+
+def _wait(writer: threading.Thread) -> None:
+    with suppress(KeyboardInterrupt):
+        writer.join()
