@@ -39,6 +39,7 @@ from weft.templates.registry import template
 _BITS = 0x7FFFFFFF  # all but the sign
 _INFINITE = 0x7F800000
 _TINY = int(math.log2(TINY) + 127) << 23
+_ROUND = 1.5 * 2.0**23  # floats of this size are whole numbers, and its lowest bits are zeros
 _CHUNK = 256  # blocks per group on a CPU
 
 
@@ -75,6 +76,9 @@ def _block(em: Emitter, group: Group, at: Affine, lanes: int) -> None:
     size = b.let(bitcast(top, dt.float32), "top")
     inverse = b.let(select(usable, n / select(usable, size, 1.0), 0.0), "inverse")
     em.put(scales, (*lead, block), select(top < _TINY, 0.0, size * (1.0 / n)))
+    if em.caps.is_cpu:
+        _store_block(em, codes, (*lead, block * BLOCK + em.lane(BLOCK)), values, usable, inverse)
+        return
     for place, value in zip(places, values):
         _store(em, codes, place, b.let(unary("rint", value * inverse), "code"))
 
@@ -87,6 +91,31 @@ def _largest(b: Builder, values: Sequence[Expr]) -> Expr:
         halves = (shuffle(range(h, h + lanes // 2), top) for h in (0, lanes // 2))
         top = b.let(maximum(*halves), "top")
     return top if lanes == 1 else maximum(extract(top, 0), extract(top, 1))
+
+
+def _store_block(
+    em: Emitter, codes: Sequence[Node], place: Sequence[Affine], values: Sequence[Expr],
+    usable: Expr, inverse: Expr,
+) -> None:  # fmt: skip
+    """All codes of a block. Adding _ROUND rounds to a whole number, which the lowest bits of the
+    sum hold: no conversion that checks its range. What is not usable becomes 0 first."""
+    b = em.b
+    kept = b.let(select(usable, const(-1), const(0)), "kept")
+    planes: list[list[Expr]] = [[] for _ in codes]
+    for value in values:
+        number = bitcast(bitcast(value, dt.int32) & kept, dt.float32)
+        whole = b.let(number * inverse + _ROUND, "code")
+        found = [bitcast(whole, dt.int32)]
+        if len(codes) == 2:
+            high = b.let(bitcast((whole - _ROUND) * (1.0 / STEP) + _ROUND, dt.int32), "high")
+            found = [high, b.let(found[0] - high * STEP, "low")]
+        for plane, bits in zip(planes, found):
+            plane.append(bits)
+    for node, parts in zip(codes, planes):
+        while len(parts) > 1:
+            lanes = range(2 * parts[0].type.lanes)
+            parts = [b.let(shuffle(lanes, *two), "codes") for two in zip(parts[::2], parts[1::2])]
+        em.put(node, place, cast(parts[0], dt.int8))
 
 
 def _store(em: Emitter, codes: Sequence[Node], place: Sequence[Affine], wide: Expr) -> None:
