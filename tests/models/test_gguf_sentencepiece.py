@@ -22,7 +22,9 @@ from gguf_vocab import (
 from gguf_zoo import write_gguf
 
 from weft.core.errors import ModelError
+from weft.host.cache import DiskCache
 from weft.models import load
+from weft.models.text import gguf_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,24 @@ def test_sentencepiece_by_its_rule(
     want = [*by_the_rule(pieces, f"{before}lazy"), 1, *by_the_rule(pieces, f"{before}dog")]
     assert joined == want  # the space goes before each part, as llama.cpp has it
     assert made.tokenizer._coder._near is not None
+
+
+def test_a_tokenizer_is_made_once(
+    folder: Path, pieces: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gguf_tokenizer.disk, "programs", lambda: DiskCache(tmp_path / "kept"))
+    real, found = gguf_tokenizer._tokenizer_json, []
+    monkeypatch.setattr(
+        gguf_tokenizer, "_tokenizer_json", lambda v: found.append(v) or real(v)
+    )  # fmt: skip
+    ids = []
+    other = [(text, score - 1.0, kind) for text, score, kind in pieces]
+    for i, listed in enumerate((pieces, pieces, other)):
+        made = loaded(folder, tmp_path / f"{i}.gguf", sentencepiece(listed)).tokenizer
+        assert made is not None
+        ids.append([made.encode(text) for text in TEXTS])
+        assert len(found) == (1, 1, 2)[i]
+    assert ids[0] == ids[1] == ids[2]
 
 
 def test_sentencepiece_as_transformers_reads_the_file(

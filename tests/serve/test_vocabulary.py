@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from weft.core.errors import UsageError
 from weft.hub.box import box_folder
+from weft.importers.gguf_values import Texts
 from weft.models.text.gguf_tokenizer import read_tokenizer
 from weft.models.text.tokenizer import Tokenizer
 from weft.serve import grammar
@@ -136,9 +138,11 @@ def test_a_gguf_files_vocabulary(tmp_path: Path) -> None:
         "<tool>",
     ]
     count = len(spelled)
+    listed = [len(t.encode()).to_bytes(8, "little") + t.encode() for t in spelled]
+    tokens = Texts(b"".join(listed), [0, *itertools.accumulate(map(len, listed))])
     types = [2, 3, *[6] * 256, 1, 1, 1, 4]
     metadata = {
-        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": spelled,
+        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": np.array(types), "tokenizer.ggml.scores": np.zeros(count),
         "tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1,
         "tokenizer.ggml.unknown_token_id": 0,
@@ -147,7 +151,7 @@ def test_a_gguf_files_vocabulary(tmp_path: Path) -> None:
     made = read_tokenizer(SimpleNamespace(metadata=metadata, path=path))  # type: ignore[arg-type]
     assert made is not None
     tokenizer = Tokenizer(path, count, made=made)
-    tokens, special = token_bytes(tokenizer, count)
+    found, special = token_bytes(tokenizer, count)
     assert special == {0, 1}
-    assert tokens[2:258] == [bytes([b]) for b in range(256)]
-    assert tokens[258:] == [b" a", b"b", b"  ", b"<tool>"]
+    assert found[2:258] == [bytes([b]) for b in range(256)]
+    assert found[258:] == [b" a", b"b", b"  ", b"<tool>"]

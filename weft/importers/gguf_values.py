@@ -42,13 +42,13 @@ class Texts(Sequence[str]):
     holds each after the 8 bytes of its length; `stops` are the ends of all, after a 0."""
 
     def __init__(self, data: bytes, stops: Sequence[int]) -> None:
-        self._data, self._stops = data, stops
+        self.data, self._stops = data, stops
 
     def __len__(self) -> int:
         return len(self._stops) - 1
 
     def __iter__(self) -> Iterator[str]:
-        data, start = self._data, 0
+        data, start = self.data, 0
         for stop in self._stops[1:]:
             yield data[start + 8 : stop].decode("utf-8", "surrogateescape")
             start = stop
@@ -57,7 +57,7 @@ class Texts(Sequence[str]):
         if isinstance(at, slice):
             return [self[i] for i in range(*at.indices(len(self)))]
         i = range(len(self))[at]
-        found = self._data[self._stops[i] + 8 : self._stops[i + 1]]
+        found = self.data[self._stops[i] + 8 : self._stops[i + 1]]
         return found.decode("utf-8", "surrogateescape")
 
     def __eq__(self, other: object) -> bool:

@@ -8,6 +8,7 @@ the models with that name.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ import numpy as np
 
 from weft.core.errors import ModelError
 from weft.core.records import dataclass
+from weft.host import cache as disk
 from weft.importers.gguf import Gguf
 from weft.importers.gguf_values import Texts
 from weft.importers.hf_config import Fields
@@ -35,6 +37,7 @@ from weft.models.text.tokenizer_plain import (
 )
 
 _AT = "tokenizer.ggml."
+_VERSION = 1  # of what this module writes; increase it to discard kept tokenizers
 _UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6  # token types; 1 is normal, 5 unused
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 # Limit on the sum of squared token lengths; Gemma's 262,144 tokens have about 2 ** 24.
@@ -148,7 +151,26 @@ def read_tokenizer(gguf: Gguf) -> TokenizerContent | None:
     not supported or inconsistent."""
     if f"{_AT}tokens" not in gguf.metadata:
         return None
-    v = _Vocabulary(gguf)
+    v, cache, key = _Vocabulary(gguf), disk.programs(), _key(gguf)
+    if (data := cache.get(key)) is None:
+        cache.put(key, data := _tokenizer_json(v))
+    return TokenizerContent(data, _config(v))
+
+
+def _key(gguf: Gguf) -> str:
+    """Returns a key of all that the metadata say about the tokenizer."""
+    total = hashlib.sha256()
+    for name, value in gguf.metadata.items():
+        if name.startswith(_AT):
+            raw = isinstance(value, Texts | np.ndarray)
+            data = bytes(value.data) if raw else repr(value).encode()
+            kind = getattr(value, "dtype", type(value))
+            total.update(repr((name, kind, len(data))).encode() + data)
+    return f"tokenizer.json {_VERSION} {total.hexdigest()}"
+
+
+def _tokenizer_json(v: _Vocabulary) -> bytes:
+    """Returns the content of tokenizer.json. Raises ModelError as `read_tokenizer` does."""
     v.decode()
     listed = partial(_sentencepiece, listed=True)
     kinds: dict[str, Callable[[_Vocabulary], dict[str, Any]]]
@@ -165,10 +187,9 @@ def read_tokenizer(gguf: Gguf) -> TokenizerContent | None:
         **kinds[model](v),
     }
     try:
-        data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError as e:
         raise ModelError(f"{v.where}: a token or a merge is not valid UTF-8: {e.reason}") from None
-    return TokenizerContent(data, _config(v))
 
 
 def _config(v: _Vocabulary) -> dict[str, Any]:
@@ -309,9 +330,12 @@ def _scored_merges(
     for i, (token, score) in enumerate(zip(spelled, v.scores.tolist())):
         if i in made:
             continue
-        pairs = [(token[:at], token[at:]) for at in range(1, len(token))]
-        pairs = [(a, b) for a, b in pairs if a in ids and b in ids]
-        pairs.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        pairs = [
+            (a, b) for at in range(1, len(token))
+            if (a := token[:at]) in ids and (b := token[at:]) in ids
+        ]  # fmt: skip
+        if len(pairs) > 1:
+            pairs.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
         found += [(score, a, b) for a, b in pairs]
     found.sort(key=lambda m: (m[0], len(m[1]), len(m[2])), reverse=True)
     return [(a, b) for _, a, b in found]

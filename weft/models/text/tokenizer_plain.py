@@ -56,13 +56,13 @@ PATTERNS = {
 }  # fmt: skip
 
 _VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*"|null|\d)?')
-_ESCAPED = re.compile(rb"(?<!\\)(?:\\\\)*\\u00[2-7]")  # letters written as numeric escapes
+_LETTERS = {b"2", b"3", b"4", b"5", b"6", b"7"}  # begin the two digits of letters and signs
 
 
 def safe_to_load(data: bytes) -> bool:
     """Returns True if loading the file runs nothing unknown: while loading, the library compiles
     patterns and checks some models by panicking."""
-    if len(data) > MAX_FILE or (b"\\u00" in data and _ESCAPED.search(data)):
+    if len(data) > MAX_FILE or _spells_letters(data):
         return False
     if b"precompiled_charsmap" in data:
         return False
@@ -71,6 +71,20 @@ def safe_to_load(data: bytes) -> bool:
     prefixes = set(_values(data, b'"continuing_subword_prefix"'))
     merges = b'"##"' in prefixes and re.search(rb'"merges"\s*:\s*\[', data)
     return prefixes <= {b"null", b'""', b'"##"'} and not merges
+
+
+def _spells_letters(data: bytes) -> bool:
+    """Returns True if a letter is written as a numeric escape. An expression takes 30 times as long
+    for two megabytes."""
+    at = data.find(b"\\u00")
+    while at >= 0:
+        before = at
+        while before and data[before - 1 : before] == b"\\":
+            before -= 1
+        if (at - before) % 2 == 0 and data[at + 4 : at + 5] in _LETTERS:
+            return True
+        at = data.find(b"\\u00", at + 1)
+    return False
 
 
 def _values(data: bytes, name: bytes) -> Iterator[bytes]:
