@@ -13,6 +13,10 @@ from weft.templates.affine import Affine
 from weft.templates.rows.folds import number_fold, sum_fold, top_fold
 from weft.templates.rows.row import AnchorRow, RowValue
 
+NEXT_BYTES = 16 << 10  # of a row: in longer ones the hardware itself prefetches
+# The same of a row with an exponential of each element: by the time that all are computed, the
+# hardware has forgotten the stream. Two such rows lie in a second cache.
+EXP_BYTES = 256 << 10
 TOP, NUMBER, SUM = top_fold(), number_fold(), sum_fold(dt.float32)
 
 
@@ -44,7 +48,7 @@ def exps(row: AnchorRow, x: RowValue) -> tuple[Expr, Expr]:
     weights = Exponentials(row, x)
 
     def term(j: Affine) -> tuple[Expr]:
-        row.ahead(j)
+        row.ahead(j, EXP_BYTES)
         return (weights.exp(weights.below(j)),)
 
     (total,) = row.fold((SUM,), term)
@@ -57,7 +61,7 @@ def kept_exps(row: AnchorRow, x: RowValue) -> tuple[RowValue, Expr]:
     e = row.held(lambda j: weights.exp(weights.below(j)), over=x)
 
     def term(j: Affine) -> tuple[Expr]:
-        row.ahead(j)
+        row.ahead(j, EXP_BYTES)
         return (e.first(j),)
 
     (total,) = row.fold((SUM,), term)
@@ -128,7 +132,7 @@ def scaled(row: AnchorRow, x: RowValue) -> tuple[Expr, Expr]:
     mean = centre(row, x)
 
     def square(j: Affine) -> tuple[Expr]:
-        row.ahead(j)
+        row.ahead(j, NEXT_BYTES)
         d = b.let(x.again(j) - mean, "d")
         return (d * d,)
 
@@ -155,7 +159,7 @@ def root_mean_square(row: AnchorRow, x: RowValue) -> Expr:
     """1 / sqrt(mean(x^2) + eps)."""
 
     def square(j: Affine) -> tuple[Expr]:
-        row.ahead(j)
+        row.ahead(j, NEXT_BYTES)
         v = x.first(j)
         return (v * v,)
 

@@ -62,9 +62,10 @@ class AnchorRow:
         """The row's entry of the anchor's k-th operand, one number per row."""
         return self.em.value(self.rows.anchor.inputs[k], self.lead)
 
-    def ahead(self, j: Affine) -> None:
-        """Stands in the pass that computes most, where waiting for memory costs least."""
-        self.rows.ahead((*self.lead, j))
+    def ahead(self, j: Affine, most: int) -> None:
+        """Asks for the next row if one has at most that many bytes. Stands in the pass that
+        computes most, where waiting for memory costs least."""
+        self.rows.ahead((*self.lead, j), most)
 
     def write(self, j: Affine, value: Expr) -> None:
         """Element j of the result (or a vector of them) is known."""

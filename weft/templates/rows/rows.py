@@ -24,7 +24,6 @@ from weft.templates.rows.walk import CpuWalk
 from weft.templates.rows.walk_gpu import walk_of
 from weft.templates.view import Index
 
-NEXT_BYTES = 8192  # bytes of a row: in longer ones the hardware itself prefetches
 Element = Callable[[Affine], tuple[Expr, ...]]
 
 FORMULAS: dict[str, Formula] = {
@@ -111,11 +110,11 @@ class GroupRows:
         for node in self.early:
             self._write(node, index, self.shape)
 
-    def ahead(self, index: Index) -> None:
-        """Prefetches, on a CPU, the next row's operands and where this row's results go. On a
-        GPU other groups run while one waits."""
+    def ahead(self, index: Index, most: int) -> None:
+        """Prefetches, on a CPU, the next row's operands and where this row's results go, for rows
+        of at most that many bytes. On a GPU other groups run while one waits."""
         walk = self.walk
-        if not isinstance(walk, CpuWalk) or self.rows == 1 or 4 * self.n > NEXT_BYTES:
+        if not isinstance(walk, CpuWalk) or self.rows == 1 or 4 * self.n > most:
             return
         if index[-1].lanes < walk.lanes:
             return
