@@ -14,7 +14,7 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
-from weft.graph.ir import Graph, Node, toposort
+from weft.graph.ir import Graph, Node
 from weft.ops import codes
 from weft.ops.composite import COMPOSITES, body_graph
 from weft.ops.conv_last import CONV, DEPTHWISE
@@ -33,7 +33,7 @@ FIRST = (0, 3, 1, 2)
 def channels_last(graph: Graph, caps: Caps) -> Graph:
     """The graph whose convolutions by weights read and write channels last; every other `conv` is
     replaced by its body."""
-    if any(_is(node, "conv", codes.CONV) for node in toposort(graph.roots())):
+    if any(_is(node, "conv", codes.CONV) for node in graph.nodes()):
         graph = _Moves(graph, caps).graph()
     return inline(graph, lambda node: claimed_by(node, caps) is not None)
 
@@ -68,7 +68,7 @@ class _Moves:
 
     def graph(self) -> Graph:
         g = self.old
-        for node in toposort(g.roots()):
+        for node in g.nodes():
             if self._follows_weights(node):
                 self.fixed.add(id(node))
             if id(node) in self.new:

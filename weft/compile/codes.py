@@ -22,7 +22,7 @@ from weft.compile.channels_last import call
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
-from weft.graph.ir import Graph, Node, toposort
+from weft.graph.ir import Graph, Node
 from weft.ops.codes import BYTES, CONV, DEQUANTIZE, QUANTIZE
 from weft.templates.conv.depthwise import PLACES
 from weft.transform.fold import simplify
@@ -36,7 +36,7 @@ _HALF = 128  # difference between unsigned and signed codes
 
 def convolve_codes(graph: Graph, caps: Caps) -> Graph:
     """The graph with products of codes, and without calls of PAIR and POOL."""
-    order = list(toposort(graph.roots()))
+    order = list(graph.nodes())
     if any(is_call(node, *PAIR) or _of_bytes(node) for node in order):
         graph = rewrite(graph, _Rules(caps).visit)
     elif not any(is_call(node, POOL) for node in order):

@@ -31,7 +31,7 @@ NUMBERS = 64  # elements of a constant that a formula holds at most
 def derive(graph: Graph, caps: Caps) -> Graph:
     """The graph of frozen weights with scales folded into convolutions, and with derived weights
     for what follows from weights. Others, and graphs without convolutions, stay as they are."""
-    convs = (n for n in toposort(graph.roots()) if _is_conv(n))
+    convs = (n for n in graph.nodes() if _is_conv(n))
     if not graph.meta.get("frozen") or next(convs, None) is None:
         return graph
     return _Derived(_scaled(graph)).graph()
@@ -44,7 +44,7 @@ def _is_conv(node: Node, names: tuple[str, ...] = _CONVS) -> bool:
 def fixed(graph: Graph) -> set[int]:
     """The ids of values that follow from weights bound whole, and constants, by primitives."""
     found: set[int] = set()
-    for node in toposort(graph.roots()):
+    for node in graph.nodes():
         if node.op == "input":
             plain = node.attrs["role"] == "weight" and not {"part", "interleave"} & set(node.attrs)
             found |= {id(node)} if plain else set()

@@ -66,7 +66,7 @@ def reason(node: Node, caps: Caps) -> str | None:
 
 def offer(graph: Graph, caps: Caps, host: Caps) -> str:
     """The end of a refusal's message: how partition=True would help ("" where it would not)."""
-    nodes = list(toposort(graph.roots()))
+    nodes = list(graph.nodes())
     work = [n for n in nodes if kind_of(n) != "source"]
     outside = [n for n in work if reason(n, caps) is not None]
     if not outside or any(reason(n, host) for n in nodes):

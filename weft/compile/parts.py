@@ -12,7 +12,7 @@ from weft.compile.passes import compile_graph
 from weft.core.caps import Caps
 from weft.core.errors import CompileError, DTypeError, LimitError, OutOfMemoryError, WeftError
 from weft.core.text import table
-from weft.graph.ir import Graph, Node, results, toposort
+from weft.graph.ir import Graph, Node, results
 from weft.program.parted import PartedProgram, ProgramPart, Side
 from weft.program.program import Program
 from weft.transform.partition import Cut, cut_graph
@@ -166,7 +166,7 @@ def _cut_to_fit(
     """Parts with as many of the first values on the device as its memory takes, found by halving.
     One where a state would be on both sides does not count as fitting; with all on the host, no
     state is."""
-    order = {id(n): i for i, n in enumerate(toposort(graph.roots()))}
+    order = {id(n): i for i, n in enumerate(graph.nodes())}
     text = f"the values before it fill {caps_of['device'].name}'s memory of {memory:,} bytes"
 
     def first(count: int) -> tuple[Cut, list[Program]] | None:
@@ -223,7 +223,7 @@ def _transfers(cut: Cut, names: Mapping[str, str]) -> list[Transfer]:
 
 
 def _line(graph: Graph, caps: Caps, program: Program) -> tuple[str, int, int]:
-    nodes = sum(kind_of(n) != "source" for n in toposort(graph.roots()))
+    nodes = sum(kind_of(n) != "source" for n in graph.nodes())
     return caps.name, nodes, len(program.meta["report"].groups)
 
 

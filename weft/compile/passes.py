@@ -72,7 +72,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 def simplify_graph(graph: Graph, caps: Caps, report: CompileReport | None = None) -> Graph:
     """The graph after every pass of PASSES; `report` notes its size before and after each. With
     WEFT_VERIFY set each pass's graph is verified: CompileError names the pass that broke it."""
-    size = _count(graph) if report is not None else 0
+    size = len(graph.nodes()) if report is not None else 0
     checked = os.environ.get("WEFT_VERIFY", "0") not in ("", "0")
     sound: dict[int, Node] = {}
     if checked:
@@ -82,7 +82,7 @@ def simplify_graph(graph: Graph, caps: Caps, report: CompileReport | None = None
         if checked:
             _verify_after(name, graph, sound)
         if report is not None:
-            before, size = size, _count(graph)
+            before, size = size, len(graph.nodes())
             report.passes.append((name, before, size))
     return graph
 
@@ -145,13 +145,3 @@ def _beside_scalars(graph: Graph, caps: Caps) -> Caps:
     if not caps.exclusive_buffers or not analysis.scalar_names(graph):
         return caps
     return replace(caps, max_bindings=caps.max_bindings - 1)
-
-
-def _count(graph: Graph) -> int:
-    seen, stack = set[int](), list(graph.roots())
-    while stack:
-        node = stack.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
-            stack += node.inputs
-    return len(seen)

@@ -19,7 +19,7 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import CHUNK, SPAN
-from weft.graph.ir import Graph, Node, toposort
+from weft.graph.ir import Graph, Node
 from weft.ops.graph_listener import make_node
 from weft.ops.packed import form_of
 from weft.transform.rebuild import const, kind_of, make, remake, rewrite
@@ -47,7 +47,7 @@ def split(graph: Graph, caps: Caps) -> Graph:
         return _nested_concat(node, limit) if node.op == "concat" else node
 
     # ranges are found in flat concats: those still there in the end are nested
-    packed = any(form_of(x) is not None for x in toposort(graph.roots()))
+    packed = any(form_of(x) is not None for x in graph.nodes())
     return rewrite(rewrite(graph, ranged) if parts or packed else graph, nested)
 
 
@@ -97,7 +97,7 @@ def _keep_whole(graph: Graph, caps: Caps, parts: dict[int, Node]) -> None:
     """Drops the weights beyond a buffer that something reads other than range by range: joined,
     they would need that buffer after all. The planner refuses them by name."""
     readers: dict[int, list[Node]] = {}
-    for node in toposort(graph.roots()):
+    for node in graph.nodes():
         for x in node.inputs:
             readers.setdefault(id(x), []).append(node)
     outputs = {id(x) for x in graph.roots()}

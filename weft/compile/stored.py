@@ -12,7 +12,7 @@ from collections.abc import Callable
 from weft.compile import analysis, cuts
 from weft.compile.analysis import base, is_anchor, is_buffer, is_inline
 from weft.core.caps import Caps
-from weft.graph.ir import Graph, Node, toposort
+from weft.graph.ir import Graph, Node
 from weft.ops.packed import form_of
 from weft.ops.picks import counted
 from weft.ops.quantize import takes_integers
@@ -34,7 +34,7 @@ class StoredValues:
 
     def __init__(self, graph: Graph, caps: Caps, claimed: Claimed, forced: dict[int, str]) -> None:
         self.graph, self.caps, self.claimed = graph, caps, claimed
-        self.order = list(toposort(graph.roots()))
+        self.order = list(graph.nodes())
         self.users = users(graph)
         self.forced = dict(forced)
         self.reason = dict(forced)

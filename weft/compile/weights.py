@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from weft.graph.ir import Graph, Node, toposort
+from weft.graph.ir import Graph, Node
 from weft.ops.packed import form_of
 
 
@@ -25,7 +25,7 @@ def weight_lines(graph: Graph, stored: Collection[int]) -> list[WeightLine]:
     """A line for every matrix that is a weight; `stored` are the ids of values that kernels
     write."""
     found: dict[tuple[str, str, float, str], set[str]] = {}
-    order = list(toposort(graph.roots()))
+    order = list(graph.nodes())
     calls = [x for x in order if form_of(x) is not None]
     parts = {id(p) for x in calls for p in x.inputs}
     for node in (*calls, *(x for x in order if id(x) not in parts and _is_matrix(x))):

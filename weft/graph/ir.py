@@ -67,9 +67,16 @@ class Graph:
     assigns: tuple[tuple[Node, Node], ...] = ()
     name: str = "graph"
     meta: Mapping[str, Any] = field(default_factory=dict)
+    _nodes: list[tuple[Node, ...]] = field(default_factory=list, init=False, repr=False)
 
     def roots(self) -> tuple[Node, ...]:
         return (*self.outputs, *(new for _, new in self.assigns))
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node that the roots need, operands before users; found once."""
+        if not self._nodes:
+            self._nodes.append(tuple(toposort(self.roots())))
+        return self._nodes[0]
 
 
 def results(node: Node) -> tuple[Node, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ShapeError, UsageError
-from weft.graph.ir import Graph, Node, toposort
+from weft.graph.ir import Graph, Node
 from weft.ops.primitive import NUMPY, at_once, aval
 
 
@@ -24,7 +24,7 @@ def evaluate(
     values = _bind_inputs(graph, inputs)
     # all outputs of a node; only calls have more than one
     several: dict[int, tuple[np.ndarray, ...]] = {}
-    for node in toposort(graph.roots()):
+    for node in graph.nodes():
         if node.op == "result":
             values[id(node)] = several[id(node.inputs[0])][node.attrs["index"]]
         elif id(node) not in values:

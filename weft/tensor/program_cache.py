@@ -89,9 +89,8 @@ def _checked(data: bytes) -> str:
 def program_of(graph: Graph, caps: Caps) -> Program:
     """The Program of a traced graph, kept on disk when it is large. Raises as compile_graph."""
     from weft.graph.digest import digest
-    from weft.graph.ir import toposort
 
-    if sum(1 for _ in toposort(graph.roots())) < LARGE:
+    if sum(1 for _ in graph.nodes()) < LARGE:
         from weft.compile.passes import compile_graph
 
         return compile_graph(graph, caps, graph.name)

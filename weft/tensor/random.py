@@ -30,6 +30,9 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 _STREAM = 0x77656674  # "weft": keeps derived keys apart from user counters
 
+BLOCK = 1 << 17  # elements that are drawn at once
+MANY = 1 << 22  # elements from which on a kernel draws the words; NumPy takes 0.1 s for so many
+
 Value = Any
 
 
@@ -47,12 +50,15 @@ def threefry(key: tuple[Value, Value], counter: tuple[Value, Value]) -> tuple[Va
     return x, y
 
 
-def _words(key: Tensor, n: int) -> tuple[Value, Value]:
-    """Two words for each of n elements; key is uint32[2]."""
+def _words(key: Tensor, n: int, start: Tensor | None = None) -> tuple[Value, Value]:
+    """Two words for each of n elements, from element `start` (uint32[1]) on; key is uint32[2]."""
     halves = (ops.slice_(key.value, (i,), (i + 1,)) for i in (0, 1))
     k0, k1 = (ops.broadcast(h, (n,)) for h in halves)
     index = ops.iota((n,), 0, dt.uint32)
-    return threefry((k0, k1), (index, ops.full_like(index, 0)))
+    zero = ops.full_like(index, 0)
+    if start is not None:
+        index = ops.add(index, ops.broadcast(start.value, (n,)))
+    return threefry((k0, k1), (index, zero))
 
 
 def _unit(word: Value, digits: int = 24) -> Value:
@@ -61,13 +67,13 @@ def _unit(word: Value, digits: int = 24) -> Value:
     return ops.mul(whole, 2.0**-digits)
 
 
-def _uniform(key: Tensor, n: int, digits: int = 24) -> Value:
-    return _unit(_words(key, n)[0], digits)
+def _uniform(words: Sequence[Value], digits: int = 24) -> Value:
+    return _unit(words[0], digits)
 
 
-def _normal(key: Tensor, n: int) -> Value:
+def _normal(words: Sequence[Value]) -> Value:
     """Box and Muller 1958: sqrt(-2 log u) cos(2 pi v), u in (0, 1]."""
-    a, b = _words(key, n)
+    a, b = words
     radius = ops.sqrt(ops.mul(ops.log(ops.sub(1.0, _unit(a))), -2.0))
     return ops.mul(radius, ops.cos(ops.mul(_unit(b), 2.0 * math.pi)))
 
@@ -81,11 +87,11 @@ def _times_high(x: Value, y: Value) -> Value:
     return ops.add(ops.mul(xh, yh), carried)
 
 
-def _below(key: Tensor, n: int, span: Tensor) -> Value:
+def _below(words: Sequence[Value], span: Tensor) -> Value:
     """0..span-1: two words as a fraction of 64 bits, times the span (uint32[1]; 0 means 2^32). The
     probabilities of two values differ by at most 2^-32 of their size."""
-    high, low = _words(key, n)
-    limit = ops.broadcast(span.value, (n,))
+    high, low = words
+    limit = ops.broadcast(span.value, high.shape)
     product = ops.mul(high, limit)
     total = ops.add(product, _times_high(low, limit))
     found = ops.add(_times_high(high, limit), ops.cast(ops.less(total, product), dt.uint32))
@@ -174,7 +180,32 @@ _compiled: dict[str, Compiled] = {}
 
 
 def _generate(key: Tensor, kind: str, n: int, *more: Tensor) -> Tensor:
-    return Tensor(_KINDS[kind](key, n, *more))
+    return Tensor(_KINDS[kind](_words(key, n), *more))
+
+
+def _block(key: Tensor, start: Tensor, which: int) -> Tensor:
+    """One of the two words of a block of elements, from element `start` on: one kernel."""
+    return Tensor(_words(key, BLOCK, start)[which])
+
+
+def _on_host(key: Tensor, kind: str, n: int, *more: Tensor) -> Tensor:
+    """The numbers in NumPy, block after block, so that what lies between stays in the processor's
+    caches. The words of many come from a kernel; they are the same bits."""
+    from weft.tensor.compiled import Compiled
+
+    run = _compiled.setdefault("words", Compiled(_block, "cpu")) if n >= MANY else None
+    wanted = 1 if kind.startswith("uniform") else 2
+    made: np.ndarray | None = None
+    for first in range(0, n, BLOCK):
+        count, start = min(BLOCK, n - first), Tensor(np.array([first], np.uint32))
+        words: Any = _words(key, count, start)[:wanted] if run is None else [
+            run(key, start, i).numpy()[:count] for i in range(wanted)
+        ]  # fmt: skip
+        part = _KINDS[kind](words, *more)
+        made = np.empty(n, part.dtype) if made is None else made
+        made[first : first + count] = part
+    assert made is not None
+    return Tensor(made)
 
 
 def _draw(kind: str, shape: Any, key: Any, device: Any, *more: Tensor) -> Tensor:
@@ -188,7 +219,9 @@ def _draw(kind: str, shape: Any, key: Any, device: Any, *more: Tensor) -> Tensor
 
     target = None if device is None or source.is_traced else open_device(device)
     if target is None:
-        return _generate(source, kind, n, *more).reshape(wanted)
+        host = n > 0 and isinstance(source.value, np.ndarray)
+        make = _on_host if host else _generate
+        return make(source, kind, n, *more).reshape(wanted)
     from weft.tensor.compiled import Compiled
 
     run = _compiled.setdefault(target.info.id, Compiled(_generate, target))

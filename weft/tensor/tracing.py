@@ -14,7 +14,7 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
 from weft.core.trees import Tree, flatten, values
-from weft.graph.ir import Graph, Node, toposort
+from weft.graph.ir import Graph, Node
 from weft.ops.graph_listener import line_of
 from weft.ops.tape import plain, recording
 from weft.tensor.base import CURRENT, TensorBase
@@ -197,7 +197,7 @@ class Trace:
         """The Graph; parameters stay even when unused, as the caller passes them anyway."""
         graph = Graph(tuple(self.inputs), tuple(outputs), tuple(self.assigned.values()), name)
         mine = {id(n) for n in self.inputs}
-        for node in toposort(graph.roots()):
+        for node in graph.nodes():
             if node.op == "input" and id(node) not in mine:
                 raise TraceError(f"{name}: uses a tensor that was left over from another trace")
         assigned = [n for n, _ in graph.assigns if n.attrs["role"] != "state"]

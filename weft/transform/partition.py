@@ -56,7 +56,7 @@ class _Cutter:
 
     def __init__(self, graph: Graph, reason: Reason, first: Side):
         self.graph, self.first = graph, first
-        self.order = list(toposort(graph.roots()))
+        self.order = list(graph.nodes())
         self.why = {id(n): why for n in (*self.order, *graph.inputs) if (why := reason(n))}
         fixed = {*self.why, *(id(n) for n in graph.roots())}
         self.free: dict[int, set[int]] = {}  # id -> the states that the repeated value shows

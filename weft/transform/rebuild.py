@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def const(value: np.ndarray) -> Node:
 
 def remake(node: Node, inputs: tuple[Node, ...]) -> Node:
     """`node` over other inputs of the same shapes and dtypes; itself when nothing changed."""
-    if len(inputs) == len(node.inputs) and all(a is b for a, b in zip(inputs, node.inputs)):
+    if len(inputs) == len(node.inputs) and all(map(is_, inputs, node.inputs)):
         return node
     return Node(node.op, inputs, node.attrs, node.shape, node.dtype, node.body, node.where)
 
@@ -36,14 +37,17 @@ def remake(node: Node, inputs: tuple[Node, ...]) -> Node:
 def rewrite(graph: Graph, visit: Visit) -> Graph:
     """The graph with each node replaced by `visit(node, new_inputs)`, operands first.
 
-    Input nodes keep their identity (they are not visited); `visit` must keep shape and dtype.
+    Input nodes keep their identity (they are not visited); `visit` must keep shape and dtype. A
+    graph that no visit changes is returned itself.
     """
     new = {id(x): x for x in graph.inputs}
-    for node in toposort(graph.roots()):
+    for node in graph.nodes():
         if id(node) not in new:
-            made = visit(node, tuple(new[id(x)] for x in node.inputs))
+            made = visit(node, tuple([new[id(x)] for x in node.inputs]))
             assert made.shape == node.shape and made.dtype is node.dtype, (node, made)
             new[id(node)] = made
+    if all(new[id(x)] is x for x in graph.roots()):
+        return graph
     return Graph(
         graph.inputs,
         tuple(new[id(x)] for x in graph.outputs),
@@ -71,7 +75,7 @@ def over(graph: Graph, new: Mapping[int, Node]) -> Graph:
 def users(graph: Graph) -> dict[int, list[Node]]:
     """id(node) -> the nodes that read it, in topological order (outputs are not users)."""
     found: dict[int, list[Node]] = {}
-    for node in toposort(graph.roots()):
+    for node in graph.nodes():
         found.setdefault(id(node), [])
         for x in {id(x): x for x in node.inputs}.values():
             found[id(x)].append(node)

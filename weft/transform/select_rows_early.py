@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.graph.ir import Graph, Node, Shape, results, toposort
+from weft.graph.ir import Graph, Node, Shape, results
 from weft.ops.graph_listener import make_node
 from weft.ops.indexing import missing
 from weft.transform.rebuild import const, kind_of, make, remake, rewrite, users
@@ -111,7 +111,7 @@ def _cone(graph: Graph) -> dict[int, int]:
     readers = users(graph)
     roots = {id(r) for r in graph.roots()}
     cone: dict[int, int] = {}
-    for node in reversed(list(toposort(graph.roots()))):
+    for node in reversed(list(graph.nodes())):
         uses = readers[id(node)]
         if not uses or id(node) in roots or _row_operands(node) is None:
             continue

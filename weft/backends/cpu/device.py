@@ -154,7 +154,6 @@ class CpuDevice(Device):
     def load(self, kernels: Sequence[Kernel]) -> Sequence[int]:
         """Returns the native address of each kernel, compiled now or read from the cache. It loads
         the runtime too, so a cache filled for a Program has everything to run it."""
-        _ = self.functions
         return self.loader.kernels(kernels, self.caps)
 
     def source(self, kernel: Kernel) -> str:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from queue import PriorityQueue
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -75,16 +76,24 @@ def compile_object(text: str, host: Host, name: str) -> bytes:
 def compile_objects(
     sources: Sequence[tuple[str, Callable[[], str]]], host: Host, threads: int
 ) -> list[bytes]:
-    """The objects of several modules, given as names and what renders them, on that many threads.
-    Raises CompileError naming the kernel."""
-
-    def one(source: tuple[str, Callable[[], str]]) -> bytes:
-        return compile_object(source[1](), host, source[0])
-
+    """The objects of several modules, given as names and what renders them, on that many threads:
+    a free thread takes the longest text that waits. Raises CompileError naming the kernel."""
     if min(threads, len(sources)) < 2:
-        return [one(source) for source in sources]
+        return [compile_object(text(), host, name) for name, text in sources]
+    waiting: PriorityQueue[tuple[int, int, str]] = PriorityQueue()
+
+    def longest() -> tuple[int, bytes]:
+        _, number, text = waiting.get_nowait()
+        return number, compile_object(text, host, sources[number][0])
+
     with ThreadPoolExecutor(min(threads, len(sources)), "weft-llvm") as pool:
-        return list(pool.map(one, sources))
+        started = []
+        for number, (_, render) in enumerate(sources):
+            text = render()
+            waiting.put((-len(text), number, text))
+            started.append(pool.submit(longest))
+        made = dict(one.result() for one in started)
+    return [made[number] for number in range(len(sources))]
 
 
 def assembly(text: str, host: Host, name: str = "kernel") -> str:

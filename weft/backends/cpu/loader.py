@@ -31,11 +31,13 @@ _lock = lock_of(sys.modules[__name__])
 
 
 class _Source(NamedTuple):
-    """The name of a module, an identity of its code, and a function that returns its text."""
+    """The name of a module, an identity of its code, a function that returns its text, and the
+    symbols that it defines."""
 
     name: str
     identity: str
     text: Callable[[], str]
+    symbols: tuple[str, ...] = (ENTRY,)
 
 
 class Loader:
@@ -52,18 +54,21 @@ class Loader:
         )
 
     def kernels(self, kernels: Sequence[Kernel], caps: Caps) -> list[int]:
-        """Returns the entry address of each kernel. If a kernel has a `digest` (its kernel_hash,
-        stored with it) and its code is cached, its body is not read. Raises CompileError naming the
-        kernel."""
-        found = self._load([self._source(kernel, caps) for kernel in kernels], (ENTRY,))
-        return [symbols[ENTRY] for symbols in found]
+        """Returns the entry address of each kernel, and loads the runtime with them. If a kernel
+        has a `digest` (its kernel_hash, stored with it) and its code is cached, its body is not
+        read. Raises CompileError naming the kernel."""
+        sources = [self._runtime(), *(self._source(kernel, caps) for kernel in kernels)]
+        return [symbols[ENTRY] for symbols in self._load(sources)[1:]]
 
     def runtime(self) -> Mapping[str, int]:
         """The addresses of the runtime's functions."""
-        text = runtime.source(self.host.arch)
-        found = self._load([_Source("weft runtime", text, lambda: text)], _RUNTIME)[0]
+        found = self._load([self._runtime()])[0]
         _runtime.append(found)
         return found
+
+    def _runtime(self) -> _Source:
+        text = runtime.source(self.host.arch)
+        return _Source("weft runtime", text, lambda: text, _RUNTIME)
 
     def _source(self, kernel: Kernel, caps: Caps) -> _Source:
         identity = f"{digest(kernel)}|{caps.scratch_bytes}"
@@ -75,12 +80,15 @@ class Loader:
 
         return render(kernel, caps, cpu_target(self.host.triple, self.host.enabled))
 
-    def _load(self, sources: Sequence[_Source], wanted: tuple[str, ...]) -> list[Mapping[str, int]]:
+    def _load(self, sources: Sequence[_Source]) -> list[Mapping[str, int]]:
         keys = [self._key(source.identity) for source in sources]
         with _lock:
             missing = {k: source for k, source in zip(keys, sources) if k not in _linked}
             if missing:
-                self._link(self._objects(missing), wanted)
+                objects = self._objects(missing)
+                for wanted in {source.symbols for source in missing.values()}:
+                    alike = {k: v for k, v in objects.items() if missing[k].symbols == wanted}
+                    self._link(alike, wanted)
             found = [_linked[key] for key in keys]
             for key in keys:
                 _linked.move_to_end(key)

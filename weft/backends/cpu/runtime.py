@@ -14,6 +14,8 @@ without other threads.
 
 from __future__ import annotations
 
+import functools
+
 from weft.backends.cpu import native, runtime_call, runtime_parts, runtime_run
 
 _PAUSE = {
@@ -23,6 +25,7 @@ _PAUSE = {
 _CLOCK = {"x86_64": "llvm.readcyclecounter"}
 
 
+@functools.cache
 def source(arch: str) -> str:
     """Returns the LLVM IR of the runtime for one architecture ("x86_64", "aarch64", ...).
 
