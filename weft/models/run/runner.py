@@ -178,6 +178,8 @@ class Runner(abc.ABC):
             raise UsageError(f"a row of slot {min(slots)} or {max(slots)}; there are {self.slots}")
         if len(ids) and not 0 <= min(pos) <= max(pos) < self.context:
             raise LimitError(f"position {max(pos)} of a sequence; the context is {self.context}")
+        if size == len(ids) == 1:
+            return self._one(ids[0], slots[0], pos[0]) | self._chosen(adapters)
         where = np.empty((len(ids), 2), np.int32)
         where[:, 0], where[:, 1] = slots, pos
         slot, place = where.T
@@ -190,6 +192,21 @@ class Runner(abc.ABC):
             at[: len(ids)] = row + heads
             made[f"at.{count}"] = at.reshape(-1)
         return made | self._chosen(adapters)
+
+    def _one(self, token: int, slot: int, place: int) -> dict[str, np.ndarray]:
+        """The inputs of one row: the same, by Python's arithmetic, which takes less time."""
+        page = int(self.tables[slot, place // PAGE])
+        if not 0 <= page < self.pages:
+            raise UsageError(f"page {page} or {page}; there are {self.pages}")
+        row = np.int32(page * PAGE + place % PAGE)
+        made = {
+            "ids": np.array((token,), np.int32),
+            "where": np.array(((slot, place),), np.int32),
+            "table": self.tables,
+        }
+        for count, heads in self._heads.items():
+            made[f"at.{count}"] = heads + row
+        return made
 
     @cached_property
     def _heads(self) -> dict[int, np.ndarray]:
