@@ -191,9 +191,12 @@ def _block(key: Tensor, start: Tensor, which: int) -> Tensor:
 def _on_host(key: Tensor, kind: str, n: int, *more: Tensor) -> Tensor:
     """The numbers in NumPy, block after block, so that what lies between stays in the processor's
     caches. The words of many come from a kernel; they are the same bits."""
+    from weft.backends import registry
     from weft.tensor.compiled import Compiled
 
-    run = _compiled.setdefault("words", Compiled(_block, "cpu")) if n >= MANY else None
+    run = None
+    if n >= MANY:
+        run = _compiled.setdefault("words", Compiled(_block, registry.host()))
     wanted = 1 if kind.startswith("uniform") else 2
     made: np.ndarray | None = None
     for first in range(0, n, BLOCK):
