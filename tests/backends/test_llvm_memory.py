@@ -99,7 +99,7 @@ def test_gather_and_scatter(dtype: dt.DType, masked: bool, target: str) -> None:
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("offset", [0, 1, 8])
 @pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16, dt.int8])
 def test_nontemporal_store_at_any_alignment(dtype: dt.DType, offset: int) -> None:
     lanes, n = 64 // dtype.itemsize, 256
@@ -111,6 +111,21 @@ def test_nontemporal_store_at_any_alignment(dtype: dt.DType, offset: int) -> Non
     b.store(out, at, load(source, at, lanes), nontemporal=True)
     got = play(b.kernel((n // lanes,)), [x, np.zeros_like(x)])[-1]
     np.testing.assert_array_equal(got[offset:], x[offset:])
+
+
+@pytest.mark.parametrize("features,low", [(("avx", "avx2"), 31), (("avx512f", "avx512vl"), 63)])
+def test_a_nontemporal_store_asks_for_the_alignment_of_a_register(
+    features: tuple[str, ...], low: int
+) -> None:
+    """Not of all that it stores: rows of 56 numbers would send half of a line past the cache."""
+    b = Builder("stream")
+    out = b.buffer("out", dt.float32, 64, "w")
+    b.store(out, b.group(0) * 16, const(0.0, ir.Type(dt.float32, 16)), nontemporal=True)
+    target = cpu_target("x86_64-unknown-linux-gnu", frozenset(features))
+    text = render(b.kernel((4,)), PRESETS["cpu-avx2"], target)
+    asked = re.findall(r"and i64 %\S+, (\d+)", text)
+    assert asked == [str(low)]
+    assert f"align {low + 1}, !nontemporal" in text
 
 
 @pytest.mark.parametrize("size", [16, 4096, 4097, 100_000])

@@ -219,9 +219,10 @@ def _store_plain(
     if not hint or nbytes < 16:
         w.lines.append(plain)
         return
-    # A vector may bypass the cache only at an aligned address: ask, it is known by the CPU.
+    # A register may bypass the cache only at an aligned address: ask, it is known by the CPU. To
+    # ask more of a value of several would send some of a line's halves past the cache, some not.
     w.fences = True
-    align = min(nbytes, 64)
+    align = min(nbytes, w.target.register_bytes)
     direct, usual, after = w.fresh("direct"), w.fresh("usual"), w.fresh("after")
     number = w.emit(f"ptrtoint ptr {pointer} to i64")
     low = w.emit(f"and i64 {number}, {align - 1}")

@@ -35,14 +35,14 @@ class LlvmTarget:
     instructions (else both are computed on the bits). `to_zero` says that an instruction rounds
     vectors of floats toward zero (else they are rounded to the nearest, and corrected).
 
-    Memory. `store_fence` is the intrinsic that orders non-temporal stores before later accesses
-    (empty: it is not needed). `hide_masks` keeps the masks of stores of 8- and 16-bit elements from
-    becoming constants: LLVM 22's x86 back end stores the untruncated 32 bits when it narrows such a
-    store to a single lane. `index` is the type in which addresses are computed. `buffer_space` and
-    `stack_space` are the address spaces of buffers and of locals. Memory starts at multiples of
-    `base_align` bytes (1: any address). `nontemporal` and `prefetch` say if these hints are passed
-    on. `swap` says that the machine is big-endian. Its buffers are still little-endian, so loads
-    and stores reverse bytes.
+    Memory. `register_bytes` are those of the widest register. `store_fence` is the intrinsic that
+    orders non-temporal stores before later accesses (empty: it is not needed). `hide_masks` keeps
+    the masks of stores of 8- and 16-bit elements from becoming constants: LLVM 22's x86 back end
+    stores the untruncated 32 bits when it narrows such a store to a single lane. `index` is the
+    type in which addresses are computed. `buffer_space` and `stack_space` are the address spaces of
+    buffers and of locals. Memory starts at multiples of `base_align` bytes (1: any address).
+    `nontemporal` and `prefetch` say if these hints are passed on. `swap` says that the machine is
+    big-endian. Its buffers are still little-endian, so loads and stores reverse bytes.
     """
 
     name: str
@@ -54,6 +54,7 @@ class LlvmTarget:
     dot4_signed: Mapping[int, str] = field(default_factory=dict)
     pairs: Mapping[int, tuple[str, str, str]] = field(default_factory=dict)
     permute: Mapping[int, str] = field(default_factory=dict)
+    register_bytes: int = 64
     store_fence: str = ""
     hide_masks: bool = False
     tiles: bool = False
@@ -123,6 +124,7 @@ def cpu_target(triple: str, features: frozenset[str]) -> LlvmTarget:
         dot2=dot2,
         dot4=dot4,
         pairs=pairs,
+        register_bytes=64 if wide else 32 if "avx" in features else 16,
         store_fence="llvm.x86.sse.sfence",
         hide_masks=True,
         tiles={"amx-tile", "amx-bf16"} <= features,
