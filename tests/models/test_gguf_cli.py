@@ -28,7 +28,7 @@ def test_run(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["run", file, "the loom", "--max-new-tokens", "5", "--device", "cpu"]
     assert invoke([*asked, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert len(answer["ids"]) == 5 and answer["precision"] == "packed, 8.50 bits per weight"
+    assert len(answer["ids"]) == 5 and answer["precision"].startswith("packed, 8.50 bits")
     assert invoke(asked) == 0
     assert capsys.readouterr().out.startswith(answer["text"])
 
