@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -119,3 +121,19 @@ def test_dropout_of_everything_is_zero_and_of_nothing_is_all() -> None:
 def test_randn_is_finite(dtype: str) -> None:
     z = weft.randn(1 << 20, dtype=dtype, key=8).numpy().astype(np.float64)
     assert np.isfinite(z).all() and 4 < np.abs(z).max() < 6
+
+
+@pytest.mark.parametrize("many", [1, 1 << 40], ids=["kernel", "numpy"])
+@pytest.mark.parametrize("kind", ["uniform24", "normal", "below"])
+def test_blocks_are_the_numbers_drawn_at_once(
+    kind: str, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = importlib.import_module("weft.tensor.random")
+    monkeypatch.setattr(random, "BLOCK", 64)
+    monkeypatch.setattr(random, "MANY", many)
+    monkeypatch.setattr(random, "_compiled", {})
+    key = weft.tensor(np.array([3, 9], np.uint32))
+    more = [weft.tensor(np.array([1000], np.uint32))] if kind == "below" else []
+    for n in (1, 64, 65, 200):
+        whole = random._generate(key, kind, n, *more).numpy()
+        assert random._on_host(key, kind, n, *more).numpy().tobytes() == whole.tobytes()
