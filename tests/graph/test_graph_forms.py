@@ -11,6 +11,7 @@ from weft.compile import passes
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS, Caps
 from weft.core.errors import CompileError
+from weft.graph import verify as structure
 from weft.graph.ir import Graph, Node
 from weft.graph.text import to_text
 from weft.tensor import Spec, Tensor, trace
@@ -101,3 +102,21 @@ def test_what_was_found_before_is_still_held_against_the_inputs() -> None:
     wrong = Node("neg", (above,), {}, (3,), dt.float32)
     with pytest.raises(CompileError, match=r"should be float32\[2\]"):
         ops.check.verify(replace(graph, outputs=(wrong,)), sound)
+
+
+def test_a_body_is_verified_once_and_a_broken_one_each_time() -> None:
+    checked: list[str] = []
+
+    def rule(op: str, operands: object, attrs: object) -> tuple[tuple[int, ...], dt.DType]:
+        checked.append(op)
+        return (2, 3), dt.float32
+
+    body = Graph((X,), (Y,), (), "body")
+    call = Node("call", (X,), {"name": "own", "params": {}}, (2, 3), dt.float32, body)
+    for _ in range(3):
+        structure.verify(Graph((X,), (replace(call),)), rule)
+    assert checked.count("call") == 3 and checked.count("exp") == 1
+    broken = replace(call, body=Graph((X,), (replace(Y, inputs=(S,)),), (), "body"))
+    for _ in range(2):
+        with pytest.raises(CompileError, match="not among the graph's inputs"):
+            structure.verify(Graph((X,), (broken,)), rule)

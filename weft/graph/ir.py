@@ -54,7 +54,7 @@ class Node:
         return f"<{self.op} {self.dtype.name}{list(self.shape)}>"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Graph:
     """`outputs` (and the new value of each state in `assigns`) as functions of `inputs`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -34,7 +35,6 @@ def verify(
     _inputs(graph)
     sound = {} if sound is None else sound
     listed = {id(n) for n in graph.inputs}
-    bodies: set[int] = set()
     # Below a node found before there is nothing new, unless an input is no longer listed.
     still = all(_known(n, listed) for n in sound.values() if n.op == "input")
     for node in toposort((*graph.inputs, *graph.roots()), sound if still else ()):
@@ -48,11 +48,21 @@ def verify(
         if id(node) in sound:
             continue
         _node(graph, node, rule)
-        if node.body is not None and id(node.body) not in bodies:
-            bodies.add(id(node.body))
-            verify(node.body, rule)
+        if node.body is not None:
+            _once(node.body, rule)
         sound[id(node)] = node
     _assigns(graph)
+
+
+# Bodies that were found well formed, by id and rule: a composite's is the same in every graph.
+_bodies: WeakValueDictionary[tuple[int, ShapeRule | None], Graph] = WeakValueDictionary()
+
+
+def _once(body: Graph, rule: ShapeRule | None) -> None:
+    """Verifies a body, unless it was before."""
+    if _bodies.get((id(body), rule)) is not body:
+        verify(body, rule)
+        _bodies[id(body), rule] = body
 
 
 def _known(node: Node, listed: set[int]) -> bool:
