@@ -103,9 +103,16 @@ def _(d, f):
     return lambda *ts: f(*ts, interleaved=turned), [d.array(s, dtype) for s in shapes]
 
 
-@case("dropout")
+@case("dropout alpha_dropout")
 def _(d, f):
     return lambda t: f(t, 0.5, key=5), [d.some("f")]
+
+
+@case("feature_alpha_dropout dropout1d dropout2d dropout3d")
+def _(d, f):
+    axes = 1 if f.__name__.startswith("feature") else int(f.__name__[-2])
+    shape = [d.between(1, 3) for _ in range(axes + 2)]
+    return lambda t: f(t, 0.5, key=5), [d.array(shape, d.dtype("f"))]
 
 
 @case("gumbel_softmax")

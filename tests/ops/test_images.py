@@ -118,11 +118,22 @@ def test_pools(data: Any, rank: int) -> None:
     same(lambda x: mine(x, **counted), lambda x: other(x, **counted), x)
     if not any(at.pop("padding")):
         mine, other = getattr(F, f"lp_pool{rank}d"), getattr(T, f"lp_pool{rank}d")
-        if not at["ceil_mode"]:  # PyTorch scales the last windows by what they lack
-            positive = np.abs(x) + 0.5
-            if rank == 1:
-                at["kernel_size"] = kernel[0]
-            same(lambda x: mine(x, 3.0, **at), lambda x: other(x, 3.0, **at), positive)
+        if rank == 1:
+            at["kernel_size"] = kernel[0]
+        same(lambda x: mine(x, 3.0, **at), lambda x: other(x, 3.0, **at), np.abs(x) + 0.5)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 1.5, 0.5, -2, np.inf, -np.inf])
+def test_norms_of_negative_and_zero_windows(p: float) -> None:
+    """Values and gradients: the sum of odd powers may be negative (NaN unless p is 1) or 0."""
+    x = np.array([[[-1, -2, 3, 4, -5, -6, 0, 0, 2, 3]]], np.float32)
+    a, b = torch.tensor(x, requires_grad=True), weft.tensor(x, requires_grad=True)
+    want, got = T.lp_pool1d(a, p, 2), F.lp_pool1d(b, p, 2)
+    np.testing.assert_allclose(got.numpy(), want.detach().numpy(), rtol=2e-6)
+    if p >= 1:  # the power of 0 has no slope below
+        want.sum().backward()
+        got.sum().backward()
+        np.testing.assert_allclose(b.grad.numpy(), a.grad.numpy(), rtol=1e-5, atol=1e-7)
 
 
 def test_indices_of_a_pool_with_ties_and_the_lowest() -> None:

@@ -1,8 +1,9 @@
-"""Dropout."""
+"""Dropouts of elements and of whole channels."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,7 +35,27 @@ def fresh_key(module: Any) -> Tensor:
     return once(advance)
 
 
-class Dropout(Module):
+class _Drop(Module):
+    """A dropout with probability p, which draws with the module's key in training."""
+
+    key: Tensor
+    _apply: ClassVar[Callable[..., Tensor]]
+
+    def __init__(self, p: float = 0.5, inplace: bool = False):
+        if not 0.0 <= p <= 1.0:
+            raise UsageError(f"{type(self).__name__}: {p} is not a probability")
+        self.p = p
+        keep_key(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        key = fresh_key(self) if self.training and self.p else None
+        return type(self)._apply(x, self.p, self.training, key)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class Dropout(_Drop):
     """In training, zeroes each element with probability p and divides the others by 1 - p
     (Srivastava et al. 2014).
 
@@ -48,17 +69,61 @@ class Dropout(Module):
     [1.0, 1.0]
     """
 
-    key: Tensor
+    _apply = staticmethod(F.dropout)
 
-    def __init__(self, p: float = 0.5, inplace: bool = False):
-        if not 0.0 <= p <= 1.0:
-            raise UsageError(f"Dropout: {p} is not a probability")
-        self.p = p
-        keep_key(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        key = fresh_key(self) if self.training and self.p else None
-        return F.dropout(x, self.p, self.training, key)
+class Dropout1d(_Drop):
+    """In training, zeroes each channel of x[N, C, L] whole with probability p and divides the
+    others by 1 - p. `key` is as in Dropout; see weft.functional.dropout1d.
 
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
+    >>> y = nn.Dropout1d(0.5)(weft.ones((4, 9, 2)))
+    >>> (y[:, :, 0] == y[:, :, 1]).all().item()
+    True
+    """
+
+    _apply = staticmethod(F.dropout1d)
+
+
+class Dropout2d(_Drop):
+    """In training, zeroes each channel of images x[N, C, H, W] whole with probability p and divides
+    the others by 1 - p. `key` is as in Dropout; see weft.functional.dropout2d.
+
+    >>> nn.Dropout2d(0.5).eval()(weft.ones((1, 1, 1, 2))).tolist()
+    [[[[1.0, 1.0]]]]
+    """
+
+    _apply = staticmethod(F.dropout2d)
+
+
+class Dropout3d(_Drop):
+    """In training, zeroes each channel of volumes x[N, C, D, H, W] whole with probability p and
+    divides the others by 1 - p. `key` is as in Dropout; see weft.functional.dropout3d.
+
+    >>> nn.Dropout3d(0.5)(weft.ones((2, 3, 4, 4, 4))).shape
+    (2, 3, 4, 4, 4)
+    """
+
+    _apply = staticmethod(F.dropout3d)
+
+
+class AlphaDropout(_Drop):
+    """In training, sets each element to selu's lowest value with probability p, then scales and
+    shifts all to keep a mean of 0 and a variance of 1. x is floats of any shape; `key` is as in
+    Dropout. See weft.functional.alpha_dropout.
+
+    >>> nn.AlphaDropout(0.5).eval()(weft.ones((2,))).tolist()
+    [1.0, 1.0]
+    """
+
+    _apply = staticmethod(F.alpha_dropout)
+
+
+class FeatureAlphaDropout(_Drop):
+    """An AlphaDropout that drops whole channels of x[N, C, ...]. `key` is as in Dropout; see
+    weft.functional.feature_alpha_dropout.
+
+    >>> nn.FeatureAlphaDropout(0.5)(weft.ones((2, 3, 4))).shape
+    (2, 3, 4)
+    """
+
+    _apply = staticmethod(F.feature_alpha_dropout)

@@ -11,6 +11,7 @@ from weft.core.errors import UsageError
 from weft.nn import init, tree
 from weft.nn.module import Module, Parameter, lacks
 from weft.tensor import functional as F
+from weft.tensor.convolution import Sizes
 from weft.tensor.core import Tensor
 
 
@@ -239,3 +240,41 @@ class LogSoftmax(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.log_softmax(x, self.dim)
+
+
+class Unfold(Module):
+    """The blocks of x[N, C, H, W] as columns [N, C kh kw, L]; see weft.functional.unfold. Raises
+    ShapeError if no block fits.
+
+    >>> nn.Unfold(2)(weft.ones((1, 3, 4, 4))).shape
+    (1, 12, 9)
+    """
+
+    def __init__(
+        self, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1
+    ):
+        self.kernel_size, self.dilation = kernel_size, dilation
+        self.padding, self.stride = padding, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)
+
+
+class Fold(Module):
+    """The sums of columns x[N, C kh kw, L] at their places in images [N, C, H, W] of output_size;
+    see weft.functional.fold. Raises ShapeError for other sizes.
+
+    >>> nn.Fold((3, 3), 2)(weft.ones((1, 4, 4))).shape
+    (1, 1, 3, 3)
+    """
+
+    def __init__(
+        self, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
+        stride: Sizes = 1,
+    ):  # fmt: skip
+        self.output_size, self.kernel_size = output_size, kernel_size
+        self.dilation, self.padding, self.stride = dilation, padding, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        blocks = (self.kernel_size, self.dilation, self.padding, self.stride)
+        return F.fold(x, self.output_size, *blocks)

@@ -49,6 +49,23 @@ class _AvgPool(Module):
         return type(self)._apply(x, self.kernel_size, self.stride, self.padding, *counted)
 
 
+class _LPPool(Module):
+    """The norm of each window; stride defaults to the kernel."""
+
+    _apply: ClassVar[Callable[..., Tensor]]
+
+    def __init__(
+        self, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
+        ceil_mode: bool = False,
+    ):  # fmt: skip
+        self.norm_type, self.kernel_size = norm_type, kernel_size
+        self.stride, self.ceil_mode = stride, ceil_mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        pool = (self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
+        return type(self)._apply(x, *pool)
+
+
 class _AdaptivePool(Module):
     """A pool with a given number of windows per axis, as equal as possible; None keeps a size."""
 
@@ -131,6 +148,39 @@ class AvgPool3d(_AvgPool):
     """
 
     _apply = staticmethod(F.avg_pool3d)
+
+
+class LPPool1d(_LPPool):
+    """(sum of x^p)^(1 / p), p being norm_type, over each window of x[N, C, L]. x is floats;
+    stride defaults to the kernel. See functional.lp_pool1d.
+
+    >>> nn.LPPool1d(2, 2)(weft.zeros((2, 3, 6))).shape
+    (2, 3, 3)
+    """
+
+    _apply = staticmethod(F.lp_pool1d)
+
+
+class LPPool2d(_LPPool):
+    """(sum of x^p)^(1 / p), p being norm_type, over each window of x[N, C, H, W]. x is floats;
+    stride defaults to the kernel. See functional.lp_pool2d.
+
+    >>> nn.LPPool2d(2, 2)(weft.zeros((2, 3, 6, 6))).shape
+    (2, 3, 3, 3)
+    """
+
+    _apply = staticmethod(F.lp_pool2d)
+
+
+class LPPool3d(_LPPool):
+    """(sum of x^p)^(1 / p), p being norm_type, over each window of x[N, C, D, H, W]. x is floats;
+    stride defaults to the kernel. See functional.lp_pool3d.
+
+    >>> nn.LPPool3d(2, 2)(weft.zeros((2, 3, 6, 6, 6))).shape
+    (2, 3, 3, 3, 3)
+    """
+
+    _apply = staticmethod(F.lp_pool3d)
 
 
 class AdaptiveAvgPool1d(_AdaptivePool):

@@ -11,7 +11,7 @@ from weft.tensor.autocast import narrowed
 from weft.tensor.base import place
 from weft.tensor.core import Tensor
 from weft.tensor.create import full, tril
-from weft.tensor.random import dropout
+from weft.tensor.dropouts import dropout
 
 _HIDDEN = -1e30  # the score of a key that a query does not see: finite, so that no NaN arises
 

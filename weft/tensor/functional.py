@@ -47,6 +47,14 @@ from weft.tensor.distances import (
     pdist,
     vector_norm,
 )
+from weft.tensor.dropouts import (
+    alpha_dropout,
+    dropout,
+    dropout1d,
+    dropout2d,
+    dropout3d,
+    feature_alpha_dropout,
+)
 from weft.tensor.elementwise import sigmoid, tanh
 from weft.tensor.layers import (
     embedding,
@@ -107,7 +115,7 @@ from weft.tensor.pooling import (
     max_pool2d,
     max_pool3d,
 )
-from weft.tensor.random import dropout, gumbel_softmax
+from weft.tensor.random import gumbel_softmax
 from weft.tensor.recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
 from weft.tensor.resize import interpolate
 from weft.tensor.sampling import fold, grid_sample, unfold
@@ -122,11 +130,12 @@ from weft.tensor.spatial import (
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-    "adaptive_max_pool2d", "adaptive_max_pool3d", "attention", "avg_pool1d", "avg_pool2d",
-    "avg_pool3d", "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits",
-    "cached_attention", "cdist", "celu", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
-    "conv_transpose2d", "conv_transpose3d", "cosine_embedding_loss", "cosine_similarity",
-    "cross_entropy", "ctc_loss", "dropout", "elu", "embedding", "fold", "gaussian_nll_loss", "gelu",
+    "adaptive_max_pool2d", "adaptive_max_pool3d", "alpha_dropout", "attention", "avg_pool1d",
+    "avg_pool2d", "avg_pool3d", "batch_norm", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "cached_attention", "cdist", "celu", "conv1d", "conv2d",
+    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_embedding_loss",
+    "cosine_similarity", "cross_entropy", "ctc_loss", "dropout", "dropout1d", "dropout2d",
+    "dropout3d", "elu", "embedding", "feature_alpha_dropout", "fold", "gaussian_nll_loss", "gelu",
     "glu", "grid_sample", "group_norm", "gru", "gru_cell", "gumbel_softmax", "hardshrink",
     "hardsigmoid", "hardswish", "hardtanh", "hinge_embedding_loss", "huber_loss", "instance_norm",
     "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "local_response_norm",

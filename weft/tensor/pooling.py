@@ -17,7 +17,7 @@ from weft.ops.rules import want
 from weft.ops.windows import least
 from weft.tensor.convolution import Padding, Sizes, image_axes, sides, sizes, want_image
 from weft.tensor.core import Tensor
-from weft.tensor.distances import power, root
+from weft.tensor.distances import root
 from weft.tensor.keys import place_like
 
 Window = dict[str, Any]  # kernel, stride, padding, dilation: one per axis
@@ -178,6 +178,8 @@ def _avg_pool(rank: int) -> Callable[..., Tensor]:
 
 
 avg_pool1d, avg_pool2d, avg_pool3d = map(_avg_pool, (1, 2, 3))
+_MAX = {1: max_pool1d, 2: max_pool2d, 3: max_pool3d}
+_AVG = {1: avg_pool1d, 2: avg_pool2d, 3: avg_pool3d}
 
 
 def _lp_pool(rank: int) -> Callable[..., Tensor]:
@@ -185,18 +187,28 @@ def _lp_pool(rank: int) -> Callable[..., Tensor]:
 
     def pool(
         x: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
-        ceil_mode: bool = False, padding: Padding = 0, dilation: Sizes = 1,
+        ceil_mode: bool = False,
     ) -> Tensor:  # fmt: skip
-        if norm_type <= 0:
-            raise UsageError(f"{name}: a norm_type of {norm_type}; expected a positive number")
-        at, more = _window(name, x, rank, kernel_size, stride, padding, dilation, ceil_mode)
+        p = float(norm_type)
+        if not p or math.isnan(p):
+            raise UsageError(f"{name}: a norm_type of {norm_type}; expected a number other than 0")
+        at = (kernel_size, stride, 0)
+        if math.isinf(p):
+            sign = math.copysign(1.0, p)
+            made: Tensor = _MAX[rank](x.abs() * sign, *at, ceil_mode=ceil_mode) * sign
+            return made
         wide = x.cast(dt.compute_dtype(x.dtype))
-        total = _widened(power(wide, norm_type), more)._call("sum_pool", **at)
-        return root(total, norm_type).cast(x.dtype)
+        mean = _AVG[rank](wide * wide if p == 2 else wide if p == 1 else wide**p, *at, ceil_mode)
+        return root(mean * float(math.prod(sizes("kernel_size", kernel_size, rank))), p).cast(
+            x.dtype
+        )
 
     pool.__name__ = pool.__qualname__ = name
-    pool.__doc__ = f"""(sum of |x|^p)^(1 / p) over each window of x{image_axes(rank)}, p
-    being norm_type; stride defaults to the kernel.
+    pool.__doc__ = f"""(sum of x^p)^(1 / p) over each window of x{image_axes(rank)}, p being
+    norm_type: the largest |x| for inf, the smallest for -inf, the sum for 1, NaN where a power or a
+    root is not real. Stride defaults to the kernel. With ceil_mode the last window may reach beyond
+    the image; its sum is scaled to that of a whole window, as in PyTorch. The gradient of a sum of
+    0 is 0.
 
     >>> F.{name}(weft.ones((1, 1{", 4" * rank})), 2, 2).shape
     (1, 1{", 2" * rank})

@@ -259,25 +259,6 @@ def randint(low: int, high: int, *shape: Any, device: Any = None, key: Any = Non
     return drawn + low if low else drawn
 
 
-def dropout(x: Tensor, p: float = 0.5, training: bool = True, key: Any = None) -> Tensor:
-    """Returns x with each element zeroed with probability p and the others divided by 1 - p; x
-    itself unless training. The choice depends only on the key (an int or uint32[2]) and the place,
-    so every device drops the same elements. Without a key each call takes the next one of the
-    global stream.
-
-    >>> set(F.dropout(weft.ones((99,)), 0.5, key=7).tolist()) == {0.0, 2.0}
-    True
-    """
-    if not 0.0 <= p <= 1.0:
-        raise UsageError(f"dropout: {p} is not a probability")
-    if not training:
-        return x
-    if p == 0.0:
-        return x._fresh()
-    drawn = rand(x.shape, key=key, device=place(x))
-    return (drawn < p).where(0.0, x * (1.0 / (1.0 - p) if p < 1.0 else 0.0))
-
-
 def gumbel_softmax(
     x: Tensor, tau: float = 1.0, hard: bool = False, axis: int = -1, key: Any = None
 ) -> Tensor:

@@ -17,8 +17,8 @@ from weft.tensor.base import place
 from weft.tensor.cells import Act, Cell, State, gru_kind, lstm_kind, rnn_kind, run_layer
 from weft.tensor.core import Tensor
 from weft.tensor.create import zeros
+from weft.tensor.dropouts import dropout as _dropout
 from weft.tensor.keys import Lengths, lengths_of
-from weft.tensor.random import dropout as _dropout
 from weft.tensor.shapes import cat, stack
 
 
