@@ -40,10 +40,10 @@ def power(x: Tensor, p: float) -> Tensor:
 
 def root(total: Tensor, p: float) -> Tensor:
     """Returns total^(1 / p) of a sum of powers; that of 0 has the gradient 0."""
-    if p in (1, 2):
-        return total._length() if p == 2 else total
+    if p == 2:
+        return total._length()
     nothing = total == 0
-    made = nothing.where(1.0, total) ** (1.0 / p)
+    made = total if p == 1 else nothing.where(1.0, total) ** (1.0 / p)
     return nothing.where(0.0 if p > 0 else math.inf, made)
 
 
