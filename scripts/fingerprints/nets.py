@@ -31,6 +31,11 @@ OPTIMISERS: dict[str, Callable[[Any], Any]] = {
 # Modules that no table of the tests holds: what makes one, and what it takes.
 OTHERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "dropout": (lambda m: m.Dropout(0.3), (4, 6)),
+    "dropout1d": (lambda m: m.Dropout1d(0.3), (4, 6, 2)),
+    "dropout2d": (lambda m: m.Dropout2d(0.3), (4, 6, 2, 2)),
+    "dropout3d": (lambda m: m.Dropout3d(0.3), (4, 6, 2, 2, 2)),
+    "alpha-dropout": (lambda m: m.AlphaDropout(0.3), (4, 6)),
+    "feature-alpha-dropout": (lambda m: m.FeatureAlphaDropout(0.3), (4, 6, 2)),
     "identity": (lambda m: m.Sequential(m.Linear(6, 4), m.Identity()), (3, 6)),
     "glu": (lambda m: m.GLU(), (3, 6)),
     "prelu": (lambda m: m.PReLU(), (3, 6)),
