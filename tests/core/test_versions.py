@@ -30,6 +30,14 @@ ASIDE: dict[str, tuple[str, ...]] = {
     "cpu code": ("weft/program", "weft/host"),
     "emulated code": ("weft/program", "weft/host"),
     "gpu code": ("weft/program", "weft/host"),
+    "packed order": (
+        "weft/graph",
+        "weft/host",
+        "weft/importers",
+        "weft/kernel",
+        "weft/models",
+        "weft/tensor",
+    ),
     "tuning": ("weft",),
     "training": (),
 }

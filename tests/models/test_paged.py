@@ -56,6 +56,18 @@ def compare(model: Any, ids: list[int] = IDS[:150]) -> None:
     np.testing.assert_array_equal(runner.prefill(0, ids[:third]), got)
 
 
+def test_the_inputs_of_one_row_are_those_of_a_row_among_others(tmp_path: Path) -> None:
+    """One row has a path of its own, in Python's arithmetic."""
+    runner = paged(weft.load(random_folder(tmp_path, LLAMA), device="oracle"))
+    for slot, place in itertools.product(range(3), (0, PAGE - 1, PAGE, 127)):
+        one = runner.inputs(1, [7], [slot], [place])
+        two = runner.inputs(2, [7], [slot], [place])
+        assert one.keys() == two.keys()
+        for name, value in one.items():
+            assert value.dtype == two[name].dtype, name
+            np.testing.assert_array_equal(value, two[name][: len(value)], err_msg=name)
+
+
 @pytest.mark.parametrize("name", few(KINDS, "gpt_oss"))
 def test_pages_give_the_bits_of_slots(tmp_path: Path, name: str) -> None:
     """Windows, sinks, shared layers, running states."""

@@ -62,8 +62,8 @@ def pull(name: str, revision: str | None, yes: bool, as_json: bool) -> None:
 def list_models(prune: bool, as_json: bool) -> None:
     """List the models in huggingface_hub's cache that weft can load, with the names that commands
     take, and the content of weft's own cache. --prune removes quantised weights whose model is
-    gone, then the least recently used entries of each kind above its size limit. It never removes
-    models; `weft rm NAME` does."""
+    gone or has changed, then the least recently used entries of each kind above its size limit. It
+    never removes models; `weft rm NAME` does."""
     from weft.cli import kept
     from weft.cli.held import held_models
     from weft.host.files import default_directory

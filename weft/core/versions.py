@@ -24,6 +24,11 @@ MADE_BY: dict[str, tuple[str, ...]] = {
     "cpu code": ("core", "kernel", "backends/llvm", "backends/cpu"),
     "emulated code": ("core", "kernel", "backends/llvm", "backends/cpu", "backends/emulated"),
     "gpu code": ("core", "kernel", "backends/llvm", "backends/gpu"),
+    "packed order": (
+        "core", "program", "importers/gguf_blocks.py", "importers/gguf_codebooks.py",
+        "importers/gguf_decode.py", "importers/packed/gguf.py", "importers/packed/layer.py",
+        "models/weights/gguf.py",
+    ),
     "tuning": ("templates",),
     "training": (".",),
 }  # fmt: skip

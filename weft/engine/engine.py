@@ -49,12 +49,11 @@ class Engine:
     """A runner of jobs, as many at once as the model's slots and pages allow.
 
     `vocab`: token ids are 0 to vocab - 1. `texts`: makes the streams that turn tokens into text.
-    `explain`: returns the error for logits that are not finite. `budget`: rows per step; `beside`:
-    the most rows for prompts in a step in which others decode (`pace`). `queue`: the most jobs that
-    may wait.
-    `drafts`: the source of proposed tokens (None: `Suffixes`). `few`: the most rows of a prompt
-    that join a decode step. `clock`: returns seconds, which decide if drafts pay, and how many rows
-    of prompts a step takes.
+    `explain`: returns the error for logits that are not finite. `budget`: rows per step. `beside`:
+    the most rows for prompts in a step in which others decode. `queue`: the most jobs that may
+    wait. `drafts`: the source of proposed tokens (None: `Suffixes`). `few`: the most rows of a
+    prompt that join a decode step. `clock`: returns seconds, by which the engine decides if drafts
+    pay and how many rows of prompts a step takes (`pace`).
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Chooses from the times of past steps how many rows of prompts a step takes beside decoding.
+"""Chooses how many rows of prompts a step takes while other sequences decode.
 
-The number may follow the clock: it changes when tokens come, never which.
+The choice follows the times of past steps. It changes when tokens come, never which tokens.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ class PromptPace:
 
     def rows(self, depth: int) -> int:
         """Returns how many rows to take of a prompt of which `depth` tokens are in the cache."""
-        known = max(self._depth, SHALLOW)
-        return self._rows if depth <= DEEPER * known else self._least
+        return self._least if self._is_far(depth) else self._rows
 
     def note(self, depth: int, rows: int, seconds: float) -> None:
         """Records that `rows` rows of prompts, the deepest after `depth` tokens, took `seconds`."""
         could = rows * LONGEST / max(seconds, 1e-6)
-        deeper = depth > DEEPER * max(self._depth, SHALLOW)
-        if rows >= self._rows or seconds > LONGEST or deeper:
-            allowed = 2 * (self._least if deeper else self._rows)
+        if rows >= self._rows or seconds > LONGEST or self._is_far(depth):
+            allowed = 2 * self.rows(depth)
             self._rows = int(max(self._least, min(could, allowed, self._most)))
             self._depth = depth
+
+    def _is_far(self, depth: int) -> bool:
+        """True if a prompt is so deep that the last step says little about it."""
+        return depth > DEEPER * max(self._depth, SHALLOW)

@@ -79,8 +79,8 @@ class Schedule:
     """The running and waiting sequences on `slots` slots and a pool of pages.
 
     `shared` is True if a sequence may continue from pages that another one filled. A step has
-    `budget` rows. While sequences decode, at most `beside(fed)` of them go to prompts, of which the
-    deepest has `fed` tokens in the cache. `copy` saves the pages of preempted sequences on the
+    `budget` rows. While sequences decode, prompts get at most `beside(fed)` of them if the deepest
+    prompt has `fed` tokens in the cache. `copy` saves the pages of preempted sequences on the
     host, up to half of the pool.
     """
 

@@ -107,8 +107,8 @@ class Dropout3d(_Drop):
 
 
 class AlphaDropout(_Drop):
-    """In training, sets each element to selu's lowest value with probability p, then scales and
-    shifts all to keep a mean of 0 and a variance of 1. x is floats of any shape; `key` is as in
+    """In training, sets each element to selu's lowest value with probability p. It then scales and
+    shifts all to keep a mean of 0 and a variance of 1. x has floats of any shape; `key` is as in
     Dropout. See weft.functional.alpha_dropout.
 
     >>> nn.AlphaDropout(0.5).eval()(weft.ones((2,))).tolist()

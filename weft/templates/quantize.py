@@ -97,8 +97,8 @@ def _store_block(
     em: Emitter, codes: Sequence[Node], place: Sequence[Affine], values: Sequence[Expr],
     usable: Expr, inverse: Expr,
 ) -> None:  # fmt: skip
-    """All codes of a block. Adding _ROUND rounds to a whole number, which the lowest bits of the
-    sum hold: no conversion that checks its range. What is not usable becomes 0 first."""
+    """Stores all codes of a block. Adding _ROUND rounds to a whole number, which the lowest bits of
+    the sum hold: no conversion checks its range. Unusable values become 0 first."""
     b = em.b
     kept = b.let(select(usable, const(-1), const(0)), "kept")
     planes: list[list[Expr]] = [[] for _ in codes]

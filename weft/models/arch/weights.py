@@ -18,7 +18,7 @@ Value = np.ndarray | Packed
 
 
 class Known(NamedTuple):
-    """What is known of a weight before it is read: arrays of its shapes and dtypes, without
+    """The facts about a weight that is not read yet: arrays of its shapes and dtypes, without
     content, and the file that alone determines the content."""
 
     outline: Value

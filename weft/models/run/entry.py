@@ -53,9 +53,9 @@ def load(
     `act_dtype`: the dtype that inputs of linear layers are rounded to where the weights have that
     dtype. The default is bfloat16 for bfloat16 weights (as the checkpoint's own framework computes;
     twice as fast if the device multiplies such pairs), else float32: not rounded. Inputs of packed
-    weights are quantised in blocks of 32, so that CPUs multiply integers: to 8 bits for weights of
-    up to 5 bits, to 15 for those of 6 and 8 and for a packed output layer. "int8" gives those of 6
-    bits 8 too. "float32" quantises none.
+    weights are quantised in blocks of 32, so that CPUs multiply integers. Weights of up to 5 bits
+    get inputs of 8 bits, others and a packed output layer 15. "int8" gives weights of 6 bits inputs
+    of 8 bits. "float32" quantises none.
 
     `quant`: a scheme ("int4", "int8", ...: docs/quantizing.md) for the linear layers of a folder;
     while loading, they are quantised to it, and embeddings to int8. The result is stored in weft's

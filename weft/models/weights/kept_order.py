@@ -2,8 +2,9 @@
 
 A GGUF file's blocks are taken apart for weft's products, and rows are interleaved for a CPU's
 lanes. A process does that before its first token, unless an earlier one has stored the result. The
-key is the system's marks of the file (see content.py), so a changed file has its weights made
-again. The result is written in the background, after the first step.
+key is the system's marks of the file (see content.py) and the source that makes the order, so a
+changed file, or another weft, has its weights made again. The result is written in the background,
+after the first step.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from weft.core.dtypes import as_dtype
+from weft.core.versions import stamp
 from weft.host.mapped import MappedFile, mapped_files
 from weft.models.arch.weights import Weights
 from weft.models.weights.content import FileIdentity, marks_of, unchanged
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from weft.program.device import Buffer, Device
     from weft.program.program import BufferSpec, Program
 
-VERSION = 1  # of the parts that weft makes of blocks; increase it to discard stored ones
 LEAST = 16 << 20  # bytes of weights that are worth a file
 MOST = PACKED.limit // 4
 
@@ -64,7 +65,7 @@ class KeptOrder(NamedTuple):
         shapes = [[n, b.dtype.name, b.shape, recipes[n]] for n, b in sorted(specs.items())]
         paths, of = [str(f.path.resolve()) for f in files.values()], marks_of(files.values())
         note = {"source": min(paths), "scheme": f"lanes{lanes}", "of": of}
-        return cls(specs, note, json.dumps([VERSION, of, shapes]))
+        return cls(specs, note, json.dumps([stamp("packed order"), of, shapes]))
 
     def found(self, device: Device) -> tuple[dict[str, Buffer], list[MappedFile]]:
         """Returns the stored buffers and the mapped file that holds them; neither without one."""
@@ -78,8 +79,8 @@ class KeptOrder(NamedTuple):
         return {name: wrap(value) for name, value in kept.items()}, mapped_files(kept.values())
 
     def keep(self, buffers: Mapping[str, Buffer]) -> None:
-        """Stores the buffers in the background. A process that ends waits for that, unless it is
-        interrupted again."""
+        """Stores the buffers in the background. A process that ends waits for the writer, unless it
+        is interrupted again."""
         held = {name: buffers[name] for name in self.specs}
         writer = threading.Thread(target=self._save, args=(held,), name="weft-keep", daemon=True)
         writer.start()

@@ -6,7 +6,7 @@ order, the fields of a word at once, so x is rearranged into the order of these 
 zero, subtracted from every code, becomes a multiple of the sum of the run's codes of x.
 
 Two planes of x are multiplied one after the other, or joined: `dot2_int16` multiplies pairs of
-their 15-bit codes. Of a word of four codes, the even ones are a pair, and the odd ones.
+their 15-bit codes. The even codes of a word of four are one pair, the odd ones the other.
 """
 
 from __future__ import annotations
