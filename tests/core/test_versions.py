@@ -38,6 +38,7 @@ ASIDE: dict[str, tuple[str, ...]] = {
         "weft/models",
         "weft/tensor",
     ),
+    "tokenizers": ("weft/host", "weft/importers", "weft/models"),
     "tuning": ("weft",),
     "training": (),
 }

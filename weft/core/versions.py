@@ -29,6 +29,10 @@ MADE_BY: dict[str, tuple[str, ...]] = {
         "importers/gguf_decode.py", "importers/packed/gguf.py", "importers/packed/layer.py",
         "models/weights/gguf.py",
     ),
+    "tokenizers": (
+        "core", "importers/gguf_values.py", "models/text/gguf_tokenizer.py",
+        "models/text/tokenizer_plain.py",
+    ),
     "tuning": ("templates",),
     "training": (".",),
 }  # fmt: skip

@@ -19,6 +19,7 @@ import numpy as np
 
 from weft.core.errors import ModelError
 from weft.core.records import dataclass
+from weft.core.versions import stamp
 from weft.host import cache as disk
 from weft.importers.gguf import Gguf
 from weft.importers.gguf_values import Texts
@@ -37,7 +38,6 @@ from weft.models.text.tokenizer_plain import (
 )
 
 _AT = "tokenizer.ggml."
-_VERSION = 1  # of what this module writes; increase it to discard kept tokenizers
 _UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6  # token types; 1 is normal, 5 unused
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 # Limit on the sum of squared token lengths; Gemma's 262,144 tokens have about 2 ** 24.
@@ -166,7 +166,7 @@ def _key(gguf: Gguf) -> str:
             data = bytes(value.data) if raw else repr(value).encode()
             kind = getattr(value, "dtype", type(value))
             total.update(repr((name, kind, len(data))).encode() + data)
-    return f"tokenizer.json {_VERSION} {total.hexdigest()}"
+    return f"tokenizer.json {stamp('tokenizers')} {total.hexdigest()}"
 
 
 def _tokenizer_json(v: _Vocabulary) -> bytes:

@@ -20,6 +20,7 @@ from weft.core.arrays import all_finite
 from weft.core.dtypes import DType, bfloat16, float16, float32
 from weft.core.errors import ModelError
 from weft.core.packed import Packed
+from weft.core.versions import stamp
 from weft.host import cache as disk
 from weft.host.mapped import release
 from weft.host.pages import fresh
@@ -225,7 +226,8 @@ def _check_packed(tensors: Sequence[GgufTensor], where: str) -> None:
     """Raises ModelError if a packed tensor is damaged. Files that were checked before, and are
     unchanged, are not read again."""
     files = {id(t.file): FileIdentity.of(t.file.status) for t in tensors}
-    cache, key = disk.kernels(), f"sound scales {sorted(map(tuple, files.values()))}"
+    identities = sorted(map(tuple, files.values()))
+    cache, key = disk.kernels(), f"sound scales {stamp('packed order')} {identities}"
     settled = all(known.settled for known in files.values())
     if settled and cache.get(key) is not None:
         return
