@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import pydoc
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType, MethodType
 
 import pytest
 
@@ -26,9 +30,26 @@ def test_every_public_name_has_a_docstring() -> None:
 
 def test_what_has_no_docstring_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optim.Adam, "__doc__", "")
-    monkeypatch.setattr(nn.Module.forward, "__doc__", None)
+    for owner in nn.Conv2d.__mro__:
+        if "forward" in vars(owner):
+            monkeypatch.setattr(vars(owner)["forward"], "__doc__", None)
     found = api.undocumented()
     assert "weft.optim.Adam" in found and "weft.nn.Conv2d.forward" in found
+
+
+@pytest.mark.parametrize("module", api.MODULES)
+def test_help_shows_a_text_for_every_member(module: str) -> None:
+    """Inherited ones too: a guard around another class's method hides from pydoc whose it is."""
+    silent = [
+        f"{owner.__name__}.{name}"
+        for owner in vars(import_module(module)).values()
+        if inspect.isclass(owner) and owner.__module__.startswith("weft")
+        for name in dir(owner)
+        if not name.startswith("_")
+        and isinstance(member := getattr(owner, name), FunctionType | MethodType | property)
+        and not pydoc.getdoc(member)
+    ]
+    assert not silent
 
 
 @pytest.mark.skipif(

@@ -85,11 +85,15 @@ def guard_methods(owner: type, but: Iterable[str] = ()) -> None:
     those named in `but`."""
     skipped = {*but}
     found: dict[str, FunctionType] = {}
+    texts: dict[str, str | None] = {}
     for base in reversed(owner.__mro__):
         if base.__module__.startswith("weft."):
-            found |= {k: v for k, v in vars(base).items() if isinstance(v, FunctionType)}
+            own = {k: v for k, v in vars(base).items() if isinstance(v, FunctionType)}
+            found |= own
+            texts |= {k: v.__doc__ or texts.get(k) for k, v in own.items()}
     for name, value in found.items():
         public = not name.startswith("_") or name in _OPERATORS
         if public and name not in skipped and not hasattr(value, _GUARDED):
-            shown = owner.__name__ if name == "__init__" else name
-            setattr(owner, name, guarded(value, shown))
+            made = guarded(value, owner.__name__ if name == "__init__" else name)
+            made.__doc__ = texts[name]  # help() finds inherited texts of unwrapped functions only
+            setattr(owner, name, made)
