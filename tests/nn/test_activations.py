@@ -120,11 +120,13 @@ def by_weft(run: Callable[[Tensor], Tensor]) -> tuple[np.ndarray, np.ndarray]:
 def check(
     name: str, case: Case, have: tuple[np.ndarray, np.ndarray], shrinks: bool = False
 ) -> None:
-    """The derivative of a smooth step at an infinity is its limit, where PyTorch has NaN; ONNX's
-    Shrink has 0 for NaN."""
+    """The derivative of a smooth step at an infinity is its limit, where PyTorch has NaN, as its
+    vectors have for gelu(inf) on some machines; ONNX's Shrink has 0 for NaN."""
     for what, got, want in zip(("value", "gradient"), have, by_torch(case)):
         near = np.isclose(got, want, rtol=case.loose, atol=3e-7 if case.loose > 2e-6 else 1e-37,
                           equal_nan=True)  # fmt: skip
+        if what == "value":
+            near |= np.isnan(want) & np.isposinf(got) & np.isposinf(POINTS)
         if what == "gradient":
             limits = np.isnan(want) & ~np.isnan(POINTS)
             near |= limits & np.isin(got, (0.0, 1.0)) & (np.abs(POINTS) >= 1e30)

@@ -54,8 +54,9 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[Array], Array], float]] =
     "silu's slope": (
         slope(F.silu), lambda x: logistic(x) * (1.0 + x * logistic(-x)), -1.2784645,
     ),
-    "softplus": (lambda x: weft.logaddexp(x, 0.0), softplus, math.nan),
-    "softplus's slope": (slope(lambda x: weft.logaddexp(x, 0.0)), logistic, math.nan),
+    "logaddexp": (lambda x: weft.logaddexp(x, 0.0), softplus, math.nan),
+    "logaddexp's slope": (slope(lambda x: weft.logaddexp(x, 0.0)), logistic, math.nan),
+    "softplus": (lambda x: F.softplus(x, threshold=math.inf), softplus, math.nan),
     "loss of 0": (loss(0.0), softplus, math.nan),
     "loss of 1": (loss(1.0), lambda x: softplus(-x), math.nan),
     "loss's slope": (slope(loss(1.0)), lambda x: -logistic(-x), math.nan),

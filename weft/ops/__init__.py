@@ -34,6 +34,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     windows,
     winograd,
 )
+from weft.ops.activations import log1p, softplus, swish
 from weft.ops.composite import COMPOSITES, body_graph
 from weft.ops.evaluate import evaluate
 from weft.ops.functions import *  # noqa: F403
@@ -53,6 +54,6 @@ from weft.ops.scan import prod, scan
 __all__ = [
     *functions.__all__,
     "COMPOSITES", "PRIMITIVES", "Aval", "Primitive", "as_node", "aval", "bind", "body_graph",
-    "building", "evaluate", "input_node", "make_node", "prod", "register_listener", "scan",
-    "tracing",
+    "building", "evaluate", "input_node", "log1p", "make_node", "prod", "register_listener", "scan",
+    "softplus", "swish", "tracing",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 """Activations and rotary positions: gelu sigmoid silu relu clip_low clip_high rope, with their
-derivatives.
+derivatives; and formulas that models and `weft.functional` share: log1p softplus swish.
 
 Bodies compute in f32 and return x's dtype. gelu_grad and silu_grad are composites of their own, so
-that an eager device runs each as one kernel.
+that an eager device runs each as one kernel. The shared formulas compute in x's dtype.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from weft.core.dtypes import float64
 from weft.core.errors import DTypeError, ShapeError
 from weft.ops import functions as f
 from weft.ops.composite import Composite, register_composite
@@ -123,6 +124,34 @@ def _clip_vjp(outside: Any, inside: Any):  # type: ignore[no-untyped-def]
         )
 
     return vjp
+
+
+# -- shared formulas ------------------------------------------------------------------------------
+
+
+def log1p(x: Value) -> Value:
+    """log(1 + x); near 0 as 2 atanh(s), s = x / (2 + x), by the series s + s³/3 + s⁵/5 + ...
+    (Gregory). No step lives by a rounding, which compilers of shaders may undo."""
+    s = f.div(x, f.add(x, 2.0))
+    terms = 12 if aval(x).dtype == float64 else 5
+    square = f.mul(s, s)
+    series = f.add(f.mul(square, 1.0 / (2 * terms + 1)), 1.0 / (2 * terms - 1))
+    for n in reversed(range(1, terms - 1)):
+        series = f.add(f.mul(series, square), 1.0 / (2 * n + 1))
+    # 2 s = x - s x: the first term as x itself, which needs no rounding.
+    near = f.sub(x, f.mul(s, f.sub(x, f.mul(f.mul(series, square), 2.0))))
+    small = f.bitwise_and(f.less(-0.3, x), f.less(x, 0.5))
+    return f.where(small, near, f.log(f.add(x, 1.0)))
+
+
+def softplus(x: Value) -> Value:
+    """log(1 + exp(x)) without overflow (Dugas et al. 2001)."""
+    return f.add(f.maximum(x, 0.0), log1p(f.exp(f.neg(f.abs_(x)))))
+
+
+def swish(x: Value, slope: float) -> Value:
+    """x sigmoid(slope x) (Ramachandran et al., arXiv:1710.05941)."""
+    return f.mul(x, f.call("sigmoid", f.mul(x, slope)))
 
 
 # -- rotary positions ---------------------------------------------------------------------------

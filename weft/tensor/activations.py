@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from weft import ops
 from weft.core.errors import UsageError
 from weft.tensor.base import place
 from weft.tensor.core import Tensor
-from weft.tensor.elementwise import derivative, expm1, log1p, wide
+from weft.tensor.elementwise import derivative, expm1, log1p, shared, wide
 from weft.tensor.random import rand
 
 _FAR = 120.0  # beyond, a smooth step in float32 is 0 or 1, and no 0 * inf may arise
@@ -261,8 +262,7 @@ def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
 
     def value(x: Tensor) -> Tensor:
         y = x * beta
-        soft = y.maximum(0.0) + log1p((-y.abs()).exp())
-        return (y > threshold).where(x, soft * (1.0 / beta))
+        return (y > threshold).where(x, shared(ops.softplus, y) * (1.0 / beta))
 
     return curve(x, value, lambda g, x: (x * beta > threshold).where(g, g * (x * beta).sigmoid()))
 
@@ -306,7 +306,7 @@ def swish(x: Tensor, beta: float = 1.0) -> Tensor:
         s = c.sigmoid()
         return g * (s * (c * (1.0 - s) + 1.0))
 
-    return curve(x, lambda x: x * (x * beta).sigmoid(), slope)
+    return curve(x, lambda x: shared(ops.swish, x, beta), slope)
 
 
 def mish(x: Tensor) -> Tensor:

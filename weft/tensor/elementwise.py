@@ -14,6 +14,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import promote
 from weft.core.errors import DTypeError
@@ -66,6 +67,13 @@ def wide(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return fn(*wide).cast(dtype)
 
     return function
+
+
+def shared(formula: Callable[..., Any], x: Tensor, *numbers: float) -> Tensor:
+    """A formula of `weft.ops`, which models use too, of a Tensor."""
+    out = x._wrap(formula(x.value, *numbers))
+    out._weak = x._weak
+    return out
 
 
 Slope = Callable[..., Tensor]  # (gradient of the result, result, operands) -> an operand's gradient
@@ -295,18 +303,8 @@ def expm1(x: Operand, /) -> Tensor:
 @wide
 @derivative(lambda g, out, x: g / (x + 1.0))
 def log1p(x: Operand, /) -> Tensor:
-    """log(1 + x); near 0 as 2 atanh(s), s = x / (2 + x), by the series s + s³/3 + s⁵/5 + ...
-    (Gregory). No step lives by a rounding, which compilers of shaders may undo."""
-    t = reals(x)
-    s = t / (t + 2.0)
-    terms = 12 if t.dtype == dt.float64 else 5
-    square = s * s
-    series = square * (1.0 / (2 * terms + 1)) + 1.0 / (2 * terms - 1)
-    for n in reversed(range(1, terms - 1)):
-        series = series * square + 1.0 / (2 * n + 1)
-    # 2 s = x - s x: the first term as x itself, which needs no rounding.
-    near = t - s * (t - series * square * 2.0)
-    return ((t > -0.3) & (t < 0.5)).where(near, (t + 1.0).log())
+    """log(1 + x), to the last digits near 0 too."""
+    return shared(ops.log1p, reals(x))
 
 
 @wide

@@ -261,10 +261,9 @@ def activate(act: Activation, x: Value) -> Value:
 
 def gated(c: DecoderConfig, gate: Value, up: Value) -> Value:
     """Returns act(gate) * up (Shazeer, arXiv:2002.05202). With a limit it is gpt-oss's form, with
-    act = x sigmoid(s x) and up + 1."""
+    swish and up + 1."""
     if not c.gate_limit:
         return ops.mul(activate(c.act, gate), up)
     gate = ops.minimum(gate, c.gate_limit)
     up = ops.maximum(ops.minimum(up, c.gate_limit), -c.gate_limit)
-    act = ops.mul(gate, ops.call("sigmoid", ops.mul(gate, c.gate_slope)))
-    return ops.mul(act, ops.add(up, 1.0))
+    return ops.mul(ops.swish(gate, c.gate_slope), ops.add(up, 1.0))

@@ -102,7 +102,7 @@ def delta(p: Pass, i: int, h: Value) -> Value:
     qk = ops.reshape(qk, (n, 2 * d.key_heads, d.key_dim))
     qk = ops.call("rms_norm", qk, even, eps=_LENGTH_EPS / d.key_dim, offset=0.0)
     q, k = columns(ops.reshape(qk, (n, 2 * d.keys)), (d.keys, d.keys))
-    step = _softplus(ops.add(a, ops.broadcast(_vector(p, f"{i}.decay_bias"), ops.aval(a).shape)))
+    step = ops.softplus(ops.add(a, ops.broadcast(_vector(p, f"{i}.decay_bias"), ops.aval(a).shape)))
     speed = ops.broadcast(ops.exp(_vector(p, f"{i}.decay")), ops.aval(a).shape)
     gates = ops.concat([ops.exp(ops.neg(ops.mul(speed, step))), ops.call("sigmoid", b)], 1)
     q, k = (ops.reshape(x, (n, d.key_heads, d.key_dim)) for x in (q, k))
@@ -141,16 +141,6 @@ def _delta_parts(p: Pass, i: int, h: Value) -> tuple[Value, Value, Value, Value]
 
 def _vector(p: Pass, role: str) -> Value:
     return ops.reshape(ops.cast(p.w[role], float32), (1, -1))
-
-
-def _softplus(x: Value) -> Value:
-    """Returns log(1 + exp(x)), also where exp(x) is small compared with 1."""
-    small = ops.exp(ops.neg(ops.abs_(x)))
-    whole = ops.add(small, 1.0)
-    rest = ops.sub(whole, 1.0)  # the part of `small` that the sum kept
-    lost = ops.equal(rest, 0.0)
-    near = ops.mul(ops.log(whole), ops.div(small, ops.where(lost, 1.0, rest)))
-    return ops.add(ops.maximum(x, 0.0), ops.where(lost, small, near))
 
 
 MIXERS: Mapping[str, Mixer] = {"attention": attention, "conv": short_conv, "delta": delta}
