@@ -51,6 +51,19 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "lstm_cell": (lambda m: First(m.LSTMCell(6, 5)), (3, 6)),
     "gru_cell": (lambda m: m.GRUCell(6, 5), (3, 6)),
     "rnn_cell": (lambda m: m.RNNCell(6, 5), (3, 6)),
+    "max_unpool1d": (lambda m: Unpooled(m.MaxUnpool1d(2), F.max_pool1d), (2, 4, 9)),
+    "max_unpool2d": (lambda m: Unpooled(m.MaxUnpool2d(2), F.max_pool2d), (2, 4, 7, 5)),
+    "max_unpool3d": (lambda m: Unpooled(m.MaxUnpool3d(2), F.max_pool3d), (1, 2, 5, 4, 3)),
+    "bilinear": (lambda m: Beside(m.Bilinear(6, 6, 3)), (3, 6)),
+    "bag": (lambda m: Bags(m.EmbeddingBag(7, 5)), (3, 6)),
+    "bag-max": (lambda m: Bags(m.EmbeddingBag(7, 5, mode="max")), (3, 6)),
+    "encoder": (
+        lambda m: m.TransformerEncoder(m.TransformerEncoderLayer(12, 3, 10), 2), (5, 2, 12)
+    ),
+    "decoder": (
+        lambda m: Beside(m.TransformerDecoder(m.TransformerDecoderLayer(12, 3, 10), 1)), (5, 2, 12)
+    ),
+    "transformer": (lambda m: Beside(m.Transformer(12, 3, 1, 1, 10)), (5, 2, 12)),
     "attention": (lambda m: Attention(m.MultiheadAttention(12, 3, batch_first=True)), (2, 5, 12)),
     "dict": (
         lambda m: Named(m.ModuleDict({"a": m.Linear(6, 6)}), m.ModuleList([m.Tanh()])), (2, 6)
@@ -76,6 +89,17 @@ class Attention(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return self.inner(x, x, x)[0]
+
+
+class Bags(nn.Module):
+    """Rows of a table in three bags, added to what comes in."""
+
+    def __init__(self, inner: Any):
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        ids, starts = weft.tensor([3, 1, 1, 6, 0]), weft.tensor([0, 2, 2])
+        return self.inner(ids, starts) + x.sum(-1, keepdims=True)
 
 
 class Beside(nn.Module):
@@ -110,14 +134,25 @@ class Named(nn.Module):
         return x
 
 
+class Unpooled(nn.Module):
+    """What a pool chose, back in its place."""
+
+    def __init__(self, inner: Any, pool: Callable[..., Any]):
+        self.inner, self.pool = inner, pool
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(*self.pool(x, 2, return_indices=True))
+
+
 def modules() -> dict[str, tuple[Callable[[Any], Any], tuple[np.ndarray, ...]]]:
     """Every module: what makes it from a namespace of modules, and its operands."""
     from test_activations import CASES
     from test_loss_functions import CASES as ELEMENTS, ROWS, grid
     from test_modules import LOSSES, MODULES
+    from test_more_modules import MODULES as MORE
     from test_recurrent import KINDS
 
-    made: dict[str, Any] = {name: (make, (x,)) for name, (make, x) in MODULES.items()}
+    made: dict[str, Any] = {name: (make, (x,)) for name, (make, x) in (MODULES | MORE).items()}
     plain = np.linspace(-4, 4, 24, dtype=np.float32).reshape(4, 6)
     made |= {
         f"activation-{name}": (lambda m, make=case.module: make(), (plain,))

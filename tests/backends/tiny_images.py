@@ -1,5 +1,8 @@
 """Tiny calls on images of one to three axes: convolutions, pools, resizes, norms."""
 
+import math
+
+import numpy as np
 from tiny_public import case
 
 from weft.core import dtypes as dt
@@ -81,6 +84,30 @@ def _(d, f):
     grown = (n, c * times**2, h, w), (n, c, h * times, w * times)
     shape = grown[f.__name__ == "pixel_unshuffle"]
     return lambda t: f(t, times), [d.array(shape, d.dtype("f"))]
+
+
+@case("channel_shuffle")
+def _(d, f):
+    groups = d.between(1, 3)
+    return lambda t: f(t, groups), [d.array(_image(d, 2, 2 * groups, 1), d.dtype("f"))]
+
+
+@case("max_unpool1d max_unpool2d max_unpool3d")
+def _(d, f):
+    axes = _axes(f)
+    x = d.array(_image(d, axes, least=1), d.dtype("f"))
+    size = [2 * n for n in x.shape[2:]]
+    at = np.random.default_rng(len(size)).permutation(math.prod(size))[: math.prod(x.shape[2:])]
+    at = np.broadcast_to(at.reshape(x.shape[2:]), x.shape).astype(np.int32)
+    return lambda t, i: f(t, i, 2), [x, np.ascontiguousarray(at)]
+
+
+@case("functional.pad")
+def _(d, f):
+    mode = d.pick("constant", "reflect", "replicate", "circular")
+    x = d.array(_image(d, 2), d.dtype())
+    widths = [d.between(-1, 2) for _ in range(4)]
+    return lambda t: f(t, widths, mode), [x]
 
 
 @case("grid_sample")

@@ -1,5 +1,6 @@
 """Tiny calls that create tensors, and of networks."""
 
+import numpy as np
 from tiny_public import case
 
 from weft.core import dtypes as dt
@@ -93,6 +94,24 @@ def _(d, f):
     pad = d.pick(None, 0)
     ids = d.array(d.shape(0, 2), I32, 0, rows - 1)
     return lambda i, w: f(i, w, padding_idx=pad), [ids, d.array((rows, d.extent()), d.dtype("f"))]
+
+
+@case("embedding_bag")
+def _(d, f):
+    rows, n, mode = d.extent(), d.extent(), d.pick("sum", "mean", "max")
+    table = d.array((rows, d.extent()), d.dtype("f"))
+    if d.pick(False, True):
+        ids = d.array((d.extent(), n), I32, 0, rows - 1)
+        return lambda w, i: f(i, w, mode=mode, padding_idx=0), [table, ids]
+    starts = np.array([0, d.between(0, n), n], np.int32)
+    ids = d.array((n,), I32, 0, rows - 1)
+    return lambda w, i, o: f(i, w, o, mode), [table, ids, starts]
+
+
+@case("bilinear")
+def _(d, f):
+    n, i, j, o, dtype = d.extent(), d.extent(), d.extent(), d.extent(), d.dtype("f")
+    return f, [d.array(s, dtype, -1, 1) for s in ((n, i), (n, j), (o, i, j), (o,))]
 
 
 @case("rope")

@@ -293,7 +293,7 @@ case("index_reduce", lambda d: (d.f(2, 6), 1, d.i(4, low=0, high=6), d.f(2, 4),
                                 d.part("mean", "amax", "amin"),
                                 {"include_self": bool(d.part(0, 1))}))
 case("_embedding_bag",
-     lambda d: (d.f(7, 3), d.i(6, low=0, high=7), torch.tensor([0, 2, 2]), False, d.part(0, 1)),
+     lambda d: (d.f(7, 3), d.i(6, low=0, high=7), torch.tensor([0, 2, 2]), False, d.part(0, 1, 2)),
      lambda d: (d.f(7, 3), d.i(6, low=0, high=7), torch.tensor([0, 4]), False, 0, False, d.f(6)))
 case("unfold", lambda d: (d.f(*d.shape, 7), -1, d.part(1, 3), d.part(1, 2)),
      lambda d: (d.f(6, 4), 0, 2, 2))

@@ -93,7 +93,7 @@ def test_aten_zeros() -> None:
     aten("scatter.value", t([1.0, 2, 3], dtype=torch.float16), 0, t([0, 2]), 5.0)
     aten("scatter_reduce.two", x, 0, t([0, 0, 3, 3]), t([1.0, INF, 2, 3]), "mean")
     rows = t([[INF, 1.0], [2, 3], [NAN, 4], [5, 6]])
-    for mode in (0, 1):
+    for mode in (0, 1, 2):
         aten("_embedding_bag.default", rows, t([0, 1, 3, 2]), t([0, 1, 3]), False, mode)
         aten("_embedding_bag.default", rows, t([0, 1, 3, 2]), t([0, 1, 3]), False, mode, False,
              None, False, 1)  # fmt: skip

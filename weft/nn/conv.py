@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from weft.core.errors import ShapeError
+from weft.core.errors import ShapeError, UsageError
 from weft.nn import init, tree
 from weft.nn.layers import empty
 from weft.nn.module import Module, lacks
 from weft.tensor import functional as F
-from weft.tensor.convolution import Padding, Sizes
+from weft.tensor.convolution import Padding, Sizes, padding_sides, sizes
 from weft.tensor.core import Tensor
+from weft.tensor.padding import MODES
 
 
 class _Conv(Module):
@@ -28,12 +29,16 @@ class _Conv(Module):
         padding: Padding = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
         padding_mode: str = "zeros",
     ):  # fmt: skip
-        lacks(self, padding_mode=None if padding_mode == "zeros" else padding_mode)
+        if padding_mode not in ("zeros", *MODES) or padding_mode == "constant":
+            raise UsageError(
+                f"{type(self).__name__}: padding_mode {padding_mode!r:.40}; expected zeros, "
+                "reflect, replicate or circular"
+            )
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         kernel = self._kernel(in_channels, out_channels, kernel_size)
         self._parameters(out_channels, in_channels // groups, out_channels, kernel, bias)
         self.in_channels, self.out_channels = in_channels, out_channels
-        self.kernel_size = kernel
+        self.kernel_size, self.padding_mode = kernel, padding_mode
 
     def _kernel(self, inputs: int, outputs: int, k: Sizes) -> tuple[int, ...]:
         groups = self.groups
@@ -59,7 +64,14 @@ class _Conv(Module):
                 init.uniform_(p, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        rest = (self.stride, self.padding, self.dilation, self.groups)
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            name, rank = type(self).__name__, self._axes
+            steps, apart = (sizes(name, s, rank) for s in (self.stride, self.dilation))
+            around = padding_sides(name, self.weight, padding, steps, apart)
+            widths = [width for pair in around[::-1] for width in pair]
+            x, padding = F.pad(x, widths, self.padding_mode), 0
+        rest = (self.stride, padding, self.dilation, self.groups)
         return type(self)._apply(x, self.weight, self.bias, *rest)
 
     def extra_repr(self) -> str:
@@ -69,8 +81,9 @@ class _Conv(Module):
 
 
 class Conv1d(_Conv):
-    """Cross-correlation of x[N, C, L] with learned weights; see functional.conv1d. Raises
-    ShapeError for other channels, UsageError for a padding mode besides zeros.
+    """Cross-correlation of x[N, C, L] with learned weights; see functional.conv1d. What
+    `padding` adds is "zeros", or elements of x ("reflect", "replicate", "circular"; see
+    functional.pad). Raises ShapeError for other channels, UsageError for another padding_mode.
 
     >>> nn.Conv1d(3, 4, 5)(weft.zeros((2, 3, 6))).shape
     (2, 4, 2)
@@ -80,8 +93,9 @@ class Conv1d(_Conv):
 
 
 class Conv2d(_Conv):
-    """Cross-correlation of x[N, C, H, W] with learned weights; see functional.conv2d. Raises
-    ShapeError for other channels, UsageError for a padding mode besides zeros.
+    """Cross-correlation of x[N, C, H, W] with learned weights; see functional.conv2d. What
+    `padding` adds is "zeros", or elements of x ("reflect", "replicate", "circular"; see
+    functional.pad). Raises ShapeError for other channels, UsageError for another padding_mode.
 
     >>> nn.Conv2d(3, 4, 5)(weft.zeros((2, 3, 6, 6))).shape
     (2, 4, 2, 2)
@@ -91,8 +105,9 @@ class Conv2d(_Conv):
 
 
 class Conv3d(_Conv):
-    """Cross-correlation of x[N, C, D, H, W] with learned weights; see functional.conv3d. Raises
-    ShapeError for other channels, UsageError for a padding mode besides zeros.
+    """Cross-correlation of x[N, C, D, H, W] with learned weights; see functional.conv3d. What
+    `padding` adds is "zeros", or elements of x ("reflect", "replicate", "circular"; see
+    functional.pad). Raises ShapeError for other channels, UsageError for another padding_mode.
 
     >>> nn.Conv3d(3, 4, 5)(weft.zeros((2, 3, 6, 6, 6))).shape
     (2, 4, 2, 2, 2)
@@ -176,6 +191,48 @@ class Upsample(Module):
     def forward(self, x: Tensor) -> Tensor:
         how = (self.mode, self.align_corners, self.recompute_scale_factor)
         return F.interpolate(x, self.size, self.scale_factor, *how)
+
+
+class UpsamplingNearest2d(Upsample):
+    """Upsample of x[N, C, H, W] with mode="nearest". Raises UsageError unless one of `size` and
+    `scale_factor` is given.
+
+    >>> nn.UpsamplingNearest2d(scale_factor=2)(weft.zeros((1, 3, 4, 5))).shape
+    (1, 3, 8, 10)
+    """
+
+    def __init__(self, size: Sizes | None = None, scale_factor: Any = None):
+        super().__init__(size, scale_factor, "nearest")
+
+
+class UpsamplingBilinear2d(Upsample):
+    """Upsample of x[N, C, H, W] with mode="bilinear" and aligned corners. Raises UsageError unless
+    one of `size` and `scale_factor` is given.
+
+    >>> nn.UpsamplingBilinear2d(scale_factor=2)(weft.zeros((1, 3, 4, 5))).shape
+    (1, 3, 8, 10)
+    """
+
+    def __init__(self, size: Sizes | None = None, scale_factor: Any = None):
+        super().__init__(size, scale_factor, "bilinear", align_corners=True)
+
+
+class ChannelShuffle(Module):
+    """The channels of `groups` runs dealt in turn; see functional.channel_shuffle. x is [N, C,
+    ...]. Raises ShapeError for groups that do not divide C.
+
+    >>> nn.ChannelShuffle(2)(weft.zeros((1, 4, 3, 3))).shape
+    (1, 4, 3, 3)
+    """
+
+    def __init__(self, groups: int):
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.channel_shuffle(x, self.groups)
+
+    def extra_repr(self) -> str:
+        return f"groups={self.groups}"
 
 
 class PixelShuffle(Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from weft.core.errors import UsageError
 from weft.nn import init, tree
 from weft.nn.module import Module, Parameter, lacks
+from weft.ops.rules import axis_of
 from weft.tensor import functional as F
 from weft.tensor.convolution import Sizes
 from weft.tensor.core import Tensor
@@ -111,6 +113,25 @@ class Flatten(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(self.start_dim, self.end_dim)
+
+
+class Unflatten(Module):
+    """Axis `dim` split into axes of the sizes `unflattened_size`, of which one may be -1. x has any
+    shape and dtype. Raises ShapeError for sizes that do not fit.
+
+    >>> nn.Unflatten(1, (2, -1))(weft.zeros((3, 8))).shape
+    (3, 2, 4)
+    """
+
+    def __init__(self, dim: int, unflattened_size: Sequence[int]):
+        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        d = axis_of("Unflatten", self.dim, x.ndim)
+        return x.reshape(*x.shape[:d], *self.unflattened_size, *x.shape[d + 1 :])
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
 
 
 class ReLU(Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from weft.nn.module import Module
@@ -109,6 +109,54 @@ class MaxPool3d(_MaxPool):
     """
 
     _apply = staticmethod(F.max_pool3d)
+
+
+class _MaxUnpool(Module):
+    """The inverse of _MaxPool with return_indices, of its kernel, stride and padding."""
+
+    _apply: ClassVar[Callable[..., Tensor]]
+
+    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0):
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+
+    def forward(
+        self, x: Tensor, indices: Tensor, output_size: Sequence[int] | None = None
+    ) -> Tensor:
+        pool = (self.kernel_size, self.stride, self.padding)
+        return type(self)._apply(x, indices, *pool, output_size)
+
+
+class MaxUnpool1d(_MaxUnpool):
+    """The elements of x[N, C, L] at their indices in a longer line of zeros. See
+    functional.max_unpool1d.
+
+    >>> nn.MaxUnpool1d(2)(weft.ones((1, 1, 2)), weft.tensor([[[0, 3]]])).tolist()
+    [[[1.0, 0.0, 0.0, 1.0]]]
+    """
+
+    _apply = staticmethod(F.max_unpool1d)
+
+
+class MaxUnpool2d(_MaxUnpool):
+    """The elements of x[N, C, H, W] at their indices in a larger image of zeros. See
+    functional.max_unpool2d.
+
+    >>> nn.MaxUnpool2d(2)(weft.ones((1, 1, 1, 1)), weft.tensor([[[[2]]]])).tolist()
+    [[[[0.0, 0.0], [1.0, 0.0]]]]
+    """
+
+    _apply = staticmethod(F.max_unpool2d)
+
+
+class MaxUnpool3d(_MaxUnpool):
+    """The elements of x[N, C, D, H, W] at their indices in a larger volume of zeros. See
+    functional.max_unpool3d.
+
+    >>> nn.MaxUnpool3d(2)(weft.ones((1, 1, 1, 1, 1)), weft.tensor([[[[[2]]]]])).shape
+    (1, 1, 2, 2, 2)
+    """
+
+    _apply = staticmethod(F.max_unpool3d)
 
 
 class AvgPool1d(_AvgPool):

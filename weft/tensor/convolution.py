@@ -95,7 +95,7 @@ def _conv(
     x, weight, bias = narrowed(x, weight, bias)
     steps, apart = sizes("stride", stride, rank), sizes("dilation", dilation, rank)
     _want_weight(name, x, weight, rank, int(groups))
-    around = _named(name, weight, padding, steps, apart)
+    around = padding_sides(name, weight, padding, steps, apart)
     out = x._call("conv", weight, stride=steps, padding=around, dilation=apart, groups=int(groups))
     return _biased(name, out, weight, bias, weight.shape[0])
 
@@ -116,7 +116,7 @@ def _want_weight(name: str, x: Tensor, weight: Tensor, rank: int, groups: int) -
         )
 
 
-def _named(
+def padding_sides(
     name: str, weight: Tensor, padding: Padding, stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> Sides:
     """The padding's sizes, where it is a word."""

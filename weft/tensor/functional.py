@@ -31,6 +31,7 @@ from weft.tensor.activations import (
 )
 from weft.tensor.alignment import ctc_loss
 from weft.tensor.attention import attention, cached_attention, scaled_dot_product_attention
+from weft.tensor.bags import bilinear, embedding_bag
 from weft.tensor.convolution import (
     conv1d,
     conv2d,
@@ -98,6 +99,7 @@ from weft.tensor.margins import (
     triplet_margin_loss,
     triplet_margin_with_distance_loss,
 )
+from weft.tensor.padding import pad
 from weft.tensor.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -121,33 +123,37 @@ from weft.tensor.resize import interpolate
 from weft.tensor.sampling import fold, grid_sample, unfold
 from weft.tensor.spatial import (
     batch_norm,
+    channel_shuffle,
     group_norm,
     instance_norm,
     local_response_norm,
     pixel_shuffle,
     pixel_unshuffle,
 )
+from weft.tensor.unpooling import max_unpool1d, max_unpool2d, max_unpool3d
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
     "adaptive_max_pool2d", "adaptive_max_pool3d", "alpha_dropout", "attention", "avg_pool1d",
-    "avg_pool2d", "avg_pool3d", "batch_norm", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "cached_attention", "cdist", "celu", "conv1d", "conv2d",
-    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_embedding_loss",
-    "cosine_similarity", "cross_entropy", "ctc_loss", "dropout", "dropout1d", "dropout2d",
-    "dropout3d", "elu", "embedding", "feature_alpha_dropout", "fold", "gaussian_nll_loss", "gelu",
-    "glu", "grid_sample", "group_norm", "gru", "gru_cell", "gumbel_softmax", "hardshrink",
-    "hardsigmoid", "hardswish", "hardtanh", "hinge_embedding_loss", "huber_loss", "instance_norm",
-    "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "local_response_norm",
-    "log_softmax", "logsigmoid", "lp_pool1d", "lp_pool2d", "lp_pool3d", "lstm", "lstm_cell",
-    "margin_ranking_loss", "max_pool1d", "max_pool2d", "max_pool3d", "mish", "mse_loss",
-    "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss", "nll_loss",
-    "normalize", "one_hot", "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle",
-    "poisson_nll_loss", "prelu", "ramp", "relu", "relu6", "rms_norm", "rnn", "rnn_cell", "rope",
-    "rrelu", "scaled_dot_product_attention", "scaled_tanh", "scatter_add", "selu", "shrink",
-    "sigmoid", "silu", "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus",
-    "softshrink", "softsign", "swish", "tanh", "tanhshrink", "threshold", "triplet_margin_loss",
-    "triplet_margin_with_distance_loss", "unfold", "update", "vector_norm", "where",
+    "avg_pool2d", "avg_pool3d", "batch_norm", "bilinear", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "cached_attention", "cdist", "celu", "channel_shuffle",
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    "cosine_embedding_loss", "cosine_similarity", "cross_entropy", "ctc_loss", "dropout",
+    "dropout1d", "dropout2d", "dropout3d", "elu", "embedding", "embedding_bag",
+    "feature_alpha_dropout", "fold", "gaussian_nll_loss", "gelu", "glu", "grid_sample",
+    "group_norm", "gru", "gru_cell", "gumbel_softmax", "hardshrink", "hardsigmoid", "hardswish",
+    "hardtanh", "hinge_embedding_loss", "huber_loss", "instance_norm", "interpolate", "kl_div",
+    "l1_loss", "layer_norm", "leaky_relu", "linear", "local_response_norm", "log_softmax",
+    "logsigmoid", "lp_pool1d", "lp_pool2d", "lp_pool3d", "lstm", "lstm_cell", "margin_ranking_loss",
+    "max_pool1d", "max_pool2d", "max_pool3d", "max_unpool1d", "max_unpool2d", "max_unpool3d",
+    "mish", "mse_loss", "multi_margin_loss", "multilabel_margin_loss",
+    "multilabel_soft_margin_loss", "nll_loss", "normalize", "one_hot", "pad", "pairwise_distance",
+    "pdist", "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss", "prelu", "ramp", "relu",
+    "relu6", "rms_norm", "rnn", "rnn_cell", "rope", "rrelu", "scaled_dot_product_attention",
+    "scaled_tanh", "scatter_add", "selu", "shrink", "sigmoid", "silu", "smooth_l1_loss",
+    "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink", "softsign", "swish", "tanh",
+    "tanhshrink", "threshold", "triplet_margin_loss", "triplet_margin_with_distance_loss", "unfold",
+    "update", "vector_norm", "where",
 ]  # fmt: skip
 
 _guard_functions(globals(), __all__)

@@ -179,3 +179,20 @@ def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
     *lead, c, h, w = x.shape
     split = x.reshape(math.prod(lead), c, h // r, r, w // r, r).permute(0, 1, 3, 5, 2, 4)
     return split.reshape(*lead, c * r * r, h // r, w // r)
+
+
+def channel_shuffle(x: Tensor, groups: int) -> Tensor:
+    """x[N, C, ...] with the channels of `groups` runs dealt in turn (Zhang et al.,
+    arXiv:1707.01083). Raises ShapeError for groups that do not divide C.
+
+    >>> F.channel_shuffle(weft.arange(4.0).reshape(1, 4, 1), 2).flatten().tolist()
+    [0.0, 2.0, 1.0, 3.0]
+    """
+    (count,) = integers("channel_shuffle", "groups", groups)
+    if x.ndim < 3 or count < 1 or x.shape[1] % count:
+        raise ShapeError(
+            f"channel_shuffle: x {list(x.shape)}, {count} groups; expected [N, C, ...] and groups "
+            "that divide C"
+        )
+    n, c, *rest = x.shape
+    return x.reshape(n, count, c // count, math.prod(rest)).transpose(1, 2).reshape(x.shape)

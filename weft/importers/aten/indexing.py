@@ -12,7 +12,7 @@ from weft.core import dtypes as dt
 from weft.importers.aten import creation
 from weft.importers.aten.table import aten, named, rows
 from weft.importers.imported import here
-from weft.tensor import functional as F
+from weft.tensor import bags, functional as F
 from weft.tensor.core import Tensor
 from weft.tensor.create import arange
 from weft.tensor.keys import index_array
@@ -200,28 +200,15 @@ def index_reduce(
     return scatter_reduce(self, dim, at, source, reduce, include_self)
 
 
-@aten("_embedding_bag", results=1, refuses=lambda *args, **named: (
-    "of the largest" if args[4:5] == (2,) or named.get("mode") == 2 else ""))  # fmt: skip
+@aten("_embedding_bag", results=1)
 def embedding_bag(
     weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False,
     mode: int = 0, sparse: bool = False, per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False, padding_idx: int = -1,
 ) -> tuple[Tensor, None, None, None]:  # fmt: skip
-    """Sums (mode 0) or means (1) of the rows of each bag, which begin at `offsets`."""
-    starts = offsets.narrow(0, 0, offsets.size - 1) if include_last_offset else offsets
-    place = arange(indices.size, device=here()).reshape(-1, 1)
-    bag = (place >= starts.reshape(1, -1)).cast(dt.int32).sum(-1) - 1
-    rows = F.embedding(indices, weight)
-    counted = (indices >= 0) if padding_idx < 0 else (indices != padding_idx)
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.unsqueeze(1)
-    bag = counted.where(bag, -1)  # dropped
-    total = F.scatter_add(creation.zeros((starts.size, rows.shape[1]), rows.dtype), bag, rows)
-    if mode == 1:
-        ones = creation.ones(bag.shape, dt.int32)
-        count = F.scatter_add(creation.zeros(starts.shape, dt.int32), bag, ones)
-        total = total / count.maximum(1).cast(total.dtype).unsqueeze(1)
-    return total, None, None, None
+    left_out = None if padding_idx < 0 else padding_idx
+    how = (bags.MODES[mode], per_sample_weights, include_last_offset, left_out)
+    return F.embedding_bag(indices, weight, offsets, *how), None, None, None
 
 
 @aten("masked_scatter")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from weft.core.dtypes import DType
 from weft.core.errors import ShapeError
 from weft.importers.aten.numbers import together
 from weft.importers.aten.table import aten, rows
-from weft.tensor import arrays, create
+from weft.tensor import arrays, create, functional as F
 from weft.tensor.core import Tensor
 from weft.tensor.shapes import broadcast_tensors, cat as join, stack as join_new
 
@@ -189,49 +188,24 @@ def copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
 
 @aten("constant_pad_nd")
 def constant_pad(self: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
-    """Pairs from the last axis on; negative ones cut."""
-    pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
-    widths = [(0, 0)] * (self.ndim - len(pairs)) + pairs[::-1]
-    grown = self.pad([(max(a, 0), max(b, 0)) for a, b in widths], value)
-    for axis, (a, b) in enumerate(widths):
-        if a < 0 or b < 0:
-            low, high = max(-a, 0), max(-b, 0)
-            grown = grown.narrow(axis, low, grown.shape[axis] - low - high)
-    return grown
-
-
-def _pad_by_index(self: Tensor, pad: Sequence[int], mode: str) -> Tensor:
-    """Axes lengthened by elements of their own: `mode` as numpy.pad names it."""
-    out = self
-    for i in range(0, len(pad), 2):
-        axis = self.ndim - 1 - i // 2
-        if pad[i] or pad[i + 1]:
-            n = self.shape[axis]
-            if mode == "reflect" and max(pad[i], pad[i + 1]) >= n:
-                raise ShapeError(f"reflection of {pad[i : i + 2]} beyond an axis of {n}")
-            at = np.pad(np.arange(n), (pad[i], pad[i + 1]), mode)  # type: ignore[call-overload]
-            out = out.take(at.astype(np.int32), axis)
-    return out
+    return F.pad(self, pad, "constant", value)
 
 
 @aten("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
 def reflection_pad(self: Tensor, padding: Sequence[int]) -> Tensor:
-    return _pad_by_index(self, padding, "reflect")
+    return F.pad(self, padding, "reflect")
 
 
 @aten("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def replication_pad(self: Tensor, padding: Sequence[int]) -> Tensor:
-    return _pad_by_index(self, padding, "edge")
+    return F.pad(self, padding, "replicate")
 
 
 @aten("pad")
 def pad(
     self: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Tensor:
-    if mode == "constant":
-        return constant_pad(self, pad, value or 0)
-    names = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-    return _pad_by_index(self, pad, names[mode])
+    return F.pad(self, pad, mode, value or 0)
 
 
 # -- writing a part, and getting a new whole
@@ -267,15 +241,11 @@ def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
 
 @aten("channel_shuffle")
 def channel_shuffle(self: Tensor, groups: int) -> Tensor:
-    n, c, *rest = self.shape
-    x = self.reshape((n, groups, c // groups, math.prod(rest)))
-    return x.transpose(1, 2).reshape(self.shape)
+    return F.channel_shuffle(self, groups)
 
 
 @aten("one_hot")
 def one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
-    from weft.tensor.functional import one_hot as ones
-
     if num_classes < 0:
         raise ShapeError("one_hot without num_classes: the result's shape depends on values")
-    return ones(self, num_classes, dt.int32)
+    return F.one_hot(self, num_classes, dt.int32)

@@ -13,6 +13,7 @@ from weft.importers.onnx.run import SMALL
 from weft.importers.onnx.table import MICROSOFT, NodeCall, Value, ints, is_host, lib, op, scalar
 from weft.importers.onnx.values import MOST_PLACES, numpy_dtype, numpy_type, places
 from weft.tensor.core import Tensor
+from weft.tensor.padding import padded as axes_padded
 
 
 @op("Constant")
@@ -235,15 +236,7 @@ def padded(x: Tensor, widths: list[tuple[int, int]], mode: str, fill: Any = 0) -
         return x
     if max(n + a + b for n, (a, b) in zip(x.shape, widths)) > MOST_PLACES:
         raise LimitError(f"{list(x.shape)} padded by {widths}: at most {MOST_PLACES} along an axis")
-    if mode == "constant":
-        if x.dtype.kind == "bool":
-            return x.cast("int32").pad(widths, int(bool(fill))).cast("bool")
-        return x.pad(widths, int(fill) if x.dtype.is_int else float(fill))
-    for axis, (low, high) in enumerate(widths):
-        if low or high:
-            at = np.pad(np.arange(x.shape[axis]), (low, high), mode)  # type: ignore[call-overload]
-            x = x.take(at, axis)
-    return x
+    return axes_padded(x, widths, mode, int(fill) if x.dtype.is_int else float(fill))
 
 
 @op("DepthToSpace")

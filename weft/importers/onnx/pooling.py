@@ -173,7 +173,7 @@ def max_unpool(call: NodeCall, x: Tensor, indices: Tensor, wanted: Any = None) -
         for i, (n, s, k) in enumerate(zip(x.shape[2:], strides, kernel))
     ]
     inner = (*x.shape[:2], *size)
-    flat = weft.zeros((math.prod(inner),), x.dtype)
+    flat = weft.zeros((math.prod(inner),), x.dtype)  # indices count in the whole batch
     filled = weft.functional.update(flat, indices.reshape(-1).cast("int32"), x.reshape(-1)).reshape(
         inner
     )
