@@ -25,10 +25,13 @@ def _activations(call: NodeCall, default: Sequence[str], count: int) -> list[lis
 
 
 def _clipped(call: NodeCall, acts: list[Act]) -> list[Act]:
+    """The activations with the node's `clip` of what they take. It bounds the sums of gates; what
+    an LSTM remembers is not bounded, as in ONNX Runtime."""
     edge = call.get("clip")
     if not edge:
         return acts
-    return [lambda x, f=f: f(x.maximum(-edge).minimum(edge)) for f in acts]  # type: ignore[misc]
+    gates, rest = acts[:2], acts[2:]
+    return [lambda x, f=f: f(x.maximum(-edge).minimum(edge)) for f in gates] + rest
 
 
 def _lstm(call: NodeCall, acts: list[Act], peep: Tensor | None) -> Cell:
@@ -74,6 +77,8 @@ def _layer(
             results.append(run_layer(cell, x, w[d], r[d], biases, now, lengths, back))
         rows = weft.stack([y for y, _ in results], 1)  # [T, directions, N, H]
         last = [weft.stack([s[i] for _, s in results], 0) for i in range(states)]
+        if lengths is not None:  # an empty sequence ends in zeros, whatever its first state
+            last = [(lengths.reshape(1, -1, 1) > 0).where(v, 0.0) for v in last]
         if batch_first:
             rows, last = rows.permute(2, 0, 1, 3), [v.transpose(0, 1) for v in last]
         return (rows, *last)
