@@ -46,7 +46,7 @@ DIVIDED = ("llama", "qwen3_moe", "gpt2", "qwen3")  # by layers
 COLUMNS = ("llama", "qwen3")
 # The text_config's model type in families that also see images.
 INNER = {
-    "mistral3": "ministral3", "gemma4": "gemma4", "gemma4_unified": "gemma4",
+    "mistral3": "ministral3", "gemma3": "gemma3", "gemma4": "gemma4", "gemma4_unified": "gemma4",
     "qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5_moe",
 }  # fmt: skip
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from family_zoo import MORE
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 VOCAB = 300
@@ -214,6 +216,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+FAMILIES |= MORE
 ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertConfig", BERT),
     "roberta": ("RobertaConfig", {**BERT, "type_vocab_size": 1}),

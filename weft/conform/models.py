@@ -39,6 +39,8 @@ _LLAMA = {
     "rms_norm_eps": 1e-5,
 }  # fmt: skip
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_MANY = {k: v for k, v in _LLAMA.items() if k not in ("num_key_value_heads", "rms_norm_eps")}
 _DELTA = {
     "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
     "linear_key_head_dim": 8, "linear_value_head_dim": 12,
@@ -76,6 +78,34 @@ CONFIGS: dict[str, dict[str, Any]] = {
                     "shared_expert_intermediate_size": 16},
     "qwen3_next": {"model_type": "qwen3_next", **_LLAMA, **_DELTA, **_EXPERTS,
                    "shared_expert_intermediate_size": 16},
+    "mixtral": {"model_type": "mixtral", **_LLAMA, **_LOCAL},
+    "olmoe": {"model_type": "olmoe", **_LLAMA, **_LOCAL, "num_experts": 4},
+    "qwen2_moe": {"model_type": "qwen2_moe", **_LLAMA, **_EXPERTS,
+                  "shared_expert_intermediate_size": 16},
+    "granitemoe": {"model_type": "granitemoe", **_LLAMA, **_LOCAL, "attention_multiplier": 0.2,
+                   "embedding_multiplier": 2.0, "residual_multiplier": 0.5, "logits_scaling": 2.0},
+    "glm4_moe": {"model_type": "glm4_moe", **_LLAMA, **_EXPERTS, "n_routed_experts": 4,
+                 "num_nextn_predict_layers": 0},
+    "ernie4_5_moe": {"model_type": "ernie4_5_moe", **_LLAMA, "moe_num_experts": 4, "moe_k": 2,
+                     "moe_intermediate_size": 32},
+    "gpt_neox": {"model_type": "gpt_neox", **_MANY},
+    "phi": {"model_type": "phi", **_LLAMA},
+    "stablelm": {"model_type": "stablelm", **_LLAMA, "partial_rotary_factor": 0.5,
+                 "qk_layernorm": True},
+    "starcoder2": {"model_type": "starcoder2", **_LLAMA},
+    "cohere": {"model_type": "cohere", **_LLAMA, "use_qk_norm": True, "logit_scale": 0.5},
+    "cohere2": {"model_type": "cohere2", **_LLAMA, "sliding_window": 8, "logit_scale": 0.5,
+                "layer_types": ["sliding_attention", "full_attention"]},
+    "nemotron": {"model_type": "nemotron", **_LLAMA},
+    "olmo": {"model_type": "olmo", **_LLAMA, "clip_qkv": 2.0},
+    "gemma": {"model_type": "gemma", **_LLAMA, "head_dim": 16},
+    "seed_oss": {"model_type": "seed_oss", **_LLAMA, "head_dim": 16},
+    "exaone4": {"model_type": "exaone4", **_LLAMA, "sliding_window": 8,
+                "layer_types": ["sliding_attention", "full_attention"]},
+    "glm4": {"model_type": "glm4", **_LLAMA, "head_dim": 16},
+    "ernie4_5": {"model_type": "ernie4_5", **_LLAMA, "head_dim": 16},
+    "hunyuan": {"model_type": "hunyuan_v1_dense", **_LLAMA},
+    "apertus": {"model_type": "apertus", **_LLAMA},
 }  # fmt: skip
 _BERT = {
     "model_type": "bert", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,

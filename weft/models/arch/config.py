@@ -10,7 +10,7 @@ from weft.core.dtypes import DType, float32, int8
 from weft.core.packed import Form
 from weft.core.records import dataclass
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,17 @@ class DecoderConfig:
     norm: Literal["rms", "layer"] = "rms"
     norm_eps: float = 1e-5
     norm_offset: float = 0.0  # y = x/rms * (offset + w)
+    norm_weight: bool = True  # norms multiply by a weight
+    norm_bias: bool = True  # layer norms add a bias
+    # The mixer and the feed-forward both take a layer's input, with one norm or a norm each.
+    parallel: Literal["", "one norm", "two norms"] = ""
     act: Activation = "silu"
     gated: bool = True  # down(act(gate x) * up x), else down(act(up x))
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
     fused_qkv: bool = False  # one weight holds q, k, v side by side
+    fused_by_head: bool = False  # there each head's q, k and v are adjacent
     fused_gate: bool = False  # one weight holds gate and up, side by side
     # One weight for gate and up of experts: alternating, or side by side.
     fused_experts: Literal["", "turns", "halves"] = ""
@@ -124,13 +129,16 @@ class DecoderConfig:
     gate_slope: float = 1.702  # slope of the sigmoid of a limited gate
     output_gate: bool = False  # attention: each head's query comes with a gate for its result
     sinks: bool = False  # one extra score per head, without a value
-    # A norm of queries and keys, per head or over all heads.
-    qk_norm: Literal["", "head", "whole"] = ""
+    # A norm of queries and keys: per head, also with weights of each head, or over all heads.
+    qk_norm: Literal["", "head", "heads", "whole"] = ""
+    qk_norm_late: bool = False  # after the rope
+    qkv_clip: float = 0.0  # limit of queries, keys and values on both sides; 0: none
     value_norm: bool = False  # each head's values are divided by their root mean square
     pre_norms: bool = True  # a norm before the mixer and before the feed-forward
     post_norms: bool = False  # a norm after each, before the residual add
     ropes: tuple[Rope, ...] = (Rope(),)  # () = learned positions
     layer_rope: tuple[int | None, ...] = ()  # index in `ropes` per layer; () = the first
+    rope_pairs: bool = False  # a rope turns pairs of adjacent elements, not of two halves
     windows: tuple[int, ...] = ()  # sliding window per layer, 0 = full; () = all full
     scale: float = 1.0  # factor on q . k
     attn_softcap: float = 0.0
@@ -140,6 +148,8 @@ class DecoderConfig:
     embed_scale_rounded: bool = False  # rounded to the embedding's dtype, like the reference
     residual_scale: float = 1.0  # factor on what a layer's parts add
     logit_divisor: float = 1.0
+    logit_scale: float = 1.0
+    head_bias: bool = False
     tied: bool = True
     adapter_scale: float = 1.0  # factor on the low-rank adapter, if the weights hold one
     adapters: int = 0  # number of adapters; each row uses one or none (`adapters.stacked`)
@@ -158,7 +168,12 @@ class DecoderConfig:
     expert_ffn: int = 0
     # True if the weights of the chosen experts are normalised to sum to 1.
     expert_norm: bool = False
-    shared_ffn: int = 0  # width of the expert that all tokens use, times a gate; 0: none
+    expert_scale: float = 1.0  # factor on these weights
+    router: Literal["softmax", "sigmoid"] = "softmax"
+    router_bias: bool = False  # a number per expert that counts for the choice alone
+    shared_ffn: int = 0  # width of the expert that all tokens use; 0: none
+    shared_gate: bool = True  # its result is multiplied by a gate
+    further_layers: int = 0  # layers of a checkpoint after these that guess further tokens
     by_layer: tuple[Layer, ...] = ()  # sizes per layer if layers differ; () = all as above
     layer_input: int = 0  # width of each layer's own token embedding
     layer_scale: bool = False  # each layer's result is multiplied by a number
@@ -302,15 +317,17 @@ Kind = Literal[
 @dataclass(frozen=True)
 class WeightSpec:
     """A weight that the model reads: its name in the checkpoint, its required shape and its kind. A
-    name with {} means one tensor per index of the first axis. If `turned`, the checkpoint holds the
-    last two axes swapped. `divides` are the lengths of the blocks of columns (queries, keys and
-    values joined are three) that machines can divide among them; (): each has the whole."""
+    name with {} means one tensor per index of the first axis. `usual` is another name, that most
+    families have, if this one has its own. If `turned`, the checkpoint holds the last two axes
+    swapped. `divides` are the lengths of the blocks of columns (queries, keys and values joined are
+    three) that machines can divide among them; (): each has the whole."""
 
     name: str
     shape: tuple[int, ...]
     kind: Kind
     turned: bool = False
     divides: tuple[int, ...] = ()
+    usual: str = ""
 
 
 @dataclass(frozen=True)

@@ -231,9 +231,11 @@ def _logits(p: Pass, x: Value) -> Value:
     """Applies the output layer to the residual stream x[N, hidden]."""
     c, w = p.c, p.w
     head = "head" if "head" in w else "embed"
-    logits = product(c, w, head, rounded(c, head, p.norm("norm", x)))
+    logits = product(c, w, head, rounded(c, head, p.norm("norm", x)), w.get("head.b"))
     if c.logit_divisor != 1.0:
         logits = ops.div(logits, c.logit_divisor)
+    if c.logit_scale != 1.0:
+        logits = ops.mul(logits, c.logit_scale)
     if c.logit_softcap:
         logits = ops.mul(ops.tanh(ops.mul(logits, 1.0 / c.logit_softcap)), c.logit_softcap)
     return logits
@@ -243,6 +245,12 @@ def _layer(p: Pass, i: int, x: Value) -> Value:
     """Applies layer i to the residual stream x[N, hidden]."""
     c = p.c
     mixer, feed_forward = MIXERS[c.mixer(i)], FEED_FORWARDS[c.feed_forward(i)]
+    if c.parallel:
+        h = one = p.norm(f"{i}.attn_norm", x)
+        if c.parallel == "two norms":
+            h = p.norm(f"{i}.mlp_norm", x)
+        drop = p.training.drop or keep
+        return ops.add(x, ops.add(drop(mixer(p, i, one)), drop(feed_forward(p, i, h, x))))
     x = _added(p, f"{i}.attn", x, lambda h: mixer(p, i, h))
     x = _added(p, f"{i}.mlp", x, lambda h: feed_forward(p, i, h, x))
     if c.layer_input:

@@ -13,7 +13,13 @@ from functools import partial
 
 from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields
-from weft.models.arch import family_qwen
+from weft.models.arch import (
+    family_gemma,
+    family_layer_norm,
+    family_moe,
+    family_qwen,
+    family_variants,
+)
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.family_fields import DECODER_FIELDS, WRAPPER_FIELDS
 from weft.models.arch.family_parts import (
@@ -27,7 +33,7 @@ from weft.models.arch.family_parts import (
     base,
     experts_of,
     kinds_of,
-    layers_of,
+    multipliers,
     refuse,
     windows_of,
 )
@@ -86,88 +92,6 @@ def _mistral(c: Fields, family: str) -> DecoderConfig:
     return replace(made, windows=(c.integer("sliding_window", 1, MAX_POSITIONS, 0),) * made.layers)
 
 
-def _gemma(c: Fields, family: str) -> DecoderConfig:
-    bias = c.flag("attention_bias", False)
-    refuse(c, "use_bidirectional_attention", False, "bidirectional attention")
-    made = base(
-        c,
-        family,
-        act=activation(c, "hidden_activation", "gelu_pytorch_tanh"),
-        norm_offset=1.0,
-        post_norms=True,
-        qkv_bias=bias,
-        out_bias=bias,
-        scale=c.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0) ** -0.5,
-        tied=c.flag("tie_word_embeddings", False),
-    )
-    return replace(made, embed_scale=made.hidden**0.5, embed_scale_rounded=True)
-
-
-def gemma2(c: Fields) -> DecoderConfig:
-    made = _gemma(c, "gemma2")
-    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
-    return replace(
-        made,
-        ropes=(single_rope(c, made.head_dim),),
-        windows=windows_of(c, made.layers, window, lambda i: i % 2 == 0),
-        attn_softcap=c.number("attn_logit_softcapping", 0.0, 1e6, 0.0),
-        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
-    )
-
-
-def gemma3(c: Fields) -> DecoderConfig:
-    """Reads Gemma 3's text model: two ropes, one for the full and one for the sliding layers. Its
-    attention caps no scores, even if a file sets a cap."""
-    made = _gemma(c, "gemma3_text")
-    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
-    every = c.integer("sliding_window_pattern", 1, 1024, None)
-    every = every or c.integer("_sliding_window_pattern", 1, 1024, 6)
-    windows = windows_of(c, made.layers, window, lambda i: (i + 1) % every != 0)
-    full, local = (c.number(f"rope_{k}", 1.0, 1e12, 1e4) for k in ("theta", "local_base_freq"))
-    return replace(
-        made,
-        qk_norm="head",
-        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
-        **two_ropes(c, windows, (full, local), (made.head_dim,) * 2),
-    )
-
-
-def gemma4(c: Fields) -> DecoderConfig:
-    """Reads Gemma 4's text model: layers of different sizes (`layers_of`), an own input for each
-    layer, norms of values, and in some sizes experts in addition to the dense feed-forward."""
-    if c.data.get("use_bidirectional_attention") != "vision":  # this value concerns images
-        refuse(c, "use_bidirectional_attention", False, "bidirectional attention")
-    refuse(c, "vocab_size_per_layer_input", c.data.get("vocab_size"), "another vocabulary")
-    bias = c.flag("attention_bias", False)
-    made = base(
-        c,
-        "gemma4_text",
-        act=activation(c, "hidden_activation", "gelu_pytorch_tanh"),
-        qkv_bias=bias,
-        out_bias=bias,
-        post_norms=True,
-        qk_norm="head",
-        value_norm=True,
-        scale=1.0,
-        layer_scale=True,
-        layer_input=c.integer("hidden_size_per_layer_input", 0, MAX_HIDDEN, 0),
-        embed_scale_rounded=True,
-        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
-    )
-    window = c.integer("sliding_window", 1, MAX_POSITIONS, 512)
-    windows = windows_of(c, made.layers, window, lambda i: (i + 1) % 6 != 0)
-    windows = (*windows[:-1], 0)  # the last layer is always full
-    layers = layers_of(c, made, windows)
-    sizes = {bool(w): layer.head_dim for w, layer in zip(windows, layers)}
-    both = two_ropes(c, windows, (1e6, 1e4), (sizes[False], sizes.get(True, made.head_dim)))
-    made = replace(made, embed_scale=made.hidden**0.5, by_layer=layers, **both)
-    if not c.flag("enable_moe_block", False):
-        return made
-    kinds = ("dense and experts",) * made.layers
-    experts = experts_of(c, used="top_k_experts")
-    return replace(made, feed_forwards=kinds, fused_experts="halves", expert_norm=True, **experts)
-
-
 def phi3(c: Fields) -> DecoderConfig:
     """Reads Phi-3 and Phi-4-mini: fused projections, a rope that may turn a part of the head."""
     made = base(c, "phi3", act=activation(c, "hidden_act", "silu"), fused_qkv=True, fused_gate=True)
@@ -206,14 +130,7 @@ def ministral3(c: Fields) -> DecoderConfig:
 
 def granite(c: Fields) -> DecoderConfig:
     """Reads Granite 3 and 4, dense: a Llama with multipliers."""
-    return replace(
-        llama(c),
-        family="granite",
-        scale=c.number("attention_multiplier", 1e-6, 1e6, 1.0),
-        embed_scale=c.number("embedding_multiplier", 1e-6, 1e6, 1.0),
-        residual_scale=c.number("residual_multiplier", 1e-6, 1e6, 1.0),
-        logit_divisor=c.number("logits_scaling", 1e-6, 1e6, 1.0),
-    )
+    return replace(llama(c), family="granite", **multipliers(c))
 
 
 def olmo2(c: Fields) -> DecoderConfig:
@@ -293,10 +210,12 @@ _READERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "qwen2": family_qwen.qwen2,
     "qwen3": family_qwen.qwen3,
     "qwen3_moe": family_qwen.qwen3_moe,
-    "gemma2": gemma2,
-    "gemma3_text": gemma3,
-    "gemma4_text": gemma4,
-    "gemma4_unified_text": gemma4,  # the text part of a multimodal model
+    "qwen2_moe": family_qwen.qwen2_moe,
+    "gemma": family_gemma.gemma,
+    "gemma2": family_gemma.gemma2,
+    "gemma3_text": family_gemma.gemma3,
+    "gemma4_text": family_gemma.gemma4,
+    "gemma4_unified_text": family_gemma.gemma4,  # the text part of a multimodal model
     "gpt_oss": gpt_oss,
     "lfm2": lfm2,
     "phi3": phi3,
@@ -304,6 +223,25 @@ _READERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "granite": granite,
     "olmo2": olmo2,
     "olmo3": olmo3,
+    "olmo": family_layer_norm.olmo,
+    "gpt_neox": family_layer_norm.gpt_neox,
+    "phi": family_layer_norm.phi,
+    "stablelm": family_layer_norm.stablelm,
+    "starcoder2": family_layer_norm.starcoder2,
+    "cohere": family_layer_norm.cohere,
+    "cohere2": family_layer_norm.cohere2,
+    "nemotron": family_layer_norm.nemotron,
+    "mixtral": family_moe.mixtral,
+    "olmoe": family_moe.olmoe,
+    "granitemoe": family_moe.granitemoe,
+    "glm4_moe": family_moe.glm4_moe,
+    "ernie4_5_moe": family_moe.ernie4_5_moe,
+    "seed_oss": family_variants.seed_oss,
+    "exaone4": family_variants.exaone4,
+    "glm4": family_variants.glm4,
+    "ernie4_5": family_variants.ernie4_5,
+    "hunyuan_v1_dense": family_variants.hunyuan,
+    "apertus": family_variants.apertus,
 }
 
 

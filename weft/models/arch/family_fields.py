@@ -70,6 +70,22 @@ _GPT_OSS_YARN: Table = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
 }  # fmt: skip
+_LAYER_NORM: Table = {
+    **{k: v for k, v in _BASE.items() if k != "rms_norm_eps"}, "hidden_act": "silu",
+    "layer_norm_eps": 1e-5, "attention_bias": False,
+}  # fmt: skip
+_COHERE: Table = {
+    **_LAYER_NORM, "rope_theta": 5e5, "max_position_embeddings": 8192, "logit_scale": 0.0625,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+_ERNIE: Table = {
+    **_BASE, "hidden_act": "silu", "rope_theta": 5e5, "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "use_bias": False,
+}  # fmt: skip
+_APERTUS_ROPE: Table = {
+    "rope_type": "llama3", "rope_theta": 12e6, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+}  # fmt: skip
 _NO_WIDTH = ("intermediate_size",)  # if all layers have experts
 
 DECODER_FIELDS: Mapping[str, Table] = {
@@ -107,7 +123,9 @@ DECODER_FIELDS: Mapping[str, Table] = {
     },
     "gemma2": {**_GEMMA, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
     "gemma3_text": {
-        **_GEMMA, "max_position_embeddings": 131072, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+        **_GEMMA, "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+        "num_hidden_layers": 26, "num_attention_heads": 8,  # wrappers leave these out
+        "max_position_embeddings": 131072, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
         "sliding_window_pattern": None, "_sliding_window_pattern": None,
     },
     "gemma4_text": _GEMMA4,
@@ -144,13 +162,105 @@ DECODER_FIELDS: Mapping[str, Table] = {
     },
     "olmo2": _OLMO,
     "olmo3": {**_OLMO, "rope_theta": 5e5, "sliding_window": 4096, "layer_types": None},
+    "olmo": {
+        **{k: v for k, v in _OLMO.items() if k != "rms_norm_eps"}, "clip_qkv": None,
+    },
+    "mixtral": {
+        **_BASE, "hidden_act": "silu", "num_key_value_heads": 8, "rope_theta": 1e6,
+        "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "sliding_window": None,
+        "num_experts_per_tok": 2, "num_local_experts": 8, "num_experts": None,
+    },
+    "olmoe": {
+        **_OLMO, "max_position_embeddings": 4096, "clip_qkv": None, "num_experts_per_tok": 8,
+        "num_experts": 64, "num_local_experts": None, "norm_topk_prob": False,
+    },
+    "qwen2_moe": {
+        **_QWEN2, **_SPARSE, "num_key_value_heads": 16, "qkv_bias": True, "norm_topk_prob": False,
+        "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
+        "num_experts_per_tok": 4, "num_experts": 60,
+    },
+    "granitemoe": {
+        **_BASE, "hidden_act": "silu", "attention_bias": False, "attention_multiplier": 1.0,
+        "embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0,
+        "num_local_experts": 8, "num_experts_per_tok": 2, "num_experts": None,
+    },
+    "glm4_moe": {
+        **_BASE, "hidden_act": "silu", "num_key_value_heads": 8, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 131072, "partial_rotary_factor": 0.5, "attention_bias": False,
+        "use_qk_norm": False, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+        "n_routed_experts": 128, "num_local_experts": None, "n_shared_experts": 1,
+        "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "norm_topk_prob": True,
+        "routed_scaling_factor": 1.0, "num_nextn_predict_layers": 1,
+    },
+    "ernie4_5_moe": {
+        **_ERNIE, "num_key_value_heads": 4, "moe_intermediate_size": 1536, "moe_k": 6,
+        "moe_num_experts": 64, "num_experts": None, "moe_num_shared_experts": 2,
+        "moe_layer_start_index": 1, "moe_layer_end_index": -1, "moe_layer_interval": 1,
+        "moe_norm_min": 1e-12,
+    },
+    "gpt_neox": {
+        **{k: v for k, v in _LAYER_NORM.items() if k not in ("head_dim", "num_key_value_heads")},
+        "hidden_act": "gelu", "attention_bias": True, "partial_rotary_factor": 0.25,
+        "use_parallel_residual": True,
+    },
+    "phi": {
+        **{k: v for k, v in _LAYER_NORM.items() if k != "attention_bias"},
+        "hidden_act": "gelu_new", "partial_rotary_factor": 0.5, "qk_layernorm": False,
+    },
+    "stablelm": {
+        **{k: v for k, v in _LAYER_NORM.items() if k != "attention_bias"},
+        "num_key_value_heads": 32, "max_position_embeddings": 4096, "partial_rotary_factor": 0.25,
+        "use_qkv_bias": False, "qk_layernorm": False, "use_parallel_residual": False,
+    },
+    "starcoder2": {
+        **{k: v for k, v in _LAYER_NORM.items() if k not in ("attention_bias", "layer_norm_eps")},
+        "hidden_act": "gelu_pytorch_tanh", "num_key_value_heads": 2, "norm_epsilon": 1e-5,
+        "max_position_embeddings": 4096, "sliding_window": None, "use_bias": True,
+        "tie_word_embeddings": True,
+    },
+    "cohere": {**_COHERE, "use_qk_norm": False},
+    "cohere2": {
+        **_COHERE, "rope_theta": 1e4, "sliding_window": 4096, "sliding_window_pattern": 4,
+        "layer_types": None,
+    },
+    "nemotron": {
+        **{k: v for k, v in _LAYER_NORM.items() if k != "layer_norm_eps"}, "norm_eps": 1e-5,
+        "hidden_act": "relu2", "max_position_embeddings": 4096, "partial_rotary_factor": 0.5,
+        "mlp_bias": False,
+    },
+    "gemma": {
+        **{k: v for k, v in _GEMMA.items() if k in (*_BASE, "attention_bias",
+                                                   "use_bidirectional_attention")},
+        "hidden_act": "gelu_pytorch_tanh", "num_key_value_heads": 16,
+    },
+    "seed_oss": {
+        **_LLAMA, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 524288,
+        "attention_bias": True, "attention_out_bias": False,
+    },
+    "exaone4": {
+        **_BASE, "hidden_act": "silu", "num_key_value_heads": 32, "rms_norm_eps": 1e-5,
+        "sliding_window": 4096, "sliding_window_pattern": 4, "layer_types": None,
+    },
+    "glm4": {
+        **_BASE, "hidden_act": "silu", "num_key_value_heads": 2, "head_dim": 128,
+        "max_position_embeddings": 131072, "rms_norm_eps": 1.5625e-7,
+        "partial_rotary_factor": 0.5, "attention_bias": True,
+    },
+    "ernie4_5": {**_ERNIE, "num_key_value_heads": 2, "head_dim": 128},
+    "hunyuan_v1_dense": {
+        **_BASE, "hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_bias": False,
+    },
+    "apertus": {
+        **_BASE, "hidden_act": "xielu", "rope_theta": 12e6, "max_position_embeddings": 65536,
+        "rms_norm_eps": 1e-5, "attention_bias": False, "rope_parameters": _APERTUS_ROPE,
+    },
 }  # fmt: skip
 
 # A wrapper's text model has its own config; only the wrapper's tied embeddings count.
 WRAPPER_FIELDS: Mapping[str, Table] = {
     kind: {"text_config": None, "tie_word_embeddings": tied}
     for kind, tied in {
-        "mistral3": True, "qwen3_5": False, "qwen3_5_moe": False, "gemma4": True,
+        "mistral3": True, "gemma3": True, "qwen3_5": False, "qwen3_5_moe": False, "gemma4": True,
         "gemma4_unified": True,
     }.items()
 }  # fmt: skip
@@ -178,6 +288,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
         "hidden_size": "n_embd", "max_position_embeddings": "n_positions",
         "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
     },
+    "gpt_neox": {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
     "distilbert": {
         "hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers",
     },

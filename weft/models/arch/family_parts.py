@@ -24,6 +24,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "relu2",
 }
 
 
@@ -151,3 +152,15 @@ def experts_of(
     count = c.integer(used, 1, experts)
     ffn = c.integer(width, 1, MAX_FFN)
     return {"experts": experts, "experts_used": count, "expert_ffn": ffn}
+
+
+def multipliers(c: Fields) -> dict[str, Any]:
+    """Returns Granite's config fields: factors on scores, embeddings, what layers add, and
+    logits."""
+    fields = {
+        "scale": "attention_multiplier",
+        "embed_scale": "embedding_multiplier",
+        "residual_scale": "residual_multiplier",
+        "logit_divisor": "logits_scaling",
+    }
+    return {ours: c.number(name, 1e-6, 1e6, 1.0) for ours, name in fields.items()}

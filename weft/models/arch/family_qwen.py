@@ -59,6 +59,23 @@ def qwen3_moe(c: Fields) -> DecoderConfig:
     return replace(made, feed_forwards=kinds, windows=windows, expert_norm=norm)
 
 
+def qwen2_moe(c: Fields) -> DecoderConfig:
+    """Reads Qwen 1.5 and 2 with experts, and one that all tokens use."""
+    bias = c.flag("qkv_bias", True)
+    made = base(c, "qwen2_moe", act=activation(c, "hidden_act", "silu"), qkv_bias=bias)
+    window = c.integer("sliding_window", 0, MAX_POSITIONS, 0)
+    first = c.integer("max_window_layers", 0, MAX_LAYERS * 4, 0)
+    if not c.flag("use_sliding_window", False):
+        window = 0
+    return replace(
+        _shared_experts(c, made),
+        feed_forwards=_sparse(c, made.layers),
+        expert_norm=c.flag("norm_topk_prob", False),
+        windows=windows_of(c, made.layers, window, lambda i: i % 2 == 0 and i < first),
+        ropes=(single_rope(c, made.head_dim),),
+    )
+
+
 def _sparse(c: Fields, layers: int) -> tuple[str, ...]:
     """Returns the kind of each layer: "experts" or "dense"."""
     every = c.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)

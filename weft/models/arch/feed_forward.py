@@ -23,12 +23,30 @@ def dense(p: Pass, i: int, h: Value, x: Value) -> Value:
     """Returns down(act(gate h) * up h), or down(act(up h)) without a gate."""
     c = p.c
     if not c.gated:
-        return p.project(f"{i}.down", activate(c.act, p.project(f"{i}.up", h)))
+        up = p.project(f"{i}.up", h)
+        return p.project(f"{i}.down", xielu(p, i, up) if c.act == "xielu" else activate(c.act, up))
     if c.fused_gate:
         gate, up = columns(p.project(f"{i}.gate_up", h), [c.layer(i).ffn] * 2)
     else:
         up, gate = p.project(f"{i}.up", h), p.project(f"{i}.gate", h)
     return p.project(f"{i}.down", gated(c, gate, up))
+
+
+def xielu(p: Pass, i: int, x: Value) -> Value:
+    """Applies xIELU (Huang and Schlag, arXiv:2411.13010), with the layer's numbers:
+    a x^2 + beta x for x > 0, else b (exp(min(x, eps)) - 1 - x) + beta x."""
+
+    def number(name: str) -> Value:
+        one = ops.reshape(ops.cast(p.w[f"{i}.xielu_{name}"], float32), (1, 1))
+        if name.startswith("alpha"):
+            one = ops.softplus(one)
+        return ops.broadcast(one, ops.aval(x).shape)
+
+    beta = number("beta")
+    above = ops.mul(ops.mul(number("alpha_p"), x), x)
+    low = ops.sub(ops.sub(ops.exp(ops.minimum(x, number("eps"))), 1.0), x)
+    below = ops.mul(low, ops.add(beta, number("alpha_n")))
+    return ops.add(ops.where(ops.less(0.0, x), above, below), ops.mul(beta, x))
 
 
 def experts(p: Pass, i: int, h: Value, x: Value) -> Value:
@@ -78,9 +96,11 @@ def _experts(p: Pass, i: int, h: Value, routed: Value) -> Value:
 
 
 def _shared(p: Pass, i: int, h: Value) -> Value:
-    """Applies the expert that every token uses, times a gate of its own."""
+    """Applies the expert that every token uses, times a gate of its own if it has one."""
     up, gate = (p.project(f"{i}.shared_{part}", h) for part in ("up", "gate"))
     out = p.project(f"{i}.shared_down", gated(p.c, gate, up))
+    if not p.c.shared_gate:
+        return out
     by = ops.call("sigmoid", p.project(f"{i}.shared_by", h))
     return ops.mul(out, ops.broadcast(by, ops.aval(out).shape))
 
@@ -151,19 +171,26 @@ def block_rows(pairs: int, experts: int) -> int:
 
 def _route(p: Pass, i: int, h: Value) -> tuple[Value, Value]:
     """Returns for each row the `experts_used` most probable experts: float32 weights and int32
-    numbers [N, K], most probable first (ties by number)."""
+    numbers [N, K], most probable first (ties by number). With a `router_bias` it counts too."""
     c = p.c
     logits = p.project(f"{i}.router", h)
     n = ops.aval(h).shape[0]
     shape = (n, c.experts_used)
+    shares = None
+    if c.router_bias:  # counts for the choice, not in the weights
+        shares = ops.call(c.router, logits)
+        bias = ops.reshape(ops.cast(p.w[f"{i}.router_bias"], float32), (1, c.experts))
+        logits = ops.add(shares, ops.broadcast(bias, ops.aval(shares).shape))
     order = ops.sort(logits, 1, descending=True, indices=True)
     chosen = ops.slice_(order, (0, 0), shape)
-    shares = ops.reshape(ops.call("softmax", logits), (-1,))
+    shares = ops.call(c.router, logits) if shares is None else shares
     start = ops.mul(ops.iota(shape, 0, int32), c.experts)
-    weights = ops.gather(shares, ops.add(start, chosen))
+    weights = ops.gather(ops.reshape(shares, (-1,)), ops.add(start, chosen))
     if c.expert_norm:
         total = ops.reshape(ops.sum_(weights, 1), (n, 1))
         weights = ops.div(weights, ops.broadcast(total, shape))
+    if c.expert_scale != 1.0:
+        weights = ops.mul(weights, c.expert_scale)
     scale = p.w.get(f"{i}.exps_scale")
     if scale is not None:
         weights = ops.mul(weights, ops.gather(ops.cast(scale, float32), chosen))

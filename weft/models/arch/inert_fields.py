@@ -69,7 +69,7 @@ CONFIG: Mapping[str, str] = {
             input_jitter_noise summary_activation summary_first_dropout summary_proj_to_labels
             summary_type summary_use_proj block_mlp_init_scale block_out_init_scale
             block_use_xavier_init conv_use_xavier_init embedding_dropout activation_dropout
-            attention_probs_dropout mlp_dropout layerdrop tie_weights_"""),
+            attention_probs_dropout mlp_dropout layerdrop tie_weights_ residual_dropout"""),
         (_RETURNS, "return_dict use_return_dict torchscript tie_last_hidden_states "
          "output_past keys_to_ignore_at_inference"),
         (_LABELS, "id2label label2id num_labels problem_type"),
@@ -131,6 +131,8 @@ FAMILY: Mapping[str, Mapping[str, str]] = {
         theta hidden_act rms_norm_eps""")),
     "phi3": _table((_OTHER, "attention_bias mlp_bias lm_head_bias interpolate_factor "
                     "full_attn_mod embd_layer")),
+    "gpt_neox": _table((_OTHER, "is_decoder num_key_value_heads head_dim")),
+    "hunyuan_v1_dense": _table(("is an id that only tokenizers use", "eod_token_id")),
     "smollm3": _table((_OTHER, "max_window_layers")),
     "mistral": _table((_OTHER, "attention_bias mlp_bias")),
     "bert": _TIED | _table((_OTHER, """

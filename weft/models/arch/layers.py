@@ -147,21 +147,44 @@ class Pass:
         n, heads, depth = ops.aval(x).shape
         size = self.c.ropes[at].rotary or depth
         if size == depth:
-            return ops.call("rope", x, *table)
-        turned = ops.call("rope", ops.slice_(x, (0, 0, 0), (n, heads, size)), *table)
+            return ops.call("rope", self._halves(x), *table)
+        turned = self._halves(ops.slice_(x, (0, 0, 0), (n, heads, size)))
+        turned = ops.call("rope", turned, *table)
         return ops.concat([turned, ops.slice_(x, (0, 0, size), (n, heads, depth))], 2)
 
+    def _halves(self, x: Value) -> Value:
+        """Returns x[N, H, R] with the elements of each pair in the two halves. Keys and queries may
+        stay in this order: it changes no q . k."""
+        if not self.c.rope_pairs:
+            return x
+        n, heads, size = ops.aval(x).shape
+        pairs = ops.reshape(x, (n, heads, size // 2, 2))
+        return ops.reshape(ops.transpose(pairs, (0, 1, 3, 2)), (n, heads, size))
+
     def unit(self, x: Value) -> Value:
-        """Returns the RMS norm over the last axis, without a weight."""
-        ones = ops.const(np.ones(ops.aval(x).shape[-1], np.float32))
+        """Returns the layer or RMS norm over the last axis, without a weight."""
+        size = ops.aval(x).shape[-1]
+        ones = ops.const(np.ones(size, np.float32))
+        if self.c.norm == "layer":
+            return ops.call("layer_norm", x, ones, _zeros(size), eps=self.c.norm_eps)
         return ops.call("rms_norm", x, ones, eps=self.c.norm_eps)
 
     def norm(self, role: str, x: Value) -> Value:
         """Returns the layer or RMS norm over the last axis."""
-        c, w = self.c, self.w
-        if c.norm == "layer":
-            return ops.call("layer_norm", x, w[f"{role}.w"], w[f"{role}.b"], eps=c.norm_eps)
-        return ops.call("rms_norm", x, w[f"{role}.w"], eps=c.norm_eps, offset=c.norm_offset)
+        c = self.c
+        if not c.norm_weight:
+            return self.unit(x)
+        w = self.w[f"{role}.w"]
+        if c.norm == "rms":
+            return ops.call("rms_norm", x, w, eps=c.norm_eps, offset=c.norm_offset)
+        if c.norm_offset:
+            w = ops.add(ops.cast(w, float32), c.norm_offset)
+        b = self.w[f"{role}.b"] if c.norm_bias else _zeros(ops.aval(w).shape[0])
+        return ops.call("layer_norm", x, w, b, eps=c.norm_eps)
+
+
+def _zeros(size: int) -> Value:
+    return ops.const(np.zeros(size, np.float32))
 
 
 def embedded(table: Value, ids: Value, scale: float, rounded: bool) -> Value:
@@ -254,8 +277,9 @@ def activate(act: Activation, x: Value) -> Value:
     """Applies the activation function to each element."""
     if act == "silu":
         return ops.call("silu", x)
-    if act == "relu":
-        return ops.call("relu", x)
+    if act.startswith("relu"):
+        x = ops.call("relu", x)
+        return ops.mul(x, x) if act == "relu2" else x
     return ops.call("gelu", x, approximate="tanh" if act == "gelu_tanh" else "none")
 
 

@@ -37,7 +37,12 @@ def _qkv(p: Pass, i: int, h: Value) -> tuple[Value, KeysValues | None, Value | N
     c, layer, gate = p.c, p.c.layer(i), None
     heads = {"q": c.heads, "k": layer.kv_heads, "v": layer.kv_heads}
     if c.fused_qkv:
-        parts = columns(p.project(f"{i}.qkv", h), [g * layer.head_dim for g in heads.values()])
+        joined = p.project(f"{i}.qkv", h)
+        if c.fused_by_head:
+            parts = by_head(joined, c.heads, (layer.head_dim,) * 3)
+            parts = [ops.reshape(x, (-1, c.heads * layer.head_dim)) for x in parts]
+        else:
+            parts = columns(joined, [g * layer.head_dim for g in heads.values()])
         found = dict(zip(heads, parts))
     else:
         found = {r: p.project(f"{i}.{r}", h) for r in layer.projects}
@@ -47,14 +52,34 @@ def _qkv(p: Pass, i: int, h: Value) -> tuple[Value, KeysValues | None, Value | N
         found["v"] = found["k"]
     if c.qk_norm == "whole":
         found |= {r: p.norm(f"{i}.{r}_norm", found[r]) for r in "qk"}
+    if c.qkv_clip:
+        limit = c.qkv_clip
+        found = {r: ops.maximum(ops.minimum(x, limit), -limit) for r, x in found.items()}
     found = {r: ops.reshape(x, (-1, heads[r], layer.head_dim)) for r, x in found.items()}
-    if c.qk_norm == "head":
-        found |= {r: p.norm(f"{i}.{r}_norm", found[r]) for r in "qk" if r in found}
-    q = p.rope(i, found["q"])
+
+    def turn(r: str) -> Value:
+        if c.qk_norm_late:
+            return _normed_head(p, i, r, p.rope(i, found[r]))
+        return p.rope(i, _normed_head(p, i, r, found[r]))
+
+    q = turn("q")
     if "k" not in found:
         return q, None, gate
     v = p.unit(found["v"]) if c.value_norm else found["v"]
-    return q, (p.rope(i, found["k"]), v), gate
+    return q, (turn("k"), v), gate
+
+
+def _normed_head(p: Pass, i: int, r: str, x: Value) -> Value:
+    """Returns the queries or keys (`r`) x[N, H, D], each head's divided by its norm if the family
+    does so."""
+    role = f"{i}.{r}_norm"
+    if p.c.qk_norm == "head":
+        return p.norm(role, x)
+    if p.c.qk_norm != "heads":
+        return x
+    one = ops.aval(p.w[f"{role}.w"]).shape
+    w = ops.reshape(ops.cast(p.w[f"{role}.w"], float32), (1, *one))
+    return ops.mul(p.unit(x), ops.broadcast(w, ops.aval(x).shape))
 
 
 def by_head(x: Value, heads: int, sizes: Sequence[int]) -> list[Value]:

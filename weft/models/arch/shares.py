@@ -27,7 +27,8 @@ LANES = 64  # most columns that kernels take together; packed weights are divide
 def check_columns(c: DecoderConfig, ranks: int, where: str) -> None:
     """Raises UsageError for a model whose columns cannot be divided among `ranks` ranks."""
     kinds = {c.mixer(i) for i in range(c.layers)} | {c.feed_forward(i) for i in range(c.layers)}
-    if kinds != {"attention", "dense"} or c.by_layer or c.layer_input or c.qk_norm == "whole":
+    unlike = c.by_layer or c.layer_input or c.qk_norm in ("heads", "whole") or c.head_bias
+    if kinds != {"attention", "dense"} or unlike:
         raise UsageError(
             f"{where}: the columns of {c.family} are not divided: its layers are not alike, or not "
             "attention and a dense feed-forward; divide its layers: --parallel layers"

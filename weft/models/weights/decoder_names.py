@@ -14,9 +14,11 @@ from weft.models.weights.tensor_names import (
     INERT,
     INERT_OF,
     NORMS,
+    PREFIX_OF,
     PREFIXES,
     PROJECTIONS,
     RENAMED,
+    ROUTER_BIAS,
 )
 
 HEAD = "lm_head.weight"
@@ -79,9 +81,12 @@ def _gpt2(c: DecoderConfig) -> Layout:
 def _llama(c: DecoderConfig) -> Layout:
     b = LayoutBuilder()
     b.add("embed", "embed", "embed_tokens.weight", c.vocab, c.hidden)
-    b.add("norm", "norm.w", "norm.weight", c.hidden)
+    if c.norm_weight:
+        b.both("norm", "norm", "norm", c.hidden, biased=_shifted(c))
     if not c.tied:
         b.add("head", "head", HEAD, c.vocab, c.hidden, divides=(c.vocab,))
+    if c.head_bias:
+        b.add("bias", "head.b", "lm_head.bias", c.vocab)
     if c.layer_input:
         wide = c.layers * c.layer_input
         b.add("embed", "layer_embed", "embed_tokens_per_layer.weight", c.vocab, wide)
@@ -89,42 +94,77 @@ def _llama(c: DecoderConfig) -> Layout:
         b.add("norm", "layer_proj_norm.w", "per_layer_projection_norm.weight", c.layer_input)
     spare: dict[str, str] = {}
     for i in range(c.layers):
-        at, feed = f"layers.{i}.", c.feed_forward(i)
-        for role, name in _norms(c, feed).items():
-            b.add("norm", f"{i}.{role}.w", f"{at}{name}.weight", c.hidden)
-        if c.sinks:
-            b.add("sinks", f"{i}.sinks", f"{at}self_attn.sinks", c.heads, divides=(c.heads,))
-        if c.layer_scale:
-            b.add("scale", f"{i}.scalar", f"{at}layer_scalar", 1)
-        if "experts" in feed:
-            (_fused_experts if c.fused_experts else _experts)(c, b, i, f"{at}mlp.")
-        if feed == "dense and experts":
-            b.add("norm", f"{i}.router_norm.w", f"{at}router.scale", c.hidden)
-            b.add("scale", f"{i}.exps_scale", f"{at}router.per_expert_scale", c.experts)
-        parts = _MIXERS[c.mixer(i)](c, i) | (_dense(c, i) if "dense" in feed else _shared(c))
-        for role, (kind, shape, biased) in (parts | _layer_input(c)).items():
-            name, divides = at + PROJECTIONS[role], _blocks(c, i).get(role, ())
-            b.both(kind, f"{i}.{role}", name, *shape, biased=biased, divides=divides)
-        if c.mixer(i) == "delta":
-            _delta_vectors(c, b, i, f"{at}linear_attn.")
-        layer, normed = c.layer(i), c.qk_norm and c.mixer(i) == "attention"
-        for role, heads in (("q", c.heads), ("k", layer.kv_heads)) if normed else ():
-            size = layer.head_dim * (heads if c.qk_norm == "whole" else 1)
-            if role in layer.projects:
-                b.add("norm", f"{i}.{role}_norm.w", f"{at}self_attn.{role}_norm.weight", size)
-        if layer.kv_of is not None:  # left over from training
-            left = {"k": "k_proj", "v": "v_proj", "k_norm": "k_norm"}
-            spare |= {f"{i}.{r}.w": f"{at}self_attn.{name}.weight" for r, name in left.items()}
+        _layer(c, b, i, f"layers.{i}.")
+        if c.layer(i).kv_of is not None:  # left over from training
+            at, left = f"layers.{i}.self_attn.", {"k": "k_proj", "v": "v_proj", "k_norm": "k_norm"}
+            spare |= {f"{i}.{role}.w": f"{at}{name}.weight" for role, name in left.items()}
+    for role, spec in b.weights.items():
+        name = _own_name(c, spec.name)
+        b.weights[role] = replace(spec, name=name, usual="" if name == spec.name else spec.name)
+    twin, probe = HEAD if c.tied else "", b.weights["embed"].name
+    inert = INERT | INERT_OF.get(c.family, {})
+    if c.further_layers:
+        last = "|".join(str(c.layers + i) for i in range(c.further_layers))
+        inert = inert | {rf"(^|\.)layers\.({last})\.": "layers that guess further tokens"}
+    return Layout(b.weights, spare, PREFIX_OF.get(c.family, PREFIXES), probe, inert, twin)
+
+
+def _layer(c: DecoderConfig, b: LayoutBuilder, i: int, at: str) -> None:
+    """Adds the weights of layer i, whose names begin with `at`."""
+    feed, shifted = c.feed_forward(i), _shifted(c)
+    for role, name in _norms(c, feed).items():
+        b.both("norm", f"{i}.{role}", f"{at}{name}", c.hidden, biased=shifted)
+    if c.sinks:
+        b.add("sinks", f"{i}.sinks", f"{at}self_attn.sinks", c.heads, divides=(c.heads,))
+    if c.layer_scale:
+        b.add("scale", f"{i}.scalar", f"{at}layer_scalar", 1)
+    if c.act == "xielu":
+        for name in ("alpha_p", "alpha_n", "beta", "eps"):
+            one = (1,) if name.startswith("alpha") else ()
+            b.add("scale", f"{i}.xielu_{name}", f"{at}mlp.act_fn.{name}", *one)
+    if "experts" in feed:
+        (_fused_experts if c.fused_experts else _experts)(c, b, i, f"{at}mlp.")
+        if c.router_bias:
+            name, each = ROUTER_BIAS[c.family]
+            b.add("bias", f"{i}.router_bias", f"{at}mlp.{name}", *each, c.experts)
+    if feed == "dense and experts":
+        b.add("norm", f"{i}.router_norm.w", f"{at}router.scale", c.hidden)
+        b.add("scale", f"{i}.exps_scale", f"{at}router.per_expert_scale", c.experts)
+    parts = _MIXERS[c.mixer(i)](c, i) | (_dense(c, i) if "dense" in feed else _shared(c))
+    for role, (kind, shape, biased) in (parts | _layer_input(c)).items():
+        name, divides = at + PROJECTIONS[role], _blocks(c, i).get(role, ())
+        b.both(kind, f"{i}.{role}", name, *shape, biased=biased, divides=divides)
+    if c.mixer(i) == "delta":
+        _delta_vectors(c, b, i, f"{at}linear_attn.")
+    layer, normed = c.layer(i), c.qk_norm and c.mixer(i) == "attention"
+    for role, heads in (("q", c.heads), ("k", layer.kv_heads)) if normed else ():
+        name, size = f"{at}self_attn.{role}_norm", layer.head_dim
+        if c.qk_norm == "heads":
+            b.add("norm", f"{i}.{role}_norm.w", f"{name}.weight", heads, size)
+        elif role in layer.projects:
+            size *= heads if c.qk_norm == "whole" else 1
+            b.both("norm", f"{i}.{role}_norm", name, size, biased=shifted)
+
+
+def _shifted(c: DecoderConfig) -> bool:
+    """Returns True if norms have a bias."""
+    return c.norm == "layer" and c.norm_bias
+
+
+def _own_name(c: DecoderConfig, name: str) -> str:
+    """Returns the family's own name for one of the usual names."""
     for old, new in RENAMED.get(c.family, {}).items():
-        for role, spec in b.weights.items():
-            b.weights[role] = replace(spec, name=re.sub(old, new, spec.name))
-    twin = HEAD if c.tied else ""
-    return Layout(b.weights, spare, PREFIXES, "embed_tokens.weight", INERT, twin)
+        name = re.sub(old, new, name)
+    return name
 
 
 def _norms(c: DecoderConfig, kind: str) -> dict[str, str]:
     """Returns role -> name of the norms around a layer's parts."""
+    if not c.norm_weight:
+        return {}
     norms = NORMS[c.pre_norms, c.post_norms]
+    if c.parallel == "one norm":
+        norms = {role: name for role, name in norms.items() if role == "attn_norm"}
     if kind == "dense and experts":
         norms = norms | BESIDE
     return norms | {"input_post": "post_per_layer_input_norm"} if c.layer_input else norms
@@ -137,7 +177,7 @@ Projections = dict[str, tuple[Kind, tuple[int, ...], bool]]
 def _attention(c: DecoderConfig, i: int) -> Projections:
     layer = c.layer(i)
     blocks = _blocks(c, i)["qkv"]
-    q, one = blocks[0], dict(zip("qkv", blocks))
+    q, one = c.heads * layer.head_dim, dict(zip("qkv", blocks))
     sizes = {"qkv": sum(blocks)} if c.fused_qkv else {r: one[r] for r in layer.projects}
     made: Projections = {role: ("matrix", (n, c.hidden), c.qkv_bias) for role, n in sizes.items()}
     if c.output_gate:
@@ -149,6 +189,8 @@ def _blocks(c: DecoderConfig, i: int) -> dict[str, tuple[int, ...]]:
     """Returns the lengths of the blocks of rows in joined matrices."""
     layer = c.layer(i)
     q, kv = c.heads * layer.head_dim, layer.kv_heads * layer.head_dim
+    if c.fused_by_head:
+        return {"qkv": (3 * q,)}
     return {"qkv": (q, kv, kv), "gate_up": (layer.ffn, layer.ffn)}
 
 
@@ -188,8 +230,8 @@ def _shared(c: DecoderConfig) -> Projections:
     if not c.shared_ffn:
         return {}
     up: tuple[Kind, tuple[int, ...], bool] = ("matrix", (c.shared_ffn, c.hidden), False)
-    return {
-        "shared_by": ("gate", (1, c.hidden), False),
+    gate: Projections = {"shared_by": ("gate", (1, c.hidden), False)} if c.shared_gate else {}
+    return gate | {
         "shared_down": ("matrix", (c.hidden, c.shared_ffn), False),
         "shared_up": up,
         "shared_gate": up,

@@ -25,6 +25,8 @@ from weft.models.weights.tensor_names import INERT, INERT_OF, SENSES
 if TYPE_CHECKING:
     from weft.importers.packed.checkpoint import PackedCheckpoint
 
+OUTPUTS = ("head", "head.b")  # roles whose names are outside the model's prefix
+
 
 def tensors_of(spec: WeightSpec, name: str, value: np.ndarray) -> dict[str, np.ndarray]:
     """Returns the tensors of a checkpoint that hold a weight, by name."""
@@ -36,7 +38,7 @@ def checkpoint_names(c: DecoderConfig) -> dict[str, str]:
     """Returns role -> name in a decoder's checkpoint as Hugging Face writes it."""
     layout = decoder_layout(c)
     return {
-        role: spec.name if role == "head" else layout.prefixes[0] + spec.name
+        role: spec.name if role in OUTPUTS else layout.prefixes[0] + spec.name
         for role, spec in layout.weights.items()
     }
 
@@ -105,9 +107,7 @@ def bind_names(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> dic
     out: dict[str, str] = {}
     used: set[str] = set()
     for role, spec in layout.weights.items():
-        name = prefix + spec.name
-        if role == "head":
-            name = _beside(prefix, spec.name, checkpoint)
+        name = _present(prefix, role, spec, checkpoint)
         if role == "embed" and name not in checkpoint and twin in checkpoint:
             name = twin
         if "{}" not in name and name not in checkpoint:
@@ -119,9 +119,22 @@ def bind_names(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> dic
             _check(checkpoint, part, shape_of(spec, name))
             used.add(part)
     used |= {twin, *(prefix + name for name in layout.spare.values())}
-    _check_layers(used, checkpoint)
+    _check_layers(used, layout.inert, checkpoint)
     _check_rest(used, layout.inert, checkpoint)
     return out
+
+
+def _present(
+    prefix: str, role: str, spec: WeightSpec, checkpoint: Checkpoint | PackedCheckpoint
+) -> str:
+    """Returns the family's own name of a weight, or the usual one if the checkpoint has that."""
+    names = [
+        _beside(prefix, name, checkpoint) if role in OUTPUTS else prefix + name
+        for name in (spec.name, spec.usual)
+        if name
+    ]
+    held = (n for n in names if n.format(0) in checkpoint or _whole_name(n) in checkpoint)
+    return next(held, names[0])
 
 
 def _beside(prefix: str, head: str, checkpoint: Checkpoint | PackedCheckpoint) -> str:
@@ -199,7 +212,7 @@ def read_weight(
         value = tensor(name, shape)
         return _copied(value, value.swapaxes(-1, -2))
     if name != spec.name and shape != spec.shape and "{}" not in name:  # half of the tensor
-        first = 0 if "gate_proj" in spec.name else spec.shape[1]
+        first = 0 if "gate_proj" in (spec.usual or spec.name) else spec.shape[1]
         value = tensor(name, shape)
         return _copied(value, value[:, first : first + spec.shape[1]])
     if "{}" not in name:
@@ -227,12 +240,17 @@ def _copied(value: np.ndarray, view: np.ndarray) -> np.ndarray:
 _LAYER = re.compile(r"\.(\d+)\.")
 
 
-def _check_layers(used: set[str], checkpoint: Checkpoint | PackedCheckpoint) -> None:
+def _check_layers(
+    used: set[str], inert: Mapping[str, str], checkpoint: Checkpoint | PackedCheckpoint
+) -> None:
     """Raises ModelError for tensors of layers beyond config.json's number: without them it would be
     another model."""
     forms = {_LAYER.sub(".#.", name, count=1) for name in used}
+    known = _pattern(inert)
     for name in checkpoint:
-        if name not in used and _LAYER.search(name) and _LAYER.sub(".#.", name, count=1) in forms:
+        if name in used or known.search(name) or not _LAYER.search(name):
+            continue
+        if _LAYER.sub(".#.", name, count=1) in forms:
             raise ModelError(
                 f"{checkpoint.where}: tensor {name!r} belongs to a layer that config.json does not "
                 "count; its number of layers is wrong, or the weights are another model's"
@@ -243,7 +261,7 @@ def _check_rest(
     used: set[str], inert: Mapping[str, str], checkpoint: Checkpoint | PackedCheckpoint
 ) -> None:
     """Raises ModelError for the first tensor that is neither used nor known to be inert."""
-    known = re.compile("|".join(f"(?:{pattern})" for pattern in inert) or r"(?!)")
+    known = _pattern(inert)
     for name in checkpoint:
         if name in used or known.search(name) or SENSES.search(name):
             continue
@@ -252,6 +270,10 @@ def _check_rest(
                 f"{checkpoint.where}: tensor {name[:200]!r} has no place in this model; without it "
                 "the results would be others. Is config.json the one of these weights?"
             )
+
+
+def _pattern(inert: Mapping[str, str]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{pattern})" for pattern in inert) or r"(?!)")
 
 
 def _zero_bias(name: str, used: set[str], checkpoint: Checkpoint | PackedCheckpoint) -> bool:

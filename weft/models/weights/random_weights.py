@@ -17,7 +17,7 @@ from weft.importers.safetensors import SINGLE, save_file
 from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS
 from weft.models.weights.decoder_names import decoder_layout
-from weft.models.weights.names import encoder_layout, tensors_of
+from weft.models.weights.names import OUTPUTS, encoder_layout, tensors_of
 
 
 def random_folder(
@@ -48,7 +48,7 @@ def random_folder(
         if spec.kind in ("norm", "scale"):
             offsets = spec.kind == "norm" and ".delta_norm." not in role
             value += np.float32(1.0 - offset if offsets else 1.0)
-        prefix = "" if role == "head" else layout.prefixes[0]
+        prefix = "" if role in OUTPUTS else layout.prefixes[0]
         tensors |= tensors_of(spec, prefix + spec.name, value.astype(dtype))
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,58 @@ BESIDE = {  # norms for experts in parallel with a dense feed-forward
 }
 # The last two are prefixes of the text model in a multimodal one.
 PREFIXES = ("model.", "", "language_model.model.", "model.language_model.")
+PREFIX_OF = {"gpt_neox": ("gpt_neox.", "")}
+# Names of the numbers that count for the choice of experts alone, and axes of 1 before theirs.
+ROUTER_BIAS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "glm4_moe": ("gate.e_score_correction_bias", ()),
+    "ernie4_5_moe": ("moe_statics.e_score_correction_bias", (1,)),
+}
+_SHARED = {r"mlp\.shared_expert\.": "mlp.shared_experts."}
 RENAMED = {  # family -> pattern in the names above -> the family's own name
+    "mixtral": {
+        r"mlp\.gate\.": "block_sparse_moe.gate.",
+        r"mlp\.experts\.\{\}\.gate_proj": "block_sparse_moe.experts.{}.w1",
+        r"mlp\.experts\.\{\}\.up_proj": "block_sparse_moe.experts.{}.w3",
+        r"mlp\.experts\.\{\}\.down_proj": "block_sparse_moe.experts.{}.w2",
+    },
+    "granitemoe": {
+        r"mlp\.experts\.gate_up_proj": "block_sparse_moe.input_linear.weight",
+        r"mlp\.experts\.down_proj": "block_sparse_moe.output_linear.weight",
+        r"mlp\.router\.": "block_sparse_moe.router.layer.",
+    },
+    "stablelm": {r"self_attn\.([qk])_norm": r"self_attn.\1_layernorm.norms.{}"},
+    "starcoder2": {r"mlp\.up_proj": "mlp.c_fc", r"mlp\.down_proj": "mlp.c_proj"},
+    "gpt_neox": {
+        r"^embed_tokens": "embed_in",
+        r"^norm\.": "final_layer_norm.",
+        r"^lm_head": "embed_out",
+        r"self_attn\.qkv_proj": "attention.query_key_value",
+        r"self_attn\.o_proj": "attention.dense",
+        r"mlp\.up_proj": "mlp.dense_h_to_4h",
+        r"mlp\.down_proj": "mlp.dense_4h_to_h",
+    },
+    "phi": {
+        r"^norm\.": "final_layernorm.",
+        r"self_attn\.o_proj": "self_attn.dense",
+        r"self_attn\.([qk])_norm": r"self_attn.\1_layernorm",
+        r"mlp\.up_proj": "mlp.fc1",
+        r"mlp\.down_proj": "mlp.fc2",
+    },
+    "glm4": {
+        r"post_attention_layernorm": "post_self_attn_layernorm",
+        r"pre_feedforward_layernorm": "post_attention_layernorm",
+        r"post_feedforward_layernorm": "post_mlp_layernorm",
+    },
+    "glm4_moe": _SHARED,
+    "ernie4_5_moe": _SHARED,
+    "hunyuan_v1_dense": {
+        r"self_attn\.q_norm": "self_attn.query_layernorm",
+        r"self_attn\.k_norm": "self_attn.key_layernorm",
+    },
+    "apertus": {
+        r"input_layernorm": "attention_layernorm",
+        r"post_attention_layernorm": "feedforward_layernorm",
+    },
     "gemma4_text": {r"mlp\.(experts|router)": r"\1", r"router\.weight": "router.proj.weight"},
     "lfm2": {
         r"^norm\.": "embedding_norm.",
@@ -77,6 +128,9 @@ INERT = {
     r"(^|\.)mtp(_\w+)?\.": "layers that guess further tokens: the answer is the same without",
 }
 INERT_OF = {
+    "gpt_neox": {
+        r"\.attention\.(bias|masked_bias)$": "the causal mask",
+    },
     "gpt2": {r"\.attn\.(bias|masked_bias)$": "the causal mask"},
     "encoder": {
         r"(^|\.)embeddings\.position_ids$": "0, 1, 2, ...",

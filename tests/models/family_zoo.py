@@ -1,0 +1,108 @@
+"""Tiny checkpoints of further families for `model_zoo`: name -> (transformers config class, its
+arguments), with odd sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_SIZES = {
+    "vocab_size": 211, "hidden_size": 36, "intermediate_size": 52, "num_hidden_layers": 2,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 12,
+    "max_position_embeddings": 128, "eos_token_id": None, "bos_token_id": None,
+    "pad_token_id": None,
+}  # fmt: skip
+# Families whose heads always share the width.
+_PLAIN = {k: v for k, v in _SIZES.items() if k != "head_dim"} | {"hidden_size": 72}
+_EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2}
+_LOCAL = {"num_local_experts": 5, "num_experts_per_tok": 2}
+_PART = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e3,
+                             "partial_rotary_factor": 0.4}}  # fmt: skip
+
+MORE: dict[str, tuple[str, dict[str, Any]]] = {
+    "mixtral": ("MixtralConfig", {**_SIZES, **_LOCAL, "sliding_window": 5}),
+    "olmoe": ("OlmoeConfig", {**_PLAIN, **_EXPERTS, "clip_qkv": 0.4, "norm_topk_prob": True}),
+    "qwen2_moe": (
+        "Qwen2MoeConfig",
+        {
+            **_PLAIN,
+            **_EXPERTS,
+            "num_hidden_layers": 3,
+            "moe_intermediate_size": 20,
+            "shared_expert_intermediate_size": 12,
+            "mlp_only_layers": [1],
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "max_window_layers": 2,
+        },
+    ),
+    "stablelm": ("StableLmConfig", {**_PLAIN, **_PART, "use_qkv_bias": True}),
+    "stablelm_parallel": (
+        "StableLmConfig",
+        {**_PLAIN, **_PART, "qk_layernorm": True, "use_parallel_residual": True},
+    ),
+    "starcoder2": ("Starcoder2Config", {**_PLAIN, "sliding_window": 5}),
+    "gpt_neox": ("GPTNeoXConfig", {**_PLAIN, **_PART}),
+    "gpt_neox_serial": ("GPTNeoXConfig", {**_PLAIN, **_PART, "use_parallel_residual": False}),
+    "phi": ("PhiConfig", {**_PLAIN, **_PART}),
+    "phi_normed": ("PhiConfig", {**_PLAIN, "qk_layernorm": True}),
+    "gemma": ("GemmaConfig", _SIZES),
+    "cohere": ("CohereConfig", {**_PLAIN, "use_qk_norm": True, "logit_scale": 0.3}),
+    "cohere2": (
+        "Cohere2Config",
+        {
+            **_PLAIN,
+            "num_hidden_layers": 4,
+            "sliding_window": 5,
+            "logit_scale": 0.3,
+        },
+    ),
+    "exaone4": (
+        "Exaone4Config",
+        {**_PLAIN, "num_hidden_layers": 4, "sliding_window": 5},
+    ),
+    "exaone4_full": (
+        "Exaone4Config",
+        {**_PLAIN, "sliding_window": None, "layer_types": ["full_attention"] * 2},
+    ),
+    "seed_oss": ("SeedOssConfig", _SIZES),
+    "glm4": ("Glm4Config", _SIZES),
+    "glm4_moe": (
+        "Glm4MoeConfig",
+        {
+            **_SIZES,
+            "n_routed_experts": 5,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 20,
+            "use_qk_norm": True,
+            "routed_scaling_factor": 1.7,
+        },
+    ),
+    "ernie4_5": ("Ernie4_5Config", {**_SIZES, "use_bias": True}),
+    "ernie4_5_moe": (
+        "Ernie4_5_MoeConfig",
+        {**_PLAIN, "moe_num_experts": 5, "moe_k": 2, "moe_intermediate_size": 20},
+    ),
+    "granitemoe": (
+        "GraniteMoeConfig",
+        {
+            **_PLAIN,
+            **_LOCAL,
+            "attention_multiplier": 0.3,
+            "embedding_multiplier": 5.3,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 1.7,
+        },
+    ),
+    "hunyuan": (
+        "HunYuanDenseV1Config",
+        {
+            **_SIZES,
+            "rope_parameters": {
+                "rope_type": "dynamic", "rope_theta": 5e3, "alpha": 20.0, "factor": 1.0,
+            },
+        },
+    ),
+    "apertus": ("ApertusConfig", _PLAIN),
+    "nemotron": ("NemotronConfig", {**_SIZES, "mlp_bias": True, "attention_bias": True}),
+    "olmo": ("OlmoConfig", {**_PLAIN, "clip_qkv": 0.4}),
+}  # fmt: skip
