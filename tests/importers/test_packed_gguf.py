@@ -55,7 +55,7 @@ def test_what_has_no_packed_form() -> None:
     kind = BY_NAME["MXFP4"]
     nan = packed_of(kind, np.full(kind.nbytes, 255, np.uint8), (1, 32))
     assert np.isnan(dequantized(*nan)).all()
-    with pytest.raises(DTypeError, match="F16 has no packed form; these have: Q4_0, "):
+    with pytest.raises(DTypeError, match="weft lacks a packed form for F16; it has: Q4_0, "):
         packed_of(BY_NAME["F16"], np.zeros(4, np.uint8), (1, 2))
     with pytest.raises(ShapeError, match="32 elements of a row take 34 bytes"):
         packed_of(BY_NAME["Q8_0"], np.zeros(68, np.uint8), (2, 31))

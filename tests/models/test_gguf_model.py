@@ -249,7 +249,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"llama.block_count": 2}, r"'blk\.2\..*' has no place .* with 2 layers"),
+        ({"llama.block_count": 2}, r"'blk\.2\..*' is not part .* with 2 layers"),
         ({"llama.block_count": 4}, r"'blk\.3\..*' is missing; the file holds"),
         ({"llama.block_count": "3"}, "llama.block_count is '3'; expected an integer"),
         (
@@ -302,7 +302,7 @@ def edited(name: str, value: np.ndarray | None) -> Any:
     ("name", "value", "said"),
     [
         ("output_norm.weight", None, "'output_norm.weight' is missing"),
-        ("blk.1.ffn_gate_inp.weight", np.ones((8, 32)), "'blk.1.ffn_gate_inp.weight' has no place"),
+        ("blk.1.ffn_gate_inp.weight", np.ones((8, 32)), "'blk.1.ffn_gate_inp.weight' is not part"),
         ("blk.0.attn_q.bias", np.ones(32, np.float32), r"'blk\.0\.attn_k\.bias' is missing"),
         ("rope_freqs.weight", np.ones(3, np.float32), r"shape \[3\]; expected \[4\]"),
         ("rope_freqs.weight", np.zeros(4, np.float32), "holds what is not above 0"),

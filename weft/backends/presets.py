@@ -12,7 +12,7 @@ from weft.program.program import Program
 
 
 def settled(device: str) -> str:
-    """Returns the name of the device that "auto" stands for; any other name unchanged."""
+    """Returns the name of the device that "auto" means; any other name unchanged."""
     return registry.get(device).info.id.removesuffix(":0") if device == "auto" else device
 
 

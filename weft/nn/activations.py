@@ -198,9 +198,9 @@ class Tanhshrink(Module):
 
 
 class RReLU(Module):
-    """x from 0 on, below a x: in training with a slope a for each element, uniform in lower..upper
-    and drawn as Dropout draws, otherwise with their mean. x is floats of any shape; the result is
-    like x. See weft.functional.rrelu.
+    """x from 0 on, and a x below. In training each element has its own slope a, uniform in
+    lower..upper and drawn as Dropout draws. Otherwise a is the mean of both. x is floats of any
+    shape; the result is like x. See weft.functional.rrelu.
 
     >>> nn.RReLU(0.25, 0.75).eval()(weft.tensor([-4.0, 2.0])).tolist()
     [-2.0, 2.0]

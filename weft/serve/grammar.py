@@ -178,7 +178,7 @@ class Grammars:
             with self._tries, self._at_it():
                 wrong = self._child.call({"grammar": text}, self._bounds())["wrong"]
         except (Stopped, ChildError) as e:
-            raise UsageError(f"the grammar cannot be used: compiling it {e}; simplify it") from None
+            raise UsageError(f"compiling the grammar {e}; simplify the grammar") from None
         if wrong:
             raise UsageError(_refusal(wrong))
 
@@ -235,7 +235,7 @@ class Matching:
         if found[self._ends].any() and not self.whole:
             found[self._ends] = False  # a grammar itself may ask for such a token
             if not found.any():
-                raise UsageError("the grammar has no text to go on by: it asks for a token that "
+                raise UsageError("the grammar allows no next token: it asks for a token that "
                                  "ends answers, or for text that no token spells")  # fmt: skip
         return found
 

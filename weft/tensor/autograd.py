@@ -219,8 +219,8 @@ def once(make: Callable[[], T]) -> T:
 def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
     """Returns fn(*args) without keeping its intermediate values: the backward pass computes them
     again (Chen et al. 2016). fn returns one tensor. It must not assign to state, and must draw the
-    same random numbers when run again (give them a key), unless it does so by `once`, as the
-    modules of weft.nn do.
+    same random numbers when run again: give them a key. `once` allows both, as in the modules of
+    weft.nn.
 
     >>> x = weft.tensor([2.0], requires_grad=True)
     >>> weft.checkpoint(lambda t: t * t * t, x).sum().backward()

@@ -62,10 +62,10 @@ def read_log(path: Path) -> list[dict[str, Any]]:
         except FileFormatError as error:
             if number == len(lines):
                 break
-            raise FileFormatError(f"{error}; remove the file, or mend it") from None
+            raise FileFormatError(f"{error}; remove or repair the file") from None
         if not isinstance(record, dict) or type(record.get("step")) is not int:
             raise FileFormatError(
-                f"{path}: line {number} is not a record of a step; remove the file, or mend it"
+                f"{path}: line {number} is not a record of a step; remove or repair the file"
             )
         records.append(record)
     return records

@@ -38,7 +38,7 @@ def _expand(call: Node, claims: Claims) -> list[Node]:
     body = call.body
     if body is None or len(body.inputs) != len(call.inputs) or not body.outputs:
         name = call.attrs.get("name")
-        raise CompileError(f"composite {name!r} has no usable body and no template claims it")
+        raise CompileError(f"no template claims composite {name!r}, and its body cannot be inlined")
     new, visit = {id(p): x for p, x in zip(body.inputs, call.inputs)}, _visitor(claims)
     for node in toposort(body.outputs):
         if id(node) not in new:

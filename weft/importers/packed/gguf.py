@@ -223,7 +223,7 @@ def packed_of(kind: BlockType, data: np.ndarray, shape: tuple[int, ...]) -> Pack
     names those with one).
     """
     if kind.name not in FORMS:
-        raise DTypeError(f"{kind} has no packed form; these have: {', '.join(FORMS)}")
+        raise DTypeError(f"weft lacks a packed form for {kind}; it has: {', '.join(FORMS)}")
     count = math.prod(shape)
     if not shape or shape[-1] % kind.elements or data.size * kind.elements != count * kind.nbytes:
         raise ShapeError(

@@ -87,7 +87,7 @@ def dtype_of(name: str) -> DType:
     """The dtype for PyTorch's "float32" or "torch.float32". Raises DTypeError for another."""
     found = DTYPES.get(name.removeprefix("torch."))
     if found is None:
-        raise DTypeError(f"PyTorch's {name} has no counterpart here; cast it before the export")
+        raise DTypeError(f"weft lacks PyTorch's {name}; cast the tensor before the export")
     return found
 
 

@@ -117,7 +117,7 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
         ropes = (ROPE_DIVISORS, *(ROPE_FACTORS if arch == "phi3" else ())) if config.ropes else ()
         if name not in known and name not in ropes:
             raise ModelError(
-                f"{gguf.path}: tensor {name[:80]!r} has no place in a model of this architecture, "
+                f"{gguf.path}: tensor {name[:80]!r} is not part of a model of this architecture, "
                 f"{arch}, with {config.layers} layers"
             )
     out = {}

@@ -267,8 +267,8 @@ def _check_rest(
             continue
         if not _zero_bias(name, used, checkpoint):
             raise ModelError(
-                f"{checkpoint.where}: tensor {name[:200]!r} has no place in this model; without it "
-                "the results would be others. Is config.json the one of these weights?"
+                f"{checkpoint.where}: tensor {name[:200]!r} is not part of this model; leaving "
+                "it out would change the results. Does config.json belong to these weights?"
             )
 
 

@@ -93,7 +93,7 @@ def choose(tokenizer: Tokenizer, name: str = "auto") -> tuple[str, Maker]:
     config = tokenizer.config
     template = config.get("response_template")
     if name == "template" and template is None:
-        raise UsageError(f"{tokenizer.path.parent} has no response_template; expected another "
+        raise UsageError(f"{tokenizer.path.parent} lacks a response_template; expected another "
                          "--tool-parser")  # fmt: skip
     if template is not None and name in ("auto", "template"):
         return "template", _template(tokenizer, template)

@@ -109,7 +109,7 @@ def _inner(args: Mapping[str, Any]) -> Parse:
 def _xml_inline(args: Mapping[str, Any]) -> Parse:
     pattern = Pattern(args.get("tag_pattern", ""))
     if "key" not in pattern.names:
-        raise UsageError("response_template: tag_pattern has no group 'key'")
+        raise UsageError("response_template: tag_pattern lacks a group named 'key'")
     value_of, merge = _inner(args), args.get("merge_duplicates", False)
 
     def parse(text: str) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class ResponseTemplate:
         self.implicit = open_ended[0] if open_ended else None
         anchor = _mark("response_template", top, "start_anchor")
         if anchor is None:
-            raise UsageError("response_template has no start_anchor")
+            raise UsageError("response_template lacks a start_anchor")
         self._anchor = anchor
         literal = top.get("start_anchor") or []
         self._literals = [literal] if isinstance(literal, str) else literal
