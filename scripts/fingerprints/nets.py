@@ -64,6 +64,7 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
         lambda m: Beside(m.TransformerDecoder(m.TransformerDecoderLayer(12, 3, 10), 1)), (5, 2, 12)
     ),
     "transformer": (lambda m: Beside(m.Transformer(12, 3, 1, 1, 10)), (5, 2, 12)),
+    "parameters": (lambda m: Scaled(m), (4, 6)),
     "attention": (lambda m: Attention(m.MultiheadAttention(12, 3, batch_first=True)), (2, 5, 12)),
     "dict": (
         lambda m: Named(m.ModuleDict({"a": m.Linear(6, 6)}), m.ModuleList([m.Tanh()])), (2, 6)
@@ -132,6 +133,17 @@ class Named(nn.Module):
         for module in self.listed:
             x = module(self.named["a"](x))
         return x
+
+
+class Scaled(nn.Module):
+    """Parameters in a list and a dict."""
+
+    def __init__(self, m: Any):
+        self.listed = m.ParameterList([weft.ones(6)])
+        self.named = m.ParameterDict({"bias": weft.zeros(6)})
+
+    def forward(self, x: Any) -> Any:
+        return x * self.listed[0] + self.named["bias"]
 
 
 class Unpooled(nn.Module):

@@ -311,3 +311,42 @@ def test_an_activation_that_is_unknown() -> None:
     layer = nn.TransformerEncoderLayer(6, 2, 10, activation=lambda x: x.missing)
     with pytest.raises(AttributeError):
         layer(weft.ones((3, 1, 6)))
+
+
+# -- containers of parameters ---------------------------------------------------------------------
+
+
+class Scaled:
+    """A module with a list and a dict of parameters, of weft or of PyTorch."""
+
+    @staticmethod
+    def of(m: Any, make: Callable[[np.ndarray], Any]) -> Any:
+        class Call(m.Module):  # type: ignore[name-defined, misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.listed = m.ParameterList([make(random(5)), make(random(4, 5, seed=1))])
+                self.listed.append(make(random(1, seed=2)))
+                self.named = m.ParameterDict({"b": make(random(5, seed=3))})
+                self.named["a"] = make(random(5, seed=4))
+
+            def forward(self, x: Any) -> Any:
+                for p in self.listed:
+                    x = x * p
+                for name in self.named:
+                    x = x + self.named[name]
+                return x
+
+        return Call()
+
+
+def test_containers_of_parameters_are_pytorchs() -> None:
+    ours, theirs = Scaled.of(nn, weft.tensor), Scaled.of(T, torch.tensor)
+    check(ours, theirs, random(4, 5, seed=7))
+    ours.listed[1] = weft.zeros((4, 5))
+    assert len(ours.listed) == 3 and ours.listed[1].sum().item() == 0
+    assert len(ours.named) == 2 and "a" in ours.named and "c" not in ours.named
+    assert [n for n, _ in ours.named.items()] == list(ours.named.keys()) == ["b", "a"]
+    assert [p.shape for p in ours.named.values()] == [(5,), (5,)]
+    assert repr(ours.named) == "ParameterDict(b: float32[5], a: float32[5])"
+    with pytest.raises(UsageError, match="a parameter cannot be called 'keys'"):
+        ours.named["keys"] = weft.ones(1)

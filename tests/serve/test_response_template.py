@@ -268,7 +268,7 @@ def test_the_response_template_goes_first_and_a_name_before_it() -> None:
     assert choose(made)[0] == "template"
     assert choose(made, "hermes")[0] == "hermes"
     assert choose(made, "template")[1](ParserContext()).feed("<|channel>") == []
-    with pytest.raises(UsageError, match="no response_template"):
+    with pytest.raises(UsageError, match="lacks a response_template"):
         choose(tokenizer("<tool_call>"), "template")
     with pytest.raises(UsageError, match="expected one of auto"):
         choose(made, "nonsense")

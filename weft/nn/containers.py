@@ -1,4 +1,4 @@
-"""Modules made of modules."""
+"""Modules made of modules, and of parameters."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from weft.core.errors import UsageError
-from weft.nn.module import Module
+from weft.nn.module import Module, Parameter, own_parameters
 from weft.tensor.core import Tensor
-from weft.tensor.guards import has_own
+from weft.tensor.guards import has_own, members
 
 
 class ModuleList(Module):
@@ -121,3 +121,92 @@ class ModuleDict(Module):
     def items(self) -> Iterator[tuple[str, Module]]:
         """Names and modules, in order."""
         return self.named_children()
+
+
+class _Parameters(Module):
+    """The base of the containers of parameters. A tensor or an array becomes a parameter."""
+
+    def __len__(self) -> int:
+        return len(self._own())
+
+    def _own(self) -> dict[str, Parameter]:
+        return dict(members(self, own_parameters))
+
+    def _keep(self, name: str, value: Any) -> None:
+        setattr(self, name, value if isinstance(value, Parameter) else Parameter(value))
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{n}: {p.dtype.name}{list(p.shape)}" for n, p in self._own().items())
+
+
+class ParameterList(_Parameters):
+    """Parameters by number; their names are "0", "1", ...
+
+    >>> weights = nn.ParameterList([weft.ones(2), weft.zeros((3, 2))])
+    >>> len(weights), weights[1].shape
+    (2, (3, 2))
+    """
+
+    def __init__(self, values: Iterable[Any] = ()):
+        self.extend(values)
+
+    def append(self, value: Any) -> ParameterList:
+        """Adds a parameter at the end."""
+        self._keep(str(len(self)), value)
+        return self
+
+    def extend(self, values: Iterable[Any]) -> ParameterList:
+        """Adds parameters at the end."""
+        for value in values:
+            self.append(value)
+        return self
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self._own().values())
+
+    def __getitem__(self, index: int) -> Parameter:
+        return list(self)[index]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self._keep(list(self._own())[index], value)
+
+
+class ParameterDict(_Parameters):
+    """Parameters by name. Raises UsageError for a name that a parameter cannot have.
+
+    >>> scales = nn.ParameterDict({"left": weft.ones(2)})
+    >>> scales["left"].tolist()
+    [1.0, 1.0]
+    """
+
+    def __init__(self, parameters: Mapping[str, Any] | None = None):
+        for name, value in (parameters or {}).items():
+            self[name] = value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if not name or "." in name or hasattr(type(self), name):
+            raise UsageError(
+                f"ParameterDict: a parameter cannot be called {name!r}; use another name"
+            )
+        self._keep(name, value)
+
+    def __getitem__(self, name: str) -> Parameter:
+        return self._own()[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own()
+
+    def __iter__(self) -> Iterator[str]:
+        return self.keys()
+
+    def keys(self) -> Iterator[str]:
+        """The names, in order."""
+        return iter(self._own())
+
+    def values(self) -> Iterator[Parameter]:
+        """The parameters, in order."""
+        return iter(self._own().values())
+
+    def items(self) -> Iterator[tuple[str, Parameter]]:
+        """Names and parameters, in order."""
+        return iter(self._own().items())

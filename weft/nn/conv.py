@@ -81,9 +81,10 @@ class _Conv(Module):
 
 
 class Conv1d(_Conv):
-    """Cross-correlation of x[N, C, L] with learned weights; see functional.conv1d. What
-    `padding` adds is "zeros", or elements of x ("reflect", "replicate", "circular"; see
-    functional.pad). Raises ShapeError for other channels, UsageError for another padding_mode.
+    """Cross-correlation of x[N, C, L] with learned weights; see functional.conv1d.
+    `padding` adds zeros, or with another `padding_mode` elements of x ("reflect", "replicate",
+    "circular"; see functional.pad). Raises ShapeError for other channels, UsageError for an unknown
+    mode.
 
     >>> nn.Conv1d(3, 4, 5)(weft.zeros((2, 3, 6))).shape
     (2, 4, 2)
@@ -93,9 +94,10 @@ class Conv1d(_Conv):
 
 
 class Conv2d(_Conv):
-    """Cross-correlation of x[N, C, H, W] with learned weights; see functional.conv2d. What
-    `padding` adds is "zeros", or elements of x ("reflect", "replicate", "circular"; see
-    functional.pad). Raises ShapeError for other channels, UsageError for another padding_mode.
+    """Cross-correlation of x[N, C, H, W] with learned weights; see functional.conv2d.
+    `padding` adds zeros, or with another `padding_mode` elements of x ("reflect", "replicate",
+    "circular"; see functional.pad). Raises ShapeError for other channels, UsageError for an unknown
+    mode.
 
     >>> nn.Conv2d(3, 4, 5)(weft.zeros((2, 3, 6, 6))).shape
     (2, 4, 2, 2)
@@ -105,9 +107,10 @@ class Conv2d(_Conv):
 
 
 class Conv3d(_Conv):
-    """Cross-correlation of x[N, C, D, H, W] with learned weights; see functional.conv3d. What
-    `padding` adds is "zeros", or elements of x ("reflect", "replicate", "circular"; see
-    functional.pad). Raises ShapeError for other channels, UsageError for another padding_mode.
+    """Cross-correlation of x[N, C, D, H, W] with learned weights; see functional.conv3d.
+    `padding` adds zeros, or with another `padding_mode` elements of x ("reflect", "replicate",
+    "circular"; see functional.pad). Raises ShapeError for other channels, UsageError for an unknown
+    mode.
 
     >>> nn.Conv3d(3, 4, 5)(weft.zeros((2, 3, 6, 6, 6))).shape
     (2, 4, 2, 2, 2)

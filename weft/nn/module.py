@@ -122,7 +122,7 @@ class Module(Watched):
         parameter is called in errors and reports by the longest name it was listed under."""
         seen: set[int] = set()
         for path, module in self._tree(prefix):
-            for name, value in members(module, _parameters):
+            for name, value in members(module, own_parameters):
                 if id(value) not in seen:
                     seen.add(id(value))
                     yield _known(value, join(path, name)), value
@@ -205,7 +205,7 @@ class Module(Watched):
         buffers, then the modules below."""
         out: dict[str, Tensor] = {}
         for path, module in self._tree(""):
-            for name, value in members(module, _parameters):
+            for name, value in members(module, own_parameters):
                 out[join(path, name)] = value
             for name, value, persistent in module._own_buffers():
                 if persistent:
@@ -257,7 +257,8 @@ def _children(inside: Mapping[str, Any]) -> list[tuple[str, Module]]:
     return [(name, value) for name, value in inside.items() if isinstance(value, Module)]
 
 
-def _parameters(inside: Mapping[str, Any]) -> list[tuple[str, Parameter]]:
+def own_parameters(inside: Mapping[str, Any]) -> list[tuple[str, Parameter]]:
+    """The parameters among a module's attributes, with their names."""
     return [(name, value) for name, value in inside.items() if isinstance(value, Parameter)]
 
 

@@ -34,8 +34,8 @@ def _activation(owner: Module, given: Activation) -> Callable[[Tensor], Tensor]:
 
 
 class _Layer(Module):
-    """What both kinds of layers share: attention, a feed-forward net, and a norm and a sum around
-    each part."""
+    """The base of both kinds of layers: parts, each with a norm and a sum around it, the last one a
+    feed-forward net."""
 
     linear1: Linear
     linear2: Linear
