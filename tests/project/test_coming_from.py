@@ -10,6 +10,7 @@ import click
 import numpy as np
 import pytest
 
+from weft import nn
 from weft.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,6 +87,19 @@ def test_commands_are_understood(
         name = given.pop(0)
         command = command.get_command(context, name) or pytest.fail(f"no command {name}")
     command.make_context("weft", given, context)
+
+
+def test_the_modules_that_weft_lacks_are_listed() -> None:
+    torch = pytest.importorskip("torch")
+    theirs = {
+        name for name, kind in vars(torch.nn).items()
+        if isinstance(kind, type) and issubclass(kind, torch.nn.Module)
+    }  # fmt: skip
+    old = {"Container", "NLLLoss2d"}  # PyTorch's own names for what it replaced
+    apart = {"DataParallel", "RNNBase", "RNNCellBase"} | {n for n in theirs if n[:4] == "Lazy"}
+    missing = theirs - set(nn.__all__) - old - apart
+    told = {*CODE.findall(PAGE.partition("It lacks")[2].partition("lazy modules")[0])}
+    assert missing == (told - {"3d"}) | {"FractionalMaxPool3d"}
 
 
 def test_there_are_commands() -> None:
