@@ -97,10 +97,11 @@ def _block(name: str, folder: Path) -> Built:
 
 def architectures() -> dict[str, dict[str, Any]]:
     """Rows of tests/models/model_zoo.py, with what the converter needs to be other."""
+    from family_zoo import UNSAID
     from model_zoo import DECODERS, FAMILIES
     from test_families import FIXED
 
-    return {name: FIXED.get(name, {}) for name in DECODERS | FAMILIES}
+    return {name: FIXED.get(name, {}) for name in DECODERS | FAMILIES if name not in UNSAID}
 
 
 def _file(name: str, folder: Path) -> Built:

@@ -18,6 +18,7 @@ _LOCAL = {"num_local_experts": 5, "num_experts_per_tok": 2}
 _PART = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e3,
                              "partial_rotary_factor": 0.4}}  # fmt: skip
 
+UNSAID = ("phi_normed",)  # GGUF has no tensors of these
 MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("MixtralConfig", {**_SIZES, **_LOCAL, "sliding_window": 5}),
     "olmoe": ("OlmoeConfig", {**_PLAIN, **_EXPERTS, "clip_qkv": 0.4, "norm_topk_prob": True}),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import gguf_more as more
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 from gguf_files import finish
@@ -69,7 +70,8 @@ ARCHS = {
     "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35",
     "qwen3_5_moe_text": "qwen35moe", "qwen3_next": "qwen3next", "gemma4_text": "gemma4",
 }  # fmt: skip
-TURNED = ("llama", "smollm3", "mistral3", "granite")
+ARCHS |= more.ARCHS
+TURNED = ("llama", "smollm3", "mistral3", "granite", *more.TURNED)
 Pack = Callable[[str, np.ndarray], tuple[np.ndarray, Kind | None]]
 
 
@@ -101,6 +103,8 @@ def converted(arch: str, name: str, value: np.ndarray, config: Mapping[str, Any]
     if arch.startswith(("gemma2", "gemma3", "qwen35", "qwen3next")) and part.endswith("norm"):
         if part == "ssm_norm":
             return value
+        return value.astype(np.float32) + np.float32(1)
+    if arch in more.ADDED and name.endswith("norm.weight"):
         return value.astype(np.float32) + np.float32(1)
     if arch == "gpt2" and value.ndim == 2 and name.startswith("blk."):
         return value.T
@@ -144,9 +148,14 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     else:
         if "intermediate_size" in config:
             writer.add_feed_forward_length(config["intermediate_size"])
-        writer.add_head_count_kv(config["num_key_value_heads"])
+        heads = config["num_attention_heads"]
+        writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
+    eps = (config.get(key) for key in ("layer_norm_eps", "norm_epsilon", "norm_eps"))
+    if "rms_norm_eps" in config or "conv_L_cache" in config:
+        writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
+    elif found := next((value for value in eps if value), None):
+        writer.add_layer_norm_eps(found)
     if config.get("head_dim"):
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
@@ -154,7 +163,7 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     rope = config.get("rope_parameters") or {"rope_theta": config["rope_theta"]}
     write_family(writer, config, rope)
     full = rope.get("full_attention", rope)
-    writer.add_rope_freq_base(full["rope_theta"])
+    writer.add_rope_freq_base(more.theta(config) if "alpha" in full else full["rope_theta"])
     if "sliding_attention" in rope:
         writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
     if full.get("rope_type") in ("linear", "yarn"):
@@ -223,8 +232,8 @@ def unfused(tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray
             yield f"{name}.weight", value
         elif name.endswith(("router.scale", "per_expert_scale")):
             yield f"{name}.scale", value
-        elif ".experts." in name and ".mlp." not in name:  # Gemma 4's
-            yield f"{name}.weight", value
+        elif ".experts." in name and ".mlp." not in name and not name.endswith(".weight"):
+            yield f"{name}.weight", value  # Gemma 4's
         elif re.search(r"experts\.\w+_proj(_bias)?$", name):
             stem, _, what = name.partition("_bias")[0], 0, "bias" if "_bias" in name else "weight"
             value = value if what == "bias" else value.swapaxes(1, 2)
@@ -374,10 +383,16 @@ def write_gguf(
         tokenizer(writer)
     tensors = {}
     read: Any = open_checkpoint(folder)
+    if config["model_type"] in more.KINDS:
+        more.write_keys(writer, config, read)
+        read = dict(more.tensors(dict(read.items()), config))
     if "linear_num_key_heads" in config:
         read = dict(delta_net(dict(read.items()), config))
     for name, value in stacked(read).items():
-        ours = tensor_name(arch, name)
+        if config["model_type"] in more.KINDS:
+            ours = more.own_name(name) or more.tensor_name(arch, name)
+        else:
+            ours = tensor_name(arch, name)
         tensors[ours] = converted(arch, ours, value, config)
     tensors |= extra_tensors(config)
     if change is not None:

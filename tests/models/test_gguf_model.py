@@ -267,7 +267,11 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"llama.rope.dimension_count": 4}, "dimension_count is 4: rotating a part of 8"),
         ({"llama.rope.scaling.type": "longrope"}, "'longrope': supported are none, linear, yarn"),
         ({"llama.rope.freq_base": float("nan")}, "llama.rope.freq_base is nan; expected a number"),
-        ({"llama.expert_count": 8}, "llama.expert_count is 8: other than 0 is not supported"),
+        ({"llama.expert_count": 8}, "llama.expert_used_count is missing; expected an integer"),
+        (
+            {"llama.expert_count": 8, "llama.expert_used_count": 2},
+            r"'blk\.0\.ffn_.*' has no place in a model",
+        ),
         ({"llama.attention.causal": False}, "attention.causal is False: other than True"),
         ({"llama.attention.sliding_window_pattern": [True]}, "expected 3 truth values"),
         ({"general.architecture": "mamba"}, "architecture 'mamba' is not supported; supported in"),

@@ -11,6 +11,7 @@ import model_zoo
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from family_zoo import MORE
 from model_zoo import write_model
 
 from weft.cli.quantize import quantize as command
@@ -368,12 +369,18 @@ def test_what_no_scheme_packs_on_the_way_in(
 
 EVEN = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}
 HALF = {**model_zoo.LONG, "partial_rotary_factor": 0.5}
+WRITTEN_MORE = (
+    "gemma", "seed_oss", "exaone4", "glm4", "ernie4_5", "hunyuan", "phi", "stablelm",
+    "stablelm_parallel", "starcoder2", "cohere", "cohere2", "nemotron", "olmo", "gpt_neox",
+    "gpt_neox_serial",
+)  # fmt: skip
 WRITTEN: dict[str, dict[str, Any]] = {
     **{name: {"intermediate_size": 64} for name in model_zoo.DECODERS if name != "gpt2"},
     **dict.fromkeys(("ministral3", "granite", "olmo2", "olmo3"), EVEN),
     "smollm3": {**EVEN, "num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]},
     "phi3": {k: v for k, v in EVEN.items() if k != "head_dim"} | {"rope_parameters": HALF},
     "lfm2": {**EVEN, "block_multiple_of": 32, "conv_bias": False},
+    **{name: {key: EVEN[key] for key in EVEN if key in MORE[name][1]} for name in WRITTEN_MORE},
 }  # fmt: skip
 
 

@@ -105,7 +105,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "glm4": {"model_type": "glm4", **_LLAMA, "head_dim": 16},
     "ernie4_5": {"model_type": "ernie4_5", **_LLAMA, "head_dim": 16},
     "hunyuan": {"model_type": "hunyuan_v1_dense", **_LLAMA},
-    "apertus": {"model_type": "apertus", **_LLAMA},
+    "apertus": {"model_type": "apertus", **_LLAMA,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
 }  # fmt: skip
 _BERT = {
     "model_type": "bert", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,

@@ -2,14 +2,14 @@
 
 This is the reverse of `models.weights.gguf` by the same table (`family_gguf`), and is checked
 against it: `read_config` must turn the metadata back into the same config. Rows of queries and keys
-go into interleaved rope order where the architecture uses it, and Gemma's norms get 1 added.
+go into interleaved rope order where the architecture uses it, and norms times 1 + w get 1 added.
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,16 @@ from weft.models.weights.gguf_config import read_config
 from weft.models.weights.gguf_metadata import ROPE_DIVISORS, ROPE_FACTORS
 
 _PLAIN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-_OTHERWISE = ("family", "transposed", "windows", "layer_rope", "ropes", "mixers", "feed_forwards")
+_OTHERWISE = (
+    "family",
+    "transposed",
+    "fused_by_head",
+    "windows",
+    "layer_rope",
+    "ropes",
+    "mixers",
+    "feed_forwards",
+)
 
 
 def architecture(c: DecoderConfig) -> str:
@@ -111,6 +120,8 @@ def metadata(c: DecoderConfig, name: str) -> dict[str, Any]:
         values["rope.dimension_count"] = rope.rotary or c.head_dim
     if c.scale != c.head_dim**-0.5:
         values["attention.scale"] = c.scale
+    if c.family == "gpt_neox":
+        values["use_parallel_residual"] = bool(c.parallel)
     if c.query_growth:
         values["rope.scaling.original_context_length"] = rope.original
     if rope.scaling == "yarn" and rope.factor > 1:
@@ -172,34 +183,39 @@ def _extra(c: DecoderConfig) -> dict[str, TensorToWrite]:
 
 
 def _tensor(c: DecoderConfig, role: str, kind: Kind, value: np.ndarray | Packed) -> TensorToWrite:
-    part = role.split(".")[1] if "." in role else ""
-    heads = {"q": c.heads, "k": c.kv_heads}.get(part, 0) if GGUF[c.family].turned else 0
+    order = _order(c, role.split(".")[1] if "." in role else "")
     if isinstance(value, Packed):
-        return TensorToWrite(kind_of(value.form), value.shape, partial(_blocks, value, heads))
+        return TensorToWrite(kind_of(value.form), value.shape, partial(_blocks, value, order))
     if value.ndim == 3:  # taps of a depthwise convolution: one channel each
         value = value[:, 0].astype(np.float32)
-    if value.ndim == 1:  # norms and biases are float32, as in llama.cpp
+    if value.ndim == 1 or kind == "norm":  # norms and biases are float32, as in llama.cpp
         offset = np.float32(c.norm_offset if kind == "norm" else 0)
-        return TensorToWrite(
-            "F32", value.shape, lambda: _turned(value.astype(np.float32) + offset, heads)
-        )
+        return TensorToWrite("F32", value.shape, lambda: order(value.astype(np.float32) + offset))
     matrix = value.T if c.transposed and kind == "matrix" else value
-    return TensorToWrite(
-        _PLAIN[as_dtype(value.dtype).name], matrix.shape, lambda: _turned(matrix, heads)
-    )
+    return TensorToWrite(_PLAIN[as_dtype(value.dtype).name], matrix.shape, lambda: order(matrix))
 
 
-def _turned(value: np.ndarray, heads: int) -> np.ndarray:
-    """Reorders the rows of each head from two halves to adjacent pairs; does nothing with 0
-    heads."""
-    if not heads:
-        return value
-    halves = value.reshape(heads, 2, -1, *value.shape[1:])
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(value.shape)
+Order = Callable[[np.ndarray], np.ndarray]
 
 
-def _blocks(value: Packed, heads: int) -> np.ndarray:
-    turned = {part: _turned(v, heads) for part, v in value.parts.items()}
+def _order(c: DecoderConfig, part: str) -> Order:
+    """Returns what llama.cpp does with the rows of a weight."""
+    heads = {"q": c.heads, "k": c.kv_heads}.get(part, 0)
+    if heads and GGUF[c.family].turned:  # each head's from two halves to adjacent pairs
+        return partial(_swapped, shape=(heads, 2, -1), axes=(1, 2))
+    if part == "qkv" and c.fused_by_head:  # all queries, all keys, all values
+        return partial(_swapped, shape=(c.heads, 3, -1), axes=(0, 1))
+    return lambda value: value
+
+
+def _swapped(value: np.ndarray, shape: tuple[int, ...], axes: tuple[int, int]) -> np.ndarray:
+    """Returns the rows in another order: as `shape`, with two axes swapped."""
+    rows = value.reshape(*shape, *value.shape[1:]).swapaxes(*axes)
+    return np.ascontiguousarray(rows).reshape(value.shape)
+
+
+def _blocks(value: Packed, order: Order) -> np.ndarray:
+    turned = {part: order(v) for part, v in value.parts.items()}
     made: np.ndarray = blocks_of(value._replace(parts=turned))
     for part in value.parts.values():
         release(part)

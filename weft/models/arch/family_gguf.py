@@ -80,6 +80,7 @@ def _experts(
     )
 
 
+_LOGITS = Key("logit_scale", "logit_scale", "logit_scale", needed=True)
 _SHARED = (
     *_experts(), Key("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
 )  # fmt: skip
@@ -97,12 +98,22 @@ _DELTA_NAMES = {
     "ffn_norm": "post_attention_norm", "shortconv.conv": "ssm_conv1d",
     "ssm_a.weight": "ssm_a", "ssm_dt.weight": "ssm_dt.bias",
 }  # fmt: skip
+_GRANITE = (
+    Key("attention.scale", "attention_multiplier", "scale"),
+    Key("embedding_scale", "embedding_multiplier", "embed_scale"),
+    Key("residual_scale", "residual_multiplier", "residual_scale"),
+    Key("logit_scale", "logits_scaling", "logit_divisor"),
+)
+
+
+def _eps(field: str = "layer_norm_eps") -> Key:
+    return Key("attention.layer_norm_epsilon", field, "norm_eps", needed=True)
 
 
 @dataclass(frozen=True)
 class GgufFamily:
-    """A family in GGUF files. If several families have one `arch`, a file in which
-    layers slide belongs to the one with `slides`."""
+    """A family in GGUF files. If several families have one `arch`, a file with experts belongs to
+    the one with `sparse`, another in which layers slide to the one with `slides`."""
 
     arch: str
     keys: tuple[Key, ...] = ()  # instead of those of KEYS with an equal name or field, or besides
@@ -110,6 +121,7 @@ class GgufFamily:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     without: tuple[str, ...] = ()  # names in KEYS that the architecture does not use
     slides: bool = False
+    sparse: bool = False
     turned: bool = False  # rows of queries and keys are in interleaved rope order
     tiled: bool = False  # heads of values with one key head are apart (`config.Delta`)
     other: str = ""  # the type of layers for which head_count_kv is 0
@@ -182,16 +194,7 @@ GGUF: Mapping[str, GgufFamily] = {
             "ropes.0.original"),
     )),
     "smollm3": GgufFamily("smollm3", turned=True),
-    "granite": GgufFamily(
-        "granite",
-        (
-            Key("attention.scale", "attention_multiplier", "scale"),
-            Key("embedding_scale", "embedding_multiplier", "embed_scale"),
-            Key("residual_scale", "residual_multiplier", "residual_scale"),
-            Key("logit_scale", "logits_scaling", "logit_divisor"),
-        ),
-        turned=True,
-    ),
+    "granite": GgufFamily("granite", _GRANITE, turned=True),
     "qwen3_5_text": GgufFamily(
         "qwen35", _DELTA,
         tiled=True, other="linear_attention", names=_DELTA_NAMES, written=False,
@@ -206,6 +209,61 @@ GGUF: Mapping[str, GgufFamily] = {
     ),
     "olmo2": GgufFamily("olmo2"),
     "olmo3": GgufFamily("olmo2", (_LOCAL,), slides=True),
+    "olmo": GgufFamily(
+        "olmo",
+        (Key("attention.clamp_kqv", "clip_qkv", "qkv_clip"),
+         Key("attention.layer_norm_epsilon", "")),
+        turned=True,
+    ),
+    "mixtral": GgufFamily(
+        "llama", _experts("num_local_experts")[:2], sparse=True, turned=True, written=False
+    ),
+    "olmoe": GgufFamily("olmoe", _experts()[:2], {"norm_topk_prob": False}, written=False),
+    "qwen2_moe": GgufFamily("qwen2moe", _SHARED, {"norm_topk_prob": False}, written=False),
+    "granitemoe": GgufFamily(
+        "granitemoe", (*_GRANITE, *_experts("num_local_experts")[:2]), turned=True, written=False
+    ),
+    "glm4_moe": GgufFamily(
+        "glm4moe",
+        (
+            _PARTIAL, *_experts("n_routed_experts"),
+            Key("expert_shared_count", "n_shared_experts"),
+            Key("leading_dense_block_count", "first_k_dense_replace"),
+            Key("expert_weights_scale", "routed_scaling_factor"),
+            Key("expert_weights_norm", "norm_topk_prob"),
+            Key("expert_group_count", "n_group"), Key("expert_group_used_count", "topk_group"),
+            Key(MORE_TOKENS, "num_nextn_predict_layers"), Key("expert_gating_func", ""),
+        ),
+        names={"ffn_norm": "post_attention_norm"}, written=False,
+    ),
+    "ernie4_5_moe": GgufFamily(
+        "ernie4_5-moe",
+        (
+            *_experts("moe_num_experts", "moe_k"),
+            Key("expert_shared_count", "moe_num_shared_experts"),
+            Key("expert_shared_feed_forward_length", ""),
+            Key("leading_dense_block_count", "moe_layer_start_index"),
+            Key("interleave_moe_layer_step", "moe_layer_interval"),
+        ),
+        written=False,
+    ),
+    "gpt_neox": GgufFamily("gptneox", (
+        _eps(), _PARTIAL,
+        Key("use_parallel_residual", "use_parallel_residual", needed=True),
+    )),
+    "phi": GgufFamily("phi2", (_eps(), _PARTIAL)),
+    "stablelm": GgufFamily("stablelm", (_eps(), _PARTIAL, Key("use_parallel_residual", ""))),
+    "starcoder2": GgufFamily("starcoder2", (_eps("norm_epsilon"),)),
+    "cohere": GgufFamily("command-r", (_eps(), _LOGITS)),
+    "cohere2": GgufFamily("cohere2", (_eps(), _LOGITS)),
+    "nemotron": GgufFamily("nemotron", (_eps("norm_eps"), _PARTIAL)),
+    "gemma": GgufFamily("gemma"),
+    "seed_oss": GgufFamily("seed_oss", names={"ffn_norm": "post_attention_norm"}),
+    "exaone4": GgufFamily("exaone4"),
+    "glm4": GgufFamily("glm4", (_PARTIAL,)),
+    "ernie4_5": GgufFamily("ernie4_5"),
+    "hunyuan_v1_dense": GgufFamily("hunyuan-dense"),
+    "apertus": GgufFamily("apertus", written=False),
 }  # fmt: skip
 
 

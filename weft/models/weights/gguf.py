@@ -29,7 +29,7 @@ from weft.importers.gguf_blocks import bad_block, dequantize
 from weft.importers.packed.gguf import FORMS, outline_of, packed_of
 from weft.models.arch.config import DecoderConfig, WeightSpec
 from weft.models.arch.family_gguf import GGUF, MORE_TOKENS
-from weft.models.arch.weights import Known, Value, Weight
+from weft.models.arch.weights import Known, Value, Weight, held
 from weft.models.text.gguf_tokenizer import read_tokenizer, token_ids
 from weft.models.weights.content import FileIdentity
 from weft.models.weights.decoder_names import decoder_layout
@@ -43,6 +43,7 @@ _TOP = {
     "head": "output.weight",
     "norm.w": "output_norm.weight",
     "norm.b": "output_norm.bias",
+    "head.b": "output.bias",
     "layer_embed": "per_layer_token_embd.weight",
     "layer_proj.w": "per_layer_model_proj.weight",
     "layer_proj_norm.w": "per_layer_proj_norm.weight",
@@ -67,8 +68,9 @@ _LAYER = {
 }  # fmt: skip
 _WHOLE = {  # names that end in neither weight nor bias
     "scalar": "layer_output_scale.weight", "router_norm": "ffn_gate_inp.scale",
-    "exps_scale": "ffn_down_exps.scale",
+    "exps_scale": "ffn_down_exps.scale", "router_bias": "exp_probs_b.bias",
 }  # fmt: skip
+_XIELU = ".xielu_"  # in roles of weights that the metadata hold
 _PLAIN = {"F32": float32, "F16": float16, "BF16": bfloat16}
 _NO_WEIGHTS = ("F64", "I8", "I16", "I32", "I64", "Q8_K")
 _STEP = 1 << 22  # elements widened at a time
@@ -86,6 +88,7 @@ def read(path: Path, dtype: DType | None = None) -> Source:
     if dtype is None:
         _check_packed([t for t in tensors.values() if _stays_packed(t)], str(path))
     weights = {r: _weight(r, layout[r], t, config, dtype, str(path)) for r, t in tensors.items()}
+    weights |= {r: held(x, "scale") for r, x in _numbers(gguf, config).items()}
     return Source(path, config, token_ids(gguf), weights, partial(read_tokenizer, gguf))
 
 
@@ -108,7 +111,8 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
     for a missing or unknown tensor."""
     arch = gguf.metadata["general.architecture"]
     layout = decoder_layout(config)
-    known = {tensor_name(role, config.family) for role in (*layout.weights, *layout.spare)}
+    roles = (role for role in (*layout.weights, *layout.spare) if _XIELU not in role)
+    known = {tensor_name(role, config.family) for role in roles}
     more = gguf.metadata.get(f"{arch}.{MORE_TOKENS}")
     beyond = tuple(f"blk.{config.layers + i}." for i in range(more or 0))
     for name in gguf.tensors:
@@ -122,6 +126,8 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
             )
     out = {}
     for role, spec in layout.weights.items():
+        if _XIELU in role:
+            continue
         name = tensor_name(role, config.family)
         if name not in gguf.tensors:
             held = ", ".join(list(gguf.tensors)[:3])
@@ -140,6 +146,18 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
                 f"{gguf.path}: tensor {name!r} has shape {list(tensor.shape)}; "
                 f"the metadata ask for {list(spec.shape)}"
             )
+    return out
+
+
+def _numbers(gguf: Gguf, c: DecoderConfig) -> dict[str, np.ndarray]:
+    """Returns the weights that the metadata hold: xIELU's numbers, one for each layer."""
+    out: dict[str, np.ndarray] = {}
+    for name in ("alpha_p", "alpha_n", "beta", "eps") if c.act == "xielu" else ():
+        key = f"xielu.{name}"
+        values = np.asarray(gguf.metadata.get(key, ()), np.float32)
+        if values.shape != (c.layers,) or not all_finite(values):
+            raise ModelError(f"{gguf.path}: {key} holds no number for each of {c.layers} layers")
+        out |= {f"{i}{_XIELU}{name}": value.reshape(()) for i, value in enumerate(values)}
     return out
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,19 +22,19 @@ from weft.models.arch.families import DECODERS
 from weft.models.arch.family_fields import DECODER_FIELDS
 from weft.models.arch.family_gguf import (
     GGUF,
-    MORE_TOKENS,
     architectures,
     families_of,
     keys_of,
 )
 from weft.models.arch.family_parts import (
-    MAX_FFN,
+    MAX_EXPERTS,
     MAX_HEAD_DIM,
     MAX_HEADS,
     MAX_HIDDEN,
     MAX_LAYERS,
     MAX_POSITIONS,
 )
+from weft.models.weights.gguf_families import OWN, fill
 from weft.models.weights.gguf_metadata import ROPE_DIVISORS, ROPE_FACTORS, Metadata
 
 # Keys that can change the computation, and the value that means "not used"; a family may read them.
@@ -98,6 +98,8 @@ def _kind(c: Metadata, slides: list[bool] | None) -> str:
     rows = families_of(c.arch)
     window = c.integer("attention.sliding_window", 0, MAX_POSITIONS, 0) if len(rows) > 1 else 0
     sliding = bool(window) and (slides is None or any(slides))
+    if any(row.sparse for row in rows.values()) and c.integer("expert_count", 0, MAX_EXPERTS, 0):
+        return next(kind for kind, row in rows.items() if row.sparse)
     return next((kind for kind, row in rows.items() if row.slides == sliding), next(iter(rows)))
 
 
@@ -121,15 +123,15 @@ def _fields(c: Metadata, kind: str, slides: list[bool] | None) -> dict[str, Any]
     head_dim = _head_dim(c)
     tokens = c.gguf.metadata.get("tokenizer.ggml.tokens")
     if isinstance(tokens, Texts) and tokens:
-        _fill(data, "vocab_size", len(tokens))
+        fill(data, "vocab_size", len(tokens))
     if fields.get("feed_forward_length") and c.value("expert_count"):
-        _fill(data, "intermediate_size", 1)  # no layer uses it
+        fill(data, "intermediate_size", 1)  # no layer uses it
     if "attention.sliding_window" in fields:
         _add_windows(c, kind, data, slides)
     if "rope.freq_base" in fields:
         _add_rope(c, kind, data, head_dim)
-    if kind in _OWN:
-        _OWN[kind](c, data, head_dim)
+    if kind in OWN:
+        OWN[kind](c, data, head_dim)
     if row.other:
         _add_mixers(c, data, row.other)
     return data
@@ -157,12 +159,6 @@ def _at(data: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
     for section in sections:
         data = data.setdefault(section, {})
     return data, name
-
-
-def _fill(data: dict[str, Any], name: str, value: Any) -> None:
-    """Gives a value to a field that is null."""
-    if data[name] is None:
-        data[name] = value
 
 
 def _add_windows(c: Metadata, kind: str, data: dict[str, Any], slides: list[bool] | None) -> None:
@@ -218,7 +214,7 @@ def _add_factors(c: Metadata, rope: dict[str, Any], pairs: int) -> str:
     if not both[0]:
         return ""
     rope["short_factor"], rope["long_factor"] = (list(divisors) for divisors in both)
-    _fill(rope, "attention_factor", 1.0)
+    fill(rope, "attention_factor", 1.0)
     return "longrope"
 
 
@@ -234,76 +230,13 @@ def _add_mixers(c: Metadata, data: dict[str, Any], other: str) -> None:
         data["layer_types"] = types[: data["num_hidden_layers"]]
 
 
-# -- families whose files say something in another way --------------------------------------------
-
-
-def _gemma(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
-    """Adds the scale of scores, which differs in the 27B models, of 46 and 62 layers."""
-    large = data["num_hidden_layers"] in (46, 62)
-    data["query_pre_attn_scalar"] = (
-        data["hidden_size"] // data["num_attention_heads"] if large else head_dim
-    )
-
-
-def _gemma4(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
-    """Adds the sizes of each layer. The usual head size is that of full layers; tensors show which
-    layers have no values of their own, and whether there are experts."""
-    layers = data["num_hidden_layers"]
-    size = c.integer("attention.key_length_swa", 2, MAX_HEAD_DIM, head_dim)
-    if c.integer("attention.value_length_swa", 1, MAX_HIDDEN, size) != size:
-        raise c.refuse("attention.value_length_swa", f"not that of keys, which is {size}")
-    if c.integer("rope.dimension_count_swa", 2, MAX_HIDDEN, size) != size:
-        raise c.refuse("rope.dimension_count_swa", f"rotating a part of {size} is not supported")
-    kv = c.each("attention.head_count_kv", MAX_HEADS, layers)
-    ffn = c.each("feed_forward_length", MAX_FFN, layers)
-    types = data.get("layer_types") or [
-        "sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(layers)
-    ]
-    types = [*types[:-1], "full_attention"]
-    if not data["sliding_window"]:
-        types = ["full_attention"] * layers
-    data |= {"layer_types": types, "head_dim": head_dim, "num_key_value_heads": kv[-1]}
-    data |= {"intermediate_size": ffn[-1], "enable_moe_block": c.has("blk.0.ffn_gate_inp.weight")}
-    data["per_layer_config"] = {
-        str(i): {
-            "head_dim": size if kind == "sliding_attention" else head_dim,
-            "num_key_value_heads": kv[i],
-            "intermediate_size": ffn[i],
-            "attention_k_eq_v": not c.has(f"blk.{i}.attn_v.weight"),
-        }
-        for i, kind in enumerate(types)
-    }
-
-
-def _delta(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
-    """Divides the width of all heads, and leaves out the layers that predict further tokens."""
-    keys, values = (c.integer(f"ssm.{k}", 1, MAX_HEADS) for k in ("group_count", "time_step_rank"))
-    inner = c.integer("ssm.inner_size", 1, MAX_HIDDEN)
-    if values % keys or inner % values:
-        raise c.refuse("ssm.inner_size", f"{values} heads of values share {keys} of keys")
-    data["linear_value_head_dim"] = inner // values
-    layers = c.integer("block_count", 1, MAX_LAYERS)
-    data["num_hidden_layers"] = layers - c.integer(MORE_TOKENS, 0, layers - 1, 0)
-
-
-def _olmo3(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
-    ropes = data["rope_parameters"]
-    _fill(ropes["sliding_attention"], "rope_theta", ropes["full_attention"]["rope_theta"])
-
-
-_OWN: Mapping[str, Callable[[Metadata, dict[str, Any], int], None]] = {
-    **dict.fromkeys(("gemma2", "gemma3_text"), _gemma),
-    "gemma4_text": _gemma4,
-    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _delta),
-    "olmo3": _olmo3,
-}
-
-
 # -- facts that follow from the tensors -----------------------------------------------------------
 
 
 def _with_tensors(c: Metadata, made: DecoderConfig, keys: Mapping[str, str]) -> DecoderConfig:
     """Returns the config with what the tensors of a file show, or the converter changes."""
+    if made.family == "phi":  # older files join q, k and v
+        made = replace(made, fused_qkv=c.has("blk.0.attn_qkv.weight"))
     if not made.fused_qkv:
         biased, out = (c.has(f"blk.0.attn_{part}.bias") for part in ("q", "output"))
         made = replace(made, qkv_bias=biased, out_bias=out)
@@ -317,12 +250,13 @@ def _with_tensors(c: Metadata, made: DecoderConfig, keys: Mapping[str, str]) -> 
         made = replace(made, ropes=(replace(made.ropes[0], divisors=divisors), *made.ropes[1:]))
     if keys.get("attention.scale") == "":
         made = replace(made, scale=c.number("attention.scale", 1e-6, 1e6, made.scale))
-    joined = made.fused_experts and c.has("blk.0.ffn_gate_up_exps.weight")
+    both = made.fused_experts and c.has("blk.0.ffn_gate_up_exps.weight")
     return replace(
         made,
         tied=not c.has("output.weight"),
         transposed=False,
+        fused_by_head=False,
         mlp_bias=made.mlp_bias or c.has("blk.0.ffn_up.bias"),
         layer_scale=made.layer_scale and c.has("blk.0.layer_output_scale.weight"),
-        fused_experts="halves" if joined else "",
+        fused_experts="halves" if both else "",
     )

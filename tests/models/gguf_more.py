@@ -1,0 +1,122 @@
+"""The families of `family_zoo` as llama.cpp's converter writes them, by the gguf package's table of
+tensors' names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf.constants import MODEL_ARCH_NAMES
+
+ARCHS = {
+    "mixtral": "llama", "qwen2_moe": "qwen2moe", "gpt_neox": "gptneox", "phi": "phi2",
+    "cohere": "command-r", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
+    "hunyuan_v1_dense": "hunyuan-dense",
+}  # fmt: skip
+SAME = (
+    "olmoe", "granitemoe", "stablelm", "starcoder2", "gemma", "cohere2", "exaone4", "seed_oss",
+    "glm4", "ernie4_5", "apertus", "nemotron", "olmo",
+)  # fmt: skip
+KINDS = (*ARCHS, *SAME)
+TURNED = ("granitemoe", "olmo")
+ADDED = ("gemma", "nemotron")  # 1 to the weights of norms
+
+
+def tensor_name(arch: str, name: str) -> str:
+    """llama.cpp's name by the package's table."""
+    kind = next(k for k, known in MODEL_ARCH_NAMES.items() if known == arch)
+    table = gguf.get_tensor_name_map(kind, 16)
+    found = table.get_name(name, (".weight", ".bias"))
+    assert found is not None, name
+    return found
+
+
+def tensors(
+    given: Mapping[str, np.ndarray], config: Mapping[str, Any]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensors under names that the table has, joined and cut as the converter does."""
+    heads, stacks = config["num_attention_heads"], dict[str, dict[int, np.ndarray]]()
+    for name, value in given.items():
+        if found := re.match(r"(.*[qk]_)layernorm\.norms\.(\d+)\.weight", name):
+            stacks.setdefault(f"{found[1]}norm.weight", {})[int(found[2])] = value
+        elif found := re.match(r"(.*)\.block_sparse_moe(\.experts\.)(\d+)(\.w\d)\.weight", name):
+            layer = found[1].removeprefix("model.")
+            where = f"{layer}.feed_forward.experts{found[4]}.weight"
+            stacks.setdefault(where, {})[int(found[3])] = value
+        elif "query_key_value" in name:
+            parts = value.reshape(heads, 3, -1, *value.shape[1:])
+            yield name, np.ascontiguousarray(parts.swapaxes(0, 1)).reshape(value.shape)
+        elif "input_linear" in name:
+            for i, part in enumerate(("gate", "up")):
+                half = np.split(value, 2, axis=1)[i]
+                yield name.replace("input_linear", f"experts.{part}"), half
+        elif "e_score_correction_bias" in name:
+            yield name.replace("correction_bias", "correction.bias"), value.reshape(-1)
+        elif ".act_fn." not in name:
+            yield name, value
+    for name, parts in stacks.items():
+        yield name, np.stack([parts[i] for i in range(len(parts))])
+
+
+def own_name(name: str) -> str:
+    """Names that only the converter gives."""
+    for part in ("gate", "up"):
+        if f"block_sparse_moe.experts.{part}.weight" in name:
+            return f"blk.{name.split('.')[2]}.ffn_{part}_exps.weight"
+    return ""
+
+
+def write_keys(
+    writer: gguf.GGUFWriter, config: Mapping[str, Any], given: Mapping[str, np.ndarray]
+) -> None:
+    """config.json as metadata, as far as all families' keys do not say it."""
+    kind, heads = config["model_type"], config["num_attention_heads"]
+    size = config.get("head_dim") or config["hidden_size"] // heads
+    rope = config["rope_parameters"]
+    if "partial_rotary_factor" in rope:
+        writer.add_rope_dimension_count(int(rope["partial_rotary_factor"] * size))
+    if kind == "olmo":
+        writer.add_layer_norm_eps(1e-5)
+        writer.add_clamp_kqv(config["clip_qkv"])
+    if kind in ("gpt_neox", "stablelm"):
+        writer.add_parallel_residual(config["use_parallel_residual"])
+    if "logit_scale" in config:
+        writer.add_logit_scale(config["logit_scale"])
+    if kind == "cohere2":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    if kind in ("glm4_moe", "ernie4_5_moe"):
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if kind == "glm4_moe":
+        writer.add_block_count(config["num_hidden_layers"])
+        writer.add_expert_count(config["n_routed_experts"])
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+    if kind == "ernie4_5_moe":
+        writer.add_expert_count(config["moe_num_experts"])
+        writer.add_expert_used_count(config["moe_k"])
+        writer.add_expert_shared_count(config["moe_num_shared_experts"])
+        writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+        writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+        shared = config["intermediate_size"] // config["num_key_value_heads"]
+        writer.add_expert_shared_feed_forward_length(shared)
+    if kind == "apertus":
+        for name in ("alpha_p", "alpha_n", "beta", "eps"):
+            values = [
+                float(np.asarray(given[f"model.layers.{i}.mlp.act_fn.{name}"]).reshape(-1)[0])
+                for i in range(config["num_hidden_layers"])
+            ]
+            getattr(writer, f"add_xielu_{name}")(values)
+
+
+def theta(config: Mapping[str, Any]) -> float:
+    """The base wavelength, which Hunyuan's alpha lengthens."""
+    rope, size = config["rope_parameters"], config.get("head_dim") or 0
+    power = size / (size - 2) if "alpha" in rope else 0.0
+    return float(rope["rope_theta"] * rope.get("alpha", 1.0) ** power)
