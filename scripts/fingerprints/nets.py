@@ -66,6 +66,10 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "transformer": (lambda m: Beside(m.Transformer(12, 3, 1, 1, 10)), (5, 2, 12)),
     "parameters": (lambda m: Scaled(m), (4, 6)),
     "attention": (lambda m: Attention(m.MultiheadAttention(12, 3, batch_first=True)), (2, 5, 12)),
+    "attention-keys": (
+        lambda m: Attention(m.MultiheadAttention(12, 3, add_bias_kv=True, add_zero_attn=True)),
+        (5, 2, 12),
+    ),
     "dict": (
         lambda m: Named(m.ModuleDict({"a": m.Linear(6, 6)}), m.ModuleList([m.Tanh()])), (2, 6)
     ),

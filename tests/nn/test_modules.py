@@ -335,8 +335,6 @@ LACKING: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("InstanceNorm2d", (4,), {"track_running_stats": True}),
     ("Embedding", (5, 4), {"max_norm": 1.0}),
     ("Embedding", (5, 4), {"sparse": True}),
-    ("MultiheadAttention", (8, 2), {"kdim": 4}),
-    ("MultiheadAttention", (8, 2), {"add_bias_kv": True}),
 ]
 
 

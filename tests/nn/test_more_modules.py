@@ -213,6 +213,37 @@ def test_bilinear_is_pytorchs(bias: bool) -> None:
     check(nn.Bilinear(5, 3, 1, bias), T.Bilinear(5, 3, 1, bias), random(5), random(3, seed=1))
 
 
+# -- attention ------------------------------------------------------------------------------------
+
+OWN_KEYS: dict[str, dict[str, Any]] = {
+    "kdim": {"kdim": 5, "vdim": 7},
+    "vdim": {"vdim": 7, "bias": False},
+    "bias": {"add_bias_kv": True},
+    "zeros": {"add_zero_attn": True},
+    "all": {"kdim": 5, "vdim": 7, "add_bias_kv": True, "add_zero_attn": True},
+}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", OWN_KEYS)
+def test_keys_of_attention_are_pytorchs(name: str, masked: bool) -> None:
+    torch.manual_seed(0)
+    options = OWN_KEYS[name]
+    made = [m.MultiheadAttention(6, 3, batch_first=True, **options) for m in (nn, T)]
+    masks: dict[str, Any] = {}
+    if masked:
+        masks = {"attn_mask": CAUSAL, "key_padding_mask": PADDING}
+    pair = [
+        Masked.of(m, inner, make, first=True, **masks)
+        for m, inner, make in zip((nn, T), made, (weft.tensor, torch.tensor))
+    ]
+    key, value = options.get("kdim", 6), options.get("vdim", 6)
+    check(pair[0], pair[1], random(3, 5, 6), random(3, 5, key, seed=1), random(3, 5, value, seed=2))
+    xs = [random(3, 5, n, seed=n) for n in (6, key, value)]
+    got = made[0](*map(weft.tensor, xs), need_weights=True)[1]
+    close(got, made[1](*map(torch.tensor, xs))[1])
+
+
 # -- transformers ---------------------------------------------------------------------------------
 
 SHARED = {"dim_feedforward": 10, "dropout": 0.0}
@@ -236,10 +267,12 @@ def test_layers_are_pytorchs(kind: str, name: str) -> None:
 
 
 class Masked:
-    """A module with masks that are constants."""
+    """A module with masks that are constants; of several results the first."""
 
     @staticmethod
     def of(m: Any, inner: Any, make: Callable[[np.ndarray], Any], **masks: Any) -> Any:
+        first = masks.pop("first", False)
+
         class Call(m.Module):  # type: ignore[name-defined, misc]
             def __init__(self) -> None:
                 super().__init__()
@@ -247,7 +280,8 @@ class Masked:
 
             def forward(self, *xs: Any) -> Any:
                 given = {k: make(v) if isinstance(v, np.ndarray) else v for k, v in masks.items()}
-                return self.inner(*xs, **given)
+                made = self.inner(*xs, **given)
+                return made[0] if first else made
 
         return Call()
 
