@@ -39,6 +39,7 @@ ASIDE: dict[str, tuple[str, ...]] = {
         "weft/tensor",
     ),
     "tokenizers": ("weft/host", "weft/importers", "weft/models"),
+    "traces": ("weft",),
     "tuning": ("weft",),
     "training": (),
 }

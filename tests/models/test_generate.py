@@ -267,7 +267,7 @@ def edited(folder: Path, to: Path, **change: object) -> Path:
 @pytest.mark.parametrize(
     ("change", "kind", "said"),
     [
-        ({"model_type": "mamba"}, ModelError, "mamba / LlamaForCausalLM is not supported; supp"),
+        ({"model_type": "no_such"}, ModelError, "architecture no_such is not supported"),
         ({"model_type": None}, ModelError, "not supported; supported: gpt2, llama"),
         ({"quantization_config": {"bits": 4}}, ModelError, "quant_method '' is not supported"),
         ({"vocab_size": 301}, ModelError, r"shape \[300, 32\]; config.json asks for \[301, 32\]"),

@@ -33,6 +33,11 @@ MADE_BY: dict[str, tuple[str, ...]] = {
         "core", "importers/gguf_values.py", "models/text/gguf_tokenizer.py",
         "models/text/tokenizer_plain.py",
     ),
+    "traces": (
+        "core", "graph", "ops", "tensor", "importers/aten", "importers/torch_export",
+        "importers/imported.py", "importers/ports.py", "importers/steps.py", "models/arch",
+        "models/zoo",
+    ),
     "tuning": ("templates",),
     "training": (".",),
 }  # fmt: skip

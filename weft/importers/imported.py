@@ -18,15 +18,14 @@ from typing import Any
 from weft.core.dtypes import as_dtype
 from weft.core.errors import (
     DTypeError,
-    FileFormatError,
     ModelError,
-    ShapeError,
     TraceError,
     WeftError,
 )
 from weft.core.packed import Form
 from weft.importers.foreign import CompiledFunctions, Foreign, LinearWeight, dequantized
 from weft.importers.ports import Bounds, DerivedSize, Port, Ref, bound
+from weft.importers.steps import filled, keep_results, last_uses, refs
 from weft.ops.tape import recording
 from weft.program.device import Device
 from weft.tensor.autograd import no_grad
@@ -127,7 +126,7 @@ class Imported(Foreign):
         plan = self._plan
         values = {p.name: p.value for p in plan.inputs if p.constant} | dict(values)
         nested = plan.arguments or {p.name: Ref(p.name) for p in plan.inputs}
-        return {name: _filled(nest, values) for name, nest in nested.items()}
+        return {name: filled(nest, values) for name, nest in nested.items()}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         inputs = self._bound(args, kwargs)
@@ -164,8 +163,8 @@ class Imported(Foreign):
         plan = self._plan
         for step, drops in zip(plan.steps, self._drops):
             try:
-                made = step.run(*_filled(step.args, values), **_filled(step.kwargs, values))
-                _keep(step.out, made, values)
+                made = step.run(*filled(step.args, values), **filled(step.kwargs, values))
+                keep_results(step.out, made, values)
             except WeftError as error:
                 at = f", {step.where}" if step.where else ""
                 raise type(error)(f"{step.op}{at}: {error}") from error
@@ -178,7 +177,7 @@ class Imported(Foreign):
             with no_grad():
                 for dotted, ref in plan.writes:
                     self.tensor(dotted).assign(values[ref.name].detach())
-        return _filled(plan.result, values)
+        return filled(plan.result, values)
 
     def traced(self, sizes: Mapping[str, int] | None = None) -> Traced:
         """Its trace for these sizes by name; others are the least that is allowed, 2 at least.
@@ -270,73 +269,9 @@ def _device(values: Iterable[Any]) -> Device | None:
     return next((p for p in places if p is not None), None)
 
 
-def refs(value: Any) -> list[str]:
-    """The names of the Refs in nested arguments."""
-    found: list[str] = []
-    stack = [value]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, Ref):
-            found.append(x.name)
-        elif isinstance(x, list | tuple):
-            stack.extend(x)
-        elif isinstance(x, Mapping):
-            stack.extend(x.values())
-        elif isinstance(x, slice):
-            stack.extend((x.start, x.stop, x.step))
-    return found
-
-
 def _last_uses(plan: ForeignGraph) -> list[list[str]]:
     """The values that no later step reads, for each step. Raises FileFormatError for a step that
     reads a value which no input, tensor or earlier step made, and for a name made twice."""
     given = [*(p.name for p in plan.inputs), *(value for value, _ in plan.tensors)]
-    known = set(given)
-    if len(known) < len(given):
-        raise FileFormatError("two inputs or tensors have one name")
-    for step in plan.steps:
-        missing = [r for r in refs((step.args, step.kwargs)) if r not in known]
-        if missing:
-            raise FileFormatError(f"{step.op}: reads {missing[0]!r}, which nothing before it made")
-        made = [n for n in ((step.out,) if isinstance(step.out, str) else step.out) if n]
-        twice = [n for n in made if n in known] or len(set(made)) < len(made)
-        if twice:
-            raise FileFormatError(f"{step.op}: {made} is made twice")
-        known |= set(made)
-    needed = set(refs((plan.result, [ref for _, ref in plan.writes])))
-    if needed - known:
-        raise FileFormatError(f"the result reads {min(needed - known)!r}, which no step made")
-    drops: list[list[str]] = []
-    for step in reversed(plan.steps):
-        made = [n for n in ((step.out,) if isinstance(step.out, str) else step.out) if n]
-        drops.append([])
-        for name in dict.fromkeys([*refs((step.args, step.kwargs)), *made]):
-            if name not in needed:
-                needed.add(name)
-                drops[-1].append(name)
-    return drops[::-1]
-
-
-def _filled(value: Any, values: Mapping[str, Any]) -> Any:
-    """Nested arguments with values instead of Refs."""
-    kind = type(value)
-    if kind is Ref:
-        return values[value.name]
-    if kind is tuple or kind is list:
-        return kind([_filled(x, values) for x in value])
-    if kind is dict:
-        return {k: _filled(x, values) for k, x in value.items()}
-    if kind is slice:
-        return slice(*(_filled(x, values) for x in (value.start, value.stop, value.step)))
-    return value
-
-
-def _keep(out: str | tuple[str, ...], made: Any, values: dict[str, Any]) -> None:
-    if not out:
-        return
-    if isinstance(out, str):
-        values[out] = made
-        return
-    if len(made) != len(out):
-        raise ShapeError(f"gives {len(made)} results, {len(out)} are expected")
-    values |= {name: x for name, x in zip(out, made) if name}
+    named = [(step.op, refs((step.args, step.kwargs)), step.out) for step in plan.steps]
+    return last_uses(given, named, refs((plan.result, [ref for _, ref in plan.writes])))

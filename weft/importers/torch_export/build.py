@@ -9,8 +9,9 @@ from typing import Any
 from weft.core.errors import FileFormatError, ModelError
 from weft.core.notices import say_unread
 from weft.importers import aten
-from weft.importers.imported import ForeignGraph, Imported, ImportedStep, refs
+from weft.importers.imported import ForeignGraph, Imported, ImportedStep
 from weft.importers.ports import Ref, as_int32, label
+from weft.importers.steps import refs
 from weft.importers.torch_export.graph import CallNode, CallSequence, ExportedProgram
 from weft.importers.torch_export.memory import functional, writes_in_place
 from weft.nn.module import Parameter
@@ -28,7 +29,7 @@ def built(program: ExportedProgram, decomposed: bool = False) -> Imported:
     """The module, of a program that PyTorch's decompositions have been through or not. Raises
     Unsupported, and FileFormatError for a graph that does not hold."""
     _check_held(program)
-    calls = list(_inlined(program.body.calls))
+    calls = list(inlined(program.body.calls))
     results, writes = list(program.results), list(program.writes)
     if writes_in_place(calls):
         calls, results, more = _functional(program, calls, results)
@@ -116,7 +117,7 @@ def _functional(
     return calls, results, [(dotted[n].dotted, ref) for n, ref in written.items()]
 
 
-def _inlined(calls: list[CallNode]) -> Iterator[CallNode]:
+def inlined(calls: list[CallNode]) -> Iterator[CallNode]:
     """Calls with the bodies of regions without gradients, of an autocast that is off, and of both
     branches of a condition in their place; a region's values begin with its own name."""
     for call in calls:
@@ -145,7 +146,7 @@ def _entered(
     """A body's calls and results where its inputs are `given`."""
     prefix = f"{outs[0] if outs else 'region'}/{mark}"
     known = dict(zip(body.inputs, given))
-    inner = list(_inlined([_renamed(c, known, prefix) for c in body.calls]))
+    inner = list(inlined([_renamed(c, known, prefix) for c in body.calls]))
     return inner, [_mapped(value, known, prefix) for value in body.outputs]
 
 

@@ -28,7 +28,7 @@ def read(program: Any, name: str) -> ExportedProgram:
     """The Program described by the ExportedProgram. Raises DTypeError for dtypes that weft
     lacks."""
     signature, graph = program.graph_signature, program.graph
-    body = _body(program.graph_module)
+    body = body_of(program.graph_module)
     nodes = {n.name: n for n in graph.nodes if n.op == "placeholder"}
     inputs, held = [], []
     for spec in signature.input_specs:
@@ -141,7 +141,7 @@ def _leaf_values(graph: Any) -> list[Any]:
     return [_value(x, None) for x in output.args[0]]
 
 
-def _body(module: Any) -> CallSequence:
+def body_of(module: Any) -> CallSequence:
     """The nodes of a GraphModule; `getitem`s of a node with several results become its names."""
     graph = module.graph
     inputs: list[str] = []
@@ -205,7 +205,7 @@ def _value(x: Any, module: Any) -> Any:
     """An argument without anything of PyTorch's."""
     kind = type(x).__name__
     if kind == "Node":
-        return _body(getattr(module, x.target)) if x.op == "get_attr" else Ref(x.name)
+        return body_of(getattr(module, x.target)) if x.op == "get_attr" else Ref(x.name)
     if isinstance(x, list | tuple):
         return [_value(v, module) for v in x]
     if isinstance(x, dict):

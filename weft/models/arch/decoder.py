@@ -217,6 +217,11 @@ def _body(
     """Returns logits of the rows (of rows `last` if given) at positions `pos`; `c.run` limits the
     parts that are computed, as in `forward`."""
     w = matrices(c.forms, w)
+    if c.traced is not None:
+        from weft.models.arch.traced import traced_logits  # brings the importer's operators
+
+        logits = traced_logits(Pass(c, w, {}, past, training, **more), ids, pos)
+        return logits if last is None else ops.gather(logits, last)
     if x is None:
         x = (training.drop or keep)(_embed(c, w, ids, pos))
     p = with_layer_inputs(_pass(c, w, pos, past, training, **more), ids, x)

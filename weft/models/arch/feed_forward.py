@@ -117,11 +117,18 @@ def _half(both: Value, j: int, turns: bool) -> Value:
 
 
 def blocks(c: DecoderConfig, chosen: Value, real: Value | None) -> tuple[Value, Value, Value]:
+    """Returns `pair_blocks` with the token of each row of a block in place of its pair."""
+    numbers, pair, slot = pair_blocks(c, chosen, real)
+    return numbers, ops.remainder(pair, ops.aval(chosen).shape[0]), slot
+
+
+def pair_blocks(c: DecoderConfig, chosen: Value, real: Value | None) -> tuple[Value, Value, Value]:
     """Groups rows by expert into blocks of R rows, each of one expert.
 
     Returns three arrays. The first, int32 [B], encodes each block's expert and its number of valid
-    rows. The second, int32 [B, R], has the token of each row of a block. The third, int32 [N, K],
-    has the place in the blocks of each chosen[N, K]. Tokens that are not `real` get no block.
+    rows. The second, int32 [B, R], has the pair of each row of a block: k * N + n for chosen[n, k].
+    The third, int32 [N, K], has the place in the blocks of each chosen[N, K]. Tokens that are not
+    `real` get no block.
     """
     n, k = ops.aval(chosen).shape
     pairs, count = n * k, c.experts
@@ -158,10 +165,10 @@ def blocks(c: DecoderConfig, chosen: Value, real: Value | None) -> tuple[Value, 
     wanted = ops.minimum(ops.maximum(ops.sub(ops.gather(counts, expert), inside), 0), size)
     begin = ops.add(ops.gather(start, expert), inside)
     at = ops.minimum(ops.add(*grid(begin, ops.iota((size,), 0, int32))), pairs - 1)
-    token = ops.remainder(ops.gather(order, at), n)
+    pair = ops.gather(order, at)
     slot = ops.add(ops.mul(ops.gather(first, owner), size), place)
     slot = ops.sub(slot, ops.gather(start, owner))
-    return first_rows(expert, wanted), token, ops.transpose(ops.reshape(slot, (k, n)))
+    return first_rows(expert, wanted), pair, ops.transpose(ops.reshape(slot, (k, n)))
 
 
 def block_rows(pairs: int, experts: int) -> int:
@@ -181,9 +188,6 @@ def _route(p: Pass, i: int, h: Value) -> tuple[Value, Value]:
         shares = ops.call(c.router, logits)
         bias = ops.reshape(ops.cast(p.w[f"{i}.router_bias"], float32), (1, c.experts))
         logits = ops.add(shares, ops.broadcast(bias, ops.aval(shares).shape))
-    if c.expert_groups > 1:
-        shares = ops.call(c.router, logits) if shares is None else shares
-        logits = _of_best_groups(c, logits if c.router_bias else shares)
     order = ops.sort(logits, 1, descending=True, indices=True)
     chosen = ops.slice_(order, (0, 0), shape)
     shares = ops.call(c.router, logits) if shares is None else shares
@@ -198,17 +202,6 @@ def _route(p: Pass, i: int, h: Value) -> tuple[Value, Value]:
     if scale is not None:
         weights = ops.mul(weights, ops.gather(ops.cast(scale, float32), chosen))
     return weights, chosen
-
-
-def _of_best_groups(c: DecoderConfig, scores: Value) -> Value:
-    """Returns scores[N, E] with those far below all others that are in none of the best groups."""
-    n, shape = ops.aval(scores).shape[0], (c.expert_groups, c.experts // c.expert_groups)
-    groups = ops.reshape(scores, (n, *shape))
-    best = ops.slice_(ops.sort(groups, 2, descending=True), (0, 0, 0), (n, shape[0], c.group_best))
-    order = ops.sort(ops.sum_(best, 2), 1, descending=True, indices=True)
-    kept = ops.less(ops.sort(order, 1, indices=True), c.groups_used)  # by the place of each
-    kept = ops.broadcast(ops.reshape(kept, (n, shape[0], 1)), (n, *shape))
-    return ops.reshape(ops.where(kept, groups, -1e30), (n, c.experts))
 
 
 FEED_FORWARDS: Mapping[str, FeedForward] = {

@@ -52,6 +52,12 @@ def check_architecture(raw: Fields, task: Task) -> None:
     )
 
 
+def writes_text(raw: Fields) -> bool:
+    """Returns True if `architectures` names a causal model first."""
+    names = raw.texts("architectures", 64)
+    return bool(names) and re.search(r"(?:ForCausalLM|LMHeadModel)$", names[0]) is not None
+
+
 def _plain(name: str, task: Task) -> bool:
     """Returns False for an encoder's class that writes or scores, though its name has a known
     end."""

@@ -19,6 +19,7 @@ import numpy as np
 from weft.core.errors import UsageError
 from weft.core.packed import Packed
 from weft.models.arch.config import DecoderConfig, WeightSpec
+from weft.models.arch.stages import check_own
 from weft.models.arch.weights import Value, Weight
 
 LANES = 64  # most columns that kernels take together; packed weights are divided between such runs
@@ -26,6 +27,7 @@ LANES = 64  # most columns that kernels take together; packed weights are divide
 
 def check_columns(c: DecoderConfig, ranks: int, where: str) -> None:
     """Raises UsageError for a model whose columns cannot be divided among `ranks` ranks."""
+    check_own(c, where)
     kinds = {c.mixer(i) for i in range(c.layers)} | {c.feed_forward(i) for i in range(c.layers)}
     unlike = c.by_layer or c.layer_input or c.qk_norm in ("heads", "whole") or c.head_bias
     if kinds != {"attention", "dense"} or unlike:

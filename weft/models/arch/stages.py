@@ -23,8 +23,18 @@ def runs_of(split: Sequence[int]) -> list[LayerRange]:
     ]
 
 
+def check_own(c: DecoderConfig, where: str) -> None:
+    """Raises UsageError for a model without layers that weft knows."""
+    if c.traced is not None:
+        raise UsageError(
+            f"{where}: {c.family} is traced from another library's code, which is not divided: it "
+            "runs on one machine"
+        )
+
+
 def check_parts(c: DecoderConfig, ranks: int, where: str) -> None:
     """Raises UsageError for a model that cannot be divided among `ranks` ranks."""
+    check_own(c, where)
     if c.layer_input or c.shares:
         raise UsageError(
             f"{where}: layers of {c.family} take more than the residual stream of those before "

@@ -18,6 +18,7 @@ from weft.models.arch.config import DecoderConfig, EncoderConfig, TokenizerConte
 from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS
 from weft.models.arch.inputs import NO_ADAPTERS, Stacked, with_tables
+from weft.models.arch.model_fields import writes_text
 from weft.models.arch.shares import own_columns
 from weft.models.arch.stages import roles_of
 from weft.models.arch.weights import Weight, Weights
@@ -72,12 +73,21 @@ def load_uncompiled(path: Path, place: Placement) -> Model:
     kind = _kind(raw)
     with progress(f"loading {name_of(path)}"):
         device = place.opened()
-        if kind in ENCODERS:
+        if _vectors(raw, kind):
             _check_encoder(f"{raw.where}: {kind} is an encoder", place)
             return _encoder(path, raw, ENCODERS[kind](raw), device, place)
-        source = folder_source(path, raw, DECODERS[kind](raw), wanted(place.dtype))
+        source = _source(path, raw, kind, place)
         say_vectors(path)
         return _decoder(source, device, place, None if adapter is None else adapter[1])
+
+
+def _source(folder: Path, raw: Fields, kind: str, place: Placement) -> Source:
+    """Returns the decoder in a folder: of a family here, or traced from transformers' code."""
+    if kind in DECODERS:
+        return folder_source(folder, raw, DECODERS[kind](raw), wanted(place.dtype))
+    from weft.models.zoo.source import zoo_source
+
+    return zoo_source(folder, raw)
 
 
 def _check_encoder(what: str, place: Placement) -> None:
@@ -110,6 +120,10 @@ def check_supported(folder: Path) -> str:
     packed weights that weft cannot read."""
     config = read_config(folder)
     kind = _kind(config)
+    if kind not in DECODERS and not _vectors(config, kind):
+        from weft.models.zoo.ask import check_type
+
+        check_type(config.where, kind)
     if says_packed(config):
         from weft.importers.packed.checkpoint import method_of
 
@@ -118,19 +132,24 @@ def check_supported(folder: Path) -> str:
 
 
 def _kind(config: Fields) -> str:
-    """Returns the model's architecture. Raises ModelError if weft does not know it."""
+    """Returns the model's architecture. Raises ModelError if config.json does not say it."""
     kind: str = config.text("model_type", "")
-    if kind not in DECODERS and kind not in ENCODERS:
-        raise _unsupported(config, kind)
+    if not kind:
+        raise _unsupported(config)
     return kind
 
 
-def _unsupported(config: Fields, kind: str) -> ModelError:
+def _unsupported(config: Fields) -> ModelError:
     known = ", ".join([*DECODERS, *ENCODERS])
     names = config.data.get("architectures")
     name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
-    said = " / ".join(shown(n) for n in (kind, name) if n) or "unnamed (no model_type)"
+    said = f"{shown(name)}, unnamed (no model_type)," if name else "unnamed (no model_type)"
     return ModelError(f"{config.where}: architecture {said} is not supported; supported: {known}")
+
+
+def _vectors(raw: Fields, kind: str) -> bool:
+    """Returns True for an encoder; some types have models that write text as well."""
+    return kind in ENCODERS and not writes_text(raw)
 
 
 # -- decoders -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,7 +89,8 @@ def _decoder_parts(model: Decoder, caps: Caps) -> Parts:
         raise UsageError("the oracle compiles nothing; load the model on a device")
     kinds = [PREFILL, *map(kind_of, step_sizes(caps))]
     made = {kind: _compiled(runner.graph(kind), caps) for kind in kinds}
-    head = {"kind": "decoder", "config": to_data(model.config), "context": model.context}
+    config = replace(model.config, traced=None)  # its steps are in the Programs
+    head = {"kind": "decoder", "config": to_data(config), "context": model.context}
     head |= {"slots": runner.slots, "pages": runner.pages, "tokens": to_data(model.tokens)}
     return made, runner.weights, head
 

@@ -120,7 +120,7 @@ def bind_names(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> dic
             used.add(part)
     used |= {twin, *(prefix + name for name in layout.spare.values())}
     _check_layers(used, layout.inert, checkpoint)
-    _check_rest(used, layout.inert, checkpoint)
+    check_unread(used, layout.inert, checkpoint)
     return out
 
 
@@ -191,6 +191,12 @@ def _check(checkpoint: Checkpoint | PackedCheckpoint, name: str, shape: tuple[in
             f"{checkpoint.where}: tensor {name!r} has shape {list(info.shape)}; "
             f"config.json asks for {list(shape)}"
         )
+    check_float(checkpoint, name)
+
+
+def check_float(checkpoint: Checkpoint | PackedCheckpoint, name: str) -> None:
+    """Raises ModelError unless a tensor holds floats of at most 32 bits."""
+    info = checkpoint.info(name)
     try:
         is_float = as_dtype(info.dtype).is_float and info.dtype.itemsize <= 4
     except DTypeError:
@@ -257,7 +263,7 @@ def _check_layers(
             )
 
 
-def _check_rest(
+def check_unread(
     used: set[str], inert: Mapping[str, str], checkpoint: Checkpoint | PackedCheckpoint
 ) -> None:
     """Raises ModelError for the first tensor that is neither used nor known to be inert."""

@@ -1,0 +1,314 @@
+"""Models without a family here, traced from transformers' code, against transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft.backends import registry
+from weft.backends.presets import caps_of
+from weft.core.errors import DeviceError, FileFormatError, ModelError, UsageError
+from weft.host.confined import Limits
+from weft.models.run import saved
+
+pytest.importorskip("transformers")
+import causal_zoo as kit
+
+from weft.models.zoo import ask, worker
+from weft.models.zoo.decoders import traced_model
+from weft.models.zoo.rows import mixed
+
+# Biases and partial ropes, parallel parts, windows, experts, latent attention, learned positions,
+# positions that count from the padding's id, sinks, norms of queries, several layers' kinds.
+SAMPLE = (
+    "stablelm", "gpt_neox", "cohere2", "mixtral", "qwen2_moe", "deepseek_v3", "opt", "biogpt",
+    "roberta", "phi", "starcoder2", "glm4_moe", "minimax_m2", "exaone4", "apertus",
+)  # fmt: skip
+
+
+def here(where: str, kind: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Traces in this process, which has PyTorch already: seconds faster."""
+    answer = worker.handle(request)
+    if "refused" in answer:
+        raise ModelError(f"{where}: architecture {kind} is not supported: {answer['refused']}")
+    return answer
+
+
+@pytest.fixture(autouse=True)
+def traced_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(ask, "_asked", here)
+    monkeypatch.setattr("weft.models.run.loader.DECODERS", {})
+    yield
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Any]]:
+    found: dict[str, tuple[Path, Any]] = {}
+
+    def make(kind: str) -> tuple[Path, Any]:
+        if kind not in found:
+            folder = tmp_path_factory.mktemp("zoo") / kind
+            found[kind] = folder, kit.written(kind, folder)
+        return found[kind]
+
+    return make
+
+
+def loaded(folder: Path, **more: Any) -> Any:
+    return weft.load(folder, **{"device": "cpu", "context": 64, **more})
+
+
+@pytest.mark.parametrize("kind", SAMPLE)
+def test_equals_transformers(made: Any, kind: str) -> None:
+    folder, reference = made(kind)
+    model, ids = loaded(folder), kit.prompt(reference)
+    wanted = kit.eager(reference, ids)
+    np.testing.assert_allclose(model.logits(ids), wanted, atol=2e-5 * np.abs(wanted).max())
+    assert list(model.generate(ids, kit.NEW).ids) == kit.greedy(reference, ids)
+
+
+@pytest.mark.parametrize("kind", ["cohere2", "mixtral", "deepseek_v3", "opt"])
+def test_one_row_has_the_bits_of_many(made: Any, kind: str) -> None:
+    """A prompt cut anywhere, and sequences side by side, give each row the same bits."""
+    folder, reference = made(kind)
+    model, ids = loaded(folder, max_batch=4), kit.prompt(reference)
+    whole = model.logits(ids)
+    runner = model.new_runner(3, 12)
+    for cut in (1, 7, 16):
+        runner.prefill(0, ids[:cut])
+        for at in range(cut, len(ids)):
+            row = runner.rows([ids[at]], [0], [at])[0]
+            np.testing.assert_array_equal(row, whole[at])
+    runner.prefill(1, ids[:5])
+    runner.prefill(2, ids[:9])
+    rows = runner.rows([ids[5], ids[9], ids[10]], [1, 2, 2], [5, 9, 10])
+    np.testing.assert_array_equal(rows, whole[[5, 9, 10]])
+    alone = [model.generate(ids[:n], 8).ids for n in (3, 9, 20)]
+    assert [g.ids for g in model.generate([ids[:n] for n in (3, 9, 20)], 8)] == alone
+
+
+@pytest.mark.parametrize("kind", ["stablelm", "mixtral"])
+@pytest.mark.parametrize(
+    "options", [{"dtype": "bfloat16"}, {"dtype": "float16"}, {"quant": "int8"}, {"quant": "int4"}]
+)
+def test_other_numbers(made: Any, kind: str, options: dict[str, str]) -> None:
+    """Weights of fewer bits change the logits by about as much as they lose."""
+    folder, reference = made(kind)
+    ids = kit.prompt(reference)
+    got, wanted = loaded(folder, **options).logits(ids), kit.eager(reference, ids)
+    lost = {"bfloat16": 0.01, "float16": 0.002, "int8": 0.02, "int4": 0.2}
+    error = np.median(np.abs(got - wanted)) / np.abs(wanted).max()
+    assert 0 < error < lost[next(iter(options.values()))]
+
+
+@pytest.mark.parametrize("device", ["oracle", "vulkan"])
+@pytest.mark.parametrize("kind", ["mixtral", "deepseek_v3"])
+def test_other_devices(made: Any, device: str, kind: str) -> None:
+    try:
+        if device != "oracle":
+            registry.get(device)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    folder, reference = made(kind)
+    ids = kit.prompt(reference)
+    wanted = kit.eager(reference, ids)
+    np.testing.assert_allclose(loaded(folder, device=device).logits(ids), wanted, atol=1e-4)
+
+
+def test_a_compiled_file_has_the_same_bits(made: Any, tmp_path: Path) -> None:
+    folder, reference = made("cohere2")
+    model, ids = loaded(folder), kit.prompt(reference)
+    saved.save(model, tmp_path / "m.weft", "cpu", caps_of("cpu"), {}, False)
+    again = weft.load(tmp_path / "m.weft", device="cpu")
+    np.testing.assert_array_equal(again.logits(ids), model.logits(ids))
+
+
+def test_adapters_attach_by_name(made: Any, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    folder, _ = made("stablelm")
+    base = kit.MODEL_FOR_CAUSAL_LM_MAPPING[type(kit.config_of("stablelm"))].from_pretrained(folder)
+    wanted = peft.LoraConfig(r=3, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    adapted = peft.get_peft_model(base, wanted).eval()
+    adapted.save_pretrained(tmp_path / "lora")
+    model, ids = loaded(folder, adapters={"one": tmp_path / "lora"}), kit.prompt(base)
+    got = model.generate(ids, kit.NEW, adapter="one").ids
+    assert list(got) == kit.greedy(adapted, ids)
+    assert list(model.generate(ids, kit.NEW).ids) != list(got)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+REFUSED = {
+    "bloom": "does not go through transformers' interface",
+    "xlnet": "no attention that the engine can keep a cache for",
+    "bart": "tells tokens apart by their place",
+    "electra": "later tokens too",  # as an encoder
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_models_that_the_engine_would_get_wrong(tmp_path: Path, kind: str) -> None:
+    more = {"is_decoder": False} if kind == "electra" else {}
+    kit.written(kind, tmp_path, **more)
+    with pytest.raises(
+        ModelError, match=rf"architecture {kind} is not supported: .*{REFUSED[kind]}"
+    ):
+        loaded(tmp_path)
+
+
+def form_of(folder: Path) -> dict[str, Any]:
+    config = json.loads((folder / "config.json").read_text())
+    from weft.importers.safetensors import open_checkpoint
+
+    checkpoint = open_checkpoint(folder)
+    names = {name: list(checkpoint.info(name).shape) for name in checkpoint}
+    found: dict[str, Any] = worker.handle({"config": config, "names": names})["traced"]
+    return found
+
+
+MIXES: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "aten.cumsum.default": ([1], {}),
+    "aten.flip.default": ([[1]], {}),
+    "aten.roll.default": ([[1], [1]], {}),
+    "aten.mean.dim": ([[1], True], {}),
+    "aten.softmax.int": ([1], {}),
+    "aten.select.int": ([1, 0], {}),
+    "aten.sort.default": ([1], {}),
+    "aten.slice.Tensor": ([1, 1], {}),
+    "aten.constant_pad_nd.default": ([[0, 0, 1, -1]], {}),
+    "aten.amax.default": ([[0], True], {}),
+}
+
+
+@pytest.mark.parametrize("target", MIXES)
+def test_operators_that_join_tokens_are_found(made: Any, target: str) -> None:
+    """After the same model, one operator along the tokens, in either layout of rows."""
+    form = form_of(made("stablelm")[0])
+    assert mixed(traced_model(form, "here").config) == ""
+    args, kwargs = MIXES[target]
+    out: Any = ["bad", "other"] if target == "aten.sort.default" else "bad"
+    form["calls"].append([target, [form["result"], *args], kwargs, out, "here"])
+    form["calls"].append(
+        ["aten.add.Tensor", [form["result"], {"ref": "bad"}], {}, "last", "here"]
+        if target not in ("aten.slice.Tensor", "aten.select.int")
+        else ["aten.mul.Tensor", [{"ref": "bad"}, 1.0], {}, "last", "here"]
+    )
+    form["result"] = {"ref": "last"}
+    assert mixed(traced_model(form, "here").config)
+
+
+def test_positions_of_the_models_own_are_found(made: Any) -> None:
+    form = form_of(made("stablelm")[0])
+    size = ["aten.sym_size.int", [form["result"], 1], {}, "n", ""]
+    row = ["aten.arange.default", [{"ref": "n"}], {"dtype": {"dtype": "float32"}}, "row", ""]
+    column = ["aten.view.default", [{"ref": "row"}, [1, -1, 1]], {}, "column", ""]
+    form["calls"] += [size, row, column]
+    form["calls"].append(["aten.add.Tensor", [form["result"], {"ref": "column"}], {}, "last", ""])
+    form["result"] = {"ref": "last"}
+    assert "place in the step" in mixed(traced_model(form, "here").config)
+
+
+def changed(folder: Path, to: Path, **fields: Any) -> Path:
+    shutil.copytree(folder, to)
+    path = to / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    return to
+
+
+def test_weights_that_do_not_fit(made: Any, tmp_path: Path) -> None:
+    folder, _ = made("stablelm")
+    for name, fields, said in (
+        ("more", {"num_hidden_layers": 3}, r"no tensor for 'model\.layers\.2"),
+        ("fewer", {"num_hidden_layers": 1}, r"'model\.layers\.1.*is not part of this model"),
+        ("wide", {"vocab_size": 98}, r"has shape \[97, 64\] in the weights; .* \[98, 64\]"),
+        ("packed", {"quantization_config": {"quant_method": "gptq"}}, "weights are packed"),
+        ("strange", {"model_type": "none_such"}, "no causal model of this type"),
+    ):
+        with pytest.raises(ModelError, match=said):
+            loaded(changed(folder, tmp_path / name, **fields))
+
+
+def test_machines_are_refused(made: Any) -> None:
+    from weft.models.arch.shares import check_columns
+    from weft.models.arch.stages import check_parts
+
+    config = loaded(made("stablelm")[0]).config
+    for check in (check_parts, check_columns):
+        with pytest.raises(UsageError, match="traced from another library's code"):
+            check(config, 2, "here")
+
+
+HOSTILE: list[Callable[[dict[str, Any]], Any]] = [
+    lambda form: form.pop("calls"),
+    lambda form: form["calls"].append(["aten.add.Tensor"]),
+    lambda form: form["calls"].append(["aten.add.Tensor", [{"ref": "gone"}, 1], {}, "x", ""]),
+    lambda form: form["calls"].append(form["calls"][0]),
+    lambda form: form.update(result={"ref": "gone"}),
+    lambda form: form.update(result=None),
+    lambda form: form["attends"].append({"heads": 1}),
+    lambda form: form["constants"].update(x={"dtype": "float32", "shape": [9], "data": "AA=="}),
+    lambda form: form["constants"].update(x={"dtype": "O", "shape": [1], "data": "AAAAAAAAAAA="}),
+    lambda form: form.update(inputs=[]),
+]
+
+
+@pytest.mark.parametrize("change", HOSTILE)
+def test_forms_that_do_not_hold(made: Any, change: Callable[[dict[str, Any]], Any]) -> None:
+    form = form_of(made("stablelm")[0])
+    change(form)
+    with pytest.raises(FileFormatError):
+        traced_model(form, "here")
+
+
+# -- the process ----------------------------------------------------------------------------------
+
+SECOND = """
+import sys
+import weft
+model = weft.load(sys.argv[1], device="cpu", context=64)
+print(model.generate([5, 6, 7], 4).ids, sorted({"torch", "transformers"} & set(sys.modules)))
+"""
+
+
+def test_a_process_of_its_own_traces_once(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first load traces in a child; a later process finds the graph on disk. Neither imports
+    PyTorch."""
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder, _ = made("gptj")  # no family here
+    said = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", SECOND, str(folder)], capture_output=True, text=True, check=True
+        )
+        said.append(done.stdout)
+    assert said[0] == said[1]
+    assert said[0].endswith("[]\n")
+
+
+@pytest.mark.parametrize("fields", [{"n_layer": 10**6}, {"n_embd": 4 * 10**12}])
+def test_configs_without_end(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, int]
+) -> None:
+    folder = changed(made("gptj")[0], tmp_path / "m", **fields)
+    monkeypatch.undo()
+    monkeypatch.setattr(ask, "LIMITS", Limits(15, 4 << 30, 1 << 20))
+    with pytest.raises(ModelError, match=r"ran for more than|is not supported|took more than"):
+        loaded(folder)
+
+
+def test_without_transformers(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ask, "_version", lambda name: "")
+    with pytest.raises(ModelError, match=r"not supported by weft itself.*\[zoo\]"):
+        loaded(made("stablelm")[0])

@@ -1,0 +1,175 @@
+"""A decoder traced from another library's code: its steps run on the engine's rows.
+
+Each row is a sequence of one token, [N, 1, ...], so axis 0 of every value is that of the rows.
+Attention is the engine's: each call of it is a layer with a cache of its own. Products with
+weights are the engine's too, so that packed weights, narrow inputs and adapters work as in other
+decoders. All other steps are PyTorch's operators, as `weft.importers.aten` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from weft import ops
+from weft.core.dtypes import float32
+from weft.core.errors import ModelError, WeftError
+from weft.graph.ir import Node
+from weft.importers.aten.table import entry
+from weft.importers.ports import Ref
+from weft.importers.steps import filled, keep_results, last_uses, refs
+from weft.importers.torch_export.graph import CallNode
+from weft.models.arch.layers import Pass, Value, product, rounded
+from weft.models.arch.picked import picked_rows
+from weft.models.arch.traced_body import TracedBody
+from weft.ops.tape import plain
+from weft.tensor.base import CURRENT
+from weft.tensor.core import Tensor
+from weft.tensor.tracing import Trace
+
+ATTENTION, PICKED = "weft.attention.default", "weft.picked.default"
+LINEAR, EMBEDDING = "aten.linear.default", "aten.embedding.default"
+OWN = (ATTENTION, PICKED, LINEAR, EMBEDDING)  # targets with a meaning of the engine's
+
+
+def last_reads(body: TracedBody) -> list[list[str]]:
+    """Returns the values that no later call reads, for each call. Raises FileFormatError for calls
+    out of order."""
+    given = [*body.inputs, *body.tensors, *body.constants]
+    named = [(call.target, refs((call.args, call.kwargs)), call.out) for call in body.calls]
+    return last_uses(given, named, [body.result])
+
+
+class _Constants(Trace):
+    """A trace in which tensors from outside are constants."""
+
+    def capture(self, tensor: Any) -> Node:
+        found: Node = ops.const(tensor._value)
+        return found
+
+
+@contextmanager
+def tracing(like: Value) -> Iterator[None]:
+    """Makes tensors around Nodes usable, if `like` is one."""
+    outer = CURRENT.trace
+    if isinstance(plain(like), Node):
+        CURRENT.trace = _Constants()
+    try:
+        yield
+    finally:
+        CURRENT.trace = outer
+
+
+def traced_logits(p: Pass, ids: Value, pos: Value) -> Value:
+    """Returns logits float32 [N, vocab] of rows `ids` at positions `pos`, int32 [N]."""
+    body = p.c.traced
+    assert body is not None
+    n = ops.aval(ids).shape[0]
+    with tracing(ids):
+        run = Replay(p)
+        given = (Tensor(ops.reshape(x, (n, 1))) for x in (ids, pos))
+        return ops.cast(ops.reshape(run.all(*given).value, (n, -1)), float32)
+
+
+class Replay(dict[str, Any]):
+    """The values of one pass by name; weights are made when they are read."""
+
+    def __init__(self, p: Pass) -> None:
+        super().__init__()
+        assert p.c.traced is not None
+        self.p, self.body, self.attended = p, p.c.traced, 0
+        self.own: Mapping[str, Callable[..., Any]] = {
+            ATTENTION: self.attention, PICKED: self.picked, LINEAR: self.linear,
+            EMBEDDING: self.embedding,
+        }  # fmt: skip
+
+    def __missing__(self, name: str) -> Any:
+        return Tensor(ops.cast(self.p.w[self.body.tensors[name]], float32))
+
+    def all(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Runs all calls on ids and positions [B, T], and returns the logits [B, T, vocab]."""
+        self |= dict(zip(self.body.inputs, (ids, positions)))
+        self |= {name: Tensor(array) for name, array in self.body.constants.items()}
+        for call, drops in zip(self.body.calls, last_reads(self.body)):
+            self.step(call)
+            for name in drops:
+                self.pop(name, None)
+        out: Tensor = self[self.body.result]
+        return out
+
+    def step(self, call: CallNode) -> None:
+        """Runs one call."""
+        own, args = self.own.get(call.target), call.args
+        try:
+            if own is not None:
+                made = own(*args, **call.kwargs)
+            else:
+                made = _rule(call.target)(*filled(args, self), **filled(call.kwargs, self))
+            keep_results(call.out, made, self)
+        except WeftError as error:
+            raise type(error)(f"{call.target}, {call.where}: {error}") from error
+        except (TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
+            kind = type(error).__name__
+            raise ModelError(f"{call.target}, {call.where}: {kind}: {error}") from error
+
+    def role(self, value: Any) -> str | None:
+        """Returns the role of an argument that is a weight as it is."""
+        return self.body.tensors.get(value.name) if isinstance(value, Ref) else None
+
+    def linear(self, input: Any, weight: Any, bias: Any = None) -> Tensor:
+        role, x = self.role(weight), filled(input, self)
+        if role is None:
+            made: Tensor = _rule(LINEAR)(x, *filled([weight, bias], self))
+            return made
+        flat = ops.reshape(x.value, (-1, x.shape[-1]))
+        if role in ("embed", "head"):
+            c, w = self.p.c, self.p.w
+            out, stem = product(c, w, role, rounded(c, role, flat)), role
+        else:
+            stem = role.removesuffix(".w")
+            out = self.p.project(stem, flat)
+        out = Tensor(ops.reshape(out, (*x.shape[:-1], ops.aval(out).shape[-1])))
+        return out if bias is None or self.role(bias) == f"{stem}.b" else out + filled(bias, self)
+
+    def embedding(self, weight: Any, indices: Any, *rest: Any) -> Tensor:
+        role, ids = self.role(weight), filled(indices, self)
+        if role is None:
+            made: Tensor = _rule(EMBEDDING)(filled(weight, self), ids)
+            return made
+        table = self.p.w[role]
+        rows = ops.gather(table, ops.reshape(ids.value, (-1,)))
+        return Tensor(ops.reshape(ops.cast(rows, float32), (*ids.shape, ops.aval(table).shape[1])))
+
+    def attention(self, *args: Any) -> Tensor:
+        q, k, v, sinks = (None if x is None else filled(x, self).value for x in args[:4])
+        i, self.attended = self.attended, self.attended + 1
+        call, n = self.body.attends[i], ops.aval(q).shape[0]
+        heads, groups = call.heads, call.kv_heads
+        if call.scale != self.p.c.scale:
+            q = ops.mul(q, call.scale / self.p.c.scale)
+        q = _wide(ops.reshape(q, (n, heads, call.key_dim)), call.width)
+        k = _wide(ops.reshape(k, (n, groups, call.key_dim)), call.width)
+        v = _wide(ops.reshape(v, (n, groups, call.value_dim)), call.width)
+        out = self.p.past.attend(i, q, (k, v), sinks)
+        if call.value_dim < call.width:
+            out = ops.slice_(out, (0, 0, 0), (n, heads, call.value_dim))
+        return Tensor(ops.reshape(out, (n, 1, heads, call.value_dim)))
+
+    def picked(self, x: Any, w: Any, chosen: Any, turned: bool) -> Tensor:
+        role = self.role(w)
+        assert role is not None, "experts' weights are parameters"
+        rows, numbers = (filled(value, self).value for value in (x, chosen))
+        return Tensor(picked_rows(self.p, role.removesuffix(".w"), rows, numbers))
+
+
+def _rule(target: str) -> Callable[..., Any]:
+    rule = entry(target)
+    assert rule is not None, target
+    return rule.run
+
+
+def _wide(x: Value, width: int) -> Value:
+    """Returns x[N, H, D] with zeros up to `width` columns."""
+    missing = width - ops.aval(x).shape[2]
+    return ops.pad(x, (0, 0, 0), (0, 0, missing)) if missing else x

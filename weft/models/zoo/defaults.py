@@ -1,0 +1,80 @@
+"""In the tracing process: what a model does where its caller says nothing.
+
+A traced model is given its positions. That is right only if they mean what the model itself assumes
+without them: some count from 0, some from the padding's id on. The model runs once with and once
+without positions. Weights have no content, but ids, positions and what follows from them alone do;
+the runs agree if all such numbers that meet weights are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from weft.models.zoo.operators import HOST, Refused, checked_masks
+
+TOKENS = 5  # tokens of a run; more than one, so that positions show
+FIRST = 11  # the first id, so that none is padding or another special token
+OFFSETS = (0, 1, 2, 3)
+
+
+class _Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Computes numbers where all operands have them, and else shapes. `met` lists the numbers that
+    met operands without content."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.met: list[tuple[str, list[Any]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        known: list[Any] = []
+        unknown = False
+
+        def look(x: torch.Tensor) -> torch.Tensor:
+            nonlocal unknown
+            if x.device.type == "meta":
+                unknown = True
+            else:
+                known.append(x)
+            return x
+
+        tree_map_only(torch.Tensor, look, (args, kwargs))
+        if not unknown:
+            if "device" in kwargs:
+                kwargs["device"] = HOST
+            return func(*args, **kwargs)
+        if known:
+            self.met.append((str(func), [x.detach().clone().squeeze() for x in known]))
+        args, kwargs = tree_map_only(torch.Tensor, lambda x: x.to("meta"), (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def position_offset(logits: Callable[..., Any], vocab: int) -> int:
+    """Returns the number to add to positions from 0, for logits(ids, positions). Raises Refused if
+    none gives what logits(ids) does."""
+    ids, counted = torch.arange(FIRST, FIRST + TOKENS)[None] % vocab, torch.arange(TOKENS)[None]
+    with checked_masks():
+        alone = _met(logits, ids)
+    for offset in OFFSETS:
+        if _equal(alone, _met(logits, ids, counted + offset)):
+            return offset
+    raise Refused("its own positions are not those that it can be given")
+
+
+def _met(logits: Callable[..., Any], *given: Any) -> list[tuple[str, list[Any]]]:
+    mode = _Numbers()
+    with torch.no_grad(), mode:
+        logits(*given)
+    return mode.met
+
+
+def _equal(one: list[tuple[str, list[Any]]], other: list[tuple[str, list[Any]]]) -> bool:
+    return len(one) == len(other) and all(
+        a == b and len(x) == len(y) and all(map(torch.equal, x, y))
+        for (a, x), (b, y) in zip(one, other)
+    )

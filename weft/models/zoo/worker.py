@@ -1,0 +1,300 @@
+"""The tracing process: builds a model of transformers without weights, and returns its graph.
+
+It runs by `weft.host.confined`. The model is built on PyTorch's meta device, which holds shapes
+alone. Rows are sequences of one token each when the graph runs, so that its first axis is that of
+the engine's rows; it is exported with both sizes open.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import inspect
+import socket
+import sys
+from typing import Any
+
+import torch
+import transformers
+from torch.overrides import TorchFunctionMode
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from weft.importers.steps import refs
+from weft.importers.torch_export import live
+from weft.importers.torch_export.build import inlined
+from weft.importers.torch_export.graph import CallNode
+from weft.importers.torch_export.memory import functional, writes_in_place
+from weft.models.zoo import form, operators, places
+from weft.models.zoo.decoders import traced_model
+from weft.models.zoo.defaults import position_offset
+from weft.models.zoo.rows import mixed
+
+LARGE = 1 << 20  # elements of a tensor whose content is not kept
+KEPT = 1 << 22  # elements of constants altogether
+ATTENTION = "weft.attention.default"
+
+
+def handle(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns {"traced": the form of the model}, or {"refused": the reason} for a request of
+    {"config": config.json, "names": {checkpoint name: shape}}. {"type": ...} asks whether there are
+    causal models of the type; the first request, {}, cuts the process off the network."""
+    if not request:
+        socket.socket = _no_network  # type: ignore[assignment, misc]
+    try:
+        if "type" in request:
+            _known(request["type"])
+        if "config" not in request:
+            return {}
+        return {"traced": _traced(request["config"], request["names"])}
+    except (operators.Refused, places.Unplaced) as error:
+        return {"refused": str(error)}
+    except Exception as error:  # of transformers' and PyTorch's code
+        if operators.met(error):
+            return {"refused": "its attention does not go through transformers' interface"}
+        said = (str(error).strip() or "no reason given").splitlines()[0][:300]
+        return {"refused": f"transformers {transformers.__version__}: "
+                f"{type(error).__name__}: {said}"}  # fmt: skip
+
+
+def _no_network(*args: Any, **kwargs: Any) -> Any:
+    raise OSError("the tracing process has no network")
+
+
+class _Outlines(TorchFunctionMode):
+    """Tensors without content where they are large or empty: parameters, that is. Small ones that
+    models compute when they are built, such as frequencies, keep their content."""
+
+    _EMPTY = {torch.empty, torch.empty_strided, torch.rand, torch.randn}
+    _FULL = {torch.zeros, torch.ones, torch.full, torch.arange, torch.tril, torch.triu, torch.eye}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in self._EMPTY or (func in self._FULL and _count(func, args) > LARGE):
+            kwargs = {**kwargs, "device": "meta"}
+        return func(*args, **kwargs)
+
+
+def _count(func: Any, args: Any) -> int:
+    if args and isinstance(args[0], torch.Tensor):
+        return 0
+    if func is torch.full:
+        args = args[:1]
+    sizes = args[0] if args and isinstance(args[0], tuple | list | torch.Size) else args
+    numbers = [x for x in sizes if isinstance(x, int)]
+    if func is torch.arange:
+        return max(numbers, default=0)
+    count = 1
+    for n in numbers:
+        count *= n
+    return count
+
+
+class _Logits(torch.nn.Module):
+    """The model as a function of token ids and positions, int64 [rows, length] both; without
+    positions it does what it does by itself."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model, self.offset = model, 0
+        self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+
+    def forward(self, input_ids: Any, position_ids: Any = None) -> Any:
+        if position_ids is None:
+            return self._called(input_ids)
+        positions = position_ids + self.offset
+        if self.takes_positions:
+            return self._called(input_ids, position_ids=positions)
+        hooks = [
+            module.register_forward_pre_hook(
+                functools.partial(_placed, positions), with_kwargs=True
+            )
+            for module in self.model.modules()
+            if "position_ids" in inspect.signature(module.forward).parameters
+        ]
+        try:
+            return self._called(input_ids)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _called(self, input_ids: Any, **more: Any) -> Any:
+        with _Scalars():
+            return self.model(input_ids=input_ids, use_cache=False, **more).logits
+
+
+def _placed(position_ids: Any, module: Any, args: Any, kwargs: Any) -> Any:
+    """Gives a module of the model the positions, where its caller does not."""
+    at = list(inspect.signature(module.forward).parameters).index("position_ids")
+    if len(args) > at:
+        if args[at] is None:
+            args = (*args[:at], position_ids, *args[at + 1 :])
+    elif kwargs.get("position_ids") is None:
+        kwargs = {**kwargs, "position_ids": position_ids}
+    return args, kwargs
+
+
+class _Scalars(TorchFunctionMode):
+    """Numbers that the model makes tensors of while it runs keep their content."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.tensor, torch.as_tensor, torch.scalar_tensor):
+            kwargs = {**kwargs, "device": operators.HOST}
+        return func(*args, **kwargs)
+
+
+def _known(kind: str) -> None:
+    if kind not in CONFIG_MAPPING or CONFIG_MAPPING[kind] not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise operators.Refused(
+            f"transformers {transformers.__version__} has no causal model of this type"
+        )
+
+
+def _traced(config: dict[str, Any], names: dict[str, list[int]]) -> dict[str, Any]:
+    operators.register()
+    kind = str(config.get("model_type"))
+    _known(kind)
+    given = {k: v for k, v in config.items() if k not in ("auto_map", "quantization_config")}
+    if hasattr(PreTrainedConfig, "_decode_special_floats"):
+        given = PreTrainedConfig._decode_special_floats(given)
+    settings = CONFIG_MAPPING[kind].from_dict(given)
+    model = _built(MODEL_FOR_CAUSAL_LM_MAPPING[type(settings)], settings)
+    small = {n: b for n, b in model.named_buffers() if b.device.type != "meta"}
+    logits = _Logits(model)
+    logits.offset = position_offset(logits, int(model.config.get_text_config().vocab_size))
+    model.to("meta")
+    sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    ids = torch.zeros((3, 5), dtype=torch.int64, device="meta")
+    program = torch.export.export(
+        logits, (ids, ids.clone()), dynamic_shapes=(sizes, sizes), strict=False
+    )
+    made = _form(program, model, small, names) | _facts(model.config) | {"family": kind}
+    reason = mixed(traced_model(made, kind).config)
+    if reason:
+        raise operators.Refused(reason)
+    return made
+
+
+def _built(cls: Any, config: PreTrainedConfig) -> Any:
+    with _Outlines():
+        model = cls._from_config(
+            config, dtype=torch.float32, attn_implementation=operators.NAME,
+            experts_implementation=operators.NAME,
+        )  # fmt: skip
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Module):
+            module.training = False
+    return model
+
+
+def _facts(config: Any) -> dict[str, Any]:
+    text = config.get_text_config(decoder=True)
+    positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+    return {
+        "vocab": int(text.vocab_size),
+        "hidden": int(text.hidden_size),
+        "max_positions": int(positions or getattr(text, "max_seq_len", 0) or 1 << 17),
+    }
+
+
+def _form(
+    program: Any, model: Any, small: dict[str, Any], names: dict[str, list[int]]
+) -> dict[str, Any]:
+    given = [(spec.arg.name, spec.target, spec.kind.name)
+             for spec in program.graph_signature.input_specs]  # fmt: skip
+    calls, result = _functional(program, [value for value, *_ in given])
+    read = {ref for call in calls for ref in form.refs_of(call)}
+    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers())
+    known, state = dict(named), model.state_dict()
+    tensors, constants, inputs = {}, {}, []
+    for value, target, kind in given:
+        if kind == "USER_INPUT":
+            inputs.append(value)
+        elif value in read:
+            name = target.removeprefix("model.")
+            if kind == "PARAMETER" or name in state:
+                tensors[value] = name
+            else:
+                constants[value] = small.get(name, program.constants.get(target))
+    placed = places.placed(model, names, set(tensors.values()))
+    return {
+        "inputs": inputs,
+        "calls": [form.call_data(call) for call in calls],
+        "result": form.value_data(result),
+        "tensors": tensors,
+        "shapes": {n: list(known[n].shape) for n in tensors.values()},
+        "constants": _constants(constants),
+        "attends": [_attend(node) for node in program.graph.nodes if _is_attention(node)],
+        "places": placed.places,
+        "unread": placed.unread,
+    }
+
+
+def _functional(program: Any, inputs: list[str]) -> tuple[list[CallNode], Any]:
+    """Returns the calls that the logits need, without regions and writes in place, and the
+    logits."""
+    body = live.body_of(program.graph_module)
+    calls, results = list(inlined(body.calls)), list(body.outputs)
+    if writes_in_place(calls):
+        calls, results, written = functional(calls, results, inputs)
+        if written:
+            raise operators.Refused(f"the model writes to {min(written)}")
+    return _alive(calls, results[0]), results[0]
+
+
+def _constants(given: dict[str, Any]) -> dict[str, Any]:
+    for value, array in given.items():
+        if array is None or array.device.type == "meta":
+            raise operators.Refused(f"the content of {value} is not known without the weights")
+    if sum(array.numel() for array in given.values()) > KEPT:
+        raise operators.Refused("the model has constants of more than 16 MiB")
+    return {value: _constant(array) for value, array in given.items()}
+
+
+def _is_attention(node: Any) -> bool:
+    return node.op == "call_function" and str(node.target) == ATTENTION
+
+
+def _attend(node: Any) -> dict[str, Any]:
+    """Returns the fields of an AttentionCall."""
+    (q, k, v), (scale, window, chunk, softcap, causal) = node.args[:3], node.args[4:]
+    if not causal:
+        raise operators.Refused("attention looks at later tokens too")
+    if chunk:
+        raise operators.Refused(f"attention is cut into chunks of {chunk} positions")
+    shape = [x.meta["val"].shape for x in (q, k, v)]
+    return {
+        "heads": int(shape[0][1]), "kv_heads": int(shape[1][1]), "key_dim": int(shape[1][3]),
+        "value_dim": int(shape[2][3]), "scale": scale, "window": window, "softcap": softcap,
+    }  # fmt: skip
+
+
+def _constant(array: Any) -> dict[str, Any]:
+    held = array.detach().cpu().contiguous()
+    if held.dtype == torch.int64:
+        held = held.to(torch.int32)
+    if held.dtype in (torch.float64, torch.bfloat16, torch.float16):
+        held = held.to(torch.float32)
+    data = held.numpy()
+    return {
+        "dtype": data.dtype.name,
+        "shape": list(data.shape),
+        "data": base64.b64encode(data.tobytes()).decode(),
+    }
+
+
+def _alive(calls: list[CallNode], result: Any) -> list[CallNode]:
+    """Returns the calls that the result needs. Checks of the exporter's own go."""
+    needed = set(refs(result))
+    kept: list[CallNode] = []
+    for call in reversed(calls):
+        outs = (call.out,) if isinstance(call.out, str) else call.out
+        if needed.intersection(outs):
+            needed.update(form.refs_of(call))
+            kept.append(call)
+    return kept[::-1]
+
+
+sys.setrecursionlimit(10_000)
