@@ -77,7 +77,9 @@ def _layer(
             results.append(run_layer(cell, x, w[d], r[d], biases, now, lengths, back))
         rows = weft.stack([y for y, _ in results], 1)  # [T, directions, N, H]
         last = [weft.stack([s[i] for _, s in results], 0) for i in range(states)]
-        if lengths is not None:  # an empty sequence ends in zeros, whatever its first state
+        if not x.shape[0]:  # an empty sequence ends in zeros, whatever its first state
+            last = [weft.zeros_like(v) for v in last]
+        elif lengths is not None:
             last = [(lengths.reshape(1, -1, 1) > 0).where(v, 0.0) for v in last]
         if batch_first:
             rows, last = rows.permute(2, 0, 1, 3), [v.transpose(0, 1) for v in last]
