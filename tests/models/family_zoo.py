@@ -18,7 +18,15 @@ _LOCAL = {"num_local_experts": 5, "num_experts_per_tok": 2}
 _PART = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e3,
                              "partial_rotary_factor": 0.4}}  # fmt: skip
 
-UNSAID = ("phi_normed",)  # GGUF has no tensors of these
+_DEEP = {
+    **{k: v for k, v in _PLAIN.items() if k != "num_key_value_heads"}, "num_key_value_heads": 6,
+    "num_hidden_layers": 3, "first_k_dense_replace": 1, "n_routed_experts": 9,
+    "num_experts_per_tok": 3, "n_shared_experts": 2, "moe_intermediate_size": 20,
+    "kv_lora_rank": 18, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 12,
+    "routed_scaling_factor": 1.6,
+}  # fmt: skip
+# weft has no names in GGUF for these: of the first there are none.
+UNSAID = ("phi_normed", "deepseek_v2", "deepseek_v3")
 MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("MixtralConfig", {**_SIZES, **_LOCAL, "sliding_window": 5}),
     "olmoe": ("OlmoeConfig", {**_PLAIN, **_EXPERTS, "clip_qkv": 0.4, "norm_topk_prob": True}),
@@ -76,6 +84,31 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_intermediate_size": 20,
             "use_qk_norm": True,
             "routed_scaling_factor": 1.7,
+        },
+    ),
+    "deepseek_v2": (
+        "DeepseekV2Config",
+        {
+            **_DEEP,
+            "n_group": 3,
+            "topk_group": 2,
+            "topk_method": "group_limited_greedy",
+            "q_lora_rank": None,
+        },
+    ),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        {
+            **_DEEP,
+            "n_group": 3,
+            "topk_group": 2,
+            "q_lora_rank": 22,
+            "attention_bias": True,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 5e3, "factor": 4.0, "beta_fast": 3.0,
+                "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.8,
+                "original_max_position_embeddings": 32,
+            },
         },
     ),
     "ernie4_5": ("Ernie4_5Config", {**_SIZES, "use_bias": True}),

@@ -252,7 +252,8 @@ def write_model(
     auto = transformers.AutoModelForCausalLM if name not in ENCODERS else transformers.AutoModel
     model = auto.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():  # away from zero biases and unit norms, which would hide mistakes
-        scalars = (b for name, b in model.named_buffers() if name.endswith("layer_scalar"))
+        kept = ("layer_scalar", "e_score_correction_bias")  # of checkpoints, though buffers
+        scalars = (b for name, b in model.named_buffers() if name.endswith(kept))
         for parameter in (*model.parameters(), *scalars):
             scale = 0.1 if parameter.ndim == 1 else 0.15
             parameter.add_(torch.randn_like(parameter) * scale)

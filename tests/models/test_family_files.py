@@ -126,7 +126,9 @@ def test_gemma_3_within_a_model_that_sees(tmp_path: Path, prefix: str) -> None:
 @pytest.mark.parametrize(
     ("name", "fields", "said"),
     [
-        ("glm4_moe", {"n_group": 2}, "n_group is '2': choosing groups of experts"),
+        ("glm4_moe", {"n_group": 2}, "n_group is 2 and topk_group 1: 5 experts do not divide"),
+        ("deepseek_v3", {"num_key_value_heads": 3}, "fewer heads of keys than of queries"),
+        ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method is 'noaux_tc'; expected one of"),
         ("ernie4_5_moe", {"use_bias": True}, "use_bias is 'True': biases"),
         ("ernie4_5_moe", {"moe_norm_min": 0.1}, "moe_norm_min is '0.1'"),
         ("gemma", {"use_bidirectional_attention": True}, "bidirectional attention"),

@@ -41,6 +41,11 @@ _LLAMA = {
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _MANY = {k: v for k, v in _LLAMA.items() if k not in ("num_key_value_heads", "rms_norm_eps")}
+_LATENT = {
+    **_EXPERTS, "num_key_value_heads": 4, "n_routed_experts": 4, "first_k_dense_replace": 1,
+    "n_shared_experts": 1, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}  # fmt: skip
 _DELTA = {
     "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
     "linear_key_head_dim": 8, "linear_value_head_dim": 12,
@@ -85,7 +90,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "granitemoe": {"model_type": "granitemoe", **_LLAMA, **_LOCAL, "attention_multiplier": 0.2,
                    "embedding_multiplier": 2.0, "residual_multiplier": 0.5, "logits_scaling": 2.0},
     "glm4_moe": {"model_type": "glm4_moe", **_LLAMA, **_EXPERTS, "n_routed_experts": 4,
-                 "num_nextn_predict_layers": 0},
+                 "n_shared_experts": 1, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0},
+    "deepseek_v2": {"model_type": "deepseek_v2", **_LLAMA, **_LATENT, "q_lora_rank": None},
+    "deepseek_v3": {"model_type": "deepseek_v3", **_LLAMA, **_LATENT, "q_lora_rank": 24,
+                    "n_group": 2, "topk_group": 1, "num_nextn_predict_layers": 0},
     "ernie4_5_moe": {"model_type": "ernie4_5_moe", **_LLAMA, "moe_num_experts": 4, "moe_k": 2,
                      "moe_intermediate_size": 32},
     "gpt_neox": {"model_type": "gpt_neox", **_MANY},

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from weft.core.dtypes import DType, float32, int8
 from weft.core.packed import Form
 from weft.core.records import dataclass
+from weft.models.arch.mixer_sizes import Delta, Latent
 from weft.models.arch.traced_body import TracedBody
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
@@ -52,34 +53,6 @@ class Layer(NamedTuple):
     ffn: int
     projects: Literal["qkv", "qk", "q"] = "qkv"
     kv_of: int | None = None
-
-
-@dataclass(frozen=True)
-class Delta:
-    """Sizes of layers with the gated delta rule: heads of queries and keys, of values, and their
-    widths. `tiled`: value head h has key head h % key_heads, not h // (values per key).
-    `fused_qkvz`, `fused_ba`: one weight holds these parts, key head by key head."""
-
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    tiled: bool = False
-    fused_qkvz: bool = False
-    fused_ba: bool = False
-
-    @property
-    def keys(self) -> int:
-        return self.key_heads * self.key_dim
-
-    @property
-    def values(self) -> int:
-        return self.value_heads * self.value_dim
-
-    @property
-    def channels(self) -> int:
-        """The number of channels of queries, keys and values."""
-        return 2 * self.keys + self.values
 
 
 class LayerRange(NamedTuple):
@@ -164,6 +137,7 @@ class DecoderConfig:
     conv_taps: int = 0  # taps of short convolutions: the row itself and the preceding ones
     conv_bias: bool = False
     delta: Delta | None = None  # sizes of layers with the gated delta rule
+    latent: Latent | None = None  # sizes of layers with latent attention
     experts: int = 0  # experts per layer that has any
     experts_used: int = 0  # experts per token
     expert_ffn: int = 0
@@ -172,6 +146,10 @@ class DecoderConfig:
     expert_scale: float = 1.0  # factor on these weights
     router: Literal["softmax", "sigmoid"] = "softmax"
     router_bias: bool = False  # a number per expert that counts for the choice alone
+    # Experts are chosen from the best groups, by the sum of a group's `group_best` best scores.
+    expert_groups: int = 1
+    groups_used: int = 1
+    group_best: int = 2
     shared_ffn: int = 0  # width of the expert that all tokens use; 0: none
     shared_gate: bool = True  # its result is multiplied by a gate
     further_layers: int = 0  # layers of a checkpoint after these that guess further tokens
@@ -217,7 +195,7 @@ class DecoderConfig:
     def caches(self) -> list[int]:
         """The layers here that keep keys and values."""
         own = (i for i in self.here if self.layer(i).kv_of is None)
-        return [i for i in own if self.mixer(i) == "attention"]
+        return [i for i in own if self.mixer(i) in ("attention", "latent")]
 
     def window(self, layer: int) -> int:
         return self.windows[layer] if self.windows else 0

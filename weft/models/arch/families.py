@@ -235,6 +235,8 @@ _READERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "olmoe": family_moe.olmoe,
     "granitemoe": family_moe.granitemoe,
     "glm4_moe": family_moe.glm4_moe,
+    "deepseek_v2": family_moe.deepseek_v2,
+    "deepseek_v3": family_moe.deepseek_v3,
     "ernie4_5_moe": family_moe.ernie4_5_moe,
     "seed_oss": family_variants.seed_oss,
     "exaone4": family_variants.exaone4,

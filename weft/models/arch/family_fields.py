@@ -86,6 +86,11 @@ _APERTUS_ROPE: Table = {
     "rope_type": "llama3", "rope_theta": 12e6, "factor": 8.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
 }  # fmt: skip
+_DEEPSEEK: Table = {
+    **{k: v for k, v in _BASE.items() if k != "head_dim"}, "hidden_act": "silu",
+    "attention_bias": False, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128, "v_head_dim": 128, "num_local_experts": None,
+}  # fmt: skip
 _NO_WIDTH = ("intermediate_size",)  # if all layers have experts
 
 DECODER_FIELDS: Mapping[str, Table] = {
@@ -191,6 +196,19 @@ DECODER_FIELDS: Mapping[str, Table] = {
         "n_routed_experts": 128, "num_local_experts": None, "n_shared_experts": 1,
         "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "norm_topk_prob": True,
         "routed_scaling_factor": 1.0, "num_nextn_predict_layers": 1,
+    },
+    "deepseek_v2": {
+        **_DEEPSEEK, "first_k_dense_replace": 0, "n_group": None, "topk_group": None,
+        "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": None,
+        "moe_intermediate_size": 1407, "routed_scaling_factor": 1.0, "topk_method": "greedy",
+        "mlp_bias": False,
+    },
+    "deepseek_v3": {
+        **_DEEPSEEK, "num_key_value_heads": 128, "max_position_embeddings": 4096,
+        "first_k_dense_replace": 3, "n_group": 8, "topk_group": 4, "n_routed_experts": 256,
+        "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+        "routed_scaling_factor": 2.5, "norm_topk_prob": True, "rope_interleave": True,
+        "num_nextn_predict_layers": 1,
     },
     "ernie4_5_moe": {
         **_ERNIE, "num_key_value_heads": 4, "moe_intermediate_size": 1536, "moe_k": 6,

@@ -227,8 +227,8 @@ GGUF: Mapping[str, GgufFamily] = {
         "glm4moe",
         (
             _PARTIAL, *_experts("n_routed_experts"),
-            Key("expert_shared_count", "n_shared_experts"),
-            Key("leading_dense_block_count", "first_k_dense_replace"),
+            Key("expert_shared_count", "n_shared_experts", needed=True),
+            Key("leading_dense_block_count", "first_k_dense_replace", needed=True),
             Key("expert_weights_scale", "routed_scaling_factor"),
             Key("expert_weights_norm", "norm_topk_prob"),
             Key("expert_group_count", "n_group"), Key("expert_group_used_count", "topk_group"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields
@@ -10,6 +12,8 @@ from weft.models.arch.config import DecoderConfig
 from weft.models.arch.family_parts import (
     MAX_EXPERTS,
     MAX_FFN,
+    MAX_HEADS,
+    MAX_HIDDEN,
     MAX_LAYERS,
     MAX_POSITIONS,
     activation,
@@ -18,7 +22,8 @@ from weft.models.arch.family_parts import (
     multipliers,
     refuse,
 )
-from weft.models.arch.family_ropes import single_rope
+from weft.models.arch.family_ropes import said_of, single_rope
+from weft.models.arch.mixer_sizes import Latent
 
 
 def mixtral(c: Fields) -> DecoderConfig:
@@ -69,25 +74,94 @@ def glm4_moe(c: Fields) -> DecoderConfig:
     """Reads GLM-4.5 and 4.6: the first layers are dense; the others have experts, chosen by
     sigmoids and a correction, and one that all tokens use."""
     made = base(c, "glm4_moe", act=activation(c, "hidden_act", "silu"))
-    first = c.integer("first_k_dense_replace", 0, made.layers, 1)
-    for name in ("n_group", "topk_group"):
-        refuse(c, name, 1, "choosing groups of experts")
-    experts = experts_of(c, names=("num_local_experts", "n_routed_experts"))
-    shared = c.integer("n_shared_experts", 0, MAX_EXPERTS, 1)
     return replace(
         made,
-        **experts,
         qkv_bias=c.flag("attention_bias", False),
         qk_norm="head" if c.flag("use_qk_norm", False) else "",
-        expert_norm=c.flag("norm_topk_prob", True),
-        expert_scale=c.number("routed_scaling_factor", 1e-6, 1e6, 1.0),
-        router="sigmoid",
-        router_bias=True,
-        shared_ffn=_width(c, shared * experts["expert_ffn"]),
-        shared_gate=False,
-        feed_forwards=tuple("dense" if i < first else "experts" for i in range(made.layers)),
-        further_layers=c.integer("num_nextn_predict_layers", 0, MAX_LAYERS, 1),
+        **_shared(c, made.layers),
+        **_corrected(c),
         ropes=(single_rope(c, made.head_dim, partial=True),),
+    )
+
+
+def _shared(c: Fields, layers: int) -> dict[str, Any]:
+    """Returns the config fields for dense first layers, and experts in the others with one that all
+    tokens use."""
+    first = c.integer("first_k_dense_replace", 0, MAX_LAYERS, 0)
+    experts = experts_of(c, names=("num_local_experts", "n_routed_experts"))
+    shared = c.integer("n_shared_experts", 0, MAX_EXPERTS, 0)
+    groups = c.integer("n_group", 1, experts["experts"], 1)
+    used = c.integer("topk_group", 1, groups, groups)
+    if experts["experts"] % groups or experts["experts_used"] > experts["experts"] // groups * used:
+        raise ModelError(
+            f"{c.where}: n_group is {groups} and topk_group {used}: {experts['experts']} experts "
+            f"do not divide so that {experts['experts_used']} can be chosen"
+        )
+    return {
+        **experts,
+        "expert_groups": groups,
+        "groups_used": used,
+        "expert_scale": c.number("routed_scaling_factor", 1e-6, 1e6, 1.0),
+        "shared_ffn": _width(c, shared * experts["expert_ffn"]),
+        "shared_gate": False,
+        "feed_forwards": tuple("dense" if i < first else "experts" for i in range(layers)),
+    }
+
+
+def _corrected(c: Fields) -> dict[str, Any]:
+    """Returns the config fields for a router by sigmoids with a correction."""
+    norm = c.flag("norm_topk_prob", True)
+    further = c.integer("num_nextn_predict_layers", 0, MAX_LAYERS, 1)
+    return {
+        "router": "sigmoid", "router_bias": True, "expert_norm": norm, "further_layers": further,
+    }  # fmt: skip
+
+
+def deepseek_v2(c: Fields) -> DecoderConfig:
+    """Reads DeepSeek-V2: latent attention, and experts in all layers but the first."""
+    refuse(c, "mlp_bias", False, "biases of the feed-forward")
+    made = _latent(c, "deepseek_v2")
+    made = replace(made, **_shared(c, made.layers), group_best=1)
+    method = c.text("topk_method", "greedy", choices=("greedy", "group_limited_greedy"))
+    return made if method != "greedy" else replace(made, expert_groups=1, groups_used=1)
+
+
+def deepseek_v3(c: Fields) -> DecoderConfig:
+    """Reads DeepSeek-V3 and R1: latent attention, and GLM-4.5's experts, chosen from groups."""
+    made = _latent(c, "deepseek_v3")
+    pairs = c.flag("rope_interleave", True)
+    made = replace(made, rope_pairs=pairs, **_shared(c, made.layers), **_corrected(c))
+    if made.expert_groups * 2 > made.experts:
+        raise ModelError(f"{c.where}: n_group is {made.expert_groups}: a group has one expert")
+    return made
+
+
+def _latent(c: Fields, family: str) -> DecoderConfig:
+    """Reads latent attention. A YaRN's mscale_all_dim sharpens the scores."""
+    sizes = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    rank, plain, turned, value = (c.integer(name, 1, MAX_HIDDEN) for name in sizes)
+    size = max(plain + turned, value)
+    heads = c.integer("num_attention_heads", 1, MAX_HEADS)
+    refuse(c, "num_key_value_heads", heads, "fewer heads of keys than of queries")
+    bias = c.flag("attention_bias", False)
+    made = base(
+        c.over({"head_dim": size + size % 2}),
+        family,
+        act=activation(c, "hidden_act", "silu"),
+        qkv_bias=bias,
+        out_bias=bias,
+        rope_pairs=True,
+    )
+    rope, said = single_rope(c, turned), said_of(c)
+    depth = said.number("mscale_all_dim", 0.0, 1e3, 0.0) if rope.scaling == "yarn" else 0.0
+    sharper = 0.1 * depth * math.log(rope.factor) + 1 if depth else 1.0
+    return replace(
+        made,
+        kv_heads=heads,
+        latent=Latent(c.integer("q_lora_rank", 1, MAX_HIDDEN, 0), rank, plain, turned, value),
+        mixers=("latent",) * made.layers,
+        scale=(plain + turned) ** -0.5 * sharper**2,
+        ropes=(replace(rope, rotary=turned),),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields
-from weft.models.arch.config import DecoderConfig, Delta
+from weft.models.arch.config import DecoderConfig
 from weft.models.arch.family_parts import (
     MAX_FFN,
     MAX_HEAD_DIM,
@@ -21,6 +21,7 @@ from weft.models.arch.family_parts import (
     windows_of,
 )
 from weft.models.arch.family_ropes import single_rope
+from weft.models.arch.mixer_sizes import Delta
 
 
 def _qwen_windows(c: Fields, layers: int) -> Any:

@@ -188,6 +188,9 @@ def _route(p: Pass, i: int, h: Value) -> tuple[Value, Value]:
         shares = ops.call(c.router, logits)
         bias = ops.reshape(ops.cast(p.w[f"{i}.router_bias"], float32), (1, c.experts))
         logits = ops.add(shares, ops.broadcast(bias, ops.aval(shares).shape))
+    if c.expert_groups > 1:
+        shares = ops.call(c.router, logits) if shares is None else shares
+        logits = _of_best_groups(c, logits if c.router_bias else shares)
     order = ops.sort(logits, 1, descending=True, indices=True)
     chosen = ops.slice_(order, (0, 0), shape)
     shares = ops.call(c.router, logits) if shares is None else shares
@@ -202,6 +205,17 @@ def _route(p: Pass, i: int, h: Value) -> tuple[Value, Value]:
     if scale is not None:
         weights = ops.mul(weights, ops.gather(ops.cast(scale, float32), chosen))
     return weights, chosen
+
+
+def _of_best_groups(c: DecoderConfig, scores: Value) -> Value:
+    """Returns scores[N, E] with those far below all others that are in none of the best groups."""
+    n, shape = ops.aval(scores).shape[0], (c.expert_groups, c.experts // c.expert_groups)
+    groups = ops.reshape(scores, (n, *shape))
+    best = ops.slice_(ops.sort(groups, 2, descending=True), (0, 0, 0), (n, shape[0], c.group_best))
+    order = ops.sort(ops.sum_(best, 2), 1, descending=True, indices=True)
+    kept = ops.less(ops.sort(order, 1, indices=True), c.groups_used)  # by the place of each
+    kept = ops.broadcast(ops.reshape(kept, (n, shape[0], 1)), (n, *shape))
+    return ops.reshape(ops.where(kept, groups, -1e30), (n, c.experts))
 
 
 FEED_FORWARDS: Mapping[str, FeedForward] = {

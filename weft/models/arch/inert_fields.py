@@ -131,6 +131,12 @@ FAMILY: Mapping[str, Mapping[str, str]] = {
         theta hidden_act rms_norm_eps""")),
     "phi3": _table((_OTHER, "attention_bias mlp_bias lm_head_bias interpolate_factor "
                     "full_attn_mod embd_layer")),
+    "deepseek_v2": _table((_OTHER, """
+        head_dim qk_head_dim ep_size scoring_func seq_aux aux_loss_alpha moe_layer_freq
+        norm_topk_prob""")),
+    "deepseek_v3": _table((_OTHER, """
+        head_dim qk_head_dim ep_size scoring_func seq_aux aux_loss_alpha moe_layer_freq
+        topk_method""")),
     "gpt_neox": _table((_OTHER, "is_decoder num_key_value_heads head_dim")),
     "hunyuan_v1_dense": _table(("is an id that only tokenizers use", "eod_token_id")),
     "smollm3": _table((_OTHER, "max_window_layers")),

@@ -85,7 +85,7 @@ def states(
     }
     d, wide = c.delta, c.hidden if c.delta is None else c.delta.channels
     for i in c.here:
-        if c.mixer(i) != "attention":
+        if c.mixer(i) in ("conv", "delta"):
             made[f"conv.{i}"] = ((slots, ring(c, context), wide), float32)
         if c.mixer(i) == "delta" and d is not None:
             shape = (slots, d.value_heads, d.key_dim, d.value_dim)

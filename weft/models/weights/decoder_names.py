@@ -204,6 +204,25 @@ def _conv(c: DecoderConfig, i: int) -> Projections:
     }
 
 
+def _latent(c: DecoderConfig, i: int) -> Projections:
+    d = c.latent
+    assert d is not None
+    q, kv = c.heads * d.key, c.heads * (d.plain + d.value)
+    made: Projections = {"q": ("matrix", (q, c.hidden), False)}
+    if d.query_rank:
+        made = {
+            "q_a": ("matrix", (d.query_rank, c.hidden), c.qkv_bias),
+            "q_a_norm": ("norm", (d.query_rank,), False),
+            "q_b": ("matrix", (q, d.query_rank), False),
+        }
+    return made | {
+        "kv_a": ("matrix", (d.rank + d.turned, c.hidden), c.qkv_bias),
+        "kv_a_norm": ("norm", (d.rank,), False),
+        "kv_b": ("matrix", (kv, d.rank), False),
+        "o": ("matrix", (c.hidden, c.heads * d.value), c.out_bias),
+    }
+
+
 def _delta(c: DecoderConfig, i: int) -> Projections:
     d = c.delta
     assert d is not None
@@ -224,7 +243,7 @@ def _delta_vectors(c: DecoderConfig, b: LayoutBuilder, i: int, at: str) -> None:
     b.add("norm", f"{i}.delta_norm.w", f"{at}norm.weight", d.value_dim)
 
 
-_MIXERS = {"attention": _attention, "conv": _conv, "delta": _delta}
+_MIXERS = {"attention": _attention, "conv": _conv, "delta": _delta, "latent": _latent}
 
 
 def _shared(c: DecoderConfig) -> Projections:

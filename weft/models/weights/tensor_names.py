@@ -29,6 +29,12 @@ PROJECTIONS = {
     "shared_gate": "mlp.shared_expert.gate_proj",
     "shared_down": "mlp.shared_expert.down_proj",
     "shared_by": "mlp.shared_expert_gate",
+    "q_a": "self_attn.q_a_proj",
+    "q_a_norm": "self_attn.q_a_layernorm",
+    "q_b": "self_attn.q_b_proj",
+    "kv_a": "self_attn.kv_a_proj_with_mqa",
+    "kv_a_norm": "self_attn.kv_a_layernorm",
+    "kv_b": "self_attn.kv_b_proj",
     "input_gate": "per_layer_input_gate",
     "input_proj": "per_layer_projection",
 }
@@ -56,6 +62,7 @@ PREFIX_OF = {"gpt_neox": ("gpt_neox.", "")}
 # Names of the numbers that count for the choice of experts alone, and axes of 1 before theirs.
 ROUTER_BIAS: dict[str, tuple[str, tuple[int, ...]]] = {
     "glm4_moe": ("gate.e_score_correction_bias", ()),
+    "deepseek_v3": ("gate.e_score_correction_bias", ()),
     "ernie4_5_moe": ("moe_statics.e_score_correction_bias", (1,)),
 }
 _SHARED = {r"mlp\.shared_expert\.": "mlp.shared_experts."}
@@ -95,6 +102,8 @@ RENAMED = {  # family -> pattern in the names above -> the family's own name
         r"post_feedforward_layernorm": "post_mlp_layernorm",
     },
     "glm4_moe": _SHARED,
+    "deepseek_v2": _SHARED,
+    "deepseek_v3": _SHARED,
     "ernie4_5_moe": _SHARED,
     "hunyuan_v1_dense": {
         r"self_attn\.q_norm": "self_attn.query_layernorm",
