@@ -26,7 +26,7 @@ LLAMA = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
 }
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_k": 2, "moe_intermediate_size": 8,
            "shared_expert_intermediate_size": 8}  # fmt: skip
 BERT = {**LLAMA, "type_vocab_size": 2}
 GPT2 = {"vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}

@@ -305,7 +305,9 @@ def shown(found: Mapping[str, Any]) -> str:
         ]
         parts.append(text.table([kind, "shape", "values" if kind == "outputs" else ""], rows))
     weights = found["weights"]
-    parts.append(f"{weights['count']} weights of {text.count(weights['elements'])} elements")
+    parts.append(
+        f"{text.counted(weights['count'], 'weight')} of {text.count(weights['elements'])} elements"
+    )
     parts.append(text.table(["what", "how"], [[w["what"], w["how"]] for w in found["where"]]))
     return "\n\n".join(parts)
 

@@ -82,6 +82,11 @@ def size(nbytes: float) -> str:
     return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
+def counted(n: int, noun: str) -> str:
+    """A number of things: "1 weight", "2 weights"."""
+    return f"{n} {noun}{'s' * (n != 1)}"
+
+
 def count(n: float) -> str:
     """A count for people: 950, 12.3k, 134.1M, 1.04G.
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from weft.core import dtypes as dt
+from weft.core import dtypes as dt, text
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, TraceError, UsageError
 from weft.core.packed import Form
@@ -310,8 +310,9 @@ class OnnxModel(Foreign):
             (f"input {name}", f"part of the signature: {why}") for name, why in self._bound.items()
         ]
         for (start, stop, _), stretch in sorted(self._kept.stretches.items(), key=_first):
-            count = f"{stop - start} nodes from {nodes[start].place}"
-            rows.append((count, f"compiled for {home}, {stretch.programs()} programs"))
+            count = f"{text.counted(stop - start, 'node')} from {nodes[start].place}"
+            made = text.counted(stretch.programs(), "Program")
+            rows.append((count, f"compiled for {home}, {made}"))
         for at, why in sorted(self._alone.items()):
             rows.append((nodes[at].place, f"by itself on {home}: {why}"))
         return rows
