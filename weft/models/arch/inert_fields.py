@@ -138,7 +138,17 @@ FAMILY: Mapping[str, Mapping[str, str]] = {
         head_dim qk_head_dim ep_size scoring_func seq_aux aux_loss_alpha moe_layer_freq
         topk_method""")),
     "gpt_neox": _table((_OTHER, "is_decoder num_key_value_heads head_dim")),
-    "hunyuan_v1_dense": _table(("is an id that only tokenizers use", "eod_token_id")),
+    "hunyuan_v1_dense": _table(
+        ("is an id that only tokenizers use", "eod_token_id"),
+        (_OTHER, "use_qk_norm use_cla cla_share_factor mlp_bias attention_head_dim norm_type"),
+    ),
+    "apertus": _table((_OTHER, "mlp_bias post_norm qk_norm")),
+    "starcoder2": _table((_OTHER, "mlp_type norm_type")),
+    "gemma": _table((_OTHER, "hidden_activation")),
+    "cohere2": _table((_OTHER, """
+        order_of_interleaved_layers position_embedding_type rotary_pct use_embedding_sharing
+        use_gated_activation use_parallel_block use_parallel_embedding use_qk_norm
+        layer_switch""")),
     "smollm3": _table((_OTHER, "max_window_layers")),
     "mistral": _table((_OTHER, "attention_bias mlp_bias")),
     "bert": _TIED | _table((_OTHER, """
