@@ -127,6 +127,7 @@ def test_gemma_3_within_a_model_that_sees(tmp_path: Path, prefix: str) -> None:
     ("name", "fields", "said"),
     [
         ("glm4_moe", {"n_group": 2}, "n_group is 2 and topk_group 1: 5 experts do not divide"),
+        ("glm4_moe", {"n_group": 5, "topk_group": 3}, "n_group is 5 and topk_group 3: 5 experts"),
         ("deepseek_v3", {"num_key_value_heads": 3}, "fewer heads of keys than of queries"),
         ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method is 'noaux_tc'; expected one of"),
         ("ernie4_5_moe", {"use_bias": True}, "use_bias is 'True': biases"),

@@ -21,10 +21,14 @@ from weft.training.model import folder_weights
 
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(0, VOCAB, 13).astype(np.int32)
+SIZES = {"vocab_size": VOCAB}
 FAMILIES = [
     ("gpt2", ("c_attn", "c_proj")),
     ("llama2", ()),
     ("llama2", ("k_proj", "o_proj", "gate_proj", "down_proj")),
+    ("gpt_neox", ()),
+    ("phi", ()),
+    ("cohere2", ("q_proj", "up_proj")),
 ]
 
 
@@ -49,7 +53,7 @@ def test_peft_reads_what_weft_writes(
     name: str, targets: tuple[str, ...], tmp_path: Path, peft: Any
 ) -> None:
     base, low, out = (tmp_path / n for n in ("base", "low", "out"))
-    reference = write_model(name, base).eval()
+    reference = write_model(name, base, changed=SIZES).eval()
     plain = logits_of(reference)
     low.mkdir()
     config, _ = folder_weights(base)
@@ -71,7 +75,7 @@ def test_weft_reads_what_peft_writes(
     name: str, targets: tuple[str, ...], tmp_path: Path, peft: Any
 ) -> None:
     base, low = tmp_path / "base", tmp_path / "low"
-    reference = write_model(name, base).eval()
+    reference = write_model(name, base, changed=SIZES).eval()
     options = {"target_modules": list(targets)} if targets else {}
     torch.manual_seed(0)
     theirs = peft.get_peft_model(
@@ -98,7 +102,7 @@ def test_several_at_once_are_what_peft_gives(
 ) -> None:
     """Other ranks, scales and layers, one with rsLoRA's scale; PEFT switches between them."""
     base = tmp_path / "base"
-    reference = write_model(name, base).eval()
+    reference = write_model(name, base, changed=SIZES).eval()
     torch.manual_seed(0)
     made = {
         "one": peft.LoraConfig(r=2, lora_alpha=5, target_modules=first.split()),

@@ -84,15 +84,16 @@ def glm4_moe(c: Fields) -> DecoderConfig:
     )
 
 
-def _shared(c: Fields, layers: int) -> dict[str, Any]:
+def _shared(c: Fields, layers: int, best: int = 2) -> dict[str, Any]:
     """Returns the config fields for dense first layers, and experts in the others with one that all
-    tokens use."""
+    tokens use. The `best` experts of a group decide whether it is used."""
     first = c.integer("first_k_dense_replace", 0, MAX_LAYERS, 0)
     experts = experts_of(c, names=("num_local_experts", "n_routed_experts"))
     shared = c.integer("n_shared_experts", 0, MAX_EXPERTS, 0)
     groups = c.integer("n_group", 1, experts["experts"], 1)
     used = c.integer("topk_group", 1, groups, groups)
-    if experts["experts"] % groups or experts["experts_used"] > experts["experts"] // groups * used:
+    each, rest = divmod(experts["experts"], groups)
+    if rest or experts["experts_used"] > each * used or (groups > 1 and each < best):
         raise ModelError(
             f"{c.where}: n_group is {groups} and topk_group {used}: {experts['experts']} experts "
             f"do not divide so that {experts['experts_used']} can be chosen"
@@ -101,6 +102,7 @@ def _shared(c: Fields, layers: int) -> dict[str, Any]:
         **experts,
         "expert_groups": groups,
         "groups_used": used,
+        "group_best": best,
         "expert_scale": c.number("routed_scaling_factor", 1e-6, 1e6, 1.0),
         "shared_ffn": _width(c, shared * experts["expert_ffn"]),
         "shared_gate": False,
@@ -121,7 +123,7 @@ def deepseek_v2(c: Fields) -> DecoderConfig:
     """Reads DeepSeek-V2: latent attention, and experts in all layers but the first."""
     refuse(c, "mlp_bias", False, "biases of the feed-forward")
     made = _latent(c, "deepseek_v2")
-    made = replace(made, **_shared(c, made.layers), group_best=1)
+    made = replace(made, **_shared(c, made.layers, best=1))
     method = c.text("topk_method", "greedy", choices=("greedy", "group_limited_greedy"))
     return made if method != "greedy" else replace(made, expert_groups=1, groups_used=1)
 
@@ -130,10 +132,7 @@ def deepseek_v3(c: Fields) -> DecoderConfig:
     """Reads DeepSeek-V3 and R1: latent attention, and GLM-4.5's experts, chosen from groups."""
     made = _latent(c, "deepseek_v3")
     pairs = c.flag("rope_interleave", True)
-    made = replace(made, rope_pairs=pairs, **_shared(c, made.layers), **_corrected(c))
-    if made.expert_groups * 2 > made.experts:
-        raise ModelError(f"{c.where}: n_group is {made.expert_groups}: a group has one expert")
-    return made
+    return replace(made, rope_pairs=pairs, **_shared(c, made.layers), **_corrected(c))
 
 
 def _latent(c: Fields, family: str) -> DecoderConfig:

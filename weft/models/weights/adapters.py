@@ -33,6 +33,8 @@ _PREFIX = "base_model.model."
 _DEFAULT = {
     "gpt2": ("c_attn",),
     "phi3": ("qkv_proj",),
+    "phi": ("q_proj", "v_proj", "fc1", "fc2"),
+    "gpt_neox": ("query_key_value",),
 }  # other families: the query and value projections
 # Fields that this file does not read, and the values that mean "not used".
 _PLAIN: dict[str, tuple[Any, ...]] = {
