@@ -44,6 +44,12 @@ def test_patterns_are_those_of_transformers(
         assert ours.encode(text) == theirs.encode(text), text
 
 
+_LIKE_GPT4 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|NUMBER"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
 def test_patterns_that_follow_one_another(
     folder: Path, bytes_tokenizer: Any, tmp_path: Path
 ) -> None:
@@ -53,6 +59,10 @@ def test_patterns_that_follow_one_another(
     series = {
         "default": (r"[\p{P}\$\+<=>\^~\|]+", words, r"\p{N}+", "[0-9][0-9][0-9]"),
         "smollm": (r"\p{N}", words),
+        "exaone4": (words,),
+        "glm4": (_LIKE_GPT4.replace("NUMBER", r"\p{N}{1,3}"),),
+        "stablelm2": (_LIKE_GPT4.replace("NUMBER", r"\p{N}"),),
+        "hunyuan": (_LIKE_GPT4.replace("NUMBER", r"\p{N}"),),
         "qwen35": (
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
             r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",

@@ -65,10 +65,10 @@ def _named(pre: Pre, names: str) -> dict[str, Pre]:
 
 PRE = {
     **_named(Pre(DEFAULT), "default"),
-    **_named(Pre((GPT2,)), "gpt-2 phi-2 mellum olmo"),
+    **_named(Pre((GPT2,)), "gpt-2 phi-2 mellum olmo exaone4"),
     **_named(Pre((LLAMA3,), whole=True, bos=True), "llama-bpe llama3 llama-v3 falcon3 pixtral"),
-    **_named(Pre((LLAMA3,)), "dbrx smaug-bpe"),
-    **_named(Pre((QWEN2,)), "qwen2 deepseek-r1-qwen megrez"),
+    **_named(Pre((LLAMA3,)), "dbrx smaug-bpe glm4 chatglm-bpe"),
+    **_named(Pre((QWEN2,)), "qwen2 deepseek-r1-qwen megrez stablelm2 hunyuan"),
     **_named(Pre((QWEN35,)), "qwen35"),
     **_named(Pre((DIGIT, GPT2)), "smollm starcoder refact command-r codeshell minerva-7b"),
     **_named(Pre((GPT4O,)), "gpt-4o llama4"),
