@@ -12,6 +12,7 @@ import numpy as np
 
 from weft.engine.job import Job, SampledToken
 from weft.engine.sampler import choose, generator
+from weft.engine.windows import WindowPool
 
 VOCAB = 32
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,:;é"
@@ -32,6 +33,9 @@ class Fake:
     """See the module. `held(page)` tells how many sequences hold a page: one that is written must
     be held once. `fails` is called before each step and may raise. With `state`, sequences have a
     running state besides, which knows no earlier position."""
+
+    windows: WindowPool | None = None
+    window_tables = np.empty((0, 0), np.int32)
 
     def __init__(
         self, slots: int, pages: int, page: int, context: int, state: bool = False,
@@ -56,13 +60,15 @@ class Fake:
     def resumes(self, fed: int, start: int) -> bool:
         return not self._state or start in (0, fed)
 
-    def read_pages(self, pages: Sequence[int]) -> dict[str, np.ndarray]:
+    def read_pages(self, pages: Sequence[int], window: bool = False) -> dict[str, np.ndarray]:
         self.moved += len(pages)
         names = [[self._adapter.get((p, n)) for n in range(self.page)] for p in pages]
         held = {"tokens": self._tokens[list(pages)], "pos": self._pos[list(pages)]}
         return {**held, "adapters": np.array(names, object)}
 
-    def write_pages(self, pages: Sequence[int], held: Mapping[str, np.ndarray]) -> None:
+    def write_pages(
+        self, pages: Sequence[int], held: Mapping[str, np.ndarray], window: bool = False
+    ) -> None:
         self.fails()
         assert len(pages) == len(held["tokens"]) > 0
         assert all(self.held(page) == 1 for page in pages)

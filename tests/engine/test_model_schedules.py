@@ -44,9 +44,9 @@ class Failing:
         out: np.ndarray = self._runner.prefill(*given)
         return out
 
-    def read_pages(self, pages: Sequence[int]) -> Any:
+    def read_pages(self, pages: Sequence[int], *window: bool) -> Any:
         self.moved += len(pages)
-        return self._runner.read_pages(pages)
+        return self._runner.read_pages(pages, *window)
 
     def write_pages(self, *given: Any) -> None:
         self.fails()

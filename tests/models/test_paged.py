@@ -187,8 +187,8 @@ def test_how_many_pages_fit(small: Any, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(type(small.device), "free_memory", lambda self: 0)  # does not know
     assert small.pages_that_fit(3) == 6
     with pytest.raises(OutOfMemoryError, match="a page takes 100 bytes"):
-        pages_in(99, 100, 8)
-    assert [pages_in(100 * n, 100, 1000) for n in (1, 15, 17, 33, 999, 1000)] == [
+        pages_in(99, lambda n: 100 * n, 8)
+    assert [pages_in(100 * n, lambda n: 100 * n, 1000) for n in (1, 15, 17, 33, 999, 1000)] == [
         1, 15, 16, 32, 960, 1000,
     ]  # fmt: skip
 

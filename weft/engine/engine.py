@@ -29,9 +29,11 @@ from weft.engine.pace import PromptPace
 from weft.engine.pages import Chain, Pages, root
 from weft.engine.play import FEW, SCORED, RunnerFailure, StepRunner, as_weft
 from weft.engine.propose import Proposer
-from weft.engine.schedule import Feed, Schedule, SequenceState
+from weft.engine.schedule import Schedule
+from weft.engine.sequence import Feed, SequenceState
 from weft.engine.suffixes import Suffixes
 from weft.engine.ticket import Counts, Stats, Ticket
+from weft.engine.windows import Windows
 from weft.host.forks import lock_of
 
 BUDGET = 512  # rows per step
@@ -87,7 +89,9 @@ class Engine:
 
     def _fresh(self, drafts: Drafts) -> None:
         runner = self.runner
-        self._pages = Pages(runner.pages, runner.page)
+        pool = runner.windows
+        windows = None if pool is None else Windows(pool, runner.page)
+        self._pages = Pages(runner.pages, runner.page, windows)
         shared = runner.resumes(0, runner.page)  # True if a sequence consists of its pages alone
         budget, beside = self._sizes
         pace = PromptPace(beside)
@@ -121,6 +125,7 @@ class Engine:
             reads = 0 if job.prompt_logprobs is not None else self.runner.context
             most = len(job.prompt) + max(limit, 1) - 1
             place = SequenceState(self._number, answer.tokens, job.salt, chain, reads, most)
+            place.prompt = len(job.prompt)
             ticket = Ticket(self._number, job, sink, answer, place)
             self._live[ticket.number] = ticket
             self._inbox.append(ticket)
@@ -200,7 +205,7 @@ class Engine:
                     self._tell_ended()
                     if not self._schedule.shared:
                         for place in self._schedule.running:
-                            place.restart()
+                            self._schedule.restart(place)
                 else:
                     self._end_all(e)
                 raise
@@ -212,19 +217,24 @@ class Engine:
         take its slot back, it raises UsageError. Raises what the runner raises."""
         with self._playing:
             place = self._schedule.lend(len(ids))
-            self._player.table(place)
+        chunk = min(self._schedule.most, len(ids)) if self._schedule.windows else len(ids)
         try:
             begin = 0
             while begin < len(ids):
                 with self._playing:
                     if place.slot is None:
                         raise UsageError("another call on this model came between blocks of logits")
-                    part = ids[begin : begin + SCORED] if begin >= first else ids[:first]
+                    end = begin + SCORED if begin >= first else min(begin + chunk, first)
+                    part = ids[begin:end]
+                    self._schedule.extend(place, begin + len(part))
+                    self._player.table(place)
                     if begin < first:
-                        out = self.runner.prefill(place.slot, part)
+                        out = self.runner.prefill(place.slot, part, begin)
                     else:
                         pos = range(begin, begin + len(part))
                         out = self.runner.rows(part, [place.slot] * len(part), pos)
+                    place.fed = begin + len(part)
+                    self._schedule.slide(place)
                 if begin >= first:
                     yield out
                 begin += len(part)
@@ -325,10 +335,12 @@ class Engine:
                 _log.exception("the reader of job %d failed", ticket.number)
 
 
-def copied(runner: PagedRunner, pages: Sequence[int]) -> Mapping[str, np.ndarray] | None:
+def copied(
+    runner: PagedRunner, pages: Sequence[int], *window: bool
+) -> Mapping[str, np.ndarray] | None:
     """Returns the contents of pages for a preempted sequence, so that it is not computed again."""
     try:
-        return runner.read_pages(pages) if isinstance(runner, Movable) else None
+        return runner.read_pages(pages, *window) if isinstance(runner, Movable) else None
     except UsageError:  # pages that are split across machines are not copied
         return None
     except Exception:  # the next step reports the cause

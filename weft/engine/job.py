@@ -15,6 +15,7 @@ import numpy as np
 from weft.core.errors import WeftError
 from weft.core.records import dataclass
 from weft.engine.sampler import Sampling
+from weft.engine.windows import WindowPool
 
 Finish = Literal["stop", "length", "eos", "cancelled"]
 
@@ -135,11 +136,13 @@ Sink = Callable[[Output], None]
 class Movable(Protocol):
     """A runner whose pages can be copied to the host and back, bit for bit."""
 
-    def read_pages(self, pages: Sequence[int]) -> Mapping[str, np.ndarray]:
-        """Returns the contents of pages, by name; the first axis of each array runs over the
-        pages."""
+    def read_pages(self, pages: Sequence[int], window: bool = False) -> Mapping[str, np.ndarray]:
+        """Returns the contents of pages (with `window`, of window layers' pages), by name; the
+        first axis of each array runs over the pages."""
 
-    def write_pages(self, pages: Sequence[int], held: Mapping[str, np.ndarray]) -> None:
+    def write_pages(
+        self, pages: Sequence[int], held: Mapping[str, np.ndarray], window: bool = False
+    ) -> None:
         """Fills pages with arrays from `read_pages`."""
 
 
@@ -149,6 +152,8 @@ class PagedRunner(Protocol):
 
     tables: int32 [slots, context / page], the page that holds each block of a slot's positions; the
     engine fills it in before a step. Pages that a step does not write keep their contents.
+    windows: the pool of layers that keep only their window, if there are any. window_tables is
+    their table; only what a step writes or sees needs a page in it.
     """
 
     slots: int
@@ -156,6 +161,8 @@ class PagedRunner(Protocol):
     page: int
     pages: int
     tables: np.ndarray
+    windows: WindowPool | None
+    window_tables: np.ndarray
 
     def knows(self, adapter: str) -> bool:
         """Returns True if the adapter exists; "" (no adapter) always does."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.core.errors import LimitError, UsageError
 from weft.engine.job import Job, PagedRunner
-from weft.engine.schedule import needed
+from weft.engine.sequence import needed
 
 
 def limit_of(job: Job, runner: PagedRunner, vocab: int) -> int:

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from weft.core.records import dataclass
+from weft.engine.windows import Windows
 
 # successors of a page that are compared: among equal beginnings any one will do
 _MOST_LOOKED_AT = 64
@@ -59,10 +60,11 @@ class _Content:
 
 
 class Pages:
-    """A pool of `count` pages of `size` positions each. Not thread-safe."""
+    """A pool of `count` pages of `size` positions each. `windows`: their twins in layers that keep
+    only their window, without which a page is of no use to a sequence. Not thread-safe."""
 
-    def __init__(self, count: int, size: int) -> None:
-        self.count, self.size = count, size
+    def __init__(self, count: int, size: int, windows: Windows | None = None) -> None:
+        self.count, self.size, self.windows = count, size, windows
         self.refs = [0] * count
         self._idle: OrderedDict[int, None] = OrderedDict.fromkeys(range(count))
         self._content: dict[int, _Content] = {}
@@ -88,6 +90,8 @@ class Pages:
         for _ in range(n):
             page, _ = self._idle.popitem(last=False)
             self._forget(page)
+            if self.windows is not None:
+                self.windows.drop(page)
             self.refs[page] = 1
             taken.append(page)
         return taken
@@ -96,6 +100,8 @@ class Pages:
         """Returns the full pages that hold the beginning of `tokens`, up to `most` tokens, and adds
         a reference to each."""
         pages = list(self._known(chain, tokens, most))
+        if self.windows is not None:
+            del pages[self.windows.resumable(pages) :]
         for page in pages:
             self._hold(page)
         return pages
@@ -124,6 +130,8 @@ class Pages:
             follows = content.digest is not None and content.digest in self._after
             if idle and (self.refs[page] or follows):
                 continue
+            if not self._whole(page):
+                continue
             common = _common(content.tokens, rest)
             if common > most:
                 best, most = page, common
@@ -136,13 +144,26 @@ class Pages:
 
     def fill(self, page: int, parent: bytes, digest: bytes | None, tokens: Sequence[int]) -> None:
         """Records the tokens of a referenced page, with `digest` if it is full. If another page
-        already holds that chain, the other one stays."""
-        if digest is not None and digest in self._found:
-            return
+        already holds that chain, the other one stays, unless it lacks its twin."""
+        other = None if digest is None else self._found.get(digest)
+        if other is not None:
+            if self._whole(other) or not self._whole(page):
+                return
+            self._forget(other)
+            if other in self._idle:
+                self._idle.move_to_end(other, last=False)
         self._content[page] = _Content(parent, tuple(tokens), digest)
         self._after.setdefault(parent, {})[page] = None
         if digest is not None:
             self._found[digest] = page
+
+    def known(self, page: int) -> bool:
+        """Returns True if the page's tokens are recorded."""
+        return page in self._content
+
+    def _whole(self, page: int) -> bool:
+        """Returns True if a sequence could resume after the page: its twin, if any, is there."""
+        return self.windows is None or self.windows.has(page)
 
     def release(self, pages: Sequence[int]) -> None:
         """Drops one reference to each page of a sequence. Raises AssertionError for an unreferenced

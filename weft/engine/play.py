@@ -11,7 +11,8 @@ from weft.core.errors import WeftError
 from weft.engine.job import Movable, PagedRunner
 from weft.engine.pace import PromptPace
 from weft.engine.propose import Proposer
-from weft.engine.schedule import Schedule, SequenceState, needed
+from weft.engine.schedule import Schedule
+from weft.engine.sequence import SequenceState, needed
 from weft.engine.ticket import Counts, Ticket
 from weft.host.clock import compiling
 
@@ -86,6 +87,11 @@ class StepRunner:
         begin, end = place.filled, needed(held.fed, runner.page)
         planes = {name: plane[begin - held.first :] for name, plane in held.planes.items()}
         self._call(runner.write_pages, place.pages[begin:end], planes)
+        if (windows := self._schedule.windows) is not None:
+            begin = max(begin, place.seen)
+            planes = {name: plane[begin - held.seen :] for name, plane in held.twins.items()}
+            twins = windows.at(place.pages[begin:end])
+            self._call(runner.write_pages, twins, planes, True)
         place.held, place.pending = None, False
 
     def table(self, place: SequenceState) -> None:
@@ -93,6 +99,10 @@ class StepRunner:
         row = self._runner.tables[place.slot]
         row[: len(place.pages)] = place.pages
         row[len(place.pages) :] = 0
+        if (windows := self._schedule.windows) is not None:
+            row = self._runner.window_tables[place.slot]
+            row[:] = 0
+            row[place.seen : place.end] = windows.at(place.pages[place.seen : place.end])
 
     def _together(self, together: list[tuple[Ticket, int]], left: int) -> None:
         """Runs one call for decoding sequences and short parts of prompts; drafts may use `left`

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from weft.engine.costs import Costs, ProposalChooser, Worth
 from weft.engine.drafts import DraftRequest, Drafts, NoDrafts
 from weft.engine.job import PagedRunner
-from weft.engine.schedule import Schedule, needed
+from weft.engine.schedule import Schedule
+from weft.engine.sequence import needed
 from weft.engine.ticket import Ticket
 
 DRAFTED = 64  # tokens are proposed up to this many rows per step

@@ -14,65 +14,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 
 import numpy as np
 
-from weft.core.records import dataclass
 from weft.engine.pages import Chain, Pages
+from weft.engine.sequence import Feed, SavedCache, SequenceState, needed
 
-Copy = Callable[[Sequence[int]], Mapping[str, np.ndarray] | None]
-"""What some pages hold, on the host; None where it cannot be had."""
-
-
-@dataclass(frozen=True)
-class SavedCache:
-    """The saved cache of a sequence on the host: the planes of the pages of its first `fed`
-    positions, from the page number `first` on."""
-
-    fed: int
-    planes: Mapping[str, np.ndarray]
-    first: int = 0
-
-
-@dataclass(eq=False)
-class SequenceState:
-    """The state of a sequence: `tokens` (prompt, then answer), of which `fed` are in `pages`.
-    `number` is its age, `salt` its job's. At most `reads` tokens may come from the cache, and at
-    most `most` positions are fed."""
-
-    number: int
-    tokens: list[int]
-    salt: bytes
-    chain: Chain
-    reads: int = 0
-    most: int = 0
-    slot: int | None = None
-    fed: int = 0
-    pages: list[int] = field(default_factory=list)
-    cached: int = 0  # prompt tokens found in the cache on first admission
-    preempted: int = 0  # number of preemptions
-    filled: int = 0  # pages that are full and registered
-    held: SavedCache | None = None
-    pending: bool = False  # True while `held` has yet to be written to its pages
-
-    @property
-    def rest(self) -> int:
-        """The number of tokens still to be fed."""
-        return len(self.tokens) - self.fed
-
-    def restart(self) -> None:
-        """Starts over from the first token in the same slot: an interrupted step leaves a running
-        state undefined."""
-        self.fed = self.filled = 0
-
-
-@dataclass(frozen=True)
-class Feed:
-    """The part of a sequence that a step feeds: `count` tokens after its first `fed`."""
-
-    place: SequenceState
-    count: int
+Copy = Callable[..., Mapping[str, np.ndarray] | None]
+"""What some pages (numbers), or twins if True follows, hold on the host; None where it cannot be
+had."""
 
 
 class Schedule:
@@ -86,10 +36,12 @@ class Schedule:
 
     def __init__(
         self, pages: Pages, slots: int, budget: int, shared: bool = True,
-        beside: Callable[[int], int] | None = None, copy: Copy = lambda pages: None,
+        beside: Callable[[int], int] | None = None, copy: Copy = lambda *given: None,
     ) -> None:  # fmt: skip
         self._copy = copy
-        self.pages, self.budget, self.shared = pages, max(budget, slots), shared
+        self.windows = pages.windows
+        self.most = budget if self.windows is None else min(budget, self.windows.pool.rows)
+        self.pages, self.budget, self.shared = pages, max(self.most, slots), shared
         self.beside = beside or (lambda fed: self.budget)
         self.running: list[SequenceState] = []
         self.waiting: list[SequenceState] = []
@@ -136,7 +88,7 @@ class Schedule:
         """Returns how many of `left` tokens each running sequence may feed, by number."""
         wanted = {}
         for place in sorted(self.running, key=lambda p: (p.rest > 1, p.number)):
-            wanted[place.number] = min(place.rest, left)
+            wanted[place.number] = min(place.rest, left, self.most)
             left -= wanted[place.number]
         return wanted
 
@@ -151,8 +103,13 @@ class Schedule:
         return True
 
     def extend(self, place: SequenceState, positions: int) -> bool:
-        """Takes pages for the first `positions` of a running sequence. Returns False if too few are
-        idle."""
+        """Takes pages for the first `positions` of a running sequence, and twins for those that its
+        next rows see. Returns False if too few are idle."""
+        if enough := self._extend(place, positions):
+            self._widen(place, positions)
+        return enough
+
+    def _extend(self, place: SequenceState, positions: int) -> bool:
         lacks = needed(positions, self.pages.size) - len(place.pages)
         if lacks > 0:
             taken = self.pages.take(lacks)
@@ -160,6 +117,39 @@ class Schedule:
                 return False
             place.pages += taken
         return True
+
+    def _widen(self, place: SequenceState, positions: int) -> None:
+        """Takes twins of a sequence's pages up to the first `positions`."""
+        if self.windows is not None:
+            end = needed(positions, self.pages.size)
+            for page in place.pages[place.end : end]:
+                self.windows.take(page)
+            place.end = max(place.end, end)
+
+    def slide(self, place: SequenceState) -> None:
+        """Gives back the twins that the next rows of a sequence do not see. They are spent unless
+        the prompt ends there."""
+        windows, size = self.windows, self.pages.size
+        if windows is None:
+            return
+        stop = windows.first(place.fed)
+        ends = range(windows.first(place.prompt), needed(place.prompt, size))
+        for i in range(place.seen, min(stop, place.end)):
+            windows.release(place.pages[i], i not in ends)
+        place.seen = max(place.seen, stop)
+
+    def _close(self, place: SequenceState) -> None:
+        """Gives back all twins of a sequence; those with known content can be found again."""
+        if self.windows is not None:
+            for page in reversed(place.pages[place.seen : place.end]):
+                self.windows.release(page, not self.pages.known(page))
+        place.seen = place.end = 0
+
+    def restart(self, place: SequenceState) -> None:
+        """Starts a sequence over from its first token in the same slot: an interrupted step leaves
+        a running state undefined."""
+        self._close(place)
+        place.fed = place.filled = 0
 
     def _preempt(self, place: SequenceState) -> None:
         self.preemptions += 1
@@ -176,8 +166,18 @@ class Schedule:
         there = sum(needed(p.held.fed, size) for p in self.waiting if p.held is not None)
         if not (self.shared and n and n + there <= self.pages.count // 2):
             return None
-        planes = self._copy(place.pages[:n])
-        return None if planes is None else SavedCache(place.fed, planes)
+        return self._copied(place.fed, place.pages[:n], place.seen)
+
+    def _copied(
+        self, fed: int, pages: Sequence[int], seen: int, first: int = 0
+    ) -> SavedCache | None:
+        """Returns a copy of pages, the number `first` of a sequence and those after it, and of
+        their twins from the number `seen` on."""
+        planes = self._copy(pages)
+        if planes is None or self.windows is None:
+            return None if planes is None else SavedCache(fed, planes, first)
+        twins = self._copy(self.windows.at(pages[seen - first :]), True)
+        return None if twins is None else SavedCache(fed, planes, first, twins, seen)
 
     def forget(self) -> None:
         """Discards everything that the runner has written, in pages and on the host."""
@@ -192,8 +192,9 @@ class Schedule:
             place = self._next()
             if place is None or not self._seat(place):
                 break
-            most = left if alone else min(left, self.beside(place.fed))
+            most = min(left, self.most) if alone else min(left, self.most, self.beside(place.fed))
             parts.append(Feed(place, min(place.rest, most)))
+            self._widen(place, place.fed + parts[-1].count)
             left -= parts[-1].count
         return parts
 
@@ -241,10 +242,12 @@ class Schedule:
         place.pending = place.held is not None
         if place.held is not None:
             place.fed = place.held.fed
+        place.seen = place.end = self.windows.first(place.fed) if self.windows else 0
         if not place.preempted:
             place.cached = place.fed
             self.found += place.fed
-        assert self.extend(place, len(tokens))
+        assert self._extend(place, len(tokens))
+        self._widen(place, place.fed)
         self.waiting.remove(place)
         self.running.append(place)
         place.slot = self._free.pop()
@@ -260,8 +263,8 @@ class Schedule:
         own, shared = pages.alike(parent, rest, idle=True)
         other, more = pages.alike(parent, rest, idle=False)
         few = pages.size // 8  # so many tokens are read again sooner than a page is copied
-        if more - shared > few and (planes := self._copy([other])) is not None:
-            return SavedCache(place.fed + more, planes, n)
+        if more - shared > few and (copy := self._copied(place.fed + more, [other], n, n)):
+            return copy
         if shared:
             pages.take_over(own)
             place.pages.append(own)
@@ -283,6 +286,7 @@ class Schedule:
             parent, digest = chain.at(n, place.tokens), chain.at(n + 1, place.tokens)
             self.pages.fill(place.pages[n], parent, digest, place.tokens[n * size : (n + 1) * size])
             place.filled += 1
+        self.slide(place)
 
     def leave(self, place: SequenceState) -> None:
         """Removes a running or waiting sequence; its pages can still be found."""
@@ -295,6 +299,7 @@ class Schedule:
         if self.shared and n * size < place.fed and not pending:
             parent = place.chain.at(n, place.tokens)
             self.pages.fill(place.pages[n], parent, None, place.tokens[n * size : place.fed])
+        self._close(place)
         self.pages.release(place.pages)
         self.running.remove(place)
         self._free.append(place.slot)
@@ -318,6 +323,7 @@ class Schedule:
         """Takes back a loan if it is still out; its slot is then None."""
         if place.slot is not None:
             self.lent.remove(place)
+            self._close(place)
             self.pages.release(place.pages)
             self._free.append(place.slot)
             place.slot = None
@@ -326,6 +332,8 @@ class Schedule:
         """Raises AssertionError if sequences and pool disagree, or `tables` with them."""
         self.pages.check()
         seated = [*self.running, *self.lent]
+        if self.windows is not None:
+            self.windows.check(Counter(q for p in seated for q in p.pages[p.seen : p.end]))
         held = Counter(page for place in seated for page in place.pages)
         assert held == Counter({p: n for p, n in enumerate(self.pages.refs) if n})
         slots = [p.slot for p in seated]
@@ -340,8 +348,3 @@ class Schedule:
             if tables is not None and place.slot is not None:
                 row = tables[place.slot, : needed(place.fed, self.pages.size)]
                 assert row.tolist() == place.pages[: len(row)]
-
-
-def needed(positions: int, size: int) -> int:
-    """Returns the number of pages of `size` positions that `positions` need."""
-    return -(-positions // size)

@@ -8,7 +8,7 @@ from weft.core.records import dataclass
 from weft.engine.answer import Answer
 from weft.engine.costs import Trust
 from weft.engine.job import Job, Sink
-from weft.engine.schedule import SequenceState
+from weft.engine.sequence import SequenceState
 
 
 @dataclass(eq=False)

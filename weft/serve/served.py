@@ -31,7 +31,7 @@ from weft.models.run.model import Decoder
 from weft.serve.metrics import ServerMetrics
 from weft.serve.player import EngineThread
 from weft.serve.pool import Pools
-from weft.serve.settings import ServeSettings, draft_page, pages_of
+from weft.serve.settings import ServeSettings, caches, pages_of
 from weft.serve.toolcalls.choose import choose
 from weft.serve.vocabulary import token_bytes
 
@@ -238,9 +238,9 @@ class ServedDecoder(Served):
     @property
     def nbytes(self) -> int:
         """Bytes of the weights and the caches, the draft model's included."""
-        both = self.model.page_bytes + draft_page(self.draft)
         small = 0 if self.draft is None else self.draft.nbytes
-        return super().nbytes + small + self.runner.pages * both
+        taken = caches(self.model, self.draft, self.runner.slots, self.runner.pages)
+        return super().nbytes + small + taken
 
     def warm(self) -> None:
         """Runs each kind of step once, so that requests find compiled Programs."""
@@ -259,7 +259,7 @@ class ServedDecoder(Served):
         tokens = runner.pages * runner.page
         whole = max(tokens // model.context, 1)
         adapted = f"adapters: {', '.join(model.adapters)}"
-        taken = runner.pages * (model.page_bytes + draft_page(self.draft))
+        taken = caches(model, self.draft, runner.slots, runner.pages)
         more = (
             f"the cache takes {size(taken)}, more than --cache-memory: one sequence of the whole "
             "context needs that; a smaller --context needs less"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from weft.models.arch.inputs import PAGE
@@ -31,24 +33,27 @@ def bytes_of(model: Model, settings: ServeSettings, draft: Decoder | None = None
     """The bytes that serving the model will hold, including its draft model."""
     made = model.nbytes + (0 if draft is None else draft.nbytes)
     if isinstance(model, Decoder):
-        both = model.page_bytes + draft_page(draft)
-        made += pages_of(model, settings, draft) * both
+        pages = pages_of(model, settings, draft)
+        made += caches(model, draft, settings.sequences, pages)
     return made
 
 
-def draft_page(draft: Decoder | None) -> int:
-    """Bytes of a page of the draft model's cache, of which there are as many as of the model's."""
-    return 0 if draft is None else draft.page_bytes
+def caches(model: Decoder, draft: Decoder | None, slots: int, pages: int) -> int:
+    """Bytes of the cache of `pages` pages for `slots` sequences, and of the draft model's, which
+    has as many."""
+    more = 0 if draft is None else draft.cache_bytes(slots, pages)
+    return model.cache_bytes(slots, pages) + more
 
 
 def pages_of(model: Decoder, settings: ServeSettings, draft: Decoder | None = None) -> int:
     """The number of pages in the cache: as many as are free or as the settings allow, at least
     enough for one sequence of the whole context."""
     whole = -(-model.context // PAGE)
-    both = max(model.page_bytes + draft_page(draft), 1)
+    taken = partial(caches, model, draft, settings.sequences)
     most = model.pages_that_fit(settings.sequences)
     if draft is not None:
-        most = most * model.page_bytes // both
+        free = model.cache_bytes(settings.sequences, most)
+        most = bisect_right(range(1, most + 1), free, key=taken)
     if settings.memory is not None:
-        most = min(most, settings.memory // both)
+        most = bisect_right(range(1, most + 1), settings.memory, key=taken)
     return max(most, whole)

@@ -20,6 +20,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ import numpy as np
 from weft.core.errors import CompileError, ModelError, UsageError
 from weft.core.text import first_line
 from weft.host.files import replacing_folder, write_bytes, write_text
-from weft.models.arch.inputs import PAGE, intact, kv_counts
+from weft.models.arch.inputs import PAGE, columns, intact, kv_counts
 from weft.models.run.base import Model
 from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.embedder import Encoder
@@ -87,8 +88,9 @@ def export_decoder(
     model: Decoder, folder: Path, trained: Sequence[PageTraining] = (), search: Model | None = None
 ) -> dict[str, Any]:
     """Writes the files of a decoder into an empty `folder`; the manifest."""
-    runner = model.runner()
-    assert isinstance(runner, CompiledRunner)
+    # A page has one table for all layers.
+    config = replace(model.config, kv_window=0)
+    runner = CompiledRunner(config, model.placed, model.context, 1, columns(model.context))
     made = {caps.name: {kind: runner.program(kind, caps) for kind in KINDS} for caps in TARGETS}
     c = model.config
     about = {"family": c.family, "vocab": c.vocab, "context": model.context}

@@ -130,6 +130,8 @@ class DecoderConfig:
     act_dtype: DType = float32  # linear inputs are rounded to it where weights have it
     act_by_form: bool = False  # inputs of packed weights: `planes_of`
     kv_dtype: DType = float32
+    # Caches of layers with a window keep what its last kv_window positions need; 0: all of it.
+    kv_window: int = 0
     forms: tuple[tuple[str, Form], ...] = ()  # role -> form of packed weights
 
     mixers: tuple[str, ...] = ()  # per layer, a name in `mixers.MIXERS`; () = all attention

@@ -27,7 +27,7 @@ from weft.graph.ir import Graph, Node
 from weft.models.arch import kv_cache
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.feed_forward import FEED_FORWARDS
-from weft.models.arch.inputs import columns, kv_counts, planes, states
+from weft.models.arch.inputs import columns, kv_counts, planes, slides, states
 from weft.models.arch.layer_inputs import layer_input, with_layer_inputs
 from weft.models.arch.layers import (
     INFERENCE,
@@ -57,6 +57,8 @@ class StepRows:
     column .. of a slot. `at`: for each number G of key/value heads an array [N * G]. It has the
     cache row of row n's key and value of head g, (g * pages + page) * PAGE + pos % PAGE, and is
     negative for padding rows. `last`: [R], the rows whose logits are wanted, or None for all.
+    `window_table` and `window_at` are the same for layers that keep only their window
+    (`inputs.slides`), whose pages are others; the table has any page for what no row sees.
 
     `x`: if another machine computed the earlier layers, the residual stream float32 [N, hidden];
     then `ids` is None. `adapter`: [N], or [1] for all rows, the adapter number of each row,
@@ -71,6 +73,16 @@ class StepRows:
     last: Value | None = None
     x: Value | None = None
     adapter: Value | None = None
+    window_at: Mapping[int, Value] = field(default_factory=dict)
+    window_table: Value | None = None
+
+    def cached(self, c: DecoderConfig, i: int) -> tuple[Value, Value]:
+        """Returns the cache rows and the table of layer i."""
+        i = c.kv_of(i)
+        heads = c.layer(i).kv_heads
+        if slides(c, i):
+            return self.window_at[heads], self.window_table
+        return self.at[heads], self.table
 
 
 @dataclass(frozen=True)
@@ -85,11 +97,12 @@ class _Cached:
     def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
         c, rows = self.c, self.rows
         names = [f"{kind}.{c.kv_of(i)}" for kind in planes(c, i)]
+        at, table = rows.cached(c, i)
         if kv is not None:
-            old, at = tuple(self.state[name] for name in names), rows.at[c.layer(i).kv_heads]
+            old = tuple(self.state[name] for name in names)
             self.new.update(zip(names, kv_cache.store(c, old, at, *kv)))
         cache = tuple(self.new[name] for name in names)
-        return kv_cache.attend(c, cache, q, rows.slot, rows.pos, rows.table, c.window(i), sinks)
+        return kv_cache.attend(c, cache, q, rows.slot, rows.pos, table, c.window(i), sinks)
 
     def recent(self, i: int, z: Value, count: int) -> list[Value]:
         """Returns the row itself and its `count` - 1 predecessors. Predecessors in this step are
@@ -323,18 +336,20 @@ def decoder_graph(
         else:
             fed = ops.input_node("x", (rows, c.hidden), float32, "input", rows="n")
         at = {g: given(f"at.{g}", rows * g, None) for g in kv_counts(c)}
+        near = {g: given(f"window_at.{g}", rows * g, None) for g in kv_counts(c, window=True)}
         end = given("last", 1, None) if last else None
         by = given("adapter", *(1, None) if one else (rows, "n")) if c.adapters else None
         table = ops.input_node("table", (slots, columns(context)), int32, "input")
+        sliding = ops.input_node("window_table", table.shape, int32, "input") if near else None
         ids, x = (fed, None) if embeds else (None, fed)
         bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
         kept = states(c, slots, context, pages).items()
         state = {k: ops.input_node(k, *what, "state") for k, what in kept}
-        step = StepRows(ids, slot, place, at, table, end, x, by)
+        step = StepRows(ids, slot, place, at, table, end, x, by, near, sliding)
         logits, new = forward(c, bound, step, state, gather)
     assigns = tuple((state[k], new[k]) for k in state)
     ins = [fed, where, *at.values(), table]
-    ins += [more for more in (end, by) if more is not None]
+    ins += [*near.values(), *(more for more in (sliding, end, by) if more is not None)]
     return Graph(
         (*ins, *bound.values(), *state.values()), (logits,), assigns, name, {"frozen": True}
     )

@@ -5,6 +5,7 @@ This is separate from `decoder`, so that a compiled model runs without importing
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
 
@@ -55,9 +56,38 @@ def columns(context: int) -> int:
     return -(-context // PAGE)
 
 
-def kv_counts(c: DecoderConfig) -> list[int]:
-    """Returns the numbers of key/value heads that the caches have."""
-    return sorted({c.layer(i).kv_heads for i in c.caches} or {c.kv_heads})
+def kv_counts(c: DecoderConfig, window: bool = False) -> list[int]:
+    """Returns the numbers of key/value heads that the caches have; with `window`, those of layers
+    that keep only their window."""
+    if window:
+        return sorted({c.layer(i).kv_heads for i in c.caches if slides(c, i)})
+    return sorted({c.layer(i).kv_heads for i in c.caches if not slides(c, i)} or {c.kv_heads})
+
+
+def slides(c: DecoderConfig, i: int) -> bool:
+    """Returns True if the cache of layer i keeps only its window. Layers that attend to it have the
+    same window."""
+    return bool(c.kv_window and c.window(i))
+
+
+def kept_window(c: DecoderConfig, context: int) -> int:
+    """Returns the `kv_window` for a context: the widest window, or 0 if pages for it would be as
+    many as those of the whole context."""
+    widest = max((c.window(i) for i in c.caches), default=0)
+    return widest if widest and _sliding(widest) + columns(widest) < columns(context) else 0
+
+
+def window_pages(c: DecoderConfig, slots: int, pages: int) -> int:
+    """Returns how many pages layers that keep only their window have beside `pages` of the others:
+    enough for a step of each of `slots` sequences, and one more window, so that a sequence can
+    resume from the end of a prompt."""
+    return min(pages, slots * _sliding(c.kv_window) + columns(c.kv_window)) if c.kv_window else 0
+
+
+def _sliding(window: int) -> int:
+    """Returns the most pages that a step of one sequence reads and writes in a layer with a window:
+    from the first position that a sequence resumed from the last full page sees."""
+    return columns(window - 1 + CHUNK) + 2
 
 
 def planes(c: DecoderConfig, i: int) -> dict[str, tuple[int, DType]]:
@@ -73,13 +103,14 @@ def states(
     """Returns shape and dtype of the state that a decoder keeps for `slots` sequences between
     steps.
 
-    Each layer with attention has planes [G, pages, PAGE, ...]: consecutive pages of a sequence are
-    adjacent, head by head. Each short convolution has its last rows [S, R, C], each delta-rule
-    layer a memory [S, H, K, V]. Both are float32, because they are small and every later token
-    depends on them.
+    Each layer with attention has planes [G, pages, PAGE, ...] (`window_pages` of them if it keeps
+    only its window): consecutive pages of a sequence are adjacent, head by head. Each short
+    convolution has its last rows [S, R, C], each delta-rule layer a memory [S, H, K, V]. Both are
+    float32, because they are small and every later token depends on them.
     """
+    short = window_pages(c, slots, pages)
     made: dict[str, tuple[tuple[int, ...], DType]] = {
-        f"{kind}.{i}": ((c.layer(i).kv_heads, pages, PAGE, width), dtype)
+        f"{kind}.{i}": ((c.layer(i).kv_heads, short if slides(c, i) else pages, PAGE, width), dtype)
         for i in c.caches
         for kind, (width, dtype) in planes(c, i).items()
     }
@@ -121,8 +152,18 @@ def intact(c: DecoderConfig, context: int, fed: int, count: int) -> bool:
     return fed <= kept or fed - count <= kept - c.conv_taps + 1
 
 
+def cache_bytes(c: DecoderConfig, slots: int, pages: int) -> int:
+    """Returns the bytes of keys and values in `pages` pages for `slots` sequences."""
+    sizes = (
+        math.prod(shape) * dtype.itemsize
+        for name, (shape, dtype) in states(c, slots, 1, pages).items()
+        if not by_slot(name)
+    )
+    return sum(sizes)
+
+
 def position_bytes(c: DecoderConfig) -> int:
-    """Returns the bytes that one more position of one sequence takes."""
+    """Returns the bytes that one more position of one sequence takes, in every layer."""
     return sum(
         c.layer(i).kv_heads * count * dtype.itemsize
         for i in c.caches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -99,10 +100,16 @@ class CompiledRunner(Runner):
             from weft.models.run.fit import too_large
 
             free += sum(held) if free else 0
-            needs = too_large(program, self.context, self.slots, free)
+            needs = too_large(program, self.context, self.slots, free, self._fixed)
             raise OutOfMemoryError(f"{needs}. {error}") from None
         self._state |= session.state
         return session
+
+    @property
+    def _fixed(self) -> int:
+        """The bytes of the cache of layers that keep only their window."""
+        kept = self._planes_of((), window=True).values()
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in kept)
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         """Does Runner.step; a part of a model takes and returns that part's inputs and outputs."""

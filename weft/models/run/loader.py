@@ -17,7 +17,7 @@ from weft.importers.hf_config import Fields, has_weights, read_config
 from weft.models.arch.config import DecoderConfig, EncoderConfig, TokenizerContent
 from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS
-from weft.models.arch.inputs import NO_ADAPTERS, Stacked, with_tables
+from weft.models.arch.inputs import NO_ADAPTERS, Stacked, kept_window, with_tables
 from weft.models.arch.model_fields import writes_text
 from weft.models.arch.shares import own_columns
 from weft.models.arch.stages import roles_of
@@ -208,6 +208,9 @@ def decoder_from(
     check_dtypes(device, {"the cache": kept})
     config = replace(source.config, kv_dtype=kept, adapters=len(adapters.names))
     context = _context(config, place.context)
+    # The oracle and models on several ranks have one table for all layers.
+    if device is not None and config.run is None:
+        config = replace(config, kv_window=kept_window(config, context))
     placed = Placed(with_tables(config, weights, context, adapters), device, adapters.names)
     tokenizer = _tokenizer_maker(source.path, config.vocab, made=source.made)
     return Decoder(

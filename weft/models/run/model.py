@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from weft.models.arch.config import DecoderConfig, TokenIds
 from weft.models.arch.inputs import (
     PAGE,
     by_slot,
+    cache_bytes,
     columns,
     position_bytes,
     states,
@@ -131,8 +133,12 @@ class Decoder(Model):
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of one page of keys and values."""
+        """Bytes of one page of keys and values in every layer."""
         return position_bytes(self.config) * PAGE
+
+    def cache_bytes(self, slots: int, pages: int) -> int:
+        """Returns the bytes of the keys and values of a runner (see `new_runner`)."""
+        return cache_bytes(self.config, slots, pages)
 
     def pages_that_fit(self, slots: int, share: float = 0.9) -> int:
         """Returns how many pages fit in the device's free memory, at most as many as `slots` full
@@ -154,7 +160,7 @@ class Decoder(Model):
         kept = states(self.config, slots, self.context, 1).items()
         taken = sum(math.prod(s) * d.itemsize for name, (s, d) in kept if by_slot(name))
         taken += 0 if self._runners else self.nbytes
-        return pages_in(int(share * (free - taken)), self.page_bytes, most)
+        return pages_in(int(share * (free - taken)), partial(self.cache_bytes, slots), most)
 
     def divide(self, make_runner: MakeRunner, fit: Callable[[int], int]) -> None:
         """Replaces the maker of runners; fit(slots) then returns the number of pages that fit."""

@@ -21,6 +21,7 @@ import numpy as np
 
 from weft.core.errors import LimitError, UsageError
 from weft.core.order import STREAM_ROWS
+from weft.engine.windows import WindowPool
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.inputs import (
     CHUNK,
@@ -30,7 +31,9 @@ from weft.models.arch.inputs import (
     intact,
     kv_counts,
     remembers,
+    slides,
     states,
+    window_pages,
 )
 from weft.models.run.placed import Placed
 
@@ -51,6 +54,7 @@ class Runner(abc.ABC):
     (`adapters.stacked`), in order."""
 
     page = PAGE
+    windows: WindowPool | None
     scores = False  # True if there is a SCORE step
 
     def __init__(
@@ -61,6 +65,14 @@ class Runner(abc.ABC):
         count = columns(context)
         own = np.arange(slots * count, dtype=np.int32) % pages
         self.tables = own.reshape(slots, count)
+        self.windows, self.window_tables = None, np.empty((slots, 0), np.int32)
+        if config.kv_window:
+            short = window_pages(config, slots, pages)
+            self.windows = WindowPool(short, config.kv_window, CHUNK)
+            ring = max(short // slots, 1)  # enough for a step, unless pages are few
+            near = np.arange(slots, dtype=np.int32)[:, None] * ring
+            near = near + np.arange(count, dtype=np.int32) % ring
+            self.window_tables = self.tables.copy() if short == pages else near
         self._by_name = {name: i for i, name in enumerate([*adapters, ""])}
         self._fed = [0] * slots if remembers(config) else None  # rows that each slot was fed
 
@@ -183,37 +195,50 @@ class Runner(abc.ABC):
         where = np.empty((len(ids), 2), np.int32)
         where[:, 0], where[:, 1] = slots, pos
         slot, place = where.T
-        page = self.tables[slot, place // PAGE]
-        self._check(page)
-        made = {"ids": np.array(ids, np.int32), "where": where, "table": self.tables}
-        row = (page * PAGE + place % PAGE)[:, None]
-        for count, heads in self._heads.items():
-            at = np.full((size, count), -1, np.int32)
-            at[: len(ids)] = row + heads
-            made[f"at.{count}"] = at.reshape(-1)
+        made = {"ids": np.array(ids, np.int32), "where": where}
+        for name, tables, pages, starts in self._groups:
+            page = tables[slot, place // PAGE]
+            self._check(page, pages)
+            row = (page * PAGE + place % PAGE)[:, None]
+            made[f"{name}table"] = tables
+            for count, heads in starts.items():
+                at = np.full((size, count), -1, np.int32)
+                at[: len(ids)] = row + heads
+                made[f"{name}at.{count}"] = at.reshape(-1)
         return made | self._chosen(adapters)
 
     def _one(self, token: int, slot: int, place: int) -> dict[str, np.ndarray]:
         """Returns the inputs of one row as `inputs` makes them, by Python's arithmetic: a decode
         step spends a sixth of the time on it."""
-        page = int(self.tables[slot, place // PAGE])
-        if not 0 <= page < self.pages:
-            raise UsageError(f"page {page}; there are {self.pages}")
-        row = np.int32(page * PAGE + place % PAGE)
         made = {
             "ids": np.array((token,), np.int32),
             "where": np.array(((slot, place),), np.int32),
-            "table": self.tables,
         }
-        for count, heads in self._heads.items():
-            made[f"at.{count}"] = heads + row
+        for name, tables, pages, starts in self._groups:
+            page = int(tables[slot, place // PAGE])
+            if not 0 <= page < pages:
+                raise UsageError(f"page {page}; there are {pages}")
+            row = np.int32(page * PAGE + place % PAGE)
+            made[f"{name}table"] = tables
+            for count, heads in starts.items():
+                made[f"{name}at.{count}"] = heads + row
         return made
 
     @cached_property
-    def _heads(self) -> dict[int, np.ndarray]:
-        """The first cache row of each key/value head, by the number of heads."""
-        counts = kv_counts(self.config)
-        return {g: np.arange(g, dtype=np.int32) * (self.pages * PAGE) for g in counts}
+    def _groups(self) -> list[tuple[str, np.ndarray, int, dict[int, np.ndarray]]]:
+        """The groups of layers with their own pages: the prefix of their inputs' names, their
+        table, the number of their pages, and the first cache row of each key/value head, by the
+        number of heads."""
+        kinds = [("", self.tables, self.pages)]
+        if self.windows is not None:
+            kinds.append(("window_", self.window_tables, self.windows.count))
+        return [
+            (name, tables, pages, {
+                g: np.arange(g, dtype=np.int32) * (pages * PAGE)
+                for g in kv_counts(self.config, bool(name))
+            })
+            for name, tables, pages in kinds
+        ]  # fmt: skip
 
     def _chosen(self, adapters: Sequence[str]) -> dict[str, np.ndarray]:
         for name in adapters:
@@ -224,24 +249,25 @@ class Runner(abc.ABC):
             return {}
         return {"adapter": np.array([self._by_name[name] for name in adapters], np.int32)}
 
-    def _check(self, pages: np.ndarray) -> None:
+    def _check(self, pages: np.ndarray, count: int) -> None:
         # Read as unsigned, negative numbers are large.
-        if pages.size and not pages.view(np.uint32).max() < self.pages:
-            raise UsageError(f"page {pages.min()} or {pages.max()}; there are {self.pages}")
+        if pages.size and not pages.view(np.uint32).max() < count:
+            raise UsageError(f"page {pages.min()} or {pages.max()}; there are {count}")
 
     # -- pages on the host
 
-    def read_pages(self, pages: Sequence[int]) -> dict[str, np.ndarray]:
-        """Returns a copy of the contents of pages, by the names of `inputs.states`: [n, G, PAGE,
-        ...]."""
-        self._check(np.array(pages, np.int32))
-        return {name: self._read(name, pages).swapaxes(0, 1) for name in self._planes}
+    def read_pages(self, pages: Sequence[int], window: bool = False) -> dict[str, np.ndarray]:
+        """Returns a copy of the contents of pages (with `window`, of the layers that keep only
+        their window), by the names of `inputs.states`: [n, G, PAGE, ...]."""
+        planes = self._planes_of(pages, window)
+        return {name: self._read(name, pages).swapaxes(0, 1) for name in planes}
 
-    def write_pages(self, pages: Sequence[int], held: Mapping[str, np.ndarray]) -> None:
+    def write_pages(
+        self, pages: Sequence[int], held: Mapping[str, np.ndarray], window: bool = False
+    ) -> None:
         """Fills pages with a result of `read_pages`. Raises UsageError if its shapes do not
         match."""
-        self._check(np.array(pages, np.int32))
-        for name, ((groups, _, *rest), dtype) in self._planes.items():
+        for name, ((groups, _, *rest), dtype) in self._planes_of(pages, window).items():
             value = held.get(name)
             if value is None or value.shape != (len(pages), groups, *rest):
                 raise UsageError(f"{len(pages)} pages hold other planes than those given ({name})")
@@ -251,6 +277,13 @@ class Runner(abc.ABC):
     def _planes(self) -> dict[str, Any]:
         kept = states(self.config, self.slots, self.context, self.pages)
         return {name: what for name, what in kept.items() if not by_slot(name)}
+
+    def _planes_of(self, pages: Sequence[int], window: bool) -> dict[str, Any]:
+        """Returns the planes that the numbers of pages are of, after checking these."""
+        count = self.pages if self.windows is None or not window else self.windows.count
+        self._check(np.array(pages, np.int32), count)
+        layers = {i for i in self.config.caches if slides(self.config, i) == window}
+        return {n: what for n, what in self._planes.items() if int(n.partition(".")[2]) in layers}
 
     @abc.abstractmethod
     def _read(self, name: str, pages: Sequence[int]) -> np.ndarray:
@@ -297,10 +330,12 @@ class EagerRunner(Runner):
         from weft.models.arch import decoder
 
         at = {g: rows[f"at.{g}"][: n * g] for g in kv_counts(self.config)}
+        windowed = kv_counts(self.config, window=True)
+        near = {g: rows[f"window_at.{g}"][: n * g] for g in windowed}
         slot, pos = rows["where"].T
         given = decoder.StepRows(
             rows["ids"], slot, pos, at, rows["table"], rows.get("last"),
-            adapter=rows.get("adapter"),
+            adapter=rows.get("adapter"), window_at=near, window_table=rows.get("window_table"),
         )  # fmt: skip
         logits, self._state = decoder.forward(self.config, self._weights, given, self._state)
         return np.asarray(logits)

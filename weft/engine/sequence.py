@@ -1,0 +1,67 @@
+"""The state of one sequence in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+import numpy as np
+
+from weft.core.records import dataclass
+from weft.engine.pages import Chain
+
+
+@dataclass(frozen=True)
+class SavedCache:
+    """The saved cache of a sequence on the host: the planes of the pages of its first `fed`
+    positions, from the page number `first` on, and those of the twins (`windows`), from `seen`
+    on."""
+
+    fed: int
+    planes: Mapping[str, np.ndarray]
+    first: int = 0
+    twins: Mapping[str, np.ndarray] = field(default_factory=dict)
+    seen: int = 0
+
+
+@dataclass(eq=False)
+class SequenceState:
+    """The state of a sequence: `tokens` (prompt, then answer), of which `fed` are in `pages`.
+    `number` is its age, `salt` its job's. At most `reads` tokens may come from the cache, and at
+    most `most` positions are fed."""
+
+    number: int
+    tokens: list[int]
+    salt: bytes
+    chain: Chain
+    reads: int = 0
+    most: int = 0
+    slot: int | None = None
+    fed: int = 0
+    pages: list[int] = field(default_factory=list)
+    cached: int = 0  # prompt tokens found in the cache on first admission
+    preempted: int = 0  # number of preemptions
+    filled: int = 0  # pages that are full and registered
+    held: SavedCache | None = None
+    pending: bool = False  # True while `held` has yet to be written to its pages
+    prompt: int = 0  # the number of tokens of the prompt
+    seen: int = 0  # the first page whose twin it refers to (`windows`)
+    end: int = 0  # the page after the last such page
+
+    @property
+    def rest(self) -> int:
+        """The number of tokens still to be fed."""
+        return len(self.tokens) - self.fed
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The part of a sequence that a step feeds: `count` tokens after its first `fed`."""
+
+    place: SequenceState
+    count: int
+
+
+def needed(positions: int, size: int) -> int:
+    """Returns the number of pages of `size` positions that `positions` need."""
+    return -(-positions // size)
