@@ -5,8 +5,10 @@ see; and the oracle: the same numbers, one token after the other, without pages,
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -124,6 +126,57 @@ class Fake:
         tokens = [int(self._tokens[place]) for place in places]
         out = self._see(adapter, tokens)
         return np.full(VOCAB, np.nan, np.float32) if self.bad(tokens) else out
+
+
+class Sliding(Fake):
+    """A fake with layers beside the others that keep only their last `window` positions: the rows
+    that a step sees must be in their pages. A step writes at most `rows` of a sequence."""
+
+    def __init__(self, *given: Any, window: int, rows: int) -> None:
+        super().__init__(*given)
+        need = -(-(window - 1 + rows) // self.page) + 2
+        count = min(self.pages, self.slots * need - (-window // self.page))
+        self.windows = WindowPool(count, window, rows)
+        self.window_tables = np.full(self.tables.shape, -1, np.int32)
+        self._near = np.full((count, self.page, 2), -1, np.int64)
+
+    def read_pages(self, pages: Sequence[int], window: bool = False) -> dict[str, np.ndarray]:
+        return {"near": self._near[list(pages)]} if window else super().read_pages(pages)
+
+    def write_pages(
+        self, pages: Sequence[int], held: Mapping[str, np.ndarray], window: bool = False
+    ) -> None:
+        if not window:
+            return super().write_pages(pages, held)
+        self.fails()
+        assert len(pages) == len(held["near"])
+        self._near[list(pages)] = held["near"]
+
+    def rows(
+        self,
+        ids: Sequence[int],
+        slots: Sequence[int],
+        pos: Sequence[int],
+        adapters: Sequence[str] = (),
+    ) -> np.ndarray:
+        assert self.windows is not None
+        assert max(Counter(slots).values()) <= self.windows.rows
+        for token, slot, at in zip(ids, slots, pos):
+            self._near[self._twin(slot, at)] = token, at
+        return super().rows(ids, slots, pos, adapters)
+
+    def _twin(self, slot: int, at: int) -> tuple[int, int]:
+        assert self.windows is not None
+        twin = int(self.window_tables[slot, at // self.page])
+        assert 0 <= twin < self.windows.count
+        return twin, at % self.page
+
+    def _row(self, slot: int, at: int, adapter: str) -> np.ndarray:
+        assert self.windows is not None
+        for p in range(max(at - self.windows.window + 1, 0), at + 1):
+            there = self._tokens[self._where(slot, p)], p
+            assert tuple(self._near[self._twin(slot, p)].tolist()) == there
+        return super()._row(slot, at, adapter)
 
 
 class Letters:

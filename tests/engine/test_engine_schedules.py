@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from paged_kit import VOCAB, Expected, Fake, Letters, Only, logits_of, oracle
+from paged_kit import VOCAB, Expected, Fake, Letters, Only, Sliding, logits_of, oracle
 
 from weft.core.errors import DeviceError, LimitError
 from weft.engine.draft_model import ModelDrafts
@@ -122,7 +122,11 @@ class Schedules(RuleBasedStateMachine):
         context = data.draw(st.sampled_from([16, 32]))
         pages = data.draw(st.integers(context // page // 2, 3 * context // page // 2))
         state = data.draw(st.integers(0, 5)) == 0
-        return Fake(slots, pages, page, context, state)
+        given = slots, pages, page, context, state
+        window = data.draw(st.sampled_from([0, 1, 3, 4, 9]))
+        if not window:
+            return Fake(*given)
+        return Sliding(*given, window=window, rows=data.draw(st.sampled_from([1, 2, 8, 64])))
 
     def models(self) -> list[Callable[[], Drafts]]:
         """Drafts by a model."""

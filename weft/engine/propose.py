@@ -76,10 +76,12 @@ class Proposer:
         return decodes and ticket.job.drafts and self._schedule.shared
 
     def _most(self, ticket: Ticket) -> int:
-        """Returns how many tokens the answer and the context have room for after the next one."""
+        """Returns how many tokens the answer, the context and a step have room for after the next
+        one."""
         answer = ticket.answer
         new, context = answer.limit - len(answer.ids), self._runner.context
-        return min(new - 1, context - len(ticket.place.tokens))
+        place = ticket.place
+        return min(new - 1, context - len(place.tokens), self._schedule.most - place.rest)
 
     @staticmethod
     def _forced(ticket: Ticket, most: int, worth: Worth) -> list[int]:
