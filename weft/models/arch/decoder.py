@@ -296,9 +296,6 @@ def _embed(c: DecoderConfig, w: Weights, ids: Value, pos: Value) -> Value:
     return x
 
 
-# -- the graph -------------------------------------------------------------------------------------
-
-
 def decoder_graph(
     c: DecoderConfig,
     weights: Mapping[str, tuple[tuple[int, ...], DType]],
@@ -331,10 +328,8 @@ def decoder_graph(
             ops.reshape(ops.slice_(where, (0, i), (rows, i + 1)), (rows,)) for i in range(2)
         )
         embeds = c.run is None or c.run.embeds
-        if embeds:
-            fed = given("ids", rows)
-        else:
-            fed = ops.input_node("x", (rows, c.hidden), float32, "input", rows="n")
+        wide = (rows, c.hidden), float32, "input"
+        fed = given("ids", rows) if embeds else ops.input_node("x", *wide, rows="n")
         at = {g: given(f"at.{g}", rows * g, None) for g in kv_counts(c)}
         near = {g: given(f"window_at.{g}", rows * g, None) for g in kv_counts(c, window=True)}
         end = given("last", 1, None) if last else None

@@ -70,16 +70,16 @@ def test_preempted_sequences_come_back(tmp_path: Path, monkeypatch: pytest.Monke
     model, whole = pair(monkeypatch, folder(tmp_path, "gemma3", 100))
     prompts = [IDS[: 1000 + 37 * i] for i in range(3)]
     prompts = [[i, *ids] for i, ids in enumerate(prompts)]
-    engine = Engine(model.new_runner(3, 52), model.config.vocab)
+    engine = Engine(model.new_runner(3, 52), model.config.vocab, clock=lambda: 0.0)
     outs: list[list[int]] = [[] for _ in prompts]
     for ids, out in zip(prompts, outs):
-        job = Job(tuple(ids), 150, decoded=False)
+        job = Job(tuple(ids), 400, decoded=False, drafts=False)
         engine.submit(job, lambda o, out=out: out.extend(t.id for t in o.tokens))  # type: ignore
     while engine.step():
         engine.check()
     assert engine.stats.preempted > 0
     for ids, out in zip(prompts, outs):
-        assert tuple(out) == whole.generate(ids, 150).ids
+        assert tuple(out) == whole.generate(ids, 400).ids
 
 
 def test_a_runner_by_itself_and_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
