@@ -28,10 +28,11 @@ from weft.models.zoo.decoders import traced_model
 from weft.models.zoo.rows import mixed
 
 # Biases and partial ropes, parallel parts, windows, experts, latent attention, learned positions,
-# positions that count from the padding's id, sinks, norms of queries, several layers' kinds.
+# positions that count from the padding's id, norms of queries, attention by PyTorch's one function,
+# layers that share keys and values.
 SAMPLE = (
     "stablelm", "gpt_neox", "cohere2", "mixtral", "qwen2_moe", "deepseek_v3", "opt", "biogpt",
-    "roberta", "phi", "starcoder2", "glm4_moe", "minimax_m2", "exaone4", "apertus",
+    "roberta", "phi", "starcoder2", "glm4_moe", "minimax_m2", "exaone4", "apertus", "falcon", "gemma3n_text",
 )  # fmt: skip
 
 

@@ -50,6 +50,8 @@ class _Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if known:
             self.met.append((str(func), [x.detach().clone().squeeze() for x in known]))
+        if "device" in kwargs:
+            kwargs["device"] = torch.device("meta")
         args, kwargs = tree_map_only(torch.Tensor, lambda x: x.to("meta"), (args, kwargs))
         return func(*args, **kwargs)
 

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-NAME = "weft"
+NAME, PLAIN = "weft", "sdpa"  # ways of attention: ours, and PyTorch's one function
 HOST = torch.empty(0).device  # where tensors have content
 FAR = 512  # a query this far on shows whether a mask without a stated size sees everything
 # Keyword arguments of attention functions that change no result when a whole sequence is read.
@@ -95,6 +95,12 @@ class Mask:
     def __getitem__(self, at: Any) -> Mask:
         return self
 
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return plain_attention(*args, **(kwargs or {}))
+        raise Refused("its attention does not go through transformers' interface")
+
     def to(self, *args: Any, **kwargs: Any) -> Mask:
         return self
 
@@ -126,6 +132,15 @@ def attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     given = query, key, value, s_aux
     return attention_op(*given, scale, window, chunk, float(softcap or 0.0), bool(causal)), None
+
+
+def plain_attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """torch.nn.functional.scaled_dot_product_attention: [B, H, T, V]."""
+    given = query, key, value, attn_mask
+    return attention(None, *given, scale, is_causal=is_causal)[0].transpose(1, 2)
 
 
 def mask(
@@ -179,6 +194,7 @@ def _by(self: Any, x: Any, chosen: Any, name: str, turned: bool) -> Any:
 def register() -> None:
     """Makes the functions known to transformers as "weft"."""
     AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, mask)
+    for name in (NAME, PLAIN):
+        AttentionMaskInterface.register(name, mask)
     ALL_EXPERTS_FUNCTIONS.register(NAME, experts)
     masking_utils.find_packed_sequence_indices = lambda position_ids: None

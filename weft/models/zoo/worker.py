@@ -28,6 +28,7 @@ from weft.importers.torch_export.memory import functional, writes_in_place
 from weft.models.zoo import form, operators, places
 from weft.models.zoo.decoders import traced_model
 from weft.models.zoo.defaults import position_offset
+from weft.models.zoo.folding import folded
 from weft.models.zoo.rows import mixed
 
 LARGE = 1 << 20  # elements of a tensor whose content is not kept
@@ -139,6 +140,10 @@ class _Scalars(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.Tensor.__getitem__ and isinstance(args[1], tuple):
+            at = (torch.tensor(i, device=operators.HOST) if isinstance(i, list) else i
+                  for i in args[1])  # fmt: skip
+            args = (args[0], tuple(at))
         if func in (torch.tensor, torch.as_tensor, torch.scalar_tensor):
             kwargs = {**kwargs, "device": operators.HOST}
         return func(*args, **kwargs)
@@ -177,16 +182,23 @@ def _traced(config: dict[str, Any], names: dict[str, list[int]]) -> dict[str, An
 
 
 def _built(cls: Any, config: PreTrainedConfig) -> Any:
-    with _Outlines():
-        model = cls._from_config(
-            config, dtype=torch.float32, attn_implementation=operators.NAME,
-            experts_implementation=operators.NAME,
-        )  # fmt: skip
+    try:
+        model = _outline(cls, config, operators.NAME)
+    except KeyError:  # older code, which writes its ways of attention out
+        model = _outline(cls, config, operators.PLAIN)
     model.eval()
     for module in model.modules():
         if isinstance(module, torch.nn.Module):
             module.training = False
     return model
+
+
+def _outline(cls: Any, config: PreTrainedConfig, attention: str) -> Any:
+    with _Outlines():
+        return cls._from_config(
+            config, dtype=torch.float32, attn_implementation=attention,
+            experts_implementation=operators.NAME,
+        )  # fmt: skip
 
 
 def _facts(config: Any) -> dict[str, Any]:
@@ -218,6 +230,9 @@ def _form(
                 tensors[value] = name
             else:
                 constants[value] = small.get(name, program.constants.get(target))
+    calls = list(folded(calls, constants))
+    read = {ref for call in calls for ref in form.refs_of(call)}
+    constants = {name: value for name, value in constants.items() if name in read}
     placed = places.placed(model, names, set(tensors.values()))
     return {
         "inputs": inputs,
