@@ -32,7 +32,8 @@ from weft.models.zoo.rows import mixed
 # layers that share keys and values.
 SAMPLE = (
     "stablelm", "gpt_neox", "cohere2", "mixtral", "qwen2_moe", "deepseek_v3", "opt", "biogpt",
-    "roberta", "phi", "starcoder2", "glm4_moe", "minimax_m2", "exaone4", "apertus", "falcon", "gemma3n_text",
+    "roberta", "phi", "starcoder2", "glm4_moe", "minimax_m2", "exaone4", "apertus",
+    "falcon", "gemma3n_text",
 )  # fmt: skip
 
 
