@@ -191,10 +191,18 @@ def _by(self: Any, x: Any, chosen: Any, name: str, turned: bool) -> Any:
     return out + getattr(self, f"{name}_bias")[chosen] if self.has_bias else out
 
 
-def register() -> None:
-    """Makes the functions known to transformers as "weft"."""
+@contextmanager
+def registered() -> Iterator[None]:
+    """Makes the functions known to transformers, meanwhile: ours as "weft", and our masks for
+    PyTorch's attention too."""
     AttentionInterface.register(NAME, attention)
+    ALL_EXPERTS_FUNCTIONS.register(NAME, experts)
+    before = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS[PLAIN], masking_utils.find_packed_sequence_indices
     for name in (NAME, PLAIN):
         AttentionMaskInterface.register(name, mask)
-    ALL_EXPERTS_FUNCTIONS.register(NAME, experts)
     masking_utils.find_packed_sequence_indices = lambda position_ids: None
+    try:
+        yield
+    finally:
+        AttentionMaskInterface.register(PLAIN, before[0])
+        masking_utils.find_packed_sequence_indices = before[1]

@@ -47,7 +47,8 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
             _known(request["type"])
         if "config" not in request:
             return {}
-        return {"traced": _traced(request["config"], request["names"])}
+        with operators.registered():
+            return {"traced": _traced(request["config"], request["names"])}
     except (operators.Refused, places.Unplaced) as error:
         return {"refused": str(error)}
     except Exception as error:  # of transformers' and PyTorch's code
@@ -157,7 +158,6 @@ def _known(kind: str) -> None:
 
 
 def _traced(config: dict[str, Any], names: dict[str, list[int]]) -> dict[str, Any]:
-    operators.register()
     kind = str(config.get("model_type"))
     _known(kind)
     given = {k: v for k, v in config.items() if k not in ("auto_map", "quantization_config")}
