@@ -1,0 +1,74 @@
+"""Speed of a random Llama by weft's own family and traced from transformers, in turn, as JSON:
+python scripts/zoo_speed.py [--quant int4] (two minutes on two cores). docs/performance.md has
+results."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import weft
+from weft.models.run import loader
+
+PROMPT, STEPS, ROUNDS = 512, 32, 7
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def measured(model: Any) -> dict[str, float]:
+    """Tokens per second of a prompt and of the tokens after it."""
+    runner = model.runner()
+    ids = [7 + 31 * i % 30000 for i in range(PROMPT)]
+    prompt = seconds(lambda: runner.prefill(0, ids))
+
+    def decode() -> None:
+        for i in range(STEPS):
+            runner.rows([5], [0], [PROMPT + i])
+
+    return {"prefill": PROMPT / prompt, "decode": STEPS / seconds(decode)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quant", help="a scheme of weft.load, such as int4")
+    quant = parser.parse_args().quant
+    config = LlamaConfig(
+        hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12,
+        num_key_value_heads=12, vocab_size=32000, max_position_embeddings=2048,
+    )  # fmt: skip
+    own = loader.DECODERS
+    with tempfile.TemporaryDirectory() as folder:
+        LlamaForCausalLM._from_config(config, dtype=torch.float16).save_pretrained(folder)
+        models, loads = {}, {}
+        for name, families in (("own", own), ("traced", {})):
+            loader.DECODERS = families
+            start = time.perf_counter()
+            models[name] = weft.load(folder, device="cpu", context=1024, quant=quant)
+            loads[name] = round(time.perf_counter() - start, 2)
+        rounds: dict[str, list[dict[str, float]]] = {name: [] for name in models}
+        for turn in range(ROUNDS + 1):
+            for name, model in models.items():
+                found = measured(model)
+                if turn:  # the first compiles
+                    rounds[name].append(found)
+    medians = {
+        name: {key: round(statistics.median(r[key] for r in runs), 1) for key in runs[0]}
+        for name, runs in rounds.items()
+    }
+    print(json.dumps({"quant": quant, "load": loads, "tokens per second": medians}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
