@@ -29,11 +29,11 @@ from weft.models.zoo.rows import mixed
 
 # Biases and partial ropes, parallel parts, windows, experts, latent attention, learned positions,
 # positions that count from the padding's id, norms of queries, attention by PyTorch's one function,
-# layers that share keys and values.
+# layers that share keys and values, positions counted by the model.
 SAMPLE = (
     "stablelm", "gpt_neox", "cohere2", "mixtral", "qwen2_moe", "deepseek_v3", "opt", "biogpt",
     "roberta", "phi", "starcoder2", "glm4_moe", "minimax_m2", "exaone4", "apertus",
-    "falcon", "gemma3n_text",
+    "falcon", "gemma3n_text", "bart",
 )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def test_adapters_attach_by_name(made: Any, tmp_path: Path) -> None:
 REFUSED = {
     "bloom": "does not go through transformers' interface",
     "xlnet": "no attention that the engine can keep a cache for",
-    "bart": "tells tokens apart by their place",
+    "minimax": "tells tokens apart by their place",
     "electra": "later tokens too",  # as an encoder
 }
 

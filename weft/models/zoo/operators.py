@@ -197,7 +197,10 @@ def registered() -> Iterator[None]:
     PyTorch's attention too."""
     AttentionInterface.register(NAME, attention)
     ALL_EXPERTS_FUNCTIONS.register(NAME, experts)
-    before = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS[PLAIN], masking_utils.find_packed_sequence_indices
+    before = (
+        masking_utils.ALL_MASK_ATTENTION_FUNCTIONS[PLAIN],
+        masking_utils.find_packed_sequence_indices,
+    )
     for name in (NAME, PLAIN):
         AttentionMaskInterface.register(name, mask)
     masking_utils.find_packed_sequence_indices = lambda position_ids: None

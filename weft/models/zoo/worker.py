@@ -8,8 +8,6 @@ the engine's rows; it is exported with both sizes open.
 from __future__ import annotations
 
 import base64
-import functools
-import inspect
 import socket
 import sys
 from typing import Any
@@ -29,6 +27,7 @@ from weft.models.zoo import form, operators, places
 from weft.models.zoo.decoders import traced_model
 from weft.models.zoo.defaults import position_offset
 from weft.models.zoo.folding import folded
+from weft.models.zoo.logits import Logits
 from weft.models.zoo.rows import mixed
 
 LARGE = 1 << 20  # elements of a tensor whose content is not kept
@@ -92,64 +91,6 @@ def _count(func: Any, args: Any) -> int:
     return count
 
 
-class _Logits(torch.nn.Module):
-    """The model as a function of token ids and positions, int64 [rows, length] both; without
-    positions it does what it does by itself."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model, self.offset = model, 0
-        self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-
-    def forward(self, input_ids: Any, position_ids: Any = None) -> Any:
-        if position_ids is None:
-            return self._called(input_ids)
-        positions = position_ids + self.offset
-        if self.takes_positions:
-            return self._called(input_ids, position_ids=positions)
-        hooks = [
-            module.register_forward_pre_hook(
-                functools.partial(_placed, positions), with_kwargs=True
-            )
-            for module in self.model.modules()
-            if "position_ids" in inspect.signature(module.forward).parameters
-        ]
-        try:
-            return self._called(input_ids)
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _called(self, input_ids: Any, **more: Any) -> Any:
-        with _Scalars():
-            return self.model(input_ids=input_ids, use_cache=False, **more).logits
-
-
-def _placed(position_ids: Any, module: Any, args: Any, kwargs: Any) -> Any:
-    """Gives a module of the model the positions, where its caller does not."""
-    at = list(inspect.signature(module.forward).parameters).index("position_ids")
-    if len(args) > at:
-        if args[at] is None:
-            args = (*args[:at], position_ids, *args[at + 1 :])
-    elif kwargs.get("position_ids") is None:
-        kwargs = {**kwargs, "position_ids": position_ids}
-    return args, kwargs
-
-
-class _Scalars(TorchFunctionMode):
-    """Numbers that the model makes tensors of while it runs keep their content."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.Tensor.__getitem__ and isinstance(args[1], tuple):
-            at = (torch.tensor(i, device=operators.HOST) if isinstance(i, list) else i
-                  for i in args[1])  # fmt: skip
-            args = (args[0], tuple(at))
-        if func in (torch.tensor, torch.as_tensor, torch.scalar_tensor):
-            kwargs = {**kwargs, "device": operators.HOST}
-        return func(*args, **kwargs)
-
-
 def _known(kind: str) -> None:
     if kind not in CONFIG_MAPPING or CONFIG_MAPPING[kind] not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise operators.Refused(
@@ -166,7 +107,7 @@ def _traced(config: dict[str, Any], names: dict[str, list[int]]) -> dict[str, An
     settings = CONFIG_MAPPING[kind].from_dict(given)
     model = _built(MODEL_FOR_CAUSAL_LM_MAPPING[type(settings)], settings)
     small = {n: b for n, b in model.named_buffers() if b.device.type != "meta"}
-    logits = _Logits(model)
+    logits = Logits(model)
     logits.offset = position_offset(logits, int(model.config.get_text_config().vocab_size))
     model.to("meta")
     sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
