@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from weft.core.errors import WeftError
 from weft.importers.steps import refs
 from weft.importers.torch_export import live
 from weft.importers.torch_export.build import inlined
@@ -53,6 +54,10 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # of transformers' and PyTorch's code
         if operators.met(error):
             return {"refused": "its attention does not go through transformers' interface"}
+        if isinstance(error, WeftError):
+            return {"refused": str(error)}
+        if "Constraints violated" in str(error):
+            return {"refused": "its code depends on the length of the text"}
         said = (str(error).strip() or "no reason given").splitlines()[0][:300]
         return {"refused": f"transformers {transformers.__version__}: "
                 f"{type(error).__name__}: {said}"}  # fmt: skip
@@ -116,7 +121,7 @@ def _traced(config: dict[str, Any], names: dict[str, list[int]]) -> dict[str, An
         logits, (ids, ids.clone()), dynamic_shapes=(sizes, sizes), strict=False
     )
     made = _form(program, model, small, names) | _facts(model.config) | {"family": kind}
-    reason = mixed(traced_model(made, kind).config)
+    reason = mixed(traced_model(made, "its graph").config)
     if reason:
         raise operators.Refused(reason)
     return made
