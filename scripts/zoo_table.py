@@ -1,6 +1,6 @@
 """Loads a tiny random checkpoint of every causal type of transformers, compares it with
 transformers, and writes the table of docs/families.md again: python scripts/zoo_table.py (five
-minutes on two cores). With names of types only those are run, and printed."""
+minutes on two cores). With names of types only those are run again."""
 
 from __future__ import annotations
 
@@ -100,14 +100,12 @@ def main(kinds: list[str]) -> None:
     ask._asked = here
     DECODERS.clear()  # families of our own are traced as well
     signal.signal(signal.SIGALRM, late)
-    found = {}
+    found = json.loads(RESULTS.read_text(encoding="utf-8")) if kinds else {}
     for kind in kinds or kit.TYPES:
         signal.alarm(SECONDS)
         found[kind] = verdict(kind)
         signal.alarm(0)
         print(f"{kind}: {found[kind]['result']} {found[kind]['why']}", file=sys.stderr)
-    if kinds:
-        return
     RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     page = PAGE.read_text(encoding="utf-8")
     before, rest = page.split("<!-- zoo -->", 1)

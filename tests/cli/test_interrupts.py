@@ -91,6 +91,25 @@ def test_an_interrupt_some_time_after_the_start(part: int) -> None:
         fine(process.returncode, out, said)
 
 
+LATE = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Late:  # goes when Python has taken its own handlers of signals away
+    def __del__(self, kill=os.kill, me=os.getpid(), which=signal.SIGINT):
+        kill(me, which)
+
+late = Late()
+from weft.cli.start import main
+main()
+"""
+
+
+def test_an_interrupt_when_the_command_has_ended() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE, "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout
+
+
 def test_nothing_is_raised_within_an_import(tmp_path: Path, monkeypatch: Any) -> None:
     """A module that makes another error of what is raised in it, as NumPy does."""
     (tmp_path / "touchy_module.py").write_text(

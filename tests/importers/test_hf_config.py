@@ -31,6 +31,7 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_k": 2, "moe_intermed
 BERT = {**LLAMA, "type_vocab_size": 2}
 GPT2 = {"vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
 SAMPLES = {"gpt2": GPT2, **{k: LLAMA | EXPERTS for k in DECODERS if k != "gpt2"}}
+SAMPLES |= {k: SAMPLES[k] | {"num_key_value_heads": 4} for k in ("deepseek_v2", "deepseek_v3")}
 SAMPLES |= {k: {"text_config": LLAMA} for k in WRAPPER_FIELDS}
 SAMPLES |= dict.fromkeys(ENCODERS, BERT)
 SAMPLES["distilbert"] = {**BERT, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}

@@ -270,7 +270,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"llama.expert_count": 8}, "llama.expert_used_count is missing; expected an integer"),
         (
             {"llama.expert_count": 8, "llama.expert_used_count": 2},
-            r"'blk\.0\.ffn_.*' has no place in a model",
+            r"'blk\.0\.ffn_.*' is not part of a model",
         ),
         ({"llama.attention.causal": False}, "attention.causal is False: other than True"),
         ({"llama.attention.sliding_window_pattern": [True]}, "expected 3 truth values"),

@@ -71,7 +71,7 @@ def test_a_tokenizer_is_made_once(
         assert len(found) == (1, 1, 2)[i]
     assert ids[0] == ids[1] == ids[2]
     monkeypatch.setattr(gguf_tokenizer, "stamp", lambda kind: f"another source of {kind}")
-    loaded(folder, tmp_path / "0.gguf", sentencepiece(pieces))
+    assert loaded(folder, tmp_path / "0.gguf", sentencepiece(pieces)).tokenizer is not None
     assert len(found) == 3  # made by another source, so made again
 
 

@@ -305,7 +305,7 @@ def test_an_adapter_resumes_on_its_own_base_only(text: Path, whole: Path, tmp_pa
 def test_a_log_that_is_no_log_is_named(text: Path, run: Path) -> None:
     for content in (b"\x00\xff\n{}\n", b'5\n{"step": 1}\n', b'{"loss": 1}\n{"step": 1}\n'):
         (run / "log.jsonl").write_bytes(content)
-        with pytest.raises(FileFormatError, match=r"log\.jsonl: line 1.*remove the file"):
+        with pytest.raises(FileFormatError, match=r"log\.jsonl: line 1.*remove or repair the file"):
             loop.train(tiny(text, run), resume=True)
     (run / "log.jsonl").write_bytes(b'{"step": 1, "loss": 2.5}\n{"step": 2, "lo\x00\x00')
     assert loop.train(tiny(text, run), resume=True).step == 4

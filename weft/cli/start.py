@@ -2,11 +2,13 @@
 
 An exception that a signal raises inside an import may become another one: NumPy turns it into an
 ImportError, and a half-imported module remains. So nothing is ever raised there. Before a command
-runs, Ctrl-C ends the process at once; later it waits for the end of an import.
+runs, Ctrl-C ends the process at once; later it waits for the end of an import. While Python itself
+ends, Ctrl-C does nothing: the command has its result.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 
@@ -31,6 +33,7 @@ def main() -> None:
 
     if not ours:
         return run()
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     try:
         try:
             signal.signal(signal.SIGINT, interrupt)

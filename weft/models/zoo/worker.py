@@ -42,6 +42,7 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
     causal models of the type; the first request, {}, cuts the process off the network."""
     if not request:
         socket.socket = _no_network  # type: ignore[assignment, misc]
+        sys.setrecursionlimit(10_000)  # graphs are deep
     try:
         if "type" in request:
             _known(request["type"])
@@ -256,6 +257,3 @@ def _alive(calls: list[CallNode], result: Any) -> list[CallNode]:
             needed.update(form.refs_of(call))
             kept.append(call)
     return kept[::-1]
-
-
-sys.setrecursionlimit(10_000)
