@@ -9,6 +9,7 @@ import signal
 import hypothesis
 import pytest
 
+from weft.core import notices
 from weft.host.files import default_directory
 
 # The same examples every time: a change fails by its own doing. --hypothesis-profile=default
@@ -50,3 +51,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def small_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
     """What measures this machine's memory walks through 8 MB, not through half a gigabyte."""
     monkeypatch.setattr("weft.bench.roofline._floats", lambda caps, wanted: 1 << 20)
+
+
+@pytest.fixture(autouse=True)
+def notices_again() -> None:
+    """What a process says once is said in each test, whichever ran before in the same worker."""
+    notices.say.cache_clear()

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from weft.core import notices
 from weft.importers import from_onnx, from_torch
 
 onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")
 helper = onnx.helper
 FLOAT, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL
-
-
-@pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
-    notices.say.cache_clear()
-    yield
 
 
 def numbers(*shape: int) -> np.ndarray:
