@@ -23,7 +23,7 @@ from weft.models.run import saved
 pytest.importorskip("transformers")
 import causal_zoo as kit
 
-from weft.models.zoo import ask, worker
+from weft.models.zoo import ask, operators, worker
 from weft.models.zoo.decoders import traced_model
 from weft.models.zoo.rows import mixed
 
@@ -217,6 +217,26 @@ def test_positions_of_the_models_own_are_found(made: Any) -> None:
     form["calls"].append(["aten.add.Tensor", [form["result"], {"ref": "column"}], {}, "last", ""])
     form["result"] = {"ref": "last"}
     assert "place in the step" in mixed(traced_model(form, "here").config)
+
+
+MASKS: dict[str, tuple[Any, int | None, tuple[Any, ...] | None]] = {
+    "causal": (lambda b, h, q, k: k <= q, None, (0, 0, True)),
+    "window": (lambda b, h, q, k: (k <= q) & (k > q - 7), 7, (7, 0, True)),
+    "chunk": (lambda b, h, q, k: (k <= q) & (k // 7 == q // 7), 7, (0, 7, True)),
+    "whole": (lambda b, h, q, k: k >= 0, None, (0, 0, False)),
+    "a far window of its own": (lambda b, h, q, k: (k <= q) & (k > q - 70_000), None, None),
+    "a prefix": (lambda b, h, q, k: (k <= q) | (k < 3), None, None),
+    "other heads": (lambda b, h, q, k: (k <= q) & ((h == 0) | (k > 3)), None, None),
+    "a wider window": (lambda b, h, q, k: (k <= q) & (k > q - 8), 7, None),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_are_known_by_what_they_show(name: str) -> None:
+    function, size, wanted = MASKS[name]
+    found = operators.mask(mask_function=function, local_size=size)
+    assert found.known == (wanted is not None)
+    assert not wanted or (found.window, found.chunk, found.causal) == wanted
 
 
 def changed(folder: Path, to: Path, **fields: Any) -> Path:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from weft.core.errors import UsageError
 from weft.nn import init, tree
-from weft.nn.layers import empty
+from weft.nn.layers import EmbeddingRows, empty
 from weft.nn.module import Module, lacks
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 
 
-class EmbeddingBag(Module):
+class EmbeddingBag(EmbeddingRows):
     """The sum, mean or max of the rows of weight [count, dim] in each bag of integer ids: [B, dim].
     The bags are the rows of ids[B, L], or runs of ids[N] that begin at offsets[B]. The weight
     starts standard normal; row `padding_idx` starts as zeros and counts for nothing. See
@@ -30,21 +27,8 @@ class EmbeddingBag(Module):
         sparse: bool = False, include_last_offset: bool = False, padding_idx: int | None = None,
     ):  # fmt: skip
         lacks(self, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
-        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise UsageError(f"EmbeddingBag: padding_idx {padding_idx} of {num_embeddings} rows")
-        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.mode, self.include_last_offset = mode, include_last_offset
-        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
-        self.weight = empty(num_embeddings, embedding_dim)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """New initial values."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            rows = np.array(self.weight.numpy())
-            rows[self.padding_idx] = 0
-            init._set(self.weight, Tensor(rows))
+        self._rows(num_embeddings, embedding_dim, padding_idx)
 
     def forward(
         self, ids: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None

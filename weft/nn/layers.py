@@ -50,7 +50,29 @@ class Linear(Module):
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
 
-class Embedding(Module):
+class EmbeddingRows(Module):
+    """The base of modules with a weight [count, dim] of which ids pick rows."""
+
+    def _rows(self, count: int, dim: int, padding_idx: int | None) -> None:
+        """Makes the weight. Raises UsageError for a padding_idx that is not a row."""
+        if padding_idx is not None and not -count <= padding_idx < count:
+            name = type(self).__name__
+            raise UsageError(f"{name}: padding_idx {padding_idx} of {count} rows")
+        self.num_embeddings, self.embedding_dim = count, dim
+        self.padding_idx = None if padding_idx is None else padding_idx % count
+        self.weight = empty(count, dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """New initial values."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            rows = np.array(self.weight.numpy())
+            rows[self.padding_idx] = 0
+            init._set(self.weight, Tensor(rows))
+
+
+class Embedding(EmbeddingRows):
     """Rows of weight [count, dim] at integer ids[...]: [..., dim]. The weight starts standard
     normal; row `padding_idx` starts as zeros and gets no gradient. Raises UsageError for a
     padding_idx that is not a row, DTypeError for ids that are not integers.
@@ -65,20 +87,7 @@ class Embedding(Module):
         sparse: bool = False,
     ):  # fmt: skip
         lacks(self, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
-        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise UsageError(f"Embedding: padding_idx {padding_idx} of {num_embeddings} rows")
-        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
-        self.weight = empty(num_embeddings, embedding_dim)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """New initial values."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            rows = np.array(self.weight.numpy())
-            rows[self.padding_idx] = 0
-            init._set(self.weight, Tensor(rows))
+        self._rows(num_embeddings, embedding_dim, padding_idx)
 
     def forward(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.weight, self.padding_idx)

@@ -41,6 +41,18 @@ class _Layer(Module):
     linear2: Linear
     dropout: Dropout
 
+    def _parts(
+        self, count: int, d_model: int, wide: int, dropout: float, eps: float, bias: bool
+    ) -> None:
+        """Makes the feed-forward net, and the norms and dropouts of `count` parts."""
+        self.linear1 = Linear(d_model, wide, bias)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(wide, d_model, bias)
+        for i in range(1, count + 1):
+            setattr(self, f"norm{i}", LayerNorm(d_model, eps, bias=bias))
+        for i in range(1, count + 1):
+            setattr(self, f"dropout{i}", Dropout(dropout))
+
     def _around(self, x: Tensor, part: Callable[[Tensor], Tensor], number: int) -> Tensor:
         """x plus a part of the layer, normalised before (norm_first) or after."""
         norm, drop = getattr(self, f"norm{number}"), getattr(self, f"dropout{number}")
@@ -73,14 +85,8 @@ class TransformerEncoderLayer(_Layer):
     ):  # fmt: skip
         heads = (d_model, nhead, dropout, bias)
         self.self_attn = MultiheadAttention(*heads, batch_first=batch_first)
-        self.linear1 = Linear(d_model, dim_feedforward, bias)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias)
         self.norm_first, self.activation = norm_first, _activation(self, activation)
-        for i in (1, 2):
-            setattr(self, f"norm{i}", LayerNorm(d_model, layer_norm_eps, bias=bias))
-        for i in (1, 2):
-            setattr(self, f"dropout{i}", Dropout(dropout))
+        self._parts(2, d_model, dim_feedforward, dropout, layer_norm_eps, bias)
 
     def forward(
         self, src: Tensor, src_mask: Mask = None, src_key_padding_mask: Mask = None,
@@ -114,14 +120,8 @@ class TransformerDecoderLayer(_Layer):
         heads = (d_model, nhead, dropout, bias)
         self.self_attn = MultiheadAttention(*heads, batch_first=batch_first)
         self.multihead_attn = MultiheadAttention(*heads, batch_first=batch_first)
-        self.linear1 = Linear(d_model, dim_feedforward, bias)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias)
         self.norm_first, self.activation = norm_first, _activation(self, activation)
-        for i in (1, 2, 3):
-            setattr(self, f"norm{i}", LayerNorm(d_model, layer_norm_eps, bias=bias))
-        for i in (1, 2, 3):
-            setattr(self, f"dropout{i}", Dropout(dropout))
+        self._parts(3, d_model, dim_feedforward, dropout, layer_norm_eps, bias)
 
     def forward(
         self, tgt: Tensor, memory: Tensor, tgt_mask: Mask = None, memory_mask: Mask = None,

@@ -119,7 +119,7 @@ class Replay(dict[str, Any]):
 
     def linear(self, input: Any, weight: Any, bias: Any = None) -> Tensor:
         role, x = self.role(weight), filled(input, self)
-        if role is None:
+        if role is None or not (role in ("embed", "head") or role.endswith(".w")):
             made: Tensor = _rule(LINEAR)(x, *filled([weight, bias], self))
             return made
         flat = ops.reshape(x.value, (-1, x.shape[-1]))

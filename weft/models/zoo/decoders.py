@@ -124,7 +124,8 @@ def _roles(
         kind = _kind(readers.get(name, set()), shapes[name])
         stem, _, last = name.rpartition(".")
         role = f"{stem}.b" if last == "bias" else f"{stem}.w" if last == "weight" else name
-        roles[name] = f"{name}.w" if kind == "experts" else role
+        whole = kind in ("experts", "matrix") and last != "weight"
+        roles[name] = f"{name}.w" if whole else role
         kinds[name] = kind
     if head and len(shapes[head]) == 2 and shapes[head][0] == shapes[embed][0]:
         roles[head], kinds[head] = "head", "head"

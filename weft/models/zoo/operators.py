@@ -18,7 +18,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 NAME, PLAIN = "weft", "sdpa"  # ways of attention: ours, and PyTorch's one function
 HOST = torch.empty(0).device  # where tensors have content
-FAR = 512  # a query this far on shows whether a mask without a stated size sees everything
+FAR = 1 << 17  # a query this far on shows if a mask without a stated size sees everything
 # Keyword arguments of attention functions that change no result when a whole sequence is read.
 _HARMLESS = frozenset((
     "dropout", "position_ids", "cache_position", "use_cache", "output_attentions", "layer_idx",
@@ -152,26 +152,27 @@ def mask(
         _CHECKED.check(attention_mask)
     size = FAR if local_size is None else int(local_size)
     with unset_fake_temporarily(), disable_proxy_modes_tracing(), HOST:
-        (first, seen), (second, _) = (_seen(mask_function, 2 * size + more_) for more_ in (3, 4))
-    at = 2 * size + 3
-    if seen == at + 1 and first == 0:
-        return Mask()
-    if seen > at + 1 and first == 0:
-        return Mask(causal=False)
-    if local_size is not None and seen == at - first + 1:
-        if second == first + 1:
-            return Mask(window=seen)
-        if second == first == 2 * size:
-            return Mask(chunk=size)
+        kinds = [Mask(), Mask(causal=False)]
+        if local_size is not None:
+            kinds += [Mask(window=size), Mask(chunk=size)]
+        for kind in kinds:
+            if all(_shows(mask_function, kind, at) for at in (2 * size + 3, 0, 1, size, size + 1)):
+                return kind
     return Mask(known=False)
 
 
-def _seen(function: Callable[..., Any], at: int) -> tuple[int, int]:
-    """Returns the first key that the query at a position sees, and how many it sees."""
-    zero, q, keys = torch.tensor(0), torch.tensor(at), torch.arange(at + 8)
-    shown = torch.as_tensor(function(zero, zero, q, keys)).expand(keys.shape)
-    found = shown.nonzero()
-    return (int(found[0]), len(found)) if len(found) else (0, 0)
+def _shows(function: Callable[..., Any], kind: Mask, at: int) -> bool:
+    """Returns True if a mask function shows the query at a position, in the first heads, the keys
+    that a mask of this kind shows."""
+    keys = torch.arange(at + 8)
+    wanted = (keys <= at) if kind.causal else torch.ones_like(keys, dtype=torch.bool)
+    if kind.window:
+        wanted &= keys > at - kind.window
+    if kind.chunk:
+        wanted &= keys >= at // kind.chunk * kind.chunk
+    zero, q = torch.tensor(0), torch.tensor(at)
+    shown = (torch.as_tensor(function(zero, torch.tensor(head), q, keys)) for head in (0, 1))
+    return all(torch.equal(one.expand(keys.shape), wanted) for one in shown)
 
 
 def experts(self: Any, hidden: Any, chosen: Any, weights: Any) -> Any:

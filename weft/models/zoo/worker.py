@@ -24,6 +24,7 @@ from weft.importers.torch_export import live
 from weft.importers.torch_export.build import inlined
 from weft.importers.torch_export.graph import CallNode
 from weft.importers.torch_export.memory import functional, writes_in_place
+from weft.models.arch.traced import ATTENTION
 from weft.models.zoo import form, operators, places
 from weft.models.zoo.decoders import traced_model
 from weft.models.zoo.defaults import position_offset
@@ -33,7 +34,6 @@ from weft.models.zoo.rows import mixed
 
 LARGE = 1 << 20  # elements of a tensor whose content is not kept
 KEPT = 1 << 22  # elements of constants altogether
-ATTENTION = "weft.attention.default"
 
 
 def handle(request: dict[str, Any]) -> dict[str, Any]:
