@@ -30,7 +30,7 @@ NAMES = sorted(n for n in PUBLIC if n.rpartition(".")[2] not in HOST)
 ONCE = list({n.rpartition(".")[2]: n for n in NAMES}.values())  # a method or its function
 ON_VALUES = {"nonzero", "unique_values"}  # their shapes depend on values: eager only
 # Which models alone use: tests/ops/test_dequantize.py and test_quantize_primitives.py play them.
-OF_MODELS = {"delta_rule", "dequantize", "first_rows", "quantize", "rescale"}
+OF_MODELS = {"recurrence", "dequantize", "first_rows", "quantize", "rescale"}
 # Which the compiler alone makes: tests/compile/test_channels_last.py and test_codes.py play them.
 OF_COMPILER = {"conv_last", "depthwise_last", "winograd_last"} | {
     "conv_codes", "conv_codes_last", "depthwise_codes_last"

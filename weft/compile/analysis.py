@@ -54,7 +54,8 @@ def base(node: Node) -> Node:
 def carried(node: Node) -> tuple[int, int]:
     """(operand, output) of a call that `carries` the one over into the other; -1 of others."""
     name = node.attrs["name"] if node.op == "call" else ""
-    return (COMPOSITES[name].carries if name in COMPOSITES else None) or (-1, -1)
+    carries = COMPOSITES[name].carries if name in COMPOSITES else None
+    return (carries[0] % len(node.inputs), carries[1]) if carries else (-1, -1)
 
 
 def own_cost(node: Node) -> int:

@@ -114,20 +114,25 @@ def _cached() -> Iterator[Case]:
             yield f"cached_attention {d} in pages, {rows} rows", fn, arrays, "dot"
 
 
-def _deltas() -> Iterator[Case]:
-    """The gated delta rule: what rows read, and what is remembered then."""
+def _recurrences() -> Iterator[Case]:
+    """Recurrences, by the delta rule and without, with a decay of heads, keys or all elements: what
+    rows read, and what is remembered then."""
     for rows, groups, heads, k, v in ((1, 2, 2, 32, 32), (5, 2, 6, 10, 14)):
+        full = (rows, heads, k, v)
         shapes = ((rows, groups, k), (rows, heads, v), (rows, heads), (3, heads, k, v))
         key, value, rate, memory = (data(dt.float32, s, i) / 8 for i, s in enumerate(shapes))
         slot = np.array([-1, *[0] * (rows - 3), 2, 2][:rows], np.int32)
 
-        def run(which: int, key: Any, value: Any, rate: Any, slot: Any, memory: Any) -> Any:
-            operands = (key, key, value, rate, rate, slot, memory)
-            return ops.call("delta_rule", *operands, tiled=True, scale=0.5)[which]
+        def run(which: int, key: Any, *more: Any) -> Any:
+            return ops.call("recurrence", key, key, *more, tiled=True, scale=0.5)[which]
 
-        for which, what in enumerate(("read", "kept")):
-            arrays: list[np.ndarray] = [key, value, rate, slot, memory]
-            yield f"delta_rule {[rows, heads, k, v]} {what}", partial(run, which), arrays, "dot"
+        for axes, rates in ((2, [rate]), (2, []), (3, [rate]), (4, [])):
+            decay = data(dt.float32, full[:axes], 2) / 8
+            arrays: list[np.ndarray] = [key, value, decay, *rates, slot, memory]
+            name = f"recurrence{' by the delta rule' if rates else ''} {list(full)}"
+            for which, what in enumerate(("read", "kept")):
+                label = f"{name} decay {list(full[1:axes])} {what}"
+                yield label, partial(run, which), arrays, "dot"
 
 
 def _large() -> Iterator[Case]:
@@ -210,7 +215,9 @@ def _fused_block(device: Device) -> float:
 def checks(device: Device) -> Iterator[Check]:
     """Every template of composites, their gradients, packed weights, and the invariants."""
     sizes = ((1, 2, 2, 5, 5, 16), (2, 4, 2, 9, 20, 24), (1, 3, 1, 1, 33, 64))
-    cases = chain(_rows(), _row_gradients(), gradients.attention(sizes, data), _cached(), _deltas())
+    cases = chain(
+        _rows(), _row_gradients(), gradients.attention(sizes, data), _cached(), _recurrences()
+    )
     yield from each(run_case, device, cases)
     yield "cached_attention: a row does not see its neighbours", partial(_cached_alone, device)
     yield from each(run_case, device, chain(_large(), scans.cases()))

@@ -27,7 +27,7 @@ class Composite:
     does.
     `defaults` holds every parameter with its default; None marks one that the caller must give.
     `carries` (operand, output) says that the operand becomes the output and may share its buffer.
-    It is state, and its rows do not count.
+    It is state, and its rows do not count. -1 is the last operand.
     """
 
     name: str

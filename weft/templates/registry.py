@@ -38,7 +38,7 @@ MODULES: dict[str, str] = {
     "attention": "weft.templates.attention.choice",
     "attention_grad": "weft.templates.attention.choice",
     "cached_attention": "weft.templates.attention.choice",
-    "delta_rule": "weft.templates.delta_rule",
+    "recurrence": "weft.templates.recurrence",
     "conv": "weft.templates.conv.choice",
 }
 
@@ -77,7 +77,7 @@ COMPOSITES: dict[str, str] = {
     "cached_attention": "cached_attention",
     "cached_attention_parts": "cached_attention",
     "attention_merge": "cached_attention",
-    "delta_rule": "delta_rule",
+    "recurrence": "recurrence",
     "conv_last": "conv",
     "depthwise_last": "conv",
     "winograd_last": "conv",

@@ -232,7 +232,7 @@ def config_of(raw: Fields, folder: Path | None = None) -> DecoderConfig:
             f"supported: {', '.join(DECODERS)}"
         )
     made = DECODERS[kind](raw)
-    what = "experts" if made.experts else "layers by the delta rule" if made.delta else ""
+    what = "experts" if made.experts else "layers with a recurrence" if made.recurs else ""
     if what:
         raise ModelError(f"{raw.where}: {kind} cannot be trained: it has {what}")
     return made if folder is None else as_stored(folder, raw, made)

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from weft.core.dtypes import DType, float32, int8
 from weft.core.packed import Form
 from weft.core.records import dataclass
-from weft.models.arch.mixer_sizes import Delta, Latent
+from weft.models.arch.mixer_sizes import Delta, Kept, Latent
 from weft.models.arch.traced_body import TracedBody
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
@@ -198,6 +198,18 @@ class DecoderConfig:
         """The layers here that keep keys and values."""
         own = (i for i in self.here if self.layer(i).kv_of is None)
         return [i for i in own if self.mixer(i) in ("attention", "latent")]
+
+    def kept(self, layer: int) -> Kept:
+        """Returns what a layer keeps of a sequence besides keys and values."""
+        mixer = self.mixer(layer)
+        if mixer == "delta" and self.delta is not None:
+            return self.delta.kept
+        return Kept(self.hidden) if mixer == "conv" else Kept()
+
+    @property
+    def recurs(self) -> bool:
+        """True if layers have the memory of a recurrence."""
+        return self.delta is not None
 
     def window(self, layer: int) -> int:
         return self.windows[layer] if self.windows else 0

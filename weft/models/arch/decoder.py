@@ -137,11 +137,11 @@ class _Cached:
         self.new[name] = ops.reshape(ops.update(flat, at, z), (slots, ring, wide))
         return [*out, z]
 
-    def delta(self, i: int, *values: Value, **params: Any) -> Value:
+    def recur(self, i: int, *values: Value, **params: Any) -> Value:
         rows, name = self.rows, f"memory.{i}"
         begins = ops.less_equal(rows.pos, 0)
         slot = ops.where(begins, ops.sub(-1, rows.slot), rows.slot)
-        out, self.new[name] = ops.call("delta_rule", *values, slot, self.state[name], **params)
+        out, self.new[name] = ops.call("recurrence", *values, slot, self.state[name], **params)
         return out
 
 

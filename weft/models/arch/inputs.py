@@ -105,7 +105,7 @@ def states(
 
     Each layer with attention has planes [G, pages, PAGE, ...] (`window_pages` of them if it keeps
     only its window): consecutive pages of a sequence are adjacent, head by head. Each short
-    convolution has its last rows [S, R, C], each delta-rule layer a memory [S, H, K, V]. Both are
+    convolution has its last rows [S, R, C], each recurrence a memory [S, H, K, V]. Both are
     float32, because they are small and every later token depends on them.
     """
     short = window_pages(c, slots, pages)
@@ -114,13 +114,12 @@ def states(
         for i in c.caches
         for kind, (width, dtype) in planes(c, i).items()
     }
-    d, wide = c.delta, c.hidden if c.delta is None else c.delta.channels
     for i in c.here:
-        if c.mixer(i) in ("conv", "delta"):
-            made[f"conv.{i}"] = ((slots, ring(c, context), wide), float32)
-        if c.mixer(i) == "delta" and d is not None:
-            shape = (slots, d.value_heads, d.key_dim, d.value_dim)
-            made[f"memory.{i}"] = (shape, float32)
+        channels, memory = c.kept(i)
+        if channels:
+            made[f"conv.{i}"] = ((slots, ring(c, context), channels), float32)
+        if memory is not None:
+            made[f"memory.{i}"] = ((slots, *memory), float32)
     return made
 
 
@@ -132,21 +131,21 @@ def by_slot(name: str) -> bool:
 def ring(c: DecoderConfig, context: int) -> int:
     """Returns how many of its last rows a short convolution keeps: those that the next row needs,
     and a step's more if a sequence may resume from an earlier row (see `intact`)."""
-    return min(context, c.conv_taps - 1 + (0 if c.delta else CHUNK))
+    return min(context, c.conv_taps - 1 + (0 if c.recurs else CHUNK))
 
 
 def remembers(c: DecoderConfig) -> bool:
     """Returns True if a sequence has more state than keys and values."""
-    return bool(c.conv_taps or c.delta)
+    return bool(c.conv_taps or c.recurs)
 
 
 def intact(c: DecoderConfig, context: int, fed: int, count: int) -> bool:
     """Returns True if a sequence of `fed` rows can resume from row `count`: no convolution has lost
-    rows that it needs. A delta-rule memory can only resume from its last row. Keys and values alone
-    can resume from any row, also from one that another sequence fed."""
+    rows that it needs. The memory of a recurrence can only resume from its last row. Keys and
+    values alone can resume from any row, also from one that another sequence fed."""
     if not remembers(c):
         return True
-    if c.delta or count > fed:
+    if c.recurs or count > fed:
         return fed == count
     kept = ring(c, context)
     return fed <= kept or fed - count <= kept - c.conv_taps + 1

@@ -34,8 +34,11 @@ class Past(Protocol):
         oldest first: float32 [N, C] each, 0 before the sequence began."""
         ...
 
-    def delta(self, i: int, *values: Value, **params: Any) -> Value:
-        """Returns the `delta_rule` of layer i, [N, H, V]; values are q, k, v, decay and rate."""
+    def recur(self, i: int, *values: Value, **params: Any) -> Value:
+        """Returns what rows read of layer i's memory by a `recurrence` (see weft.ops), [N, H, V].
+        Values are q and k [N, G, K], v [N, H, V], decay [N, H], [N, H, K] or [N, H, K, V], and a
+        rate [N, H] for the delta rule. The memory is zeros where a sequence begins. Its size in
+        serving is that of `DecoderConfig.kept`."""
         ...
 
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from weft.core.records import dataclass
+
+
+class Kept(NamedTuple):
+    """What a layer keeps of a sequence besides keys and values: the last rows of this many
+    channels, and the memory [H, K, V] of a recurrence."""
+
+    channels: int = 0
+    memory: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,10 @@ class Delta:
     def channels(self) -> int:
         """The number of channels of queries, keys and values."""
         return 2 * self.keys + self.values
+
+    @property
+    def kept(self) -> Kept:
+        return Kept(self.channels, (self.value_heads, self.key_dim, self.value_dim))
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def delta(p: Pass, i: int, h: Value) -> Value:
     v = ops.reshape(v, (n, d.value_heads, d.value_dim))
     gates = columns(gates, (d.value_heads, d.value_heads))
     scale = d.key_dim**-0.5
-    out = p.past.delta(i, q, k, v, *gates, tiled=d.tiled, scale=scale)
+    out = p.past.recur(i, q, k, v, *gates, tiled=d.tiled, scale=scale)
     out = ops.call("rms_norm", out, p.w[f"{i}.delta_norm.w"], eps=c.norm_eps, offset=0.0)
     gate = activate("silu", ops.reshape(z, ops.aval(out).shape))
     return p.project(f"{i}.delta_out", ops.reshape(ops.mul(out, gate), (n, d.values)))

@@ -95,12 +95,12 @@ class TrainingPast:
             out[k] = ops.where(inside, out[k], 0.0)
         return out
 
-    def delta(self, i: int, *values: Value, **params: Any) -> Value:
-        assert self.start is None, "layers by the delta rule are not trained"
+    def recur(self, i: int, *values: Value, **params: Any) -> Value:
+        assert self.start is None, "layers with a recurrence are not trained"
         number = np.arange(self.batch * self.length, dtype=np.int32)
         slot, pos = np.divmod(number, np.int32(self.length))
         slot = ops.const(np.where(pos, slot, -1 - slot))
         depth, (_, heads, width) = ops.aval(values[0]).shape[2], ops.aval(values[2]).shape
         memory = ops.const(np.zeros((), np.float32))
         memory = ops.broadcast(memory, (self.batch, heads, depth, width))
-        return ops.call("delta_rule", *values, slot, memory, **params)[0]
+        return ops.call("recurrence", *values, slot, memory, **params)[0]

@@ -145,7 +145,7 @@ class Decoder(Model):
         sequences need.
 
         It uses `share` of the memory that remains after the weights (if no runner has placed them
-        yet) and the states of short convolutions and the delta rule. If the device cannot report
+        yet) and the states of short convolutions and recurrences. If the device cannot report
         free memory, it returns that maximum. If other machines have a part of the model, the number
         fits on all of them. Raises OutOfMemoryError if not even one page fits.
         """

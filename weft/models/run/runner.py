@@ -6,7 +6,7 @@ positions (Kwon et al., "PagedAttention", arXiv:2309.06180). At first each slot 
 pages of its own, so that a runner works by itself; an engine fills the tables in.
 
 A page is a block of keys, and attention cuts its sums at these blocks anyway, so no bit depends on
-where pages are. States of short convolutions and the delta rule are kept by slot. A slot needs no
+where pages are. States of short convolutions and recurrences are kept by slot. A slot needs no
 clearing, because a row never looks beyond its own position.
 """
 

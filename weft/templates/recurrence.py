@@ -1,4 +1,4 @@
-"""delta_rule: row after row, with the memory close to the one worker that keeps it.
+"""recurrence: row after row, with the memory close to the one worker that keeps it.
 
 A worker has some columns of one head's memory, which other columns never touch. All rows pass it in
 order. So sums are chains of fused multiply-adds in ascending order of the key's elements. They do
@@ -28,14 +28,14 @@ _VECTORS = 4  # vectors of columns that a CPU takes together: that many chains h
 _HELD = 1 << 13  # most elements that a worker of a CPU keeps
 
 
-@template("delta_rule")
+@template("recurrence")
 def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
-    """The kernel of a group around one `delta_rule` call (see weft.ops.delta_rule)."""
+    """The kernel of a group around one `recurrence` call (see weft.ops.recurrence)."""
     assert group.anchor is not None
     node, b = group.anchor, Builder(kernel_name(group))
     em = Emitter(b, group, caps)
     _, heads, depth, width = node.inputs[-1].shape
-    flops = 7 * node.size * depth
+    flops = (7 if len(node.inputs) == 7 else 5) * node.size * depth
     if not caps.is_cpu:
         threads = min(_THREADS, caps.max_threads)
         at = b.let(b.group(0) * threads + b.thread(0), "at")
@@ -62,7 +62,7 @@ class _MemoryColumns:
     ) -> None:
         assert group.anchor is not None
         self.em, self.b, self.group, self.node = em, em.b, group, group.anchor
-        self.q, self.k, self.v, self.decay, self.rate, self.slot, self.memory = self.node.inputs
+        self.q, self.k, self.v, self.decay, *self.rates, self.slot, self.memory = self.node.inputs
         self.after: Node = group.results[1]
         self.head, self.columns, self.lanes = head, columns, lanes
         self.slots, heads, self.depth, self.width = self.memory.shape
@@ -135,27 +135,21 @@ class _MemoryColumns:
             self._put(slot, lambda i, u: self.em.value(self.memory, self._at(slot, i, u)))
 
     def _step(self, row: Affine) -> None:
-        """One row: what its key recalls, what is learned of it, what its query reads."""
-        b, em, kind = self.b, self.em, self.kind
-        fade, rate = (em.value(x, (row, self.head)) for x in (self.decay, self.rate))
-        sums = [b.var(0.0, "recalled", kind) for _ in self.columns]
+        """One row: what is learned of its key, what its query reads."""
+        b, em, rank = self.b, self.em, len(self.decay.shape)
+        whole = em.value(self.decay, (row, self.head)) if rank == 2 else None
 
-        def recall(i: Affine, u: int) -> None:
-            key = kb.splat(em.value(self.k, (row, self.key_head, i)), self.lanes)
-            b.assign(sums[u], kb.fma(self._kept(i, u), key, sums[u]))
+        def faded(i: Affine, u: int) -> Expr:
+            kept = self._kept(i, u)
+            return kept * (self._decay(row, i, u) if whole is None else whole)
 
-        self._elements(recall)
-        learned = []
-        for total, column, mask in zip(sums, self.columns, self.masks):
-            with em.masked(mask):
-                value = kb.splat(em.value(self.v, (row, self.head, column)), self.lanes)
-            learned.append(b.let((value - total * fade) * rate, "learned"))
-        out = [b.var(0.0, "out", kind) for _ in self.columns]
+        learned = self._learned(row, whole, faded)
+        out = [b.var(0.0, "out", self.kind) for _ in self.columns]
 
         def learn(i: Affine, u: int) -> None:
             at = (row, self.key_head, i)
             key, query = (kb.splat(em.value(x, at), self.lanes) for x in (self.k, self.q))
-            new = b.let(kb.fma(key, learned[u], self._kept(i, u) * fade), "new")
+            new = b.let(kb.fma(key, learned[u], faded(i, u)), "new")
             self._keep(i, u, new)
             b.assign(out[u], kb.fma(new, query, out[u]))
 
@@ -164,3 +158,36 @@ class _MemoryColumns:
         for total, column, mask in zip(out, self.columns, self.masks):
             with em.masked(mask):
                 em.put(self.node, (row, self.head, column), total * scale)
+
+    def _decay(self, row: Affine, i: Affine, u: int) -> Expr:
+        """The decay of an element of the key, or of the elements of a vector."""
+        if len(self.decay.shape) == 3:
+            return kb.splat(self.em.value(self.decay, (row, self.head, i)), self.lanes)
+        at = (row, self.head, i, self.columns[u])
+        return self.b.let(kb.splat(self.em.value(self.decay, at), self.lanes), "decay")
+
+    def _learned(
+        self, row: Affine, whole: Expr | None, faded: Callable[[Affine, int], Expr]
+    ) -> list[Expr]:
+        """What each vector learns: the row's values, or by the delta rule a part of what its key
+        does not recall of them. `whole` is the decay of the head, which a sum needs only once."""
+        b, em = self.b, self.em
+        rates = [em.value(rate, (row, self.head)) for rate in self.rates]
+        sums = [b.var(0.0, "recalled", self.kind) for _ in self.columns if rates]
+
+        def recall(i: Affine, u: int) -> None:
+            key = kb.splat(em.value(self.k, (row, self.key_head, i)), self.lanes)
+            kept = faded(i, u) if whole is None else self._kept(i, u)
+            b.assign(sums[u], kb.fma(kept, key, sums[u]))
+
+        if rates:
+            self._elements(recall)
+        learned = []
+        for u, (column, mask) in enumerate(zip(self.columns, self.masks)):
+            with em.masked(mask):
+                value = kb.splat(em.value(self.v, (row, self.head, column)), self.lanes)
+            for rate in rates:
+                known = sums[u] if whole is None else sums[u] * whole
+                value = (value - known) * rate
+            learned.append(b.let(value, "learned"))
+        return learned
