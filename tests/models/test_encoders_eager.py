@@ -105,7 +105,8 @@ def test_wrong_use(tmp_path: Path) -> None:
     ("modules", "said"),
     [
         ({}, "expected a list"),
-        ([{"type": "x.Dense", "path": "2"}], "'Dense' is not supported"),
+        ([{"type": "x.CNN", "path": "2"}], "'CNN' is not supported"),
+        ([{"type": "x.Dense", "path": "2"}], "expected Transformer, Pooling"),
         ([{"type": "x.Pooling", "path": "../up"}], "leads out"),
         ([{"path": "2"}], "type is missing"),
     ],

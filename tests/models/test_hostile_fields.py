@@ -22,7 +22,7 @@ from weft.importers.hf_config import parse_json, read_config
 from weft.models.arch.family_fields import ALIASES
 from weft.models.arch.inert_fields import REFUSED
 from weft.models.run import sentence_folder
-from weft.models.run.sentence_folder import read_pooling, say_vectors
+from weft.models.run.sentence_folder import makes_vectors, read_pooling
 from weft.models.text import tokenizer_fields
 from weft.models.text.token_ids import read_token_ids
 from weft.models.text.tokenizer import Tokenizer
@@ -176,8 +176,8 @@ def sentence(folder: Path) -> Path:
 
 
 def pooled(folder: Path) -> None:
-    read_pooling(folder)
-    say_vectors(folder)
+    read_pooling(folder, 8)
+    makes_vectors(folder)
 
 
 @pytest.mark.parametrize("file", [*SENTENCE_FILES, "modules.json"])
@@ -207,7 +207,7 @@ def test_modules_outside_the_folder(path: str, tmp_path: Path) -> None:
     (folder / "link").symlink_to(outside)
     (folder / "modules.json").write_text(json.dumps([MODULES[0], MODULES[1] | {"path": path}]))
     with pytest.raises(ModelError, match="leads out of the model folder"):
-        read_pooling(folder)
+        read_pooling(folder, 8)
 
 
 @pytest.mark.parametrize("what", ["long", "many"])
@@ -219,7 +219,7 @@ def test_prompts_without_end(what: str, tmp_path: Path) -> None:
     text = json.dumps({"prompts": prompts})
     (sentence(tmp_path) / "config_sentence_transformers.json").write_text(text)
     with pytest.raises(WeftError, match=r"config_sentence_transformers\.json"):
-        read_pooling(tmp_path)
+        read_pooling(tmp_path, 8)
 
 
 @pytest.mark.parametrize("file, text", [

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from model_zoo import write_model, write_tokenizer
 
-from weft.cli.main import invoke
 from weft.core import notices
 from weft.core.errors import ModelError, UsageError
 from weft.models import load
@@ -38,6 +37,14 @@ POOLINGS: list[dict[str, Any]] = [
     {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
     {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False},
     {"pooling_mode_max_tokens": True, "include_prompt": False},
+    {"pooling_mode": ["lasttoken", "weightedmean", "mean_sqrt_len_tokens", "cls", "mean"]},
+    {"pooling_mode": ["mean_sqrt_len_tokens", "weightedmean"], "include_prompt": False},
+    {
+        "pooling_mode_weightedmean_tokens": True,
+        "pooling_mode_mean_tokens": True,
+        "pooling_mode_lasttoken": True,
+        "pooling_mode_mean_sqrt_len_tokens": True,
+    },
 ]
 LIMITS: list[dict[str, Any] | None] = [
     None, {"max_seq_length": 9}, {"max_seq_length": None, "do_lower_case": True}, {},
@@ -135,8 +142,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"config_sentence_transformers.json": {"default_prompt_name": "q"}}, "'q'; the prompts are"),
     ({"config_sentence_transformers.json": {"prompts": {"q": 5}}}, "q is 5"),
     ({"config_sentence_transformers.json": {"truncate_dim": 0}}, "truncate_dim is 0"),
-    ({"1_Pooling/config.json": {"pooling_mode": "weightedmean"}}, "weightedmean"),
-    ({"1_Pooling/config.json": {"pooling_mode_lasttoken": True}}, "pooling_mode_lasttoken"),
+    ({"1_Pooling/config.json": {"pooling_mode": "attention"}}, "attention"),
     ({"2_N/config.json": {"module_input_name": "token_embeddings"}}, "module_input_name"),
     ({"sentence_bert_config.json": {"query_length": 32}}, "query_length"),
     ({"sentence_bert_config.json": {"transformer_task": "fill-mask"}}, "transformer_task"),
@@ -172,31 +178,13 @@ def test_unknown_settings_are_named(tmp_path: Path, capsys: pytest.CaptureFixtur
         ours(tmp_path).embed(TEXTS, prompt_name="q")
 
 
-DENSE = "sentence_transformers.models.Dense"
-
-
 def test_modules_that_weft_lacks_are_named(tmp_path: Path) -> None:
     written(tmp_path, None, {"pooling_mode": "mean"})
     path = tmp_path / "modules.json"
-    more = {"idx": 2, "name": "2", "path": "2_Dense", "type": DENSE}
+    more = {"idx": 2, "name": "2", "path": "2_CNN", "type": "sentence_transformers.models.CNN"}
     path.write_text(json.dumps([*json.loads(path.read_text()), more]))
-    with pytest.raises(ModelError, match=r"module 2: 'Dense' is not supported; supported: Trans"):
+    with pytest.raises(ModelError, match=r"module 2: 'CNN' is not supported; supported: Trans"):
         ours(tmp_path)
-
-
-def test_a_decoder_that_gives_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As Qwen3-Embedding: it is loaded to write text, which is said, and does not embed."""
-    notices.say.cache_clear()
-    write_model("qwen3", tmp_path)
-    kinds = ["Transformer", "Pooling", "Normalize"]
-    modules = [{"path": "", "type": f"sentence_transformers.models.{kind}"} for kind in kinds]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    load(tmp_path, device="oracle")
-    said = capsys.readouterr().err
-    assert f"{tmp_path / 'modules.json'} makes vectors of a decoder (Transformer, Pooling," in said
-    assert invoke(["embed", str(tmp_path), "a text", "--device", "cpu"]) == 2
-    said = capsys.readouterr().err
-    assert "makes vectors of a decoder" in said and "embeds with encoders alone: bert," in said
 
 
 @pytest.mark.parametrize("name", ["roberta", "xlm-roberta"])

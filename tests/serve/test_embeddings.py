@@ -70,11 +70,18 @@ def test_ids_are_texts_too(client: openai.OpenAI, alone: Encoder, expected: np.n
     np.testing.assert_allclose([d.embedding for d in made.data], expected, atol=1e-6)
 
 
+def test_dimensions_cut_vectors(client: openai.OpenAI, expected: np.ndarray) -> None:
+    """The first numbers, of length 1 again, as OpenAI cuts them."""
+    made = client.embeddings.create(model="bert", input=TEXTS, dimensions=5)
+    want = expected[:, :5] / np.linalg.norm(expected[:, :5], axis=1, keepdims=True)
+    np.testing.assert_allclose([d.embedding for d in made.data], want, atol=1e-6)
+
+
 def test_what_is_wrong_is_named(embedder: Running, client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="takes 32"):
         client.embeddings.create(model="bert", input="x" * 33)
-    with pytest.raises(openai.BadRequestError, match="has 16, and no fewer"):
-        client.embeddings.create(model="bert", input="x", dimensions=8)
+    with pytest.raises(openai.BadRequestError, match="dimensions is 17; this model has 16"):
+        client.embeddings.create(model="bert", input="x", dimensions=17)
     with pytest.raises(openai.BadRequestError, match="does not write"):
         client.chat.completions.create(model="bert", messages=[{"role": "user", "content": "x"}])
     with pytest.raises(openai.BadRequestError, match="does not write"):

@@ -52,6 +52,12 @@ def read_lines(path: str) -> list[str]:
     "--prompt-name",
     help="Put the prompt that the model's files define under this name before each text.",
 )
+@click.option(
+    "--truncate-dim",
+    type=click.IntRange(1),
+    help="Keep the first numbers of each vector, as models of nested sizes allow.",
+)
+@click.option("--normalize", is_flag=True, help="Give each vector the length 1, after cutting.")
 @loads("device")
 @options.as_json
 def embed(
@@ -62,36 +68,29 @@ def embed(
     top: int,
     prompt: str | None,
     prompt_name: str | None,
+    truncate_dim: int | None,
+    normalize: bool,
     loading: Loading,
     as_json: bool,
 ) -> None:
     """Compute the embedding of each of TEXTS with the encoder MODEL, a folder or ORG/NAME. With
     --query, rank the texts by similarity instead."""
-    from weft.models.arch.encoders import ENCODERS
     from weft.models.run.embedder import Encoder
-    from weft.models.run.sentence_folder import vector_modules
 
     corpus = [*texts, *(read_lines(source) if source else [])]
     if not corpus:
         raise click.UsageError("give at least one text, or --text FILE")
-    home = loading.path(model)
-    loaded = loading.load(home)
+    loaded = loading.load(loading.path(model))
     if not isinstance(loaded, Encoder):
-        kinds = vector_modules(Path(home))
-        if kinds:
-            raise UsageError(
-                f"{model} makes vectors of a decoder ({', '.join(kinds)[:80]}); weft embeds with "
-                f"encoders alone: {', '.join(ENCODERS)}"
-            )
         raise UsageError(
             f"{model} writes text; it does not embed: {command('run', model, 'PROMPT')}"
         )
     named = prompt_name or (None if query is None else "document")
-    vectors = loaded.embed(corpus, prompt, named)
+    vectors = loaded.embed(corpus, prompt, named, truncate_dim, normalize)
     if query is None:
         _print_vectors(corpus, vectors, as_json)
         return
-    target = loaded.embed([query], prompt_name="query")[0]
+    target = loaded.embed([query], prompt_name="query", truncate_dim=truncate_dim)[0]
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(target)
     scores = vectors @ target / np.maximum(norms, 1e-12)
     order = np.argsort(-scores, kind="stable")[:top]

@@ -9,6 +9,7 @@ import numpy as np
 from starlette.requests import Request
 
 from weft.core.errors import WeftError
+from weft.models.arch.pooling import normalized
 from weft.serve.served import ServedEncoder
 from weft.serve.shelf import ModelShelf
 from weft.serve.wire import HttpError, refusal, while_there
@@ -32,9 +33,9 @@ async def embedded(
     dimensions: int | None = None,
     cut: bool = False,
 ) -> Embedded:
-    """The vectors of texts or token ids by the model called `name`. Raises HttpError: also for
-    `dimensions` that are not the model's, and for a text that is too long, unless it is to be
-    `cut`."""
+    """The vectors of texts or token ids by the model called `name`, their first `dimensions`
+    numbers. Raises HttpError: also for more of them than the model has, and for a text that is too
+    long, unless it is to be `cut`."""
     if len(texts) > MAX_TEXTS:
         raise HttpError(400, f"{len(texts)} texts; at most {MAX_TEXTS} are taken", "input")
     shelf: ModelShelf = request.app.state.shelf
@@ -42,12 +43,10 @@ async def embedded(
         if not isinstance(model, ServedEncoder):
             raise HttpError(400, f"{model.name} writes, it does not embed", "model")
         dim = model.model.dim
-        if dimensions not in (None, dim):
-            raise HttpError(400, f"dimensions is {dimensions}; this model has {dim}, and no fewer",
-                            "dimensions")  # fmt: skip
+        if dimensions is not None and dimensions > dim:
+            raise HttpError(400, f"dimensions is {dimensions}; this model has {dim}", "dimensions")
         try:
             vectors, tokens = await while_there(request, model.vectors(texts, cut))
         except WeftError as e:
             raise refusal(e) from None
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return Embedded(vectors / np.maximum(lengths, 1e-12), model.name, tokens)
+    return Embedded(normalized(vectors[:, :dimensions]), model.name, tokens)

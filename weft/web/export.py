@@ -41,6 +41,7 @@ from weft.program.formula import Formula
 from weft.program.program import Copy, Dispatch, Fill, Program
 from weft.web import programs, selftest, targets
 from weft.web.chat import chat_file
+from weft.web.encoders import unlike_page
 from weft.web.existing import check_page
 from weft.web.licences import is_licence, write_model_licences
 from weft.web.shards import Shards
@@ -125,15 +126,14 @@ def export_encoder(model: Model, folder: Path) -> dict[str, Any]:
     if not isinstance(model, Encoder):
         raise UsageError(f"{model.folder}: a page runs decoders and encoders")
     c, how, avals = model.config, model.pooling, weight_avals(model.weights)
-    if model.prompt() or how.dim is not None:
-        what = "a default prompt" if model.prompt() else "vectors that are cut"
+    if (what := unlike_page(model)) is not None:
         raise UsageError(f"{model.folder}: a page cannot run encoders with {what}")
     made = {
         caps.name: {str(n): encoder_program(c, avals, (1, n), caps) for n in model.widths}
         for caps in TARGETS
     }
-    about = {"family": c.family, "vocab": c.vocab, "hidden": c.hidden, "pad": c.pad_id}
-    about |= {"widths": model.widths, "modes": how.modes, "normalize": how.normalize}
+    about = {"family": c.family, "vocab": c.vocab, "hidden": c.hidden, "pad": model.pad}
+    about |= {"widths": model.widths, "modes": how.modes, "normalize": bool(how.steps)}
     head = {"kind": "encoder", "model": about}
     return _manifest(model, folder, head, _body(folder, made, model.weights))
 

@@ -114,6 +114,7 @@ class DecoderConfig:
     layer_rope: tuple[int | None, ...] = ()  # index in `ropes` per layer; () = the first
     rope_pairs: bool = False  # a rope turns pairs of adjacent elements, not of two halves
     windows: tuple[int, ...] = ()  # sliding window per layer, 0 = full; () = all full
+    causal: bool = True  # False: a token sees later ones too, so the model gives vectors alone
     scale: float = 1.0  # factor on q . k
     attn_softcap: float = 0.0
     logit_softcap: float = 0.0
@@ -251,26 +252,7 @@ class EncoderConfig:
         return self.hidden // self.heads
 
 
-COMMON_PROMPTS = ("query", "document")  # names that every model has; empty if its files define none
-
-
-@dataclass(frozen=True)
-class Pooling:
-    """The steps from a text to a vector (sentence-transformers' modules).
-
-    `prompts`, by name, go before the text; `default` names the one used if none is requested.
-    Without `include_prompt` the prompt's tokens are not pooled. The vector is the first `dim`
-    numbers; None: all.
-    """
-
-    modes: tuple[Literal["cls", "mean", "max"], ...] = ("mean",)  # several are concatenated
-    normalize: bool = False
-    max_length: int | None = None
-    lower_case: bool = False
-    prompts: tuple[tuple[str, str], ...] = ()
-    default: str | None = None
-    include_prompt: bool = True
-    dim: int | None = None
+VectorConfig = EncoderConfig | DecoderConfig  # of a model that gives vectors
 
 
 @dataclass(frozen=True)

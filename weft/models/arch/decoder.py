@@ -160,7 +160,7 @@ def forward(
     real = ops.less_equal(0, ops.slice_(places, (0, 0), (ops.aval(places).shape[0], 1)))
     chosen = None if rows.adapter is None else _chosen(c, rows.adapter, real)
     more = {"real": real, "gather": gather, "chosen": chosen}
-    logits = _body(c, w, rows.ids, rows.pos, past, INFERENCE, rows.last, rows.x, **more)
+    logits = body(c, w, rows.ids, rows.pos, past, INFERENCE, rows.last, rows.x, **more)
     return logits, {name: past.new[name] for name in state}
 
 
@@ -183,20 +183,20 @@ def train_forward(
     """Returns logits float32 [B * T, vocab] of whole sequences ids int32 [B, T], each from position
     0. With `packed`, an id given as ~id begins another document, which is computed as if it were
     alone."""
-    pos, past = _whole(c, *ops.aval(ids).shape)
+    pos, past = whole(c, *ops.aval(ids).shape)
     if packed:
         first = ops.less(ids, 0)
         place = ops.iota(ops.aval(ids).shape, 1, int32)
         start = ops.reshape(ops.scan(ops.where(first, place, 0), "max", 1), (-1,))
         ids, pos = ops.where(first, ops.sub(-1, ids), ids), ops.sub(pos, start)
         past = TrainingPast(c, past.batch, past.length, start)
-    return _body(c, w, ops.reshape(ids, (-1,)), pos, past, training)
+    return body(c, w, ops.reshape(ids, (-1,)), pos, past, training)
 
 
 def embed_forward(c: DecoderConfig, w: Weights, ids: Value) -> Value:
     """Returns the input of layer 0, the residual stream float32 [B * T, hidden], for ids int32 [B,
     T]."""
-    pos, _ = _whole(c, *ops.aval(ids).shape)
+    pos, _ = whole(c, *ops.aval(ids).shape)
     return _embed(c, w, ops.reshape(ids, (-1,)), pos)
 
 
@@ -205,11 +205,11 @@ def layer_forward(
 ) -> Value:
     """Returns layer i alone applied to the residual stream x[B * length, hidden] of whole
     sequences."""
-    pos, past = _whole(c, ops.aval(x).shape[0] // length, length)
+    pos, past = whole(c, ops.aval(x).shape[0] // length, length)
     return _layer(_pass(c, w, pos, past, training), i, x)
 
 
-def _whole(c: DecoderConfig, batch: int, length: int) -> tuple[Value, TrainingPast]:
+def whole(c: DecoderConfig, batch: int, length: int) -> tuple[Value, TrainingPast]:
     """Returns the positions of whole sequences side by side, and their past."""
     pos = ops.const(np.tile(np.arange(length, dtype=np.int32), batch))
     return pos, TrainingPast(c, batch, length)
@@ -223,7 +223,7 @@ def _pass(
     return Pass(c, w, tables, past, training, **more)
 
 
-def _body(
+def body(
     c: DecoderConfig, w: Weights, ids: Value, pos: Value, past: Past, training: TrainingHooks,
     last: Value | None = None, x: Value | None = None, **more: Any,
 ) -> Value:  # fmt: skip

@@ -8,7 +8,8 @@ from typing import Any
 from weft import ops
 from weft.core.dtypes import DType, float32, int32
 from weft.graph.ir import Graph
-from weft.models.arch.config import EncoderConfig
+from weft.models.arch import token_vectors
+from weft.models.arch.config import DecoderConfig, EncoderConfig, VectorConfig
 from weft.models.arch.layers import activate, linear
 from weft.models.arch.matrices import matrices
 
@@ -16,9 +17,11 @@ Value = Any  # np.ndarray or graph Node
 Weights = Mapping[str, Value]
 
 
-def forward(c: EncoderConfig, w: Weights, ids: Value, lengths: Value) -> Value:
+def forward(c: VectorConfig, w: Weights, ids: Value, lengths: Value) -> Value:
     """Returns token vectors float32 [B, T, hidden] of ids int32 [B, T]. Row b has lengths[b]
     tokens; later positions are not read, and their results are undefined."""
+    if isinstance(c, DecoderConfig):
+        return token_vectors.forward(c, w, ids, lengths)
     w = matrices(c.forms, w)
     batch, length = ops.aval(ids).shape
     x = _embed(c, w, ids, batch, length)
@@ -79,7 +82,7 @@ def _attention(
 
 
 def encoder_graph(
-    c: EncoderConfig,
+    c: VectorConfig,
     weights: Mapping[str, tuple[tuple[int, ...], DType]],
     batch: int,
     length: int,

@@ -249,6 +249,17 @@ _READERS: dict[str, Callable[[Fields], DecoderConfig]] = {
 
 def _read(kind: str, raw: Fields) -> DecoderConfig:
     check_architecture(raw, "text")
+    made = read_stream(kind, raw)
+    if not made.causal:
+        raise ModelError(
+            f"{raw.where}: tokens see later ones (use_bidirectional_attention), so the model "
+            "writes no text; weft embeds with it"
+        )
+    return made
+
+
+def read_stream(kind: str, raw: Fields) -> DecoderConfig:
+    """Returns the config of a decoder whose output layer nobody needs: it gives vectors."""
     if kind in WRAPPER_FIELDS:
         return _wrapped(kind, raw)
     return _READERS[kind](seen(raw, kind, DECODER_FIELDS[kind]))

@@ -62,14 +62,17 @@ def gemma2(c: Fields) -> DecoderConfig:
 def gemma3(c: Fields) -> DecoderConfig:
     """Reads Gemma 3's text model: two ropes, one for the full and one for the sliding layers. Its
     attention caps no scores, even if a file sets a cap."""
-    made = _gemma(c, "gemma3_text")
+    both_ways = bool(c.flag("use_bidirectional_attention", False))  # EmbeddingGemma
+    made = _gemma(c.over({"use_bidirectional_attention": None}), "gemma3_text")
     window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
+    window = window // 2 + 1 if both_ways and window else window
     every = c.integer("sliding_window_pattern", 1, 1024, None)
     every = every or c.integer("_sliding_window_pattern", 1, 1024, 6)
     windows = windows_of(c, made.layers, window, lambda i: (i + 1) % every != 0)
     full, local = (c.number(f"rope_{k}", 1.0, 1e12, 1e4) for k in ("theta", "local_base_freq"))
     return replace(
         made,
+        causal=not both_ways,
         qk_norm="head",
         logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
         **two_ropes(c, windows, (full, local), (made.head_dim,) * 2),

@@ -1,4 +1,5 @@
-"""The past of rows in training: whole sequences side by side, without caches."""
+"""The past of rows in training and of texts that are embedded: whole sequences side by side,
+without caches."""
 
 from __future__ import annotations
 
@@ -20,12 +21,14 @@ _FAR = 2.0**15  # how far a hidden key's score is below the others
 class TrainingPast:
     """The past of rows in training: `batch` sequences of `length` rows side by side. If sequences
     hold several documents, `start` int32 [B * length] has the start of each row's document in its
-    sequence: a row sees only its own document."""
+    sequence: a row sees only its own document. `lengths` int32 [B] are those of shorter sequences,
+    for models that see later tokens."""
 
     c: DecoderConfig
     batch: int
     length: int
     start: Value | None = None
+    lengths: Value | None = None
     kept: dict[int, KeysValues] = field(default_factory=dict)  # keyed by layer
 
     def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
@@ -37,7 +40,8 @@ class TrainingPast:
             "attention",
             self._heads(q, side[0]),
             *self.kept[c.kv_of(i)],
-            causal=True,
+            *(() if c.causal or self.lengths is None else (self.lengths,)),
+            causal=c.causal,
             scale=c.scale,
             window=c.window(i) if c.window(i) < self.length else 0,
             softcap=c.attn_softcap,

@@ -114,7 +114,8 @@ class Model:
         return {}
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns vectors of texts (encoders only). Raises UsageError for a decoder."""
+        """Returns vectors of texts (models that give vectors only). Raises UsageError for one that
+        generates text."""
         raise UsageError(f"{self.config.family} generates text: use generate(prompt)")
 
     def __reduce_ex__(self, protocol: Any) -> Any:

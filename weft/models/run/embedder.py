@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,8 @@ import numpy as np
 from weft.core.errors import LimitError, UsageError
 from weft.host.boundary import guard_methods
 from weft.host.forks import lock_of
-from weft.models.arch.config import COMMON_PROMPTS, EncoderConfig, Pooling
-from weft.models.arch.pooling import pool
+from weft.models.arch.config import EncoderConfig, VectorConfig
+from weft.models.arch.pooling import COMMON_PROMPTS, Pooling, normalized, pool
 from weft.models.arch.weights import Weights
 from weft.models.run.base import Model
 from weft.models.run.placed import weight_avals
@@ -24,24 +24,25 @@ if TYPE_CHECKING:
 
 
 class Encoder(Model):
-    """A BERT-family model that turns texts into vectors."""
-
-    config: EncoderConfig
+    """A model that turns texts into vectors: an encoder, or a decoder trained for it."""
 
     def __init__(
         self,
         folder: Path,
-        config: EncoderConfig,
+        config: VectorConfig,
         weights: Weights,
         device: Device | None,
         make_tokenizer: Callable[[], Tokenizer | None],
         hidden: Callable[[np.ndarray, np.ndarray], np.ndarray],
         pooling: Pooling,
         max_length: int,
+        arrays: Mapping[str, np.ndarray] = {},
     ) -> None:
+        """`hidden` computes token vectors; `arrays` are those of the pooling's steps."""
         super().__init__(folder, config, weights, device, make_tokenizer)
         self.pooling, self.max_length = pooling, max_length
-        self._hidden = hidden
+        self._hidden, self.arrays = hidden, arrays
+        self.pad = config.pad_id if isinstance(config, EncoderConfig) else 0
         self._lock = lock_of(self)  # steps share buffers, so one thread at a time
 
     def graphs(self) -> dict[str, Graph]:
@@ -63,23 +64,30 @@ class Encoder(Model):
     @property
     def dim(self) -> int:
         """The length of a vector."""
-        whole = self.config.hidden * len(self.pooling.modes)
-        return min(whole, self.pooling.dim or whole)
+        return self.pooling.width(self.config.hidden)
 
     def embed(
-        self, texts: str | Sequence[str], prompt: str | None = None, prompt_name: str | None = None
+        self,
+        texts: str | Sequence[str],
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        truncate_dim: int | None = None,
+        normalize: bool = False,
     ) -> np.ndarray:
         """Returns float32 [N, dim], one row per text; texts are cut at `max_length` tokens.
 
         `prompt` goes before each text. Without it, the model's prompt called `prompt_name` does, or
-        else the model's default, if it has one ("": none).
+        else the model's default, if it has one ("": none). Vectors are the first `truncate_dim`
+        numbers (default: as the model's files say); with `normalize` they then have length 1.
         """
+        check_dim(truncate_dim, self.dim)
         if isinstance(texts, str):
             texts = [texts]
         tokenizer = self.need_tokenizer("embedding text needs one")
         prompt = self.prompt(prompt, prompt_name)
         rows = tokenizer.encode_batch([prompted(prompt, text) for text in texts])
-        return self.embed_ids(rows, self.skipped(prompt))
+        out = self.embed_ids(rows, self.skipped(prompt))[:, :truncate_dim]
+        return normalized(out) if normalize else out
 
     def prompt(self, prompt: str | None = None, name: str | None = None) -> str:
         """Returns the prompt before a text; see `embed`. Raises UsageError for an unknown name."""
@@ -107,7 +115,7 @@ class Encoder(Model):
         for group in batches([len(r) for r in rows]):
             width = bucket(max(len(rows[i]) for i in group), NARROW, self.max_length)
             height = bucket(len(group), 1, ROWS)
-            ids = np.full((height, width), self.config.pad_id, np.int32)
+            ids = np.full((height, width), self.pad, np.int32)
             # Padding rows see one token, to avoid an empty softmax.
             lengths = np.ones(height, np.int32)
             for row, i in enumerate(group):
@@ -120,13 +128,21 @@ class Encoder(Model):
             n = len(group)
             with self._lock:
                 hidden = self._hidden(ids, lengths)[:n]
-                out[group] = pool(self.pooling, hidden, lengths[:n], skips[group])
+                out[group] = pool(self.pooling, hidden, lengths[:n], skips[group], self.arrays)
         if not np.isfinite(out).all():
             raise self.explain_bad("the embeddings are")
         return out
 
 
 guard_methods(Encoder)
+
+
+def check_dim(dim: Any, most: int) -> None:
+    """Raises UsageError for a number of dimensions that vectors of length `most` cannot have."""
+    if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int)):
+        raise UsageError(f"truncate_dim is {dim!r:.60}; expected an integer")
+    if dim is not None and not 1 <= dim <= most:
+        raise UsageError(f"truncate_dim is {dim}; this model's vectors have 1 to {most} numbers")
 
 
 def prompted(prompt: str, text: Any) -> Any:

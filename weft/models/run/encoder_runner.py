@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.host.progress import progress
-from weft.models.arch.config import EncoderConfig
+from weft.models.arch.config import VectorConfig
 from weft.models.run.compiled_runner import model_caps
 from weft.models.run.placed import Avals, Placed
 
@@ -22,7 +22,7 @@ Hidden = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(ids int32 [B, T], lengths int32 [B]) -> token vectors float32 [B, T, hidden]."""
 
 
-def eager_encoder(config: EncoderConfig, weights: Mapping[str, np.ndarray]) -> Hidden:
+def eager_encoder(config: VectorConfig, weights: Mapping[str, np.ndarray]) -> Hidden:
     """Returns the encoder as a NumPy function."""
     from weft.models.arch import encoder
 
@@ -30,7 +30,7 @@ def eager_encoder(config: EncoderConfig, weights: Mapping[str, np.ndarray]) -> H
 
 
 def encoder_program(
-    config: EncoderConfig, avals: Avals, shape: tuple[int, int], caps: Caps
+    config: VectorConfig, avals: Avals, shape: tuple[int, int], caps: Caps
 ) -> Program:
     """Returns the Program for ids of one shape."""
     from weft.tensor.program_cache import program_for
@@ -43,7 +43,7 @@ def encoder_program(
     return program_for((config, sorted(avals.items()), shape), model_caps(caps), graph)
 
 
-def compiled_encoder(config: EncoderConfig, placed: Placed) -> Hidden:
+def compiled_encoder(config: VectorConfig, placed: Placed) -> Hidden:
     """Returns the encoder on a device: one Program per shape of `ids`, compiled on first use."""
     sessions: dict[tuple[int, ...], Session] = {}
 

@@ -14,9 +14,14 @@ from weft.core.text import shown
 from weft.host.progress import progress
 from weft.hub.names import name_of
 from weft.importers.hf_config import Fields, has_weights, read_config
-from weft.models.arch.config import DecoderConfig, EncoderConfig, TokenizerContent
+from weft.models.arch.config import (
+    DecoderConfig,
+    EncoderConfig,
+    TokenizerContent,
+    VectorConfig,
+)
 from weft.models.arch.encoders import ENCODERS
-from weft.models.arch.families import DECODERS
+from weft.models.arch.families import DECODERS, read_stream
 from weft.models.arch.inputs import NO_ADAPTERS, Stacked, kept_window, with_tables
 from weft.models.arch.model_fields import writes_text
 from weft.models.arch.shares import own_columns
@@ -27,10 +32,15 @@ from weft.models.run.embedder import Encoder
 from weft.models.run.encoder_runner import compiled_encoder, eager_encoder
 from weft.models.run.model import Decoder
 from weft.models.run.placed import Placed
-from weft.models.run.sentence_folder import read_pooling, say_vectors
+from weft.models.run.sentence_folder import makes_vectors, read_pooling
 from weft.models.weights.names import encoder_layout
 from weft.models.weights.placement import DEFAULT, Placement
-from weft.models.weights.reading import folder_source, read_weights, says_packed
+from weft.models.weights.reading import (
+    folder_source,
+    read_weights,
+    says_packed,
+    stream_weights,
+)
 from weft.models.weights.source import Source
 from weft.models.weights.weight_dtypes import (
     check_dtypes,
@@ -76,8 +86,10 @@ def load_uncompiled(path: Path, place: Placement) -> Model:
         if _vectors(raw, kind):
             _check_encoder(f"{raw.where}: {kind} is an encoder", place)
             return _encoder(path, raw, ENCODERS[kind](raw), device, place)
+        if _embeds(path, raw, kind):
+            _check_encoder(f"{raw.where}: this {kind} gives vectors", place)
+            return _embedder(path, raw, kind, device, place)
         source = _source(path, raw, kind, place)
-        say_vectors(path)
         return _decoder(source, device, place, None if adapter is None else adapter[1])
 
 
@@ -150,6 +162,20 @@ def _unsupported(config: Fields) -> ModelError:
 def _vectors(raw: Fields, kind: str) -> bool:
     """Returns True for an encoder; some types have models that write text as well."""
     return kind in ENCODERS and not writes_text(raw)
+
+
+def _embeds(folder: Path, raw: Fields, kind: str) -> bool:
+    """Returns True for a decoder that gives vectors: by modules.json, or because its tokens see
+    later ones."""
+    made = makes_vectors(folder)
+    if kind not in DECODERS:
+        if made:
+            raise ModelError(
+                f"{folder / 'modules.json'} makes vectors of a {shown(kind, 40)}; weft embeds with "
+                f"{', '.join([*ENCODERS, *DECODERS])}"
+            )
+        return False
+    return made or bool(raw.data.get("use_bidirectional_attention") is True)
 
 
 # -- decoders -------------------------------------------------------------------------------------
@@ -256,18 +282,38 @@ def _tokenizer_maker(
 def _encoder(
     folder: Path, raw: Fields, config: EncoderConfig, device: Device | None, place: Placement
 ) -> Encoder:
-    pooling = read_pooling(folder)
     weights: Mapping[str, Weight]
     weights = read_weights(folder, raw, encoder_layout(config), wanted(place.dtype))
+    return _vectors_of(folder, config, weights, device, place)
+
+
+def _embedder(
+    folder: Path, raw: Fields, kind: str, device: Device | None, place: Placement
+) -> Encoder:
+    """Returns a decoder that gives vectors."""
+    config, weights = stream_weights(folder, raw, read_stream(kind, raw), wanted(place.dtype))
+    return _vectors_of(folder, config, weights, device, place)
+
+
+def _vectors_of(
+    folder: Path,
+    config: VectorConfig,
+    weights: Mapping[str, Weight],
+    device: Device | None,
+    place: Placement,
+) -> Encoder:
+    pooling, steps = read_pooling(folder, config.hidden)
     if place.quant is not None:
         from weft.quantize.kept import quantised
 
         config, weights = quantised(folder, config, weights, place.quant)
     config, arrays = ready(folder, config, weights, place, device)
     longest = min(pooling.max_length or config.max_positions, config.max_positions)
+    if isinstance(config, DecoderConfig):
+        arrays = with_tables(config, arrays, longest)
     tokenizer = _tokenizer_maker(folder, config.vocab, longest, pooling.lower_case)
     if device is None:
         hidden = eager_encoder(config, arrays)
     else:
         hidden = compiled_encoder(config, Placed(arrays, device))
-    return Encoder(folder, config, arrays, device, tokenizer, hidden, pooling, longest)
+    return Encoder(folder, config, arrays, device, tokenizer, hidden, pooling, longest, steps)

@@ -19,11 +19,11 @@ from weft.host.records import from_data, to_data
 from weft.models.arch.config import (
     DecoderConfig,
     EncoderConfig,
-    Pooling,
     TokenIds,
     TokenizerContent,
 )
 from weft.models.arch.inputs import columns, states
+from weft.models.arch.pooling import Pooling
 from weft.models.arch.weights import Weights
 from weft.models.run.base import Model
 from weft.models.run.compiled_runner import CompiledRunner, model_caps, step_sizes
@@ -106,9 +106,12 @@ def _encoder_parts(model: Encoder, caps: Caps) -> Parts:
     from weft.models.arch.encoder import encoder_graph
 
     c, weights = model.config, model.weights
+    if model.arrays:
+        raise UsageError(f"{model.folder}: files hold no steps with weights after the pooling")
     avals = weight_avals(weights)
     made = {str(n): _compiled(encoder_graph(c, avals, 1, n), caps) for n in model.widths}
     head = {"kind": "encoder", "config": to_data(c), "pooling": to_data(model.pooling)}
+    head["of"] = "decoder" if isinstance(c, DecoderConfig) else "encoder"
     return made, weights, head | {"max_length": model.max_length}
 
 
@@ -129,6 +132,15 @@ class _Decoder:
 @dataclass(frozen=True)
 class _Encoder:
     config: EncoderConfig
+    pooling: Pooling
+    max_length: int
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """The head of the file of a decoder that gives vectors."""
+
+    config: DecoderConfig
     pooling: Pooling
     max_length: int
 
@@ -245,7 +257,8 @@ class SavedRunner(CompiledRunner):
 
 
 def _load_encoder(path: Path, read: Bundle, device: Device) -> Encoder:
-    about = from_data(_Encoder, _given(read.head, _Encoder), str(path))
+    kind: Any = _Stream if read.head.get("of") == "decoder" else _Encoder
+    about = from_data(kind, _given(read.head, kind), str(path))
     c = about.config
     tokenizer = _tokenizer(path, read, c.vocab)
     weights = Weights.of(read.tensors)

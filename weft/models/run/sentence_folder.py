@@ -5,25 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from weft.core.errors import ModelError
-from weft.core.notices import listed, say, say_unknown
+from weft.core.notices import say_unknown
 from weft.core.text import shown
 from weft.importers.hf_config import MAX_CONFIG, Fields, parse_json, read_bounded, read_object
-from weft.models.arch.config import COMMON_PROMPTS, Pooling
 from weft.models.arch.encoders import MAX_TOKENS
-from weft.models.arch.family_parts import MAX_HIDDEN, refuse
+from weft.models.arch.family_parts import MAX_HIDDEN
+from weft.models.arch.pooling import COMMON_PROMPTS, Pooling
+from weft.models.run.sentence_steps import STEPS, step_of
 
-_OTHER_MODES = (
-    "pooling_mode_mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens",
-    "pooling_mode_lasttoken",
-)
+# Modes by the fields of older files, in the order of `MODES`.
 _MODES = {
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
     "mean": "pooling_mode_mean_tokens",
-}  # concatenated in this order
-_POOLING = ("pooling_mode", *_MODES.values(), *_OTHER_MODES, "include_prompt")
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+_POOLING = ("pooling_mode", *_MODES.values(), "include_prompt")
 _LIMITS = ("max_seq_length", "do_lower_case")
 _SETTINGS = ("prompts", "default_prompt_name", "truncate_dim", "model_type")
 # Fields that change no vector: sizes known from the weights, comparison of vectors, versions,
@@ -50,42 +52,46 @@ def vector_modules(folder: Path) -> tuple[str, ...]:
     return tuple(_kind(m)[:60] for m in _modules(path)) if path.exists() else ()
 
 
-def say_vectors(folder: Path) -> None:
-    """Reports that a decoder trained to give vectors is loaded to write text."""
-    kinds = vector_modules(folder)
-    if kinds:
-        say(f"{folder / 'modules.json'} makes vectors of a decoder ({listed(kinds)}); weft loads "
-            "the model to write text, and embeds with encoders alone")  # fmt: skip
+def makes_vectors(folder: Path) -> bool:
+    """Returns True if the files of a folder make vectors of its texts."""
+    return "Pooling" in vector_modules(folder)
 
 
-def read_pooling(folder: Path) -> Pooling:
-    """Returns the pooling of a sentence-transformers folder; mean pooling without modules.json.
+def read_pooling(folder: Path, hidden: int) -> tuple[Pooling, dict[str, np.ndarray]]:
+    """Returns the pooling of a sentence-transformers folder for token vectors of length `hidden`,
+    and the arrays of its steps; mean pooling without modules.json.
 
     Raises ModelError for a module, a pooling mode or a setting that weft does not support.
     """
     longest = _tokenizer_limit(folder)
     path = folder / "modules.json"
     if not path.exists():
-        return Pooling(max_length=longest, **_settings(folder))
+        return Pooling(max_length=longest, **_settings(folder)), {}
     kinds: list[str] = []
-    made: dict[str, Any] = {"max_length": longest}
+    made: dict[str, Any] = {"max_length": longest, "steps": ()}
+    arrays: dict[str, np.ndarray] = {}
     for m in _modules(path):
         kind = _kind(m)
         home = _inside(folder, m.text("path", ""), m.where)
         if kind == "Transformer" and home != folder:
             raise ModelError(f"{m.where}: a Transformer in a subfolder is not supported")
-        if kind not in _READERS:
-            raise ModelError(
-                f"{m.where}: {kind[:60]!r} is not supported; supported: {', '.join(_READERS)}"
-            )
-        made |= _READERS[kind](home)
+        if kind in STEPS and kinds[:2] == ["Transformer", "Pooling"]:
+            width = Pooling(**made).width(hidden)
+            step, own = step_of(kind, home, width, _known)
+            arrays |= {f"{len(made['steps'])}.{role}": array for role, array in own.items()}
+            made["steps"] += (step,)
+        elif kind in _READERS:
+            made |= _READERS[kind](home)
+        elif kind not in STEPS:
+            known = ", ".join([*_READERS, *STEPS])
+            raise ModelError(f"{m.where}: {kind[:60]!r} is not supported; supported: {known}")
         kinds += [kind] if kind != "Dropout" else []
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(STEPS):
         raise ModelError(
             f"{path}: the modules are {', '.join(kinds)[:80] or 'none'}; expected Transformer, "
-            "Pooling and perhaps Normalize"
+            f"Pooling and perhaps {', '.join(STEPS)}"
         )
-    return Pooling(**{**made, **_settings(folder)})
+    return Pooling(**{**made, **_settings(folder)}), arrays
 
 
 def _modules(path: Path) -> list[Fields]:
@@ -115,15 +121,8 @@ def _pooling(home: Path) -> dict[str, Any]:
     return {"modes": _modes(c), "include_prompt": c.flag("include_prompt", True)}
 
 
-def _normalize(home: Path) -> dict[str, Any]:
-    path = home / "config.json"
-    if path.exists():
-        _known(path, ())
-    return {"normalize": True}
-
-
 _READERS: dict[str, Any] = {
-    "Transformer": _transformer, "Pooling": _pooling, "Normalize": _normalize,
+    "Transformer": _transformer, "Pooling": _pooling,
     "Dropout": lambda home: {},  # only for training
 }  # fmt: skip
 
@@ -155,7 +154,7 @@ def _known(path: Path, names: tuple[str, ...], more: tuple[str, ...] = ()) -> Fi
     """Returns a file's fields. Raises ModelError for fields that weft does not support."""
     c = Fields(read_object(path, MAX_CONFIG), str(path))
     for name, plain in _PLAIN.items():
-        if c.data.get(name) is not None and c.data[name] not in plain:
+        if name not in names and c.data.get(name) is not None and c.data[name] not in plain:
             raise ModelError(f"{path}: {name} = {shown(c.data[name])} is not supported")
     filled = {name: value for name, value in c.data.items() if name not in _EMPTY or value}
     say_unknown(str(path), filled, names, _INERT, _PLAIN, more)
@@ -197,6 +196,4 @@ def _modes(c: Fields) -> tuple[Any, ...]:
                 f"supported: {', '.join(_MODES)}"
             )
         return named
-    for name in _OTHER_MODES:
-        refuse(c, name, False, "this pooling")
     return tuple(mode for mode, name in _MODES.items() if c.flag(name, False)) or ("mean",)

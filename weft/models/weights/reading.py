@@ -56,6 +56,15 @@ def folder_source(
     return Source(folder, config, read_token_ids(folder, raw), weights)
 
 
+def stream_weights(
+    folder: Path, raw: Fields, config: DecoderConfig, dtype: DType | None = None
+) -> tuple[DecoderConfig, dict[str, Weight]]:
+    """Returns the weights of a decoder in a folder without its output layer, which may be missing
+    there, and its config; for `dtype` see `read_weights`."""
+    config = replace(config, tied=True, head_bias=False)
+    return config, read_weights(folder, raw, decoder_layout(config), dtype)
+
+
 def as_stored(folder: Path, raw: Fields, config: DecoderConfig) -> DecoderConfig:
     """Returns the config, untied if the weights in the folder have a head of their own."""
     return _untied(folder, config, _opened(folder, raw)) if config.tied else config

@@ -17,14 +17,14 @@ from weft.core.errors import DTypeError, ModelError, UsageError
 from weft.core.packed import Packed, dequantized
 from weft.host.mapped import pieces, release
 from weft.host.pages import fresh
-from weft.models.arch.config import DecoderConfig, EncoderConfig
+from weft.models.arch.config import DecoderConfig, VectorConfig
 from weft.models.arch.weights import Value, Weight, Weights
 from weft.models.weights.placement import Placement, Wanted
 
 if TYPE_CHECKING:
     from weft.program.device import Device
 
-Config = TypeVar("Config", DecoderConfig, EncoderConfig)
+Config = TypeVar("Config", bound=VectorConfig)
 
 
 def ready(

@@ -1,0 +1,26 @@
+"""A decoder's token vectors: whole texts side by side, without caches and without output layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from weft import ops
+from weft.models.arch.config import DecoderConfig, LayerRange
+from weft.models.arch.decoder import body, whole
+from weft.models.arch.layers import INFERENCE, Pass
+
+Value = Any  # np.ndarray or graph Node
+
+
+def forward(c: DecoderConfig, w: Mapping[str, Value], ids: Value, lengths: Value) -> Value:
+    """Returns token vectors float32 [B, T, hidden] after the last norm, of ids int32 [B, T]. Row b
+    has lengths[b] tokens; later positions are not read, and their results are undefined."""
+    batch, length = ops.aval(ids).shape
+    pos, past = whole(c, batch, length)
+    past = replace(past, lengths=lengths)
+    layers = replace(c, run=LayerRange(0, c.layers, embeds=True))
+    x = body(layers, w, ops.reshape(ids, (batch * length,)), pos, past, INFERENCE)
+    x = Pass(c, w, {}, past, INFERENCE).norm("norm", x)
+    return ops.reshape(x, (batch, length, c.hidden))
