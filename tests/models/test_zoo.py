@@ -29,11 +29,12 @@ from weft.models.zoo.rows import mixed
 
 # Biases and partial ropes, parallel parts, windows, experts, latent attention, learned positions,
 # positions that count from the padding's id, norms of queries, attention by PyTorch's one function,
-# layers that share keys and values, positions counted by the model.
+# layers that share keys and values, positions counted by the model, short convolutions, delta rules
+# that forget by heads and by elements of keys.
 SAMPLE = (
     "stablelm", "gpt_neox", "cohere2", "mixtral", "qwen2_moe", "deepseek_v3", "opt", "biogpt",
     "roberta", "phi", "starcoder2", "glm4_moe", "minimax_m2", "exaone4", "apertus",
-    "falcon", "gemma3n_text", "bart",
+    "falcon", "gemma3n_text", "bart", "lfm2_moe", "qwen3_next", "kimi_linear",
 )  # fmt: skip
 
 
@@ -78,7 +79,9 @@ def test_equals_transformers(made: Any, kind: str) -> None:
     assert list(model.generate(ids, kit.NEW).ids) == kit.greedy(reference, ids)
 
 
-@pytest.mark.parametrize("kind", ["cohere2", "mixtral", "deepseek_v3", "opt"])
+@pytest.mark.parametrize(
+    "kind", ["cohere2", "mixtral", "deepseek_v3", "opt", "lfm2_moe", "qwen3_next", "kimi_linear"]
+)
 def test_one_row_has_the_bits_of_many(made: Any, kind: str) -> None:
     """A prompt cut anywhere, and sequences side by side, give each row the same bits."""
     folder, reference = made(kind)
@@ -98,7 +101,7 @@ def test_one_row_has_the_bits_of_many(made: Any, kind: str) -> None:
     assert [g.ids for g in model.generate([ids[:n] for n in (3, 9, 20)], 8)] == alone
 
 
-@pytest.mark.parametrize("kind", ["stablelm", "mixtral"])
+@pytest.mark.parametrize("kind", ["stablelm", "mixtral", "qwen3_next"])
 @pytest.mark.parametrize(
     "options", [{"dtype": "bfloat16"}, {"dtype": "float16"}, {"quant": "int8"}, {"quant": "int4"}]
 )
@@ -113,7 +116,7 @@ def test_other_numbers(made: Any, kind: str, options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("device", ["oracle", "vulkan"])
-@pytest.mark.parametrize("kind", ["mixtral", "deepseek_v3"])
+@pytest.mark.parametrize("kind", ["mixtral", "deepseek_v3", "kimi_linear"])
 def test_other_devices(made: Any, device: str, kind: str) -> None:
     try:
         if device != "oracle":
@@ -126,12 +129,15 @@ def test_other_devices(made: Any, device: str, kind: str) -> None:
     np.testing.assert_allclose(loaded(folder, device=device).logits(ids), wanted, atol=1e-4)
 
 
-def test_a_compiled_file_has_the_same_bits(made: Any, tmp_path: Path) -> None:
-    folder, reference = made("cohere2")
+@pytest.mark.parametrize("kind", ["cohere2", "qwen3_next"])
+def test_a_compiled_file_has_the_same_bits(made: Any, tmp_path: Path, kind: str) -> None:
+    folder, reference = made(kind)
     model, ids = loaded(folder), kit.prompt(reference)
     saved.save(model, tmp_path / "m.weft", "cpu", caps_of("cpu"), {}, False)
     again = weft.load(tmp_path / "m.weft", device="cpu")
     np.testing.assert_array_equal(again.logits(ids), model.logits(ids))
+    assert again.generate(ids, 8).ids == model.generate(ids, 8).ids
+    assert again.generate(ids[:9], 8).ids == model.generate(ids[:9], 8).ids  # resumes, or cannot
 
 
 def test_adapters_attach_by_name(made: Any, tmp_path: Path) -> None:
@@ -167,13 +173,30 @@ def test_models_that_the_engine_would_get_wrong(tmp_path: Path, kind: str) -> No
         loaded(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["causal_conv1d_fn", "torch_chunk_gated_delta_rule"])
+def test_functions_that_are_not_what_their_name_says(
+    made: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder, _ = made("qwen3_next")
+    home = sys.modules["transformers.models.qwen3_next.modeling_qwen3_next"]
+    original = getattr(home, name)
+
+    def other(*args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        return (found[0] * 1.01, found[1]) if isinstance(found, tuple) else found * 1.01
+
+    monkeypatch.setattr(home, name, other)
+    with pytest.raises(ModelError, match=f"its {name} computes something else"):
+        form_of(folder)
+
+
 def form_of(folder: Path) -> dict[str, Any]:
     config = json.loads((folder / "config.json").read_text())
     from weft.importers.safetensors import open_checkpoint
 
     checkpoint = open_checkpoint(folder)
     names = {name: list(checkpoint.info(name).shape) for name in checkpoint}
-    found: dict[str, Any] = worker.handle({"config": config, "names": names})["traced"]
+    found: dict[str, Any] = here("here", "x", {"config": config, "names": names})["traced"]
     return found
 
 

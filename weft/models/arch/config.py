@@ -160,6 +160,8 @@ class DecoderConfig:
     layer_input: int = 0  # width of each layer's own token embedding
     layer_scale: bool = False  # each layer's result is multiplied by a number
     run: LayerRange | None = None  # the part computed here if other machines do the rest; None: all
+    # What a traced decoder's convolutions keep, and its recurrences, each in the order of its steps.
+    keeps: tuple[Kept, ...] = ()
     traced: TracedBody | None = None  # the steps of a decoder that another library describes
 
     def planes_of(self, form: Form, role: str) -> int:
@@ -200,8 +202,15 @@ class DecoderConfig:
         own = (i for i in self.here if self.layer(i).kv_of is None)
         return [i for i in own if self.mixer(i) in ("attention", "latent")]
 
+    @property
+    def keepers(self) -> range:
+        """The numbers that `kept` takes."""
+        return range(len(self.keeps)) if self.keeps else self.here
+
     def kept(self, layer: int) -> Kept:
         """Returns what a layer keeps of a sequence besides keys and values."""
+        if self.keeps:
+            return self.keeps[layer]
         mixer = self.mixer(layer)
         if mixer == "delta" and self.delta is not None:
             return self.delta.kept
@@ -210,7 +219,7 @@ class DecoderConfig:
     @property
     def recurs(self) -> bool:
         """True if layers have the memory of a recurrence."""
-        return self.delta is not None
+        return self.delta is not None or any(kept.memory for kept in self.keeps)
 
     def window(self, layer: int) -> int:
         return self.windows[layer] if self.windows else 0

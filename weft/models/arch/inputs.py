@@ -114,7 +114,7 @@ def states(
         for i in c.caches
         for kind, (width, dtype) in planes(c, i).items()
     }
-    for i in c.here:
+    for i in c.keepers:
         channels, memory = c.kept(i)
         if channels:
             made[f"conv.{i}"] = ((slots, ring(c, context), channels), float32)

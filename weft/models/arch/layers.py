@@ -276,6 +276,17 @@ def columns(x: Value, sizes: Sequence[int]) -> list[Value]:
     return out
 
 
+def weighted(rows: Sequence[Value], taps: Value) -> Value:
+    """Returns the sum of rows [N, C], oldest first, each times its column of taps [C, rows]."""
+    shape = ops.aval(rows[0]).shape
+    out = None
+    for k, row in enumerate(rows):
+        tap = ops.reshape(ops.slice_(taps, (0, k), (shape[1], k + 1)), (shape[1],))
+        part = ops.mul(row, ops.broadcast(tap, shape))
+        out = part if out is None else ops.add(out, part)
+    return out
+
+
 def activate(act: Activation, x: Value) -> Value:
     """Applies the activation function to each element."""
     if act == "silu":

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft import ops
 from weft.core.dtypes import float32
-from weft.models.arch.layers import KeysValues, Pass, Value, activate, columns
+from weft.models.arch.layers import KeysValues, Pass, Value, activate, columns, weighted
 
 Mixer = Callable[[Pass, int, Value], Value]
 
@@ -138,11 +138,7 @@ def _convolved(p: Pass, i: int, z: Value) -> Value:
     c, shape = p.c, ops.aval(z).shape
     wide = shape[1]
     taps = ops.cast(ops.reshape(p.w[f"{i}.conv.w"], (wide, c.conv_taps)), float32)
-    out = None
-    for k, row in enumerate(p.past.recent(i, z, c.conv_taps)):  # oldest first
-        tap = ops.reshape(ops.slice_(taps, (0, k), (wide, k + 1)), (wide,))
-        part = ops.mul(row, ops.broadcast(tap, shape))
-        out = part if out is None else ops.add(out, part)
+    out = weighted(p.past.recent(i, z, c.conv_taps), taps)
     if c.conv_bias:
         out = ops.add(out, ops.broadcast(ops.cast(p.w[f"{i}.conv.b"], float32), shape))
     return out

@@ -20,7 +20,7 @@ from weft.importers.aten.table import entry
 from weft.importers.ports import Ref
 from weft.importers.steps import filled, keep_results, last_uses, refs
 from weft.importers.torch_export.graph import CallNode
-from weft.models.arch.layers import Pass, Value, product, rounded
+from weft.models.arch.layers import Pass, Value, product, rounded, weighted
 from weft.models.arch.picked import picked_rows
 from weft.models.arch.traced_body import TracedBody
 from weft.ops.tape import plain
@@ -29,8 +29,9 @@ from weft.tensor.core import Tensor
 from weft.tensor.tracing import Trace
 
 ATTENTION, PICKED = "weft.attention.default", "weft.picked.default"
+CONV, RECURRENCE = "weft.short_conv.default", "weft.recurrence.default"
 LINEAR, EMBEDDING = "aten.linear.default", "aten.embedding.default"
-OWN = (ATTENTION, PICKED, LINEAR, EMBEDDING)  # targets with a meaning of the engine's
+OWN = (ATTENTION, PICKED, CONV, RECURRENCE, LINEAR, EMBEDDING)  # targets with a meaning of the engine's
 
 
 def last_reads(body: TracedBody) -> list[list[str]]:
@@ -78,10 +79,11 @@ class Replay(dict[str, Any]):
     def __init__(self, p: Pass) -> None:
         super().__init__()
         assert p.c.traced is not None
-        self.p, self.body, self.attended = p, p.c.traced, 0
+        self.p, self.body = p, p.c.traced
+        self.met = {ATTENTION: 0, CONV: 0, RECURRENCE: 0}  # calls of each so far
         self.own: Mapping[str, Callable[..., Any]] = {
             ATTENTION: self.attention, PICKED: self.picked, LINEAR: self.linear,
-            EMBEDDING: self.embedding,
+            EMBEDDING: self.embedding, CONV: self.short_conv, RECURRENCE: self.recurrence,
         }  # fmt: skip
 
     def __missing__(self, name: str) -> Any:
@@ -141,9 +143,14 @@ class Replay(dict[str, Any]):
         rows = ops.gather(table, ops.reshape(ids.value, (-1,)))
         return Tensor(ops.reshape(ops.cast(rows, float32), (*ids.shape, ops.aval(table).shape[1])))
 
+    def number(self, target: str) -> int:
+        """Counts a call of an operator with a state of its own, and returns its number."""
+        self.met[target] += 1
+        return self.met[target] - 1
+
     def attention(self, *args: Any) -> Tensor:
         q, k, v, sinks = (None if x is None else filled(x, self).value for x in args[:4])
-        i, self.attended = self.attended, self.attended + 1
+        i = self.number(ATTENTION)
         call, n = self.body.attends[i], ops.aval(q).shape[0]
         heads, groups = call.heads, call.kv_heads
         if call.scale != self.p.c.scale:
@@ -155,6 +162,20 @@ class Replay(dict[str, Any]):
         if call.value_dim < call.width:
             out = ops.slice_(out, (0, 0, 0), (n, heads, call.value_dim))
         return Tensor(ops.reshape(out, (n, 1, heads, call.value_dim)))
+
+    def short_conv(self, x: Any, taps: Any) -> Tensor:
+        rows, w = (filled(value, self).value for value in (x, taps))
+        n, (wide, count) = ops.aval(rows).shape[0], ops.aval(w).shape
+        flat = ops.reshape(rows, (n, wide))
+        recent = self.p.past.recent(self.number(CONV), flat, count)
+        return Tensor(ops.reshape(weighted(recent, w), (n, 1, wide)))
+
+    def recurrence(self, *args: Any) -> Tensor:
+        *given, scale = args
+        rows = [filled(x, self).value for x in given if x is not None]
+        flat = (ops.reshape(x, (ops.aval(x).shape[0], *ops.aval(x).shape[2:])) for x in rows)
+        out = self.p.past.recur(self.number(RECURRENCE), *flat, tiled=False, scale=scale)
+        return Tensor(ops.reshape(out, ops.aval(rows[2]).shape))
 
     def picked(self, x: Any, w: Any, chosen: Any, turned: bool) -> Tensor:
         role = self.role(w)

@@ -6,6 +6,8 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +18,15 @@ from weft.importers import aten
 from weft.importers.ports import Ref
 from weft.importers.torch_export.graph import CallNode
 from weft.models.arch.config import DecoderConfig, Kind, Layer, WeightSpec
+from weft.models.arch.mixer_sizes import Kept
 from weft.models.arch.traced import (
     ATTENTION,
+    CONV,
     EMBEDDING,
     LINEAR,
     OWN,
     PICKED,
+    RECURRENCE,
     last_reads,
 )
 from weft.models.arch.traced_body import AttentionCall, TracedBody
@@ -41,6 +46,8 @@ def traced_model(form: Mapping[str, Any], where: str) -> TracedModel:
     try:
         calls = [call_of(data) for data in form["calls"]]
         attends = [AttentionCall(**given) for given in form["attends"]]
+        convs = [(int(channels), int(taps)) for channels, taps in form["convs"]]
+        memories = [(int(h), int(k), int(v)) for h, k, v in form["memories"]]
         tensors: dict[str, str] = dict(form["tensors"])
         shapes = {name: tuple(map(int, shape)) for name, shape in form["shapes"].items()}
         places = form["places"]
@@ -51,7 +58,7 @@ def traced_model(form: Mapping[str, Any], where: str) -> TracedModel:
         raise FileFormatError(f"{where}: a traced model that does not hold: {error!r}") from None
     if not isinstance(result, Ref):
         raise FileFormatError(f"{where}: a traced model without a result")
-    _check(calls, attends, where)
+    _check(calls, {ATTENTION: attends, CONV: convs, RECURRENCE: memories}, where)
     roles, kinds = _roles(calls, tensors, shapes, places)
     turned = _turned(calls, tensors)
     specs: dict[str, WeightSpec] = {}
@@ -69,7 +76,12 @@ def traced_model(form: Mapping[str, Any], where: str) -> TracedModel:
         _mark(form),
     )  # fmt: skip
     last_reads(body)  # raises for calls out of order
-    return TracedModel(_config(form, body), where_from)
+    kept = zip_longest([channels for channels, _ in convs], memories)
+    config = replace(
+        _config(form, body), keeps=tuple(Kept(channels or 0, memory) for channels, memory in kept),
+        conv_taps=max((taps for _, taps in convs), default=0),
+    )  # fmt: skip
+    return TracedModel(config, where_from)
 
 
 def _mark(form: Mapping[str, Any]) -> str:
@@ -82,7 +94,7 @@ def _array(data: Mapping[str, Any]) -> np.ndarray:
     return np.frombuffer(raw, np.dtype(data["dtype"])).reshape(data["shape"])
 
 
-def _check(calls: list[CallNode], attends: list[AttentionCall], where: str) -> None:
+def _check(calls: list[CallNode], known: Mapping[str, list[Any]], where: str) -> None:
     """Raises ModelError unless every call has a rule and caches hold what layers of attention
     keep."""
     unknown = {c.target for c in calls if c.target not in OWN and aten.entry(c.target) is None}
@@ -90,8 +102,12 @@ def _check(calls: list[CallNode], attends: list[AttentionCall], where: str) -> N
         raise ModelError(
             f"{where}: operators that weft does not have: {', '.join(sorted(unknown))}"
         )
-    if len(attends) != sum(call.target == ATTENTION for call in calls) or not attends:
+    attends = known[ATTENTION]
+    if not attends:
         raise ModelError(f"{where}: no attention that the engine can keep a cache for")
+    for target, found in known.items():
+        if len(found) != sum(call.target == target for call in calls):
+            raise FileFormatError(f"{where}: a traced model with other calls of {target}")
     caps = {call.softcap for call in attends}
     if len(caps) > 1:
         raise ModelError(f"{where}: layers cap their attention scores differently: {caps}")

@@ -102,6 +102,8 @@ def _walked(graph: Graph, known: dict[int, _Known]) -> dict[int, _Known]:
 def _after(node: Node, given: list[_Known]) -> _Known:
     kind = PRIMITIVES[node.op].kind
     rule = _RULES.get(node.op) or _RULES.get(kind)
+    if not node.size:  # nothing of any row
+        return _Known(None, frozenset(range(len(node.shape))))
     if rule is None:
         if all(x.rows is None for x in given):
             return _Known(None)
@@ -110,18 +112,29 @@ def _after(node: Node, given: list[_Known]) -> _Known:
     return found
 
 
-def _axis(node: Node, shape: tuple[int, ...], rows: _Rows) -> int:
-    """Returns the axis that is the rows and nothing else."""
+class _Place(NamedTuple):
+    """The axis that the rows lie in: it has `outer` runs of COUNT rows of `inner` elements each."""
+
+    axis: int
+    outer: int
+    inner: int
+
+    def moved(self, shape: tuple[int, ...], axis: int) -> _Rows:
+        """Returns the place of the rows in a value of this shape, where the axis is another."""
+        outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+        return _Rows(outer * self.outer, self.inner * inner)
+
+
+def _place(node: Node, shape: tuple[int, ...], rows: _Rows) -> _Place:
+    """Returns the axis that the rows lie in, alone or beside others (heads of tokens are often one
+    axis)."""
     for k, size in enumerate(shape):
-        if (math.prod(shape[:k]), size, math.prod(shape[k + 1 :])) == (
-            rows.outer, COUNT, rows.inner,
-        ):  # fmt: skip
-            return k
+        before, after = math.prod(shape[:k]), math.prod(shape[k + 1 :])
+        if rows.outer % before == 0 and rows.inner % after == 0:
+            outer, inner = rows.outer // before, rows.inner // after
+            if outer * COUNT * inner == size:
+                return _Place(k, outer, inner)
     raise Mixed(f"{node.op} of {list(shape)}: tokens are no axis of their own")
-
-
-def _at(shape: tuple[int, ...], axis: int) -> _Rows:
-    return _Rows(math.prod(shape[:axis]), math.prod(shape[axis + 1 :]))
 
 
 def _joined(node: Node, given: list[_Known]) -> _Known:
@@ -134,7 +147,7 @@ def _joined(node: Node, given: list[_Known]) -> _Known:
     (rows,) = places
     for x in given:
         varies = x.rows is None and len(x.uniform) < len(node.shape)
-        if varies and _axis(node, node.shape, rows) not in x.uniform:
+        if varies and _place(node, node.shape, rows).axis not in x.uniform:
             raise Mixed(f"{node.op} tells tokens apart by their place in the step")
     return _Known(rows)
 
@@ -169,16 +182,16 @@ def _transpose(node: Node, given: list[_Known]) -> _Known:
     (x,), perm = given, node.attrs["perm"]
     if x.rows is None:
         return _Known(None, frozenset(k for k, j in enumerate(perm) if j in x.uniform))
-    axis = _axis(node, node.inputs[0].shape, x.rows)
-    return _Known(_at(node.shape, perm.index(axis)))
+    at = _place(node, node.inputs[0].shape, x.rows)
+    return _Known(at.moved(node.shape, perm.index(at.axis)))
 
 
 def _broadcast(node: Node, given: list[_Known]) -> _Known:
     (x,), shape = given, node.inputs[0].shape
     more = len(node.shape) - len(shape)
     if x.rows is not None:
-        axis = _axis(node, shape, x.rows)
-        return _Known(_at(node.shape, axis + more))
+        at = _place(node, shape, x.rows)
+        return _Known(at.moved(node.shape, at.axis + more))
     grown = {k for k in range(len(node.shape)) if k < more or shape[k - more] == 1}
     return _Known(None, frozenset(grown | {k + more for k in x.uniform}))
 
@@ -187,10 +200,10 @@ def _slice(node: Node, given: list[_Known]) -> _Known:
     (x,), shape = given, node.inputs[0].shape
     if x.rows is None:
         return x
-    axis = _axis(node, shape, x.rows)
-    if node.shape[axis] != COUNT or node.attrs["steps"][axis] != 1:
+    at = _place(node, shape, x.rows)
+    if node.shape[at.axis] != shape[at.axis] or node.attrs["steps"][at.axis] != 1:
         raise Mixed("a slice takes some of the tokens")
-    return _Known(_at(node.shape, axis))
+    return _Known(at.moved(node.shape, at.axis))
 
 
 def _pad(node: Node, given: list[_Known]) -> _Known:
@@ -198,27 +211,27 @@ def _pad(node: Node, given: list[_Known]) -> _Known:
     if x.rows is None:
         same = (k for k in x.uniform if node.shape[k] == shape[k])
         return _Known(None, frozenset(same))
-    axis = _axis(node, shape, x.rows)
-    if node.shape[axis] != COUNT:
+    at = _place(node, shape, x.rows)
+    if node.shape[at.axis] != shape[at.axis]:
         raise Mixed("padding moves tokens")
-    return _Known(_at(node.shape, axis))
+    return _Known(at.moved(node.shape, at.axis))
 
 
 def _concat(node: Node, given: list[_Known]) -> _Known:
     axis = node.attrs["axis"]
     places = {
-        _axis(node, x.shape, known.rows)
+        _place(node, x.shape, known.rows)
         for x, known in zip(node.inputs, given)
         if known.rows is not None
     }
     if not places:
         return _Known(None, frozenset.intersection(*(x.uniform for x in given)) - {axis})
     at = places.pop()
-    if places or at == axis:
+    if places or at.axis == axis:
         raise Mixed("a concatenation joins tokens")
-    if any(x.rows is None and at not in x.uniform for x in given):
+    if any(x.rows is None and at.axis not in x.uniform for x in given):
         raise Mixed("a concatenation tells tokens apart by their place in the step")
-    return _Known(_at(node.shape, at))
+    return _Known(at.moved(node.shape, at.axis))
 
 
 def _reduce(node: Node, given: list[_Known]) -> _Known:
@@ -227,15 +240,15 @@ def _reduce(node: Node, given: list[_Known]) -> _Known:
     left = [k for k in range(len(shape)) if k not in axes]
     if x.rows is None:
         return _Known(None, frozenset(i for i, k in enumerate(left) if k in x.uniform))
-    axis = _axis(node, shape, x.rows)
-    if axis in axes:
+    at = _place(node, shape, x.rows)
+    if at.axis in axes:
         raise Mixed(f"{node.op} joins tokens")
-    return _Known(_at(node.shape, left.index(axis)))
+    return _Known(at.moved(node.shape, left.index(at.axis)))
 
 
 def _sort(node: Node, given: list[_Known]) -> _Known:
     (x,) = given
-    if x.rows is not None and _axis(node, node.shape, x.rows) == node.attrs["axis"]:
+    if x.rows is not None and _place(node, node.shape, x.rows).axis == node.attrs["axis"]:
         raise Mixed("a sort joins tokens")
     return _Known(x.rows)
 
@@ -246,12 +259,14 @@ def _gather(node: Node, given: list[_Known]) -> _Known:
     if table.rows is None and index.rows is None:
         return _Known(None)
     if table.rows is None:
-        k = _axis(node, at.shape, index.rows)  # type: ignore[arg-type]
-        return _Known(_at(node.shape, axis + k))
-    k = _axis(node, x.shape, table.rows)
+        assert index.rows is not None
+        place = _place(node, at.shape, index.rows)
+        return _Known(place.moved(node.shape, axis + place.axis))
+    place = _place(node, x.shape, table.rows)
+    k = place.axis
     if index.rows is not None or k == axis:
         raise Mixed("a gather picks among tokens")
-    return _Known(_at(node.shape, k if k < axis else k + len(at.shape) - 1))
+    return _Known(place.moved(node.shape, k if k < axis else k + len(at.shape) - 1))
 
 
 def _dot(node: Node, given: list[_Known]) -> _Known:
@@ -262,22 +277,23 @@ def _dot(node: Node, given: list[_Known]) -> _Known:
     lead, found = len(node.shape) - 2, set()
     for known, shape, outer in ((a, left, lead), (b, right, lead + 1)):
         if known.rows is not None:
-            k = _axis(node, shape, known.rows)
-            if k < len(shape) - 2:
-                found.add(k + len(node.shape) - len(shape))
-            elif (k == len(shape) - 2) == (outer == lead):
-                found.add(outer)
+            at = _place(node, shape, known.rows)
+            if at.axis < len(shape) - 2:
+                found.add(at._replace(axis=at.axis + len(node.shape) - len(shape)))
+            elif (at.axis == len(shape) - 2) == (outer == lead):
+                found.add(at._replace(axis=outer))
             else:
                 raise Mixed("a product adds over tokens")
     if len(found) > 1:
         raise Mixed("a product joins tokens")
-    k = found.pop()
+    at = found.pop()
+    k = at.axis
     if k < lead and not all(
         x.rows is not None or k in x.uniform or len(n.shape) == 2
         for x, n in zip(given, node.inputs)
     ):
         raise Mixed("a product tells tokens apart by their place in the step")
-    return _Known(_at(node.shape, k))
+    return _Known(at.moved(node.shape, k))
 
 
 _RULES: dict[str, Any] = {

@@ -22,7 +22,7 @@ class StandIns(Replay):
     def __init__(self, p: Pass) -> None:
         super().__init__(p)
         self.own = {
-            **{f"weft.{name}.default": getattr(self, name) for name in ("attention", "picked")},
+            **{f"weft.{name}.default": getattr(self, name) for name in _OWN},
             **{f"aten.{name}.default": getattr(self, name) for name in _BY_NAME},
             **{f"aten.{name}": getattr(self, fn) for name, fn in _OVERLOADS.items()},
         }
@@ -35,6 +35,16 @@ class StandIns(Replay):
         total = sum((_total(x, (1, 3)) for x in (k, v)), _total(q, (1, 3)))  # [B, 1, T, 1]
         batch, heads, rows, _ = q.shape
         return total.transpose(1, 2).expand((batch, rows, heads, v.shape[3]))
+
+    def short_conv(self, x: Any, taps: Any) -> Any:
+        rows, w = self.given(x, taps)
+        return _total(rows, (2,)).expand(rows.shape) + _total(w, (0, 1)).reshape((1, 1, 1))
+
+    def recurrence(self, *args: Any) -> Any:
+        given = [x for x in self.given(*args[:5]) if x is not None]
+        flat = (x.reshape((*x.shape[:2], -1, 1)) for x in given)
+        total = sum(_total(x, (2,)) for x in flat)  # [B, T, 1, 1]
+        return total.expand(given[2].shape)
 
     def picked(self, x: Any, w: Any, chosen: Any, turned: bool) -> Any:
         rows, numbers = self.given(x, chosen)
@@ -82,6 +92,7 @@ class StandIns(Replay):
         return out.cast(x.dtype)
 
 
+_OWN = ("attention", "picked", "short_conv", "recurrence")
 _BY_NAME = ("linear", "embedding", "gather", "topk", "sort", "argsort")
 _OVERLOADS = {
     "scatter.src": "scatter", "scatter.value": "scatter", "scatter_.src": "scatter",

@@ -24,8 +24,8 @@ from weft.importers.torch_export import live
 from weft.importers.torch_export.build import inlined
 from weft.importers.torch_export.graph import CallNode
 from weft.importers.torch_export.memory import functional, writes_in_place
-from weft.models.arch.traced import ATTENTION
-from weft.models.zoo import form, operators, places
+from weft.models.arch.traced import ATTENTION, CONV, RECURRENCE
+from weft.models.zoo import form, operators, places, recurrent
 from weft.models.zoo.decoders import traced_model
 from weft.models.zoo.defaults import position_offset
 from weft.models.zoo.folding import folded
@@ -114,13 +114,14 @@ def _traced(config: dict[str, Any], names: dict[str, list[int]]) -> dict[str, An
     model = _built(MODEL_FOR_CAUSAL_LM_MAPPING[type(settings)], settings)
     small = {n: b for n, b in model.named_buffers() if b.device.type != "meta"}
     logits = Logits(model)
-    logits.offset = position_offset(logits, int(model.config.get_text_config().vocab_size))
-    model.to("meta")
-    sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    ids = torch.zeros((3, 5), dtype=torch.int64, device="meta")
-    program = torch.export.export(
-        logits, (ids, ids.clone()), dynamic_shapes=(sizes, sizes), strict=False
-    )
+    with recurrent.replaced(model):
+        logits.offset = position_offset(logits, int(model.config.get_text_config().vocab_size))
+        model.to("meta")
+        sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+        ids = torch.zeros((3, 5), dtype=torch.int64, device="meta")
+        program = torch.export.export(
+            logits, (ids, ids.clone()), dynamic_shapes=(sizes, sizes), strict=False
+        )
     made = _form(program, model, small, names) | _facts(model.config) | {"family": kind}
     reason = mixed(traced_model(made, "its graph").config)
     if reason:
@@ -188,7 +189,9 @@ def _form(
         "tensors": tensors,
         "shapes": {n: list(known[n].shape) for n in tensors.values()},
         "constants": _constants(constants),
-        "attends": [_attend(node) for node in program.graph.nodes if _is_attention(node)],
+        "attends": [_attend(node) for node in _nodes(program, ATTENTION)],
+        "convs": [_conv(node) for node in _nodes(program, CONV)],
+        "memories": [_memory(node) for node in _nodes(program, RECURRENCE)],
         "places": placed.places,
         "unread": placed.unread,
     }
@@ -215,8 +218,9 @@ def _constants(given: dict[str, Any]) -> dict[str, Any]:
     return {value: _constant(array) for value, array in given.items()}
 
 
-def _is_attention(node: Any) -> bool:
-    return node.op == "call_function" and str(node.target) == ATTENTION
+def _nodes(program: Any, target: str) -> list[Any]:
+    nodes = program.graph.nodes
+    return [node for node in nodes if node.op == "call_function" and str(node.target) == target]
 
 
 def _attend(node: Any) -> dict[str, Any]:
@@ -231,6 +235,17 @@ def _attend(node: Any) -> dict[str, Any]:
         "heads": int(shape[0][1]), "kv_heads": int(shape[1][1]), "key_dim": int(shape[1][3]),
         "value_dim": int(shape[2][3]), "scale": scale, "window": window, "softcap": softcap,
     }  # fmt: skip
+
+
+def _conv(node: Any) -> list[int]:
+    """Returns the number of channels of a short convolution, and of its taps."""
+    return [int(n) for n in node.args[1].meta["val"].shape]
+
+
+def _memory(node: Any) -> list[int]:
+    """Returns the shape of a recurrence's memory."""
+    key, value = (x.meta["val"].shape for x in node.args[1:3])
+    return [int(value[2]), int(key[3]), int(value[3])]
 
 
 def _constant(array: Any) -> dict[str, Any]:

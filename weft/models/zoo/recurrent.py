@@ -1,0 +1,161 @@
+"""In the tracing process: what stands for transformers' short convolutions and recurrences.
+
+transformers' models call functions of their own modules for these, under the same names in all of
+them. While a model is traced, those of `NAMES` are ours, each an operator that the engine gives its
+meaning with a state by slot (`models.arch.traced`). A name alone proves nothing: each function is
+called with small random numbers first, and must give what ours does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.functional import pad
+from transformers.activations import ACT2FN
+
+from weft import ops
+from weft.models.zoo.operators import HOST, Refused
+
+CLOSE = 1e-4  # difference of results, of the largest
+
+
+@torch.library.custom_op("weft::short_conv", mutates_args=())
+def short_conv_op(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
+    """Each channel of x [B, T, C] over its last rows, times taps [C, K]."""
+    count = taps.shape[1]
+    rows = pad(x, (0, 0, count - 1, 0))
+    return sum((rows[:, k : k + x.shape[1]] * taps[:, k] for k in range(count)), 0 * x)
+
+
+@short_conv_op.register_fake
+def _(x: Any, taps: Any) -> Any:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("weft::recurrence", mutates_args=())
+def recurrence_op(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor,
+    rate: torch.Tensor | None, scale: float,
+) -> torch.Tensor:  # fmt: skip
+    """The engine's `recurrence` (weft.ops) from empty memories: q and k [B, T, G, K], v [B, T, H,
+    V], decay [B, T, H], [B, T, H, K] or [B, T, H, K, V], rate [B, T, H] or None -> [B, T, H, V]."""
+    given = [x.numpy() for x in (q, k, v, decay, rate) if x is not None]
+    slot = np.array([-1, *[0] * (v.shape[1] - 1)], np.int32)
+    memory = np.zeros((1, v.shape[2], q.shape[3], v.shape[3]), np.float32)
+    made = [ops.call("recurrence", *one, slot, memory, tiled=False, scale=scale)[0]
+            for one in zip(*given)]  # fmt: skip
+    return torch.from_numpy(np.stack(made))
+
+
+@recurrence_op.register_fake
+def _(q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    return torch.empty_like(v)
+
+
+def _known(name: str, **given: Any) -> None:
+    """Raises Refused for arguments that change results and have no meaning here."""
+    for key, value in given.items():
+        if value is not None and value is not False:
+            raise Refused(f"{name} takes {key}, which is not known here")
+
+
+def convolved(
+    hidden_states: Any, weight: Any, bias: Any = None, activation: str | None = None,
+    seq_idx: Any = None, **more: Any,
+) -> Any:  # fmt: skip
+    """transformers' causal_conv1d_fn: hidden states [B, C, T], weight [C, K] -> [B, C, T]."""
+    _known("a short convolution", seq_idx=seq_idx)
+    out = short_conv_op(hidden_states.transpose(1, 2), weight)
+    if bias is not None:
+        out = out + bias
+    if activation is not None:
+        out = ACT2FN[activation](out)
+    return out.transpose(1, 2)
+
+
+def delta_rule(
+    query: Any, key: Any, value: Any, g: Any, beta: Any, initial_state: Any = None,
+    output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Any = None, **more: Any,
+) -> tuple[Any, None]:  # fmt: skip
+    """transformers' torch_chunk_gated_delta_rule: queries and keys [B, T, G, K], values [B, T, H,
+    V], g (logarithm of the decay) and beta (rate) [B, T, H]. Kimi's g is [B, T, H, K]."""
+    _known("a delta rule", state=initial_state, output=output_final_state, lengths=cu_seqlens)
+    q, k, v, g, beta = (x.float() for x in (query, key, value, g, beta))
+    if use_qk_l2norm_in_kernel:
+        q, k = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (q, k))
+    out = recurrence_op(q, k, v, g.exp(), beta, query.shape[-1] ** -0.5)
+    return out.to(query.dtype), None
+
+
+def _random(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    random = np.random.default_rng(0)
+    return [torch.from_numpy(random.standard_normal(s).astype(np.float32)) for s in shapes]
+
+
+def _conv_trials() -> Iterator[dict[str, Any]]:
+    x, w, b = _random((2, 6, 9), (6, 4), (6,))
+    yield {"hidden_states": x, "weight": w}
+    yield {"hidden_states": x, "weight": w, "bias": b, "activation": "silu"}
+
+
+def _delta_trials(groups: int, by_element: bool) -> Iterator[dict[str, Any]]:
+    q, k, v, g, beta = _random(
+        (2, 70, groups, 8), (2, 70, groups, 8), (2, 70, 4, 6),
+        (2, 70, 4, *[8] * by_element), (2, 70, 4),
+    )  # fmt: skip
+    yield {
+        "query": q, "key": k, "value": v, "g": -g.abs() / 4, "beta": beta.sigmoid(),
+        "initial_state": None, "output_final_state": False, "use_qk_l2norm_in_kernel": True,
+    }  # fmt: skip
+
+
+class StandIn(NamedTuple):
+    """What stands for a function, and arguments to try both with."""
+
+    function: Callable[..., Any]
+    trials: Callable[[], Iterator[dict[str, Any]]]
+
+
+NAMES: dict[str, StandIn] = {
+    "causal_conv1d_fn": StandIn(convolved, _conv_trials),
+    "torch_chunk_gated_delta_rule": StandIn(delta_rule, lambda: _delta_trials(2, False)),
+    "chunk_kimi_delta_attention": StandIn(delta_rule, lambda: _delta_trials(4, True)),
+}
+
+
+@contextmanager
+def replaced(model: Any) -> Iterator[None]:
+    """Puts our functions in the places of transformers' in the modules of a model, meanwhile.
+    Raises Refused for one that computes something else."""
+    homes = {type(module).__module__: None for module in model.modules()}
+    before = []
+    try:
+        for home in map(sys.modules.get, homes):
+            for name, stand_in in NAMES.items():
+                original = getattr(home, name, None)
+                if original is not None:
+                    _check(name, original, stand_in)
+                    before.append((home, name, original))
+                    setattr(home, name, stand_in.function)
+        yield
+    finally:
+        for home, name, original in before:
+            setattr(home, name, original)
+
+
+def _check(name: str, original: Callable[..., Any], stand_in: StandIn) -> None:
+    with torch.no_grad(), HOST:
+        for given in stand_in.trials():
+            wanted, got = (_first(f(**given)) for f in (original, stand_in.function))
+            if wanted.shape != got.shape or (wanted - got).abs().max() > CLOSE * wanted.abs().max():
+                raise Refused(f"its {name} computes something else than others of this name")
+
+
+def _first(result: Any) -> Any:
+    return result[0] if isinstance(result, tuple) else result
