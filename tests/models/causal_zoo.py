@@ -60,16 +60,16 @@ _WRITES = {"is_decoder": True}
 _HEADS = {"head_dim": 16, "num_key_value_heads": 2}
 NEEDS: dict[str, dict[str, Any]] = {
     **_named(
-        "axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa "
-        "kimi_linear longcat_flash minicpm3 sarvam_mla youtu", _LATENT
+        "axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots3_note_text "
+        "glm4_moe_lite glm_moe_dsa kimi_linear longcat_flash minicpm3 sarvam_mla youtu", _LATENT
     ),
     **_named("emu3 mllama modernbert-decoder gemma4 gemma4_unified xlm prophetnet", _ENDS),
     **_named(
-        "camembert data2vec-text roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod",
+        "camembert data2vec-text roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl",
         _ENDS | _WRITES,
     ),
     **_named("bert bert-generation electra ernie roc_bert big_bird megatron-bert", _WRITES),
-    **_named("rembert roformer reformer", _WRITES),
+    **_named("rembert roformer", _WRITES),
     **_named("codegen gptj", {"rotary_dim": 8}),
     **_named("hunyuan_v1_dense hunyuan_v1_moe ministral nemotron", _HEADS),
     "cwm": _ENDS | {"eos_token_id": [2, 3]},
@@ -81,8 +81,33 @@ NEEDS: dict[str, dict[str, Any]] = {
         "activation_sparsity_pattern": [0.95] * 4 + [0.0] * 6,
     },
     "falcon_h1": {"mamba_d_ssm": 128},
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+    },
+    "longcat_flash": {"head_dim": 8, "zero_expert_num": 2, "expert_ffn_hidden_size": 48,
+                      "moe_topk": 2, "num_key_value_heads": 4},
+    **_named("inkling2_text inkling2_loop_text", {"unpadded_vocab_size": 97}),
+    "zaya": {"num_experts_per_tok": 1, "router_hidden_size": 16},
+    "zamba": {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+    },
+    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"], "chunk_size": 8},
+    "xmod": _ENDS | _WRITES | {"languages": ["en_XX", "de_DE"], "default_language": "de_DE"},
+    "reformer": _WRITES | {"axial_pos_embds": False},
     "mamba2": {"num_heads": 8, "n_groups": 2},
 }  # fmt: skip
+
+
+# The same for parts of a config.
+PARTS: dict[str, dict[str, dict[str, Any]]] = {
+    "dbrx": {
+        "attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "clip_qkv": 8},
+        "ffn_config": {"hidden_size": 64},
+    },
+    **_named("emu3 mllama", {"text_config": _ENDS}),
+    "dots3_note": {"text_config": _LATENT},
+}
 
 
 def config_of(kind: str, **more: Any) -> Any:
@@ -96,7 +121,8 @@ def config_of(kind: str, **more: Any) -> Any:
             given[part] = _sized(below, SIZES if part.startswith("text") else _VISION)
             kinds = getattr(below, "layer_types", None)
             if kinds:
-                given[part]["layer_types"] = list(kinds[:2])
+                given[part]["layer_types"] = (list(dict.fromkeys(kinds)) * 2)[:2]
+        given[part] = given.get(part, {}) | PARTS.get(kind, {}).get(part, {})
     if names.get("layer_types"):
         given["layer_types"] = (list(dict.fromkeys(names["layer_types"])) * 2)[:2]
     given |= NEEDS.get(kind, {}) | more
@@ -107,9 +133,10 @@ def _sized(config: Any, sizes: dict[str, Any]) -> dict[str, Any]:
     names, alias = config.to_dict(), getattr(type(config), "attribute_map", {})
     given = {}
     for name, size in sizes.items():
-        if name not in names and alias.get(name) not in names:
+        at = name if name in names else alias.get(name)
+        if at not in names:
             continue
-        old = getattr(config, name, None)
+        old = names[at]
         if isinstance(old, list | tuple | dict) or (old is None and name in _OPEN):
             continue
         given[name] = size
@@ -118,9 +145,10 @@ def _sized(config: Any, sizes: dict[str, Any]) -> dict[str, Any]:
 
 def written(kind: str, folder: Path, seed: int = 0, **more: Any) -> Any:
     """Writes a random checkpoint of a type, and returns transformers' model of it."""
-    config = config_of(kind, **more)
+    whole = config_of(kind, **more)
     torch.manual_seed(seed)
-    cls = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    cls = MODEL_FOR_CAUSAL_LM_MAPPING[type(whole)]
+    config = whole if isinstance(whole, cls.config_class) else whole.get_text_config()
     model = cls._from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
         for value in model.parameters():
@@ -132,6 +160,8 @@ def written(kind: str, folder: Path, seed: int = 0, **more: Any) -> Any:
             if "bias" in name and value.is_floating_point() and value.ndim == 1:
                 value.add_(torch.randn_like(value) * 0.05)
     model.save_pretrained(folder)
+    if config is not whole:
+        whole.save_pretrained(folder)
     return model
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import socket
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -111,7 +112,10 @@ def _traced(config: dict[str, Any], names: dict[str, list[int]]) -> dict[str, An
     if hasattr(PreTrainedConfig, "_decode_special_floats"):
         given = PreTrainedConfig._decode_special_floats(given)
     settings = CONFIG_MAPPING[kind].from_dict(given)
-    model = _built(MODEL_FOR_CAUSAL_LM_MAPPING[type(settings)], settings)
+    cls: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(settings)]
+    if not isinstance(settings, cls.config_class):  # of a model with pictures or sounds
+        settings = settings.get_text_config(decoder=True)
+    model = _built(cls, settings)
     small = {n: b for n, b in model.named_buffers() if b.device.type != "meta"}
     logits = Logits(model)
     with recurrent.replaced(model):
@@ -189,9 +193,9 @@ def _form(
         "tensors": tensors,
         "shapes": {n: list(known[n].shape) for n in tensors.values()},
         "constants": _constants(constants),
-        "attends": [_attend(node) for node in _nodes(program, ATTENTION)],
-        "convs": [_conv(node) for node in _nodes(program, CONV)],
-        "memories": [_memory(node) for node in _nodes(program, RECURRENCE)],
+        "attends": [_attend(node) for node in _nodes(program.graph_module, ATTENTION)],
+        "convs": [_conv(node) for node in _nodes(program.graph_module, CONV)],
+        "memories": [_memory(node) for node in _nodes(program.graph_module, RECURRENCE)],
         "places": placed.places,
         "unread": placed.unread,
     }
@@ -218,9 +222,16 @@ def _constants(given: dict[str, Any]) -> dict[str, Any]:
     return {value: _constant(array) for value, array in given.items()}
 
 
-def _nodes(program: Any, target: str) -> list[Any]:
-    nodes = program.graph.nodes
-    return [node for node in nodes if node.op == "call_function" and str(node.target) == target]
+def _nodes(module: Any, target: str) -> Iterator[Any]:
+    """Yields the calls of an operator in their order, with those in regions."""
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            if str(node.target) == target:
+                yield node
+            for x in node.all_input_nodes:
+                if x.op == "get_attr" and isinstance(region := getattr(module, x.target, None),
+                                                     torch.fx.GraphModule):  # fmt: skip
+                    yield from _nodes(region, target)
 
 
 def _attend(node: Any) -> dict[str, Any]:
