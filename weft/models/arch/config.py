@@ -160,7 +160,7 @@ class DecoderConfig:
     layer_input: int = 0  # width of each layer's own token embedding
     layer_scale: bool = False  # each layer's result is multiplied by a number
     run: LayerRange | None = None  # the part computed here if other machines do the rest; None: all
-    # What a traced decoder's convolutions keep, and its recurrences, each in the order of its steps.
+    # What a traced decoder's convolutions and recurrences keep, each in the order of its steps.
     keeps: tuple[Kept, ...] = ()
     traced: TracedBody | None = None  # the steps of a decoder that another library describes
 

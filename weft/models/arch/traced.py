@@ -31,7 +31,14 @@ from weft.tensor.tracing import Trace
 ATTENTION, PICKED = "weft.attention.default", "weft.picked.default"
 CONV, RECURRENCE = "weft.short_conv.default", "weft.recurrence.default"
 LINEAR, EMBEDDING = "aten.linear.default", "aten.embedding.default"
-OWN = (ATTENTION, PICKED, CONV, RECURRENCE, LINEAR, EMBEDDING)  # targets with a meaning of the engine's
+OWN = (
+    ATTENTION,
+    PICKED,
+    CONV,
+    RECURRENCE,
+    LINEAR,
+    EMBEDDING,
+)  # targets with a meaning of the engine's
 
 
 def last_reads(body: TracedBody) -> list[list[str]]:
