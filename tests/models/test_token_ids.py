@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from weft.core import notices
 from weft.importers.hf_config import Fields
 from weft.models.text.token_ids import read_token_ids
 
@@ -44,18 +43,3 @@ def test_begin_and_padding(tmp_path: Path) -> None:
     config = {"bos_token_id": 1, "text_config": {"bos_token_id": 3, "pad_token_id": 4}}
     found = read_token_ids(tmp_path, Fields(config, "config.json"))
     assert (found.bos, found.pad) == (1, 4)
-
-
-def test_what_generation_asks_for_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    notices.say.cache_clear()
-    plain = {"temperature": 0.7, "top_p": 0.9, "do_sample": True, "repetition_penalty": 1.0,
-             "bos_token_id": 1, "transformers_version": "5", "suppress_tokens": None}  # fmt: skip
-    ends(tmp_path, {}, generation_config=plain)
-    assert capsys.readouterr().err == ""
-    asked = {"repetition_penalty": 1.3, "suppress_tokens": [5], "swirl": 2}
-    ends(tmp_path, {}, generation_config=plain | asked)
-    err = capsys.readouterr().err
-    assert "repetition_penalty=1.3" in err and "suppress_tokens=[5]" in err and "swirl" in err
-    assert "temperature" not in err

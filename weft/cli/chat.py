@@ -98,7 +98,8 @@ def _save(talk: Talk, path: str) -> None:
 def _turn(talk: Talk, line: str, as_json: bool, options: dict[str, Any]) -> None:
     """One turn: the user's message and the model's answer; if it fails or is stopped, both are
     removed."""
-    limit, before = options.pop("max_new_tokens"), talk.start
+    defaults, before = talk.model.defaults, talk.start
+    limit = options.pop("max_new_tokens") or defaults.max_new_tokens
     try:
         ids = talk.ask(line, limit)
     except WeftError as e:
@@ -106,16 +107,18 @@ def _turn(talk: Talk, line: str, as_json: bool, options: dict[str, Any]) -> None
     if talk.start and not before:
         _say(f"the context of {talk.model.context} tokens is full: the oldest turns are no longer "
              "read")  # fmt: skip
-    options |= {"seed": drawn(options), "max_new_tokens": talk.room(ids, limit)}
+    seed = drawn(talk.model, options)
     try:
-        text, finish = (_answer_json if as_json else _answer)(talk.model, ids, options)
+        count = talk.room(ids, defaults.limit(len(ids), limit))
+        options |= {"seed": seed.get("seed", 0), "max_new_tokens": count}
+        text, finish = (_answer_json if as_json else _answer)(talk.model, ids, options, seed)
     except KeyboardInterrupt:
         talk.take_back()
         return print("\n(interrupted)", file=sys.stderr)
     except WeftError as e:
         talk.take_back()
         return _fail(e)
-    if finish == "length" and options["max_new_tokens"] != limit:
+    if finish == "length" and count == talk.room(ids) != limit:
         _say("the answer was cut off: the context is full")
     talk.answer(text)
 
@@ -136,21 +139,24 @@ def _read_turn() -> str:
         raise FileFormatError("a line is not UTF-8 text; check the terminal") from None
 
 
-def _answer(model: Any, ids: list[int], options: dict[str, Any]) -> tuple[str, str]:
+def _answer(
+    model: Any, ids: list[int], options: dict[str, Any], seed: dict[str, int]
+) -> tuple[str, str]:
     """Prints a turn's text as it comes; returns it, and how it ended."""
     pieces = model.generate(ids, stream=True, **options)
     text = stream(pieces)
     click.echo()
-    if options["temperature"] > 0:
-        _say(f"seed {options['seed']}")
+    if seed:
+        _say(f"seed {seed['seed']}")
     return text, pieces.results[0].finish_reason
 
 
-def _answer_json(model: Any, ids: list[int], options: dict[str, Any]) -> tuple[str, str]:
+def _answer_json(
+    model: Any, ids: list[int], options: dict[str, Any], seed: dict[str, int]
+) -> tuple[str, str]:
     """Prints a turn as one line of JSON; returns its text, and how it ended."""
     watch = SpeedMeter()
     result = model.generate(ids, **options)
-    seed = {"seed": options["seed"]} if options["temperature"] > 0 else {}
     click.echo(json.dumps({
         "text": result.text, "ids": list(result.ids), "finish_reason": result.finish_reason,
         "device": model.device.info.id if model.device else "oracle", **seed,

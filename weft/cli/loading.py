@@ -30,6 +30,7 @@ class Loading:
     context: int | None = None
     cache: str | None = None
     adapters: tuple[str, ...] = ()
+    generation_config: str | None = None
     yes: bool = False
 
     def path(self, model: str) -> str:
@@ -38,7 +39,7 @@ class Loading:
 
     def options(self) -> dict[str, Any]:
         """Returns the options for `weft.load` that were given, but for the adapters."""
-        names = ("device", "dtype", "quant", "act_dtype", "context", "cache")
+        names = [f.name for f in fields(self) if f.name not in ("adapters", "yes")]
         given = {name: getattr(self, name) for name in names}
         return {name: value for name, value in given.items() if value is not None}
 

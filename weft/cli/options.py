@@ -117,6 +117,11 @@ adapters = option(
     "--adapter", "adapters", multiple=True, metavar="[NAME=]PATH",
     help="Load a LoRA adapter. NAME is how to refer to it (default: the last part of PATH).",
 )  # fmt: skip
+generation_config = option(
+    "--generation-config", type=click.Choice(["auto", "off"]), default="auto", show_default=True,
+    help="auto: sample as the model's author advises (generation_config.json, or a GGUF file's "
+    "general.sampling keys) where nothing else is asked for. off: never.",
+)  # fmt: skip
 draft_model = option(
     "--draft-model", metavar="MODEL",
     help="Speculative decoding with this smaller model, which needs the same tokenizer. The text "

@@ -20,27 +20,30 @@ from weft.cli.machines import divides, on_ranks
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.hints import command
 
+_ADVISED = "default: the model's own, else "
+
 
 def generates(tokens: int | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options of commands that generate text. `tokens`: the default limit of new tokens
     (None: until the model ends its answer)."""
-    until: dict[str, Any] = {} if tokens else {
-        "help": "Maximum number of tokens to generate (default: until the model ends its answer "
-        "or the context is full)."
-    }  # fmt: skip
+    until = str(tokens or "until the model ends its answer or the context is full")
     return options.together(
-        loads("device", "dtype", "quant", "act_dtype", "context", "cache", "adapters"),
-        options.max_new_tokens(default=tokens, **until),
-        click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0),
-                     help="Sampling temperature; 0 always picks the most likely token."),
-        click.option("--top-k", default=0, show_default=True, type=click.IntRange(0),
-                     help="Sample from this many most likely tokens (0: all)."),
-        click.option("--top-p", default=1.0, show_default=True,
-                     type=click.FloatRange(0, 1, min_open=True),
-                     help="Sample from the most likely tokens whose probabilities add up to this."),
-        click.option("--repetition-penalty", default=1.0, show_default=True,
-                     type=click.FloatRange(0, min_open=True),
-                     help="Values above 1 make tokens of the text so far less likely."),
+        loads(
+            "device", "dtype", "quant", "act_dtype", "context", "cache", "adapters",
+            "generation_config",
+        ),
+        options.max_new_tokens(help=f"Maximum number of tokens to generate ({_ADVISED}{until})."),
+        click.option("--temperature", type=click.FloatRange(0), help="Sampling temperature; 0 "
+                     f"always picks the most likely token ({_ADVISED}0)."),
+        click.option("--top-k", type=click.IntRange(0), help="Sample from this many most likely "
+                     f"tokens; 0: all ({_ADVISED}0)."),
+        click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="Sample from the "
+                     f"most likely tokens whose probabilities add up to this ({_ADVISED}1)."),
+        click.option("--min-p", type=click.FloatRange(0, 1), help="Leave out tokens less likely "
+                     f"than this times the most likely one ({_ADVISED}0)."),
+        click.option("--repetition-penalty", type=click.FloatRange(0, min_open=True),
+                     help="Values above 1 make tokens of the text so far less likely "
+                     f"({_ADVISED}1)."),
         click.option("--seed", type=int, help="Seed for sampling (default: a random one, which is "
                      "printed)."),
         click.option("--stop", multiple=True, help="Stop before this text. May be repeated."),
@@ -50,11 +53,13 @@ def generates(tokens: int | None) -> Callable[[Callable[..., Any]], Callable[...
     )  # fmt: skip
 
 
-def drawn(given: dict[str, Any]) -> int:
-    """The seed of an answer: the one that was given, or a new one where something is drawn."""
-    if given["seed"] is not None:
-        return int(given["seed"])
-    return int.from_bytes(os.urandom(4)) if given["temperature"] > 0 else 0
+def drawn(model: Any, given: dict[str, Any]) -> dict[str, int]:
+    """The seed of an answer, {"seed": seed}: the one that was given, or a new one; {} where nothing
+    is drawn."""
+    asked = {name: given[name] for name in ("temperature", "top_k", "top_p", "min_p")}
+    if not model.defaults.sampling(asked).temperature:
+        return {}
+    return {"seed": int.from_bytes(os.urandom(4)) if given["seed"] is None else int(given["seed"])}
 
 
 def load_decoder(
@@ -76,6 +81,7 @@ def load_decoder(
     home = loading.path(path)
     adapters = loading.adapted(Path(home))
     model = (load or weft.load)(home, adapters=adapters or None, **loading.options())
+    given["stop"] = given["stop"] or None
     given |= {"draft": texts, "adapter": next(iter(adapters), "")}
     if small is not None:
         where = Loading(loading.device, context=loading.context, yes=loading.yes)
@@ -166,9 +172,8 @@ Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
 @options.output("A folder for a function's results, NAME.npy.", type=click.Path(file_okay=False))
 @options.as_json
 @divides
-@click.pass_context
 def run(
-    ctx: click.Context, /, path: str | None, prompt: str | None, inputs: tuple[str, ...],
+    path: str | None, prompt: str | None, inputs: tuple[str, ...],
     sizes: tuple[str, ...], output: str | None, as_json: bool, parallel: str, split: str | None,
     loading: Loading, **given: Any,
 ) -> int:  # fmt: skip
@@ -189,8 +194,7 @@ def run(
     alone = prompt is None
     if prompt is None:
         path, prompt = _boxed(path)
-        source = ctx.get_parameter_source("repetition_penalty")
-        if source is click.core.ParameterSource.DEFAULT:
+        if given["repetition_penalty"] is None:
             given["repetition_penalty"] = 1.1
     given_path, given_prompt = path, prompt
 
@@ -208,11 +212,11 @@ def _run(
     load: Callable[..., Any] | None,
 ) -> None:  # fmt: skip
     start = time.perf_counter()
-    given["seed"] = drawn(given)
     model = load_decoder(path, loading, given, load)
+    seed = drawn(model, given)
+    given["seed"] = seed.get("seed", 0)
     loaded = time.perf_counter()
     where = model.device.info.id if model.device else "oracle"
-    seed = {"seed": given["seed"]} if given["temperature"] > 0 else {}
     if as_json:
         watch = SpeedMeter()
         result = model.generate(text, **given)

@@ -58,7 +58,9 @@ def bytes_of(text: str | None, option: str) -> int | None:
     help="Memory for all models together, like 16GiB. weft loads a model when a request names it, "
     "and unloads the least recently used.",
 )
-@loads("device", "dtype", "quant", "act_dtype", "context", "cache", "adapters")
+@loads(
+    "device", "dtype", "quant", "act_dtype", "context", "cache", "adapters", "generation_config"
+)  # fmt: skip
 @options.draft_model
 @click.option(
     "--tool-parser",

@@ -14,8 +14,8 @@ import numpy as np
 from weft.core.errors import UsageError
 from weft.core.records import dataclass
 
-_PENALTIES = (2.0**-126, 2.0**126)
-_MOST_ADDED = 1e6
+PENALTIES = (2.0**-126, 2.0**126)
+MOST_ADDED = 1e6
 _BLOCK = 256  # probabilities per block in partial sums
 
 
@@ -61,14 +61,14 @@ class Sampling:
             raise UsageError(f"top_p is {self.top_p}; expected more than 0 and at most 1")
         if not 0.0 <= self.min_p <= 1.0:
             raise UsageError(f"min_p is {self.min_p}; expected 0 (off) to 1")
-        if not _PENALTIES[0] <= self.repetition_penalty <= _PENALTIES[1]:
+        if not PENALTIES[0] <= self.repetition_penalty <= PENALTIES[1]:
             raise UsageError(
                 f"repetition_penalty is {self.repetition_penalty}; expected "
-                f"{_PENALTIES[0]:.3g} to {_PENALTIES[1]:.3g}"
+                f"{PENALTIES[0]:.3g} to {PENALTIES[1]:.3g}"
             )
         added = [(name, getattr(self, name)) for name in ("presence_penalty", "frequency_penalty")]
         for name, value in (*added, *((f"logit_bias of {i}", x) for i, x in self.logit_bias)):
-            if not -_MOST_ADDED <= value <= _MOST_ADDED:
+            if not -MOST_ADDED <= value <= MOST_ADDED:
                 raise UsageError(f"{name} is {value}; expected -1e6 to 1e6")
 
     @property

@@ -56,6 +56,7 @@ def _drawn(model: Decoder, count: int, length: int, seed: int) -> np.ndarray:
         while len(ids) < length:  # an end of text begins the next text
             made = model.generate(
                 ids[-1:], max_new_tokens=length - len(ids), temperature=1.0,
+                top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0,
                 seed=int(rng.integers(1 << 31)),
             )  # fmt: skip
             assert isinstance(made, Generation)

@@ -27,7 +27,7 @@ from weft.models.arch.config import DecoderConfig, LayerRange
 from weft.models.arch.shares import check_columns
 from weft.models.arch.stages import check_parts, check_split, runs_of
 from weft.models.run.compiled_runner import CompiledRunner
-from weft.models.run.entry import check_batch, located, naming
+from weft.models.run.entry import AUTO, check_batch, is_advised, located, naming
 from weft.models.run.loader import load_uncompiled
 from weft.models.run.model import Decoder
 from weft.models.run.runner import Runner
@@ -73,11 +73,13 @@ def _load(
     lead: Lead, way: Way, path: str | os.PathLike[str], device: Any = "auto",
     dtype: Any = None, context: int | None = None, max_batch: int = 8, fallback: str | None = None,
     act_dtype: Any = None, cache: Any = None, quant: str | None = None, adapters: Any = None,
+    generation_config: str = AUTO,
 ) -> Decoder:  # fmt: skip
     """Does weft.load, divided among the ranks. Raises UsageError also for models that cannot be
     divided, and if another rank cannot take part."""
     ranks, folder = lead.ranks, located(path)
     check_batch(max_batch)
+    advised = is_advised(generation_config)
     if is_bundle(folder):
         raise UsageError(f"{folder} is a file of compiled Programs: it runs on one machine")
     if adapters:
@@ -97,7 +99,9 @@ def _load(
         check_split(c, chosen, ranks.size)
         return _run(c, 0, ranks.size, chosen)
 
-    asked = Placement(target, None, dtype, act_dtype, quant, cache, context, max_batch, part)
+    asked = Placement(
+        target, None, dtype, act_dtype, quant, cache, context, max_batch, part, advised=advised
+    )
     with naming(folder):
         model = load_uncompiled(folder, asked)
         files = files_digest(folder)
@@ -230,7 +234,7 @@ def _part(ranks: Ranks, said: dict[str, Any], path: Path, device: Any) -> Decode
             c = replace(c, act_by_form=said["act_by_form"])
             return _run(c, ranks.rank, ranks.size, split)
 
-        model = load_uncompiled(folder, Placement(target, part=part, **asked))
+        model = load_uncompiled(folder, Placement(target, part=part, advised=False, **asked))
     assert isinstance(model, Decoder)
     if split is None:
         model.divide(partial(own_runner, ranks, model), lambda slots: 0)

@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.core.errors import UsageError, WeftError
 from weft.engine.job import Constraint, Finish, Job, Output, SampledToken, TokenUsage
-from weft.engine.sampler import Sampling
+from weft.serve.fields import SamplingRequest
 from weft.serve.forcing import AnswerShape, forced, shaped
 from weft.serve.player import JobOutputs
 from weft.serve.served import ServedDecoder
@@ -54,15 +54,16 @@ class AnswerChunk:
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """Settings of an answer, in any protocol. seed None: one is drawn. context: the positions that
-    prompt and answer may take, at most the model's. constraint: compiles to a Constraint, off the
-    event loop."""
+    """Settings of an answer, in any protocol. stop None: the author's. seed None: one is drawn.
+    context: the positions that prompt and answer may take, at most the model's. constraint:
+    compiles to a Constraint, off the event loop."""
 
-    max_new_tokens: int | None = None  # None: up to the end of the context
-    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=1.0))
+    max_new_tokens: int | None = None  # None: the author's, or `usual_tokens`
+    usual_tokens: int | None = None  # None: up to the end of the context
+    sampling: SamplingRequest = field(default_factory=SamplingRequest)
     seed: int | None = None
     n: int = 1
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     salt: bytes = b""
@@ -223,11 +224,14 @@ def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: AnswerOptions) ->
     if len(ids) > context or (not options.cut and (limit or 0) > room):
         raise TooLong(len(ids), context, None if options.cut else limit)
     seed = secrets.randbits(63) if options.seed is None else options.seed
+    defaults = model.model.defaults
+    limit = defaults.limit(len(ids), limit, options.usual_tokens)
     whole = room if limit is None else min(limit, room)
+    stop = defaults.stop if options.stop is None else options.stop
     job = Job(
-        ids, whole, options.sampling, seed, 0, model.eos if options.ends else frozenset(),
-        options.stop, options.logprobs, options.prompt_logprobs, salt=options.salt,
-        adapter=model.adapter, drafts=options.drafts,
+        ids, whole, options.sampling.under(defaults), seed, 0,
+        model.eos if options.ends else frozenset(), stop, options.logprobs,
+        options.prompt_logprobs, salt=options.salt, adapter=model.adapter, drafts=options.drafts,
         texts=(lambda: model.tokenizer.stream(True)) if options.special else None,
     )  # fmt: skip
     return [replace(job, index=i) for i in range(options.n)]

@@ -3,10 +3,12 @@ is not."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from weft.core.errors import UsageError
+from weft.engine.defaults import GenerationDefaults
 from weft.engine.sampler import Sampling, check_seed
 from weft.serve.wire import HttpError
 
@@ -31,17 +33,36 @@ def seed_of(seed: int | None) -> int | None:
     return seed % (1 << 64)
 
 
-def sampling(**given: Any) -> Sampling:
-    """The Sampling with the given fields; None counts as left out. Raises HttpError."""
+@dataclass(frozen=True)
+class SamplingRequest:
+    """The fields of Sampling that a request gives, and the `usual` ones: what the protocol takes
+    for fields that neither the request nor the model's author gives."""
+
+    given: Mapping[str, Any] = field(default_factory=dict)
+    usual: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 1.0})
+
+    def under(self, defaults: GenerationDefaults) -> Sampling:
+        """Returns the Sampling of the request to a model with these settings of its author."""
+        return defaults.sampling(self.given, self.usual)
+
+
+def sampling(usual: Mapping[str, Any] | None = None, **given: Any) -> SamplingRequest:
+    """The fields that a request gives; None counts as left out. `usual`: see SamplingRequest.
+    Raises HttpError."""
+    given = {name: value for name, value in given.items() if value is not None}
     try:
-        return Sampling(**{name: value for name, value in given.items() if value is not None})
+        Sampling(**given)
     except UsageError as e:
         raise HttpError(400, str(e), str(e).split(" ")[0]) from None
+    return SamplingRequest(given) if usual is None else SamplingRequest(given, usual)
 
 
-def stops(given: str | Sequence[str] | None, field: str = "stop") -> tuple[str, ...]:
-    """Stop strings. Raises HttpError for too many, too long or empty ones."""
-    found = (given,) if isinstance(given, str) else tuple(given or ())
+def stops(given: str | Sequence[str] | None, field: str = "stop") -> tuple[str, ...] | None:
+    """Stop strings; None if the request gives none. Raises HttpError for too many, too long or
+    empty ones."""
+    if given is None:
+        return None
+    found = (given,) if isinstance(given, str) else tuple(given)
     if len(found) > MAX_STOPS or any(not 0 < len(s) <= 1024 for s in found):
         raise HttpError(
             400, f"{field} holds at most {MAX_STOPS} texts of 1 to 1024 characters", field

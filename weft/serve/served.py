@@ -131,7 +131,8 @@ class Served:
         # the number of machines with layers changes no bit either
         if isinstance(config, DecoderConfig):
             config = replace(config, run=None)
-        loaded = [repr(config), model.precision, str(limit)]
+        advice = repr(model.defaults) if isinstance(model, Decoder) else ""
+        loaded = [repr(config), model.precision, str(limit), advice]
         parts = [*loaded, weft.__version__, kind, files_digest(model.folder)]
         return "fp_" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -256,6 +257,7 @@ class ServedDecoder(Served):
     def summary(self) -> list[str]:
         """Returns the lines about the model that `weft serve` prints at the start."""
         model, runner = self.model, self.runner
+        told = model.defaults.told({}, {"temperature": 1.0})
         tokens = runner.pages * runner.page
         whole = max(tokens // model.context, 1)
         adapted = f"adapters: {', '.join(model.adapters)}"
@@ -270,6 +272,7 @@ class ServedDecoder(Served):
         return [
             *super().summary(),
             *([adapted] if model.adapters else []),
+            *([f"sampling as {model.defaults.where} says: {told}"] if told else []),
             *([more] if model.fixed or over else []),
             f"up to {runner.slots} answers at once; the cache holds {tokens} tokens: {whole} "
             f"sequences of the whole context of {model.context}, more of shorter ones",

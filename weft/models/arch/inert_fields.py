@@ -11,7 +11,7 @@ from collections.abc import Mapping
 _BOOKS = "says where the file comes from"
 _TRAINING = "is about training"
 _RETURNS = "says what transformers' own forward returns"
-_SEARCH = "is how transformers' own generate searches; here whoever calls says that"
+_SEARCH = "is how transformers' own generate runs, or belongs to a search that weft does not do"
 _LABELS = "names the outputs of a classifier, which weft does not load"
 _SENSES = "is about images and sound, of which weft takes none"
 _FURTHER = "is about layers that guess further tokens, which weft leaves aside"
@@ -23,37 +23,46 @@ def _table(*groups: tuple[str, str]) -> dict[str, str]:
     return {name: why for why, names in groups for name in names.split()}
 
 
-# transformers' generate; weft's callers say how to sample.
+# transformers' generate: fields without a meaning of their own here.
 GENERATION: Mapping[str, str] = _table(
     (_SEARCH, """
-        do_sample temperature top_k top_p min_p typical_p epsilon_cutoff eta_cutoff top_h max_length
-        max_new_tokens min_length min_new_tokens early_stopping max_time num_beams num_beam_groups
-        num_return_sequences length_penalty diversity_penalty penalty_alpha use_cache
+        early_stopping num_return_sequences length_penalty use_cache
         cache_implementation cache_config return_legacy_cache output_attentions
         output_hidden_states output_scores output_logits return_dict_in_generate
         assistant_early_exit assistant_confidence_threshold assistant_lookbehind
         target_lookbehind num_assistant_tokens num_assistant_tokens_schedule
         is_assistant prompt_lookup_num_tokens max_matching_ngram_size remove_invalid_values
-        renormalize_logits low_memory dola_layers prefill_chunk_size compile_config
+        renormalize_logits low_memory prefill_chunk_size compile_config
         disable_compile chat_format max_window_size decoder_start_token_id trust_remote_code
         encoder_no_repeat_ngram_size encoder_repetition_penalty use_mtp"""),
     (_BOOKS, "transformers_version _from_model_config _original_object_hash _name_or_path "
      "_commit_hash"),
 )  # fmt: skip
 
-# Keys of generation_config.json that change which tokens are written, and the values that do not.
-# Other values are named on stderr: weft's callers give such settings with each request.
-STEERING: Mapping[str, tuple[object, ...]] = {
-    "repetition_penalty": (1, 1.0), "no_repeat_ngram_size": (0,), "bad_words_ids": ([],),
-    "suppress_tokens": ([],), "begin_suppress_tokens": ([],), "forced_bos_token_id": (),
-    "forced_eos_token_id": (), "exponential_decay_length_penalty": (), "sequence_bias": ({},),
-    "force_words_ids": ([],), "constraints": ([],), "guidance_scale": (1, 1.0),
-    "stop_strings": ([],), "token_healing": (False,), "watermarking_config": ({},),
+# Keys of generation_config.json that change which tokens are written and that weft does not follow,
+# and the values that change nothing. Other values are named on stderr.
+UNFOLLOWED: Mapping[str, tuple[object, ...]] = {
+    "no_repeat_ngram_size": (0,), "begin_suppress_tokens": ([],), "forced_bos_token_id": (),
+    "forced_eos_token_id": (), "exponential_decay_length_penalty": (), "sequence_bias": ({}, []),
+    "force_words_ids": ([],), "constraints": ([],), "guidance_scale": (1,),
+    "token_healing": (False,), "watermarking_config": ({},), "typical_p": (1,), "top_h": (),
+    "epsilon_cutoff": (0,), "eta_cutoff": (0,), "num_beams": (1,), "num_beam_groups": (1,),
+    "diversity_penalty": (0,), "penalty_alpha": (0,), "min_length": (0,), "min_new_tokens": (0,),
+    "max_time": (), "dola_layers": (),
 }  # fmt: skip
+_SAMPLING = _table(
+    (
+        _SEARCH,
+        """
+    do_sample temperature top_k top_p min_p repetition_penalty max_new_tokens max_length
+    suppress_tokens bad_words_ids stop_strings""",
+    )
+)
 
 CONFIG: Mapping[str, str] = {
     **GENERATION,
-    **dict.fromkeys(STEERING, _SEARCH),
+    **dict.fromkeys(UNFOLLOWED, _SEARCH),
+    **_SAMPLING,
     **_table(
         (_BOOKS, """
             architectures model_type dtype torch_dtype transformers_version name_or_path auto_map

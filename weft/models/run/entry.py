@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from weft.program.device import Device
 
 MAX_NAME = 200  # characters of an adapter's name
+AUTO = "auto"
+ADVICE = (AUTO, "off")  # values of generation_config
 
 
 def load(
@@ -35,6 +37,7 @@ def load(
     cache: str | DType | None = None,
     quant: str | None = None,
     adapters: Mapping[str, str | os.PathLike[str]] | None = None,
+    generation_config: str = AUTO,
 ) -> Model:
     """Loads a model onto a device.
 
@@ -62,6 +65,9 @@ def load(
     cache. `adapters`: LoRA adapters in PEFT's layout, by the names for `generate(adapter=...)`;
     each sequence uses one or none (docs/serving.md).
 
+    `generation_config`: "auto" samples as the model's author advises (generation_config.json, a
+    GGUF file's general.sampling keys) where a call does not say otherwise; "off" never does.
+
     Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError, UsageError; fetching
     raises HubError and StorageError.
 
@@ -71,19 +77,29 @@ def load(
     """
     folder = located(path)
     check_batch(max_batch)
+    advised = is_advised(generation_config)
     settled: dict[str, Any] = {"dtype": dtype, "act_dtype": act_dtype, "quant": quant}
     settled |= {"context": context, "cache": cache, "adapters": adapters or None}
     with naming(folder):
         if is_bundle(folder):
-            return cast("Model", _compiled(folder, device, fallback, settled))
+            return cast("Model", _compiled(folder, device, fallback, settled, advised))
         from weft.models.run.loader import load_uncompiled
         from weft.models.weights.placement import Placement
 
         beside = {_adapter_name(name): located(at) for name, at in (adapters or {}).items()}
         place = Placement(
-            device, fallback, dtype, act_dtype, quant, cache, context, max_batch, adapters=beside
-        )
+            device, fallback, dtype, act_dtype, quant, cache, context, max_batch,
+            adapters=beside, advised=advised,
+        )  # fmt: skip
         return load_uncompiled(folder, place)
+
+
+def is_advised(generation_config: object) -> bool:
+    """Returns True if the author's settings for generating are used. Raises UsageError for another
+    value than those of ADVICE."""
+    if generation_config not in ADVICE:
+        raise UsageError(f"generation_config is {generation_config!r:.60}; expected auto or off")
+    return generation_config == AUTO
 
 
 @contextmanager
@@ -136,8 +152,9 @@ def check_batch(batch: object) -> None:
 
 
 def _compiled(
-    path: Path, device: str | Device | None, fallback: str | None, asked: Mapping[str, Any]
-) -> Any:
+    path: Path, device: str | Device | None, fallback: str | None, asked: Mapping[str, Any],
+    advised: bool,
+) -> Any:  # fmt: skip
     """Loads the file of a compiled model or function; `asked` are the options of `load` that were
     fixed at compile time."""
     from weft.host.progress import progress
@@ -149,4 +166,4 @@ def _compiled(
             return StoredFunction(path, read, target)
         from weft.models.run import saved
 
-        return saved.load(path, read, target)
+        return saved.load(path, read, target, advised)

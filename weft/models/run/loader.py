@@ -239,9 +239,12 @@ def decoder_from(
         config = replace(config, kv_window=kept_window(config, context))
     placed = Placed(with_tables(config, weights, context, adapters), device, adapters.names)
     tokenizer = _tokenizer_maker(source.path, config.vocab, made=source.made)
-    return Decoder(
+    made = Decoder(
         source.path, config, weights, placed, tokenizer, source.tokens, context, place.max_batch
     )
+    if place.advised:
+        made.advice = source.advice
+    return made
 
 
 def _context(config: DecoderConfig, context: int | None) -> int:

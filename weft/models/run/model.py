@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,10 @@ import numpy as np
 
 from weft.core.errors import LimitError, ModelError, UsageError
 from weft.core.weak import weakly
+from weft.engine.defaults import NO_DEFAULTS, GenerationDefaults
 from weft.engine.engine import Engine
 from weft.engine.job import Job, TextStream
 from weft.engine.play import FEW
-from weft.engine.sampler import Sampling
 from weft.host.boundary import guard_methods
 from weft.host.forks import lock_of
 from weft.host.progress import line_taken
@@ -31,6 +31,7 @@ from weft.models.arch.inputs import (
     states,
 )
 from weft.models.arch.weights import Weights
+from weft.models.run.advice import NEW_TOKENS, say_defaults
 from weft.models.run.base import Model
 from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.drafting import drafts_by
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from weft.models.text.tokenizer import Tokenizer
     from weft.program.program import Program
 
-
 KINDS = (PREFILL, DECODE)  # the steps of one sequence
 
 
@@ -62,6 +62,7 @@ class Decoder(Model):
 
     config: DecoderConfig
     fixed = False  # True if a file fixes the numbers of slots and pages
+    advice: Callable[[], GenerationDefaults] = staticmethod(lambda: NO_DEFAULTS)
 
     def __init__(
         self,
@@ -87,6 +88,11 @@ class Decoder(Model):
             torn=f"{folder}: it was generating in another thread when this process was "
             "forked, so its caches are unknown here; load it again in the child",
         )
+
+    @cached_property
+    def defaults(self) -> GenerationDefaults:
+        """The author's settings for generating, read on first use. Raises ModelError."""
+        return self.advice()
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -235,42 +241,50 @@ class Decoder(Model):
     def generate(  # type: ignore[override]
         self,
         prompt: Prompt | Sequence[Prompt],
-        max_new_tokens: int = 64,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        repetition_penalty: float = 1.0,
+        max_new_tokens: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        repetition_penalty: float | None = None,
         seed: int | Sequence[int] = 0,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         stream: bool = False,
         draft: bool | Decoder = False,
         adapter: str = "",
+        min_p: float | None = None,
     ) -> Generation | list[Generation] | Stream:
         """Generates new tokens after `prompt` (text or ids) and returns a Generation; a list of
         prompts returns a list.
 
-        temperature 0 is greedy. Seeds: see `weft.models.run.generate`. `stop` strings end a text
-        and are not part of it. With `stream` it returns an iterator of text pieces (`TextChunk`) at
-        once. `draft` proposes tokens, which changes the time but not the result. True takes them
-        from earlier text; a smaller Decoder with the same tokenizer predicts them. `adapter`: one
-        that the model was loaded with ("": none).
+        temperature 0 is greedy. What is None is as the model's author advises
+        (generation_config.json, a GGUF file's general.sampling keys), which a notice says; without
+        advice, 64 new tokens, greedy. Seeds: see `weft.models.run.generate`. `stop` strings end a
+        text and are not part of it. With `stream` it returns an iterator of text pieces
+        (`TextChunk`) at once. `draft` proposes tokens, which changes the time but not the result.
+        True takes them from earlier text; a smaller Decoder with the same tokenizer predicts them.
+        `adapter`: one that the model was loaded with ("": none).
 
         Raises UsageError (empty prompt, bad options, unknown ids), LimitError (prompt longer than
         the context), ModelError (NaN in weights or logits).
         """
         prompts, single = as_list(prompt)
-        stops, count = checked_stops(stop), checked_count(max_new_tokens)
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        given["repetition_penalty"] = repetition_penalty
+        stops = checked_stops(self.defaults.stop if stop is None else stop)
+        asked = None if max_new_tokens is None else checked_count(max_new_tokens)
         if stops:
             self.need_tokenizer("stop strings need one")
         self.check_adapter(adapter)
-        sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
+        sampling = self.defaults.sampling(given)
+        say_defaults(self, given | {"max_new_tokens": asked, "stop": stop is not None})
         seeds, eos = seeds_of(seed, len(prompts)), frozenset(self.tokens.eos)
         decoded = stream or bool(stops)  # otherwise the text is decoded when it is first read
         parts = []
         for i, (own, index) in enumerate(seeds):
             ids = tuple(self.encode(prompts[i]))
+            count = self.defaults.limit(len(ids), asked, NEW_TOKENS)
             job = Job(
-                ids, count, sampling, own, index, eos, stops,
+                ids, count or 0, sampling, own, index, eos, stops,
                 adapter=adapter, decoded=decoded, drafts=bool(draft),
             )  # fmt: skip
             parts.append(PromptRun(i, job))

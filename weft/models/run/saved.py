@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from weft.core.caps import Caps
 from weft.core.errors import FileFormatError, UsageError
+from weft.engine.defaults import NO_DEFAULTS, GenerationDefaults
 from weft.host.records import from_data, to_data
 from weft.models.arch.config import (
     DecoderConfig,
@@ -92,6 +93,7 @@ def _decoder_parts(model: Decoder, caps: Caps) -> Parts:
     config = replace(model.config, traced=None)  # its steps are in the Programs
     head = {"kind": "decoder", "config": to_data(config), "context": model.context}
     head |= {"slots": runner.slots, "pages": runner.pages, "tokens": to_data(model.tokens)}
+    head |= {"defaults": to_data(model.defaults)}
     return made, runner.weights, head
 
 
@@ -127,6 +129,7 @@ class _Decoder:
     slots: int
     pages: int
     tokens: TokenIds
+    defaults: GenerationDefaults = NO_DEFAULTS
 
 
 @dataclass(frozen=True)
@@ -151,10 +154,15 @@ class _Text:
     lower: bool
 
 
-def load(path: Path, read: Bundle, device: Device) -> Decoder | Encoder:
-    """Loads the model in a file that `save` wrote, onto a suitable device. Raises
-    FileFormatError."""
-    return (_load_decoder if read.head["kind"] == "decoder" else _load_encoder)(path, read, device)
+def load(path: Path, read: Bundle, device: Device, advised: bool = True) -> Decoder | Encoder:
+    """Loads the model in a file that `save` wrote, onto a suitable device; `advised`: its author's
+    settings for generating are used. Raises FileFormatError."""
+    if read.head["kind"] != "decoder":
+        return _load_encoder(path, read, device)
+    made = _load_decoder(path, read, device)
+    if not advised:
+        made.advice = lambda: NO_DEFAULTS
+    return made
 
 
 def _given(head: Mapping[str, Any], kind: Any) -> dict[str, Any]:
@@ -176,8 +184,20 @@ def _load_decoder(path: Path, read: Bundle, device: Device) -> Decoder:
         about.context, about.slots,
     )  # fmt: skip
     made.file, made.pages = read, about.pages
+    made.advice = partial(_defaults, path, about.defaults, c)
     made.precision_said = str(read.head.get("precision", ""))[:200]
     return made
+
+
+def _defaults(path: Path, found: GenerationDefaults, c: DecoderConfig) -> GenerationDefaults:
+    """Returns the author's settings in a file. Raises FileFormatError for values out of range."""
+    try:
+        found.sampling({})
+    except UsageError as e:
+        raise FileFormatError(f"{path}: {e}") from None
+    if not all(0 <= i < c.vocab for i in found.suppressed):
+        raise FileFormatError(f"{path}: a suppressed token is outside the vocabulary")
+    return found
 
 
 class SavedDecoder(Decoder):

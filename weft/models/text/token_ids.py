@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from weft.core.notices import listed, say, say_unknown
 from weft.importers.hf_config import Fields, read_object
 from weft.models.arch.config import TokenIds
 from weft.models.arch.family_parts import MAX_VOCAB
-from weft.models.arch.inert_fields import GENERATION, STEERING
 from weft.models.text.tokenizer_fields import content_of
 from weft.models.text.tokenizer_settings import read_settings
-
-_IDS = ("eos_token_id", "bos_token_id", "pad_token_id")
 
 
 def read_token_ids(folder: Path, config: Fields) -> TokenIds:
@@ -23,7 +19,6 @@ def read_token_ids(folder: Path, config: Fields) -> TokenIds:
     places = [config]
     if path.exists():
         places.insert(0, Fields(read_object(path), str(path)))
-        _say_steering(places[0])
     text = config.section("text_config")
     places += [] if text is None else [text]
     eos = _first(places, "eos_token_id", 0) or _named_end(folder)
@@ -34,15 +29,6 @@ def read_token_ids(folder: Path, config: Fields) -> TokenIds:
 
 def _first(places: Sequence[Fields], name: str, lo: int) -> tuple[int, ...]:
     return next((ids for c in places if (ids := c.integers(name, lo, MAX_VOCAB))), ())
-
-
-def _say_steering(c: Fields) -> None:
-    """Reports settings of generation_config.json that go beyond how to sample."""
-    asked = {k: v for k, v in c.data.items() if v is not None and v not in STEERING.get(k, (None,))}
-    steering = [f"{name}={asked[name]!r}"[:80] for name in asked if name in STEERING]
-    if steering:
-        say(f"{c.where}: asks for {listed(steering)}, which weft leaves to who calls")
-    say_unknown(c.where, asked, STEERING, GENERATION, _IDS)
 
 
 def _named_end(folder: Path) -> tuple[int, ...]:

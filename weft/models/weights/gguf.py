@@ -35,6 +35,7 @@ from weft.models.weights.content import FileIdentity
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.gguf_config import read_config
 from weft.models.weights.gguf_metadata import ROPE_DIVISORS, ROPE_FACTORS
+from weft.models.weights.gguf_sampling import gguf_defaults
 from weft.models.weights.source import Source
 
 _TOP = {
@@ -89,7 +90,10 @@ def read(path: Path, dtype: DType | None = None) -> Source:
         _check_packed([t for t in tensors.values() if _stays_packed(t)], str(path))
     weights = {r: _weight(r, layout[r], t, config, dtype, str(path)) for r, t in tensors.items()}
     weights |= {r: held(x, "scale") for r, x in _numbers(gguf, config).items()}
-    return Source(path, config, token_ids(gguf), weights, partial(read_tokenizer, gguf))
+    return Source(
+        path, config, token_ids(gguf), weights, partial(read_tokenizer, gguf),
+        partial(gguf_defaults, gguf, config.vocab),
+    )  # fmt: skip
 
 
 def tensor_name(role: str, family: str) -> str:

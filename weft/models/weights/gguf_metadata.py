@@ -25,7 +25,7 @@ class Metadata:
         self.gguf, self.arch, self.where = gguf, arch, str(gguf.path)
         at = f"{arch}."
         found = {k.removeprefix(at): v for k, v in gguf.metadata.items() if k.startswith(at)}
-        self.values = {k: _plain(v) for k, v in found.items()}
+        self.values = {k: plain(v) for k, v in found.items()}
         self._fields = Fields({at + k: v for k, v in self.values.items()}, self.where)
 
     def value(self, key: str) -> Any:
@@ -83,7 +83,7 @@ class Metadata:
         return ModelError(f"{self.where}: {self.arch}.{key} is {shown}: {said}")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Returns a value as JSON would hold it; a float32 is the shortest decimal that rounds to it:
     1e-05, not 9.9999997e-06."""
     if isinstance(value, np.ndarray):

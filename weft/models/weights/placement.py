@@ -21,7 +21,8 @@ ORACLE = "oracle"  # the name of NumPy, used instead of a device
 @dataclass(frozen=True)
 class Placement:
     """The device, the dtypes and the size of the cache of a model; see `weft.load`. `part`
-    returns the config of one machine's part; `adapters` are folders by name."""
+    returns the config of one machine's part; `adapters` are folders by name. `advised`: the
+    author's settings for generating are used."""
 
     device: str | Device | None = "auto"
     fallback: str | None = None
@@ -33,6 +34,7 @@ class Placement:
     max_batch: int = 1
     part: Callable[[DecoderConfig], DecoderConfig] | None = None
     adapters: Mapping[str, Path] = field(default_factory=dict)
+    advised: bool = True
 
     def opened(self) -> Device | None:
         """Returns the device; None for the oracle."""

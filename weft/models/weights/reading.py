@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from weft.importers.hf_config import Fields
 from weft.importers.safetensors import Checkpoint, open_checkpoint
 from weft.models.arch.config import DecoderConfig, Layout
 from weft.models.arch.weights import Weight
+from weft.models.text.generation_config import read_defaults
 from weft.models.text.token_ids import read_token_ids
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.names import bind_weights, untied
@@ -53,7 +55,10 @@ def folder_source(
     checkpoint = _opened(folder, raw)
     config = _untied(folder, config, checkpoint)
     weights = _weights(folder, checkpoint, decoder_layout(config), dtype)
-    return Source(folder, config, read_token_ids(folder, raw), weights)
+    return Source(
+        folder, config, read_token_ids(folder, raw), weights,
+        advice=partial(read_defaults, folder, config.vocab),
+    )  # fmt: skip
 
 
 def stream_weights(

@@ -7,6 +7,7 @@ from dataclasses import field
 from pathlib import Path
 
 from weft.core.records import dataclass
+from weft.engine.defaults import NO_DEFAULTS, GenerationDefaults
 from weft.models.arch.config import DecoderConfig, TokenIds, TokenizerContent
 from weft.models.arch.weights import Weight
 
@@ -14,10 +15,12 @@ from weft.models.arch.weights import Weight
 @dataclass(frozen=True)
 class Source:
     """The content of a Hugging Face folder or a GGUF file. `made` returns the tokenizer inside a
-    file; None if it has none, or is a folder. The weights are read on demand."""
+    file; None if it has none, or is a folder. `advice` reads the author's settings for generating.
+    The weights are read on demand."""
 
     path: Path
     config: DecoderConfig
     tokens: TokenIds
     weights: Mapping[str, Weight] = field(default_factory=dict)
     made: Callable[[], TokenizerContent | None] = lambda: None
+    advice: Callable[[], GenerationDefaults] = lambda: NO_DEFAULTS

@@ -16,6 +16,7 @@ from weft.importers.hf_config import Fields
 from weft.importers.safetensors import Checkpoint, open_checkpoint
 from weft.models.arch.config import WeightSpec
 from weft.models.arch.weights import Weight
+from weft.models.text.generation_config import read_defaults
 from weft.models.text.token_ids import read_token_ids
 from weft.models.weights.names import check_float, check_unread
 from weft.models.weights.reading import is_packed
@@ -56,7 +57,10 @@ def zoo_source(folder: Path, raw: Fields) -> Source:
         read = partial(_read, checkpoint, spec, place)
         weights[role] = Weight(spec, read, kept=False)
     check_unread(used, INERT, checkpoint)
-    return Source(folder, model.config, read_token_ids(folder, raw), weights)
+    return Source(
+        folder, model.config, read_token_ids(folder, raw), weights,
+        advice=partial(read_defaults, folder, model.config.vocab),
+    )  # fmt: skip
 
 
 def _turn(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -53,7 +53,7 @@ def options_of(body: Messages, key: bytes) -> AnswerOptions:
     if body.output_config is not None and body.output_config.format is not None:
         form = body.output_config.format
     how = sampling(
-        temperature=1.0 if body.temperature is None else body.temperature,
+        temperature=body.temperature,
         top_p=body.top_p,
         top_k=body.top_k,
     )

@@ -19,8 +19,9 @@ from weft.serve.served import ServedDecoder
 from weft.serve.tooling import called, follow_json, follow_schema, function
 from weft.serve.wire import HttpError, read, refusal
 
-DEFAULTS = ModelOptions(temperature=0.8, top_k=40, top_p=0.9)
-"""What an option that is left out is, as in Ollama; the others are off."""
+UNLIMITED = 1 << 31  # new tokens; the context ends an answer earlier
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
+"""Options that neither the request nor the model's author gives, as in Ollama; others are off."""
 
 
 async def chat(request: Request) -> Response:
@@ -80,19 +81,15 @@ def named(request: Request, name: str) -> str:
 def options_of(body: Answered, key: bytes) -> AnswerOptions:
     """The AnswerOptions that the request asks for. Raises HttpError, naming the field."""
     given = body.options or ModelOptions()
-
-    def option(name: str) -> Any:
-        value = getattr(given, name)
-        return getattr(DEFAULTS, name) if value is None else value
-
     between("temperature", given.temperature, 0, 2)
     between("repeat_penalty", given.repeat_penalty, 0.01, 100)
     how = sampling(
-        temperature=option("temperature"),
-        top_k=max(option("top_k"), 0),
-        top_p=option("top_p"),
+        DEFAULTS,
+        temperature=given.temperature,
+        top_k=None if given.top_k is None else max(given.top_k, 0),
+        top_p=given.top_p,
         min_p=given.min_p,
-        repetition_penalty=None if given.repeat_last_n == 0 else given.repeat_penalty,
+        repetition_penalty=1.0 if given.repeat_last_n == 0 else given.repeat_penalty,
         presence_penalty=given.presence_penalty,
         frequency_penalty=given.frequency_penalty,
     )
@@ -103,7 +100,7 @@ def options_of(body: Answered, key: bytes) -> AnswerOptions:
     form = body.format
     constraint = follow_schema(form) if isinstance(form, dict) else follow_json() if form else None
     return AnswerOptions(
-        max_new_tokens=None if limit is None or limit < 0 else limit,
+        max_new_tokens=UNLIMITED if limit is not None and limit < 0 else limit,
         sampling=how,
         seed=None if given.seed == -1 else seed_of(given.seed),
         stop=stops(given.stop),
@@ -111,6 +108,7 @@ def options_of(body: Answered, key: bytes) -> AnswerOptions:
         salt=key,
         constraint=constraint,
         context=given.num_ctx,
+        cut=limit is not None and limit < 0,
     )
 
 

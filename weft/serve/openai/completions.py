@@ -35,11 +35,11 @@ async def completions(request: Request) -> Response:
     prompts = prompts_of(body.prompt, "prompt")
     if len(prompts) > MAX_PROMPTS:
         raise HttpError(400, f"{len(prompts)} prompts; at most {MAX_PROMPTS} are taken", "prompt")
-    limit = NEW_TOKENS if body.max_tokens is None else body.max_tokens
-    options = choices_of(body, limit, key_of(request.scope["headers"]))
+    options = choices_of(body, body.max_tokens, key_of(request.scope["headers"]))
     wanted = tops(body.logprobs, "logprobs")
     options = replace(
         options,
+        usual_tokens=NEW_TOKENS,
         logprobs=wanted,
         prompt_logprobs=wanted if body.echo else None,
         constraint=constraint_of(body),

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from weft.engine.sampler import Sampling
 from weft.serve.chatting import MAX_BIASES, MAX_CHOICES, AnswerOptions
-from weft.serve.fields import between, sampling, seed_of, stops
+from weft.serve.fields import SamplingRequest, between, sampling, seed_of, stops
 from weft.serve.openai.types import Chat, Choosing, Completion, Generating
 from weft.serve.tooling import Follow, follow_json, follow_schema
 from weft.serve.wire import HttpError
@@ -38,10 +37,10 @@ def options_of(body: Generating, limit: int | None, key: bytes) -> AnswerOptions
     )  # fmt: skip
 
 
-def _sampling(body: Generating) -> Sampling:
-    """The Sampling of a request, with OpenAI's defaults: temperature 1, nothing else."""
+def _sampling(body: Generating) -> SamplingRequest:
+    """The sampling of a request, with OpenAI's defaults: temperature 1, nothing else."""
     return sampling(
-        temperature=1.0 if body.temperature is None else body.temperature,
+        temperature=body.temperature,
         top_k=None if body.top_k is None else max(body.top_k, 0),
         top_p=body.top_p,
         min_p=body.min_p,
@@ -81,9 +80,9 @@ def followed(kind: str, schema: Mapping[str, Any] | None) -> Follow | None:
     return follow_json() if kind == "json_object" else follow_schema(schema or {})
 
 
-def _biases(given: dict[str, float] | None) -> tuple[tuple[int, float], ...]:
+def _biases(given: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
     if not given:
-        return ()
+        return None
     if len(given) > MAX_BIASES:
         raise HttpError(400, f"logit_bias names at most {MAX_BIASES} tokens", "logit_bias")
     made = []

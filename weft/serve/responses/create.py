@@ -169,6 +169,7 @@ def routes() -> list[Described]:
 def _head(model: ServedDecoder, asked: ParsedRequest) -> dict[str, Any]:
     """The first state of a response: itself, and the settings of its request."""
     body, choice = asked.body, asked.body.tool_choice
+    sampling = asked.turn.options.sampling.under(model.model.defaults)
     text, reasoning = body.text or TextOptions(), body.reasoning or ReasoningOptions()
     form = {"type": "text"} if text.format is None else _plain(text.format)
     return {
@@ -183,10 +184,10 @@ def _head(model: ServedDecoder, asked: ParsedRequest) -> dict[str, Any]:
         "tool_choice": _plain(choice) if isinstance(choice, ChosenTool) else choice or "auto",
         "text": {"format": form, "verbosity": text.verbosity or "medium"},
         "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
-        "temperature": asked.turn.options.sampling.temperature,
-        "top_p": asked.turn.options.sampling.top_p,
-        "presence_penalty": asked.turn.options.sampling.presence_penalty,
-        "frequency_penalty": asked.turn.options.sampling.frequency_penalty,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
         "top_logprobs": body.top_logprobs or 0, "metadata": body.metadata or {},
         "prompt_cache_key": body.prompt_cache_key, "user": body.user,
         "safety_identifier": body.safety_identifier, "usage": None,
