@@ -32,7 +32,7 @@ def options_of(body: Generating, limit: int | None, key: bytes) -> AnswerOptions
     between("frequency_penalty", body.frequency_penalty, -2, 2)
     salt = key + (body.cache_salt or "").encode(errors="replace")
     return AnswerOptions(
-        limit, _sampling(body), seed_of(body.seed), stop=stops(body.stop), salt=salt,
+        limit, sampling=_sampling(body), seed=seed_of(body.seed), stop=stops(body.stop), salt=salt,
         ends=not body.ignore_eos,
     )  # fmt: skip
 
