@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent / "weft"
 ORDER = [
     "core", "host", "kernel", "graph", "program", "ops", "transform", "templates", "compile",
     "backends", "tensor", "nn", "optim", "importers", "ranks", "engine", "hub", "models/arch",
-    "models/text", "models/weights", "models/zoo", "quantize", "models/run", "models", "evaluate",
-    "training", "machines", "serve", "web", "conform", "bench", "cli",
+    "models/text", "models/grammar", "models/weights", "models/zoo", "quantize", "models/run",
+    "models", "evaluate", "training", "machines", "serve", "web", "conform", "bench", "cli",
 ]  # fmt: skip
 
 # Both sides of the waist that is the Program: neither may know the other.

@@ -68,7 +68,7 @@ def _(here: Here) -> str:
 def _(here: Here) -> str:
     from weft.serve import served
 
-    here.without("weft.serve.grammar")
+    here.without("weft.models.grammar.grammars")
     made = types.SimpleNamespace(making=threading.Lock(), grammars=None)
     kinds = [c for c in vars(served).values() if callable(getattr(c, "grammars", None))]
     return refused(kinds[0].grammars, types.SimpleNamespace(_made=made))

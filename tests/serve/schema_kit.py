@@ -8,7 +8,7 @@ from typing import Any
 import llguidance
 
 from weft.core.errors import UsageError
-from weft.serve import grammar
+from weft.models.grammar import grammars as grammar
 
 Schema = dict[str, Any]
 

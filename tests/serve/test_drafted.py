@@ -17,9 +17,9 @@ from weft.engine.job import Job, Output
 from weft.engine.sampler import Sampling
 from weft.hub.box import box_folder
 from weft.models import random_folder
+from weft.models.grammar import grammars as grammar
+from weft.models.grammar.grammars import Grammars
 from weft.models.run.drafting import drafts_by
-from weft.serve import grammar
-from weft.serve.grammar import Grammars
 
 SCHEMA = {
     "type": "object", "additionalProperties": False, "required": ["identifier", "description"],

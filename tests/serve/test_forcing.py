@@ -17,8 +17,8 @@ from serve_kit import Running
 
 from weft.core.errors import UsageError
 from weft.hub.box import box_folder
+from weft.models.grammar.grammars import Grammars
 from weft.models.text.tokenizer import Tokenizer
-from weft.serve.grammar import Grammars
 from weft.serve.toolcalls.asked import Calls, Grammar
 from weft.serve.toolcalls.choose import FORMATS
 from weft.serve.toolcalls.events import ParsedAnswer, message

@@ -14,10 +14,10 @@ from schemas import HAND_MADE, play, schemas
 
 from weft.core.errors import LimitError, UsageError, WeftError
 from weft.hub.box import box_folder
+from weft.models.grammar import grammars as grammar
+from weft.models.grammar.grammars import Grammars
+from weft.models.grammar.vocabulary import token_bytes
 from weft.models.text.tokenizer import Tokenizer
-from weft.serve import grammar
-from weft.serve.grammar import Grammars
-from weft.serve.vocabulary import token_bytes
 
 VOCAB, EOS = 2048, 0
 

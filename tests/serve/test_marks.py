@@ -16,16 +16,16 @@ from serve_kit import marked_box
 from weft.core.errors import UsageError
 from weft.engine.job import Job, Output, SampledToken, TokenUsage
 from weft.engine.text import TextEnd
+from weft.models.grammar import grammars as grammar
+from weft.models.grammar.grammars import Grammars
+from weft.models.grammar.vocabulary import token_bytes
 from weft.models.text.tokenizer import Tokenizer
-from weft.serve import grammar
 from weft.serve.chatting import Choice
-from weft.serve.grammar import Grammars
 from weft.serve.player import JobOutputs
 from weft.serve.toolcalls.choose import FORMATS, MARKS, choose
 from weft.serve.toolcalls.events import ParsedAnswer, message
 from weft.serve.toolcalls.formats import ParserContext
 from weft.serve.toolcalls.given import Given, Verbatim
-from weft.serve.vocabulary import token_bytes
 
 EVERY = sorted({mark for marks in MARKS.values() for mark in marks})
 THINKING = {

@@ -15,7 +15,7 @@ from held import answers
 from serve_kit import Running, serving, until
 
 from weft.core.errors import BusyError
-from weft.serve.grammar import Grammars
+from weft.models.grammar.grammars import Grammars
 from weft.serve.pool import WorkPool
 
 sys.path.append(str(Path(__file__).parents[1] / "robust"))
@@ -200,7 +200,7 @@ def test_a_grammar_that_nobody_waits_for_is_not_tried_on(
 ) -> None:
     """Its child is ended at once; the next grammar gets another."""
     path = "/v1/completions"
-    monkeypatch.setattr("weft.serve.grammar.MAX_SECONDS", 600.0)
+    monkeypatch.setattr("weft.models.grammar.grammars.MAX_SECONDS", 600.0)
     slow = b'{"prompt": "x", "response_format": {"type": "json_schema", "json_schema": {"name": '
     slow += b'"x", "schema": {"type": "integer", "multipleOf": 99999989}}}, "messages": [{"role": '
     slow = slow.replace(b'"prompt": "x", ', b"") + b'"user", "content": "x"}]}'

@@ -12,9 +12,9 @@ import pytest
 from schema_kit import BYTES, PATTERNS, TEXTS, Schema, compiled, takes
 
 from weft.core.errors import UsageError
-from weft.serve import grammar
-from weft.serve.schema_patterns import FORMATS, translated
-from weft.serve.schemas import kept
+from weft.models.grammar import grammars as grammar
+from weft.models.grammar.schema_patterns import FORMATS, translated
+from weft.models.grammar.schemas import kept
 
 
 def kinds_of(required: list[str], **more: Any) -> Schema:

@@ -17,11 +17,11 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from weft.core.errors import UsageError
 from weft.hub.box import box_folder
 from weft.importers.gguf_values import Texts
+from weft.models.grammar import grammars as grammar
+from weft.models.grammar.grammars import Grammars
+from weft.models.grammar.vocabulary import token_bytes
 from weft.models.text.gguf_tokenizer import read_tokenizer
 from weft.models.text.tokenizer import Tokenizer
-from weft.serve import grammar
-from weft.serve.grammar import Grammars
-from weft.serve.vocabulary import token_bytes
 
 TEXT = ["the quick brown fox, jumps over 13 lazy dogs", "größer als 🙂 zero", '{"a": [1, 2]}']
 

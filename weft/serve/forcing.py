@@ -17,7 +17,7 @@ from weft.serve.toolcalls.written import ARGUMENTS, NAME, CallForm, Render, call
 from weft.serve.tooling import Follow, object_of
 
 if TYPE_CHECKING:
-    from weft.serve.grammar import Part
+    from weft.models.grammar.grammars import Part
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,15 @@ import numpy as np
 
 import weft
 from weft.core.errors import LimitError, UsageError, WeftError
-from weft.core.install import how
 from weft.core.text import size
 from weft.engine.engine import Engine
 from weft.engine.job import Constraint, Job, SampledToken
 from weft.host.records import to_data
 from weft.host.samples import files_digest
 from weft.models.arch.config import DecoderConfig
+from weft.models.grammar.vocabulary import token_bytes
 from weft.models.run.base import Model
+from weft.models.run.constraints import grammars_of
 from weft.models.run.drafting import drafts_by
 from weft.models.run.embedder import Encoder, batches
 from weft.models.run.model import Decoder
@@ -33,11 +34,10 @@ from weft.serve.player import EngineThread
 from weft.serve.pool import Pools
 from weft.serve.settings import ServeSettings, caches, pages_of
 from weft.serve.toolcalls.choose import choose
-from weft.serve.vocabulary import token_bytes
 
 if TYPE_CHECKING:
+    from weft.models.grammar.grammars import Grammars
     from weft.models.text.tokenizer import Tokenizer
-    from weft.serve.grammar import Grammars
 
 LONG = 50_000  # characters of a text that takes a tenth of a second or more
 TOGETHER = 16  # texts that are read as one item of work
@@ -289,14 +289,7 @@ class ServedDecoder(Served):
         made = self._made
         with made.making:
             if made.grammars is None:
-                try:
-                    from weft.serve.grammar import Grammars
-                except ImportError:
-                    raise UsageError(
-                        f"structured output needs llguidance: {how('serve')}"
-                    ) from None
-                vocab = self.model.config.vocab
-                made.grammars = Grammars(self.tokenizer, vocab, self.eos, self.marks.ids)
+                made.grammars = grammars_of(self.model, self.marks.ids)
             return made.grammars
 
     async def constraint(
@@ -304,7 +297,7 @@ class ServedDecoder(Served):
     ) -> Callable[[], Constraint]:
         """The grammar that `make` compiles. Kept grammars do not wait for new ones. Raises
         WeftError."""
-        from weft.serve.grammar import GrammarCache, NotKept
+        from weft.models.grammar.grammars import GrammarCache, NotKept
 
         quick = copy.copy(self)
         quick.grammars = lambda: GrammarCache(self.grammars())  # type: ignore

@@ -71,13 +71,14 @@ def thinking(effort: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Follow:
-    """A Make that compiles the grammar which `make` builds with weft.serve.grammar's functions."""
+    """A Make that compiles the grammar which `make` builds with the functions of
+    weft.models.grammar.grammars."""
 
     make: Callable[[Any], Any]
 
     def part(self) -> Any:
         """The grammar as llguidance takes it."""
-        from weft.serve import grammar
+        from weft.models.grammar import grammars as grammar
 
         return self.make(grammar)
 

@@ -101,7 +101,7 @@ class Grammar:
         return f"WORDS? | {self._until('words', mark[0])} {rest} calls"
 
     def _calls(self, calls: Calls) -> str:
-        from weft.serve.grammar import check_size
+        from weft.models.grammar.grammars import check_size
 
         check_size(json.dumps(list(calls.tools.values()), ensure_ascii=False))
         form = self._form
@@ -135,7 +135,7 @@ class Grammar:
 
 
 def _schema(schema: Mapping[str, Any]) -> str:
-    from weft.serve.grammar import json_schema
+    from weft.models.grammar.grammars import json_schema
 
     made = json_schema({"type": "object", **schema})["json_schema"]
     return json.dumps(made, ensure_ascii=False)

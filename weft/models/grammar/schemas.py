@@ -16,9 +16,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from weft.core.errors import UsageError
-from weft.serve.schema_choices import Choices
-from weft.serve.schema_numbers import EXACT, NUMBERS, Schema, bound, may_be, unsupported
-from weft.serve.schema_patterns import FORMATS, others, translated
+from weft.models.grammar.schema_choices import Choices
+from weft.models.grammar.schema_numbers import EXACT, NUMBERS, Schema, bound, may_be, unsupported
+from weft.models.grammar.schema_patterns import FORMATS, others, translated
 
 SCHEMAS = ("additionalProperties", "items")  # keywords whose value is a schema
 LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")  # a list of schemas

@@ -21,9 +21,9 @@ from weft.core.errors import LimitError, UsageError
 from weft.core.text import first_line
 from weft.engine.job import Constraint
 from weft.host.confined import ChildError, Confined, Limits, Stopped
+from weft.models.grammar.schemas import kept
+from weft.models.grammar.vocabulary import GrammarTokens, special_ids, token_bytes
 from weft.models.text.tokenizer import Tokenizer
-from weft.serve.schemas import kept
-from weft.serve.vocabulary import GrammarTokens, special_ids, token_bytes
 
 MAX_GRAMMAR = 256 << 10  # bytes of a grammar, as llguidance gets it
 MAX_DEPTH = 64  # levels of a schema's nesting
@@ -37,7 +37,7 @@ LIMITS: dict[str, Any] = {
     "verbose_errors": False,  # errors would quote the answer
 }  # fmt: skip
 _JSON = {"lenient": False, "whitespace_pattern": r"( |\n[ \t]{0,20})?"}
-_WORKER = Path(__file__).with_name("grammar_worker.py")
+_WORKER = Path(__file__).with_name("worker.py")
 
 Part = dict[str, Any]
 """One grammar as llguidance takes it: {"json_schema": ...} or {"lark_grammar": ...}."""

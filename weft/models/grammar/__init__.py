@@ -1,0 +1,1 @@
+"""Constraints on texts: JSON schemas, regular expressions and grammars, over a tokenizer."""
