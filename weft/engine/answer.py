@@ -7,9 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import ModelError, WeftError
+from weft.core.errors import ModelError, UsageError, WeftError
 from weft.engine import logprobs
-from weft.engine.job import Constraint, Finish, Job, Output, SampledToken, Texts, TokenUsage
+from weft.engine.job import (
+    Constraint,
+    Finish,
+    Job,
+    LogitsFunction,
+    Output,
+    SampledToken,
+    Texts,
+    TokenUsage,
+)
 from weft.engine.sampler import choose, generator
 from weft.engine.text import TextEnd
 
@@ -74,7 +83,8 @@ class Answer:
                     f"the constraint allows no token after {len(self.ids)} tokens; expected one "
                     "that the text can go on by, or an end"
                 )
-        token = choose(logits, self.tokens, job.sampling, self._stream, self.ids, allowed)
+        row = logits if job.logits is None else self._changed(logits, job.logits)
+        token = choose(row, self.tokens, job.sampling, self._stream, self.ids, allowed)
         self._check(logits, token)
         if token in job.eos:
             self._end("eos")
@@ -124,6 +134,24 @@ class Answer:
             usage = TokenUsage(len(self.job.prompt), cached, len(self.ids), self.drafted)
         finish = None if error else self.finish
         return Output(told, tokens, finish, error, usage, prompt, self._text.stopped)
+
+    def _changed(self, logits: np.ndarray, change: LogitsFunction) -> np.ndarray:
+        """Returns the row that the job's function makes of a row of logits."""
+        self._check(logits, int(np.argmax(logits)))
+        found = guarded("logits function", lambda: change(list(self.tokens), logits.copy()))
+        row = np.asarray(found)
+        if row.shape != logits.shape or row.dtype.kind != "f":
+            raise UsageError(
+                f"the logits function returned {row.dtype} {list(row.shape)}; expected float32 "
+                f"{list(logits.shape)}"
+            )
+        row = row.astype(np.float32, copy=False)
+        if not np.isfinite(row.max()):
+            raise UsageError(
+                "the logits function returned a row whose largest value is not finite; expected "
+                "numbers, and -inf for some tokens at most"
+            )
+        return row
 
     def _chosen(self, logits: np.ndarray, token: int) -> SampledToken:
         return logprobs.chosen(logits, token, self.job.logprobs)

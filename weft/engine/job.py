@@ -56,6 +56,10 @@ class TextStream(Protocol):
 Texts = Callable[[], TextStream | None]
 """A fresh stream for one answer; None where there is no tokenizer."""
 
+LogitsFunction = Callable[[list[int], np.ndarray], np.ndarray]
+"""Takes the ids so far, prompt included, and a copy of the model's logits for the next one, float32
+[vocab]. Returns the logits to choose from: -inf excludes a token."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -64,6 +68,7 @@ class Job:
     The answer draws random numbers from Philox's stream (seed, index). `stop` strings end the text
     and are not part of it; `eos` tokens end it. `logprobs` is the number of most probable tokens to
     return with each new one (None: not even its own); `prompt_logprobs` is the same for the prompt.
+    `logits` changes each row before the sampling rule; logprobs are those of the unchanged row.
     `adapter` names one of the runner's adapters ("": none). Jobs share cached prefixes only with
     jobs of the same `salt`. `drafts` allows draft tokens, which change no result.
     """
@@ -84,6 +89,7 @@ class Job:
     # makes a fresh one, at the start of the text
     constraint: Callable[[], Constraint] | None = None
     texts: Texts | None = None  # makes the text stream; None: the engine's default
+    logits: LogitsFunction | None = None
 
 
 @dataclass(frozen=True)

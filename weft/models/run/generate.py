@@ -1,9 +1,9 @@
 """Generation: turns prompts into tokens and text, with an engine.
 
 Sequences are independent: the tokens of a prompt depend on the prompt, the options, the seed and
-its index in the call, never on other sequences. Prompt i of a call with one `seed` draws from the
-stream (seed, i). With a list of seeds, prompt i draws from (seeds[i], 0), as it would alone with
-that seed.
+its index in the call, never on other sequences. Answer k of the n to prompt i of a call with one
+`seed` draws from the stream (seed, n * i + k). With a list of seeds, it draws from (seeds[i], k),
+as it would alone with that seed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ class Generation:
     without the stop string ("" without a tokenizer). `reused` counts the first prompt tokens found
     in the cache. finish_reason: "eos" (end-of-text token), "stop" (stop string) or "length"
     (max_new_tokens or the context is full).
+
+    `logprobs` has a SampledToken (id, natural log-probability, the most probable tokens) per new
+    token if they were asked for, `prompt_logprobs` one per token of the prompt. `score` is that of
+    a beam search: the sum of log-probabilities over length ** length_penalty; else None.
     """
 
     def __init__(
@@ -33,8 +37,12 @@ class Generation:
         ids: tuple[int, ...],
         finish_reason: Finish,
         reused: int = 0,
+        logprobs: tuple[SampledToken, ...] = (),
+        prompt_logprobs: tuple[SampledToken, ...] = (),
+        score: float | None = None,
     ) -> None:
         self._text = text
+        self.logprobs, self.prompt_logprobs, self.score = logprobs, prompt_logprobs, score
         self.reused = reused
         self.ids = ids
         self.finish_reason = finish_reason
@@ -61,23 +69,29 @@ class Generation:
 
 class TextChunk(str):
     """Text that became final, one piece per token: "" while a character or a possible stop string
-    is held back. `ids` are the tokens behind the text; `prompt` is the prompt's number."""
+    is held back. `ids` are the tokens behind the text; `prompt` is the prompt's number, `answer`
+    that of the answer to it."""
 
     prompt: int
     ids: tuple[int, ...]
+    answer: int
 
-    def __new__(cls, text: str, prompt: int = 0, ids: tuple[int, ...] = ()) -> TextChunk:
+    def __new__(
+        cls, text: str, prompt: int = 0, ids: tuple[int, ...] = (), answer: int = 0
+    ) -> TextChunk:
         made = super().__new__(cls, text)
-        made.prompt, made.ids = prompt, ids
+        made.prompt, made.ids, made.answer = prompt, ids, answer
         return made
 
 
 class PromptRun:
-    """The progress of one prompt."""
+    """The progress of one answer to a prompt."""
 
-    def __init__(self, number: int, job: Job) -> None:
-        self.number, self.job = number, job
+    def __init__(self, number: int, job: Job, answer: int = 0) -> None:
+        self.number, self.job, self.answer = number, job, answer
         self.ids: list[int] = []
+        self.tokens: list[SampledToken] = []
+        self.scored: tuple[SampledToken, ...] = ()
         self.text = ""
         self.end: Output | None = None
 
@@ -86,14 +100,16 @@ class PromptRun:
         ended the job."""
         ids = tuple(chosen.id for chosen in output.tokens)
         self.ids += ids
+        self.tokens += output.tokens
+        self.scored += output.prompt
         self.text += output.text
         if output.error is not None:  # other errors are raised unchanged
             unknown = type(output.error) is WeftError and output.error.__cause__
             raise unknown or output.error
         if output.finish is not None:
             self.end = output
-        quiet = not (output.text or ids) and self.end is not None
-        return None if quiet else TextChunk(output.text, self.number, ids)
+        quiet = not (output.text or ids) and (self.end is not None or bool(output.prompt))
+        return None if quiet else TextChunk(output.text, self.number, ids, self.answer)
 
     def result(self, texts: Texts) -> Generation:
         """Returns the finished prompt as a Generation."""
@@ -101,7 +117,8 @@ class PromptRun:
             raise UsageError("the generation has not finished")
         ids = tuple(self.ids)
         text = self.text if self.job.decoded else lambda: whole(texts, ids)
-        return Generation(text, ids, self.end.finish, self.end.usage.cached)
+        told = () if self.job.logprobs is None else tuple(self.tokens)
+        return Generation(text, ids, self.end.finish, self.end.usage.cached, told, self.scored)
 
 
 def whole(texts: Texts, ids: Sequence[int]) -> str:
@@ -140,7 +157,7 @@ def play(
 
 
 class Stream(Iterator[TextChunk]):
-    """An iterator of pieces; after the last one `results` holds a Generation per prompt."""
+    """An iterator of pieces; after the last one `results` holds the Generations."""
 
     def __init__(
         self, pieces: Iterator[TextChunk], parts: Sequence[PromptRun], texts: Texts
@@ -152,5 +169,5 @@ class Stream(Iterator[TextChunk]):
 
     @property
     def results(self) -> list[Generation]:
-        """The result of each prompt so far, in order."""
+        """The result of each answer so far, prompt by prompt."""
         return [part.result(self._texts) for part in self._parts]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,10 @@ import numpy as np
 
 from weft.core.errors import LimitError, ModelError, UsageError
 from weft.core.weak import weakly
-from weft.engine.defaults import NO_DEFAULTS, GenerationDefaults
 from weft.engine.engine import Engine
-from weft.engine.job import Job, TextStream
 from weft.engine.play import FEW
 from weft.host.boundary import guard_methods
 from weft.host.forks import lock_of
-from weft.host.progress import line_taken
 from weft.models.arch.config import DecoderConfig, TokenIds
 from weft.models.arch.inputs import (
     PAGE,
@@ -31,21 +27,15 @@ from weft.models.arch.inputs import (
     states,
 )
 from weft.models.arch.weights import Weights
-from weft.models.run.advice import NEW_TOKENS, say_defaults
-from weft.models.run.base import Model
 from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.drafting import drafts_by
 from weft.models.run.fit import pages_in
-from weft.models.run.generate import Generation, PromptRun, Stream, TextChunk, play
+from weft.models.run.generating import Generating
 from weft.models.run.placed import Placed
 from weft.models.run.runner import DECODE, PREFILL, EagerRunner, MakeRunner, Runner
 from weft.models.text.prompts import (
     Prompt,
-    as_list,
-    checked_count,
     checked_ids,
-    checked_stops,
-    seeds_of,
 )
 
 if TYPE_CHECKING:
@@ -56,13 +46,12 @@ if TYPE_CHECKING:
 KINDS = (PREFILL, DECODE)  # the steps of one sequence
 
 
-class Decoder(Model):
+class Decoder(Generating):
     """A language model, compiled on first use. Several threads and streams that generate at once
     take turns, step by step."""
 
     config: DecoderConfig
     fixed = False  # True if a file fixes the numbers of slots and pages
-    advice: Callable[[], GenerationDefaults] = staticmethod(lambda: NO_DEFAULTS)
 
     def __init__(
         self,
@@ -88,11 +77,6 @@ class Decoder(Model):
             torn=f"{folder}: it was generating in another thread when this process was "
             "forked, so its caches are unknown here; load it again in the child",
         )
-
-    @cached_property
-    def defaults(self) -> GenerationDefaults:
-        """The author's settings for generating, read on first use. Raises ModelError."""
-        return self.advice()
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -235,88 +219,6 @@ class Decoder(Model):
         """Returns the ids of a conversation (role, content) through the model's chat template."""
         tokenizer = self.need_tokenizer("chatting needs one")
         return tokenizer.encode(tokenizer.chat(messages, **variables), special=False)
-
-    # -- generating -------------------------------------------------------------------------------
-
-    def generate(  # type: ignore[override]
-        self,
-        prompt: Prompt | Sequence[Prompt],
-        max_new_tokens: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        repetition_penalty: float | None = None,
-        seed: int | Sequence[int] = 0,
-        stop: str | Sequence[str] | None = None,
-        stream: bool = False,
-        draft: bool | Decoder = False,
-        adapter: str = "",
-        min_p: float | None = None,
-    ) -> Generation | list[Generation] | Stream:
-        """Generates new tokens after `prompt` (text or ids) and returns a Generation; a list of
-        prompts returns a list.
-
-        temperature 0 is greedy. What is None is as the model's author advises
-        (generation_config.json, a GGUF file's general.sampling keys), which a notice says; without
-        advice, 64 new tokens, greedy. Seeds: see `weft.models.run.generate`. `stop` strings end a
-        text and are not part of it. With `stream` it returns an iterator of text pieces
-        (`TextChunk`) at once. `draft` proposes tokens, which changes the time but not the result.
-        True takes them from earlier text; a smaller Decoder with the same tokenizer predicts them.
-        `adapter`: one that the model was loaded with ("": none).
-
-        Raises UsageError (empty prompt, bad options, unknown ids), LimitError (prompt longer than
-        the context), ModelError (NaN in weights or logits).
-        """
-        prompts, single = as_list(prompt)
-        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        given["repetition_penalty"] = repetition_penalty
-        stops = checked_stops(self.defaults.stop if stop is None else stop)
-        asked = None if max_new_tokens is None else checked_count(max_new_tokens)
-        if stops:
-            self.need_tokenizer("stop strings need one")
-        self.check_adapter(adapter)
-        sampling = self.defaults.sampling(given)
-        say_defaults(self, given | {"max_new_tokens": asked, "stop": stop is not None})
-        seeds, eos = seeds_of(seed, len(prompts)), frozenset(self.tokens.eos)
-        decoded = stream or bool(stops)  # otherwise the text is decoded when it is first read
-        parts = []
-        for i, (own, index) in enumerate(seeds):
-            ids = tuple(self.encode(prompts[i]))
-            count = self.defaults.limit(len(ids), asked, NEW_TOKENS)
-            job = Job(
-                ids, count or 0, sampling, own, index, eos, stops,
-                adapter=adapter, decoded=decoded, drafts=bool(draft),
-            )  # fmt: skip
-            parts.append(PromptRun(i, job))
-        pieces = Stream(self._play(parts, stream, draft), parts, self._texts)
-        if stream:
-            return pieces
-        for _ in pieces:
-            pass
-        results = pieces.results
-        return results[0] if single else results
-
-    def _play(
-        self, parts: Sequence[PromptRun], shown: bool, draft: bool | Decoder
-    ) -> Iterator[TextChunk]:
-        """Yields the pieces of one generation. `shown`: the caller may write the pieces to the
-        terminal as they come."""
-        begun = False
-
-        @contextmanager
-        def turn() -> Iterator[None]:
-            with self._lock, line_taken(begun and shown):
-                yield
-
-        with self._lock:
-            self._check_files()
-            engine = self.engine(len(parts), None if isinstance(draft, bool) else draft)
-        for piece in play(engine, parts, turn):
-            begun = True
-            yield piece
-
-    def _texts(self) -> TextStream | None:
-        return self.tokenizer.stream() if self.tokenizer else None
 
     def _explain_logits(self) -> ModelError:
         return self.explain_bad("the logits are")

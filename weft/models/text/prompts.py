@@ -63,14 +63,28 @@ def checked_count(count: Any) -> int:
     return int(count)
 
 
-def seeds_of(seed: int | Sequence[int], count: int) -> list[tuple[int, int]]:
-    """Returns (seed, index) of each prompt, after checking the values."""
+def checked_number(name: str, number: Any, least: int) -> int:
+    """Returns the checked integer of the option `name`, at least `least`."""
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < least:
+        raise UsageError(f"{name} is {number!r:.60}; expected an integer of {least} or more")
+    return int(number)
+
+
+def checked_stop_ids(ids: Any, vocab: int) -> frozenset[int]:
+    """Returns the ids of tokens that end an answer."""
+    given = list(ids) if isinstance(ids, Sequence | set | frozenset | np.ndarray) else ids
+    return frozenset(checked_ids(given, vocab) if given != [] else [])
+
+
+def seeds_of(seed: int | Sequence[int], count: int, n: int = 1) -> list[tuple[int, int]]:
+    """Returns (seed, index) of each of the `n` answers to each of `count` prompts, prompt by
+    prompt, after checking the values."""
     if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str | bytes):
         if len(seed) != count:
             raise UsageError(f"{len(seed)} seeds for {count} prompts; give one or one each")
-        pairs: list[tuple[Any, int]] = [(s, 0) for s in seed]
+        pairs: list[tuple[Any, int]] = [(s, k) for s in seed for k in range(n)]
     else:
-        pairs = [(seed, i) for i in range(count)]
+        pairs = [(seed, i) for i in range(count * n)]
     checked = []
     for s, i in pairs:
         value = int(s) if isinstance(s, np.integer) else s

@@ -1,0 +1,231 @@
+"""The part of a decoder that generates: turns the options of a call into the engine's jobs."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.core.errors import UsageError
+from weft.engine.defaults import NO_DEFAULTS, GenerationDefaults
+from weft.engine.engine import Engine
+from weft.engine.job import Job, LogitsFunction, TextStream
+from weft.host.progress import line_taken
+from weft.models.arch.config import DecoderConfig, TokenIds
+from weft.models.run.advice import NEW_TOKENS, say_defaults
+from weft.models.run.base import Model
+from weft.models.run.beams import OFF, BeamSearch
+from weft.models.run.constraints import constraint_of, grammars_of
+from weft.models.run.generate import Generation, PromptRun, Stream, TextChunk, play
+from weft.models.text.prompts import (
+    Prompt,
+    as_list,
+    checked_count,
+    checked_number,
+    checked_stop_ids,
+    checked_stops,
+    seeds_of,
+)
+
+if TYPE_CHECKING:
+    from weft.models.grammar.grammars import Grammars
+    from weft.models.run.model import Decoder
+
+
+class Generating(Model):
+    """A model that generates text."""
+
+    config: DecoderConfig
+    tokens: TokenIds
+    context: int
+    advice: Callable[[], GenerationDefaults] = staticmethod(lambda: NO_DEFAULTS)
+    _lock: AbstractContextManager[Any]
+
+    @cached_property
+    def defaults(self) -> GenerationDefaults:
+        """The author's settings for generating, read on first use. Raises ModelError."""
+        return self.advice()
+
+    @abc.abstractmethod
+    def engine(self, sequences: int = 1, draft: Decoder | None = None) -> Engine:
+        """Returns the engine for this many sequences at once."""
+
+    @abc.abstractmethod
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Returns a prompt's ids."""
+
+    @abc.abstractmethod
+    def check_adapter(self, name: str) -> None:
+        """Raises UsageError for an adapter that the model was not loaded with."""
+
+    def generate(  # type: ignore[override]
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        max_new_tokens: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        repetition_penalty: float | None = None,
+        seed: int | Sequence[int] = 0,
+        stop: str | Sequence[str] | None = None,
+        stream: bool = False,
+        draft: bool | Decoder = False,
+        adapter: str = "",
+        min_p: float | None = None,
+        *,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = (),
+        n: int = 1,
+        stop_ids: Sequence[int] = (),
+        ignore_eos: bool = False,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        json_schema: Mapping[str, Any] | bool | None = None,
+        regex: str | None = None,
+        grammar: str | None = None,
+        logits: LogitsFunction | None = None,
+        num_beams: int = 1,
+        length_penalty: float = 1.0,
+        early_stopping: bool | str = False,
+    ) -> Generation | list[Generation] | list[list[Generation]] | Stream:
+        """Generates new tokens after `prompt` (text or ids) and returns a Generation; a list of
+        prompts returns a list. With `n` above 1 each prompt has a list of n answers in its place.
+
+        **Choosing.** `temperature`, `top_k`, `top_p`, `min_p`, the penalties and `logit_bias` are
+        those of `weft.engine.sampler.Sampling`, which the server has too. temperature 0 is greedy.
+        What is None is as the model's author advises (generation_config.json, a GGUF file's
+        general.sampling keys), which a notice says; without advice, 64 new tokens, greedy. Seeds:
+        see `weft.models.run.generate`. `logits(ids, row)` takes the ids so far (a list, prompt
+        included) and a copy of the model's logits, float32 [vocab]; it returns the logits to choose
+        from, before the sampling rule. It runs on the host, once per token: its own time and a copy
+        of 4 * vocab bytes.
+
+        **Ending.** `stop` strings end a text and are not part of it; so do the tokens `stop_ids`.
+        With `ignore_eos` the model's own end tokens do not end it.
+
+        **Form.** `json_schema` (a dict; True for any JSON), `regex` (of the whole text) or
+        `grammar` (Lark or GBNF): at most one. They need llguidance (the extra `serve`).
+
+        **Told.** `logprobs`: the number of most probable tokens to return with each new one, 0 or
+        more (`Generation.logprobs`); `prompt_logprobs`: the same for the prompt.
+
+        **Beams.** `num_beams` above 1 searches for the most probable texts; `length_penalty` and
+        `early_stopping` (False, True or "never") are transformers'. It returns the `n` best. It
+        takes penalties and biases, but no temperature, form, function, stop strings, logprobs,
+        drafts or streams.
+
+        With `stream` it returns an iterator of text pieces (`TextChunk`) at once. `draft` proposes
+        tokens, which changes the time but not the result. True takes them from earlier text; a
+        smaller Decoder with the same tokenizer predicts them. `adapter`: one that the model was
+        loaded with ("": none).
+
+        Raises UsageError (empty prompt, bad options, unknown ids), LimitError (prompt longer than
+        the context), ModelError (NaN in weights or logits).
+        """
+        prompts, single = as_list(prompt)
+        stops = checked_stops(self.defaults.stop if stop is None else stop)
+        asked = None if max_new_tokens is None else checked_count(max_new_tokens)
+        if stops:
+            self.need_tokenizer("stop strings need one")
+        self.check_adapter(adapter)
+        n = checked_number("n", n, 1)
+        beams = BeamSearch.of(num_beams, length_penalty, early_stopping, n, self._texts)
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        if beams is not None:
+            given = {k: OFF[k] if value is None else value for k, value in given.items()}
+        given["repetition_penalty"] = repetition_penalty
+        sampling = self.defaults.sampling(
+            given | {
+                "presence_penalty": presence_penalty, "frequency_penalty": frequency_penalty,
+                "logit_bias": logit_bias,
+            }
+        )  # fmt: skip
+        say_defaults(self, given | {"max_new_tokens": asked, "stop": stop is not None})
+        if logits is not None and not callable(logits):
+            raise UsageError(f"logits is {logits!r:.60}; expected a function of (ids, row)")
+        for name, number in (("logprobs", logprobs), ("prompt_logprobs", prompt_logprobs)):
+            checked_number(name, 0 if number is None else number, 0)
+        start = constraint_of(
+            lambda: self._grammars, json_schema=json_schema, regex=regex, grammar=grammar
+        )
+        ends = checked_stop_ids(stop_ids, self.config.vocab)
+        decoded = stream or bool(stops)  # otherwise the text is decoded when it is first read
+        base = Job(
+            (), 0, sampling, eos=ends | (frozenset() if ignore_eos else {*self.tokens.eos}),
+            stop=stops, logprobs=logprobs, prompt_logprobs=prompt_logprobs, adapter=adapter,
+            drafts=bool(draft), decoded=decoded, constraint=start, logits=logits,
+        )  # fmt: skip
+        jobs = []
+        for one in prompts:
+            ids = tuple(self.encode(one))
+            count = self.defaults.limit(len(ids), asked, NEW_TOKENS) or 0
+            room = min(count, self.context - len(ids) + 1)
+            jobs.append(replace(base, prompt=ids, max_new_tokens=room))
+        if beams is not None:
+            beams.check(base, stream)
+            return _shaped([beams.search(job, self._rows) for job in jobs], n, single)
+        parts = [
+            PromptRun(i // n, replace(jobs[i // n], seed=own, index=index), i % n)
+            for i, (own, index) in enumerate(seeds_of(seed, len(prompts), n))
+        ]
+        pieces = Stream(self._play(parts, stream, draft), parts, self._texts)
+        if stream:
+            return pieces
+        for _ in pieces:
+            pass
+        results = pieces.results
+        return _shaped([results[i : i + n] for i in range(0, len(results), n)], n, single)
+
+    def _play(
+        self, parts: Sequence[PromptRun], shown: bool, draft: bool | Decoder
+    ) -> Iterator[TextChunk]:
+        """Yields the pieces of one generation. `shown`: the caller may write the pieces to the
+        terminal as they come."""
+        begun = False
+
+        @contextmanager
+        def turn() -> Iterator[None]:
+            with self._lock, line_taken(begun and shown):
+                yield
+
+        with self._lock:
+            self._check_files()
+            engine = self.engine(len(parts), None if isinstance(draft, bool) else draft)
+        for piece in play(engine, parts, turn):
+            begun = True
+            yield piece
+
+    def _rows(self, jobs: Sequence[Job]) -> list[np.ndarray]:
+        """Returns the logits float32 [vocab] after each job's prompt."""
+        found: dict[int, np.ndarray] = {}
+
+        def kept(i: int, ids: list[int], row: np.ndarray) -> np.ndarray:
+            found[i] = row
+            return row
+
+        parts = [PromptRun(i, replace(job, logits=partial(kept, i))) for i, job in enumerate(jobs)]
+        for _ in self._play(parts, False, False):
+            pass
+        return [found[i] for i in range(len(jobs))]
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        return grammars_of(self)  # type: ignore[arg-type]
+
+    def _texts(self) -> TextStream | None:
+        return self.tokenizer.stream() if self.tokenizer else None
+
+
+def _shaped(
+    answers: list[list[Generation]], n: int, single: bool
+) -> Generation | list[Generation] | list[list[Generation]]:
+    """Returns the answers to each prompt as `generate` does."""
+    if n > 1:
+        return answers[0] if single else answers
+    return answers[0][0] if single else [one[0] for one in answers]
