@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -64,14 +63,12 @@ def _(here: Here) -> str:
     return here.said("serve", here.decoder(), "--port", "0", status=2)
 
 
-@hint("serve/served.py", "pip install .[serve]")
+@hint("models/run/constraints.py", "pip install .[serve]")
 def _(here: Here) -> str:
-    from weft.serve import served
+    from weft.models.run.constraints import grammars_of
 
-    here.without("weft.models.grammar.grammars")
-    made = types.SimpleNamespace(making=threading.Lock(), grammars=None)
-    kinds = [c for c in vars(served).values() if callable(getattr(c, "grammars", None))]
-    return refused(kinds[0].grammars, types.SimpleNamespace(_made=made))
+    here.without("llguidance")
+    return refused(grammars_of, None)
 
 
 @hint("backends/drivers.py", "pip install llvmlite")
