@@ -36,6 +36,7 @@ def pytest_collection_finish() -> None:
     """14,000 tests and PyTorch are a million objects that every collection would walk through."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 100)  # a compile makes a million objects, none of them garbage
     gc.enable()
 
 

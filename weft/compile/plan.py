@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +20,7 @@ from weft.core.errors import CompileError, LimitError
 from weft.graph.ir import Graph, Node
 from weft.kernel.grid import check_groups
 from weft.kernel.ir import Kernel
-from weft.kernel.printer import kernel_hash
+from weft.kernel.printer import named_by_content
 from weft.kernel.turns import within_turns
 from weft.program.formula import Formula
 from weft.program.program import (
@@ -75,10 +74,10 @@ class KernelTable:
         return self._by_signature[key]
 
     def _share(self, kernel: Kernel, kind: str) -> int:
-        digest = kernel_hash(dataclasses.replace(kernel, name="k"))
+        named, digest = named_by_content(kernel, kind)
         if digest not in self._by_hash:
             self._by_hash[digest] = len(self.kernels)
-            self.kernels.append(dataclasses.replace(kernel, name=f"{kind}_{digest[:12]}"))
+            self.kernels.append(named)
         return self._by_hash[digest]
 
 

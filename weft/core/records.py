@@ -8,7 +8,7 @@ and a process makes them all before its first result. Here one is compiled for e
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ def _frozen(cls: type, eq: bool = True, slots: bool = False) -> type:
     if slots:
         given |= {"__getstate__": _get_state, "__setstate__": _set_state}
     if eq:
-        values = _getter([f.name for f in fields if f.compare])
+        values = values_of([f.name for f in fields if f.compare])
 
         def __eq__(self: Any, other: object) -> Any:
             return values(self) == values(other) if other.__class__ is self.__class__ else (
@@ -61,7 +61,7 @@ def _frozen(cls: type, eq: bool = True, slots: bool = False) -> type:
     return made
 
 
-def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+def values_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     """Returns a function of an object to the tuple of its attributes."""
     if len(names) > 1:
         return attrgetter(*names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from weft.core.dtypes import DType
@@ -176,5 +177,28 @@ _HASHES: WeakKeyDictionary[Kernel, str] = WeakKeyDictionary()
 def kernel_hash(kernel: Kernel) -> str:
     """The sha256 hex digest of `text(kernel)`."""
     if kernel not in _HASHES:
-        _HASHES[kernel] = hashlib.sha256(text(kernel).encode()).hexdigest()
+        _HASHES[kernel] = _digest(text(kernel))
     return _HASHES[kernel]
+
+
+def content_hash(kernel: Kernel) -> str:
+    """The kernel_hash that the kernel would have under the name k."""
+    return _digest(_under_name("k", text(kernel)))
+
+
+def named_by_content(kernel: Kernel, kind: str) -> tuple[Kernel, str]:
+    """Returns the kernel with `kind` and a part of its content_hash as its name, and that hash. It
+    is printed once for both hashes."""
+    printed = text(kernel)
+    digest = _digest(_under_name("k", printed))
+    named = replace(kernel, name=f"{kind}_{digest[:12]}")
+    _HASHES[named] = _digest(_under_name(named.name, printed))
+    return named, digest
+
+
+def _under_name(name: str, printed: str) -> str:
+    return f"kernel {name}\n{printed.partition(chr(10))[2]}"
+
+
+def _digest(printed: str) -> str:
+    return hashlib.sha256(printed.encode()).hexdigest()

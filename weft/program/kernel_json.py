@@ -7,12 +7,13 @@ compiled object in its cache runs from the head alone (`LazyKernel`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import FileFormatError, WeftError
+from weft.core.records import values_of
 from weft.kernel import ir
 from weft.kernel.ir import Buffer, Expr, Kernel, Type
 
@@ -25,10 +26,21 @@ _NODES: dict[str, type] = {
     )
 }  # fmt: skip
 _FIELDS = {name: tuple(f.name for f in fields(c)) for name, c in _NODES.items()}
-_WRITTEN: dict[type, tuple[str, ...]] = {c: _FIELDS[name] for name, c in _NODES.items()}
 _KINDS = {(name, f.name): f.type for name, c in _NODES.items() for f in fields(c)}
-_SIMPLE = (str, int, float, bool, type(None))
 _MEMORY = ("source", "target", "memory")  # fields that name a Buffer or an Array
+
+
+def _written(kind: type) -> tuple[str, Callable[[Any], tuple[Any, ...]], set[int]]:
+    """Returns what writes a class of nodes: the text before its fields, what reads these, and the
+    places of those that are written by name."""
+    names = _FIELDS[kind.__name__]
+    named = {i for i, name in enumerate(names) if name in (*_MEMORY, "tiles")}
+    return f'["{kind.__name__}"', values_of(names), named
+
+
+_WRITTEN = {c: _written(c) for c in _NODES.values()}
+_REPEATED = {ir.Var, ir.Param, ir.Axis}
+_quoted = json.encoder.encode_basestring_ascii
 
 
 def _whole(value: Any) -> bool:
@@ -101,36 +113,59 @@ def kernel_head(kernel: Kernel) -> dict[str, Any]:
 
 def kernel_body(kernel: Kernel) -> str:
     """The body as JSON text."""
-    return json.dumps(encode(kernel.body), separators=(",", ":"))
+    return _Text().of(kernel.body)
 
 
 def encode(value: Any) -> Any:
     """An IR node (or a field of one) as a JSON value."""
-    kind = type(value)
-    if kind in _WRITTEN:
-        line = [kind.__name__]
-        for name in _WRITTEN[kind]:
-            part = getattr(value, name)
-            line.append(part if type(part) in _SIMPLE else _encode_field(name, part))
-        return line
-    if isinstance(value, Type):
-        return value.dtype.name if value.lanes == 1 else f"{value.dtype.name}x{value.lanes}"
-    if isinstance(value, DType):
-        return value.name
+    return json.loads(_Text().of(value))
+
+
+class _Text:
+    """Writes IR nodes, and fields of them, as JSON text. Variables and types come up again and
+    again in one body, so their texts are kept by identity while it is written."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, str] = {}
+
+    def of(self, value: Any) -> str:
+        kind = type(value)
+        if kind is str:
+            return _quoted(value)
+        if kind is int:
+            return int.__repr__(value)
+        fields_of = _WRITTEN.get(kind)
+        if fields_of is None:
+            return self._other(value)
+        again = kind in _REPEATED
+        if again and id(value) in self.kept:
+            return self.kept[id(value)]
+        head, read, named = fields_of
+        parts: Iterable[Any] = read(value)
+        if named:  # memory and tiles are written by name: they are declared before
+            parts = (_names(p) if at in named else p for at, p in enumerate(parts))
+        text = ",".join([head, *map(self.of, parts)]) + "]"
+        if again:
+            self.kept[id(value)] = text
+        return text
+
+    def _other(self, value: Any) -> str:
+        if isinstance(value, Type):
+            if id(value) not in self.kept:
+                lanes = "" if value.lanes == 1 else f"x{value.lanes}"
+                self.kept[id(value)] = _quoted(value.dtype.name + lanes)
+            return self.kept[id(value)]
+        if isinstance(value, tuple):
+            return "[" + ",".join(['""', *map(self.of, value)]) + "]"
+        if isinstance(value, DType):
+            return _quoted(value.name)
+        return json.dumps(value.item() if hasattr(value, "item") else value)  # NumPy's in a Const
+
+
+def _names(value: Any) -> Any:
     if isinstance(value, tuple):
-        return ["", *[encode(v) for v in value]]
-    if hasattr(value, "item"):  # a NumPy number in a Const
-        return value.item()
-    return value
-
-
-def _encode_field(name: str, value: Any) -> Any:
-    """Memory and tiles are written by name: they are declared before."""
-    if name in _MEMORY and value is not None:
-        return value.name
-    if name == "tiles":
-        return ["", *(tile.name for tile in value)]
-    return encode(value)
+        return tuple(one.name for one in value)
+    return None if value is None else value.name
 
 
 # -- reading --------------------------------------------------------------------------------------
