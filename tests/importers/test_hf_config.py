@@ -32,6 +32,13 @@ BERT = {**LLAMA, "type_vocab_size": 2}
 GPT2 = {"vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
 SAMPLES = {"gpt2": GPT2, **{k: LLAMA | EXPERTS for k in DECODERS if k != "gpt2"}}
 SAMPLES |= {k: SAMPLES[k] | {"num_key_value_heads": 4} for k in ("deepseek_v2", "deepseek_v3")}
+for kind in ("mamba2", "bamba", "granitemoehybrid"):
+    SAMPLES[kind] = SAMPLES[kind] | {
+        "num_heads": 4,
+        "head_dim": None,
+        "mamba_n_heads": 4,
+        "n_groups": 2,
+    }
 SAMPLES |= {k: {"text_config": LLAMA} for k in WRAPPER_FIELDS}
 SAMPLES |= dict.fromkeys(ENCODERS, BERT)
 SAMPLES["distilbert"] = {**BERT, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}

@@ -25,8 +25,65 @@ _DEEP = {
     "kv_lora_rank": 18, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 12,
     "routed_scaling_factor": 1.6,
 }  # fmt: skip
+# Families with state spaces: sizes that no vector divides, heads in groups.
+_ALONE = {
+    **{k: v for k, v in _SIZES.items() if k.startswith(("vocab", "hidden", "num_h")) or v is None},
+    "state_size": 10, "conv_kernel": 3, "use_bias": True,
+}  # fmt: skip
+_HYBRID = {
+    **_PLAIN, "num_hidden_layers": 3, "mamba_n_heads": 6, "mamba_d_head": "auto",
+    "mamba_n_groups": 2, "mamba_d_state": 10, "mamba_d_conv": 3,
+}  # fmt: skip
+_GRANITE = {
+    "attention_multiplier": 0.3, "embedding_multiplier": 5.3, "residual_multiplier": 0.22,
+    "logits_scaling": 1.7,
+}  # fmt: skip
+_KINDS = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+STATE_SPACES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mamba": ("MambaConfig", _ALONE),
+    "falcon_mamba": ("FalconMambaConfig", {**_ALONE, "use_bias": False, "time_step_rank": 5}),
+    "mamba2": ("Mamba2Config", {**_ALONE, "num_heads": 6, "head_dim": 12, "n_groups": 2}),
+    "bamba": ("BambaConfig", {**_HYBRID, "attn_layer_indices": [1], "mamba_proj_bias": True}),
+    "granitemoehybrid": (
+        "GraniteMoeHybridConfig",
+        {**_HYBRID, **_LOCAL, **_GRANITE, **_KINDS, "intermediate_size": 20,
+         "shared_intermediate_size": 28},
+    ),
+    "granitehybrid_dense": (
+        "GraniteMoeHybridConfig",
+        {**_HYBRID, **_GRANITE, **_KINDS, "num_local_experts": 0, "num_experts_per_tok": 0,
+         "shared_intermediate_size": 28, "position_embedding_type": "rope"},
+    ),
+    "falcon_h1": (
+        "FalconH1Config",
+        {**_HYBRID, "num_hidden_layers": 2, "mamba_d_ssm": 72,
+         "mlp_multipliers": [0.7, 1.3], "ssm_multipliers": [0.5, 0.8, 1.2, 0.9, 1.1],
+         "key_multiplier": 0.6, "attention_in_multiplier": 0.8, "attention_out_multiplier": 1.4,
+         "ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.7, "lm_head_multiplier": 0.4,
+         "embedding_multiplier": 3.1},
+    ),
+    "falcon_h1_normed": (
+        "FalconH1Config",
+        {**_HYBRID, "num_hidden_layers": 2, "mamba_d_ssm": None,
+         "mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    ),
+    "nemotron_h": (
+        "NemotronHConfig",
+        {**{k: v for k, v in _SIZES.items() if k != "num_hidden_layers"}, "mamba_num_heads": 6,
+         "mamba_head_dim": 10, "n_groups": 2, "ssm_state_size": 14, "conv_kernel": 3,
+         "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+         "n_routed_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+         "moe_shared_expert_intermediate_size": 28, "moe_latent_size": 24,
+         "time_step_min": 1e-9},  # transformers' prefill clamps to it, its decode does not
+    ),
+    "jamba": (
+        "JambaConfig",
+        {**_PLAIN, **_EXPERTS, "num_hidden_layers": 4, "attn_layer_period": 3,
+         "attn_layer_offset": 1, "mamba_d_state": 10, "mamba_d_conv": 3, "mamba_dt_rank": 5},
+    ),
+}  # fmt: skip
 # weft has no names in GGUF for these: of the first there are none.
-UNSAID = ("phi_normed", "deepseek_v2", "deepseek_v3")
+UNSAID = ("phi_normed", "deepseek_v2", "deepseek_v3", *STATE_SPACES)
 MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("MixtralConfig", {**_SIZES, **_LOCAL, "sliding_window": 5}),
     "olmoe": ("OlmoeConfig", {**_PLAIN, **_EXPERTS, "clip_qkv": 0.4, "norm_topk_prob": True}),
@@ -139,4 +196,5 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "apertus": ("ApertusConfig", _PLAIN),
     "nemotron": ("NemotronConfig", {**_SIZES, "mlp_bias": True, "attention_bias": True}),
     "olmo": ("OlmoConfig", {**_PLAIN, "clip_qkv": 0.4}),
+    **STATE_SPACES,
 }  # fmt: skip

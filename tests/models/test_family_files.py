@@ -146,7 +146,8 @@ def test_what_is_refused(tmp_path: Path, name: str, fields: dict[str, Any], said
 
 
 WIDE = {"hidden_size": 192, "intermediate_size": 160, "moe_intermediate_size": 64, "head_dim": 32,
-        "shared_expert_intermediate_size": 32}  # fmt: skip
+        "shared_expert_intermediate_size": 32, "num_heads": 12,
+        "shared_intermediate_size": 64}  # fmt: skip
 
 
 @pytest.mark.parametrize("quant", ["int8", "int4"])
@@ -159,9 +160,11 @@ def test_packed_weights(tmp_path: Path, name: str, quant: str) -> None:
     options = {"quant": quant, "context": 32, "act_dtype": "float32", "cache": "f32"}
     model = weft.load(tmp_path, device="cpu", **options)
     forms = dict(model.config.forms)
-    assert any(".down" in role for role in forms) and any(role.endswith(".o.w") for role in forms)
+    alone = {*model.config.mixers} in ({"mamba"}, {"mamba2"})  # without a feed-forward
+    for part in (".ssm_in", ".ssm_out") if alone else (".down", ".o.w"):
+        assert any(part in role for role in forms)
     want = logits(tmp_path, **options)
     np.testing.assert_allclose(model.logits(IDS), want, atol=2e-4, rtol=2e-4)
     loss = float(np.abs(want - plain).mean() / np.abs(plain).mean())
     # Random routers choose other experts after small changes.
-    assert loss < (0.15 if quant == "int8" else 0.8)
+    assert loss < (0.15 if quant == "int8" else 0.9)

@@ -87,6 +87,7 @@ class StoredValues:
                 for i, x in enumerate(node.inputs):
                     if self.wants_whole(node):
                         self._keep(base(x), reason)
+                    if self.wants_whole(node) or self.takes_once(node, i):
                         continue
                     for y in analysis.strided_bases(x, node.op == "dot" and i == 1):
                         self._keep(y, reason)
@@ -101,6 +102,11 @@ class StoredValues:
 
     def wants_whole(self, node: Node) -> bool:
         return node.op == "call" and self.claimed(node) in READS_WHOLE
+
+    def takes_once(self, node: Node, i: int) -> bool:
+        """True for an operand of which a template reads each element once, as it comes."""
+        decay = self.claimed(node) == "recurrence" and i == 3 if node.op == "call" else False
+        return decay and node.inputs[i].shape[1:] == node.inputs[-1].shape[1:]
 
     # -- what is worth memory --------------------------------------------------------------------
 

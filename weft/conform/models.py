@@ -51,6 +51,9 @@ _DELTA = {
     "linear_key_head_dim": 8, "linear_value_head_dim": 12,
     "layer_types": ["linear_attention", "full_attention"],
 }  # fmt: skip
+_ALONE = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 120, "state_size": 12}
+_SPACE = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 12}
+_KINDS = {"layer_types": ["linear_attention", "full_attention"]}
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 120,
              "n_positions": 64},
@@ -115,6 +118,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "hunyuan": {"model_type": "hunyuan_v1_dense", **_LLAMA},
     "apertus": {"model_type": "apertus", **_LLAMA,
                 "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "mamba": {"model_type": "mamba", **_ALONE},
+    "falcon_mamba": {"model_type": "falcon_mamba", **_ALONE},
+    "mamba2": {"model_type": "mamba2", **_ALONE, "num_heads": 4, "head_dim": None, "n_groups": 2},
+    "bamba": {"model_type": "bamba", **_LLAMA, **_SPACE, "attn_layer_indices": [1]},
+    "granitemoehybrid": {"model_type": "granitemoehybrid", **_LLAMA, **_LOCAL, **_SPACE, **_KINDS,
+                         "shared_intermediate_size": 48},
+    "falcon_h1": {"model_type": "falcon_h1", **_LLAMA, **_SPACE, "mamba_d_ssm": None},
+    "nemotron_h": {"model_type": "nemotron_h", **_LLAMA, "num_experts_per_tok": 2,
+                   "n_routed_experts": 4, "moe_intermediate_size": 32, "head_dim": 16,
+                   "moe_shared_expert_intermediate_size": 48, "mamba_num_heads": 4,
+                   "mamba_head_dim": 20, "n_groups": 2, "ssm_state_size": 12},
+    "jamba": {"model_type": "jamba", **_LLAMA, **_LOCAL, "num_experts": 4, "mamba_d_state": 12,
+              "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 4},
 }  # fmt: skip
 _BERT = {
     "model_type": "bert", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,

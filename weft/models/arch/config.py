@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from weft.core.dtypes import DType, float32, int8
 from weft.core.packed import Form
 from weft.core.records import dataclass
-from weft.models.arch.mixer_sizes import Delta, Kept, Latent
+from weft.models.arch.mixer_sizes import Delta, Kept, Latent, StateSpace
 from weft.models.arch.traced_body import TracedBody
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
@@ -101,6 +101,8 @@ class DecoderConfig:
     transposed: bool = False  # weights are [K, N] (GPT-2's Conv1D) instead of [N, K]
     gate_limit: float = 0.0  # limit of a gate, and of its partner on both sides; 0: none
     gate_slope: float = 1.702  # slope of the sigmoid of a limited gate
+    gate_scale: float = 1.0  # factor on the input of a dense gate's activation
+    down_scale: float = 1.0  # factor on the result of a dense feed-forward
     output_gate: bool = False  # attention: each head's query comes with a gate for its result
     sinks: bool = False  # one extra score per head, without a value
     # A norm of queries and keys: per head, also with weights of each head, or over all heads.
@@ -140,10 +142,12 @@ class DecoderConfig:
     conv_taps: int = 0  # taps of short convolutions: the row itself and the preceding ones
     conv_bias: bool = False
     delta: Delta | None = None  # sizes of layers with the gated delta rule
+    space: StateSpace | None = None  # sizes of layers with a state space
     latent: Latent | None = None  # sizes of layers with latent attention
     experts: int = 0  # experts per layer that has any
     experts_used: int = 0  # experts per token
     expert_ffn: int = 0
+    expert_hidden: int = 0  # width of what experts take and give; 0: hidden
     # True if the weights of the chosen experts are normalised to sum to 1.
     expert_norm: bool = False
     expert_scale: float = 1.0  # factor on these weights
@@ -200,7 +204,7 @@ class DecoderConfig:
     def caches(self) -> list[int]:
         """The layers here that keep keys and values."""
         own = (i for i in self.here if self.layer(i).kv_of is None)
-        return [i for i in own if self.mixer(i) in ("attention", "latent")]
+        return [i for i in own if self.mixer(i).startswith(("attention", "latent"))]
 
     @property
     def keepers(self) -> range:
@@ -212,14 +216,16 @@ class DecoderConfig:
         if self.keeps:
             return self.keeps[layer]
         mixer = self.mixer(layer)
-        if mixer == "delta" and self.delta is not None:
-            return self.delta.kept
+        sizes = self.delta if mixer == "delta" else self.space if "mamba" in mixer else None
+        if sizes is not None:
+            return sizes.kept
         return Kept(self.hidden) if mixer == "conv" else Kept()
 
     @property
     def recurs(self) -> bool:
         """True if layers have the memory of a recurrence."""
-        return self.delta is not None or any(kept.memory for kept in self.keeps)
+        own = self.delta is not None or self.space is not None
+        return own or any(kept.memory for kept in self.keeps)
 
     def window(self, layer: int) -> int:
         return self.windows[layer] if self.windows else 0

@@ -1,8 +1,7 @@
 """The decoder: one function for every family, on arrays (the NumPy oracle), graph Nodes or values
 on a tape.
 
-A layer is norm, mixer, residual, norm, feed-forward, residual. The config chooses mixer and
-feed-forward (`mixers.py`, `feed_forward.py`); their variants are data.
+`layer.py` has a layer; the config chooses its mixer and its feed-forward, whose variants are data.
 
 Rows are flattened: row n is one token. In serving (`forward`), it is `ids[n]` at position `pos[n]`
 of sequence slot `slot[n]`: a prefill passes many rows of one slot, a decode step one row per slot.
@@ -26,9 +25,9 @@ from weft.core.records import dataclass
 from weft.graph.ir import Graph, Node
 from weft.models.arch import kv_cache
 from weft.models.arch.config import DecoderConfig
-from weft.models.arch.feed_forward import FEED_FORWARDS
 from weft.models.arch.inputs import columns, kv_counts, planes, slides, states
-from weft.models.arch.layer_inputs import layer_input, with_layer_inputs
+from weft.models.arch.layer import layer
+from weft.models.arch.layer_inputs import with_layer_inputs
 from weft.models.arch.layers import (
     INFERENCE,
     AdapterRows,
@@ -44,7 +43,6 @@ from weft.models.arch.layers import (
     rounded,
 )
 from weft.models.arch.matrices import matrices
-from weft.models.arch.mixers import MIXERS
 from weft.models.arch.whole import TrainingPast
 from weft.ops.picks import first_rows
 
@@ -206,7 +204,7 @@ def layer_forward(
     """Returns layer i alone applied to the residual stream x[B * length, hidden] of whole
     sequences."""
     pos, past = whole(c, ops.aval(x).shape[0] // length, length)
-    return _layer(_pass(c, w, pos, past, training), i, x)
+    return layer(_pass(c, w, pos, past, training), i, x)
 
 
 def whole(c: DecoderConfig, batch: int, length: int) -> tuple[Value, TrainingPast]:
@@ -239,7 +237,7 @@ def body(
         x = (training.drop or keep)(_embed(c, w, ids, pos))
     p = with_layer_inputs(_pass(c, w, pos, past, training, **more), ids, x)
     for i in c.here:
-        x = training.layer(i, partial(_layer, p, i), x)
+        x = training.layer(i, partial(layer, p, i), x)
     if last is not None:
         x = ops.gather(x, last)
     return _logits(p, x) if c.run is None or c.run.ends else x
@@ -257,35 +255,6 @@ def _logits(p: Pass, x: Value) -> Value:
     if c.logit_softcap:
         logits = ops.mul(ops.tanh(ops.mul(logits, 1.0 / c.logit_softcap)), c.logit_softcap)
     return logits
-
-
-def _layer(p: Pass, i: int, x: Value) -> Value:
-    """Applies layer i to the residual stream x[N, hidden]."""
-    c = p.c
-    mixer, feed_forward = MIXERS[c.mixer(i)], FEED_FORWARDS[c.feed_forward(i)]
-    if c.parallel:
-        h = one = p.norm(f"{i}.attn_norm", x)
-        if c.parallel == "two norms":
-            h = p.norm(f"{i}.mlp_norm", x)
-        drop = p.training.drop or keep
-        return ops.add(x, ops.add(drop(mixer(p, i, one)), drop(feed_forward(p, i, h, x))))
-    x = _added(p, f"{i}.attn", x, lambda h: mixer(p, i, h))
-    x = _added(p, f"{i}.mlp", x, lambda h: feed_forward(p, i, h, x))
-    if c.layer_input:
-        x = ops.add(x, layer_input(p, i, x))
-    if c.layer_scale:
-        scalar = ops.cast(p.w[f"{i}.scalar"], float32)
-        x = ops.mul(x, ops.broadcast(scalar, ops.aval(x).shape))
-    return x
-
-
-def _added(p: Pass, role: str, x: Value, part: Callable[[Value], Value]) -> Value:
-    """Returns x plus the result of a part of a layer, with the norms around it."""
-    c = p.c
-    h = part(p.norm(f"{role}_norm", x) if c.pre_norms else x)
-    h = p.norm(f"{role}_post", h) if c.post_norms else h
-    h = ops.mul(h, c.residual_scale) if c.residual_scale != 1.0 else h
-    return ops.add(x, (p.training.drop or keep)(h))
 
 
 def _embed(c: DecoderConfig, w: Weights, ids: Value, pos: Value) -> Value:

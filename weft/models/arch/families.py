@@ -18,6 +18,7 @@ from weft.models.arch import (
     family_layer_norm,
     family_moe,
     family_qwen,
+    family_state_space,
     family_variants,
 )
 from weft.models.arch.config import DecoderConfig
@@ -244,6 +245,14 @@ _READERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "ernie4_5": family_variants.ernie4_5,
     "hunyuan_v1_dense": family_variants.hunyuan,
     "apertus": family_variants.apertus,
+    "mamba": family_state_space.mamba,
+    "falcon_mamba": family_state_space.falcon_mamba,
+    "mamba2": family_state_space.mamba2,
+    "bamba": family_state_space.bamba,
+    "granitemoehybrid": family_state_space.granitemoehybrid,
+    "falcon_h1": family_state_space.falcon_h1,
+    "nemotron_h": family_state_space.nemotron_h,
+    "jamba": family_state_space.jamba,
 }
 
 

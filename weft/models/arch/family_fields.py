@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from weft.models.arch.state_space_fields import STATE_SPACE_ALIASES, STATE_SPACE_FIELDS
+
 Table = Mapping[str, Any]
 
 _SIZES: Table = dict.fromkeys((
@@ -272,6 +274,7 @@ DECODER_FIELDS: Mapping[str, Table] = {
         **_BASE, "hidden_act": "xielu", "rope_theta": 12e6, "max_position_embeddings": 65536,
         "rms_norm_eps": 1e-5, "attention_bias": False, "rope_parameters": _APERTUS_ROPE,
     },
+    **STATE_SPACE_FIELDS,
 }  # fmt: skip
 
 # A wrapper's text model has its own config; only the wrapper's tied embeddings count.
@@ -306,6 +309,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
         "hidden_size": "n_embd", "max_position_embeddings": "n_positions",
         "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
     },
+    **STATE_SPACE_ALIASES,
     "gpt_neox": {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
     "distilbert": {
         "hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers",

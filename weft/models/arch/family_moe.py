@@ -78,13 +78,13 @@ def glm4_moe(c: Fields) -> DecoderConfig:
         made,
         qkv_bias=c.flag("attention_bias", False),
         qk_norm="head" if c.flag("use_qk_norm", False) else "",
-        **_shared(c, made.layers),
-        **_corrected(c),
+        **shared_experts(c, made.layers),
+        **corrected(c),
         ropes=(single_rope(c, made.head_dim, partial=True),),
     )
 
 
-def _shared(c: Fields, layers: int, best: int = 2) -> dict[str, Any]:
+def shared_experts(c: Fields, layers: int, best: int = 2) -> dict[str, Any]:
     """Returns the config fields for dense first layers, and experts in the others with one that all
     tokens use. The `best` experts of a group decide whether it is used."""
     first = c.integer("first_k_dense_replace", 0, MAX_LAYERS, 0)
@@ -110,7 +110,7 @@ def _shared(c: Fields, layers: int, best: int = 2) -> dict[str, Any]:
     }
 
 
-def _corrected(c: Fields) -> dict[str, Any]:
+def corrected(c: Fields) -> dict[str, Any]:
     """Returns the config fields for a router by sigmoids with a correction."""
     norm = c.flag("norm_topk_prob", True)
     further = c.integer("num_nextn_predict_layers", 0, MAX_LAYERS, 1)
@@ -123,7 +123,7 @@ def deepseek_v2(c: Fields) -> DecoderConfig:
     """Reads DeepSeek-V2: latent attention, and experts in all layers but the first."""
     refuse(c, "mlp_bias", False, "biases of the feed-forward")
     made = _latent(c, "deepseek_v2")
-    made = replace(made, **_shared(c, made.layers, best=1))
+    made = replace(made, **shared_experts(c, made.layers, best=1))
     method = c.text("topk_method", "greedy", choices=("greedy", "group_limited_greedy"))
     return made if method != "greedy" else replace(made, expert_groups=1, groups_used=1)
 
@@ -132,7 +132,7 @@ def deepseek_v3(c: Fields) -> DecoderConfig:
     """Reads DeepSeek-V3 and R1: latent attention, and GLM-4.5's experts, chosen from groups."""
     made = _latent(c, "deepseek_v3")
     pairs = c.flag("rope_interleave", True)
-    return replace(made, rope_pairs=pairs, **_shared(c, made.layers), **_corrected(c))
+    return replace(made, rope_pairs=pairs, **shared_experts(c, made.layers), **corrected(c))
 
 
 def _latent(c: Fields, family: str) -> DecoderConfig:

@@ -13,7 +13,7 @@ from weft import ops
 from weft.core.dtypes import float32, int32
 from weft.core.order import STREAM_ROWS
 from weft.models.arch.config import DecoderConfig
-from weft.models.arch.layers import Pass, Value, activate, columns, gated, rounded
+from weft.models.arch.layers import Pass, Value, activate, columns, gated, rounded, scaled
 from weft.ops.picks import first_rows
 
 FeedForward = Callable[[Pass, int, Value, Value], Value]
@@ -29,7 +29,8 @@ def dense(p: Pass, i: int, h: Value, x: Value) -> Value:
         gate, up = columns(p.project(f"{i}.gate_up", h), [c.layer(i).ffn] * 2)
     else:
         up, gate = p.project(f"{i}.up", h), p.project(f"{i}.gate", h)
-    return p.project(f"{i}.down", gated(c, gate, up))
+    out = p.project(f"{i}.down", gated(c, scaled(gate, c.gate_scale), up))
+    return scaled(out, c.down_scale)
 
 
 def xielu(p: Pass, i: int, x: Value) -> Value:
@@ -67,39 +68,50 @@ def _experts(p: Pass, i: int, h: Value, routed: Value) -> Value:
     """Returns the sum of the chosen experts, each a dense feed-forward, weighted by the router's
     result for `routed` (Shazeer et al., arXiv:1701.06538). The weights of other experts are not
     read."""
-    c = p.c
-    n = ops.aval(h).shape[0]
+    c, whole = p.c, h
+    n, wide = ops.aval(h).shape[0], c.expert_hidden or c.hidden
     weights, chosen = _route(p, i, routed)
+    if c.expert_hidden:
+        h = p.project(f"{i}.exps_in", h)
     many = n > STREAM_ROWS
     numbers, token, slot = blocks(c, chosen, p.real) if many else (chosen, None, None)
 
     def rows(role: str) -> Value:
         if many:
             return rounded(c, f"{role}.w", h, lambda x: ops.gather(x, token))
-        x = ops.reshape(rounded(c, f"{role}.w", h), (n, 1, 1, c.hidden))
-        return ops.broadcast(x, (n, c.experts_used, 1, c.hidden))
+        x = ops.reshape(rounded(c, f"{role}.w", h), (n, 1, 1, wide))
+        return ops.broadcast(x, (n, c.experts_used, 1, wide))
 
     if c.fused_experts:
         both = p.pick(f"{i}.gate_up_exps", rows(f"{i}.gate_up_exps"), numbers)
-        gate, up = (_half(both, j, c.fused_experts == "turns") for j in (0, 1))
+        inner = gated(c, *(_half(both, j, c.fused_experts == "turns") for j in (0, 1)))
     else:
-        gate, up = (
-            p.pick(role, rows(role), numbers) for role in (f"{i}.gate_exps", f"{i}.up_exps")
-        )
+        roles = [f"{i}.{part}_exps" for part in (("gate", "up") if c.gated else ("up",))]
+        parts = [p.pick(role, rows(role), numbers) for role in roles]
+        inner = gated(c, *parts) if c.gated else activate(c.act, *parts)
     down = f"{i}.down_exps"
-    out = p.pick(down, rounded(c, f"{down}.w", gated(c, gate, up)), numbers)
-    shape = (n, c.experts_used, c.hidden)
-    out = ops.gather(ops.reshape(out, (-1, c.hidden)), slot) if many else ops.reshape(out, shape)
+    out = p.pick(down, rounded(c, f"{down}.w", inner), numbers)
+    shape = (n, c.experts_used, wide)
+    out = ops.gather(ops.reshape(out, (-1, wide)), slot) if many else ops.reshape(out, shape)
     by = ops.broadcast(ops.reshape(weights, (*shape[:2], 1)), shape)
     out = ops.sum_(ops.mul(out, by), 1)
-    return ops.add(out, _shared(p, i, h)) if c.shared_ffn else out
+    if c.expert_hidden:
+        out = p.project(f"{i}.exps_out", out)
+    return ops.add(out, _shared(p, i, whole)) if c.shared_ffn else out
 
 
 def _shared(p: Pass, i: int, h: Value) -> Value:
     """Applies the expert that every token uses, times a gate of its own if it has one."""
-    up, gate = (p.project(f"{i}.shared_{part}", h) for part in ("up", "gate"))
-    out = p.project(f"{i}.shared_down", gated(p.c, gate, up))
-    if not p.c.shared_gate:
+    c = p.c
+    if not c.gated:
+        inner = activate(c.act, p.project(f"{i}.shared_up", h))
+    elif c.fused_gate:
+        inner = gated(c, *columns(p.project(f"{i}.shared_gate_up", h), [c.shared_ffn] * 2))
+    else:
+        up, gate = (p.project(f"{i}.shared_{part}", h) for part in ("up", "gate"))
+        inner = gated(c, gate, up)
+    out = p.project(f"{i}.shared_down", inner)
+    if not c.shared_gate:
         return out
     by = ops.call("sigmoid", p.project(f"{i}.shared_by", h))
     return ops.mul(out, ops.broadcast(by, ops.aval(out).shape))
@@ -218,8 +230,9 @@ def _of_best_groups(c: DecoderConfig, scores: Value) -> Value:
     return ops.reshape(ops.where(kept, groups, -1e30), (n, c.experts))
 
 
-FEED_FORWARDS: Mapping[str, FeedForward] = {
+FEED_FORWARDS: Mapping[str, FeedForward | None] = {
     "dense": dense,
     "experts": experts,
     "dense and experts": dense_and_experts,
+    "none": None,
 }

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from weft.models.arch.state_space_fields import STATE_SPACE_INERT
+
 _BOOKS = "says where the file comes from"
 _TRAINING = "is about training"
 _RETURNS = "says what transformers' own forward returns"
@@ -160,6 +162,7 @@ FAMILY: Mapping[str, Mapping[str, str]] = {
         layer_switch""")),
     "smollm3": _table((_OTHER, "max_window_layers")),
     "mistral": _table((_OTHER, "attention_bias mlp_bias")),
+    **STATE_SPACE_INERT,
     "bert": _TIED | _table((_OTHER, """
         directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
         pooler_size_per_head pooler_type""")),

@@ -4,6 +4,7 @@ share."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -199,6 +200,22 @@ def embedded(table: Value, ids: Value, scale: float, rounded: bool) -> Value:
     return ops.mul(x, float(np.float32(scale).astype(kind.numpy)))
 
 
+def normed(x: Value, weight: Value | None, eps: float, groups: int = 1) -> Value:
+    """Returns x[N, M] divided by the root mean square of each of `groups` parts of a row, times
+    weight[M] if there is one."""
+    n, wide = ops.aval(x).shape
+    if groups == 1 and weight is not None:
+        return ops.call("rms_norm", x, weight, eps=eps)
+    ones = ops.const(np.ones(wide // groups, np.float32))
+    out = ops.call("rms_norm", ops.reshape(x, (n, groups, -1)), ones, eps=eps)
+    out = ops.reshape(out, (n, wide))
+    return out if weight is None else ops.mul(out, _row(weight, out))
+
+
+def scaled(x: Value, by: float) -> Value:
+    return x if by == 1.0 else ops.mul(x, by)
+
+
 def keep(x: Value) -> Value:
     """Returns x: the dropout that drops nothing."""
     return x
@@ -285,6 +302,14 @@ def weighted(rows: Sequence[Value], taps: Value) -> Value:
         part = ops.mul(row, ops.broadcast(tap, shape))
         out = part if out is None else ops.add(out, part)
     return out
+
+
+def by_head(x: Value, heads: int, sizes: Sequence[int]) -> list[Value]:
+    """Splits x[N, heads * sum of sizes], with each head's parts adjacent, into parts [N, heads,
+    size]."""
+    n, whole = ops.aval(x).shape[0], ops.reshape(x, (-1, heads, sum(sizes)))
+    ends = np.cumsum([0, *sizes]).tolist()
+    return [ops.slice_(whole, (0, 0, a), (n, heads, b)) for a, b in pairwise(ends)]
 
 
 def activate(act: Activation, x: Value) -> Value:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Literal, NamedTuple
 
 from weft.core.records import dataclass
 
@@ -62,3 +63,47 @@ class Latent:
     @property
     def key(self) -> int:
         return self.plain + self.turned
+
+
+@dataclass(frozen=True)
+class StateSpace:
+    """Sizes of layers with a state space. Mamba 2 has heads of `width` channels; the heads of a
+    group share keys and queries of `state` elements. Mamba has one head of all channels, whose
+    steps of time come from a projection to `rank` elements.
+
+    `norm` is that of Mamba 2's result: after its gate, "first" before it, or none. `norms` says
+    that Mamba's steps, keys and queries are divided by their norms, with `norms_eps`; weights are
+    "weighted". The rest is Falcon-H1's: factors on the input, on its projections (gate, values,
+    keys, queries, steps), on the result, and on the input and result of the attention beside."""
+
+    heads: int
+    width: int
+    state: int
+    groups: int = 1
+    rank: int = 0
+    bias: bool = False
+    norm: Literal["", "gated", "first"] = ""
+    norms: Literal["", "plain", "weighted"] = ""
+    norms_eps: float = 1e-6
+    step_limits: tuple[float, float] = (0.0, math.inf)
+    scale_in: float = 1.0
+    scales: tuple[float, ...] = (1.0,) * 5
+    scale_out: float = 1.0
+    beside_in: float = 1.0
+    beside_out: float = 1.0
+
+    @property
+    def inner(self) -> int:
+        """The number of channels."""
+        return self.heads * self.width
+
+    @property
+    def projected(self) -> tuple[int, ...]:
+        """The widths of Mamba 2's gate, values, keys, queries and steps."""
+        shared = self.groups * self.state
+        return self.inner, self.inner, shared, shared, self.heads
+
+    @property
+    def kept(self) -> Kept:
+        channels = self.inner if self.rank else sum(self.projected[1:4])
+        return Kept(channels, (self.heads, self.state, self.width))

@@ -5,14 +5,12 @@ Each takes the pass, the layer's number and h[N, hidden], and returns float32 [N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
-
-import numpy as np
+from collections.abc import Callable, Mapping
 
 from weft import ops
 from weft.core.dtypes import float32
-from weft.models.arch.layers import KeysValues, Pass, Value, activate, columns, weighted
+from weft.models.arch.layers import KeysValues, Pass, Value, by_head, columns, scaled
+from weft.models.arch.recurrent import LENGTH_EPS, delta, mamba, mamba2, short_conv
 
 Mixer = Callable[[Pass, int, Value], Value]
 
@@ -109,7 +107,7 @@ def latent(p: Pass, i: int, h: Value) -> Value:
 
 def _squeezed(p: Pass, role: str, x: Value) -> Value:
     """Returns the RMS norm of a narrow projection, whose epsilon is always the same."""
-    return ops.call("rms_norm", x, p.w[f"{role}.w"], eps=_LENGTH_EPS, offset=0.0)
+    return ops.call("rms_norm", x, p.w[f"{role}.w"], eps=LENGTH_EPS, offset=0.0)
 
 
 def _widened(x: Value, size: int) -> Value:
@@ -117,91 +115,21 @@ def _widened(x: Value, size: int) -> Value:
     return ops.pad(x, (0, 0, 0), (0, 0, size - ops.aval(x).shape[2]))
 
 
-def by_head(x: Value, heads: int, sizes: Sequence[int]) -> list[Value]:
-    """Splits x[N, heads * sum of sizes], with each head's parts adjacent, into parts [N, heads,
-    size]."""
-    n, whole = ops.aval(x).shape[0], ops.reshape(x, (-1, heads, sum(sizes)))
-    ends = np.cumsum([0, *sizes]).tolist()
-    return [ops.slice_(whole, (0, 0, a), (n, heads, b)) for a, b in pairwise(ends)]
+def attention_and_states(p: Pass, i: int, h: Value) -> Value:
+    """Applies Falcon-H1's attention and state space beside one another."""
+    s = p.c.space
+    assert s is not None
+    one = scaled(attention(p, i, scaled(h, s.beside_in)), s.beside_out)
+    return ops.add(one, scaled(mamba2(p, i, h), s.scale_out))
 
 
-def short_conv(p: Pass, i: int, h: Value) -> Value:
-    """Applies LFM2's gated short convolution: each channel of b * x over the last few rows, times
-    c, where b, c and x are projections of h."""
-    c = p.c
-    b, gate, x = columns(p.project(f"{i}.conv_in", h), [c.hidden] * 3)
-    return p.project(f"{i}.conv_out", ops.mul(gate, _convolved(p, i, ops.mul(b, x))))
-
-
-def _convolved(p: Pass, i: int, z: Value) -> Value:
-    """Convolves each channel of z[N, C] over the last few rows of its sequence."""
-    c, shape = p.c, ops.aval(z).shape
-    wide = shape[1]
-    taps = ops.cast(ops.reshape(p.w[f"{i}.conv.w"], (wide, c.conv_taps)), float32)
-    out = weighted(p.past.recent(i, z, c.conv_taps), taps)
-    if c.conv_bias:
-        out = ops.add(out, ops.broadcast(ops.cast(p.w[f"{i}.conv.b"], float32), shape))
-    return out
-
-
-def delta(p: Pass, i: int, h: Value) -> Value:
-    """Applies Gated DeltaNet (Yang, Kautz and Hatamizadeh, arXiv:2412.06464): a short convolution
-    of queries, keys and values, the gated delta rule, a norm of each head's result and a gate."""
-    c, d = p.c, p.c.delta
-    assert d is not None
-    n = ops.aval(h).shape[0]
-    mixed, z, b, a = _delta_parts(p, i, h)
-    mixed = activate(c.act, _convolved(p, i, mixed))
-    qk, v = columns(mixed, (2 * d.keys, d.values))
-    # A vector of length 1 has mean square 1 after division by the root of its size.
-    even = ops.const(np.full(d.key_dim, d.key_dim**-0.5, np.float32))
-    qk = ops.reshape(qk, (n, 2 * d.key_heads, d.key_dim))
-    qk = ops.call("rms_norm", qk, even, eps=_LENGTH_EPS / d.key_dim, offset=0.0)
-    q, k = columns(ops.reshape(qk, (n, 2 * d.keys)), (d.keys, d.keys))
-    step = ops.softplus(ops.add(a, ops.broadcast(_vector(p, f"{i}.decay_bias"), ops.aval(a).shape)))
-    speed = ops.broadcast(ops.exp(_vector(p, f"{i}.decay")), ops.aval(a).shape)
-    gates = ops.concat([ops.exp(ops.neg(ops.mul(speed, step))), ops.call("sigmoid", b)], 1)
-    q, k = (ops.reshape(x, (n, d.key_heads, d.key_dim)) for x in (q, k))
-    v = ops.reshape(v, (n, d.value_heads, d.value_dim))
-    gates = columns(gates, (d.value_heads, d.value_heads))
-    scale = d.key_dim**-0.5
-    out = p.past.recur(i, q, k, v, *gates, tiled=d.tiled, scale=scale)
-    out = ops.call("rms_norm", out, p.w[f"{i}.delta_norm.w"], eps=c.norm_eps, offset=0.0)
-    gate = activate("silu", ops.reshape(z, ops.aval(out).shape))
-    return p.project(f"{i}.delta_out", ops.reshape(ops.mul(out, gate), (n, d.values)))
-
-
-_LENGTH_EPS = 1e-6  # added to squared lengths of queries and keys, and to squares of latent ones
-
-
-def _delta_parts(p: Pass, i: int, h: Value) -> tuple[Value, Value, Value, Value]:
-    """Returns queries, keys and values side by side [N, C], the gate's input [N, H * V], and the
-    inputs of each head's learning and forgetting rates [N, H] each."""
-    d = p.c.delta
-    assert d is not None
-    n, share = ops.aval(h).shape[0], d.value_heads // d.key_heads
-    if d.fused_qkvz:
-        sizes = (d.key_dim, d.key_dim, share * d.value_dim, share * d.value_dim)
-        parts = by_head(p.project(f"{i}.delta_qkvz", h), d.key_heads, sizes)
-        *mixed, z = (ops.reshape(x, (n, -1)) for x in parts)
-        qkv = ops.concat(mixed, 1)
-    else:
-        qkv, z = (p.project(f"{i}.delta_{part}", h) for part in ("qkv", "z"))
-    if d.fused_ba:
-        parts = by_head(p.project(f"{i}.delta_ba", h), d.key_heads, (share, share))
-        b, a = (ops.reshape(x, (n, d.value_heads)) for x in parts)
-    else:
-        b, a = (p.project(f"{i}.delta_{part}", h) for part in "ba")
-    return qkv, z, b, a
-
-
-def _vector(p: Pass, role: str) -> Value:
-    return ops.reshape(ops.cast(p.w[role], float32), (1, -1))
-
-
-MIXERS: Mapping[str, Mixer] = {
+MIXERS: Mapping[str, Mixer | None] = {
     "attention": attention,
+    "attention and mamba2": attention_and_states,
     "conv": short_conv,
     "delta": delta,
     "latent": latent,
+    "mamba": mamba,
+    "mamba2": mamba2,
+    "none": None,
 }

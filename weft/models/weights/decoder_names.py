@@ -8,7 +8,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from weft.models.arch.config import DecoderConfig, Kind, Layout, WeightSpec
+from weft.models.arch.config import DecoderConfig, Kind, Layout
+from weft.models.weights.layout_builder import LayoutBuilder
+from weft.models.weights.mixer_names import (
+    MIXERS,
+    Projections,
+    blocks_of,
+    delta_vectors,
+    space_vectors,
+)
 from weft.models.weights.tensor_names import (
     BESIDE,
     INERT,
@@ -22,30 +30,6 @@ from weft.models.weights.tensor_names import (
 )
 
 HEAD = "lm_head.weight"
-
-
-class LayoutBuilder:
-    """A collector of role -> WeightSpec."""
-
-    def __init__(self) -> None:
-        self.weights: dict[str, WeightSpec] = {}
-
-    def add(
-        self, kind: Kind, role: str, name: str, *shape: int, turned: bool = False,
-        divides: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
-        self.weights[role] = WeightSpec(name, shape, kind, turned, divides)
-
-    def both(
-        self, kind: Kind, role: str, name: str, *shape: int, biased: bool = True,
-        divides: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
-        """Adds a weight and its bias, if it has one, with the length of the shape's first axis. A
-        matrix without other blocks divides as one."""
-        divides = divides or (shape[:1] if kind == "matrix" else ())
-        self.add(kind, f"{role}.w", f"{name}.weight", *shape, divides=divides)
-        if biased:
-            self.add("bias", f"{role}.b", f"{name}.bias", shape[0], divides=divides)
 
 
 def decoder_layout(c: DecoderConfig) -> Layout:
@@ -114,7 +98,7 @@ def _llama(c: DecoderConfig) -> Layout:
 def _layer(c: DecoderConfig, b: LayoutBuilder, i: int, at: str) -> None:
     """Adds the weights of layer i, whose names begin with `at`."""
     feed, shifted = c.feed_forward(i), _shifted(c)
-    for role, name in _norms(c, feed).items():
+    for role, name in _norms(c, i).items():
         b.both("norm", f"{i}.{role}", f"{at}{name}", c.hidden, biased=shifted)
     if c.sinks:
         b.add("sinks", f"{i}.sinks", f"{at}self_attn.sinks", c.heads, divides=(c.heads,))
@@ -132,12 +116,17 @@ def _layer(c: DecoderConfig, b: LayoutBuilder, i: int, at: str) -> None:
     if feed == "dense and experts":
         b.add("norm", f"{i}.router_norm.w", f"{at}router.scale", c.hidden)
         b.add("scale", f"{i}.exps_scale", f"{at}router.per_expert_scale", c.experts)
-    parts = _MIXERS[c.mixer(i)](c, i) | (_dense(c, i) if "dense" in feed else _shared(c))
-    for role, (kind, shape, biased) in (parts | _layer_input(c)).items():
-        name, divides = at + PROJECTIONS[role], _blocks(c, i).get(role, ())
+    fed = _dense(c, i) if "dense" in feed else _shared(c) if "experts" in feed else {}
+    parts: Projections = {}
+    for mixer in c.mixer(i).split(" and "):
+        parts |= MIXERS[mixer](c, i)
+    for role, (kind, shape, biased) in (parts | fed | _layer_input(c)).items():
+        name, divides = at + PROJECTIONS[role], blocks_of(c, i).get(role, ())
         b.both(kind, f"{i}.{role}", name, *shape, biased=biased, divides=divides)
     if c.mixer(i) == "delta":
-        _delta_vectors(c, b, i, f"{at}linear_attn.")
+        delta_vectors(c, b, i, f"{at}linear_attn.")
+    if "mamba" in c.mixer(i):
+        space_vectors(c, b, i, f"{at}mamba.")
     layer, normed = c.layer(i), c.qk_norm and c.mixer(i) == "attention"
     for role, heads in (("q", c.heads), ("k", layer.kv_heads)) if normed else ():
         name, size = f"{at}self_attn.{role}_norm", layer.head_dim
@@ -160,11 +149,14 @@ def _own_name(c: DecoderConfig, name: str) -> str:
     return name
 
 
-def _norms(c: DecoderConfig, kind: str) -> dict[str, str]:
+def _norms(c: DecoderConfig, i: int) -> dict[str, str]:
     """Returns role -> name of the norms around a layer's parts."""
     if not c.norm_weight:
         return {}
-    norms = NORMS[c.pre_norms, c.post_norms]
+    norms, kind = NORMS[c.pre_norms, c.post_norms], c.feed_forward(i)
+    for part, none in (("attn", c.mixer(i)), ("mlp", kind)):
+        if none == "none":
+            norms = {role: name for role, name in norms.items() if not role.startswith(part)}
     if c.parallel == "one norm":
         norms = {role: name for role, name in norms.items() if role == "attn_norm"}
     if kind == "dense and experts":
@@ -172,91 +164,17 @@ def _norms(c: DecoderConfig, kind: str) -> dict[str, str]:
     return norms | {"input_post": "post_per_layer_input_norm"} if c.layer_input else norms
 
 
-# Role -> (kind, shape, True with a bias).
-Projections = dict[str, tuple[Kind, tuple[int, ...], bool]]
-
-
-def _attention(c: DecoderConfig, i: int) -> Projections:
-    layer = c.layer(i)
-    blocks = _blocks(c, i)["qkv"]
-    q, one = c.heads * layer.head_dim, dict(zip("qkv", blocks))
-    sizes = {"qkv": sum(blocks)} if c.fused_qkv else {r: one[r] for r in layer.projects}
-    made: Projections = {role: ("matrix", (n, c.hidden), c.qkv_bias) for role, n in sizes.items()}
-    if c.output_gate:
-        made["q"] = ("matrix", (2 * q, c.hidden), c.qkv_bias)
-    return made | {"o": ("matrix", (c.hidden, q), c.out_bias)}
-
-
-def _blocks(c: DecoderConfig, i: int) -> dict[str, tuple[int, ...]]:
-    """Returns the lengths of the blocks of rows in joined matrices."""
-    layer = c.layer(i)
-    q, kv = c.heads * layer.head_dim, layer.kv_heads * layer.head_dim
-    if c.fused_by_head:
-        return {"qkv": (3 * q,)}
-    return {"qkv": (q, kv, kv), "gate_up": (layer.ffn, layer.ffn)}
-
-
-def _conv(c: DecoderConfig, i: int) -> Projections:
-    return {
-        "conv_in": ("matrix", (3 * c.hidden, c.hidden), c.conv_bias),
-        "conv": ("conv", (c.hidden, 1, c.conv_taps), c.conv_bias),
-        "conv_out": ("matrix", (c.hidden, c.hidden), c.conv_bias),
-    }
-
-
-def _latent(c: DecoderConfig, i: int) -> Projections:
-    d = c.latent
-    assert d is not None
-    q, kv = c.heads * d.key, c.heads * (d.plain + d.value)
-    made: Projections = {"q": ("matrix", (q, c.hidden), False)}
-    if d.query_rank:
-        made = {
-            "q_a": ("matrix", (d.query_rank, c.hidden), c.qkv_bias),
-            "q_a_norm": ("norm", (d.query_rank,), False),
-            "q_b": ("matrix", (q, d.query_rank), False),
-        }
-    return made | {
-        "kv_a": ("matrix", (d.rank + d.turned, c.hidden), c.qkv_bias),
-        "kv_a_norm": ("norm", (d.rank,), False),
-        "kv_b": ("matrix", (kv, d.rank), False),
-        "o": ("matrix", (c.hidden, c.heads * d.value), c.out_bias),
-    }
-
-
-def _delta(c: DecoderConfig, i: int) -> Projections:
-    d = c.delta
-    assert d is not None
-    fused = {"qkvz": d.channels + d.values} if d.fused_qkvz else {"qkv": d.channels, "z": d.values}
-    gates = {"ba": 2 * d.value_heads} if d.fused_ba else dict.fromkeys("ba", d.value_heads)
-    made: Projections = {}
-    made |= {f"delta_{part}": ("matrix", (n, c.hidden), False) for part, n in fused.items()}
-    made |= {f"delta_{part}": ("gate", (n, c.hidden), False) for part, n in gates.items()}
-    return made | {"delta_out": ("matrix", (c.hidden, d.values), False)}
-
-
-def _delta_vectors(c: DecoderConfig, b: LayoutBuilder, i: int, at: str) -> None:
-    d = c.delta
-    assert d is not None
-    b.add("conv", f"{i}.conv.w", f"{at}conv1d.weight", d.channels, 1, c.conv_taps)
-    b.add("decay", f"{i}.decay", f"{at}A_log", d.value_heads)
-    b.add("bias", f"{i}.decay_bias", f"{at}dt_bias", d.value_heads)
-    b.add("norm", f"{i}.delta_norm.w", f"{at}norm.weight", d.value_dim)
-
-
-_MIXERS = {"attention": _attention, "conv": _conv, "delta": _delta, "latent": _latent}
-
-
 def _shared(c: DecoderConfig) -> Projections:
     """Returns the projections of the expert that all tokens use, if there is one."""
     if not c.shared_ffn:
         return {}
     up: tuple[Kind, tuple[int, ...], bool] = ("matrix", (c.shared_ffn, c.hidden), False)
-    gate: Projections = {"shared_by": ("gate", (1, c.hidden), False)} if c.shared_gate else {}
-    return gate | {
-        "shared_down": ("matrix", (c.hidden, c.shared_ffn), False),
-        "shared_up": up,
-        "shared_gate": up,
-    }
+    made: Projections = {"shared_by": ("gate", (1, c.hidden), False)} if c.shared_gate else {}
+    made["shared_down"] = ("matrix", (c.hidden, c.shared_ffn), False)
+    if c.fused_gate:
+        made["shared_gate_up"] = ("matrix", (2 * c.shared_ffn, c.hidden), False)
+        return made
+    return made | {"shared_up": up} | ({"shared_gate": up} if c.gated else {})
 
 
 def _layer_input(c: DecoderConfig) -> Projections:
@@ -281,8 +199,12 @@ def _experts(c: DecoderConfig, b: LayoutBuilder, i: int, at: str) -> None:
     """Adds experts with Qwen's names, a tensor per expert. Those with biases only come from
     GGUF."""
     b.both("router", f"{i}.router", f"{at}gate", c.experts, c.hidden, biased=c.mlp_bias)
-    for role in ("gate", "up", "down"):
-        shape = (c.hidden, c.expert_ffn) if role == "down" else (c.expert_ffn, c.hidden)
+    wide = c.expert_hidden or c.hidden
+    if c.expert_hidden:
+        b.both("matrix", f"{i}.exps_in", f"{at}fc1_latent_proj", wide, c.hidden, biased=False)
+        b.both("matrix", f"{i}.exps_out", f"{at}fc2_latent_proj", c.hidden, wide, biased=False)
+    for role in ("gate", "up", "down") if c.gated else ("up", "down"):
+        shape = (wide, c.expert_ffn) if role == "down" else (c.expert_ffn, wide)
         name = f"{at}experts.{{}}.{role}_proj.weight"
         b.add("experts", f"{i}.{role}_exps.w", name, c.experts, *shape)
         if c.mlp_bias:

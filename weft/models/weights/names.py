@@ -19,7 +19,8 @@ from weft.host.pages import fresh
 from weft.importers.safetensors import Checkpoint
 from weft.models.arch.config import DecoderConfig, EncoderConfig, Layout, WeightSpec
 from weft.models.arch.weights import Weight
-from weft.models.weights.decoder_names import LayoutBuilder, decoder_layout
+from weft.models.weights.decoder_names import decoder_layout
+from weft.models.weights.layout_builder import LayoutBuilder
 from weft.models.weights.tensor_names import INERT, INERT_OF, SENSES
 
 if TYPE_CHECKING:

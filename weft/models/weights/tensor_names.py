@@ -25,6 +25,11 @@ PROJECTIONS = {
     "delta_b": "linear_attn.in_proj_b",
     "delta_a": "linear_attn.in_proj_a",
     "delta_out": "linear_attn.out_proj",
+    "ssm_in": "mamba.in_proj",
+    "ssm_x": "mamba.x_proj",
+    "ssm_dt": "mamba.dt_proj",
+    "ssm_out": "mamba.out_proj",
+    "shared_gate_up": "mlp.shared_expert.gate_up_proj",
     "shared_up": "mlp.shared_expert.up_proj",
     "shared_gate": "mlp.shared_expert.gate_proj",
     "shared_down": "mlp.shared_expert.down_proj",
@@ -58,12 +63,33 @@ BESIDE = {  # norms for experts in parallel with a dense feed-forward
 }
 # The last two are prefixes of the text model in a multimodal one.
 PREFIXES = ("model.", "", "language_model.model.", "model.language_model.")
-PREFIX_OF = {"gpt_neox": ("gpt_neox.", "")}
+PREFIX_OF = {
+    "gpt_neox": ("gpt_neox.", ""),
+    **dict.fromkeys(("mamba", "falcon_mamba", "mamba2"), ("backbone.", "")),
+    "nemotron_h": ("backbone.", "model.", ""),
+}
 # Names of the numbers that count for the choice of experts alone, and axes of 1 before theirs.
 ROUTER_BIAS: dict[str, tuple[str, tuple[int, ...]]] = {
     "glm4_moe": ("gate.e_score_correction_bias", ()),
     "deepseek_v3": ("gate.e_score_correction_bias", ()),
+    "nemotron_h": ("gate.e_score_correction_bias", ()),
     "ernie4_5_moe": ("moe_statics.e_score_correction_bias", (1,)),
+}
+_ALONE = {  # layers with one part
+    r"^embed_tokens": "embeddings",
+    r"^norm\.": "norm_f.",
+    r"input_layernorm|post_attention_layernorm": "norm",
+    r"\.(mamba|self_attn|mlp)\.": ".mixer.",
+}
+_EXPERTS_OF_GRANITE = {
+    r"mlp\.experts\.gate_up_proj": "block_sparse_moe.input_linear.weight",
+    r"mlp\.experts\.down_proj": "block_sparse_moe.output_linear.weight",
+    r"mlp\.router\.": "block_sparse_moe.router.layer.",
+}
+_FEED_FORWARD = {
+    r"^norm\.": "final_layernorm.",
+    r"post_attention_layernorm": "pre_ff_layernorm",
+    r"mlp\.": "feed_forward.",
 }
 _SHARED = {r"mlp\.shared_expert\.": "mlp.shared_experts."}
 RENAMED = {  # family -> pattern in the names above -> the family's own name
@@ -73,11 +99,17 @@ RENAMED = {  # family -> pattern in the names above -> the family's own name
         r"mlp\.experts\.\{\}\.up_proj": "block_sparse_moe.experts.{}.w3",
         r"mlp\.experts\.\{\}\.down_proj": "block_sparse_moe.experts.{}.w2",
     },
-    "granitemoe": {
-        r"mlp\.experts\.gate_up_proj": "block_sparse_moe.input_linear.weight",
-        r"mlp\.experts\.down_proj": "block_sparse_moe.output_linear.weight",
-        r"mlp\.router\.": "block_sparse_moe.router.layer.",
+    "granitemoe": _EXPERTS_OF_GRANITE,
+    "granitemoehybrid": {
+        **_EXPERTS_OF_GRANITE,
+        r"mlp\.(shared_expert\.)?gate_up_proj": "shared_mlp.input_linear",
+        r"mlp\.(shared_expert\.)?down_proj": "shared_mlp.output_linear",
     },
+    **dict.fromkeys(("mamba", "falcon_mamba", "mamba2"), _ALONE),
+    "nemotron_h": {**_ALONE, r"\.mixer\.shared_expert\.": ".mixer.shared_experts."},
+    "falcon_h1": _FEED_FORWARD,
+    "bamba": _FEED_FORWARD,
+    "jamba": {**_FEED_FORWARD, r"feed_forward\.gate\.": "feed_forward.router."},
     "stablelm": {r"self_attn\.([qk])_norm": r"self_attn.\1_layernorm.norms.{}"},
     "starcoder2": {r"mlp\.up_proj": "mlp.c_fc", r"mlp\.down_proj": "mlp.c_proj"},
     "gpt_neox": {
