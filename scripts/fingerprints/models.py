@@ -172,7 +172,16 @@ def encoder_config(kind: str) -> dict[str, Any]:
         renamed = {"hidden_size": "dim", "intermediate_size": "hidden_dim",
                    "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}  # fmt: skip
         return {**{renamed.get(k, k): v for k, v in _BERT.items()}, "model_type": kind}
-    more = {} if kind == "bert" else {"type_vocab_size": 1, "pad_token_id": 1}
+    if kind.endswith("t5"):
+        renamed = {
+            "hidden_size": "d_model", "intermediate_size": "d_ff",
+            "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads",
+        }  # fmt: skip
+        sizes = {renamed[k]: v for k, v in _BERT.items() if k in renamed}
+        return {**sizes, "vocab_size": _BERT["vocab_size"], "d_kv": 8, "model_type": kind}
+    more: dict[str, Any] = {} if kind == "bert" else {"type_vocab_size": 1, "pad_token_id": 1}
+    if kind == "deberta-v2":
+        more |= {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8}
     return {**_BERT, **more, "model_type": kind}
 
 

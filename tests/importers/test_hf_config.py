@@ -41,6 +41,7 @@ for kind in ("mamba2", "bamba", "granitemoehybrid"):
     }
 SAMPLES |= {k: {"text_config": LLAMA} for k in WRAPPER_FIELDS}
 SAMPLES |= dict.fromkeys(ENCODERS, BERT)
+SAMPLES["deberta-v2"] = {**BERT, "relative_attention": True, "pos_att_type": "p2c|c2p"}
 SAMPLES["distilbert"] = {**BERT, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
 ALL = {**DECODERS, **ENCODERS}
 

@@ -66,6 +66,16 @@ OLMO3_ROPES = {"full_attention": YARN, "sliding_attention": {"rope_type": "defau
                "rope_theta": 7000.0}}  # fmt: skip
 BERT = {k: v for k, v in SMALL.items() if k not in ("num_key_value_heads", "eos_token_id")}
 BERT |= {"bos_token_id": None, "pad_token_id": 1, "type_vocab_size": 2}
+UNTYPED = {k: v for k, v in BERT.items() if k != "type_vocab_size"}
+DEBERTA = {
+    **BERT, "relative_attention": True, "position_buckets": 8, "norm_rel_ebd": "layer_norm",
+    "share_att_key": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False,
+    "type_vocab_size": 0,
+}  # fmt: skip
+T5 = {
+    "vocab_size": VOCAB, "d_model": 32, "d_kv": 10, "d_ff": 48, "num_layers": 3, "num_heads": 4,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20,
+}  # fmt: skip
 # name -> (transformers config class, its arguments)
 DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": (
@@ -232,7 +242,32 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
             "max_position_embeddings": 128,
         },
     ),
-}
+    "electra": ("ElectraConfig", {**BERT, "embedding_size": 20}),
+    "electra-wide": ("ElectraConfig", {**BERT, "embedding_size": 32}),
+    "albert": ("AlbertConfig", {**BERT, "embedding_size": 20}),
+    "albert-groups": ("AlbertConfig", {**BERT, "num_hidden_layers": 4, "num_hidden_groups": 2}),
+    "mpnet": ("MPNetConfig", UNTYPED),
+    "modernbert": ("ModernBertConfig", {**UNTYPED, "num_hidden_layers": 4, "local_attention": 10}),
+    "modernbert-biased": (
+        "ModernBertConfig",
+        {**UNTYPED, "norm_bias": True, "attention_bias": True, "mlp_bias": True},
+    ),
+    "nomic": ("NomicBertConfig", BERT),
+    "jina-v3": ("JinaEmbeddingsV3Config", {**BERT, "type_vocab_size": 1}),
+    "gte": ("GteConfig", {**BERT, "type_vocab_size": 1}),
+    "gte-untyped": ("GteConfig", {**BERT, "type_vocab_size": 0}),
+    "deberta-v3": ("DebertaV2Config", DEBERTA),
+    "deberta-v2": (
+        "DebertaV2Config",
+        {**DEBERTA, "share_att_key": False, "position_buckets": -1, "norm_rel_ebd": "none",
+         "max_relative_positions": 9, "position_biased_input": True, "type_vocab_size": 2},
+    ),
+    "deberta-c2p": ("DebertaV2Config", {**DEBERTA, "pos_att_type": ["c2p"]}),
+    "t5": ("T5Config", T5),
+    "t5-gated": ("T5Config", {**T5, "feed_forward_proj": "gated-gelu"}),
+    "mt5": ("MT5Config", {**T5, "feed_forward_proj": "gated-gelu"}),
+    "umt5": ("UMT5Config", {**T5, "feed_forward_proj": "gated-gelu"}),
+}  # fmt: skip
 
 
 def write_model(
@@ -250,7 +285,11 @@ def write_model(
     config = getattr(transformers, kind)(**arguments | (changed or {}))
     torch.manual_seed(0)
     auto = transformers.AutoModelForCausalLM if name not in ENCODERS else transformers.AutoModel
-    model = auto.from_config(config, attn_implementation="eager").eval()
+    if kind.endswith("T5Config"):
+        made = getattr(transformers, kind.replace("Config", "EncoderModel"))(config)
+    else:
+        made = auto.from_config(config, attn_implementation="eager")
+    model = made.eval()
     with torch.no_grad():  # away from zero biases and unit norms, which would hide mistakes
         kept = ("layer_scalar", "e_score_correction_bias")  # of checkpoints, though buffers
         scalars = (b for name, b in model.named_buffers() if name.endswith(kept))

@@ -14,9 +14,10 @@ from model_zoo import DECODERS as ZOO, ENCODERS as ENCODER_ZOO, FAMILIES
 from weft.core import notices
 from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields
+from weft.models.arch.encoder_fields import ENCODER_FIELDS
 from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS
-from weft.models.arch.family_fields import DECODER_FIELDS, ENCODER_FIELDS
+from weft.models.arch.family_fields import DECODER_FIELDS
 
 CASES = {**ZOO, **FAMILIES, **ENCODER_ZOO}
 READERS: dict[str, Any] = {**DECODERS, **ENCODERS}

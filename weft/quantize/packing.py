@@ -9,9 +9,10 @@ import numpy as np
 
 from weft.core.dtypes import DType
 from weft.core.packed import Form, Packed
-from weft.models.arch.config import DecoderConfig, EncoderConfig, Kind
+from weft.models.arch.config import DecoderConfig, Kind
+from weft.models.arch.encoder_config import EncoderConfig
 from weft.models.weights.decoder_names import decoder_layout
-from weft.models.weights.names import encoder_layout
+from weft.models.weights.encoder_names import encoder_layout
 from weft.program.device import HOST
 from weft.quantize.schemes import Scheme
 from weft.quantize.search import Search

@@ -244,33 +244,6 @@ class DecoderConfig:
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
-    """A BERT-family encoder."""
-
-    family: str
-    vocab: int
-    hidden: int
-    layers: int
-    heads: int
-    ffn: int
-    max_positions: int  # longest input, in tokens
-    position_offset: int = 0  # row of the position table that token 0 uses (RoBERTa: pad + 1)
-    token_types: int = 2  # 0 = the family has none
-    norm_eps: float = 1e-12
-    act: Activation = "gelu"
-    pad_id: int = 0
-    act_dtype: DType = float32
-    forms: tuple[tuple[str, Form], ...] = ()  # like a decoder's
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden // self.heads
-
-
-VectorConfig = EncoderConfig | DecoderConfig  # of a model that gives vectors
-
-
-@dataclass(frozen=True)
 class TokenIds:
     """Ids that end or begin a text, from config.json and generation_config.json."""
 

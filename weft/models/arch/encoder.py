@@ -1,84 +1,209 @@
-"""The encoder: BERT, RoBERTa and DistilBERT as one function, on arrays or graph Nodes."""
+"""The encoder: one function for every family, on arrays or graph Nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from weft import ops
 from weft.core.dtypes import DType, float32, int32
+from weft.core.records import dataclass
 from weft.graph.ir import Graph
 from weft.models.arch import token_vectors
-from weft.models.arch.config import DecoderConfig, EncoderConfig, VectorConfig
+from weft.models.arch.config import DecoderConfig
+from weft.models.arch.encoder_config import EncoderConfig, VectorConfig
 from weft.models.arch.layers import activate, linear
 from weft.models.arch.matrices import matrices
+from weft.models.arch.relative import biased_attention, bucket_bias, disentangled
 
 Value = Any  # np.ndarray or graph Node
 Weights = Mapping[str, Value]
 
 
-def forward(c: VectorConfig, w: Weights, ids: Value, lengths: Value) -> Value:
+def forward(
+    c: VectorConfig, w: Weights, ids: Value, lengths: Value, types: Value | None = None
+) -> Value:
     """Returns token vectors float32 [B, T, hidden] of ids int32 [B, T]. Row b has lengths[b]
-    tokens; later positions are not read, and their results are undefined."""
+    tokens; later positions are not read, and their results are undefined. `types` int32 [B, T] are
+    the parts of a text that the tokens are in; None: 0."""
     if isinstance(c, DecoderConfig):
         return token_vectors.forward(c, w, ids, lengths)
-    w = matrices(c.forms, w)
     batch, length = ops.aval(ids).shape
-    x = _embed(c, w, ids, batch, length)
+    run = _Run(c, matrices(c.forms, w), batch, length, lengths)
+    x = run.embed(ids, types)
     for i in range(c.layers):
-        h = _attention(c, w, i, x, lengths, batch, length)
-        x = _norm(c, w, f"{i}.attn_norm", ops.add(x, h))
-        h = activate(c.act, _linear(c, x, w, f"{i}.up"))
-        x = _norm(c, w, f"{i}.mlp_norm", ops.add(x, _linear(c, h, w, f"{i}.down")))
+        x = run.layer(i, x)
+    x = run.norm("last", x) if c.pre_norms else x
     return ops.reshape(x, (batch, length, c.hidden))
 
 
-def _embed(c: EncoderConfig, w: Weights, ids: Value, batch: int, length: int) -> Value:
-    """Returns token + position + type embeddings, normalised: [B * T, hidden]. Every text is type
-    0."""
-    x = ops.cast(ops.gather(w["embed"], ops.reshape(ids, (batch * length,))), float32)
-    table = _positions(c, w, ids, batch, length)
-    if c.token_types:
-        kind = ops.cast(ops.slice_(w["type"], (0, 0), (1, c.hidden)), float32)
-        table = ops.add(table, ops.broadcast(kind, ops.aval(table).shape))
-    if not c.position_offset:
-        table = ops.broadcast(table, (batch, length, c.hidden))
-    x = ops.add(x, ops.reshape(table, (batch * length, c.hidden)))
-    return _norm(c, w, "norm", x)
+@dataclass(frozen=True)
+class _Run:
+    """One pass: the sizes and the weights, and what its layers share. Values are [B * T, ...]."""
+
+    c: EncoderConfig
+    w: Weights
+    batch: int
+    length: int
+    lengths: Value
+
+    def embed(self, ids: Value, types: Value | None) -> Value:
+        """Returns token + position + type embeddings, normalised: [B * T, hidden]."""
+        c, w, rows = self.c, self.w, (self.batch * self.length,)
+        x = ops.cast(ops.gather(w["embed"], ops.reshape(ids, rows)), float32)
+        width = c.embed_size or c.hidden
+        if c.learned or c.token_types:
+            table = self._positions(ids) if c.learned else None
+            if c.token_types:
+                kind = self._types(types, width)
+                table = kind if table is None else _sum(table, kind)
+            if ops.aval(table).shape[0] != rows[0]:
+                table = ops.broadcast(table, (self.batch, self.length, width))
+            x = ops.add(x, ops.reshape(table, (*rows, width)))
+        x = self.norm("norm", x) if c.embed_norm else x
+        return self.linear("project", x) if c.embed_size else x
+
+    def _types(self, types: Value | None, width: int) -> Value:
+        """Returns rows of the table of types: [1, width], or [B * T, width]."""
+        if types is None:
+            return ops.cast(ops.slice_(self.w["type"], (0, 0), (1, width)), float32)
+        flat = ops.reshape(types, (self.batch * self.length,))
+        return ops.cast(ops.gather(self.w["type"], flat), float32)
+
+    def _positions(self, ids: Value) -> Value:
+        """Returns rows of the position table, float32 [T, hidden] for all texts. In RoBERTa it is
+        [B * T, hidden]: padding tokens anywhere are not counted, and have the row of their own
+        id."""
+        c, w = self.c, self.w
+        if not c.counted:
+            first = c.position_offset
+            end = (first + self.length, c.embed_size or c.hidden)
+            return ops.cast(ops.slice_(w["pos"], (first, 0), end), float32)
+        pad = ops.equal(ids, c.pad_id)
+        real = ops.sub(1, ops.cast(pad, int32))
+        rows = ops.add(ops.mul(ops.scan(real, "sum", 1), real), c.pad_id)
+        flat = ops.reshape(rows, (self.batch * self.length,))
+        return ops.cast(ops.gather(w["pos"], flat), float32)
+
+    def layer(self, i: int, x: Value) -> Value:
+        """Returns layer i of x[B * T, hidden]."""
+        c, at = self.c, self.c.stored(i)
+        if c.pre_norms:
+            h = x if not i and not c.first_norm else self.norm(f"{at}.attn_norm", x)
+            x = ops.add(x, self.attention(i, h))
+            return ops.add(x, self.feed_forward(at, self.norm(f"{at}.mlp_norm", x)))
+        x = self.norm(f"{at}.attn_norm", ops.add(x, self.attention(i, x)))
+        return self.norm(f"{at}.mlp_norm", ops.add(x, self.feed_forward(at, x)))
+
+    def feed_forward(self, at: int, x: Value) -> Value:
+        c = self.c
+        if not c.gated:
+            return self.linear(f"{at}.down", activate(c.act, self.linear(f"{at}.up", x)))
+        if c.fused_gate:
+            both = self.linear(f"{at}.up", x)
+            gate, up = _columns(both, 2)
+            gate, up = (gate, up) if c.fused_gate == "gate first" else (up, gate)
+        else:
+            gate, up = self.linear(f"{at}.gate", x), self.linear(f"{at}.up", x)
+        return self.linear(f"{at}.down", ops.mul(activate(c.act, gate), up))
+
+    def attention(self, i: int, x: Value) -> Value:
+        """Returns self attention over each row's own tokens: [B * T, hidden]."""
+        c, at = self.c, self.c.stored(i)
+        if c.fused_qkv:
+            rows = _columns(self.linear(f"{at}.qkv", x), 3)
+        else:
+            rows = [self.linear(f"{at}.{role}", x) for role in "qkv"]
+        q, k, v = (self._heads(self._turned(i, n, h)) for n, h in enumerate(rows))
+        scale = c.head_dim**-0.5 if c.scaled else 1.0
+        if c.relative is None:
+            window = c.windows[i] if c.windows else 0
+            window = window if window < self.length else 0
+            more = {"causal": False, "scale": scale, "window": window}
+            out = ops.call("attention", q, k, v, self.lengths, **more)
+        else:
+            scale, bias = self._bias(i, q, k, scale)
+            out = biased_attention(q, k, v, bias, self.lengths, scale)
+        width = c.heads * c.head_dim
+        out = ops.reshape(ops.transpose(out, (0, 2, 1, 3)), (self.batch * self.length, width))
+        return self.linear(f"{at}.o", out)
+
+    def _turned(self, i: int, which: int, x: Value) -> Value:
+        """Returns q, k or v (`which` 0 to 2) [B * T, H, D], the first two turned by a rope."""
+        c = self.c
+        x = ops.reshape(x, (self.batch * self.length, c.heads, c.head_dim))
+        if not c.ropes or which == 2:
+            return x
+        at = c.layer_rope[i] if c.layer_rope else 0
+        return ops.call("rope", x, self._tables[f"rope.{at}.cos"], self._tables[f"rope.{at}.sin"])
+
+    def _heads(self, x: Value) -> Value:
+        c = self.c
+        x = ops.reshape(x, (self.batch, self.length, c.heads, c.head_dim))
+        return ops.transpose(x, (0, 2, 1, 3))
+
+    def _bias(self, i: int, q: Value, k: Value, scale: float) -> tuple[float, Value]:
+        """Returns the factor on q . k and what is added to it, by the tokens' distances."""
+        c, at = self.c, self.c.stored(i)
+        how = c.relative
+        assert how is not None
+        if how.form == "bias":
+            return scale, self._shared_bias if not how.each else bucket_bias(
+                self.w[f"{at}.bias"], how, self.length
+            )
+        scale = (c.head_dim * (1 + len(how.kinds))) ** -0.5
+
+        def project(role: str, rows: Value) -> Value:
+            stem = f"{at}.{role}" if how.shared else f"{at}.pos_{role}"
+            out = self.linear(stem, rows)
+            return ops.reshape(out, (-1, c.heads, c.head_dim))
+
+        return scale, disentangled(how, self._distances, q, k, scale, self.length, project)
+
+    @cached_property
+    def _shared_bias(self) -> Value:
+        assert self.c.relative is not None
+        return bucket_bias(self.w["bias"], self.c.relative, self.length)
+
+    @cached_property
+    def _distances(self) -> Value:
+        """The vectors of distances, float32 [2 span, hidden]."""
+        assert self.c.relative is not None
+        table = ops.cast(self.w["distance"], float32)
+        return self.norm("distance_norm", table) if self.c.relative.normed else table
+
+    @cached_property
+    def _tables(self) -> dict[str, Value]:
+        """The ropes' tables for each row, [B * T, D / 2]."""
+        rows = ops.const(np.tile(np.arange(self.length, dtype=np.int32), self.batch))
+        return {k: ops.gather(v, rows) for k, v in self.w.items() if k.startswith("rope.")}
+
+    def linear(self, role: str, x: Value) -> Value:
+        """Returns x[R, K] . w[M, K]^T + b[M], float32 for weights of any dtype."""
+        return linear(self.c.act_dtype, x, self.w[f"{role}.w"], self.w.get(f"{role}.b"))
+
+    def norm(self, role: str, x: Value) -> Value:
+        c, w = self.c, self.w[f"{role}.w"]
+        if c.norm == "rms":
+            return ops.call("rms_norm", x, w, eps=c.norm_eps)
+        zeros = ops.const(np.zeros(ops.aval(w).shape[0], np.float32))
+        return ops.call("layer_norm", x, w, self.w.get(f"{role}.b", zeros), eps=c.norm_eps)
 
 
-def _positions(c: EncoderConfig, w: Weights, ids: Value, batch: int, length: int) -> Value:
-    """Returns rows of the position table, float32 [T, hidden] for all texts. In RoBERTa it is [B *
-    T, hidden]: padding tokens anywhere are not counted, and have the row of their own id."""
-    if not c.position_offset:
-        return ops.cast(ops.slice_(w["pos"], (0, 0), (length, c.hidden)), float32)
-    pad = ops.equal(ids, c.pad_id)
-    real = ops.sub(1, ops.cast(pad, int32))
-    rows = ops.add(ops.mul(ops.scan(real, "sum", 1), real), c.pad_id)
-    return ops.cast(ops.gather(w["pos"], ops.reshape(rows, (batch * length,))), float32)
+def _columns(x: Value, count: int) -> list[Value]:
+    """Returns the `count` equal parts of x[R, M] side by side."""
+    rows, wide = ops.aval(x).shape
+    n = wide // count
+    return [ops.slice_(x, (0, k * n), (rows, k * n + n)) for k in range(count)]
 
 
-def _linear(c: EncoderConfig, x: Value, w: Weights, role: str) -> Value:
-    """Returns x[R, K] . w[M, K]^T + b[M], float32 for weights of any dtype."""
-    return linear(c.act_dtype, x, w[f"{role}.w"], w[f"{role}.b"])
-
-
-def _norm(c: EncoderConfig, w: Weights, role: str, x: Value) -> Value:
-    return ops.call("layer_norm", x, w[f"{role}.w"], w[f"{role}.b"], eps=c.norm_eps)
-
-
-def _attention(
-    c: EncoderConfig, w: Weights, i: int, x: Value, lengths: Value, batch: int, length: int
-) -> Value:
-    """Returns self attention over each row's own tokens: [B * T, hidden]."""
-    heads = []
-    for role in "qkv":
-        h = _linear(c, x, w, f"{i}.{role}")
-        h = ops.reshape(h, (batch, length, c.heads, c.head_dim))
-        heads.append(ops.transpose(h, (0, 2, 1, 3)))
-    out = ops.call("attention", *heads, lengths, causal=False, scale=c.head_dim**-0.5)
-    out = ops.reshape(ops.transpose(out, (0, 2, 1, 3)), (batch * length, c.hidden))
-    return _linear(c, out, w, f"{i}.o")
+def _sum(a: Value, b: Value) -> Value:
+    """Returns a + b, where one may have a single row for all of the other's."""
+    shape = max(ops.aval(a).shape, ops.aval(b).shape)
+    return ops.add(ops.broadcast(a, shape), ops.broadcast(b, shape))
 
 
 def encoder_graph(
@@ -86,13 +211,16 @@ def encoder_graph(
     weights: Mapping[str, tuple[tuple[int, ...], DType]],
     batch: int,
     length: int,
+    typed: bool = False,
 ) -> Graph:
-    """Returns the Graph of `forward` for [batch, length] ids, with inputs "ids" and "lengths"."""
+    """Returns the Graph of `forward` for [batch, length] ids, with inputs "ids" and "lengths", and
+    if `typed` "types"."""
     with ops.building():
         ids = ops.input_node("ids", (batch, length), int32)
         lengths = ops.input_node("lengths", (batch,), int32)
+        types = ops.input_node("types", (batch, length), int32) if typed else None
         bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
-        out = forward(c, bound, ids, lengths)
+        out = forward(c, bound, ids, lengths, types)
     name = f"{c.family}.{batch}x{length}"
-    inputs = (ids, lengths, *bound.values())
+    inputs = (ids, lengths, *(() if types is None else (types,)), *bound.values())
     return Graph(inputs, (out,), name=name, meta={"frozen": True})

@@ -286,23 +286,6 @@ WRAPPER_FIELDS: Mapping[str, Table] = {
     }.items()
 }  # fmt: skip
 
-_BERT: Table = {
-    **dict.fromkeys(_SIZES), "hidden_act": "gelu", "max_position_embeddings": 512,
-    "type_vocab_size": 2, "layer_norm_eps": 1e-12, "pad_token_id": 0,
-    "position_embedding_type": "absolute", "is_decoder": False,
-}  # fmt: skip
-_ROBERTA: Table = {**_BERT, "pad_token_id": 1}
-ENCODER_FIELDS: Mapping[str, Table] = {
-    "bert": _BERT,
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "camembert": _ROBERTA,
-    "distilbert": {
-        **dict.fromkeys(("vocab_size", "dim", "n_layers", "n_heads", "hidden_dim")),
-        "max_position_embeddings": 512, "activation": "gelu", "pad_token_id": 0,
-    },
-}  # fmt: skip
-
 # Other spellings of fields; they take precedence over the family's own.
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "gpt2": {
@@ -311,6 +294,11 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
     },
     **STATE_SPACE_ALIASES,
     "gpt_neox": {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
+    "nomic_bert": {
+        "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+        "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
+        "layer_norm_epsilon": "layer_norm_eps", "rotary_emb_base": "rope_theta",
+    },
     "distilbert": {
         "hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers",
     },

@@ -17,6 +17,7 @@ _SEARCH = "is how transformers' own generate runs, or belongs to a search that w
 _LABELS = "names the outputs of a classifier, which weft does not load"
 _SENSES = "is about images and sound, of which weft takes none"
 _FURTHER = "is about layers that guess further tokens, which weft leaves aside"
+_HEADS = "is about heads that fill gaps or judge texts"
 _OTHER = "is not read by transformers' own code for the family"
 _SPEED = "is how transformers computes, not what"
 
@@ -78,8 +79,9 @@ CONFIG: Mapping[str, str] = {
             embd_pdrop attn_pdrop dropout qa_dropout seq_classif_dropout sinusoidal_pos_embds
             router_aux_loss_coef router_jitter_noise output_router_logits
             input_jitter_noise summary_activation summary_first_dropout summary_proj_to_labels
-            summary_type summary_use_proj block_mlp_init_scale block_out_init_scale
-            block_use_xavier_init conv_use_xavier_init embedding_dropout activation_dropout
+            summary_type summary_use_proj summary_last_dropout block_mlp_init_scale
+            block_out_init_scale block_use_xavier_init conv_use_xavier_init embedding_dropout
+            activation_dropout
             attention_probs_dropout mlp_dropout layerdrop tie_weights_ residual_dropout"""),
         (_RETURNS, "return_dict use_return_dict torchscript tie_last_hidden_states "
          "output_past keys_to_ignore_at_inference"),
@@ -166,7 +168,29 @@ FAMILY: Mapping[str, Mapping[str, str]] = {
     "bert": _TIED | _table((_OTHER, """
         directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
         pooler_size_per_head pooler_type""")),
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "distilbert"), _TIED),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "distilbert", "electra",
+                     "mpnet", "gte", "jina_embeddings_v3"), _TIED),
+    "albert": _TIED | _table((_OTHER, """
+        classifier_dropout_prob down_scale_factor gap_size net_structure_type
+        num_memory_blocks""")),
+    "modernbert": _TIED | _table((_OTHER, """
+        position_embedding_type layer_norm_eps reference_compile repad_logits_with_grad"""),
+        (_TRAINING, "initializer_cutoff_factor"),
+        (_HEADS, """
+        classifier_pooling classifier_bias classifier_activation decoder_bias sparse_prediction
+        sparse_pred_ignore_index"""),
+        (_SPEED, "deterministic_flash_attn")),
+    "nomic_bert": _TIED | _table((_OTHER, """
+        max_trained_positions rotary_emb_scale_base dense_seq_output use_xentropy
+        last_layer_subset pad_vocab_size_multiple"""),
+        (_SPEED, "fused_bias_fc fused_dropout_add_ln use_flash_attn")),
+    "deberta-v2": _TIED | _table(
+        (_HEADS, "pooler_hidden_act pooler_hidden_size pooler_dropout legacy")),
+    **dict.fromkeys(("t5", "mt5", "umt5"), _TIED | _table(
+        (_TRAINING, "dropout_rate"),
+        (_OTHER, """
+        dense_act_fn is_gated_act num_decoder_layers scale_decoder_outputs output_past
+        tokenizer_class"""))),
 }  # fmt: skip
 # Prefixes of fields for the other senses of a multimodal model.
 SENSES = ("vision", "image", "video", "audio", "boi_", "eoi_", "boa_", "eoa_", "spatial_",

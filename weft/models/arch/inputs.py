@@ -15,6 +15,7 @@ from weft.core.dtypes import DType, float32, int8
 from weft.core.order import KEYS
 from weft.core.records import dataclass
 from weft.models.arch.config import DecoderConfig
+from weft.models.arch.encoder_config import VectorConfig
 from weft.models.arch.rope import query_growth, rope_tables
 from weft.models.arch.weights import Weights
 
@@ -35,18 +36,18 @@ NO_ADAPTERS = Stacked()
 
 
 def with_tables(
-    c: DecoderConfig, weights: Weights, context: int, stacked: Stacked = NO_ADAPTERS
+    c: VectorConfig, weights: Weights, context: int, stacked: Stacked = NO_ADAPTERS
 ) -> Weights:
     """Returns the weights, the adapters, and the tables by position (float32 [context, ...])."""
     return weights.beside({**stacked.arrays, **tables(c, context)})
 
 
-def tables(c: DecoderConfig, context: int) -> dict[str, np.ndarray]:
+def tables(c: VectorConfig, context: int) -> dict[str, np.ndarray]:
     """Returns the tables by position: each rope's cos and sin, and the growth of queries."""
     out = {}
     for i, rope in enumerate(c.ropes):
         out[f"rope.{i}.cos"], out[f"rope.{i}.sin"] = rope_tables(rope, c.head_dim, context)
-    if c.query_growth:
+    if isinstance(c, DecoderConfig) and c.query_growth:
         out["query_growth"] = query_growth(c, context)
     return out
 

@@ -12,7 +12,8 @@ from weft.core.arrays import all_finite
 from weft.core.dtypes import float32
 from weft.core.errors import CallError, ModelError, UsageError
 from weft.models.arch import matrices
-from weft.models.arch.config import DecoderConfig, EncoderConfig
+from weft.models.arch.config import DecoderConfig
+from weft.models.arch.encoder_config import EncoderConfig
 from weft.models.arch.weights import Weights
 from weft.models.weights.weight_dtypes import main_dtype
 
@@ -143,10 +144,10 @@ class Model:
 
     def _name(self, role: str) -> str:
         """Returns the checkpoint's name for the weight with this role."""
-        from weft.models.weights import decoder_names, gguf, names
+        from weft.models.weights import decoder_names, encoder_names, gguf
 
         if self.folder.is_file():
             return gguf.tensor_name(role, self.config.family)
         if isinstance(self.config, DecoderConfig):
             return decoder_names.decoder_layout(self.config).weights[role].name
-        return names.encoder_layout(self.config).weights[role].name
+        return encoder_names.encoder_layout(self.config).weights[role].name

@@ -11,7 +11,7 @@ import numpy as np
 from weft.core.errors import LimitError, UsageError
 from weft.host.boundary import guard_methods
 from weft.host.forks import lock_of
-from weft.models.arch.config import EncoderConfig, VectorConfig
+from weft.models.arch.encoder_config import EncoderConfig, VectorConfig
 from weft.models.arch.pooling import COMMON_PROMPTS, Pooling, normalized, pool
 from weft.models.arch.weights import Weights
 from weft.models.run.base import Model

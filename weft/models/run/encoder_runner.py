@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.host.progress import progress
-from weft.models.arch.config import VectorConfig
+from weft.models.arch.encoder_config import VectorConfig
 from weft.models.run.compiled_runner import model_caps
 from weft.models.run.placed import Avals, Placed
 

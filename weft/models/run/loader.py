@@ -14,12 +14,8 @@ from weft.core.text import shown
 from weft.host.progress import progress
 from weft.hub.names import name_of
 from weft.importers.hf_config import Fields, has_weights, read_config
-from weft.models.arch.config import (
-    DecoderConfig,
-    EncoderConfig,
-    TokenizerContent,
-    VectorConfig,
-)
+from weft.models.arch.config import DecoderConfig, TokenizerContent
+from weft.models.arch.encoder_config import EncoderConfig, VectorConfig
 from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS, read_stream
 from weft.models.arch.inputs import NO_ADAPTERS, Stacked, kept_window, with_tables
@@ -33,7 +29,7 @@ from weft.models.run.encoder_runner import compiled_encoder, eager_encoder
 from weft.models.run.model import Decoder
 from weft.models.run.placed import Placed
 from weft.models.run.sentence_folder import makes_vectors, read_pooling
-from weft.models.weights.names import encoder_layout
+from weft.models.weights.encoder_names import encoder_layout
 from weft.models.weights.placement import DEFAULT, Placement
 from weft.models.weights.reading import (
     folder_source,
@@ -312,8 +308,7 @@ def _vectors_of(
         config, weights = quantised(folder, config, weights, place.quant)
     config, arrays = ready(folder, config, weights, place, device)
     longest = min(pooling.max_length or config.max_positions, config.max_positions)
-    if isinstance(config, DecoderConfig):
-        arrays = with_tables(config, arrays, longest)
+    arrays = with_tables(config, arrays, longest)
     tokenizer = _tokenizer_maker(folder, config.vocab, longest, pooling.lower_case)
     if device is None:
         hidden = eager_encoder(config, arrays)

@@ -17,12 +17,8 @@ from weft.core.caps import Caps
 from weft.core.errors import FileFormatError, UsageError
 from weft.engine.defaults import NO_DEFAULTS, GenerationDefaults
 from weft.host.records import from_data, to_data
-from weft.models.arch.config import (
-    DecoderConfig,
-    EncoderConfig,
-    TokenIds,
-    TokenizerContent,
-)
+from weft.models.arch.config import DecoderConfig, TokenIds, TokenizerContent
+from weft.models.arch.encoder_config import EncoderConfig
 from weft.models.arch.inputs import columns, states
 from weft.models.arch.pooling import Pooling
 from weft.models.arch.weights import Weights

@@ -17,11 +17,10 @@ from weft.core.errors import DTypeError, ModelError
 from weft.host.mapped import release
 from weft.host.pages import fresh
 from weft.importers.safetensors import Checkpoint
-from weft.models.arch.config import DecoderConfig, EncoderConfig, Layout, WeightSpec
+from weft.models.arch.config import DecoderConfig, Layout, WeightSpec
 from weft.models.arch.weights import Weight
 from weft.models.weights.decoder_names import decoder_layout
-from weft.models.weights.layout_builder import LayoutBuilder
-from weft.models.weights.tensor_names import INERT, INERT_OF, SENSES
+from weft.models.weights.tensor_names import SENSES
 
 if TYPE_CHECKING:
     from weft.importers.packed.checkpoint import PackedCheckpoint
@@ -42,50 +41,6 @@ def checkpoint_names(c: DecoderConfig) -> dict[str, str]:
         role: spec.name if role in OUTPUTS else layout.prefixes[0] + spec.name
         for role, spec in layout.weights.items()
     }
-
-
-def encoder_layout(c: EncoderConfig) -> Layout:
-    """Returns names and shapes of an encoder's weights."""
-    b = LayoutBuilder()
-    b.add("embed", "embed", "embeddings.word_embeddings.weight", c.vocab, c.hidden)
-    rows = c.max_positions + c.position_offset
-    b.add("table", "pos", "embeddings.position_embeddings.weight", rows, c.hidden)
-    if c.token_types:
-        name = "embeddings.token_type_embeddings.weight"
-        b.add("table", "type", name, c.token_types, c.hidden)
-    b.both("norm", "norm", "embeddings.LayerNorm", c.hidden)
-    bert = {
-        "q": "attention.self.query",
-        "k": "attention.self.key",
-        "v": "attention.self.value",
-        "o": "attention.output.dense",
-        "attn_norm": "attention.output.LayerNorm",
-        "up": "intermediate.dense",
-        "down": "output.dense",
-        "mlp_norm": "output.LayerNorm",
-    }
-    distil = {
-        "q": "attention.q_lin",
-        "k": "attention.k_lin",
-        "v": "attention.v_lin",
-        "o": "attention.out_lin",
-        "attn_norm": "sa_layer_norm",
-        "up": "ffn.lin1",
-        "down": "ffn.lin2",
-        "mlp_norm": "output_layer_norm",
-    }
-    names, stem = (bert, "encoder") if c.token_types else (distil, "transformer")
-    for i in range(c.layers):
-        for role, name in names.items():
-            full = f"{stem}.layer.{i}.{name}"
-            if role.endswith("norm"):
-                b.both("norm", f"{i}.{role}", full, c.hidden)
-            else:
-                n = c.ffn if role == "up" else c.hidden
-                k = c.ffn if role == "down" else c.hidden
-                b.both("matrix", f"{i}.{role}", full, n, k)
-    prefixes, inert = ("", "bert.", "roberta.", "distilbert."), INERT | INERT_OF["encoder"]
-    return Layout(b.weights, {}, prefixes, "embeddings.word_embeddings.weight", inert)
 
 
 def bind_weights(layout: Layout, checkpoint: Checkpoint) -> dict[str, Weight]:

@@ -17,7 +17,8 @@ from weft.importers.safetensors import SINGLE, save_file
 from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS
 from weft.models.weights.decoder_names import decoder_layout
-from weft.models.weights.names import OUTPUTS, encoder_layout, tensors_of
+from weft.models.weights.encoder_names import encoder_layout
+from weft.models.weights.names import OUTPUTS, tensors_of
 
 
 def random_folder(

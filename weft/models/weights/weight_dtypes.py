@@ -17,7 +17,8 @@ from weft.core.errors import DTypeError, ModelError, UsageError
 from weft.core.packed import Packed, dequantized
 from weft.host.mapped import pieces, release
 from weft.host.pages import fresh
-from weft.models.arch.config import DecoderConfig, VectorConfig
+from weft.models.arch.config import DecoderConfig
+from weft.models.arch.encoder_config import VectorConfig
 from weft.models.arch.weights import Value, Weight, Weights
 from weft.models.weights.placement import Placement, Wanted
 
