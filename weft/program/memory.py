@@ -1,23 +1,30 @@
-"""The memory of a Program from an untrusted source."""
+"""Whether a Program's memory is there, and its first content."""
 
 from __future__ import annotations
+
+from collections.abc import Container
 
 import numpy as np
 
 from weft.core.errors import OutOfMemoryError
+from weft.host.memory import CHECKED
 from weft.program.device import Buffer, Device
 from weft.program.program import Program
 
 _PIECE = 1 << 24  # bytes cleared at once
 
 
-def check_fits(program: Program, device: Device) -> None:
-    """Raises OutOfMemoryError unless all buffers of an untrusted Program fit together. Each buffer
-    alone may fit, and memory that is only promised ends the process at its first use."""
-    if not program.meta.get("foreign"):
+def check_fits(program: Program, device: Device, given: Container[str] = ()) -> None:
+    """Raises OutOfMemoryError unless the buffers that a Session makes fit together: the states that
+    are not `given`, and all others of an untrusted Program. Each buffer alone may fit, and memory
+    that a host only promises ends the process at its first use."""
+    foreign = program.meta.get("foreign")
+    if not foreign and not device.is_host:  # a device's own allocator refuses
         return
-    need = sum(b.nbytes for b in program.buffers if b.role not in ("weight", "const"))
-    free = device.free_memory()
+    kinds = ("state", "arena", "input", "output") if foreign else ("state",)
+    made = (b for b in program.buffers if b.role in kinds)
+    need = sum(b.nbytes for b in made if b.role != "state" or b.name not in given)
+    free = device.free_memory() if foreign or need >= CHECKED else 0
     if free and need > free:
         raise OutOfMemoryError(
             f"{program.name} needs {need:,} bytes in addition to its weights, {device.info.id} "

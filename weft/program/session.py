@@ -57,7 +57,7 @@ class Session:
         self._bound: Any = None
         self._rows: Mapping[str, str] = program.meta.get("rows", {})
         self._ranges = program.scalar_ranges
-        check_fits(program, device)
+        check_fits(program, device, state or {})
         self._index = {b.name: i for i, b in enumerate(program.buffers)}
         self._pool: dict[int, Pool] = {}  # one pool per output
         with ordering(device) as threads:

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.core.packed import Form, Packed
 from weft.host.mapped import MappedFile, mapped_files
-from weft.host.pages import Trimmer, spend
+from weft.host.pages import Trimmer, base_of, spend
 from weft.models.arch.config import Kind, WeightSpec
 
 Forms = tuple[tuple[str, Form], ...]  # role -> form of its parts
@@ -23,6 +23,14 @@ class Known(NamedTuple):
 
     outline: Value
     file: MappedFile
+
+
+class Place(NamedTuple):
+    """Where an array's content comes from: a file, and the first byte there, None if the array is
+    made of several parts of it."""
+
+    file: MappedFile
+    start: int | None
 
 
 class Weight(NamedTuple):
@@ -139,6 +147,17 @@ class Weights(Mapping[str, np.ndarray]):
             self._again.clear()
             self._again |= _arrays(role, self._made[role].value())
         return self._again.pop(name)
+
+    def place(self, name: str) -> Place | None:
+        """Returns the place of an array's content in a file; None if no file determines it."""
+        if name in self.origins:
+            return Place(self.origins[name], None)
+        held = self._held.get(name)
+        if held is None or not isinstance(file := base_of(held), MappedFile):
+            return None
+        if not held.flags.c_contiguous:
+            return None
+        return Place(file, held.ctypes.data - np.frombuffer(file, np.uint8, 1).ctypes.data)
 
     def take(self, name: str) -> np.ndarray:
         """Returns an array for a device, and lets it go if it can be made again."""

@@ -53,9 +53,15 @@ class Placed:
         from weft.models.weights.kept_order import KeptOrder
         from weft.program.session import Session
 
-        order = KeptOrder.of(program, self.weights, self.buffers, self.target)
+        new = [b for b in program.buffers if b.role == "state" and b.name not in (state or {})]
+        order = KeptOrder.of(
+            program, self.weights, self.buffers, self.target, sum(b.nbytes for b in new)
+        )
         if order is not None:
             found, files = order.found(self.target)
+            if not found and order.short:
+                order.write(program, self.weights)
+                found, files = order.found(self.target)
             self.buffers |= found
             self.weights.files += files
         session = Session(
