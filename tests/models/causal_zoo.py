@@ -95,6 +95,10 @@ NEEDS: dict[str, dict[str, Any]] = {
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid"], "chunk_size": 8},
     "xmod": _ENDS | _WRITES | {"languages": ["en_XX", "de_DE"], "default_language": "de_DE"},
     "reformer": _WRITES | {"axial_pos_embds": False},
+    "bamba": {"attn_layer_indices": [1]},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"num_heads": 8, "n_groups": 2},
 }  # fmt: skip
 

@@ -30,11 +30,12 @@ from weft.models.zoo.rows import mixed
 # Biases and partial ropes, parallel parts, windows, experts, latent attention, learned positions,
 # positions that count from the padding's id, norms of queries, attention by PyTorch's one function,
 # layers that share keys and values, positions counted by the model, short convolutions, delta rules
-# that forget by heads and by elements of keys.
+# that forget by heads and by elements of keys, scans of Mamba 1 (no attention at all) and 2.
 SAMPLE = (
     "stablelm", "gpt_neox", "cohere2", "mixtral", "qwen2_moe", "deepseek_v3", "opt", "biogpt",
     "roberta", "phi", "starcoder2", "glm4_moe", "minimax_m2", "exaone4", "apertus",
     "falcon", "gemma3n_text", "bart", "lfm2_moe", "qwen3_next", "kimi_linear",
+    "falcon_mamba", "bamba",
 )  # fmt: skip
 
 
@@ -80,8 +81,10 @@ def test_equals_transformers(made: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["cohere2", "mixtral", "deepseek_v3", "opt", "lfm2_moe", "qwen3_next", "kimi_linear"]
-)
+    "kind",
+    ["cohere2", "mixtral", "deepseek_v3", "opt", "lfm2_moe", "qwen3_next", "kimi_linear",
+     "falcon_mamba", "bamba", "zamba"],
+)  # fmt: skip
 def test_one_row_has_the_bits_of_many(made: Any, kind: str) -> None:
     """A prompt cut anywhere, and sequences side by side, give each row the same bits."""
     folder, reference = made(kind)
@@ -116,7 +119,7 @@ def test_other_numbers(made: Any, kind: str, options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("device", ["oracle", "vulkan"])
-@pytest.mark.parametrize("kind", ["mixtral", "deepseek_v3", "kimi_linear"])
+@pytest.mark.parametrize("kind", ["mixtral", "deepseek_v3", "kimi_linear", "bamba"])
 def test_other_devices(made: Any, device: str, kind: str) -> None:
     try:
         if device != "oracle":
@@ -129,7 +132,7 @@ def test_other_devices(made: Any, device: str, kind: str) -> None:
     np.testing.assert_allclose(loaded(folder, device=device).logits(ids), wanted, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["cohere2", "qwen3_next"])
+@pytest.mark.parametrize("kind", ["cohere2", "qwen3_next", "falcon_mamba"])
 def test_a_compiled_file_has_the_same_bits(made: Any, tmp_path: Path, kind: str) -> None:
     folder, reference = made(kind)
     model, ids = loaded(folder), kit.prompt(reference)
@@ -173,12 +176,16 @@ def test_models_that_the_engine_would_get_wrong(tmp_path: Path, kind: str) -> No
         loaded(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["causal_conv1d_fn", "torch_chunk_gated_delta_rule"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("qwen3_next", "causal_conv1d_fn"), ("qwen3_next", "torch_chunk_gated_delta_rule"),
+     ("bamba", "mamba2_chunk_scan"), ("falcon_mamba", "mamba_selective_scan")],
+)  # fmt: skip
 def test_functions_that_are_not_what_their_name_says(
-    made: Any, monkeypatch: pytest.MonkeyPatch, name: str
+    made: Any, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
 ) -> None:
-    folder, _ = made("qwen3_next")
-    home = sys.modules["transformers.models.qwen3_next.modeling_qwen3_next"]
+    folder, _ = made(kind)
+    home = sys.modules[f"transformers.models.{kind}.modeling_{kind}"]
     original = getattr(home, name)
 
     def other(*args: Any, **kwargs: Any) -> Any:

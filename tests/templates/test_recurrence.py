@@ -9,8 +9,11 @@ import pytest
 
 import weft
 from weft import ops
+from weft.compile.analysis import row_bounds
 from weft.core.caps import PRESETS
+from weft.core.dtypes import float32, int32
 from weft.core.errors import DTypeError, ShapeError
+from weft.graph.ir import Graph
 from weft.tensor import Tensor
 
 # slots of the rows (-1 - s begins s), key heads, value heads, K, V, tiled
@@ -115,6 +118,21 @@ def test_bits_do_not_depend_on_the_cut(form: str) -> None:
         np.testing.assert_array_equal(second[1], memory)
     alone = run("cpu", [*(x[2:] for x in xs[:-1]), xs[-1]], False)
     np.testing.assert_array_equal(alone[0], out[2:])
+
+
+def test_rows_that_nobody_wants_change_no_memory() -> None:
+    """Their number is known even where it is lost on the way to the first operand."""
+    with ops.building():
+        x = ops.input_node("x", (8, 3, 4), float32, "input", rows="n")
+        slot = ops.input_node("slot", (8,), int32, "input", rows="n")
+        memory = ops.input_node("memory", (2, 3, 4, 4), float32, "state")
+        turned = ops.transpose(ops.mul(ops.transpose(x, (1, 0, 2)), 2.0), (1, 0, 2))
+        decay = ops.reshape(ops.slice_(turned, (0, 0, 0), (8, 3, 1)), (8, 3))
+        out, _ = ops.call("recurrence", turned, turned, turned, decay, slot, memory)
+    graph = Graph((x, slot, memory), (out,))
+    bounds = row_bounds(graph.nodes())
+    assert bounds[id(turned)] is None
+    assert bounds[id(out)] == ("n", 1)
 
 
 def test_what_is_refused() -> None:

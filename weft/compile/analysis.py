@@ -153,6 +153,9 @@ def _rows(node: Node, given: list[Rows]) -> Rows:
             return None
         made = (y for i, y in enumerate(results(node)) if i != carried(node)[1])
         same = bool(x.shape) and all(y.shape[:1] == x.shape[:1] for y in made)
+        if carried(node)[1] >= 0:  # rows that nobody wants must not change the state
+            first = next((r for r, y in zip(given, node.inputs)
+                          if r and y.shape[:1] == x.shape[:1]), None)  # fmt: skip
         return first if same else None
     if kind == "result":
         return first if node.attrs["index"] != carried(node.inputs[0])[1] else None

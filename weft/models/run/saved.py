@@ -171,7 +171,8 @@ def _load_decoder(path: Path, read: Bundle, device: Device) -> Decoder:
     sizes = {"layers": c.layers, "context": about.context, "slots": about.slots}
     sizes |= {"pages": about.pages, "table": about.slots * columns(about.context)}
     for what, n in sizes.items():
-        if not 1 <= n <= 1 << 24 or (what == "layers" and n > 1 << 12):
+        least = 0 if what == "layers" and c.keeps else 1
+        if not least <= n <= 1 << 24 or (what == "layers" and n > 1 << 12):
             raise FileFormatError(f"{path}: {what} is {n}")
 
     weights = Weights.of(read.tensors)

@@ -103,7 +103,7 @@ def _check(calls: list[CallNode], known: Mapping[str, list[Any]], where: str) ->
             f"{where}: operators that weft does not have: {', '.join(sorted(unknown))}"
         )
     attends = known[ATTENTION]
-    if not attends:
+    if not any(known.values()):
         raise ModelError(f"{where}: no attention that the engine can keep a cache for")
     for target, found in known.items():
         if len(found) != sum(call.target == target for call in calls):
@@ -178,7 +178,8 @@ def _turned(calls: list[CallNode], tensors: Mapping[str, str]) -> set[str]:
 
 
 def _config(form: Mapping[str, Any], body: TracedBody) -> DecoderConfig:
-    first, attends = body.attends[0], body.attends
+    attends = body.attends
+    first = attends[0] if attends else AttentionCall(1, 1, 1, 1, 1.0)
     experts = {spec.shape[0] for spec in body.weights.values() if spec.kind == "experts"}
     if len(experts) > 1:
         raise ModelError(f"layers have different numbers of experts: {sorted(experts)}")

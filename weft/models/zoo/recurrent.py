@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.nn.functional import pad
+from torch.nn.functional import pad, silu, softplus
 from transformers.activations import ACT2FN
 
 from weft import ops
@@ -93,6 +93,45 @@ def delta_rule(
     return out.to(query.dtype), None
 
 
+def chunk_scan(
+    hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, chunk_size: int, D: Any = None,
+    dt_bias: Any = None, initial_states: Any = None, dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, float("inf")), return_final_states: bool = False,
+    z: Any = None, seq_idx: Any = None, cu_seqlens: Any = None, **more: Any,
+) -> Any:  # fmt: skip
+    """transformers' mamba2_chunk_scan: hidden states [B, T, H, P], dt [B, T, H], A [H], B and C
+    [B, T, G, N], D [H] -> [B, T, H, P]."""
+    _known("a scan", state=initial_states, output=return_final_states, z=z, indices=seq_idx,
+           lengths=cu_seqlens)  # fmt: skip
+    step = _step(dt, dt_bias, dt_softplus).clamp(*dt_limit)
+    x, keys, queries = (given.float() for given in (hidden_states, B, C))
+    decay = (A.float() * step.float()).exp()
+    out = recurrence_op(queries, keys, x * step.float().unsqueeze(-1), decay, None, 1.0)
+    return out if D is None else out + x * D.unsqueeze(-1)
+
+
+def selective_scan(
+    hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, D: Any = None, z: Any = None,
+    delta_bias: Any = None, delta_softplus: bool = False, return_last_state: bool = False,
+    **more: Any,
+) -> Any:  # fmt: skip
+    """transformers' mamba_selective_scan: hidden states and dt [B, I, T], A [I, N], B and C [B, N,
+    T], D [I] -> [B, I, T]. It is one head, whose memory [N, I] fades element by element."""
+    _known("a scan", output=return_last_state)
+    x, queries, keys = (y.float().transpose(1, 2) for y in (hidden_states, C, B))
+    step = _step(dt.transpose(1, 2), delta_bias, delta_softplus).float()
+    decay = (A.float().T * step.unsqueeze(2)).exp()
+    one = (y.unsqueeze(2) for y in (queries, keys, x * step, decay))
+    out = recurrence_op(*one, None, 1.0).squeeze(2)
+    out = (out if D is None else out + x * D).transpose(1, 2)
+    return out if z is None else out * silu(z)
+
+
+def _step(dt: Any, bias: Any, soft: bool) -> Any:
+    step = dt if bias is None else dt + bias.to(dt.dtype)
+    return softplus(step) if soft else step
+
+
 def _random(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
     random = np.random.default_rng(0)
     return [torch.from_numpy(random.standard_normal(s).astype(np.float32)) for s in shapes]
@@ -115,6 +154,24 @@ def _delta_trials(groups: int, by_element: bool) -> Iterator[dict[str, Any]]:
     }  # fmt: skip
 
 
+def _chunk_trials() -> Iterator[dict[str, Any]]:
+    x, dt, a, keys, queries, d, bias = _random(
+        (2, 11, 4, 6), (2, 11, 4), (4,), (2, 11, 2, 5), (2, 11, 2, 5), (4,), (4,)
+    )
+    given = {"dt": dt, "A": -a.abs(), "B": keys, "C": queries, "chunk_size": 4, "dt_softplus": True}
+    yield given | {"hidden_states": x, "D": d, "dt_bias": bias, "dt_limit": (0.1, 1.5)}
+    yield given | {"hidden_states": x}
+
+
+def _selective_trials() -> Iterator[dict[str, Any]]:
+    x, dt, a, keys, queries, d, z, bias = _random(
+        (2, 6, 9), (2, 6, 9), (6, 5), (2, 5, 9), (2, 5, 9), (6,), (2, 6, 9), (6,)
+    )
+    given = {"dt": dt, "A": -a.abs(), "B": keys, "C": queries, "delta_softplus": True}
+    yield given | {"hidden_states": x, "D": d, "z": z, "delta_bias": bias}
+    yield given | {"hidden_states": x}
+
+
 class StandIn(NamedTuple):
     """What stands for a function, and arguments to try both with."""
 
@@ -126,6 +183,8 @@ NAMES: dict[str, StandIn] = {
     "causal_conv1d_fn": StandIn(convolved, _conv_trials),
     "torch_chunk_gated_delta_rule": StandIn(delta_rule, lambda: _delta_trials(2, False)),
     "chunk_kimi_delta_attention": StandIn(delta_rule, lambda: _delta_trials(4, True)),
+    "mamba2_chunk_scan": StandIn(chunk_scan, _chunk_trials),
+    "mamba_selective_scan": StandIn(selective_scan, _selective_trials),
 }
 
 

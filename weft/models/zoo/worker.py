@@ -80,6 +80,8 @@ class _Outlines(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in self._EMPTY or (func in self._FULL and _count(func, args) > LARGE):
             kwargs = {**kwargs, "device": "meta"}
+        if func is torch.Tensor.copy_ and isinstance(args[0], torch.nn.Parameter):
+            return args[0]  # a first value, which weights replace
         return func(*args, **kwargs)
 
 
