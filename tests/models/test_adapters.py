@@ -168,9 +168,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 CONFIG_CHANGES = [
     ({"use_dora": True}, "use_dora"),
-    ({"bias": "all"}, "bias"),
+    ({"bias": "most"}, "bias"),
     ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-    ({"rank_pattern": {"(q|k)_proj": 2}}, "rank_pattern"),
+    ({"rank_pattern": {"(q|k)+_proj": 2}}, "rank_pattern"),
     ({"peft_type": "IA3"}, "peft_type"),
     ({"init_lora_weights": "pissa"}, "init_lora_weights"),
     ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens"),
@@ -210,7 +210,7 @@ WEIGHT_CHANGES = [
     (_changed(V.format("A"), np.full((4, 64), 1e300)), "infinity"),
     (_changed(V.format("B"), np.full((32, 4), 3e38, np.float32)), "overflows"),
     (_changed("base_model.model.lm_head.lora_A.weight", np.zeros((4, 64), np.float32)), "lm_head"),
-    (_changed(V.format("magnitude"), np.zeros(4, np.float32)), "DoRA"),
+    (_changed(V.format("magnitude_vector"), np.zeros(32, np.float32)), "DoRA"),
     (_changed(V.format("A").replace("layers.0", "layers.7"), np.zeros((4, 64))), "no layer"),
     (_changed(OTHER, np.zeros((4, 64))), "another name"),
 ]

@@ -20,7 +20,8 @@ from weft.models.arch.weights import Weight, Weights, held
 from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.placed import Placed
 from weft.models.run.runner import EagerRunner
-from weft.models.weights.adapters import Adapter, added
+from weft.models.weights.adapter_merge import added
+from weft.models.weights.adapters import Adapter
 from weft.models.weights.decoder_names import decoder_layout
 
 IDS = list(range(5, 25))

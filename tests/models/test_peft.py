@@ -15,7 +15,7 @@ from stepping import scores
 import weft
 from weft.core.errors import ModelError
 from weft.importers.safetensors import SafetensorsFile, save_file
-from weft.models.weights import adapters
+from weft.models.weights import adapter_merge, adapters, peft_files
 from weft.training.merge import merge_folders
 from weft.training.model import folder_weights
 
@@ -152,14 +152,25 @@ def test_ranks_and_alphas_of_their_own(stabilized: bool, tmp_path: Path, peft: A
     weights = adapters.fresh(made, adapters.target_roles(made, ()), rank=4, seed=0)
     other.mkdir()
     adapters.write(other, made, adapters.Adapter(4, 8.0, 0.0, str(base), weights))
-    stack = adapters.stacked(made, {"a": adapters.read(low, made), "b": adapters.read(other, made)})
+    stack = adapter_merge.stacked(
+        made, {"a": peft_files.read(low, made), "b": peft_files.read(other, made)}, {}
+    )
     assert stack.arrays["1.q.loras_a"].shape[0] % 16 == 0
     merge_folders(base, low, tmp_path / "out")
     agree(weft.load(tmp_path / "out", device="cpu", context=16).logits(IDS), want)
 
 
 @pytest.mark.parametrize(("change", "what"), [
-    ({"rank_pattern": {"q.*": 3}}, "rank_pattern"),
+    ({"rank_pattern": {"q.*": 3}}, "expected"),
+    ({"rank_pattern": {"(q+)+": 3}}, "rank_pattern holds"),
+    ({"alpha_pattern": {"q(?=x)": 3}}, "alpha_pattern holds"),
+    ({"alpha_pattern": {"(q": 3}}, "alpha_pattern holds"),
+    ({"modules_to_save": ["lm_head"]}, "modules_to_save names lm_head"),
+    ({"use_dora": True}, "layer '0.q' has half of what DoRA needs"),
+    ({"trainable_token_indices": [1]}, "trainable_token_indices are missing"),
+    ({"bias": "some"}, "bias is 'some'"),
+    ({"layer_replication": [[0, 2]]}, "layer_replication"),
+    ({"init_lora_weights": "pissa"}, "init_lora_weights"),
     ({"rank_pattern": {"q_proj": 3}}, "expected"),
     ({"layers_to_transform": [0]}, "layers_to_transform"),
     ({"kasa_config": {"x": 1}}, "kasa_config"),
@@ -176,15 +187,21 @@ def test_what_an_adapter_asks_for_and_does_not_hold(
     path = low / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ModelError, match=what):
-        adapters.read(low, config)
+        peft_files.read(low, config)
 
 
 @pytest.mark.parametrize(("name", "what"), [
-    ("lm_head.lora_A.weight", "output layer"),
-    ("model.embed_tokens.lora_embedding_A", "embedding"),
-    ("lm_head.modules_to_save.weight", "output layer"),
-    ("model.layers.0.self_attn.q_proj.lora_magnitude_vector.weight", "DoRA"),
+    ("lm_head.lora_A.weight", r"lora_A.weight' has shape \[2, 3\]; expected \[2, 32\]"),
+    ("model.embed_tokens.lora_embedding_A", "expected"),
+    ("model.embed_tokens.lora_magnitude_vector", "DoRA's or a bias of the embedding"),
+    ("lm_head.modules_to_save.weight", "expected"),
+    ("model.embed_tokens.token_adapter.trainable_tokens_delta", r"expected \[0, "),
+    ("score.modules_to_save.weight", "head of a classifier"),
+    ("model.layers.0.self_attn.q_proj.lora_magnitude_vector.weight", "expected"),
     ("model.layers.9.self_attn.q_proj.lora_A.weight", "no layer"),
+    ("model.layers.0.mlp.experts.lora_A.weight", "lacks a half"),
+    ("model.layers.0.self_attn.q_proj.lora_C.weight", "no layer"),
+    ("x", "no layer"),
 ])  # fmt: skip
 def test_tensors_of_an_adapter_beyond_linear_layers(name: str, what: str, tmp_path: Path) -> None:
     base, low = tmp_path / "base", tmp_path / "low"
@@ -197,4 +214,4 @@ def test_tensors_of_an_adapter_beyond_linear_layers(name: str, what: str, tmp_pa
     tensors = {n: np.array(v) for n, v in SafetensorsFile(file).items()}
     save_file(file, tensors | {f"base_model.model.{name}": np.ones((2, 3), np.float32)})
     with pytest.raises(ModelError, match=what):
-        adapters.read(low, config)
+        peft_files.read(low, config)

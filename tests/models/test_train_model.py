@@ -14,7 +14,7 @@ from rows import few
 import weft
 from weft import optim
 from weft.core.errors import UsageError
-from weft.models.weights import adapters
+from weft.models.weights import adapters, peft_files
 from weft.models.weights.names import checkpoint_names
 from weft.training import TrainableDecoder
 from weft.training.merge import merge_folders
@@ -249,7 +249,7 @@ def test_adapters_are_named_as_peft_names_them(tmp_path: Path) -> None:
             stem = f"base_model.model.model.layers.{i}.self_attn.{layer}"
             want |= {f"{stem}.lora_A.weight": (2, 32), f"{stem}.lora_B.weight": (width, 2)}
     assert found == want
-    back = adapters.read(tmp_path, config)
+    back = peft_files.read(tmp_path, config)
     assert back.scale == 2.0 and back.weights.keys() == weights.keys()
 
 

@@ -14,7 +14,7 @@ from training_kit import CHOSEN, STEPS
 
 import weft
 from weft.backends import registry
-from weft.models.weights import adapters
+from weft.models.weights import peft_files
 from weft.training.step import make_optimizer, make_step
 from weft.training.tokens import Batches
 from weft.web.training import PageTraining, training
@@ -66,7 +66,7 @@ def test_the_page_trains_as_the_cpu_does(
     np.testing.assert_allclose(got["losses"], losses, atol=1e-4, rtol=0)
     assert losses[-1] < losses[0] and len(got["written"]) == 8
     if kind == "lora":
-        read = adapters.read(tmp_path, it.trained.config)
+        read = peft_files.read(tmp_path, it.trained.config)
         assert read.base == model.folder.name and read.base_digest
         for role, value in read.weights.items():
             np.testing.assert_allclose(value, weights[role], atol=1e-3, rtol=0)

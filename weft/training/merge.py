@@ -10,7 +10,7 @@ from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import UsageError
 from weft.host.files import replacing_folder
 from weft.importers.hf_config import read_config
-from weft.models.weights import adapters
+from weft.models.weights import adapter_merge, adapters, peft_files
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.reading import PACKED_KEYS, is_packed, read_weights
 from weft.models.weights.writing import write_model
@@ -35,7 +35,7 @@ def merge_folders(
     target = dtype or as_dtype(first.dtype)
     weights = read_weights(base, fields, layout, target)
     wide = {r: value for r, w in weights.items() if isinstance(value := w.value(), np.ndarray)}
-    whole = adapters.merged(config, wide, adapters.read(adapter, config))
+    config, whole = adapter_merge.merged(config, wide, peft_files.read(adapter, config))
     raw = {key: value for key, value in fields.data.items() if key not in PACKED_KEYS}
     with replacing_folder(output) as folder:
         write_model(folder, config, raw, base, whole, target.name)

@@ -17,7 +17,7 @@ from weft.hub.names import named
 from weft.importers.hf_config import read_object
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.weights import Weights
-from weft.models.weights import adapters
+from weft.models.weights import adapter_merge, adapters, peft_files
 from weft.models.weights.adapter_base import fingerprint
 from weft.models.weights.writing import write_model
 from weft.training.model import (
@@ -70,7 +70,7 @@ class Trained:
         if not self.settings.lora.rank:
             weights = folder_weights(folder)[1]
         else:
-            adapter = adapters.read(folder, self.config)
+            adapter = peft_files.read(folder, self.config)
             if adapter.base_digest != self._base_digest:
                 raise UsageError(
                     f"{self.settings.model.base} does not hold the weights that {folder} was "
@@ -88,7 +88,7 @@ class Trained:
             return replace(self.config, forms=was.forms, adapter_scale=was.adapter_scale), arrays
         if not self.settings.lora.rank:
             return self.config, arrays
-        return self.config, adapters.merged(self.config, arrays, self.adapter())
+        return adapter_merge.merged(self.config, arrays, self.adapter())
 
     def write(self, folder: Path, dtype: str) -> None:
         """Writes the model, or in a LoRA run the adapter, into a folder."""

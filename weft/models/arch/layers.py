@@ -108,14 +108,17 @@ class Pass:
             low = (self.training.adapter_drop or keep)(x)
             low = linear(c.act_dtype, low, w[f"{role}.lora_a"])
             low = linear(c.act_dtype, low, w[f"{role}.lora_b"])
+            if f"{role}.lora_m" in w:
+                out = _by_row(out, bias, w[f"{role}.lora_m"])
             out = ops.add(out, ops.mul(low, c.adapter_scale))
         if self.chosen is None or f"{role}.loras_a" not in w:
             return out
         return self._adapted(self.chosen, role, x, out)
 
     def _adapted(self, chosen: AdapterRows, role: str, x: Value, out: Value) -> Value:
-        """Adds to out[N, M] the adapters that the rows of x[N, K] chose. Rows without one keep
-        their bits, because the sum is discarded there."""
+        """Adds to out[N, M] the adapters that the rows of x[N, K] chose: out m + (x A^T) B^T + c,
+        with m and c where an adapter has DoRA or biases (`adapter_merge.stacked`). Rows without
+        one keep their bits, because the sum is discarded there."""
         count = self.c.adapters
         n, one = ops.aval(x).shape[0], ops.aval(chosen.numbers).shape == (1,)
         low = x
@@ -127,8 +130,16 @@ class Pass:
             else:
                 low = picked(float32, w, count, ops.reshape(low, (n, 1, -1)), chosen.numbers)
                 low = ops.reshape(low, (n, -1))
-        some = ops.broadcast(ops.reshape(chosen.some, (-1, 1)), ops.aval(out).shape)
-        return ops.where(some, ops.add(out, low), out)
+        shape, rows = ops.aval(out).shape, self.w
+        some, made = ops.broadcast(ops.reshape(chosen.some, (-1, 1)), shape), out
+        if f"{role}.loras_m" in rows:
+            factors = ops.gather(rows[f"{role}.loras_m"], chosen.numbers)
+            made = ops.mul(made, ops.broadcast(factors, shape))
+        made = ops.add(made, low)
+        if f"{role}.loras_c" in rows:
+            biases = ops.gather(rows[f"{role}.loras_c"], chosen.numbers)
+            made = ops.add(made, ops.broadcast(biases, shape))
+        return ops.where(some, made, out)
 
     def pick(self, role: str, x: Value, chosen: Value) -> Value:
         """Applies `picked` to the weight `role`, one matrix per expert (+ b[E, B])."""
@@ -185,6 +196,15 @@ class Pass:
             w = ops.add(ops.cast(w, float32), c.norm_offset)
         b = self.w[f"{role}.b"] if c.norm_bias else _zeros(ops.aval(w).shape[0])
         return ops.call("layer_norm", x, w, b, eps=c.norm_eps)
+
+
+def _by_row(out: Value, bias: Value | None, factor: Value) -> Value:
+    """Returns out[N, M], a product and its bias, with the product's columns times factor[M]."""
+    by = _row(factor, out)
+    if bias is None:
+        return ops.mul(out, by)
+    wide = _row(bias, out)
+    return ops.add(ops.mul(ops.sub(out, wide), by), wide)
 
 
 def _zeros(size: int) -> Value:

@@ -117,10 +117,10 @@ def _adapter(folder: Path) -> tuple[Path, Callable[[DecoderConfig], Adapter]] | 
         return None
     if (folder / "config.json").exists() and has_weights(folder):
         return None  # read_config reports it
-    from weft.models.weights import adapters
+    from weft.models.weights import peft_files
     from weft.models.weights.adapter_base import base_of
 
-    return base_of(folder), lambda config: adapters.read(folder, config)
+    return base_of(folder), lambda config: peft_files.read(folder, config)
 
 
 def check_supported(folder: Path) -> str:
@@ -192,29 +192,33 @@ def _decoder(
     read_adapter: Callable[[DecoderConfig], Adapter] | None = None,
 ) -> Decoder:
     config = source.config if place.part is None else place.part(source.config)
-    wants, beside = roles_of(config), _stacked(config, place.adapters)
+    wants = roles_of(config)
     adapter = None if read_adapter is None else read_adapter(config)
     weights: Mapping[str, Weight] = {r: w for r, w in source.weights.items() if wants(r)}
     if place.quant is not None:
         from weft.quantize.kept import quantised
 
         config, weights = quantised(source.path, config, weights, place.quant)
+    beside = _stacked(config, place.adapters, weights)
     config, weights = own_columns(config, weights)
     if adapter is not None:
-        from weft.models.weights.adapters import added
+        from weft.models.weights.adapter_merge import added
 
         config, weights = added(config, weights, adapter)
     config, arrays = ready(source.path, config, weights, place, device)
     return decoder_from(replace(source, config=config), arrays, device, place, beside)
 
 
-def _stacked(config: DecoderConfig, folders: Mapping[str, Path]) -> Stacked:
+def _stacked(
+    config: DecoderConfig, folders: Mapping[str, Path], weights: Mapping[str, Weight]
+) -> Stacked:
     """Returns the adapters in the given folders, by their names."""
     if not folders:
         return NO_ADAPTERS
-    from weft.models.weights.adapters import read, stacked
+    from weft.models.weights.adapter_merge import stacked
+    from weft.models.weights.peft_files import read
 
-    return stacked(config, {name: read(folder, config) for name, folder in folders.items()})
+    return stacked(config, {name: read(at, config) for name, at in folders.items()}, weights)
 
 
 def decoder_from(

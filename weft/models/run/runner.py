@@ -51,7 +51,7 @@ MakeRunner = Callable[[int, int], "Runner"]
 
 class Runner(abc.ABC):
     """The base class of runners. `adapters` are names of adapters stacked in the weights
-    (`adapters.stacked`), in order."""
+    (`adapter_merge.stacked`), in order."""
 
     page = PAGE
     windows: WindowPool | None

@@ -1,0 +1,182 @@
+"""What PEFT trains besides low-rank matrices of layers, against PEFT itself: alone with the model,
+merged into a folder, over packed weights, and by rows of one step with other adapters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from model_zoo import VOCAB, write_model
+from stepping import scores
+
+import weft
+from weft.core.errors import ModelError
+from weft.training.merge import merge_folders
+
+IDS = np.random.default_rng(0).integers(0, VOCAB, 13).astype(np.int32)
+SIZES = {"vocab_size": VOCAB}
+LINEAR = {"target_modules": ["q_proj", "down_proj"]}
+# (family, LoraConfig's fields, True if requests can choose it)
+FORMS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "dora": ("llama2", {**LINEAR, "use_dora": True}, True),
+    "dora of Conv1D": ("gpt2", {"target_modules": ["c_attn", "c_proj"], "use_dora": True}, True),
+    "dora, rsLoRA": ("qwen2", {**LINEAR, "use_dora": True, "use_rslora": True}, True),
+    "bias of layers": ("gpt2", {"target_modules": ["c_attn"], "bias": "lora_only"}, True),
+    "dora and biases": (
+        "gpt2", {"target_modules": ["c_attn"], "bias": "lora_only", "use_dora": True}, True,
+    ),
+    "all biases": ("gpt2", {"target_modules": ["c_attn"], "bias": "all"}, False),
+    "lora_bias": ("gpt2", {"target_modules": ["c_attn"], "lora_bias": True}, True),
+    "embedding": ("llama2", {"target_modules": ["embed_tokens", "q_proj"]}, False),
+    "tied embedding": ("llama3", {"target_modules": ["embed_tokens", "q_proj"]}, False),
+    "head": ("llama2", {"target_modules": ["lm_head", "v_proj"]}, False),
+    "tied head": ("llama3", {"target_modules": ["lm_head"]}, False),
+    "saved norms": ("llama2", {**LINEAR, "modules_to_save": ["input_layernorm", "norm"]}, False),
+    "saved head": ("llama2", {**LINEAR, "modules_to_save": ["lm_head"]}, False),
+    "saved tied embedding": ("llama3", {**LINEAR, "modules_to_save": ["embed_tokens"]}, False),
+    "saved both": (
+        "llama3",
+        {**LINEAR, "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}, False,
+    ),
+    "tokens": ("llama2", {**LINEAR, "trainable_token_indices": [5, 9, 11]}, False),
+    "tied tokens": ("llama3", {**LINEAR, "trainable_token_indices": [5, 9, 11]}, False),
+    "tokens by table": (
+        "llama2",
+        {**LINEAR, "trainable_token_indices": {"embed_tokens": [5, 9], "lm_head": [3]}}, False,
+    ),
+    "patterns": (
+        "llama2",
+        {**LINEAR, "rank_pattern": {r".*\.1\..*q_proj": 5, "down_proj": 3},
+         "alpha_pattern": {r"layers\.[02]\.mlp\.down_proj": 11}}, True,
+    ),
+    "excluded layers": (
+        "llama2",
+        {**LINEAR, "exclude_modules": ["model.layers.1.self_attn.q_proj"],
+         "layers_to_transform": [0, 1], "layers_pattern": "layers"}, True,
+    ),
+    "experts": (
+        "mixtral",
+        {"target_modules": ["q_proj"], "target_parameters": [
+            "mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}, False,
+    ),
+    "experts' down": (
+        "qwen3_moe",
+        {"target_modules": [], "target_parameters": ["mlp.experts.down_proj"],
+         "rank_pattern": {"experts.down_proj": 3}}, False,
+    ),
+    "experts of gpt-oss": (
+        "gpt_oss",
+        {"target_modules": ["v_proj"], "target_parameters": [
+            "mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}, False,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def peft() -> Any:
+    return pytest.importorskip("peft")
+
+
+def logits_of(model: Any) -> np.ndarray:
+    with torch.no_grad():
+        return model(torch.tensor(IDS[None].astype(np.int64))).logits[0].numpy()
+
+
+def agree(got: np.ndarray, want: np.ndarray) -> None:
+    np.testing.assert_allclose(got, want, atol=3e-5 * max(1.0, np.abs(want).max()))
+
+
+def written(
+    peft: Any, family: str, fields: dict[str, Any], base: Path, low: Path
+) -> tuple[np.ndarray, np.ndarray]:
+    """Writes a model and an adapter of it with random numbers; returns the logits of both."""
+    torch.manual_seed(0)
+    reference = write_model(family, base, changed=SIZES).eval()
+    plain = logits_of(reference)
+    config = peft.LoraConfig(r=2, lora_alpha=5, task_type="CAUSAL_LM", init_lora_weights=False,
+                             **fields)  # fmt: skip
+    theirs = peft.get_peft_model(reference, config).eval()
+    marks = ("lora_", "modules_to_save", "bias", "trainable_tokens_delta")
+    for name, value in theirs.named_parameters():
+        if value.requires_grad and any(mark in name for mark in marks):
+            with torch.no_grad():
+                near = value if "magnitude" in name or "lora_" not in name else 0
+                value.copy_(near + torch.randn_like(value) / 8)
+    theirs.save_pretrained(str(low))
+    path = low / "adapter_config.json"
+    data = json.loads(path.read_text()) | {"base_model_name_or_path": str(base)}
+    path.write_text(json.dumps(data))
+    theirs = peft.PeftModel.from_pretrained(
+        write_model(family, base / "again", changed=SIZES).eval(), str(low)
+    )
+    return plain, logits_of(theirs.eval())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_alone_merged_and_by_row(form: str, tmp_path: Path, peft: Any) -> None:
+    family, fields, rows = FORMS[form]
+    base, low, other = (tmp_path / n for n in ("base", "low", "other"))
+    plain, want = written(peft, family, fields, base, low)
+    assert np.abs(want - plain).max() > 0.05
+    agree(weft.load(low, device="cpu", context=16).logits(IDS), want)
+    if "experts" not in form:  # weft merge takes models that can be trained
+        merge_folders(base, low, tmp_path / "out")
+        agree(weft.load(tmp_path / "out", device="cpu", context=16).logits(IDS), want)
+    if not rows:
+        with pytest.raises(
+            ModelError, match=r"adapter a: it .*cannot choose.*as a model of its own"
+        ):
+            weft.load(base, device="cpu", context=16, adapters={"a": low})
+        return
+    names = ["c_attn"] if family == "gpt2" else ["q_proj"]
+    _, second = written(peft, family, {"target_modules": names}, tmp_path / "twin", other)
+    model: Any = weft.load(base, device="cpu", context=16, adapters={"a": low, "b": other})
+    alone: Any = weft.load(base, device="cpu", context=16, adapters={"b": other})
+    agree(scores(model.runner(), IDS.tolist(), adapter="a"), want)
+    got = scores(model.runner(), IDS.tolist(), adapter="b")
+    agree(got, second)
+    assert (got == scores(alone.runner(), IDS.tolist(), adapter="b")).all()
+    agree(model.logits(IDS), plain)
+
+
+@pytest.mark.parametrize(
+    "form", ["dora", "dora and biases", "saved norms", "saved head", "lora_bias"]
+)
+def test_over_packed_weights(form: str, tmp_path: Path, peft: Any) -> None:
+    """The adapter over quantised weights is the adapter over what these stand for."""
+    family, fields, rows = FORMS[form]
+    base, low = tmp_path / "base", tmp_path / "low"
+    written(peft, family, fields, base, low)
+    options: dict[str, Any] = {
+        "device": "cpu",
+        "context": 16,
+        "quant": "int8",
+        "act_dtype": "float32",
+        "cache": "float32",
+    }
+    got = weft.load(low, **options).logits(IDS)
+    plain = weft.load(low, device="cpu", context=16).logits(IDS)
+    assert 0 < np.abs(got - plain).max() < 0.05 * np.abs(plain).max()
+    if rows:
+        model: Any = weft.load(base, adapters={"a": low}, **options)
+        agree(scores(model.runner(), IDS.tolist(), adapter="a"), got)
+
+
+def test_what_packed_weights_do_not_take(tmp_path: Path, peft: Any) -> None:
+    family, fields, _ = FORMS["tokens"]
+    written(peft, family, fields, tmp_path / "base", tmp_path / "low")
+    with pytest.raises(ModelError, match="changes rows of 'embed', which is packed"):
+        weft.load(tmp_path / "low", device="cpu", quant="int8")
+
+
+def test_many_forms_on_the_oracle(tmp_path: Path, peft: Any) -> None:
+    family, fields, _ = FORMS["dora and biases"]
+    _, want = written(peft, family, fields, tmp_path / "base", tmp_path / "low")
+    model: Any = weft.load(
+        tmp_path / "base", device="oracle", context=16, adapters={"a": tmp_path / "low"}
+    )
+    agree(scores(model.runner(), IDS.tolist(), adapter="a"), want)
