@@ -132,14 +132,10 @@ class Pass:
                 low = ops.reshape(low, (n, -1))
         shape, rows = ops.aval(out).shape, self.w
         some, made = ops.broadcast(ops.reshape(chosen.some, (-1, 1)), shape), out
-        if f"{role}.loras_m" in rows:
-            factors = ops.gather(rows[f"{role}.loras_m"], chosen.numbers)
-            made = ops.mul(made, ops.broadcast(factors, shape))
-        made = ops.add(made, low)
-        if f"{role}.loras_c" in rows:
-            biases = ops.gather(rows[f"{role}.loras_c"], chosen.numbers)
-            made = ops.add(made, ops.broadcast(biases, shape))
-        return ops.where(some, made, out)
+        own = {k: w for k in "mc" if (w := rows.get(f"{role}.loras_{k}")) is not None}
+        own = {k: ops.broadcast(ops.gather(w, chosen.numbers), shape) for k, w in own.items()}
+        made = ops.add(ops.mul(made, own["m"]) if "m" in own else made, low)
+        return ops.where(some, ops.add(made, own["c"]) if "c" in own else made, out)
 
     def pick(self, role: str, x: Value, chosen: Value) -> Value:
         """Applies `picked` to the weight `role`, one matrix per expert (+ b[E, B])."""
