@@ -67,11 +67,11 @@ def test_a_prompt_longer_than_the_context(model: Any, llama: Path, capfd: Captur
 @pytest.mark.parametrize(
     "options",
     [{"temperature": float("nan")}, {"temperature": -1}, {"temperature": "hot"},
-     {"temperature": float("inf")}, {"temperature": None}, {"top_k": -1}, {"top_k": 1.5},
+     {"temperature": float("inf")}, {"top_k": -1}, {"top_k": 1.5},
      {"top_p": 0}, {"top_p": 1.01}, {"top_p": float("nan")}, {"repetition_penalty": 0},
      {"repetition_penalty": float("inf")}, {"seed": -1}, {"seed": 2**64}, {"seed": 1.5},
      {"seed": "x"}, {"seed": None}, {"seed": [1, 2]}, {"seed": True}, {"stop": ""}, {"stop": [""]},
-     {"stop": [None]}, {"stop": ["a", ""]}, {"stop": 3}, {"stop": None}, {"max_new_tokens": -1},
+     {"stop": [None]}, {"stop": ["a", ""]}, {"stop": 3}, {"max_new_tokens": -1},
      {"max_new_tokens": 1.5}, {"max_new_tokens": True}, {"max_new_tokens": "8"}],
     ids=repr,
 )  # fmt: skip

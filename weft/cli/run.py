@@ -44,8 +44,8 @@ def generates(tokens: int | None) -> Callable[[Callable[..., Any]], Callable[...
         click.option("--repetition-penalty", type=click.FloatRange(0, min_open=True),
                      help="Values above 1 make tokens of the text so far less likely "
                      f"({_ADVISED}1)."),
-        click.option("--seed", type=int, help="Seed for sampling (default: a random one, which is "
-                     "printed)."),
+        click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Seed for sampling "
+                     "(default: a random one, which is printed)."),
         click.option("--stop", multiple=True, help="Stop before this text. May be repeated."),
         click.option("--drafts", is_flag=True, help="Speculative decoding with tokens from "
                      "earlier text: faster if the text repeats itself. The text stays the same."),
