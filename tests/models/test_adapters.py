@@ -34,6 +34,7 @@ TARGETS: dict[str, tuple[tuple[str, ...], ...]] = {
     "gpt2": (("c_attn",), ("c_proj", "c_fc")),
     "qwen3_5": (("in_proj_qkv", "q_proj"), ("in_proj_z", "out_proj", "down_proj")),
     "qwen3_moe": (("q_proj",), ("o_proj", "gate")),
+    "deepseek_v2": (("kv_b_proj", "q_proj"), ("kv_b_proj", "kv_a_proj_with_mqa", "o_proj")),
     "": (("q_proj", "v_proj"), ("o_proj", "gate_proj", "down_proj")),
 }
 
@@ -91,6 +92,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("gpt2", "cpu", {}),
     ("qwen3_5", "cpu", {}),
     ("qwen3_moe", "cpu", {}),
+    ("deepseek_v2", "cpu", {}),
     ("gemma2", "interp:hip-wave64", {}),
 ]
 
@@ -131,6 +133,18 @@ def test_they_are_what_merging_gives(tmp_path: Path, family: str, device: str) -
         np.testing.assert_allclose(got, want, atol=3e-5 * np.abs(want).max())
         made = [m.generate(IDS[:9], 12, adapter=n).ids for m, n in ((model, name), (merged, ""))]
         assert made[0] == made[1]
+
+
+def test_heads_that_meet_latents(tmp_path: Path) -> None:
+    """An adapter of the matrix that such heads have in two parts is what one merged in gives."""
+    base = random_folder(tmp_path / "base", CONFIGS["deepseek_v2"], 1, 0.2)
+    model = weft.load(base, device="cpu", context=64, adapters=two(tmp_path, base, "deepseek_v2"))
+    for name in ("a", "b"):
+        want = scores(weft.load(tmp_path / name, device="cpu", context=64).runner(), IDS)
+        got = scores(model.runner(), IDS, adapter=name)
+        np.testing.assert_allclose(got, want, atol=3e-5 * np.abs(want).max())
+        packed = weft.load(tmp_path / name, device="cpu", context=64, quant="int8").logits(IDS)
+        assert np.abs(packed - want).mean() < 0.02 * np.abs(want).max()
 
 
 def test_many_of_one_model(tmp_path: Path) -> None:

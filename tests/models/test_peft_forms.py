@@ -25,6 +25,9 @@ FORMS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "dora": ("llama2", {**LINEAR, "use_dora": True}, True),
     "dora of Conv1D": ("gpt2", {"target_modules": ["c_attn", "c_proj"], "use_dora": True}, True),
     "dora, rsLoRA": ("qwen2", {**LINEAR, "use_dora": True, "use_rslora": True}, True),
+    "dora of latents beside experts": (
+        "deepseek_v2", {"target_modules": ["kv_b_proj", "q_proj"], "use_dora": True}, True,
+    ),
     "bias of layers": ("gpt2", {"target_modules": ["c_attn"], "bias": "lora_only"}, True),
     "dora and biases": (
         "gpt2", {"target_modules": ["c_attn"], "bias": "lora_only", "use_dora": True}, True,
@@ -144,7 +147,15 @@ def test_alone_merged_and_by_row(form: str, tmp_path: Path, peft: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "form", ["dora", "dora and biases", "saved norms", "saved head", "lora_bias"]
+    "form",
+    [
+        "dora",
+        "dora and biases",
+        "dora of latents beside experts",
+        "saved norms",
+        "saved head",
+        "lora_bias",
+    ],
 )
 def test_over_packed_weights(form: str, tmp_path: Path, peft: Any) -> None:
     """The adapter over quantised weights is the adapter over what these stand for."""

@@ -170,10 +170,11 @@ def gradients(
 def cached(
     device: Device, slot: Sequence[int], pos: Sequence[int], h: int = 4, g: int = 2,
     length: int = 96, d: int = 32, *, slots: int = 3, dtype: DType = F32, window: int = 0,
-    softcap: float = 0.0, flat: bool = False, wanted: int | None = None,
+    softcap: float = 0.0, flat: bool = False, wanted: int | None = None, one: bool = False,
 ) -> np.ndarray:  # fmt: skip
     """One `cached_attention`, against the truth; of `wanted` rows, if they are so many at run
-    time: the others hold anything, and so do keys that no row sees."""
+    time: the others hold anything, and so do keys that no row sees. `one` plane may hold keys that
+    are the values too."""
     n = len(slot)
     params = {"scale": d**-0.5, "window": window, "softcap": softcap}
     shapes = ((n, h, d), (slots, g, length, d), (slots, g, length, d))
@@ -186,9 +187,15 @@ def cached(
         arrays[2][:, :, max(pos[:count]) + 1 :] = np.nan
         arrays[4][count:] = 1 << 30
         more = {"rows": "n", "slots": {"n": 0}, "scalars": [count]}
-    out = f.call("cached_attention", *ins, **params)
+    taken = [*ins[:2], ins[1], *ins[3:]] if one else ins
+    out = f.call("cached_attention", *taken, **params)
     out = f.reshape(out, (n, h * d)) if flat else out
-    (got,) = kit.play(device, "cached_attention", ins, [out], arrays, **more)
+    if one:
+        del ins[2]
+        (got,) = kit.play(device, "cached_attention", ins, [out], arrays[:2] + arrays[3:], **more)
+        arrays[2] = arrays[1]
+    else:
+        (got,) = kit.play(device, "cached_attention", ins, [out], arrays, **more)
     got = got.reshape(n, h, d)[:count]
     q, k, v = (np.nan_to_num(x.astype(np.float32)) for x in arrays[:3])
     gap = torch.tensor(pos[:count])[:, None] - torch.arange(length)

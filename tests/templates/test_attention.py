@@ -9,7 +9,7 @@ import attention_kit as att
 import dotkit as kit
 import numpy as np
 import pytest
-from attention_kit import BF16, F16, F32, TIERS, Tier, cached, each_tier, operands, whole
+from attention_kit import BF16, F16, F32, QUICK, TIERS, Tier, cached, each_tier, operands, whole
 from dotkit import f, source
 from harness import random, trace
 from rows import by_turns, few
@@ -65,6 +65,14 @@ def test_caches(tier: Tier) -> None:
     cached(d, [1] * 20, [*range(20, 40)], window=6, d=20, dtype=dtype, flat=True)
     cached(d, SLOTS, PLACES, d=16, dtype=dtype)
     cached(d, [0] * 40, [*range(10, 50)], 2, 2, 64, 16, slots=1, dtype=dtype, wanted=25)
+
+
+@each_tier(QUICK - {"threads alone, real"})
+def test_latents(tier: Tier) -> None:
+    """One plane for all heads, whose wide rows are keys and values."""
+    d, dtype = tier.device, tier.dtype
+    cached(d, [0, 1], [69, 13], 6, 1, 70, 576, slots=2, dtype=dtype, one=True)
+    cached(d, [0] * 18, [*range(50, 68)], 3, 1, 70, 160, slots=1, dtype=dtype, one=True)
 
 
 @each_tier()

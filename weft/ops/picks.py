@@ -30,6 +30,11 @@ def counted(numbers: Node) -> tuple[Node, Node | None]:
     return numbers, None
 
 
+def every_row(numbers: Value) -> Value:
+    """The numbers of `first_rows` without their counts, for users that read all rows."""
+    return counted(numbers)[0] if isinstance(numbers, Node) else numbers
+
+
 def _abstract(numbers: Aval, counts: Aval) -> Aval:
     if numbers != counts or numbers.dtype is not dt.int32:
         raise ShapeError(f"{NAME}: expected two int32 values of one shape, got {numbers}, {counts}")

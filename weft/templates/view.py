@@ -150,6 +150,9 @@ def _picks(node: Node, index: Index, inner: Sequence[Sym]) -> bool:
     if numbers.op == "remainder":
         by = uniform(numbers.inputs[1])
         return by is not None and 0 < int(by) <= node.inputs[0].shape[0]
+    if numbers.op == "const":
+        given = numbers.attrs["value"]
+        return bool(given.size and given.min() >= 0 and given.max() < node.inputs[0].shape[0])
     order = numbers.op == "sort" and numbers.attrs["indices"]
     return order and numbers.shape[numbers.attrs["axis"]] <= node.inputs[0].shape[0]
 

@@ -92,9 +92,12 @@ def _sliding(window: int) -> int:
 
 
 def planes(c: DecoderConfig, i: int) -> dict[str, tuple[int, DType]]:
-    """Returns what layer i stores per position and key/value head: name -> (count, dtype)."""
+    """Returns what layer i stores per position and key/value head: name -> (count, dtype). Latents
+    are keys and values at once."""
     size = c.layer(i).head_dim
-    made = {"keys": (size, c.kv_dtype), "values": (size, c.kv_dtype)}
+    made = {"keys": (size, c.kv_dtype)}
+    if c.latent is None or not c.latent.absorbed:
+        made["values"] = size, c.kv_dtype
     return made | {"scales": (2, float32)} if c.kv_dtype is int8 else made
 
 

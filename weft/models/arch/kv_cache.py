@@ -1,9 +1,9 @@
 """A decoder's cache of keys and values, and attention over it.
 
 A layer's cache is two planes [G, pages, PAGE, D] (key/value heads, pages, positions of a page,
-components), with keys after RoPE. A table has each slot's pages. Narrow floats are rounded once
-when stored. Values beyond float16 become NaN, which shows in the logits. An infinity
-could be hidden by a zero weight.
+components), with keys after RoPE, or one whose keys are the values too (`latent`). A table has each
+slot's pages. Narrow floats are rounded once when stored. Values beyond float16 become NaN, which
+shows in the logits. An infinity could be hidden by a zero weight.
 
 The int8 form is symmetric, with a scale in float32 per row of D components: code = round(x /
 scale), scale = max |x| / 127. A third plane [G, pages, PAGE, 2] holds the scales of keys and of
@@ -34,15 +34,18 @@ LEAST = 2.0**-100  # least maximum of a row; a device may flush the scale of a s
 _LEAST_INFINITE = 65520.0  # the smallest number that rounds beyond float16
 
 
-def store(c: DecoderConfig, cache: Cache, at: Value, k: Value, v: Value) -> Cache:
-    """Writes k and v [N, G, D] to the rows `at` [N * G] of each plane's view [G * pages * PAGE,
-    ...] and returns the cache; negative rows are skipped."""
+def store(c: DecoderConfig, cache: Cache, at: Value, k: Value, v: Value | None) -> Cache:
+    """Writes k and v [N, G, D] (None: the keys are the values too) to the rows `at` [N * G] of each
+    plane's view [G * pages * PAGE, ...] and returns the cache; negative rows are skipped."""
     fresh: Cache
-    if c.kv_dtype is int8:
+    if c.kv_dtype is int8 and v is None:
+        k, scale = quantized(ops.cast(k, float32))
+        fresh = (k, ops.concat((scale, scale), -1))
+    elif c.kv_dtype is int8:
         (k, k_scale), (v, v_scale) = quantized(turned(k)), quantized(v)
         fresh = (k, v, ops.concat((k_scale, v_scale), -1))
     else:
-        fresh = (narrowed(k, c.kv_dtype), narrowed(v, c.kv_dtype))
+        fresh = tuple(narrowed(x, c.kv_dtype) for x in (k, v) if x is not None)
     return tuple(_written(plane, at, x) for plane, x in zip(cache, fresh, strict=True))
 
 
@@ -55,9 +58,13 @@ def attend(
     [slots, columns] has the pages of each slot."""
     more = (table,) if sinks is None else (table, ops.cast(sinks, float32))
     length = cache_shape(ops.aval(cache[0]), [ops.aval(x) for x in more])[2]
-    q = turned(q) if c.kv_dtype is int8 else narrowed(q, c.kv_dtype)
+    count = len(cache) - (c.kv_dtype is int8)  # of planes with keys and values
+    if c.kv_dtype is not int8:
+        q = narrowed(q, c.kv_dtype)
+    else:
+        q = turned(q) if count == 2 else ops.cast(q, float32)
     return ops.call(
-        "cached_attention", q, *cache[:2], slot, pos, *cache[2:], *more,
+        "cached_attention", q, cache[0], cache[count - 1], slot, pos, *cache[count:], *more,
         scale=c.scale, window=window if window < length else 0, softcap=c.attn_softcap,
     )  # fmt: skip
 

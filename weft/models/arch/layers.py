@@ -19,7 +19,7 @@ from weft.ops.tape import Tracked, plain, pull_through, remember
 
 Value = Any  # np.ndarray, graph Node or Tracked
 Weights = Mapping[str, Value]
-KeysValues = tuple[Value, Value]
+KeysValues = tuple[Value, Value | None]  # None: the keys are the values too
 
 
 class Past(Protocol):

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 
 from weft import ops
 from weft.core.dtypes import float32
+from weft.models.arch.latent import latent
 from weft.models.arch.layers import KeysValues, Pass, Value, by_head, columns, scaled
-from weft.models.arch.recurrent import LENGTH_EPS, delta, mamba, mamba2, short_conv
+from weft.models.arch.recurrent import delta, mamba, mamba2, short_conv
 
 Mixer = Callable[[Pass, int, Value], Value]
 
@@ -78,41 +79,6 @@ def _normed_head(p: Pass, i: int, r: str, x: Value) -> Value:
     one = ops.aval(p.w[f"{role}.w"]).shape
     w = ops.reshape(ops.cast(p.w[f"{role}.w"], float32), (1, *one))
     return ops.mul(p.unit(x), ops.broadcast(w, ops.aval(x).shape))
-
-
-def latent(p: Pass, i: int, h: Value) -> Value:
-    """Applies latent attention (DeepSeek-V2, arXiv:2405.04434): queries, and keys with values, come
-    from narrow projections of h; all heads share the part of the keys that turns. The cache holds
-    whole keys and values, the narrower ones with zeros behind."""
-    c, d = p.c, p.c.latent
-    assert d is not None
-    n = ops.aval(h).shape[0]
-    if d.query_rank:
-        q = p.project(f"{i}.q_b", _squeezed(p, f"{i}.q_a_norm", p.project(f"{i}.q_a", h)))
-    else:
-        q = p.project(f"{i}.q", h)
-    low, turned = columns(p.project(f"{i}.kv_a", h), (d.rank, d.turned))
-    kv = p.project(f"{i}.kv_b", _squeezed(p, f"{i}.kv_a_norm", low))
-    (q, q_turned), (k, v) = (
-        by_head(q, c.heads, (d.plain, d.turned)), by_head(kv, c.heads, (d.plain, d.value)),
-    )  # fmt: skip
-    turned = p.rope(i, ops.reshape(turned, (n, 1, d.turned)))
-    turned = ops.broadcast(turned, (n, c.heads, d.turned))
-    q, k = ops.concat([q, p.rope(i, q_turned)], 2), ops.concat([k, turned], 2)
-    q, k, v = (_widened(x, c.head_dim) for x in (q, k, v))
-    out = ops.cast(p.past.attend(i, q, (k, v)), float32)
-    out = ops.slice_(out, (0, 0, 0), (n, c.heads, d.value))
-    return p.project(f"{i}.o", ops.reshape(out, (n, c.heads * d.value)))
-
-
-def _squeezed(p: Pass, role: str, x: Value) -> Value:
-    """Returns the RMS norm of a narrow projection, whose epsilon is always the same."""
-    return ops.call("rms_norm", x, p.w[f"{role}.w"], eps=LENGTH_EPS, offset=0.0)
-
-
-def _widened(x: Value, size: int) -> Value:
-    """Returns x[N, H, D] with zeros behind each head, [N, H, size]."""
-    return ops.pad(x, (0, 0, 0), (0, 0, size - ops.aval(x).shape[2]))
 
 
 def attention_and_states(p: Pass, i: int, h: Value) -> Value:

@@ -19,6 +19,7 @@ from weft.models.arch.encoder_config import EncoderConfig, VectorConfig
 from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS, read_stream
 from weft.models.arch.inputs import NO_ADAPTERS, Stacked, kept_window, with_tables
+from weft.models.arch.latent_weights import absorbed, with_joined
 from weft.models.arch.model_fields import writes_text
 from weft.models.arch.shares import own_columns
 from weft.models.arch.stages import roles_of
@@ -198,13 +199,15 @@ def _decoder(
     if place.quant is not None:
         from weft.quantize.kept import quantised
 
+        config, weights = absorbed(config, weights)
         config, weights = quantised(source.path, config, weights, place.quant)
-    beside = _stacked(config, place.adapters, weights)
+    beside = _stacked(config, place.adapters, with_joined(config, weights))
     config, weights = own_columns(config, weights)
     if adapter is not None:
         from weft.models.weights.adapter_merge import added
 
-        config, weights = added(config, weights, adapter)
+        config, weights = added(config, with_joined(config, weights), adapter)
+    config, weights = absorbed(config, weights)
     config, arrays = ready(source.path, config, weights, place, device)
     return decoder_from(replace(source, config=config), arrays, device, place, beside)
 

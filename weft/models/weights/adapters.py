@@ -16,6 +16,7 @@ import numpy as np
 from weft.core.errors import UsageError
 from weft.importers.safetensors import save_file
 from weft.models.arch.config import DecoderConfig
+from weft.models.arch.latent_weights import joined
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.names import checkpoint_names
 
@@ -83,6 +84,7 @@ def scale_of(alpha: float, rank: int, stabilized: bool) -> float:
 def modules(config: DecoderConfig) -> dict[str, str]:
     """Returns role ("0.q") -> the layer's full name in Hugging Face's model, for all adaptable
     layers."""
+    config = joined(config)
     layout = decoder_layout(config).weights
     return {
         role.removesuffix(".w"): name.removesuffix(".weight")
@@ -112,7 +114,7 @@ def sizes(config: DecoderConfig, role: str) -> tuple[int, int]:
     """Returns (in, out) of a layer, of the tables as products."""
     if role in TABLES:
         return config.hidden, config.vocab
-    a, b = decoder_layout(config).weights[f"{role}.w"].shape
+    a, b = decoder_layout(joined(config)).weights[f"{role}.w"].shape
     return (a, b) if config.transposed else (b, a)
 
 

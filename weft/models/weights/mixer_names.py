@@ -48,12 +48,14 @@ def _latent(c: DecoderConfig, i: int) -> Projections:
             "q_a_norm": ("norm", (d.query_rank,), False),
             "q_b": ("matrix", (q, d.query_rank), False),
         }
-    return made | {
-        "kv_a": ("matrix", (d.rank + d.turned, c.hidden), c.qkv_bias),
-        "kv_a_norm": ("norm", (d.rank,), False),
-        "kv_b": ("matrix", (kv, d.rank), False),
-        "o": ("matrix", (c.hidden, c.heads * d.value), c.out_bias),
-    }
+    made["kv_a"] = ("matrix", (d.rank + d.turned, c.hidden), c.qkv_bias)
+    made["kv_a_norm"] = ("norm", (d.rank,), False)
+    if d.absorbed:
+        made["k_b"] = ("matrix", (c.heads * d.rank, d.plain), False)
+        made["v_b"] = ("matrix", (c.heads * d.value, d.rank), False)
+    else:
+        made["kv_b"] = ("matrix", (kv, d.rank), False)
+    return made | {"o": ("matrix", (c.hidden, c.heads * d.value), c.out_bias)}
 
 
 def _delta(c: DecoderConfig, i: int) -> Projections:

@@ -40,6 +40,8 @@ PROJECTIONS = {
     "kv_a": "self_attn.kv_a_proj_with_mqa",
     "kv_a_norm": "self_attn.kv_a_layernorm",
     "kv_b": "self_attn.kv_b_proj",
+    "k_b": "self_attn.k_b_proj",  # the parts of kv_b, in no checkpoint
+    "v_b": "self_attn.v_b_proj",
     "input_gate": "per_layer_input_gate",
     "input_proj": "per_layer_projection",
 }

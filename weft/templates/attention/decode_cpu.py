@@ -1,8 +1,9 @@
 """A few query rows over a KV cache on a CPU: each key and value is read once, at bandwidth.
 
-One group takes one row and one key/value head with all the query heads that share it. Keys are
-transposed in registers, so that scores run along keys as in `forward_vector`. Blocks, spans and
-sums are the same, so bits are the same as among many rows, and in any batch.
+One group takes one row and one key/value head with the query heads that share it, or a part of
+many, which have more to compute than to read. Keys are transposed in registers, so that scores run
+along keys as in `forward_vector`. Blocks, spans and sums are the same, so bits are the same as
+among many rows, and in any batch.
 """
 
 from __future__ import annotations
@@ -22,29 +23,33 @@ from weft.templates.attention.tile import ScoreRows, add
 from weft.templates.operand import Reader, widen
 from weft.templates.registers import transpose_block
 
+_HEADS = 8  # query heads that keep one core busy while their keys and values arrive
+
 
 class DecodeForward(ForwardWorker):
-    """One thread with vectors; the query heads of one row that share a key/value head."""
+    """One thread with vectors; `rows` query heads of one row that share a key/value head."""
 
     threads = (1,)
 
     def __init__(self, call: ForwardKernel) -> None:
         super().__init__(call)
         b, caps, self.depth = self.b, call.caps, call.depth
-        self.rows = self.share = call.share
+        self.rows = call.share
+        while self.rows > _HEADS and self.rows % 2 == 0:
+            self.rows //= 2
         self.length = call.length
         self.lanes = lanes = min(caps.lanes, STRANDS)
         self.big = caps.registers >= 32
         self.block = min(KEYS, -(-self.length // STRANDS) * STRANDS)
         self.vectors = -(-self.depth // lanes)
         self.wide = self.vectors * lanes
-        self.qs = b.array("q", dt.float32, self.share * self.wide)
-        s = b.array("s", dt.float32, self.share * self.block)
+        self.qs = b.array("q", dt.float32, self.rows * self.wide)
+        s = b.array("s", dt.float32, self.rows * self.block)
         self.scores = ScoreRows(b, s, self.block, lanes)
-        self.fade = b.array("fade", dt.float32, self.share)
-        self.span = self.all = SoftmaxState.of(b, self.share, self.wide, lanes)
+        self.fade = b.array("fade", dt.float32, self.rows)
+        self.span = self.all = SoftmaxState.of(b, self.rows, self.wide, lanes)
         if call.spans:
-            self.all = SoftmaxState.of(b, self.share, self.wide, lanes)
+            self.all = SoftmaxState.of(b, self.rows, self.wide, lanes)
         self.tail = None
         if self.depth % lanes:
             self.tail = b.let(iota(lanes) < self.depth % lanes, "tail")
@@ -56,14 +61,14 @@ class DecodeForward(ForwardWorker):
         """Widens the query heads into scratch."""
         b, lanes = self.b, self.lanes
         queries = self.call.queries()
-        with b.loop(self.share, name="h") as h, self.em.scope():
-            query = queries.row(b, h)
+        with b.loop(self.rows, name="h") as h, self.em.scope():
+            query = queries.row(b, self.call.first + h)
             for v in range(self.vectors):
                 value = query.read(0, v * lanes, lanes, self._columns(v))
                 b.store(self.qs, h * self.wide + v * lanes, value)
-        self.span.clear(const(self.share))
+        self.span.clear(const(self.rows))
         if self.all is not self.span:
-            self.all.clear(const(self.share))
+            self.all.clear(const(self.rows))
 
     @contextlib.contextmanager
     def slots(self) -> Iterator[tuple[Expr, Expr, Expr]]:
@@ -72,7 +77,7 @@ class DecodeForward(ForwardWorker):
         yield row.slot, row.low, row.high
 
     def join(self) -> None:
-        self.all.join(self.span, const(self.share))
+        self.all.join(self.span, const(self.rows))
 
     # -- a block of keys
 
@@ -90,13 +95,13 @@ class DecodeForward(ForwardWorker):
             key = b.let(splat(first, self.lanes) + iota(self.lanes), "key")
             visible = b.let((key >= row.low) & (key < row.high), "visible")
             keys = self._keys(first)
-            for i in range(0, self.share, room):
-                heads = range(i, min(i + room, self.share))
+            for i in range(0, self.rows, room):
+                heads = range(i, min(i + room, self.rows))
                 scores = product(b, self.depth, self._chain(first, keys, heads))
                 for n, score in zip(heads, scores):
                     score = capped(b, score, params["scale"], params["softcap"])
                     b.store(self.scores.s, c + n * self.block, select(visible, score, HIDDEN))
-        with b.loop(self.share, name="h") as h:
+        with b.loop(self.rows, name="h") as h:
             self._weigh(h, padded)
         self._values(k0, seen)
 
@@ -117,10 +122,11 @@ class DecodeForward(ForwardWorker):
         for t in range(0, lanes, turns):
             self.b.prefetch(source, self.v.at(base + t, d))
 
-    def _ask_keys(self, keys: Reader, key: Expr) -> None:
-        """Asks memory for a key of the next block."""
-        row = keys.row(self.b, key)
-        for d in range(0, self.depth, 64 // row.buffer.dtype.itemsize):
+    def _ask_keys(self, keys: Reader, key: Expr, vectors: range) -> None:
+        """Asks memory for some components of a key of the next block."""
+        row, line = keys.row(self.b, key), 64 // keys.buffer.dtype.itemsize
+        first, end = (x * self.lanes for x in (vectors.start, vectors.stop))
+        for d in range(-(-first // line) * line, min(end, self.depth), line):
             self.b.prefetch(row.buffer, row.at(0, d))
 
     def _chain(
@@ -170,9 +176,10 @@ class DecodeForward(ForwardWorker):
         at a time, then again from the cache."""
         b, lanes, s = self.b, self.lanes, self.scores.s
         room = 16 if self.big else 8
-        columns = min(self.vectors, room)
-        heads = 1
-        while heads * 2 * columns <= room and self.share % (heads * 2) == 0:
+        columns, heads = min(self.vectors, room), 1
+        if self.vectors > room:  # widened once for several heads
+            columns = room // 4
+        while heads * 2 * columns <= room and self.rows % (heads * 2) == 0:
             heads *= 2
 
         after = b.let(k0 + self.block, "after")
@@ -180,10 +187,10 @@ class DecodeForward(ForwardWorker):
 
         def right(j: Expr, part: range) -> list[Expr]:
             row = self.v.row(b, k0 + j)
-            self._ask_keys(following, after + j)
+            self._ask_keys(following, after + j, part)
             return [row.read(0, v * lanes, lanes, self._columns(v)) for v in part]
 
-        with b.loop(self.share, step=heads, name="h") as h:
+        with b.loop(self.rows, step=heads, name="h") as h:
             taken = [b.let(h + i, "h") for i in range(heads)]
             fades = [b.let(splat(load(self.fade, i), lanes), "fade") for i in taken]
 
@@ -200,12 +207,12 @@ class DecodeForward(ForwardWorker):
 
         def out(h: Expr, column: int, value: Expr, mask: Expr | None) -> None:
             with em.scope():
-                call.write(call.index(h), em.lane(self.lanes) + column, value, mask)
+                call.write(call.index(call.first + h), em.lane(self.lanes) + column, value, mask)
 
         def whole(h: Expr, top: Expr, total: Expr) -> Expr:
-            return call.whole(call.index(h), top, total)
+            return call.whole(call.index(call.first + h), top, total)
 
-        self.all.write(const(self.share), self.depth, whole, out)
+        self.all.write(const(self.rows), self.depth, whole, out)
 
 
 # -- turning 16 rows of memory, for a CPU with vectors of 16 lanes
