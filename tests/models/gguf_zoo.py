@@ -13,6 +13,7 @@ from typing import Any
 
 import gguf
 import gguf_more as more
+import gguf_space as space
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 from gguf_files import finish
@@ -70,8 +71,8 @@ ARCHS = {
     "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35",
     "qwen3_5_moe_text": "qwen35moe", "qwen3_next": "qwen3next", "gemma4_text": "gemma4",
 }  # fmt: skip
-ARCHS |= more.ARCHS
-TURNED = ("llama", "smollm3", "mistral3", "granite", *more.TURNED)
+ARCHS |= more.ARCHS | space.ARCHS
+TURNED = ("llama", "smollm3", "mistral3", "granite", *more.TURNED, *space.TURNED)
 Pack = Callable[[str, np.ndarray], tuple[np.ndarray, Kind | None]]
 
 
@@ -129,6 +130,9 @@ def packed(kind: Kind) -> Pack:
 
 def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     """config.json as metadata."""
+    if config["model_type"] in space.ARCHS:
+        space.write_keys(writer, config)
+        return
     if config["model_type"] == "gpt2":
         writer.add_block_count(config["n_layer"])
         writer.add_context_length(config["n_positions"])
@@ -386,10 +390,14 @@ def write_gguf(
     if config["model_type"] in more.KINDS:
         more.write_keys(writer, config, read)
         read = dict(more.tensors(dict(read.items()), config))
+    if config["model_type"] in space.ARCHS:
+        read = dict(space.tensors(dict(read.items()), config))
     if "linear_num_key_heads" in config:
         read = dict(delta_net(dict(read.items()), config))
     for name, value in stacked(read).items():
-        if config["model_type"] in more.KINDS:
+        if config["model_type"] in space.ARCHS:
+            ours = space.own_name(name) or more.tensor_name(arch, name)
+        elif config["model_type"] in more.KINDS:
             ours = more.own_name(name) or more.tensor_name(arch, name)
         else:
             ours = tensor_name(arch, name)

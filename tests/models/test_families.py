@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from family_zoo import UNSAID
+from family_zoo import STATE_SPACES, UNSAID
 from gguf_zoo import write_gguf
 from model_zoo import FAMILIES, reference_greedy, reference_logits, write_model
 from rows import few
@@ -96,6 +96,8 @@ FIXED = {
     "qwen3_next": {"layer_types": EACH_FOURTH, "mlp_only_layers": []},
     "olmoe": {"norm_topk_prob": False, "clip_qkv": None},
     "qwen2_moe": {"mlp_only_layers": [], "use_sliding_window": False},
+    **{key: {"use_bias": False} for key in ("mamba", "mamba2")},
+    "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention", "mlp"]},
 }
 
 
@@ -107,7 +109,7 @@ def test_family_in_gguf(tmp_path: Path, name: str) -> None:
     theirs = weft.load(tmp_path, device="oracle")
     ours = weft.load(write_gguf(tmp_path, tmp_path / "m.gguf"), device="oracle")
     got, want = ours.logits(IDS), theirs.logits(IDS)
-    rounded = ("phi3", "ministral3", "qwen3_5", "qwen3_5_moe", "qwen3_next")
+    rounded = ("phi3", "ministral3", "qwen3_5", "qwen3_5_moe", "qwen3_next", *STATE_SPACES)
     apart = ("gpt_oss", "granitemoe")  # gate and up: NumPy sums by a matrix's width
     if name in (*rounded, *apart):
         np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)

@@ -82,9 +82,9 @@ def test_failures_are_a_line_or_two(
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(Path(file).read_bytes()[:3000])
     write_model("llama2", tmp_path / "hf")
-    other = write_gguf(tmp_path / "hf", tmp_path / "o.gguf", keys={"general.architecture": "mamba"})
+    other = write_gguf(tmp_path / "hf", tmp_path / "o.gguf", keys={"general.architecture": "rwkv6"})
     bad = write_gguf(tmp_path / "hf", tmp_path / "b.gguf", keys={"llama.block_count": 9})
-    cases = ((cut, "truncated"), (other, "'mamba' is not supported; supported"),
+    cases = ((cut, "truncated"), (other, "'rwkv6' is not supported; supported"),
              (bad, "is missing"), (tmp_path / "gone.gguf", "does not exist"))  # fmt: skip
     for path, said in cases:
         for command in (["run"], ["chat"], ["explain"], ["bench", "model"], ["embed"]):

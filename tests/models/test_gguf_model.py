@@ -274,7 +274,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         ({"llama.attention.causal": False}, "attention.causal is False: other than True"),
         ({"llama.attention.sliding_window_pattern": [True]}, "expected 3 truth values"),
-        ({"general.architecture": "mamba"}, "architecture 'mamba' is not supported; supported in"),
+        ({"general.architecture": "rwkv6"}, "architecture 'rwkv6' is not supported; supported in"),
         ({"general.architecture": 3}, "architecture 3 is not supported"),
         ({"general.architecture": "qwen2"}, "qwen2.block_count is missing"),
     ],

@@ -8,28 +8,12 @@ goes the other way. Fields that no key gives have the values of `family_fields`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
-from typing import Any, NamedTuple
 
-from weft.core.records import dataclass
 from weft.models.arch.family_fields import DECODER_FIELDS
+from weft.models.arch.gguf_row import GgufFamily, Key
+from weft.models.arch.state_space_gguf import STATE_SPACES
 
 MORE_TOKENS = "nextn_predict_layers"  # the number of last layers that predict further tokens
-
-
-class Key(NamedTuple):
-    """A key of the metadata, without the architecture's name.
-
-    `field` is the path of the field in config.json; one that begins with a dot is in the rope of
-    full layers; "" is no field, but known. `config` is the path in a DecoderConfig of the value
-    that a writer writes; "" if it writes none, or computes it. A file must hold what is `needed`,
-    and what the family's function requires.
-    """
-
-    name: str
-    field: str
-    config: str = ""
-    needed: bool = False
 
 
 KEYS = (
@@ -96,7 +80,6 @@ _DELTA = (
 )
 _DELTA_NAMES = {
     "ffn_norm": "post_attention_norm", "shortconv.conv": "ssm_conv1d",
-    "ssm_a.weight": "ssm_a", "ssm_dt.weight": "ssm_dt.bias",
 }  # fmt: skip
 _GRANITE = (
     Key("attention.scale", "attention_multiplier", "scale"),
@@ -108,25 +91,6 @@ _GRANITE = (
 
 def _eps(field: str = "layer_norm_eps") -> Key:
     return Key("attention.layer_norm_epsilon", field, "norm_eps", needed=True)
-
-
-@dataclass(frozen=True)
-class GgufFamily:
-    """A family in GGUF files. If several families have one `arch`, a file with experts belongs to
-    the one with `sparse`, another in which layers slide to the one with `slides`."""
-
-    arch: str
-    keys: tuple[Key, ...] = ()  # instead of those of KEYS with an equal name or field, or besides
-    # Values of fields for which a file has no key, or lacks it; otherwise they are null.
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    without: tuple[str, ...] = ()  # names in KEYS that the architecture does not use
-    slides: bool = False
-    sparse: bool = False
-    turned: bool = False  # rows of queries and keys are in interleaved rope order
-    tiled: bool = False  # heads of values with one key head are apart (`config.Delta`)
-    other: str = ""  # the type of layers for which head_count_kv is 0
-    names: Mapping[str, str] = field(default_factory=dict)  # parts of tensors' names: usual -> own
-    written: bool = True  # weft writes such files
 
 
 GGUF: Mapping[str, GgufFamily] = {
@@ -264,6 +228,7 @@ GGUF: Mapping[str, GgufFamily] = {
     "ernie4_5": GgufFamily("ernie4_5"),
     "hunyuan_v1_dense": GgufFamily("hunyuan-dense"),
     "apertus": GgufFamily("apertus", written=False),
+    **STATE_SPACES,
 }  # fmt: skip
 
 

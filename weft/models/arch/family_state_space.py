@@ -301,13 +301,15 @@ def jamba(c: Fields) -> DecoderConfig:
         first = c.integer(f"{name}_layer_offset", 0, every - 1)
         return [i % every == first for i in range(made.layers)]
 
+    usual = ["full_attention" if yes else "linear_attention" for yes in each("attn")]
+    kinds = {"full_attention": "attention", "linear_attention": "mamba"}
     experts = experts_of(c, "intermediate_size") if c.data.get("num_experts") != 1 else {}
     sparse = [yes and bool(experts) for yes in each("expert")]
     return replace(
         made,
         **experts,
         feed_forwards=tuple("experts" if yes else "dense" for yes in sparse),
-        mixers=tuple("attention" if yes else "mamba" for yes in each("attn")),
+        mixers=kinds_of(c, kinds, made.layers, usual),
         layer_rope=(None,) * made.layers,
         space=replace(space, norms_eps=made.norm_eps),
         conv_taps=c.integer("mamba_d_conv", 2, _MAX_TAPS, 4),

@@ -75,6 +75,7 @@ STATE_SPACE_FIELDS: Mapping[str, Mapping[str, Any]] = {
         "num_experts": 16, "num_local_experts": None, "expert_layer_period": 2,
         "expert_layer_offset": 1, "attn_layer_period": 8, "attn_layer_offset": 4,
         "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": "auto",
+        "layer_types": None,
         "mamba_conv_bias": True, "mamba_proj_bias": False,
     },
 }  # fmt: skip

@@ -63,12 +63,16 @@ _LAYER = {
     "conv_in": "shortconv.in_proj", "conv": "shortconv.conv", "conv_out": "shortconv.out_proj",
     "delta_qkvz": "ssm_in", "delta_qkv": "attn_qkv", "delta_z": "attn_gate",
     "delta_ba": "ssm_ba", "delta_b": "ssm_beta", "delta_a": "ssm_alpha",
-    "delta_norm": "ssm_norm", "delta_out": "ssm_out", "decay": "ssm_a", "decay_bias": "ssm_dt",
+    "delta_norm": "ssm_norm", "delta_out": "ssm_out",
+    "ssm_in": "ssm_in", "ssm_x": "ssm_x", "ssm_dt": "ssm_dt", "ssm_out": "ssm_out",
+    "ssm_norm": "ssm_norm", "ssm_dt_norm": "ssm_dt_norm", "ssm_b_norm": "ssm_b_norm",
+    "ssm_c_norm": "ssm_c_norm",
     "shared_by": "ffn_gate_inp_shexp", "shared_gate": "ffn_gate_shexp",
     "shared_up": "ffn_up_shexp", "shared_down": "ffn_down_shexp",
 }  # fmt: skip
 _WHOLE = {  # names that end in neither weight nor bias
     "scalar": "layer_output_scale.weight", "router_norm": "ffn_gate_inp.scale",
+    "decay": "ssm_a", "decay_bias": "ssm_dt.bias", "ssm_skip": "ssm_d",
     "exps_scale": "ffn_down_exps.scale", "router_bias": "exp_probs_b.bias",
 }  # fmt: skip
 _XIELU = ".xielu_"  # in roles of weights that the metadata hold
@@ -145,7 +149,7 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
                 f"{gguf.path}: tensor {name!r} is {tensor.kind}; expected F32, F16, BF16 or packed "
                 "weights"
             )
-        if _long(tensor.shape) != _long(spec.shape):
+        if not _fits(tensor.shape, role, spec):
             raise ModelError(
                 f"{gguf.path}: tensor {name!r} has shape {list(tensor.shape)}; "
                 f"the metadata ask for {list(spec.shape)}"
@@ -165,6 +169,14 @@ def _numbers(gguf: Gguf, c: DecoderConfig) -> dict[str, np.ndarray]:
     return out
 
 
+def _fits(shape: tuple[int, ...], role: str, spec: WeightSpec) -> bool:
+    """True if a tensor has the shape of a weight. Mamba's decays are turned; norms of Mamba 2 have
+    an axis of groups."""
+    if role.endswith(".ssm_norm.w"):
+        return math.prod(shape) == math.prod(spec.shape)
+    return _long(shape) == _long(spec.shape[::-1] if spec.kind == "decay" else spec.shape)
+
+
 def _long(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the shape without axes of 1, which files may leave out."""
     return tuple(d for d in shape if d != 1)
@@ -180,7 +192,7 @@ def _weight(
         known = Known(outline_of(tensor.kind, _matrix(tensor)), tensor.file)
     made = Weight(spec, partial(_read, tensor, spec.shape, dtype, where), known=known)
     if spec.kind == "decay":
-        return made.then(partial(_speed, f"{where}: tensor {tensor.name!r}"))
+        return made.then(partial(_speed, f"{where}: tensor {tensor.name!r}", spec.shape))
     if c.norm_offset and spec.kind == "norm" and ".delta_norm." not in role:
         made = made.then(partial(_less, c.norm_offset))
     part = role.split(".")[1] if "." in role else ""
@@ -210,9 +222,11 @@ def _read(tensor: GgufTensor, shape: tuple[int, ...], dtype: DType | None, where
     return value if len(value.shape) == len(shape) else value.reshape(shape)
 
 
-def _speed(where: str, value: Value) -> Value:
-    """Returns the logarithm of the heads' forgetting rate; the file holds the negative rate."""
+def _speed(where: str, shape: tuple[int, ...], value: Value) -> Value:
+    """Returns the logarithm of the forgetting rates, in this shape; the file holds the negative
+    rates, turned if they have two axes."""
     assert isinstance(value, np.ndarray)
+    value = np.ascontiguousarray(value.reshape(shape[::-1]).T)
     with np.errstate(all="ignore"):
         out = np.log(-value.astype(np.float64)).astype(np.float32)
     if not all_finite(out):

@@ -98,6 +98,9 @@ def _kind(c: Metadata, slides: list[bool] | None) -> str:
     rows = families_of(c.arch)
     window = c.integer("attention.sliding_window", 0, MAX_POSITIONS, 0) if len(rows) > 1 else 0
     sliding = bool(window) and (slides is None or any(slides))
+    flagged = (kind for kind, row in rows.items() if row.flag and c.value(row.flag) is True)
+    if kind := next(flagged, ""):
+        return kind
     if any(row.sparse for row in rows.values()) and c.integer("expert_count", 0, MAX_EXPERTS, 0):
         return next(kind for kind, row in rows.items() if row.sparse)
     return next((kind for kind, row in rows.items() if row.slides == sliding), next(iter(rows)))
@@ -111,7 +114,7 @@ def _fields(c: Metadata, kind: str, slides: list[bool] | None) -> dict[str, Any]
     row, keys = GGUF[kind], keys_of(kind)
     data = copy.deepcopy(dict(row.fixed))
     for key in keys:
-        none = bool(row.other) and key.name == "attention.head_count_kv"
+        none = bool(row.other) and key.name in ("attention.head_count_kv", "feed_forward_length")
         value = c.uniform(key.name, none) if key.field else None
         if value is None and key.needed:
             raise ModelError(f"{c.where}: {c.arch}.{key.name} is missing; every {c.arch} needs it")
@@ -120,7 +123,7 @@ def _fields(c: Metadata, kind: str, slides: list[bool] | None) -> dict[str, Any]
             if value is not None or name not in section:
                 section[name] = value
     fields = {key.name: key.field for key in keys}
-    head_dim = _head_dim(c)
+    head_dim = _head_dim(c) if fields.get("attention.head_count") else 0
     tokens = c.gguf.metadata.get("tokenizer.ggml.tokens")
     if isinstance(tokens, Texts) and tokens:
         fill(data, "vocab_size", len(tokens))
@@ -132,7 +135,7 @@ def _fields(c: Metadata, kind: str, slides: list[bool] | None) -> dict[str, Any]
         _add_rope(c, kind, data, head_dim)
     if kind in OWN:
         OWN[kind](c, data, head_dim)
-    if row.other:
+    if row.other and "layers_block_type" not in data:
         _add_mixers(c, data, row.other)
     return data
 
@@ -244,6 +247,9 @@ def _with_tensors(c: Metadata, made: DecoderConfig, keys: Mapping[str, str]) -> 
         fused = made.delta.fused_qkvz and c.has("blk.0.ssm_in.weight")
         tiled = GGUF[made.family].tiled
         made = replace(made, delta=replace(made.delta, fused_qkvz=fused, tiled=tiled))
+    if made.space is not None:
+        biased = any(name.endswith(".ssm_conv1d.bias") for name in c.gguf.tensors)
+        made = replace(made, conv_bias=biased)
     if made.ropes:
         pairs = (made.ropes[0].rotary or made.head_dim) // 2
         divisors = c.divisors(ROPE_DIVISORS, pairs) or made.ropes[0].divisors
@@ -259,4 +265,5 @@ def _with_tensors(c: Metadata, made: DecoderConfig, keys: Mapping[str, str]) -> 
         mlp_bias=made.mlp_bias or c.has("blk.0.ffn_up.bias"),
         layer_scale=made.layer_scale and c.has("blk.0.layer_output_scale.weight"),
         fused_experts="halves" if both else "",
+        fused_gate=made.fused_gate and made.family != "granitemoehybrid",
     )

@@ -3,6 +3,7 @@ each adds the fields to what the table `family_gguf` gave."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from weft.models.arch.family_parts import (
 )
 from weft.models.weights.gguf_metadata import Metadata
 
+Own = Callable[[Metadata, dict[str, Any], int], None]
 _SIGMOID = 2  # the number of a router's function
 
 
@@ -99,7 +101,67 @@ def _glm4_moe(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
     data |= {"num_hidden_layers": layers - further, "num_nextn_predict_layers": further}
 
 
-OWN: Mapping[str, Callable[[Metadata, dict[str, Any], int], None]] = {
+def _of_width(field: str) -> Own:
+    """Returns a function for a `field` that says how many times the model's width the channels of a
+    state space are."""
+
+    def add(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
+        inner = c.integer("ssm.inner_size", 1, MAX_FFN)
+        hidden = c.integer("embedding_length", 1, MAX_HIDDEN)
+        data[field] = math.nextafter(inner / hidden, math.inf)  # the family rounds down
+
+    return add
+
+
+def _granite(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
+    """Adds the width of the only feed-forward, and whether there are positions."""
+    _of_width("mamba_expand")(c, data, head_dim)
+    if not c.value("expert_count"):
+        data["shared_intermediate_size"] = c.integer("feed_forward_length", 1, MAX_FFN)
+    turned = c.value("rope.scaling.finetuned")
+    if turned not in (None, True, False):
+        raise c.refuse("rope.scaling.finetuned", "expected true or false")
+    data["position_embedding_type"] = "rope" if turned else "nope"
+
+
+def _falcon_h1(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
+    data["mamba_rms_norm"] = c.has("blk.0.ssm_norm.weight")
+
+
+def _nemotron_h(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
+    """Adds the kind of each layer, which follows from its heads and its width."""
+    layers = c.integer("block_count", 1, MAX_LAYERS)
+    heads = c.integer("ssm.time_step_rank", 1, MAX_FFN)
+    inner = c.integer("ssm.inner_size", 1, MAX_FFN)
+    if inner % heads:
+        raise c.refuse("ssm.inner_size", f"not a multiple of {heads} heads")
+    data["mamba_head_dim"] = inner // heads
+    both = []
+    for name in ("attention.head_count_kv", "feed_forward_length"):
+        both.append(c.value(name))
+        if not isinstance(both[-1], list) or len(both[-1]) != layers:
+            raise c.refuse(name, f"expected {layers} numbers")
+    data["layers_block_type"] = [
+        "full_attention" if kv else "mlp" if width else "linear_attention"
+        for kv, width in zip(*both)
+    ]
+
+
+def _jamba(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
+    """Adds which layers have experts, as their tensors show."""
+    _of_width("mamba_expand")(c, data, head_dim)
+    layers = c.integer("block_count", 1, MAX_LAYERS)
+    sparse = [c.has(f"blk.{i}.ffn_gate_inp.weight") for i in range(layers)]
+    found = [i for i, yes in enumerate(sparse) if yes] or [layers]
+    every = found[1] - found[0] if len(found) > 1 else layers + 1
+    if sparse != [i % every == found[0] for i in range(layers)]:
+        raise c.refuse("expert_count", "experts are not in every so-many-th layer")
+    data |= {"expert_layer_offset": found[0], "expert_layer_period": every}
+    if not any(sparse):
+        data["num_experts"] = 1
+
+
+OWN: Mapping[str, Own] = {
     **dict.fromkeys(("gemma2", "gemma3_text"), _gemma),
     "gemma4_text": _gemma4,
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _delta),
@@ -107,4 +169,9 @@ OWN: Mapping[str, Callable[[Metadata, dict[str, Any], int], None]] = {
     "stablelm": _stablelm,
     "cohere": _cohere,
     "glm4_moe": _glm4_moe,
+    **dict.fromkeys(("mamba", "falcon_mamba", "mamba2"), _of_width("expand")),
+    "granitemoehybrid": _granite,
+    "falcon_h1": _falcon_h1,
+    "nemotron_h": _nemotron_h,
+    "jamba": _jamba,
 }
