@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import shutil
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from adapter_kit import adapter
 from hint_kit import EMPTY, Here, hint, refused
@@ -193,6 +195,26 @@ def _(here: Here) -> str:
 def _edited(here: Here, file: str) -> None:
     Path("notes.txt").write_text("the weft crosses every warp\n" * 200)
     Path(file).write_text(CONFIG.format(model=here.decoder("llama")))
+
+
+@hint("models/run/loader.py", "weft run MODEL PROMPT --adapter {}")
+def _(here: Here) -> str:
+    """A GGUF file that says that it holds an adapter, here one that changes nothing."""
+    import gguf
+
+    base = here.decoder("llama")
+    wide = json.loads((here.folder / base / "config.json").read_text())["hidden_size"]
+    writer = gguf.GGUFWriter(here.folder / "an adapter.gguf", "llama")
+    for key, value in {"general.type": "adapter", "adapter.type": "lora"}.items():
+        writer.add_key_value(key, value, gguf.GGUFValueType.STRING)
+    for half, shape in {"a": (2, wide), "b": (wide, 2)}.items():
+        writer.add_tensor(f"blk.0.attn_output.weight.lora_{half}", np.zeros(shape, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    here.fill |= {"MODEL": base, "PROMPT": "x"}
+    return here.said("run", "an adapter.gguf", "x", status=2)
 
 
 @hint("models/weights/adapter_base.py", "weft pull {}")

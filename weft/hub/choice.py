@@ -11,6 +11,7 @@ from weft.importers.gguf import PART
 from weft.importers.safetensors import INDEX, SINGLE
 
 CONFIG, ADAPTER_CONFIG, ADAPTER = "config.json", "adapter_config.json", "adapter_model.safetensors"
+ADAPTERS = (ADAPTER, "adapters.safetensors")  # PEFT's and mlx-lm's
 _BESIDE = {
     CONFIG, ADAPTER_CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json",
     "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "modules.json",
@@ -73,9 +74,8 @@ def _weights(names: Collection[str], shards: Callable[[str], Sequence[str]]) -> 
         return [SINGLE]
     if CONFIG in names and INDEX in names:
         return [INDEX, *shards(INDEX)]
-    if ADAPTER_CONFIG in names and ADAPTER in names:
-        return [ADAPTER]
-    return None
+    adapters = [name for name in ADAPTERS if name in names] if ADAPTER_CONFIG in names else []
+    return adapters[:1] or None
 
 
 def gguf_models(names: Collection[str]) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import UsageError
 from weft.host.files import replacing_folder
 from weft.importers.hf_config import read_config
-from weft.models.weights import adapter_merge, adapters, peft_files
+from weft.models.weights import adapter_files, adapter_merge, adapters
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.reading import PACKED_KEYS, is_packed, read_weights
 from weft.models.weights.writing import write_model
@@ -26,7 +26,8 @@ def merge_folders(
     FileFormatError."""
     if output.exists():
         raise UsageError(f"{output} is there already; name a new folder")
-    read_config(adapter, adapters.CONFIG, adapters.LAYOUT)
+    if not adapter.is_file():
+        read_config(adapter, adapters.CONFIG, adapters.LAYOUT)
     fields = read_config(base)
     config = config_of(fields, base)
     layout, packed = decoder_layout(config), is_packed(base, fields)
@@ -35,7 +36,7 @@ def merge_folders(
     target = dtype or as_dtype(first.dtype)
     weights = read_weights(base, fields, layout, target)
     wide = {r: value for r, w in weights.items() if isinstance(value := w.value(), np.ndarray)}
-    config, whole = adapter_merge.merged(config, wide, peft_files.read(adapter, config))
+    config, whole = adapter_merge.merged(config, wide, adapter_files.read(adapter, config))
     raw = {key: value for key, value in fields.data.items() if key not in PACKED_KEYS}
     with replacing_folder(output) as folder:
         write_model(folder, config, raw, base, whole, target.name)

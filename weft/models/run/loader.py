@@ -118,10 +118,10 @@ def _adapter(folder: Path) -> tuple[Path, Callable[[DecoderConfig], Adapter]] | 
         return None
     if (folder / "config.json").exists() and has_weights(folder):
         return None  # read_config reports it
-    from weft.models.weights import peft_files
+    from weft.models.weights import adapter_files
     from weft.models.weights.adapter_base import base_of
 
-    return base_of(folder), lambda config: peft_files.read(folder, config)
+    return base_of(folder), lambda config: adapter_files.read(folder, config)
 
 
 def check_supported(folder: Path) -> str:
@@ -180,8 +180,13 @@ def _embeds(folder: Path, raw: Fields, kind: str) -> bool:
 
 def _gguf(path: Path, place: Placement) -> Decoder:
     """Loads the model in a GGUF file."""
+    from weft.importers.gguf import open_gguf
     from weft.models.weights.gguf import read
+    from weft.models.weights.gguf_adapters import is_gguf_adapter
 
+    if is_gguf_adapter(open_gguf(path)):
+        beside = command("run", "MODEL", "PROMPT", "--adapter", path)
+        raise UsageError(f"{path} holds a LoRA adapter; give it with its model: {beside}")
     with progress(f"loading {name_of(path)}"):
         return _decoder(read(path, wanted(place.dtype)), place.opened(), place)
 
@@ -218,8 +223,8 @@ def _stacked(
     """Returns the adapters in the given folders, by their names."""
     if not folders:
         return NO_ADAPTERS
+    from weft.models.weights.adapter_files import read
     from weft.models.weights.adapter_merge import stacked
-    from weft.models.weights.peft_files import read
 
     return stacked(config, {name: read(at, config) for name, at in folders.items()}, weights)
 

@@ -12,13 +12,14 @@ from weft.hub.resolve import cached, offline
 from weft.importers.hf_config import read_config
 from weft.importers.safetensors import SafetensorsFile, open_checkpoint
 from weft.models.weights.adapters import BASE, CONFIG, LAYOUT, WEIGHTS
+from weft.models.weights.mlx_adapters import MODEL
 
 
 def base_of(folder: Path) -> Path:
     """Returns the folder of an adapter's base model: the name in adapter_config.json, relative to
     the current folder, to the adapter's folder or in the hub's cache. Fetches nothing, because no
     user named it. Raises ModelError if it is missing."""
-    named = read_config(folder, CONFIG).text("base_model_name_or_path", "")
+    named = _named(folder)
     for place in (Path(named), folder / named):
         if named and (place / "config.json").exists():
             return place
@@ -32,6 +33,12 @@ def base_of(folder: Path) -> Path:
     raise ModelError(
         f"{folder} holds a LoRA adapter; its model {named or '(unnamed)'} is not here\n{then}"
     )
+
+
+def _named(folder: Path) -> str:
+    """Returns the base model's name in an adapter's folder; mlx-lm has a field of its own."""
+    given = read_config(folder, CONFIG, LAYOUT)
+    return str(given.text("base_model_name_or_path", "") or given.text(MODEL, ""))
 
 
 def fingerprint(folder: Path) -> str:
@@ -52,9 +59,10 @@ def other_base(base: Path, adapter: Path) -> str | None:
     """Returns the reason why `base` is probably not the model that the adapter was trained on, or
     None. An adapter without a fingerprint (PEFT's) is compared by the last part of its base model's
     name."""
-    named = read_config(adapter, CONFIG, LAYOUT).text("base_model_name_or_path", "")
-    file = SafetensorsFile(adapter / WEIGHTS)
-    known = file.metadata.get(BASE)
+    if adapter.is_file():
+        return None  # a GGUF file: its reader compares architectures
+    named, weights = _named(adapter), adapter / WEIGHTS
+    known = SafetensorsFile(weights).metadata.get(BASE) if weights.exists() else None
     if known is not None:
         if known == fingerprint(base):
             return None

@@ -246,11 +246,12 @@ def _turned_back(heads: int, value: Value) -> Value:
     """Reorders the rows of each head from adjacent pairs (first, its partner, second, ...) to
     halves."""
     if isinstance(value, Packed):
-        return value._replace(parts={p: _halves(v, heads) for p, v in value.parts.items()})
-    return _halves(value, heads)
+        return value._replace(parts={p: halves(v, heads) for p, v in value.parts.items()})
+    return halves(value, heads)
 
 
-def _halves(value: np.ndarray, heads: int) -> np.ndarray:
+def halves(value: np.ndarray, heads: int) -> np.ndarray:
+    """Returns a matrix whose rows of each head are in halves, not in adjacent pairs."""
     pairs = value.reshape(heads, -1, 2, *value.shape[1:]).swapaxes(1, 2)
     out = fresh(pairs.shape, value.dtype)
     out[...] = pairs
