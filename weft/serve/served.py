@@ -27,8 +27,9 @@ from weft.models.grammar.vocabulary import token_bytes
 from weft.models.run.base import Model
 from weft.models.run.constraints import grammars_of
 from weft.models.run.drafting import drafts_by
-from weft.models.run.embedder import Encoder, batches
+from weft.models.run.embedder import Encoder
 from weft.models.run.model import Decoder
+from weft.models.run.reader import batches
 from weft.serve.metrics import ServerMetrics
 from weft.serve.player import EngineThread
 from weft.serve.pool import Pools

@@ -59,12 +59,20 @@ class _Run:
             table = self._positions(ids) if c.learned else None
             if c.token_types:
                 kind = self._types(types, width)
-                table = kind if table is None else _sum(table, kind)
-            if ops.aval(table).shape[0] != rows[0]:
-                table = ops.broadcast(table, (self.batch, self.length, width))
-            x = ops.add(x, ops.reshape(table, (*rows, width)))
+                if table is None or types is not None:
+                    table = kind if table is None else ops.add(self._spread(table), kind)
+                else:
+                    table = ops.add(table, ops.broadcast(kind, ops.aval(table).shape))
+            x = ops.add(x, self._spread(table))
         x = self.norm("norm", x) if c.embed_norm else x
         return self.linear("project", x) if c.embed_size else x
+
+    def _spread(self, table: Value) -> Value:
+        """Returns rows [1, T or B * T, width] for all tokens, [B * T, width]."""
+        width = ops.aval(table).shape[1]
+        if ops.aval(table).shape[0] != self.batch * self.length:
+            table = ops.broadcast(table, (self.batch, self.length, width))
+        return ops.reshape(table, (self.batch * self.length, width))
 
     def _types(self, types: Value | None, width: int) -> Value:
         """Returns rows of the table of types: [1, width], or [B * T, width]."""
@@ -198,12 +206,6 @@ def _columns(x: Value, count: int) -> list[Value]:
     rows, wide = ops.aval(x).shape
     n = wide // count
     return [ops.slice_(x, (0, k * n), (rows, k * n + n)) for k in range(count)]
-
-
-def _sum(a: Value, b: Value) -> Value:
-    """Returns a + b, where one may have a single row for all of the other's."""
-    shape = max(ops.aval(a).shape, ops.aval(b).shape)
-    return ops.add(ops.broadcast(a, shape), ops.broadcast(b, shape))
 
 
 def encoder_graph(

@@ -256,6 +256,11 @@ _READERS: dict[str, Callable[[Fields], EncoderConfig]] = {
 
 def _read(kind: str, raw: Fields) -> EncoderConfig:
     check_architecture(raw, "vectors")
+    return read_encoder(kind, raw)
+
+
+def read_encoder(kind: str, raw: Fields) -> EncoderConfig:
+    """Returns the config of an encoder, whatever is computed of its token vectors."""
     return _READERS[kind](seen(raw, kind, ENCODER_FIELDS[kind]))
 
 

@@ -75,11 +75,15 @@ def pool(
     first `skip` tokens of each row. `arrays` are the weights of the steps, float32."""
     skip = np.zeros_like(lengths) if skip is None else np.minimum(skip, lengths - 1)
     out = np.concatenate([_pooled(mode, hidden, lengths, skip) for mode in how.modes], axis=1)
-    out = out.astype(np.float32)
+    return stepped(how, out.astype(np.float32), arrays)[:, : how.dim]
+
+
+def stepped(how: Pooling, x: Floats, arrays: Mapping[str, np.ndarray]) -> Floats:
+    """Returns rows x float32 [N, K] after the steps."""
     for i, step in enumerate(how.steps):
-        out = _after(step, out, {k.partition(".")[2]: v for k, v in arrays.items()
-                                 if k.partition(".")[0] == str(i)})  # fmt: skip
-    return out[:, : how.dim]
+        own = {k.partition(".")[2]: v for k, v in arrays.items() if k.startswith(f"{i}.")}
+        x = _after(step, x, own)
+    return x
 
 
 def normalized(x: Floats) -> Floats:

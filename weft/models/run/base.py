@@ -119,6 +119,15 @@ class Model:
         generates text."""
         raise UsageError(f"{self.config.family} generates text: use generate(prompt)")
 
+    def classify(self, texts: Any, **options: Any) -> Any:
+        """Returns labels of texts (classifiers only). Raises UsageError for other models."""
+        raise UsageError(f"{self.folder} is not a classifier: it has no labels")
+
+    def rerank(self, query: str, documents: Sequence[str], **options: Any) -> Any:
+        """Returns documents by how well they match a query (rerankers only). Raises UsageError for
+        other models."""
+        raise UsageError(f"{self.folder} is not a reranker: it scores no pairs of texts")
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise CallError(
             f"{self.folder}: a model holds a device, threads and mapped files, which neither "

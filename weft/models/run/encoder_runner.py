@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +11,7 @@ from weft.host.progress import progress
 from weft.models.arch.encoder_config import VectorConfig
 from weft.models.run.compiled_runner import model_caps
 from weft.models.run.placed import Avals, Placed
+from weft.models.run.reader import Hidden
 
 if TYPE_CHECKING:
     from weft.core.caps import Caps
@@ -18,41 +19,42 @@ if TYPE_CHECKING:
     from weft.program.program import Program
     from weft.program.session import Session
 
-Hidden = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""(ids int32 [B, T], lengths int32 [B]) -> token vectors float32 [B, T, hidden]."""
-
 
 def eager_encoder(config: VectorConfig, weights: Mapping[str, np.ndarray]) -> Hidden:
     """Returns the encoder as a NumPy function."""
     from weft.models.arch import encoder
 
-    return lambda ids, lengths: np.asarray(encoder.forward(config, weights, ids, lengths))
+    return lambda *given: np.asarray(encoder.forward(config, weights, *given))
 
 
 def encoder_program(
-    config: VectorConfig, avals: Avals, shape: tuple[int, int], caps: Caps
+    config: VectorConfig, avals: Avals, shape: tuple[int, int], caps: Caps, typed: bool = False
 ) -> Program:
-    """Returns the Program for ids of one shape."""
+    """Returns the Program for ids of one shape; if `typed`, it takes types too."""
     from weft.tensor.program_cache import program_for
 
     def graph() -> Graph:
         from weft.models.arch.encoder import encoder_graph
 
-        return encoder_graph(config, avals, *shape)
+        return encoder_graph(config, avals, *shape, typed)
 
-    return program_for((config, sorted(avals.items()), shape), model_caps(caps), graph)
+    return program_for(
+        (config, sorted(avals.items()), shape, *([typed] if typed else [])), model_caps(caps), graph
+    )
 
 
-def compiled_encoder(config: VectorConfig, placed: Placed) -> Hidden:
-    """Returns the encoder on a device: one Program per shape of `ids`, compiled on first use."""
+def compiled_encoder(config: VectorConfig, placed: Placed, typed: bool = False) -> Hidden:
+    """Returns the encoder on a device: one Program per shape of `ids`, compiled on first use. If
+    `typed`, it takes the types of tokens."""
     sessions: dict[tuple[int, ...], Session] = {}
 
-    def hidden(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    def hidden(ids: np.ndarray, lengths: np.ndarray, *types: np.ndarray) -> np.ndarray:
         if ids.shape not in sessions:
             (batch, length), device = ids.shape, placed.target
             with progress(f"compiling {batch} x {length} tokens for {device.info.id}"):
-                program = encoder_program(config, placed.avals, (batch, length), device.caps)
+                program = encoder_program(config, placed.avals, (batch, length), device.caps, typed)
                 sessions[ids.shape] = placed.session(program)
-        return sessions[ids.shape].run({"ids": ids, "lengths": lengths})[0]
+        given = {"ids": ids, "lengths": lengths, **({"types": types[0]} if typed else {})}
+        return sessions[ids.shape].run(given)[0]
 
     return hidden

@@ -14,7 +14,7 @@ from weft.core.text import shown
 from weft.host.progress import progress
 from weft.hub.names import name_of
 from weft.importers.hf_config import Fields, has_weights, read_config
-from weft.models.arch.config import DecoderConfig, TokenizerContent
+from weft.models.arch.config import DecoderConfig
 from weft.models.arch.encoder_config import EncoderConfig, VectorConfig
 from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS, read_stream
@@ -27,9 +27,11 @@ from weft.models.arch.weights import Weight, Weights
 from weft.models.run.base import Model
 from weft.models.run.embedder import Encoder
 from weft.models.run.encoder_runner import compiled_encoder, eager_encoder
+from weft.models.run.judge_folder import judges, load_judge
 from weft.models.run.model import Decoder
 from weft.models.run.placed import Placed
 from weft.models.run.sentence_folder import makes_vectors, read_pooling
+from weft.models.text.maker import tokenizer_maker
 from weft.models.weights.encoder_names import encoder_layout
 from weft.models.weights.placement import DEFAULT, Placement
 from weft.models.weights.reading import (
@@ -48,7 +50,6 @@ from weft.models.weights.weight_dtypes import (
 )
 
 if TYPE_CHECKING:
-    from weft.models.text.tokenizer import Tokenizer
     from weft.models.weights.adapters import Adapter
     from weft.program.device import Device
 
@@ -80,6 +81,9 @@ def load_uncompiled(path: Path, place: Placement) -> Model:
     kind = _kind(raw)
     with progress(f"loading {name_of(path)}"):
         device = place.opened()
+        if judges(raw):
+            _check_encoder(f"{raw.where}: this {kind} judges texts", place)
+            return load_judge(path, raw, kind, device, place)
         if _vectors(raw, kind):
             _check_encoder(f"{raw.where}: {kind} is an encoder", place)
             return _encoder(path, raw, ENCODERS[kind](raw), device, place)
@@ -129,7 +133,7 @@ def check_supported(folder: Path) -> str:
     packed weights that weft cannot read."""
     config = read_config(folder)
     kind = _kind(config)
-    if kind not in DECODERS and not _vectors(config, kind):
+    if kind not in DECODERS and not _vectors(config, kind) and not judges(config):
         from weft.models.zoo.ask import check_type
 
         check_type(config.where, kind)
@@ -246,7 +250,7 @@ def decoder_from(
     if device is not None and config.run is None:
         config = replace(config, kv_window=kept_window(config, context))
     placed = Placed(with_tables(config, weights, context, adapters), device, adapters.names)
-    tokenizer = _tokenizer_maker(source.path, config.vocab, made=source.made)
+    tokenizer = tokenizer_maker(source.path, config.vocab, made=source.made)
     made = Decoder(
         source.path, config, weights, placed, tokenizer, source.tokens, context, place.max_batch
     )
@@ -265,26 +269,6 @@ def _context(config: DecoderConfig, context: int | None) -> int:
             f"context={context} is more than the model's {config.max_positions} positions"
         )
     return context
-
-
-def _tokenizer_maker(
-    folder: Path,
-    vocab: int,
-    limit: int | None = None,
-    lower: bool = False,
-    made: Callable[[], TokenizerContent | None] = lambda: None,
-) -> Callable[[], Tokenizer | None]:
-    """Returns a maker of the tokenizer of a folder, or of the one inside a file."""
-
-    def make() -> Tokenizer | None:
-        found = made()
-        if found is None and not (folder / "tokenizer.json").exists():
-            return None
-        from weft.models.text.tokenizer import Tokenizer
-
-        return Tokenizer(folder, vocab, limit, lower, found)
-
-    return make
 
 
 # -- encoders -------------------------------------------------------------------------------------
@@ -321,7 +305,7 @@ def _vectors_of(
     config, arrays = ready(folder, config, weights, place, device)
     longest = min(pooling.max_length or config.max_positions, config.max_positions)
     arrays = with_tables(config, arrays, longest)
-    tokenizer = _tokenizer_maker(folder, config.vocab, longest, pooling.lower_case)
+    tokenizer = tokenizer_maker(folder, config.vocab, longest, pooling.lower_case)
     if device is None:
         hidden = eager_encoder(config, arrays)
     else:

@@ -25,9 +25,9 @@ from weft.models.arch.weights import Weights
 from weft.models.run.base import Model
 from weft.models.run.compiled_runner import CompiledRunner, model_caps, step_sizes
 from weft.models.run.embedder import Encoder
-from weft.models.run.encoder_runner import Hidden
 from weft.models.run.model import Decoder
 from weft.models.run.placed import Placed, weight_avals
+from weft.models.run.reader import Hidden
 from weft.models.run.runner import PREFILL, ROWS, Runner, kind_of
 from weft.program import bundle
 from weft.program.bundle import Bundle

@@ -63,7 +63,7 @@ def read_pooling(folder: Path, hidden: int) -> tuple[Pooling, dict[str, np.ndarr
 
     Raises ModelError for a module, a pooling mode or a setting that weft does not support.
     """
-    longest = _tokenizer_limit(folder)
+    longest = tokenizer_limit(folder)
     path = folder / "modules.json"
     if not path.exists():
         return Pooling(max_length=longest, **_settings(folder)), {}
@@ -161,7 +161,7 @@ def _known(path: Path, names: tuple[str, ...], more: tuple[str, ...] = ()) -> Fi
     return c
 
 
-def _tokenizer_limit(folder: Path) -> int | None:
+def tokenizer_limit(folder: Path) -> int | None:
     """Returns the longest text by tokenizer_config.json, which sentence-transformers uses if its
     own files do not set it."""
     path = folder / "tokenizer_config.json"

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.core.errors import ModelError, UsageError
 from weft.core.notices import say
@@ -28,6 +28,16 @@ from weft.models.text.tokenizer_fields import (
     side_of,
 )
 from weft.models.text.tokenizer_settings import SETTINGS, read_settings
+
+
+class TokenRow(NamedTuple):
+    """The tokens of a text or a pair: ids, the part that each is in (0 or 1), its characters in
+    that part (first, end), and 1 for tokens that the tokenizer adds."""
+
+    ids: list[int]
+    types: list[int]
+    spans: list[list[int]]
+    special: list[int]
 
 
 class Tokenizer:
@@ -118,18 +128,34 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], special: bool = True) -> list[list[int]]:
         """Does `encode` for several texts at once."""
-        for text in texts:
-            if not isinstance(text, str):
-                raise UsageError(f"expected text, got {type(text).__name__}")
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                raise UsageError(
-                    "the text is not valid UTF-8 (it holds a lone surrogate)"
-                ) from None
-        if self.lower:
-            texts = [text.lower() for text in texts]
-        out = self._coder.encode(texts, special)
+        out = self._coder.encode([self._checked(text) for text in texts], special)
+        self._check_ids(out)
+        return out
+
+    def read(self, texts: Sequence[str | tuple[str, str]]) -> list[TokenRow]:
+        """Returns ids, parts and places of the tokens of texts, or of pairs of texts, with the
+        tokens around them. Of a pair, the longer text is cut first."""
+        given = [
+            self._checked(t) if isinstance(t, str) else tuple(map(self._checked, t)) for t in texts
+        ]
+        if any(not isinstance(t, str) and len(t) != 2 for t in given):
+            raise UsageError("expected texts or pairs of texts")
+        rows = [TokenRow(*row) for row in self._coder.read(given)]
+        self._check_ids([row.ids for row in rows])
+        return rows
+
+    def _checked(self, text: object) -> str:
+        """Returns a text as the file takes it. Raises UsageError for what is no text."""
+        if not isinstance(text, str):
+            raise UsageError(f"expected text, got {type(text).__name__}")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UsageError("the text is not valid UTF-8 (it holds a lone surrogate)") from None
+        return text.lower() if self.lower else text
+
+    def _check_ids(self, out: Sequence[Sequence[int]]) -> None:
+        """Raises ModelError for ids that the limit or the vocabulary does not allow."""
         longest = max(map(len, out), default=0)
         if self.limit is not None and longest > self.limit:  # not even its own tokens fit
             raise ModelError(
@@ -142,7 +168,6 @@ class Tokenizer:
                 f"{self.path} gave token {highest}; the model's vocab_size is {self.vocab}: "
                 "the tokenizer belongs to another model"
             )
-        return out
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Returns the text of `ids`; unknown ids give nothing.

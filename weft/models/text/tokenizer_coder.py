@@ -99,6 +99,21 @@ class Coder:
         out: list[list[int]] = self._guarded(said, lambda: self._child.call(request, limits))
         return out
 
+    def read(self, texts: Sequence[Any]) -> list[list[Any]]:
+        """Returns `tokenizer_worker.read` of texts and pairs of texts."""
+        sizes = [len(t) if isinstance(t, str) else sum(map(len, t)) for t in texts]
+        near, longest = self._near, max(sizes, default=0)
+        if near is not None and longest <= MAX_NEAR:
+            from weft.models.text.tokenizer_worker import read
+
+            return self._guarded("failed", lambda: read(near, texts))
+        plain = self._limits(sum(sizes))
+        limits = Limits(plain.seconds, plain.memory, 10 * plain.reply)
+        request = {"rows": [t if isinstance(t, str) else list(t) for t in texts]}
+        said = f"failed on a text of {longest} characters"
+        out: list[list[Any]] = self._guarded(said, lambda: self._child.call(request, limits))
+        return out
+
     def decode(self, ids: list[int], skip: bool) -> str:
         """Returns the text of ids from 0 to 2^32 - 1; unknown ones give nothing."""
         near = self._near

@@ -13,13 +13,15 @@ _tokenizer: Any = None
 
 def handle(request: dict[str, Any]) -> Any:
     """Handles a request. {"path" or "text", "limit", "side", "split"} loads a tokenizer and returns
-    its number of tokens. {"texts", "special"} returns the ids of each; {"ids", "skip"} returns a
-    text."""
+    its number of tokens. {"texts", "special"} returns the ids of each, {"rows"} what `read` does;
+    {"ids", "skip"} returns a text."""
     global _tokenizer
     if "limit" in request:
         _tokenizer = load(_content(request), request["limit"], request["side"], request["split"])
         check_ids(_tokenizer)
         return _tokenizer.get_vocab_size()
+    if "rows" in request:
+        return read(_tokenizer, request["rows"])
     if "texts" in request:
         return encode(_tokenizer, request["texts"], request["special"])
     return _tokenizer.decode(request["ids"], skip_special_tokens=request["skip"])
@@ -61,6 +63,13 @@ def check_ids(raw: Any) -> None:
         ids = raw.get_vocab(with_added_tokens=False).values()
         if len(set(ids)) < len(ids) and type(raw.model).__name__ != "Unigram":
             raise ValueError("two tokens of its vocabulary have the same id")
+
+
+def read(raw: Any, texts: Sequence[Any]) -> list[list[Any]]:
+    """Returns ids, parts, spans of characters and marks of special tokens of each text or pair."""
+    given = [text if isinstance(text, str) else tuple(text) for text in texts]
+    rows = raw.encode_batch(given, add_special_tokens=True)
+    return [[e.ids, e.type_ids, [list(s) for s in e.offsets], e.special_tokens_mask] for e in rows]
 
 
 def encode(raw: Any, texts: Sequence[str], special: bool) -> list[list[int]]:
