@@ -33,6 +33,21 @@ def _(here: Here) -> str:
     return here.said("run", here.encoder(), "x", status=2)
 
 
+@hint("cli/run.py", "weft classify {} TEXT")
+def _(here: Here) -> str:
+    return here.said("run", here.judge(), "x", status=2)
+
+
+@hint("cli/embed.py", "weft classify {} TEXT")
+def _(here: Here) -> str:
+    return here.said("embed", here.judge(), "x", "--device", "cpu", status=2)
+
+
+@hint("cli/judge.py", "weft embed {} TEXT --query QUERY")
+def _(here: Here) -> str:
+    return here.said("rerank", here.encoder(), "x", "y", "--device", "cpu", status=2)
+
+
 @hint("cli/chat.py", "weft run {} PROMPT")
 def _(here: Here) -> str:
     return here.said("chat", here.decoder(), "--device", "cpu", status=2)

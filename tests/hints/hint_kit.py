@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import shlex
 import shutil
@@ -45,7 +46,7 @@ class Here:
 
     folder: Path
     patch: pytest.MonkeyPatch
-    fill: dict[str, str] = field(default_factory=lambda: {"PROMPT": "x", "TEXT": "x"})
+    fill: dict[str, str] = field(default_factory=lambda: {"PROMPT": "x", "TEXT": "x", "QUERY": "x"})
 
     def decoder(self, name: str = "a llama") -> str:
         made = random_folder(self.folder / name, LLAMA)
@@ -56,6 +57,21 @@ class Here:
     def encoder(self, name: str = "a bert") -> str:
         made = random_folder(self.folder / name, BERT)
         shutil.copy(box_folder() / "tokenizer.json", made)
+        return name
+
+    def judge(self, name: str = "a judge") -> str:
+        import numpy as np
+        from safetensors.numpy import load_file, save_file
+
+        made = Path(self.folder / self.encoder(name))
+        config = json.loads((made / "config.json").read_text())
+        config |= {"architectures": ["BertForSequenceClassification"], "num_labels": 1}
+        (made / "config.json").write_text(json.dumps(config))
+        tensors, n = load_file(made / "model.safetensors"), config["hidden_size"]
+        shapes = {"pooler.dense.weight": (n, n), "pooler.dense.bias": (n,)}
+        shapes |= {"classifier.weight": (1, n), "classifier.bias": (1,)}
+        tensors |= {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+        save_file(tensors, made / "model.safetensors", {"format": "pt"})
         return name
 
     def function(self, name: str = "a net.onnx") -> str:

@@ -198,8 +198,9 @@ def test_wrong_use(tmp_path: Path) -> None:
         with pytest.raises(UsageError):
             model.classify(wrong)  # type: ignore[arg-type]
     assert model.classify([]) == [] and len(model.classify(("a", "b"))) == 1
-    with pytest.raises(UsageError, match="is an encoder"):
-        model.embed("a") if False else model.generate("a")
+    for call in (model.generate, model.embed, model.logits, model.chat_ids):
+        with pytest.raises(UsageError, match="is a judge of texts: use classify"):
+            call([1])
 
 
 def test_a_reranker_of_nothing_and_of_ten_thousand(tmp_path: Path) -> None:
@@ -241,3 +242,92 @@ def test_hostile_configs(config: dict[str, Any], said: str, tmp_path: Path) -> N
     path.write_text(json.dumps(json.loads(path.read_text()) | config))
     with pytest.raises(ModelError, match=said):
         ours(tmp_path)
+
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'system' %}<s>{{ m.content }}{% endif %}"
+    "{% if m.role == 'query' %}Q: {{ m.content }} {% endif %}"
+    "{% if m.role == 'document' %}D: {{ m.content }}{% endif %}{% endfor %}</s>answer "
+)
+
+
+def write_yes_no(folder: Path, name: str = "qwen3", template: str | None = TEMPLATE) -> None:
+    """A decoder that answers, with a tokenizer of letters and the tokens yes, no, <|im_start|>."""
+    from model_zoo import write_model
+    from tokenizers import Tokenizer
+
+    write_model(name, folder, changed={"pad_token_id": 1, "max_position_embeddings": 1024})
+    write_pair_tokenizer(folder)
+    path = folder / "tokenizer.json"
+    raw = Tokenizer.from_file(str(path))
+    raw.add_special_tokens(["yes", "no", "<|im_start|>", "<|im_end|>"])
+    raw.save(str(path))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    more = {"chat_template": template} if template else {}
+    kept = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1024}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | more | kept))
+
+
+@pytest.mark.parametrize("false", [True, False])
+@pytest.mark.parametrize("prompt", [None, "find foxes"])
+def test_a_language_model_that_says_yes_or_no(
+    false: bool, prompt: str | None, tmp_path: Path
+) -> None:
+    """As sentence-transformers' LogitScore, through a chat template of queries and documents."""
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.cross_encoder.modules import LogitScore, Transformer
+
+    write_yes_no(tmp_path)
+    body = Transformer(str(tmp_path), transformer_task="text-generation")
+    yes, no = (body.tokenizer.convert_tokens_to_ids(x) for x in ("yes", "no"))
+    head = LogitScore(yes, no if false else None)
+    prompts = {"prompts": {"find": prompt}, "default_prompt_name": "find"} if prompt else {}
+    saved = tmp_path / "saved"
+    CrossEncoder(modules=[body, head], device="cpu", **prompts).save_pretrained(str(saved))
+    theirs, model = CrossEncoder(str(saved), device="cpu"), load(saved, device="oracle")
+    close(model.score(PAIRS[:3]), theirs.predict(PAIRS[:3]))
+    want = theirs.rank("a fox", TEXTS[:3])
+    assert [x.index for x in model.rerank("a fox", TEXTS[:3])] == [x["corpus_id"] for x in want]
+
+
+def test_qwens_reranker(tmp_path: Path) -> None:
+    """The prompt and the probability of yes as Qwen3-Reranker's model card computes them."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    write_yes_no(tmp_path, template=None)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    model = load(tmp_path, device="cpu", context=1024)
+    prefix = (
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "
+        'and the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+        "<|im_start|>user\n"
+    )
+    suffix = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    for query, document in PAIRS[:2]:
+        text = f"<Instruct>: judge\n<Query>: {query}\n<Document>: {document}"
+        ids = tokenizer.encode(prefix + text + suffix, add_special_tokens=False)
+        with torch.no_grad():
+            logits = reference(torch.tensor([ids])).logits[0, -1]
+        no, yes = (tokenizer.convert_tokens_to_ids(x) for x in ("no", "yes"))
+        want = torch.nn.functional.log_softmax(logits[[no, yes]], 0)[1].exp()
+        close(model.score([(query, document)], instruction="judge")[0], want.item())
+    assert model.rerank("a", []) == []
+    with pytest.raises(LimitError, match="the context holds 1024"):
+        model.score([("a", "b" * 2000)], truncate=False)
+    assert np.isfinite(model.score([("a", "b" * 2000)])).all()
+    with pytest.raises(LimitError, match="the query and the prompt"):
+        model.score([("a" * 2000, "b")])
+
+
+def test_a_model_that_does_not_answer(tmp_path: Path) -> None:
+    from model_zoo import write_model, write_tokenizer
+
+    write_model("llama2", tmp_path)
+    write_tokenizer(tmp_path)
+    model = load(tmp_path, device="oracle")
+    with pytest.raises(UsageError, match=r"not single tokens"):
+        model.rerank("a", ["b"])
+    with pytest.raises(UsageError, match="is not a classifier"):
+        model.classify(["a"])

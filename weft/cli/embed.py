@@ -76,11 +76,16 @@ def embed(
     """Compute the embedding of each of TEXTS with the encoder MODEL, a folder or ORG/NAME. With
     --query, rank the texts by similarity instead."""
     from weft.models.run.embedder import Encoder
+    from weft.models.run.judge import Judge
 
     corpus = [*texts, *(read_lines(source) if source else [])]
     if not corpus:
         raise click.UsageError("give at least one text, or --text FILE")
     loaded = loading.load(loading.path(model))
+    if isinstance(loaded, Judge):
+        raise UsageError(
+            f"{model} judges texts; it does not embed: {command('classify', model, 'TEXT')}"
+        )
     if not isinstance(loaded, Encoder):
         raise UsageError(
             f"{model} writes text; it does not embed: {command('run', model, 'PROMPT')}"

@@ -28,6 +28,8 @@ COMMANDS = {
     "list": ("hub", "List the models on this machine that weft can load by name."),
     "rm": ("hub", "Remove downloaded models, or quantised weights that weft keeps."),
     "embed": ("embed", "Embed texts, or search them."),
+    "rerank": ("judge", "Rank documents by how well they match a query."),
+    "classify": ("judge", "Label texts, or parts of them."),
     "train": ("train", "Train or fine-tune a model on text."),
     "launch": ("launch", "Start a command as several ranks, on one machine or many."),
     "merge": ("train", "Add a LoRA adapter to its model."),

@@ -69,6 +69,7 @@ def load_decoder(
     unless given. `given` are the options of `generates`; those that are left are generate's."""
     import weft
     from weft.models.run.embedder import Encoder
+    from weft.models.run.judge import Judge
 
     if os.path.isfile(path) and functions.is_function(path):
         raise UsageError(
@@ -86,6 +87,10 @@ def load_decoder(
     if small is not None:
         where = Loading(loading.device, context=loading.context, yes=loading.yes)
         given["draft"] = where.load(small)
+    if isinstance(model, Judge):
+        raise UsageError(
+            f"{path} judges texts; it does not write: {command('classify', path, 'TEXT')}"
+        )
     if isinstance(model, Encoder):
         raise UsageError(
             f"{path} is an encoder; it does not write: {command('embed', path, 'TEXT')}"

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class Model:
     """The base class of decoders and encoders. `device` is None for the NumPy oracle."""
 
+    _instead = "an encoder: use embed(texts)"  # of a model that writes nothing
+
     def __init__(
         self,
         folder: Path,  # or a file
@@ -100,15 +102,15 @@ class Model:
 
     def generate(self, prompt: Any, **options: Any) -> Any:
         """Generates text (decoders only). Raises UsageError for an encoder."""
-        raise UsageError(f"{self.config.family} is an encoder: use embed(texts)")
+        raise UsageError(f"{self.config.family} is {self._instead}")
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
         """Returns logits (decoders only). Raises UsageError for an encoder."""
-        raise UsageError(f"{self.config.family} is an encoder: use embed(texts)")
+        raise UsageError(f"{self.config.family} is {self._instead}")
 
     def chat_ids(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
         """Returns the ids of a chat prompt (decoders only). Raises UsageError for an encoder."""
-        raise UsageError(f"{self.config.family} is an encoder: it cannot chat")
+        raise UsageError(f"{self.config.family} cannot chat; it is {self._instead}")
 
     def graphs(self) -> dict[str, Graph]:
         """Returns the model's graphs before compilation, by step ({} on the oracle)."""

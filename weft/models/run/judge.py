@@ -68,6 +68,8 @@ class Judging:
 class Judge(Reader):
     """A model that judges texts or pairs of texts, or labels tokens."""
 
+    _instead = "a judge of texts: use classify, rerank or entities"
+
     def __init__(
         self,
         folder: Path,
@@ -87,6 +89,10 @@ class Judge(Reader):
     def labels(self) -> tuple[str, ...]:
         """The names of the labels."""
         return self.judging.labels
+
+    def embed(self, texts: Any, *options: Any, **more: Any) -> Any:
+        """Raises UsageError: a judge gives no vectors."""
+        raise UsageError(f"{self.config.family} is {self._instead}")
 
     def classify(  # type: ignore[override]
         self, texts: Text | Sequence[Text], top: int | None = None, truncate: bool = True

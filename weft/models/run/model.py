@@ -40,6 +40,7 @@ from weft.models.text.prompts import (
 
 if TYPE_CHECKING:
     from weft.graph.ir import Graph
+    from weft.models.run.judge import Ranked
     from weft.models.text.tokenizer import Tokenizer
     from weft.program.program import Program
 
@@ -222,6 +223,35 @@ class Decoder(Generating):
 
     def _explain_logits(self) -> ModelError:
         return self.explain_bad("the logits are")
+
+    # -- reranking --------------------------------------------------------------------------------
+
+    def score(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        truncate: bool = True,
+        raw: bool = False,
+        instruction: str | None = None,
+    ) -> np.ndarray:
+        """Returns how well the query and the document of each pair match, float32 [N], for models
+        trained to say yes or no about them, such as Qwen3-Reranker: sigmoid of the logit of yes
+        less that of no; with `raw` without the sigmoid. `instruction` says what to look for."""
+        from weft.models.run.rerank import scores
+
+        return scores(self, pairs, truncate, raw, instruction)
+
+    def rerank(  # type: ignore[override]
+        self,
+        query: str,
+        documents: Sequence[str],
+        top: int | None = None,
+        truncate: bool = True,
+        instruction: str | None = None,
+    ) -> list[Ranked]:
+        """Returns the `top` documents (None: all) by their `score` with the query, best first."""
+        from weft.models.run.judge import paired, ranked
+
+        return ranked(self.score(paired(query, documents), truncate, False, instruction), top)
 
     def logits(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """Returns float32 [T, vocab]: row t has the logits of the token after ids[: t + 1]."""

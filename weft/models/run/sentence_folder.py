@@ -49,7 +49,7 @@ _LIMIT_FILES = tuple(
 def vector_modules(folder: Path) -> tuple[str, ...]:
     """Returns the kinds of the modules that make a text's vector; () without modules.json."""
     path = folder / "modules.json"
-    return tuple(_kind(m)[:60] for m in _modules(path)) if path.exists() else ()
+    return tuple(module_kind(m)[:60] for m in modules_of(path)) if path.exists() else ()
 
 
 def makes_vectors(folder: Path) -> bool:
@@ -70,9 +70,9 @@ def read_pooling(folder: Path, hidden: int) -> tuple[Pooling, dict[str, np.ndarr
     kinds: list[str] = []
     made: dict[str, Any] = {"max_length": longest, "steps": ()}
     arrays: dict[str, np.ndarray] = {}
-    for m in _modules(path):
-        kind = _kind(m)
-        home = _inside(folder, m.text("path", ""), m.where)
+    for m in modules_of(path):
+        kind = module_kind(m)
+        home = inside(folder, m.text("path", ""), m.where)
         if kind == "Transformer" and home != folder:
             raise ModelError(f"{m.where}: a Transformer in a subfolder is not supported")
         if kind in STEPS and kinds[:2] == ["Transformer", "Pooling"]:
@@ -94,14 +94,16 @@ def read_pooling(folder: Path, hidden: int) -> tuple[Pooling, dict[str, np.ndarr
     return Pooling(**{**made, **_settings(folder)}), arrays
 
 
-def _modules(path: Path) -> list[Fields]:
+def modules_of(path: Path) -> list[Fields]:
+    """Returns the entries of a modules.json."""
     modules = parse_json(read_bounded(path, MAX_CONFIG), str(path))
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
         raise ModelError(f"{path}: expected a list of modules")
     return [Fields(m, f"{path}: module {i}") for i, m in enumerate(modules)]
 
 
-def _kind(module: Fields) -> str:
+def module_kind(module: Fields) -> str:
+    """Returns the last part of a module's class name."""
     name: str = module.text("type")
     return name.rpartition(".")[2]
 
@@ -173,7 +175,7 @@ def tokenizer_limit(folder: Path) -> int | None:
     return int(found) if 1 <= found <= MAX_TOKENS else None
 
 
-def _inside(folder: Path, relative: str, where: str) -> Path:
+def inside(folder: Path, relative: str, where: str) -> Path:
     """Returns `folder/relative`. Raises ModelError for a path outside the folder."""
     parts = Path(relative).parts
     odd = len(relative) > 200 or any(c in "\\:" or not c.isprintable() for c in relative)
