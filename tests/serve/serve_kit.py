@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -135,14 +135,15 @@ class Running(Threaded):
 
 @contextlib.contextmanager
 def serving(
-    models: Mapping[str, str], key: bytes | None = None, limit: int | None = None, **settings: Any
-) -> Iterator[Running]:
+    models: Mapping[str, str], key: bytes | None = None, limit: int | None = None,
+    origins: Iterable[str] = (), **settings: Any,
+) -> Iterator[Running]:  # fmt: skip
     """A server of these models until the block ends."""
 
     def make() -> tuple[App, ModelShelf]:
         given = {"load": {"device": "cpu"}, "sequences": 8, **settings}
         shelf = ModelShelf(models, ServeSettings(**given), ServerMetrics(), limit)
-        return make_app(shelf, key, set(LOCAL)), shelf
+        return make_app(shelf, key, set(LOCAL), origins), shelf
 
     with threaded(make) as (server, shelf):
         yield Running(*vars(server).values(), shelf)

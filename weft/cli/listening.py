@@ -32,6 +32,8 @@ def listens(port: int) -> Callable[[Command], Command]:
                      "must send it as Authorization: Bearer KEY or x-api-key."),
         click.option("--allow-host", multiple=True, help="Also accept requests with this Host "
                      "header, like chat.example.org. May be repeated."),
+        click.option("--allow-origin", multiple=True, help="Also answer pages and apps of this "
+                     "origin, like https://chat.example.org or app://notes. May be repeated."),
         click.option("--log-level", default="info", show_default=True,
                      type=click.Choice(["debug", "info", "warning", "error"]),
                      help="Log messages of this level and above."),
@@ -74,6 +76,13 @@ def hosts_of(options: Mapping[str, Any]) -> set[str] | None:
 
     host, more = options["host"], options["allow_host"]
     return {*LOCAL, host, *more} if is_local(host) or more else None
+
+
+def origins_of(options: Mapping[str, Any]) -> set[str]:
+    """The origins whose pages are answered besides the server's own. Raises UsageError."""
+    from weft.serve.origins import origin_of
+
+    return {origin_of(given) for given in options["allow_origin"]}
 
 
 async def play(

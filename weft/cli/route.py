@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from weft.cli.listening import hosts_of, key_to, listens, need, play, read_key
+from weft.cli.listening import hosts_of, key_to, listens, need, origins_of, play, read_key
 
 
 @click.command(epilog="Example:  weft route http://127.0.0.1:8001 http://127.0.0.1:8002")
@@ -44,7 +44,7 @@ async def _route(urls: tuple[str, ...], key: bytes | None, options: dict[str, An
 
     listening = listen(options["host"], options["port"])
     try:
-        app = make_router(fleet, key, hosts_of(options))
+        app = make_router(fleet, key, hosts_of(options), origins_of(options))
         return await play(app, listening, f"weft routes to {len(urls)} replicas", told)
     finally:
         listening.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli import options
-from weft.cli.listening import hosts_of, key_to, listens, need, play
+from weft.cli.listening import hosts_of, key_to, listens, need, origins_of, play
 from weft.cli.loading import Loading, loads
 from weft.cli.machines import divides, on_ranks
 from weft.core.errors import UsageError, WeftError
@@ -140,7 +140,7 @@ async def _serve(
     limit = bytes_of(given["memory"], "--memory")
     shelf = ModelShelf(paths, settings, ServerMetrics(), limit, load or weft.load)
     listening = listen(given["host"], given["port"])
-    app = make_app(shelf, key, hosts_of(given))
+    app = make_app(shelf, key, hosts_of(given), origins_of(given))
     try:
         async with shelf.use(None) as first:
             await asyncio.to_thread(first.warm)

@@ -102,10 +102,12 @@ def routes() -> list[Described]:
 
 
 def make_app(
-    shelf: ModelShelf, key: bytes | None = None, hosts: Iterable[str] | None = None
-) -> App:
+    shelf: ModelShelf, key: bytes | None = None, hosts: Iterable[str] | None = None,
+    origins: Iterable[str] = (),
+) -> App:  # fmt: skip
     """The application over the models of `shelf`. key: what every request has to bring. hosts:
-    names that requests may call this server by (None: any)."""
+    names that requests may call this server by (None: any). origins: other origins whose pages
+    are answered."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -115,4 +117,4 @@ def make_app(
             await shelf.close()
 
     state = {"shelf": shelf, "metrics": shelf.metrics}
-    return assembled(routes(), lifespan, state, key, hosts)
+    return assembled(routes(), lifespan, state, key, hosts, origins)

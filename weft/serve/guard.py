@@ -14,9 +14,11 @@ import hmac
 import ipaddress
 from collections.abc import Iterable
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weft.serve.errors import form_of
+from weft.serve.origins import Headers, is_preflight, preflight, shared_with
 from weft.serve.wire import HttpError, json_response
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -43,11 +45,16 @@ class Guard:
     `Authorization: Basic`.
 
     hosts: the names that a Host header may have (None: any). A page of another site whose name
-    points here sends its own name. Requests from pages of another origin are rejected.
+    points here sends its own name. Requests from pages of another origin are rejected, except of
+    those in `origins`.
     """
 
-    def __init__(self, app: ASGIApp, key: bytes | None, hosts: Iterable[str] | None) -> None:
+    def __init__(
+        self, app: ASGIApp, key: bytes | None, hosts: Iterable[str] | None,
+        origins: Iterable[str] = (),
+    ) -> None:  # fmt: skip
         self._app = app
+        self._origins = {origin.encode() for origin in origins}
         self._key = None if key is None else hashlib.sha256(key).digest()
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
 
@@ -57,17 +64,22 @@ class Guard:
             return
         assert scope["type"] == "http", "sockets of other kinds are not taken"
         headers = scope["headers"]
+        page = dict(headers).get(b"origin", b"").lower()
+        if shared := page in self._origins:
+            send = _with(send, shared_with(dict(headers)[b"origin"]))
         if self._hosts is not None and not self._named(headers):
             message = "this server does not answer to that Host; call it by its own address"
             await _refuse(421, message, scope, receive, send)
-        elif _foreign(headers):
+        elif not shared and _foreign(headers):
             message = "pages of other origins are not answered"
             await _refuse(403, message, scope, receive, send)
+        elif shared and is_preflight(scope["method"], headers):
+            await Response(status_code=204)(scope, receive, _with(send, preflight(headers)))
         elif not self._allowed(headers):
             message = "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY"
             await _refuse(401, message, scope, receive, send)
         else:
-            await self._app(scope, receive, _safe(send))
+            await self._app(scope, receive, _with(send, SAFE))
 
     def _named(self, headers: list[tuple[bytes, bytes]]) -> bool:
         given = [value for name, value in headers if name == b"host"]
@@ -125,13 +137,15 @@ async def _refuse(status: int, message: str, scope: Scope, receive: Receive, sen
     # A browser asks for a key if a person opens the page; programs get no such request.
     asks = status == 401 and scope["path"] == "/" and scope["method"] == "GET"
     more = {"WWW-Authenticate": 'Basic realm="weft: any name, the key as password"'} if asks else {}
-    await json_response(error, status, more)(scope, receive, _safe(send))
+    await json_response(error, status, more)(scope, receive, _with(send, SAFE))
 
 
-def _safe(send: Send) -> Send:
+def _with(send: Send, more: Headers) -> Send:
+    """`send`, with more headers in each response."""
+
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *SAFE]
+            message["headers"] = [*message.get("headers", ()), *more]
         await send(message)
 
     return sending

@@ -87,7 +87,7 @@ class App:
 
 def assembled(
     routes: Sequence[Route], lifespan: Callable[[Starlette], Any], state: Mapping[str, Any],
-    key: bytes | None, hosts: Iterable[str] | None,
+    key: bytes | None, hosts: Iterable[str] | None, origins: Iterable[str] = (),
 ) -> App:  # fmt: skip
     """An application behind a guard. state: what its routes find in `request.app.state`, where
     `leaving` says whether it is about to end."""
@@ -107,4 +107,4 @@ def assembled(
     def leave() -> None:
         app.state.leaving = True
 
-    return App(Guard(app, key, hosts), leave, key is not None)
+    return App(Guard(app, key, hosts, origins), leave, key is not None)

@@ -179,7 +179,10 @@ def broken_off(path: str, end: bytes) -> bytes:
 # -- the application -------------------------------------------------------------------------------
 
 
-def make_router(fleet: Fleet, key: bytes | None = None, hosts: Iterable[str] | None = None) -> App:
+def make_router(
+    fleet: Fleet, key: bytes | None = None, hosts: Iterable[str] | None = None,
+    origins: Iterable[str] = (),
+) -> App:  # fmt: skip
     """The application in front of a fleet, behind the same guard as a server (app.make_app)."""
 
     @contextlib.asynccontextmanager
@@ -195,4 +198,4 @@ def make_router(fleet: Fleet, key: bytes | None = None, hosts: Iterable[str] | N
         route("/{path:path}", relay, method="POST"),
     ]
     state = {"fleet": fleet, "metrics": merged.RouterMetrics(fleet)}
-    return assembled(routes, lifespan, state, key, hosts)
+    return assembled(routes, lifespan, state, key, hosts, origins)
