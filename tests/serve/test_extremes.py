@@ -30,6 +30,9 @@ BASE: dict[str, dict[str, Any]] = {
     "/api/embed": {"model": "box", "input": "hi"},
     "/api/embeddings": {"model": "box", "prompt": "hi"},
     "/api/show": {"model": "box"},
+    **{f"{at}/rerank": {"query": "hi", "documents": ["a"]} for at in ("", "/v1", "/v2")},
+    **{f"{at}/score": {"text_1": "hi", "text_2": "a"} for at in ("", "/v1")},
+    "/classify": {"input": "hi"},
     "/tokenize": {"prompt": "hi"},
     "/detokenize": {"tokens": [5]},
 }

@@ -25,6 +25,9 @@ from weft.serve.openapi import description
 sys.path.append(str(Path(__file__).parents[1] / "robust"))
 from robust_kit import BERT, tiny
 
+sys.path.append(str(Path(__file__).parents[1] / "models"))
+from test_judges import written
+
 DOCS = Path(__file__).parents[2] / "docs"
 FILE = DOCS / "openapi.json"
 
@@ -106,6 +109,14 @@ EMBEDDED: dict[str, Any] = {
     "/tokenizer_info": None,
     "/health": None,
 }
+JUDGED: dict[str, Any] = {
+    **{f"{at}/rerank": {"query": "x", "documents": ["y", "z"]} for at in ("", "/v1", "/v2")},
+    **{f"{at}/score": {"text_1": "x", "text_2": ["y", "z"]} for at in ("", "/v1")},
+    "/classify": {"input": ["x", "y"], "model": "labels"},
+    "/v1/models/judge": None,
+    "/tokenize": {"prompt": "x"},
+    "/health": None,
+}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 CALLED: dict[str, Any] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS,
@@ -138,12 +149,19 @@ def compare(server: Running, asked: dict[str, Any]) -> None:
 
 
 def test_every_route_that_answers_in_json_is_compared() -> None:
-    compared = {*ASKED, *EMBEDDED}
+    compared = {*ASKED, *EMBEDDED, *JUDGED}
     for route in routes():
         if route.answer is not None:
             assert any(re.fullmatch(route.path_regex, path) for path in compared), route.path
         elif not route.path.startswith("/api/"):  # what manages models is always refused
             assert route.path in ("/metrics", "/openapi.json", "/", "/page/{name}")
+
+
+def test_answers_of_models_that_judge(tmp_path: Path) -> None:
+    written("bert", tmp_path / "judge", labels=1)
+    written("bert", tmp_path / "labels")
+    with serving({name: str(tmp_path / name) for name in ("judge", "labels")}) as running:
+        compare(running, JUDGED)
 
 
 def test_answers_of_a_model_that_writes(server: Running) -> None:

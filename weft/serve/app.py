@@ -12,6 +12,7 @@ from starlette.responses import FileResponse, Response
 
 import weft
 from weft.serve.anthropic.messages import routes as anthropic_routes
+from weft.serve.judging import routes as judging_routes
 from weft.serve.metrics import TEXT
 from weft.serve.ollama.models import routes as ollama_routes
 from weft.serve.openai import answers
@@ -90,6 +91,7 @@ def routes() -> list[Described]:
     """All of the server's."""
     return [
         *openai_routes(),
+        *judging_routes(),
         *responses_routes(),
         *anthropic_routes(),
         *ollama_routes(),

@@ -41,7 +41,7 @@ async def embedded(
     shelf: ModelShelf = request.app.state.shelf
     async with shelf.use(name) as model:
         if not isinstance(model, ServedEncoder):
-            raise HttpError(400, f"{model.name} writes, it does not embed", "model")
+            raise HttpError(400, f"{model.name} does not embed", "model")
         dim = model.model.dim
         if dimensions is not None and dimensions > dim:
             raise HttpError(400, f"dimensions is {dimensions}; this model has {dim}", "dimensions")

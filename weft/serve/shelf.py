@@ -17,9 +17,11 @@ from weft.models.run.base import Model
 from weft.models.run.drafting import check_pair
 from weft.models.run.embedder import Encoder
 from weft.models.run.entry import load
+from weft.models.run.judge import Judge
 from weft.models.run.model import Decoder
 from weft.serve.metrics import ServerMetrics
 from weft.serve.served import Served, ServedDecoder, ServedEncoder
+from weft.serve.served_judge import ServedJudge
 from weft.serve.settings import ServeSettings, bytes_of
 from weft.serve.wire import HttpError
 
@@ -96,6 +98,8 @@ class ModelShelf:
             made: Served = ServedDecoder(name, model, self.settings, self.metrics, draft)
         elif isinstance(model, Encoder):
             made = ServedEncoder(name, model)
+        elif isinstance(model, Judge):
+            made = ServedJudge(name, model)
         else:
             raise UsageError(f"{self.paths[name]} is a function; it neither writes nor embeds")
         self._loaded[name] = made

@@ -105,7 +105,7 @@ class Judge(Reader):
         if self.judging.tokens:
             raise UsageError(f"{self.folder} labels tokens: use entities(texts)")
         _check_top(top)
-        scores = _applied(self.judging.chosen, self.logits_of(listed(texts), truncate))
+        scores = applied(self.judging.chosen, self.logits_of(listed(texts), truncate))
         order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
         return [
             [Label(self.labels[i], float(row[i])) for i in best] for row, best in zip(scores, order)
@@ -117,13 +117,17 @@ class Judge(Reader):
         """Returns how well the texts of each pair match, float32 [N], as sentence-transformers'
         CrossEncoder does: sigmoid of the logit unless the model's files say otherwise; with `raw`
         the logit. Raises UsageError for a model of several labels."""
+        self.check_reranker()
+        logits = self.logits_of(list(pairs), truncate)[:, 0]
+        return logits if raw else applied(self.judging.scored, logits)
+
+    def check_reranker(self) -> None:
+        """Raises UsageError for a model that does not give one score."""
         if self.judging.tokens or len(self.labels) != 1:
             raise UsageError(
                 f"{self.folder} has {len(self.labels)} labels; a reranker has one: use "
                 f"{'entities' if self.judging.tokens else 'classify'}(texts)"
             )
-        logits = self.logits_of(list(pairs), truncate)[:, 0]
-        return logits if raw else _applied(self.judging.scored, logits)
 
     def rerank(  # type: ignore[override]
         self, query: str, documents: Sequence[str], top: int | None = None, truncate: bool = True
@@ -144,7 +148,7 @@ class Judge(Reader):
         for group, hidden, lengths in self._vectors(rows):
             for i, vectors, n in zip(group, hidden, lengths):
                 logits = self._finite(stepped(how.pooling, vectors[:n], how.arrays))
-                found[i] = self._entities(texts[i], rows[i], _applied("softmax", logits), grouped)
+                found[i] = self._entities(texts[i], rows[i], applied("softmax", logits), grouped)
         return found
 
     def logits_of(self, texts: Sequence[Text], truncate: bool = True) -> np.ndarray:
@@ -227,7 +231,8 @@ def _check_top(top: Any) -> None:
         raise UsageError(f"top is {top!r:.60}; expected a positive integer or None")
 
 
-def _applied(name: Activation, x: np.ndarray) -> np.ndarray:
+def applied(name: Activation, x: np.ndarray) -> np.ndarray:
+    """Returns a function of logits float32 [..., labels]."""
     if name != "softmax":
         return np.asarray(activated(name, x))
     e = np.exp(x - x.max(axis=-1, keepdims=True))

@@ -42,6 +42,14 @@ class Answers(NamedTuple):
     function: Any = "sigmoid"
     instruction: str | None = None
 
+    def score(self, logits: np.ndarray) -> float:
+        """Returns the score before its function, from the logits [vocab] after a prompt."""
+        return float(logits[self.yes] - (0 if self.no is None else logits[self.no]))
+
+    def applied(self, scores: np.ndarray) -> np.ndarray:
+        """Returns the function of scores float32 [N]."""
+        return np.asarray(activated(self.function, scores))
+
 
 def scores(
     model: Decoder, pairs: Sequence[tuple[str, str]], truncate: bool, raw: bool,
@@ -49,23 +57,23 @@ def scores(
 ) -> np.ndarray:  # fmt: skip
     """Returns the score of each pair, float32 [N]. Documents that are too long are cut, or without
     `truncate` raise LimitError."""
-    tokenizer = model.need_tokenizer("reranking needs one")
-    answers = _answers(model.folder, tokenizer)
-    prompts = _Prompts(tokenizer, instruction or answers.instruction)
+    prompts = PairPrompts(model, instruction)
     out = np.empty(len(pairs), np.float32)
     for i, (query, document) in enumerate(pairs):
-        ids = _fitting(model, prompts, query, document, truncate)
-        logits = next(iter(model.logit_blocks(ids, len(ids) - 1)))[0]
-        out[i] = logits[answers.yes] - (0 if answers.no is None else logits[answers.no])
-    return out if raw else np.asarray(activated(answers.function, out))
+        ids = prompts.fitting(query, document, truncate)
+        out[i] = prompts.answers.score(next(iter(model.logit_blocks(ids, len(ids) - 1)))[0])
+    return out if raw else prompts.answers.applied(out)
 
 
-class _Prompts:
+class PairPrompts:
     """The prompts of pairs: by the model's chat template if that knows the roles query and
-    document, else in Qwen3-Reranker's form."""
+    document, else in Qwen3-Reranker's form. Raises UsageError for a model that is no reranker."""
 
-    def __init__(self, tokenizer: Tokenizer, instruction: str | None) -> None:
-        self._tokenizer, self._instruction = tokenizer, instruction
+    def __init__(self, model: Decoder, instruction: str | None = None) -> None:
+        self._tokenizer = tokenizer = model.need_tokenizer("reranking needs one")
+        self._room = model.context
+        self.answers = _answers(model.folder, tokenizer)
+        self._instruction = instruction or self.answers.instruction
         self._template = tokenizer.has_chat and self._takes_pairs()
         if not self._template and len(tokenizer.encode(_TURN, special=False)) != 1:
             raise UsageError(
@@ -96,28 +104,25 @@ class _Prompts:
             return False
         return base not in others
 
-
-def _fitting(
-    model: Decoder, prompts: _Prompts, query: str, document: str, truncate: bool
-) -> list[int]:
-    """Returns the tokens of a pair's prompt, with as much of the document as the context holds."""
-    for text in (query, document):
-        if not isinstance(text, str):
-            raise UsageError(f"expected text, got {type(text).__name__}")
-    ids, room = prompts.ids(query, document), model.context
-    if len(ids) <= room:
-        return ids
-    if not truncate:
-        raise LimitError(f"a prompt of {len(ids)} tokens; the context holds {room}")
-    tokenizer = model.need_tokenizer("reranking needs one")
-    own = tokenizer.encode(document, special=False)
-    keep = len(own) - (len(ids) - room)
-    while keep > 0:
-        ids = prompts.ids(query, tokenizer.decode(own[:keep], skip_special=False))
+    def fitting(self, query: str, document: str, truncate: bool = True) -> list[int]:
+        """Returns the tokens of a pair's prompt, with as much of the document as the context
+        holds; without `truncate` a long one raises LimitError."""
+        for text in (query, document):
+            if not isinstance(text, str):
+                raise UsageError(f"expected text, got {type(text).__name__}")
+        ids, room = self.ids(query, document), self._room
         if len(ids) <= room:
             return ids
-        keep -= len(ids) - room
-    raise LimitError(f"the query and the prompt around it fill the context of {room} tokens")
+        if not truncate:
+            raise LimitError(f"a prompt of {len(ids)} tokens; the context holds {room}")
+        own = self._tokenizer.encode(document, special=False)
+        keep = len(own) - (len(ids) - room)
+        while keep > 0:
+            ids = self.ids(query, self._tokenizer.decode(own[:keep], skip_special=False))
+            if len(ids) <= room:
+                return ids
+            keep -= len(ids) - room
+        raise LimitError(f"the query and the prompt around it fill the context of {room} tokens")
 
 
 def _answers(folder: Path, tokenizer: Tokenizer) -> Answers:

@@ -19,7 +19,7 @@ from weft.serve.ollama.chat import chat, generate, named
 from weft.serve.ollama.replies import ReplyTimes, stamp
 from weft.serve.ollama.types import Embed, Generate, OllamaChat, OneEmbedding, Show
 from weft.serve.routing import Described, route
-from weft.serve.served import Served, ServedDecoder
+from weft.serve.served import Served, ServedDecoder, ServedEncoder
 from weft.serve.shelf import ModelShelf
 from weft.serve.wire import HttpError, json_response, read
 
@@ -143,7 +143,7 @@ def _info(model: Served) -> dict[str, Any]:
 
 def _capabilities(model: Served, template: str) -> list[str]:
     if not isinstance(model, ServedDecoder):
-        return ["embedding"]
+        return ["embedding"] if isinstance(model, ServedEncoder) else []
     tools = ["tools"] if "tools" in template and model.parser_name not in ("text", "think") else []
     return ["completion", *tools, *(["thinking"] if "think" in template else [])]
 
