@@ -19,6 +19,7 @@ from weft.models.arch.config import DecoderConfig
 from weft.models.arch.decoder import embed_forward, layer_forward
 from weft.models.arch.inputs import tables
 from weft.models.arch.layers import TrainingHooks, Value
+from weft.models.arch.places import linear_layer
 from weft.tensor.compiled import compile as compile_
 from weft.tensor.core import Tensor, tensor
 
@@ -52,13 +53,15 @@ class Calibration:
         found: dict[int, list[str]] = {}
         kept: list[Value] = []  # an id identifies a value only while the value lives
 
-        def watch(role: str, x: Value) -> None:
-            kept.append(x)
-            found.setdefault(id(x), []).append(role)
+        def place(name: str, x: Value) -> Value:
+            if (role := linear_layer(name)) is not None:
+                kept.append(x)
+                found.setdefault(id(x), []).append(role)
+            return x
 
         layer_forward(
             self.config, self._with_tables(roles), i, self.stream[0][: self.length],
-            self.length, TrainingHooks(watch=watch),
+            self.length, TrainingHooks(place=place),
         )  # fmt: skip
         return list(found.values())
 
@@ -129,8 +132,10 @@ def _inputs(
     seen: dict[str, Value] = {}
     values = {name: t.value for name, t in weights.items()}
 
-    def watch(role: str, given: Value) -> None:
-        seen[role] = ops.cast(given, float32)
+    def place(name: str, x: Value) -> Value:
+        if (role := linear_layer(name)) is not None:
+            seen[role] = ops.cast(x, float32)
+        return x
 
-    out = layer_forward(config, values, i, x.value, length, TrainingHooks(watch=watch))
+    out = layer_forward(config, values, i, x.value, length, TrainingHooks(place=place))
     return out, seen

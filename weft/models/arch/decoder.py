@@ -13,7 +13,6 @@ attention needs no cache. The rest of the code is shared.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -21,17 +20,15 @@ import numpy as np
 
 from weft import ops
 from weft.core.dtypes import DType, float32, int32
-from weft.core.records import dataclass
 from weft.graph.ir import Graph, Node
-from weft.models.arch import kv_cache
+from weft.models.arch.cached import CachedPast, StepRows
 from weft.models.arch.config import DecoderConfig
-from weft.models.arch.inputs import columns, kv_counts, planes, slides, states
+from weft.models.arch.inputs import columns, kv_counts, states
 from weft.models.arch.layer import layer
 from weft.models.arch.layer_inputs import with_layer_inputs
 from weft.models.arch.layers import (
     INFERENCE,
     AdapterRows,
-    KeysValues,
     Pass,
     Past,
     TrainingHooks,
@@ -43,123 +40,35 @@ from weft.models.arch.layers import (
     rounded,
 )
 from weft.models.arch.matrices import matrices
+from weft.models.arch.places import Visit
 from weft.models.arch.whole import TrainingPast
 from weft.ops.picks import first_rows
 
 
-@dataclass(frozen=True)
-class StepRows:
-    """The tokens of a step. All arrays are int32 except `x`.
-
-    `ids`, `slot`, `pos`: [N]. `table`: [S, columns], the page that holds the positions PAGE *
-    column .. of a slot. `at`: for each number G of key/value heads an array [N * G]. It has the
-    cache row of row n's key and value of head g, (g * pages + page) * PAGE + pos % PAGE, and is
-    negative for padding rows. `last`: [R], the rows whose logits are wanted, or None for all.
-    `window_table` and `window_at` are the same for layers that keep only their window
-    (`inputs.slides`), whose pages are others; the table has any page for what no row sees.
-
-    `x`: if another machine computed the earlier layers, the residual stream float32 [N, hidden];
-    then `ids` is None. `adapter`: [N], or [1] for all rows, the adapter number of each row,
-    c.adapters for none; None if the model lacks adapters.
-    """
-
-    ids: Value
-    slot: Value
-    pos: Value
-    at: Mapping[int, Value]
-    table: Value
-    last: Value | None = None
-    x: Value | None = None
-    adapter: Value | None = None
-    window_at: Mapping[int, Value] = field(default_factory=dict)
-    window_table: Value | None = None
-
-    def cached(self, c: DecoderConfig, i: int) -> tuple[Value, Value]:
-        """Returns the cache rows and the table of layer i."""
-        i = c.kv_of(i)
-        heads = c.layer(i).kv_heads
-        if slides(c, i):
-            return self.window_at[heads], self.window_table
-        return self.at[heads], self.table
-
-
-@dataclass(frozen=True)
-class _Cached:
-    """The past of rows in serving: state by name (`inputs.states`), and its new values."""
-
-    c: DecoderConfig
-    rows: StepRows
-    state: Mapping[str, Value]
-    new: dict[str, Value] = field(default_factory=dict)
-
-    def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
-        c, rows = self.c, self.rows
-        names = [f"{kind}.{c.kv_of(i)}" for kind in planes(c, i)]
-        at, table = rows.cached(c, i)
-        if kv is not None:
-            old = tuple(self.state[name] for name in names)
-            self.new.update(zip(names, kv_cache.store(c, old, at, *kv)))
-        cache = tuple(self.new[name] for name in names)
-        return kv_cache.attend(c, cache, q, rows.slot, rows.pos, table, c.window(i), sinks)
-
-    def recent(self, i: int, z: Value, count: int) -> list[Value]:
-        """Returns the row itself and its `count` - 1 predecessors. Predecessors in this step are
-        adjacent rows of the slot; earlier ones come from a ring of the slot's last rows, where
-        position t is row t % R."""
-        rows, name = self.rows, f"conv.{i}"
-        slots, ring, wide = ops.aval(self.state[name]).shape
-        flat = ops.reshape(self.state[name], (slots * ring, wide))
-        shape, out = ops.aval(z).shape, []
-        start, number = ops.mul(rows.slot, ring), ops.iota(shape[:1], 0, int32)
-
-        def column(mask: Value) -> Value:
-            return ops.broadcast(ops.reshape(mask, (-1, 1)), shape)
-
-        for back in range(count - 1, 0, -1):
-            pos, row = ops.sub(rows.pos, back), ops.sub(number, back)
-            near = ops.maximum(row, 0)
-            beside = ops.equal(ops.gather(rows.slot, near), rows.slot)
-            beside = ops.bitwise_and(beside, ops.less_equal(0, row))
-            kept = ops.gather(flat, ops.add(start, ops.remainder(ops.add(pos, ring), ring)))
-            found = ops.where(column(beside), ops.gather(z, near), kept)
-            out.append(ops.where(column(ops.less_equal(0, pos)), found, 0.0))
-        at = ops.add(start, ops.remainder(rows.pos, ring))
-        if ring < shape[0]:  # a later row of the slot may use the same place
-            row = ops.add(number, ring)
-            far = ops.minimum(row, shape[0] - 1)
-            heads, places = next(iter(rows.at.items()))
-            real = ops.less_equal(0, ops.gather(places, ops.mul(far, heads)))
-            same = ops.equal(ops.gather(rows.slot, far), rows.slot)
-            later = ops.bitwise_and(ops.bitwise_and(real, same), ops.less(row, shape[0]))
-            at = ops.where(later, -1, at)
-        self.new[name] = ops.reshape(ops.update(flat, at, z), (slots, ring, wide))
-        return [*out, z]
-
-    def recur(self, i: int, *values: Value, **params: Any) -> Value:
-        rows, name = self.rows, f"memory.{i}"
-        begins = ops.less_equal(rows.pos, 0)
-        slot = ops.where(begins, ops.sub(-1, rows.slot), rows.slot)
-        out, self.new[name] = ops.call("recurrence", *values, slot, self.state[name], **params)
-        return out
-
-
 def forward(
     c: DecoderConfig, w: Weights, rows: StepRows, state: Mapping[str, Value],
-    gather: Callable[[Value], Value] | None = None,
+    gather: Callable[[Value], Value] | None = None, hooks: TrainingHooks = INFERENCE,
 ) -> tuple[Value, dict[str, Value]]:  # fmt: skip
     """Returns logits float32 [N or R, vocab] and the new state, by the names of `inputs.states`.
 
     If other machines compute the last layers (`c.run`), returns the residual stream instead of
     logits. If columns are divided, `gather` returns all ranks' columns for this rank's [N, M].
     """
-    past = _Cached(c, rows, state)
+    past = CachedPast(c, rows, state, hooks)
     heads, at = next(iter(rows.at.items()))
     places = ops.reshape(at, (-1, heads))
     real = ops.less_equal(0, ops.slice_(places, (0, 0), (ops.aval(places).shape[0], 1)))
     chosen = None if rows.adapter is None else _chosen(c, rows.adapter, real)
     more = {"real": real, "gather": gather, "chosen": chosen}
-    logits = body(c, w, rows.ids, rows.pos, past, INFERENCE, rows.last, rows.x, **more)
+    logits = body(c, w, rows.ids, rows.pos, past, hooks, rows.last, rows.x, **more)
     return logits, {name: past.new[name] for name in state}
+
+
+def hooks_of(visit: Visit, inputs: Mapping[str, Value], last: Value | None) -> TrainingHooks:
+    """Returns the hooks of a pass that reads and changes values; `inputs` as `Places.inputs`
+    says."""
+    visit.begin(inputs, last)
+    return TrainingHooks(place=visit, mapped=visit.mapped)
 
 
 def _chosen(c: DecoderConfig, number: Value, real: Value) -> AdapterRows:
@@ -232,12 +141,12 @@ def body(
         from weft.models.arch.traced import traced_logits  # brings the importer's operators
 
         logits = traced_logits(Pass(c, w, {}, past, training, **more), ids, pos)
-        return logits if last is None else ops.gather(logits, last)
+        return training.place("logits", logits if last is None else ops.gather(logits, last))
     if x is None:
-        x = (training.drop or keep)(_embed(c, w, ids, pos))
+        x = training.place("embed", (training.drop or keep)(_embed(c, w, ids, pos)))
     p = with_layer_inputs(_pass(c, w, pos, past, training, **more), ids, x)
     for i in c.here:
-        x = training.layer(i, partial(layer, p, i), x)
+        x = p.at(f"{i}.out", training.layer(i, partial(layer, p, i), x))
     if last is not None:
         x = ops.gather(x, last)
     return _logits(p, x) if c.run is None or c.run.ends else x
@@ -247,14 +156,15 @@ def _logits(p: Pass, x: Value) -> Value:
     """Applies the output layer to the residual stream x[N, hidden]."""
     c, w = p.c, p.w
     head = "head" if "head" in w else "embed"
-    logits = product(c, w, head, rounded(c, head, p.norm("norm", x)), w.get("head.b"))
+    h = p.at("norm", p.norm("norm", x))
+    logits = product(c, w, head, rounded(c, head, h), w.get("head.b"))
     if c.logit_divisor != 1.0:
         logits = ops.div(logits, c.logit_divisor)
     if c.logit_scale != 1.0:
         logits = ops.mul(logits, c.logit_scale)
     if c.logit_softcap:
         logits = ops.mul(ops.tanh(ops.mul(logits, 1.0 / c.logit_softcap)), c.logit_softcap)
-    return logits
+    return p.at("logits", logits)
 
 
 def _embed(c: DecoderConfig, w: Weights, ids: Value, pos: Value) -> Value:
@@ -276,6 +186,7 @@ def decoder_graph(
     last: bool,
     name: str,
     gather: Callable[[Value], Value] | None = None,
+    visit: Visit | None = None,
 ) -> Graph:
     """Returns the Graph of one step of at most `rows` rows (the scalar "n" is their number) over
     `pages` pages, assigned to `slots` sequences of `context` positions by the input "table" [slots,
@@ -285,7 +196,8 @@ def decoder_graph(
     With `last` it returns the logits of one row, given by the input "last" [1]; else of all rows.
     `weights` gives each role's shape and dtype. A part of a model (`c.run`) without the embedding
     has the input "x" [rows, hidden] instead of "ids". `gather`: see `forward`. If the model has
-    adapters, the input "adapter" chooses them, with `one` for all rows [1].
+    adapters, the input "adapter" chooses them, with `one` for all rows [1]. What a `visit` reads
+    are further outputs, float32 [rows, ...].
     """
 
     def given(label: str, size: int, bound: str | None = "n") -> Node:
@@ -310,10 +222,13 @@ def decoder_graph(
         kept = states(c, slots, context, pages).items()
         state = {k: ops.input_node(k, *what, "state") for k, what in kept}
         step = StepRows(ids, slot, place, at, table, end, x, by, near, sliding)
-        logits, new = forward(c, bound, step, state, gather)
+        wanted = {} if visit is None else visit.places.inputs(rows)
+        changed = {k: ops.input_node(k, s, d, "input", rows=n) for k, (s, d, n) in wanted.items()}
+        hooks = INFERENCE if visit is None else hooks_of(visit, changed, end)
+        logits, new = forward(c, bound, step, state, gather, hooks)
     assigns = tuple((state[k], new[k]) for k in state)
     ins = [fed, where, *at.values(), table]
     ins += [*near.values(), *(more for more in (sliding, end, by) if more is not None)]
-    return Graph(
-        (*ins, *bound.values(), *state.values()), (logits,), assigns, name, {"frozen": True}
-    )
+    ins += changed.values()
+    outs = (logits, *(() if visit is None else visit.results()))
+    return Graph((*ins, *bound.values(), *state.values()), outs, assigns, name, {"frozen": True})

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from weft import ops
-from weft.core.dtypes import DType, float16, float32, int8
+from weft.core.dtypes import DType, float16, float32, int8, int32
 from weft.models.arch.config import DecoderConfig
 from weft.ops.attention import cache_shape
 
@@ -58,15 +58,69 @@ def attend(
     [slots, columns] has the pages of each slot."""
     more = (table,) if sinks is None else (table, ops.cast(sinks, float32))
     length = cache_shape(ops.aval(cache[0]), [ops.aval(x) for x in more])[2]
-    count = len(cache) - (c.kv_dtype is int8)  # of planes with keys and values
-    if c.kv_dtype is not int8:
-        q = narrowed(q, c.kv_dtype)
-    else:
-        q = turned(q) if count == 2 else ops.cast(q, float32)
+    q, count = _query(c, cache, q), _both(c, cache)
     return ops.call(
         "cached_attention", q, cache[0], cache[count - 1], slot, pos, *cache[count:], *more,
         scale=c.scale, window=window if window < length else 0, softcap=c.attn_softcap,
     )  # fmt: skip
+
+
+def _both(c: DecoderConfig, cache: Cache) -> int:
+    """Returns the number of planes with keys and values: one if the keys are the values too."""
+    return len(cache) - (c.kv_dtype is int8)
+
+
+def _query(c: DecoderConfig, cache: Cache, q: Value) -> Value:
+    """Returns queries as they meet the cached keys."""
+    if c.kv_dtype is not int8:
+        return narrowed(q, c.kv_dtype)
+    return turned(q) if _both(c, cache) == 2 else ops.cast(q, float32)
+
+
+def weights(
+    c: DecoderConfig, cache: Cache, q: Value, pos: Value, table: Value, window: int,
+    sinks: Value | None = None,
+) -> Value:  # fmt: skip
+    """Returns the weights that `attend` gives to positions, float32 [N, H, L], for rows of slot 0:
+    the softmax of the scores, in one piece, of all L positions of the table. A sink has a part of
+    the sum and no column."""
+    groups, pages, size, depth = ops.aval(cache[0]).shape
+    n, heads, _ = ops.aval(q).shape
+    count = ops.aval(table).shape[1]
+    length = count * size
+    q = _query(c, cache, q)
+    first = ops.mul(ops.slice_(table, (0, 0), (1, count)), size)
+    place = ops.add(ops.broadcast(first, (size, count)), ops.iota((size, count), 0, int32))
+    place = ops.reshape(ops.transpose(place), (length,))
+
+    def read(plane: Value) -> Value:
+        """Returns the slot's rows of a plane, [G, L, ...]."""
+        wide = ops.aval(plane).shape[3]
+        rows = ops.reshape(plane, (groups, pages * size, wide))
+        return ops.cast(ops.gather(rows, place, 1), float32)
+
+    k = read(cache[0])
+    if c.kv_dtype is int8:
+        scale = ops.slice_(read(cache[-1]), (0, 0, 0), (groups, length, 1))
+        k = ops.mul(k, ops.broadcast(scale, (groups, length, depth)))
+    share = heads // groups
+    q = ops.reshape(ops.cast(q, float32), (n, groups, share, depth))
+    q = ops.reshape(ops.transpose(q, (1, 0, 2, 3)), (groups, n * share, depth))
+    scores = ops.mul(ops.dot(q, ops.transpose(k, (0, 2, 1)), float32), c.scale)
+    scores = ops.reshape(scores, (groups, n, share, length))
+    scores = ops.reshape(ops.transpose(scores, (1, 0, 2, 3)), (n, heads, length))
+    if c.attn_softcap:
+        scores = ops.mul(ops.tanh(ops.mul(scores, 1.0 / c.attn_softcap)), c.attn_softcap)
+    number, shape = ops.iota((n, heads, length), 2, int32), (n, heads, length)
+    at = ops.broadcast(ops.reshape(pos, (n, 1, 1)), shape)
+    seen = ops.less_equal(number, at)
+    if window:
+        seen = ops.bitwise_and(seen, ops.less(ops.sub(at, window), number))
+    scores = ops.where(seen, scores, -1e30)
+    if sinks is not None:
+        sink = ops.reshape(ops.cast(sinks, float32), (1, heads, 1))
+        scores = ops.concat([scores, ops.broadcast(sink, (n, heads, 1))], 2)
+    return ops.slice_(ops.call("softmax", scores), (0, 0, 0), shape)
 
 
 def quantized(x: Value) -> tuple[Value, Value]:

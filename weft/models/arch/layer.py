@@ -25,9 +25,11 @@ def layer(p: Pass, i: int, x: Value) -> Value:
         if c.parallel == "two norms":
             h = p.norm(f"{i}.mlp_norm", x)
         drop = p.training.drop or keep
-        return ops.add(x, ops.add(drop(mixer(p, i, one)), drop(feed_forward(p, i, h, x))))
+        one = p.at(f"{i}.attn.out", mixer(p, i, p.at(f"{i}.attn.in", one)))
+        h = p.at(f"{i}.mlp.out", feed_forward(p, i, p.at(f"{i}.mlp.in", h), x))
+        return ops.add(x, ops.add(drop(one), drop(h)))
     if mixer is not None:
-        x = _added(p, f"{i}.attn", x, lambda h: mixer(p, i, h))
+        x = p.at(f"{i}.mid", _added(p, f"{i}.attn", x, lambda h: mixer(p, i, h)))
     if feed_forward is not None:
         x = _added(p, f"{i}.mlp", x, lambda h: feed_forward(p, i, h, x))
     if c.layer_input:
@@ -41,7 +43,8 @@ def layer(p: Pass, i: int, x: Value) -> Value:
 def _added(p: Pass, role: str, x: Value, part: Callable[[Value], Value]) -> Value:
     """Returns x plus the result of a part of a layer, with the norms around it."""
     c = p.c
-    h = part(p.norm(f"{role}_norm", x) if c.pre_norms else x)
+    h = part(p.at(f"{role}.in", p.norm(f"{role}_norm", x) if c.pre_norms else x))
     h = p.norm(f"{role}_post", h) if c.post_norms else h
     h = ops.mul(h, c.residual_scale) if c.residual_scale != 1.0 else h
+    h = p.at(f"{role}.out", h)
     return ops.add(x, (p.training.drop or keep)(h))

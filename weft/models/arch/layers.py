@@ -3,7 +3,7 @@ share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from weft.core.dtypes import DType, float32
 from weft.core.records import dataclass
 from weft.models.arch.config import Activation, DecoderConfig
 from weft.models.arch.matrices import Matrices
+from weft.models.arch.places import place_of
 from weft.ops.quantize import quantize, rescale, run_of
 from weft.ops.tape import Tracked, plain, pull_through, remember
 
@@ -45,17 +46,19 @@ class Past(Protocol):
 
 @dataclass(frozen=True)
 class TrainingHooks:
-    """Hooks for training between the parts of the model; the defaults do nothing.
+    """Hooks between the parts of the model; the defaults do nothing.
 
     `layer(i, fn, x)` calls fn(x), layer i; it may recompute it in the backward pass, or look at the
     result. `drop` is the dropout of embeddings and residual branches, `adapter_drop` that of
-    adapters' inputs. `watch(role, x)` receives the input of each linear layer.
+    adapters' inputs. `place(name, x)` takes the value at each named place (`places.py`) and returns
+    the one to go on with. `mapped` has the layers whose attention weights are shown to it.
     """
 
     layer: Callable[[int, Callable[[Value], Value], Value], Value] = lambda i, fn, x: fn(x)
     drop: Callable[[Value], Value] | None = None
     adapter_drop: Callable[[Value], Value] | None = None
-    watch: Callable[[str, Value], None] = lambda role, x: None
+    place: Callable[[str, Value], Value] = lambda name, x: x
+    mapped: Container[int] = ()
 
 
 INFERENCE = TrainingHooks()
@@ -91,16 +94,21 @@ class Pass:
     def project(self, role: str, x: Value) -> Value:
         """Applies the linear layer `role`. If machines divide the columns of matrices, output
         projections take the gathered results of all ranks, and their own results are gathered."""
+        x = self.at(f"{role}.in", x)
         if self.gather is None or not role.endswith((".o", ".down")):
-            return self._project(role, x)
+            return self.at(f"{role}.out", self._project(role, x))
         return self.gather(self._project(role, self.gather(x)))
+
+    def at(self, part: str, x: Value) -> Value:
+        """Shows a value of the model's `part` ("3.attn.out") to the hook, and returns the value to
+        go on with."""
+        return self.training.place(place_of(part), x)
 
     def _project(self, role: str, x: Value) -> Value:
         """Applies a linear layer, with its low-rank adapter if the weights hold one: x . w + b +
         scale (x A^T) B^T, A [r, K], B [M, r] (Hu et al., arXiv:2106.09685). If rows choose
         adapters, adds those."""
         c, w = self.c, self.w
-        self.training.watch(role, x)
         bias = w.get(f"{role}.b")
         k_first = c.transposed and bias is not None  # GPT-2's layers, which all have a bias
         out = product(c, w, f"{role}.w", rounded(c, f"{role}.w", x), bias, k_first)

@@ -23,10 +23,14 @@ def attention(p: Pass, i: int, h: Value) -> Value:
     if c.query_growth:
         by = ops.reshape(p.tables["query_growth"], (-1, 1, 1))
         q = ops.mul(q, ops.broadcast(by, ops.aval(q).shape))
+    q = p.at(f"{i}.attn.q", q)
+    if kv is not None:
+        kv = p.at(f"{i}.attn.k", kv[0]), p.at(f"{i}.attn.v", kv[1])
     sinks = p.w[f"{i}.sinks"] if c.sinks else None
     out = ops.cast(p.past.attend(i, q, kv, sinks), float32)
     if gate is not None:
         out = ops.mul(out, ops.call("sigmoid", gate))
+    out = p.at(f"{i}.attn.heads", out)
     return p.project(f"{i}.o", ops.reshape(out, (-1, c.heads * c.layer(i).head_dim)))
 
 

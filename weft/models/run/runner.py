@@ -328,12 +328,13 @@ class EagerRunner(Runner):
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         from weft.models.arch import decoder
+        from weft.models.arch.cached import StepRows
 
         at = {g: rows[f"at.{g}"][: n * g] for g in kv_counts(self.config)}
         windowed = kv_counts(self.config, window=True)
         near = {g: rows[f"window_at.{g}"][: n * g] for g in windowed}
         slot, pos = rows["where"].T
-        given = decoder.StepRows(
+        given = StepRows(
             rows["ids"], slot, pos, at, rows["table"], rows.get("last"),
             adapter=rows.get("adapter"), window_at=near, window_table=rows.get("window_table"),
         )  # fmt: skip
