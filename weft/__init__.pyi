@@ -22,6 +22,7 @@ from weft.core.dtypes import (
     uint32 as uint32,
 )
 from weft.models import load as load
+from weft.models.run.edits import Edit as Edit
 from weft.program.program import Program as Program
 from weft.tensor.angles import (
     acos as acos,

@@ -26,8 +26,8 @@ from weft.models.arch.family_gguf import GGUF, architectures
 from weft.models.arch.inputs import with_tables
 from weft.models.arch.matrices import owner as owner_of
 from weft.models.run.compiled_runner import CompiledRunner
+from weft.models.run.eager_runner import EagerRunner
 from weft.models.run.placed import Placed
-from weft.models.run.runner import EagerRunner
 
 IDS = np.random.default_rng(0).integers(0, VOCAB, 40)
 # A llama that every block type fits: rows of 256

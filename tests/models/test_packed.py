@@ -18,8 +18,8 @@ from weft.models.arch.config import DecoderConfig
 from weft.models.arch.inputs import with_tables
 from weft.models.arch.weights import Weight, Weights, held
 from weft.models.run.compiled_runner import CompiledRunner
+from weft.models.run.eager_runner import EagerRunner
 from weft.models.run.placed import Placed
-from weft.models.run.runner import EagerRunner
 from weft.models.weights.adapter_merge import added
 from weft.models.weights.adapters import Adapter
 from weft.models.weights.decoder_names import decoder_layout

@@ -22,8 +22,9 @@ from weft.models.arch.config import DecoderConfig
 from weft.models.arch.inputs import columns, with_tables
 from weft.models.arch.weights import Weights
 from weft.models.run.compiled_runner import CompiledRunner
+from weft.models.run.eager_runner import EagerRunner
 from weft.models.run.placed import Placed
-from weft.models.run.runner import EagerRunner, Runner
+from weft.models.run.runner import Runner
 from weft.models.weights.decoder_names import decoder_layout
 from weft.ops.packed import dequantize
 from weft.ops.quantize import BLOCK, quantize, rescale

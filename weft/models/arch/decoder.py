@@ -149,10 +149,10 @@ def body(
         x = p.at(f"{i}.out", training.layer(i, partial(layer, p, i), x))
     if last is not None:
         x = ops.gather(x, last)
-    return _logits(p, x) if c.run is None or c.run.ends else x
+    return output(p, x) if c.run is None or c.run.ends else x
 
 
-def _logits(p: Pass, x: Value) -> Value:
+def output(p: Pass, x: Value) -> Value:
     """Applies the output layer to the residual stream x[N, hidden]."""
     c, w = p.c, p.w
     head = "head" if "head" in w else "embed"

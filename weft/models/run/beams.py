@@ -72,7 +72,7 @@ class BeamSearch:
             raise UsageError(f"n is {best} with num_beams {beams}; expected n of at most that")
         return cls(beams, float(penalty), early, best, texts)
 
-    def check(self, job: Job, stream: bool) -> None:
+    def check(self, job: Job, stream: bool, edits: Sequence[object]) -> None:
         """Raises UsageError for options that a search does not take."""
         given = {
             "temperature, top_k, top_p or min_p": any(
@@ -84,6 +84,7 @@ class BeamSearch:
             "logprobs": (job.logprobs, job.prompt_logprobs) != (None, None),
             "drafts": job.drafts,
             "stream": stream,
+            "edits": bool(edits),
         }
         if wrong := [name for name, there in given.items() if there]:
             raise UsageError(

@@ -113,8 +113,12 @@ class CompiledRunner(Runner):
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         """Does Runner.step; a part of a model takes and returns that part's inputs and outputs."""
+        return self.outputs(kind, rows, n)[0]
+
+    def outputs(self, kind: str, rows: dict[str, np.ndarray], n: int) -> list[np.ndarray]:
+        """Runs a step; returns everything that its Program computes, valid until the next."""
         session = self.session(kind)
-        found = session.run({name: rows[name] for name in session.input_names}, {"n": n})[0]
+        found = session.run({name: rows[name] for name in session.input_names}, {"n": n})
         self._placed.keep()
         return found
 

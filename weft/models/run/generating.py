@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from weft.models.run.advice import NEW_TOKENS, say_defaults
 from weft.models.run.base import Model
 from weft.models.run.beams import OFF, BeamSearch
 from weft.models.run.constraints import constraint_of, grammars_of
+from weft.models.run.edits import Edit
 from weft.models.run.generate import Generation, PromptRun, Stream, TextChunk, play
 from weft.models.text.prompts import (
     Prompt,
@@ -33,8 +34,10 @@ from weft.models.text.prompts import (
 )
 
 if TYPE_CHECKING:
+    from weft.engine.drafts import Drafts
     from weft.models.grammar.grammars import Grammars
     from weft.models.run.model import Decoder
+    from weft.models.run.runner import Runner
 
 
 class Generating(Model):
@@ -54,6 +57,20 @@ class Generating(Model):
     @abc.abstractmethod
     def engine(self, sequences: int = 1, draft: Decoder | None = None) -> Engine:
         """Returns the engine for this many sequences at once."""
+
+    @abc.abstractmethod
+    def new_engine(self, runner: Runner, drafts: Drafts | None = None) -> Engine:
+        """Returns an engine of its own over a runner."""
+
+    @abc.abstractmethod
+    def _fitted(self, edits: Sequence[Edit]) -> list[Edit]:
+        """Returns edits that fit the model."""
+
+    @abc.abstractmethod
+    def _edited(
+        self, sequences: int, edits: Sequence[Edit]
+    ) -> AbstractContextManager[Runner | None]:
+        """Lends a runner with changes."""
 
     @abc.abstractmethod
     def encode(self, prompt: Prompt) -> list[int]:
@@ -93,6 +110,7 @@ class Generating(Model):
         num_beams: int = 1,
         length_penalty: float = 1.0,
         early_stopping: bool | str = False,
+        edits: Sequence[Edit] = (),
     ) -> Generation | list[Generation] | list[list[Generation]] | Stream:
         """Generates new tokens after `prompt` (text or ids) and returns a Generation; a list of
         prompts returns a list. With `n` above 1 each prompt has a list of n answers in its place.
@@ -115,10 +133,13 @@ class Generating(Model):
         **Told.** `logprobs`: the number of most probable tokens to return with each new one, 0 or
         more (`Generation.logprobs`); `prompt_logprobs`: the same for the prompt.
 
+        **Inside.** `edits` change values at named places in every step (`weft.Edit`); the call then
+        has Programs, and a cache of keys and values, of its own.
+
         **Beams.** `num_beams` above 1 searches for the most probable texts; `length_penalty` and
         `early_stopping` (False, True or "never") are transformers'. It returns the `n` best. It
         takes penalties and biases, but no temperature, form, function, stop strings, logprobs,
-        drafts or streams.
+        drafts, streams or edits.
 
         With `stream` it returns an iterator of text pieces (`TextChunk`) at once. `draft` proposes
         tokens, which changes the time but not the result. True takes them from earlier text; a
@@ -168,13 +189,18 @@ class Generating(Model):
             room = min(count, self.context - len(ids) + 1)
             jobs.append(replace(base, prompt=ids, max_new_tokens=room))
         if beams is not None:
-            beams.check(base, stream)
+            beams.check(base, stream, edits)
             return _shaped([beams.search(job, self._rows) for job in jobs], n, single)
         parts = [
             PromptRun(i // n, replace(jobs[i // n], seed=own, index=index), i % n)
             for i, (own, index) in enumerate(seeds_of(seed, len(prompts), n))
         ]
-        pieces = Stream(self._play(parts, stream, draft), parts, self._texts)
+        changes = self._fitted(edits)
+        if changes and not isinstance(draft, bool):
+            raise UsageError(
+                "edits do not go with a draft model; draft=True takes drafts from texts"
+            )
+        pieces = Stream(self._play(parts, stream, draft, changes), parts, self._texts)
         if stream:
             return pieces
         for _ in pieces:
@@ -183,7 +209,11 @@ class Generating(Model):
         return _shaped([results[i : i + n] for i in range(0, len(results), n)], n, single)
 
     def _play(
-        self, parts: Sequence[PromptRun], shown: bool, draft: bool | Decoder
+        self,
+        parts: Sequence[PromptRun],
+        shown: bool,
+        draft: bool | Decoder = False,
+        edits: Sequence[Edit] = (),
     ) -> Iterator[TextChunk]:
         """Yields the pieces of one generation. `shown`: the caller may write the pieces to the
         terminal as they come."""
@@ -196,10 +226,16 @@ class Generating(Model):
 
         with self._lock:
             self._check_files()
-            engine = self.engine(len(parts), None if isinstance(draft, bool) else draft)
-        for piece in play(engine, parts, turn):
-            begun = True
-            yield piece
+            own = self._edited(len(parts), edits) if edits else nullcontext()
+        with own as runner:
+            with self._lock:
+                if runner is not None:
+                    engine = self.new_engine(runner)
+                else:
+                    engine = self.engine(len(parts), None if isinstance(draft, bool) else draft)
+            for piece in play(engine, parts, turn):
+                begun = True
+                yield piece
 
     def _rows(self, jobs: Sequence[Job]) -> list[np.ndarray]:
         """Returns the logits float32 [vocab] after each job's prompt."""
@@ -210,7 +246,7 @@ class Generating(Model):
             return row
 
         parts = [PromptRun(i, replace(job, logits=partial(kept, i))) for i, job in enumerate(jobs)]
-        for _ in self._play(parts, False, False):
+        for _ in self._play(parts, False):
             pass
         return [found[i] for i in range(len(jobs))]
 

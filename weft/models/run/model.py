@@ -29,16 +29,18 @@ from weft.models.arch.inputs import (
 from weft.models.arch.weights import Weights
 from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.drafting import drafts_by
+from weft.models.run.eager_runner import EagerRunner
 from weft.models.run.fit import pages_in
-from weft.models.run.generating import Generating
+from weft.models.run.inspecting import Inspecting
 from weft.models.run.placed import Placed
-from weft.models.run.runner import DECODE, PREFILL, EagerRunner, MakeRunner, Runner
+from weft.models.run.runner import DECODE, PREFILL, MakeRunner, Runner
 from weft.models.text.prompts import (
     Prompt,
     checked_ids,
 )
 
 if TYPE_CHECKING:
+    from weft.engine.drafts import Drafts
     from weft.graph.ir import Graph
     from weft.models.run.judge import Ranked
     from weft.models.text.tokenizer import Tokenizer
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 KINDS = (PREFILL, DECODE)  # the steps of one sequence
 
 
-class Decoder(Generating):
+class Decoder(Inspecting):
     """A language model, compiled on first use. Several threads and streams that generate at once
     take turns, step by step."""
 
@@ -100,7 +102,7 @@ class Decoder(Generating):
         """Returns the runner for this many sequences at once (at most max_batch): one for a single
         sequence, one (the largest so far) for batches. Its pages hold the whole context of each.
         Once `generate` has used it, its tables are the engine's."""
-        slots = 1 << (min(sequences, self.max_batch) - 1).bit_length()
+        slots = self.slots_for(sequences)
         fit = [s for s in self._runners if s >= slots and (s > 1) == (slots > 1)]
         if fit:
             return self._runners[min(fit)]
@@ -108,6 +110,10 @@ class Decoder(Generating):
         self._runners = {s: r for s, r in self._runners.items() if (s > 1) != (slots > 1)}
         self._runners[slots] = made
         return made
+
+    def slots_for(self, sequences: int) -> int:
+        """Returns the number of slots of a runner for so many sequences."""
+        return 1 << (min(sequences, self.max_batch) - 1).bit_length()
 
     def new_runner(self, slots: int, pages: int) -> Runner:
         """Returns a runner of its own for `slots` sequences at once, with keys and values in
@@ -170,12 +176,16 @@ class Decoder(Generating):
             self._engines = {
                 k: e for k, e in self._engines.items() if k[0] or k[1] in self._runners
             }
-            made = self._engines[draft, runner.slots] = Engine(
-                runner, self.config.vocab, weakly(self._texts), weakly(self._explain_logits),
-                budget=runner.room(PREFILL), queue=sys.maxsize, drafts=drafts,
-                few=1 if runner.slots == 1 else FEW,
-            )  # fmt: skip
+            made = self._engines[draft, runner.slots] = self.new_engine(runner, drafts)
         return made
+
+    def new_engine(self, runner: Runner, drafts: Drafts | None = None) -> Engine:
+        """Returns an engine of its own over a runner."""
+        return Engine(
+            runner, self.config.vocab, weakly(self._texts), weakly(self._explain_logits),
+            budget=runner.room(PREFILL), queue=sys.maxsize, drafts=drafts,
+            few=1 if runner.slots == 1 else FEW,
+        )  # fmt: skip
 
     def graphs(self) -> dict[str, Graph]:
         """Returns the Graphs of a prefill and a decode step of one sequence ({} on the oracle)."""
@@ -277,4 +287,4 @@ class Decoder(Generating):
             yield out
 
 
-guard_methods(Decoder)
+guard_methods(Decoder, but=["gradients"])  # its errors are those of the caller's function

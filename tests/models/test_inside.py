@@ -1,0 +1,285 @@
+"""Values inside a decoder: read against transformers, changed against its hooks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from model_zoo import write_model
+
+import weft
+from weft import Edit
+from weft.core.errors import UsageError
+from weft.graph.text import to_text
+from weft.models import load
+
+IDS = [5, 6, 7, 8, 200, 3, 9, 40, 41, 1, 2, 3]
+FAMILIES = ["llama3", "gpt2", "gemma2", "gpt_oss", "qwen3_moe", "lfm2", "gemma4", "phi"]
+PLACES = ["embed", "layers.*.out", "norm", "layers.*.attn.weights"]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    made = {}
+
+    def get(name, device="cpu", **options):
+        key = name, device, *options.items()
+        if key not in made:
+            folder = tmp_path_factory.mktemp(name)
+            theirs = write_model(name, folder)
+            made[key] = load(folder, device=device, context=96, max_batch=2, **options), theirs
+        return made[key]
+
+    return get
+
+
+def reference(theirs, ids):
+    import torch
+
+    with torch.no_grad():
+        out = theirs(torch.tensor([ids]), output_hidden_states=True, output_attentions=True)
+    hidden = np.stack([x[0].float().numpy() for x in out.hidden_states])
+    return hidden, [x[0].float().numpy() for x in out.attentions if x is not None]
+
+
+@pytest.mark.parametrize("device", ["oracle", "cpu"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_hidden_states_and_attention_are_transformers(pairs, name, device) -> None:
+    ours, theirs = pairs(name, device)
+    hidden, maps = reference(theirs, IDS)
+    found = ours.inspect(IDS, PLACES)
+    assert np.allclose(found.hidden_states, hidden, rtol=1e-4, atol=3e-5 * abs(hidden).max())
+    assert len(found.attentions) == len(maps)
+    for own, their in zip(found.attentions, maps):
+        assert np.allclose(own, their, atol=1e-5)
+    assert np.array_equal(found.logits, ours.logits(IDS))
+
+
+def test_a_text_of_several_steps(pairs) -> None:
+    """More rows than a step has, and a context that is no power of two."""
+    ours, theirs = pairs("gemma2")
+    ids = [(7 * i) % 290 for i in range(93)]
+    hidden, maps = reference(theirs, ids)
+    found = ours.inspect(ids, PLACES)
+    assert np.allclose(found.hidden_states, hidden, rtol=1e-4, atol=1e-4)
+    assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(found.attentions, maps))
+    assert np.array_equal(found.logits, ours.logits(ids))
+
+
+def test_an_int8_cache_shows_what_attention_sees(pairs) -> None:
+    ours, theirs = pairs("llama3", cache="int8")
+    _, maps = reference(theirs, IDS)
+    found = ours.inspect(IDS, "layers.*.attn.weights")
+    assert all(np.allclose(a, b, atol=0.03) for a, b in zip(found.attentions, maps))
+    # the same weights applied to the values give what the heads found
+    named = ours.inspect(IDS, ["layers.0.attn.*"])
+    v = named["layers.0.attn.v"].repeat(2, 1)
+    heads = np.einsum("hqk,khd->qhd", named["layers.0.attn.weights"], v)
+    assert np.allclose(heads, named["layers.0.attn.heads"], atol=0.05)
+
+
+def test_every_place_can_be_read(pairs) -> None:
+    for name in ("llama3", "qwen3_moe", "qwen3_next", "deepseek_v3", "cohere"):
+        ours, _ = pairs(name)
+        found = ours.inspect(IDS, [*ours.places()])
+        assert [*found] == ["logits", *(n for n in ours.places() if n != "logits")]
+        for place, shape in ours.places().items():
+            if not place.endswith("attn.weights"):
+                assert found[place].shape == (len(IDS), *shape), place
+        assert np.array_equal(found.logits, ours.logits(IDS))
+        parts = found["embed"] + found["layers.0.attn.out"]
+        if name == "llama3":
+            assert np.allclose(parts, found["layers.0.mid"], atol=1e-6)
+
+
+def changed(theirs, layer, change):
+    """Returns transformers' logits with a function applied to a layer's result."""
+    import torch
+
+    def hook(module, given, out):
+        x = out[0] if isinstance(out, tuple) else out
+        x = change(x)
+        return (x, *out[1:]) if isinstance(out, tuple) else x
+
+    handle = theirs.model.layers[layer].register_forward_hook(hook)
+    try:
+        with torch.no_grad():
+            return theirs(torch.tensor([IDS])).logits[0].float().numpy()
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("device", ["oracle", "cpu"])
+def test_steering_is_transformers_hook(pairs, device) -> None:
+    import torch
+
+    ours, theirs = pairs("llama3", device)
+    vector = np.linspace(-1, 1, ours.config.hidden).astype(np.float32)
+    expected = changed(theirs, 1, lambda x: x + torch.tensor(vector))
+    found = ours.inspect(IDS, "layers.1.out", edits=[Edit.add("layers.1.out", vector)])
+    assert np.allclose(found.logits, expected, rtol=1e-4, atol=1e-4)
+    plain = ours.inspect(IDS, "layers.1.out")
+    assert np.array_equal(found["layers.1.out"], plain["layers.1.out"] + vector)
+
+
+@pytest.mark.parametrize("device", ["oracle", "cpu"])
+def test_patching_is_transformers_hook(pairs, device) -> None:
+    """Values of another run at two positions; the positions before keep their bits."""
+    import torch
+
+    ours, theirs = pairs("llama3", device)
+    other = ours.inspect(IDS[::-1], "layers.0.out")["layers.0.out"]
+
+    def put(x):
+        x = x.clone()
+        x[0, [4, 7]] = torch.tensor(other[[4, 7]].copy())
+        return x
+
+    expected = changed(theirs, 0, put)
+    edit = Edit.replace("layers.0.out", other[[4, 7]], at=[4, 7])
+    found = ours.inspect(IDS, edits=edit)
+    assert np.allclose(found.logits, expected, rtol=1e-4, atol=1e-4)
+    plain = ours.inspect(IDS)
+    assert np.array_equal(found.logits[:4], plain.logits[:4])
+    assert not np.array_equal(found.logits[4:], plain.logits[4:])
+    rest = [i for i in range(len(IDS)) if i not in (4, 7)]
+    assert np.array_equal(found["layers.0.out"][rest], plain["layers.0.out"][rest])
+    assert np.array_equal(found["layers.0.out"][[4, 7]], other[[4, 7]])
+
+
+@pytest.mark.parametrize("name", ["llama3", "gemma4", "lfm2"])
+def test_a_models_own_values_change_nothing(pairs, name) -> None:
+    """Replacing any value by itself, and adding nothing, keeps every bit."""
+    ours, _ = pairs(name)
+    plain = ours.inspect(IDS, [*ours.places()])
+    names = [n for n in ours.places() if not n.endswith("attn.weights")]
+    for place in names[:: len(names) // 6]:
+        found = ours.inspect(IDS, edits=[Edit.replace(place, plain[place])])
+        assert np.array_equal(found.logits, plain.logits), place
+    nothing = Edit.add("layers.1.attn.out", np.zeros(ours.config.hidden), at=slice(2, None))
+    assert np.array_equal(ours.inspect(IDS, edits=[nothing]).logits, plain.logits)
+
+
+@pytest.mark.parametrize("device", ["oracle", "cpu"])
+@pytest.mark.parametrize("name", ["llama3", "gemma2"])
+def test_generation_with_edits(pairs, name, device) -> None:
+    """Each token is the largest logit of a whole pass with the same edits."""
+    ours, _ = pairs(name, device)
+    rng = np.random.default_rng(3)
+    vector = rng.standard_normal(ours.config.hidden)
+    edits = [
+        Edit.add("layers.1.out", 3 * vector),
+        Edit.replace("layers.0.attn.out", np.zeros(ours.config.hidden), at=slice(5, None)),
+        Edit.add("norm", vector, at=range(3, 20)),
+    ]
+    plain = ours.generate([IDS, IDS[:5]], 12)
+    found = ours.generate([IDS, IDS[:5]], 12, edits=edits)
+    assert found != plain
+    for prompt, one in zip((IDS, IDS[:5]), found):
+        ids = [*prompt, *one.ids]
+        logits = ours.inspect(ids, (), edits).logits
+        assert one.ids == tuple(logits.argmax(1)[len(prompt) - 1 : -1].tolist())
+    assert ours.generate([IDS, IDS[:5]], 12) == plain
+    # other values of the same shapes, then the first again; a stream; drafts; sampling
+    weaker = [Edit.add(e.place, 0.1 * e.values, e.at) for e in (edits[0], edits[2])]
+    other = ours.generate(IDS, 12, edits=weaker)
+    alone = ours.generate(IDS, 12, edits=edits)
+    assert alone == found[0] and other != alone
+    stream = ours.generate([IDS, IDS[:5]], 12, edits=edits, stream=True)
+    next(stream)
+    assert ours.generate(IDS, 12, edits=weaker, draft=True) == other
+    assert [*stream] and stream.results == found
+    drawn = ours.generate(IDS, 6, edits=edits, n=2, temperature=1.0)
+    assert drawn == ours.generate(IDS, 6, edits=edits, n=2, temperature=1.0)
+
+
+@pytest.mark.parametrize("device", ["oracle", "cpu"])
+@pytest.mark.parametrize("name", ["llama3", "gpt2", "gemma2", "cohere", "qwen3_moe"])
+def test_unembedding_the_last_layer_gives_the_logits(pairs, name, device) -> None:
+    ours, _ = pairs(name, device)
+    ids = [(7 * i) % 200 for i in range(90)]
+    last = f"layers.{ours.config.layers - 1}.out"
+    assert np.array_equal(ours.unembed(ours.inspect(ids, last)[last]), ours.logits(ids))
+    with pytest.raises(UsageError, match=r"expected \[N, "):
+        ours.unembed(np.zeros(3))
+
+
+@pytest.mark.parametrize("device", ["oracle", "cpu"])
+@pytest.mark.parametrize("name", ["llama3", "gpt2", "gemma2", "lfm2", "gemma4"])
+def test_gradients_are_pytorchs(pairs, name, device) -> None:
+    """Of a difference of two logits, at the embeddings and after each layer."""
+    import torch
+
+    ours, theirs = pairs(name, device)
+    out = theirs(torch.tensor([IDS]), output_hidden_states=True)
+    for x in out.hidden_states:
+        x.retain_grad()
+    goal = out.logits[0, -1, 7] - out.logits[0, -2, 9]
+    goal.backward()
+    value, found = ours.gradients(
+        IDS, lambda x: x[-1, 7] - x[-2, 9], ["embed", "layers.*.out", "norm"]
+    )
+    assert abs(value - float(goal)) < 1e-4
+    names = ["embed", *(f"layers.{i}.out" for i in range(ours.config.layers - 1)), "norm"]
+    for place, x in zip(names, out.hidden_states, strict=True):
+        expected = x.grad[0].numpy()
+        assert np.allclose(
+            found[place], expected, rtol=1e-3, atol=1e-5 * abs(expected).max() + 1e-6
+        )
+
+
+def test_gradients_that_do_not_exist(pairs) -> None:
+    for name, words in (("qwen3_moe", "experts"), ("gpt_oss", "experts")):
+        with pytest.raises(UsageError, match=words):
+            pairs(name)[0].gradients(IDS, lambda x: x.sum())
+    with pytest.raises(UsageError, match="can be read only"):
+        pairs("llama3")[0].gradients(IDS, lambda x: x.sum(), "layers.*.attn.weights")
+
+
+def test_programs_of_untouched_models_stay(pairs) -> None:
+    ours, _ = pairs("llama3")
+    before = {kind: to_text(graph) for kind, graph in ours.graphs().items()}
+    ours.inspect(IDS, "layers.*.attn.weights", Edit.add("embed", np.ones(ours.config.hidden)))
+    assert {kind: to_text(graph) for kind, graph in ours.graphs().items()} == before
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda m: m.inspect(IDS, "layers.9.out"), "unknown place 'layers.9.out'"),
+        (lambda m: m.inspect(IDS, ["embed", 3]), "unknown place 3"),
+        (lambda m: m.inspect(IDS, edits=["embed"]), "expected weft.Edit.add"),
+        (lambda m: m.inspect(IDS, edits=Edit.add("layer.0", [1.0])), "unknown place 'layer.0'"),
+        (lambda m: m.inspect(IDS, edits=Edit.add("embed", [1.0])), "expected [32], or [K, 32]"),
+        (lambda m: Edit.add("embed", "x"), "not an array of numbers"),
+        (lambda m: Edit.add("embed", [np.nan] * 32), "NaN"),
+        (lambda m: Edit.add("embed", np.ones(32), at=-1), "positions -1"),
+        (lambda m: Edit.add("embed", np.ones(32), at=[1, 1]), "name one twice"),
+        (lambda m: Edit.add("embed", np.ones(32), at=slice(-3, None)), "positions slice"),
+        (
+            lambda m: m.generate(IDS, 2, edits=Edit.add("embed", np.ones((2, 32)), at=[1, 2, 3])),
+            "2 values at embed for 3 positions",
+        ),
+        (
+            lambda m: m.inspect(IDS, edits=Edit.replace("layers.0.attn.weights", np.ones(4))),
+            "can be read only",
+        ),
+        (lambda m: m.generate(IDS, 2, num_beams=2, edits=Edit.add("embed", np.ones(32))), "edits"),
+        (lambda m: m.inspect(IDS)["layers.0.attn.in"], "was not read"),
+        (lambda m: m.inspect([]), "empty"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(pairs, make, words) -> None:
+    ours, _ = pairs("llama3")
+    with pytest.raises(UsageError) as caught:
+        make(ours)
+    assert words in str(caught.value)
+
+
+def test_compiled_files_are_refused(tmp_path) -> None:
+    from weft.models.run.saved import save
+
+    box = weft.load("box", device="cpu", context=64, max_batch=1)
+    save(box, tmp_path / "box.weft", "cpu", box.device.caps, {}, False)
+    fixed = weft.load(tmp_path / "box.weft", device="cpu")
+    with pytest.raises(UsageError, match="the file fixes its Programs"):
+        fixed.places()
