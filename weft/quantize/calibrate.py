@@ -17,8 +17,9 @@ from weft import ops
 from weft.core.dtypes import float32
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.decoder import embed_forward, layer_forward
+from weft.models.arch.hooks import TrainingHooks
 from weft.models.arch.inputs import tables
-from weft.models.arch.layers import TrainingHooks, Value
+from weft.models.arch.layers import Value
 from weft.models.arch.places import linear_layer
 from weft.tensor.compiled import compile as compile_
 from weft.tensor.core import Tensor, tensor

@@ -19,8 +19,8 @@ from weft.importers.safetensors import open_checkpoint
 from weft.models.arch.config import DecoderConfig, Kind
 from weft.models.arch.decoder import train_forward
 from weft.models.arch.families import DECODERS
+from weft.models.arch.hooks import TrainingHooks
 from weft.models.arch.inputs import tables
-from weft.models.arch.layers import TrainingHooks
 from weft.models.arch.weights import Weights
 from weft.models.weights.adapters import is_adapter
 from weft.models.weights.decoder_names import decoder_layout

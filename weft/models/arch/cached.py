@@ -11,8 +11,9 @@ from weft.core.dtypes import int32
 from weft.core.records import dataclass
 from weft.models.arch import kv_cache
 from weft.models.arch.config import DecoderConfig
+from weft.models.arch.hooks import INFERENCE, TrainingHooks
 from weft.models.arch.inputs import planes, slides
-from weft.models.arch.layers import INFERENCE, KeysValues, TrainingHooks, Value
+from weft.models.arch.layers import KeysValues, Value
 from weft.models.arch.places import WEIGHTS, place_of
 
 

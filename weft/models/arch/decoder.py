@@ -23,15 +23,14 @@ from weft.core.dtypes import DType, float32, int32
 from weft.graph.ir import Graph, Node
 from weft.models.arch.cached import CachedPast, StepRows
 from weft.models.arch.config import DecoderConfig
+from weft.models.arch.hooks import INFERENCE, TrainingHooks
 from weft.models.arch.inputs import columns, kv_counts, states
 from weft.models.arch.layer import layer
 from weft.models.arch.layer_inputs import with_layer_inputs
 from weft.models.arch.layers import (
-    INFERENCE,
     AdapterRows,
     Pass,
     Past,
-    TrainingHooks,
     Value,
     Weights,
     embedded,

@@ -3,7 +3,7 @@ share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from weft import ops
 from weft.core.dtypes import DType, float32
 from weft.core.records import dataclass
 from weft.models.arch.config import Activation, DecoderConfig
+from weft.models.arch.hooks import TrainingHooks
 from weft.models.arch.matrices import Matrices
 from weft.models.arch.places import place_of
 from weft.ops.quantize import quantize, rescale, run_of
@@ -42,26 +43,6 @@ class Past(Protocol):
         rate [N, H] for the delta rule. The memory is zeros where a sequence begins. Its size in
         serving is that of `DecoderConfig.kept`."""
         ...
-
-
-@dataclass(frozen=True)
-class TrainingHooks:
-    """Hooks between the parts of the model; the defaults do nothing.
-
-    `layer(i, fn, x)` calls fn(x), layer i; it may recompute it in the backward pass, or look at the
-    result. `drop` is the dropout of embeddings and residual branches, `adapter_drop` that of
-    adapters' inputs. `place(name, x)` takes the value at each named place (`places.py`) and returns
-    the one to go on with. `mapped` has the layers whose attention weights are shown to it.
-    """
-
-    layer: Callable[[int, Callable[[Value], Value], Value], Value] = lambda i, fn, x: fn(x)
-    drop: Callable[[Value], Value] | None = None
-    adapter_drop: Callable[[Value], Value] | None = None
-    place: Callable[[str, Value], Value] = lambda name, x: x
-    mapped: Container[int] = ()
-
-
-INFERENCE = TrainingHooks()
 
 
 @dataclass(frozen=True)

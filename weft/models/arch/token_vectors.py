@@ -9,7 +9,8 @@ from typing import Any
 from weft import ops
 from weft.models.arch.config import DecoderConfig, LayerRange
 from weft.models.arch.decoder import body, whole
-from weft.models.arch.layers import INFERENCE, Pass
+from weft.models.arch.hooks import INFERENCE
+from weft.models.arch.layers import Pass
 
 Value = Any  # np.ndarray or graph Node
 

@@ -10,7 +10,8 @@ from weft.core.dtypes import DType, float32
 from weft.graph.ir import Graph
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.decoder import output
-from weft.models.arch.layers import INFERENCE, Pass
+from weft.models.arch.hooks import INFERENCE
+from weft.models.arch.layers import Pass
 from weft.models.arch.matrices import matrices
 
 Value = Any  # np.ndarray or graph Node

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.models.arch.config import DecoderConfig
+from weft.models.arch.hooks import INFERENCE, TrainingHooks
 from weft.models.arch.inputs import kv_counts, states
-from weft.models.arch.layers import INFERENCE, TrainingHooks
 from weft.models.run.placed import Placed
 from weft.models.run.runner import STEP, Runner
 

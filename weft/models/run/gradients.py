@@ -13,7 +13,7 @@ from weft.core.dtypes import float32
 from weft.core.errors import UsageError
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.decoder import train_forward
-from weft.models.arch.layers import TrainingHooks
+from weft.models.arch.hooks import TrainingHooks
 from weft.models.arch.places import WEIGHTS
 
 if TYPE_CHECKING:

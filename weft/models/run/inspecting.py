@@ -16,10 +16,10 @@ from weft.core.errors import UsageError
 from weft.models.arch.inputs import PAGE, columns
 from weft.models.arch.places import WEIGHTS
 from weft.models.run.edits import Edit, check_place
-from weft.models.run.embedder import bucket
 from weft.models.run.generating import Generating
 from weft.models.run.gradients import Objective, check_differentiable, value_and_gradients
 from weft.models.run.placed import Placed
+from weft.models.run.reader import bucket
 from weft.models.run.runner import STEP
 from weft.models.run.visiting import Visiting, shapes_of, unembedding, visiting
 from weft.models.text.prompts import Prompt

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.models.arch.config import DecoderConfig
-from weft.models.arch.layers import TrainingHooks
+from weft.models.arch.hooks import TrainingHooks
 from weft.models.arch.places import Places, Visit
 from weft.models.run.compiled_runner import CompiledRunner, model_caps
 from weft.models.run.eager_runner import EagerRunner

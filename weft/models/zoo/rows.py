@@ -18,7 +18,8 @@ from weft.core.dtypes import float32, int32
 from weft.core.errors import WeftError
 from weft.graph.ir import Graph, Node
 from weft.models.arch.config import DecoderConfig
-from weft.models.arch.layers import INFERENCE, Pass
+from weft.models.arch.hooks import INFERENCE
+from weft.models.arch.layers import Pass
 from weft.models.arch.traced import tracing
 from weft.models.zoo.stand_ins import Mixed, StandIns
 from weft.ops.primitive import PRIMITIVES
