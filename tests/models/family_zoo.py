@@ -83,7 +83,7 @@ STATE_SPACES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 # weft has no names in GGUF for these: of the first there are none.
-UNSAID = ("phi_normed", "deepseek_v2", "deepseek_v3", "bamba")
+UNSAID = ("phi_normed", "bamba")
 MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("MixtralConfig", {**_SIZES, **_LOCAL, "sliding_window": 5}),
     "olmoe": ("OlmoeConfig", {**_PLAIN, **_EXPERTS, "clip_qkv": 0.4, "norm_topk_prob": True}),

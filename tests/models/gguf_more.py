@@ -14,7 +14,7 @@ from gguf.constants import MODEL_ARCH_NAMES
 ARCHS = {
     "mixtral": "llama", "qwen2_moe": "qwen2moe", "gpt_neox": "gptneox", "phi": "phi2",
     "cohere": "command-r", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
-    "hunyuan_v1_dense": "hunyuan-dense",
+    "hunyuan_v1_dense": "hunyuan-dense", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
 }  # fmt: skip
 SAME = (
     "olmoe", "granitemoe", "stablelm", "starcoder2", "gemma", "cohere2", "exaone4", "seed_oss",
@@ -53,6 +53,11 @@ def tensors(
             for i, part in enumerate(("gate", "up")):
                 half = np.split(value, 2, axis=1)[i]
                 yield name.replace("input_linear", f"experts.{part}"), half
+        elif "kv_b_proj" in name and not config.get("joined"):
+            both = value.reshape(heads, -1, value.shape[1])
+            keys, values = np.split(both, [config["qk_nope_head_dim"]], axis=1)
+            yield name.replace("kv_b", "k_b"), keys.swapaxes(1, 2)
+            yield name.replace("kv_b", "v_b"), values
         elif "e_score_correction_bias" in name:
             yield name.replace("correction_bias", "correction.bias"), value.reshape(-1)
         elif ".act_fn." not in name:
@@ -98,6 +103,8 @@ def write_keys(
         writer.add_expert_weights_scale(config["routed_scaling_factor"])
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "kv_lora_rank" in config:
+        write_latent(writer, config)
     if kind == "ernie4_5_moe":
         writer.add_expert_count(config["moe_num_experts"])
         writer.add_expert_used_count(config["moe_k"])
@@ -113,6 +120,37 @@ def write_keys(
                 for i in range(config["num_hidden_layers"])
             ]
             getattr(writer, f"add_xielu_{name}")(values)
+
+
+def write_latent(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    """The keys of latent attention, in files that join or split its matrix."""
+    turned, value, rope = (config[k] for k in ("qk_rope_head_dim", "v_head_dim", "rope_parameters"))
+    key, rank = config["qk_nope_head_dim"] + turned, config["kv_lora_rank"]
+    if config.get("joined"):
+        writer.add_key_length(key)
+        writer.add_value_length(value)
+    else:
+        writer.add_key_length(rank + turned)
+        writer.add_value_length(rank)
+        writer.add_key_length_mla(key)
+        writer.add_value_length_mla(value)
+    if config["q_lora_rank"]:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(rank)
+    writer.add_rope_dimension_count(turned)
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_expert_count(config["n_routed_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_group_count(config["n_group"])
+    writer.add_expert_group_used_count(config["topk_group"])
+    if config["model_type"] == "deepseek_v3":
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if "mscale_all_dim" in rope:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
 
 
 def theta(config: Mapping[str, Any]) -> float:

@@ -160,7 +160,7 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
     elif found := next((value for value in eps if value), None):
         writer.add_layer_norm_eps(found)
-    if config.get("head_dim"):
+    if config.get("head_dim") and "kv_lora_rank" not in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
         writer.add_rope_dimension_count(config["head_dim"])

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from family_zoo import STATE_SPACES, UNSAID
+from family_zoo import MORE, STATE_SPACES, UNSAID
 from gguf_zoo import write_gguf
 from model_zoo import FAMILIES, reference_greedy, reference_logits, write_model
 from rows import few
@@ -98,6 +98,10 @@ FIXED = {
     "qwen2_moe": {"mlp_only_layers": [], "use_sliding_window": False},
     **{key: {"use_bias": False} for key in ("mamba", "mamba2")},
     "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention", "mlp"]},
+    "deepseek_v3": {
+        "attention_bias": False,
+        "rope_parameters": {**MORE["deepseek_v3"][1]["rope_parameters"], "mscale": 0.8},
+    },
 }
 
 
@@ -115,6 +119,17 @@ def test_family_in_gguf(tmp_path: Path, name: str) -> None:
         np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
     else:
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3"])
+def test_keys_and_values_joined_in_gguf(tmp_path: Path, name: str) -> None:
+    """Older files have one matrix for them, and the sizes of whole heads."""
+    write_model(name, tmp_path, changed=FIXED.get(name))
+    want = weft.load(tmp_path, device="oracle").logits(IDS)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"joined": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ours = weft.load(write_gguf(tmp_path, tmp_path / "m.gguf"), device="oracle")
+    np.testing.assert_array_equal(ours.logits(IDS), want)
 
 
 def test_a_checkpoint_without_one_of_its_experts(tmp_path: Path) -> None:

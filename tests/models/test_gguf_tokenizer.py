@@ -63,6 +63,21 @@ def test_patterns_that_follow_one_another(
         "glm4": (_LIKE_GPT4.replace("NUMBER", r"\p{N}{1,3}"),),
         "stablelm2": (_LIKE_GPT4.replace("NUMBER", r"\p{N}"),),
         "hunyuan": (_LIKE_GPT4.replace("NUMBER", r"\p{N}"),),
+        "deepseek-v3": (
+            r"\p{N}{1,3}",
+            "[一-龥぀-ゟ゠-ヿ]+",
+            r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+            r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ),
+        "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
+        "deepseek-llm": (  # its letters are of no scripts in these texts that lack some
+            r"[\r\n]",
+            r"\s?[\p{Lu}\p{Ll}\p{Lt}]+",
+            r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+            r"\s+$",
+            "[一-龥ࠀ-一가-퟿]+",
+            r"\p{N}+",
+        ),
         "qwen35": (
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
             r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",

@@ -48,6 +48,7 @@ SCALING: Mapping[str | None, tuple[str, ...]] = {
     "longrope": ("rope.scaling.original_context_length", "rope.scaling.attn_factor"),
 }  # fmt: skip
 
+SOFTMAX, SIGMOID = 1, 2  # values of expert_gating_func
 _PARTIAL = Key("rope.dimension_count", ".partial_rotary_factor")
 _SOFT = Key("final_logit_softcapping", "final_logit_softcapping", "logit_softcap")
 _LOCAL = Key("rope.freq_base_swa", "rope_parameters.sliding_attention.rope_theta", "ropes.1.theta")
@@ -81,6 +82,20 @@ _DELTA = (
 _DELTA_NAMES = {
     "ffn_norm": "post_attention_norm", "shortconv.conv": "ssm_conv1d",
 }  # fmt: skip
+_LATENT = (
+    *(Key(name, "") for name in (
+        "attention.key_length", "attention.key_length_mla", "attention.value_length_mla",
+        "rope.dimension_count", "attention.head_count_kv", "expert_gating_func", MORE_TOKENS,
+        "rope.scaling.yarn_log_multiplier",
+    )),
+    Key("attention.kv_lora_rank", "kv_lora_rank", "latent.rank", needed=True),
+    Key("attention.q_lora_rank", "q_lora_rank", "latent.query_rank"),
+    *_experts("n_routed_experts"),
+    Key("expert_shared_count", "n_shared_experts", needed=True),
+    Key("leading_dense_block_count", "first_k_dense_replace"),
+    Key("expert_weights_scale", "routed_scaling_factor"),
+    Key("expert_group_count", "n_group"), Key("expert_group_used_count", "topk_group"),
+)  # fmt: skip
 _GRANITE = (
     Key("attention.scale", "attention_multiplier", "scale"),
     Key("embedding_scale", "embedding_multiplier", "embed_scale"),
@@ -199,6 +214,13 @@ GGUF: Mapping[str, GgufFamily] = {
             Key(MORE_TOKENS, "num_nextn_predict_layers"), Key("expert_gating_func", ""),
         ),
         names={"ffn_norm": "post_attention_norm"}, written=False,
+    ),
+    "deepseek_v2": GgufFamily(
+        "deepseek2", (*_LATENT, Key("expert_weights_norm", "")), written=False
+    ),
+    "deepseek_v3": GgufFamily(
+        "deepseek2", (*_LATENT, Key("expert_weights_norm", "norm_topk_prob")),
+        {"norm_topk_prob": False}, flag="expert_gating_func", flagged=SIGMOID, written=False,
     ),
     "ernie4_5_moe": GgufFamily(
         "ernie4_5-moe",

@@ -27,8 +27,8 @@ class Key(NamedTuple):
 @dataclass(frozen=True)
 class GgufFamily:
     """A family in GGUF files. If several families have one `arch`, a file with experts belongs to
-    the one with `sparse`, one with a true `flag` to the one that names it, another in which layers
-    slide to the one with `slides`."""
+    the one with `sparse`, one with a key `flag` of the value `flagged` to the one that names it,
+    another in which layers slide to the one with `slides`."""
 
     arch: str
     keys: tuple[Key, ...] = ()  # instead of those of KEYS with an equal name or field, or besides
@@ -36,7 +36,8 @@ class GgufFamily:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     without: tuple[str, ...] = ()  # names in KEYS that the architecture does not use
     slides: bool = False
-    flag: str = ""  # a key that is true in files of this family
+    flag: str = ""  # a key that only files of this family have with a value,
+    flagged: bool | int = True  # this one
     sparse: bool = False
     turned: bool = False  # rows of queries and keys are in interleaved rope order
     tiled: bool = False  # heads of values with one key head are apart (`config.Delta`)

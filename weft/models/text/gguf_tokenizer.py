@@ -26,16 +26,7 @@ from weft.importers.gguf_values import Texts
 from weft.importers.hf_config import Fields
 from weft.models.arch.config import TokenIds, TokenizerContent
 from weft.models.arch.family_parts import MAX_VOCAB
-from weft.models.text.tokenizer_plain import (
-    DEFAULT,
-    DIGIT,
-    GPT2,
-    GPT4O,
-    LLAMA3,
-    QWEN2,
-    QWEN35,
-    TEKKEN,
-)
+from weft.models.text import deepseek_patterns as deepseek, tokenizer_plain as usual
 
 _AT = "tokenizer.ggml."
 _UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6  # token types; 1 is normal, 5 unused
@@ -64,15 +55,22 @@ def _named(pre: Pre, names: str) -> dict[str, Pre]:
 
 
 PRE = {
-    **_named(Pre(DEFAULT), "default"),
-    **_named(Pre((GPT2,)), "gpt-2 phi-2 mellum olmo exaone4"),
-    **_named(Pre((LLAMA3,), whole=True, bos=True), "llama-bpe llama3 llama-v3 falcon3 pixtral"),
-    **_named(Pre((LLAMA3,)), "dbrx smaug-bpe glm4 chatglm-bpe"),
-    **_named(Pre((QWEN2,)), "qwen2 deepseek-r1-qwen megrez stablelm2 hunyuan"),
-    **_named(Pre((QWEN35,)), "qwen35"),
-    **_named(Pre((DIGIT, GPT2)), "smollm starcoder refact command-r codeshell minerva-7b"),
-    **_named(Pre((GPT4O,)), "gpt-4o llama4"),
-    **_named(Pre((TEKKEN,), whole=True, bos=True), "tekken"),
+    **_named(Pre(usual.DEFAULT), "default"),
+    **_named(Pre((usual.GPT2,)), "gpt-2 phi-2 mellum olmo exaone4"),
+    **_named(
+        Pre((usual.LLAMA3,), whole=True, bos=True), "llama-bpe llama3 llama-v3 falcon3 pixtral"
+    ),
+    **_named(Pre((usual.LLAMA3,)), "dbrx smaug-bpe glm4 chatglm-bpe"),
+    **_named(Pre((usual.QWEN2,)), "qwen2 deepseek-r1-qwen megrez stablelm2 hunyuan"),
+    **_named(Pre((usual.QWEN35,)), "qwen35"),
+    **_named(
+        Pre((usual.DIGIT, usual.GPT2)), "smollm starcoder refact command-r codeshell minerva-7b"
+    ),
+    **_named(Pre((usual.GPT4O,)), "gpt-4o llama4"),
+    **_named(Pre(deepseek.DEEPSEEK), "deepseek-llm"),
+    **_named(Pre(deepseek.DEEPSEEK3), "deepseek-v3 hunyuan-dense"),
+    **_named(Pre(deepseek.DEEPSEEK_CODER), "deepseek-coder"),
+    **_named(Pre((usual.TEKKEN,), whole=True, bos=True), "tekken"),
 }
 
 

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from weft.models.text.deepseek_patterns import DEEPSEEK, DEEPSEEK3, DEEPSEEK_CODER
+
 MAX_FILE = 64 << 20  # bytes; the largest in use have 34 MB
 _MAX_PARTS = 12
 _MAX_STATE = 16 << 10  # bytes of the description of one component
@@ -44,13 +46,10 @@ DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]")  # llama
 # Each scans a text from start to end and backtracks only within a run of one class.
 PATTERNS = {
     GPT2, LLAMA3, QWEN2, QWEN35, GPT4O, TEKKEN, DIGIT, *DEFAULT,
+    *DEEPSEEK, *DEEPSEEK3, *DEEPSEEK_CODER,
     rf"{_WORDS}|[\p{{L}}]+|[\p{{N}}]|[^\s\p{{L}}\p{{N}}]+",  # CLIP
     r" ?[^(\s|[.,!?…。，、।۔،])]+",  # BLOOM
-    r"\p{N}{1,3}",
     r"\d",
-    r"[\r\n]",
-    r"\s?\p{L}+",  # DeepSeek, this and the next
-    r"\s?\p{P}+",
     r" {2,}",  # replaced by normalizers
     r"\s+",
 }  # fmt: skip

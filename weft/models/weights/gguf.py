@@ -55,6 +55,8 @@ _LAYER = {
     "q": "attn_q", "k": "attn_k", "v": "attn_v", "qkv": "attn_qkv", "o": "attn_output",
     "q_norm": "attn_q_norm", "k_norm": "attn_k_norm",
     "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down", "gate_up": "ffn_up",
+    "q_a": "attn_q_a", "q_a_norm": "attn_q_a_norm", "q_b": "attn_q_b", "kv_a": "attn_kv_a_mqa",
+    "kv_a_norm": "attn_kv_a_norm", "kv_b": "attn_kv_b", "k_b": "attn_k_b", "v_b": "attn_v_b",
     "router": "ffn_gate_inp", "gate_exps": "ffn_gate_exps", "up_exps": "ffn_up_exps",
     "down_exps": "ffn_down_exps", "sinks": "attn_sinks",
     "gate_up_exps": "ffn_gate_up_exps", "exps_norm": "pre_ffw_norm_2",
@@ -171,9 +173,11 @@ def _numbers(gguf: Gguf, c: DecoderConfig) -> dict[str, np.ndarray]:
 
 def _fits(shape: tuple[int, ...], role: str, spec: WeightSpec) -> bool:
     """True if a tensor has the shape of a weight. Mamba's decays are turned; norms of Mamba 2 have
-    an axis of groups."""
+    an axis of groups, and the parts of latent attention's matrix one of heads."""
     if role.endswith(".ssm_norm.w"):
         return math.prod(shape) == math.prod(spec.shape)
+    if role.endswith((".k_b.w", ".v_b.w")) and len(shape) == 3:
+        shape = shape[0] * shape[1], shape[2]
     return _long(shape) == _long(spec.shape[::-1] if spec.kind == "decay" else spec.shape)
 
 

@@ -34,6 +34,7 @@ from weft.models.arch.family_parts import (
     MAX_LAYERS,
     MAX_POSITIONS,
 )
+from weft.models.arch.latent_weights import in_latents
 from weft.models.weights.gguf_families import OWN, fill
 from weft.models.weights.gguf_metadata import ROPE_DIVISORS, ROPE_FACTORS, Metadata
 
@@ -98,7 +99,7 @@ def _kind(c: Metadata, slides: list[bool] | None) -> str:
     rows = families_of(c.arch)
     window = c.integer("attention.sliding_window", 0, MAX_POSITIONS, 0) if len(rows) > 1 else 0
     sliding = bool(window) and (slides is None or any(slides))
-    flagged = (kind for kind, row in rows.items() if row.flag and c.value(row.flag) is True)
+    flagged = (k for k, row in rows.items() if row.flag and c.value(row.flag) == row.flagged)
     if kind := next(flagged, ""):
         return kind
     if any(row.sparse for row in rows.values()) and c.integer("expert_count", 0, MAX_EXPERTS, 0):
@@ -142,6 +143,8 @@ def _fields(c: Metadata, kind: str, slides: list[bool] | None) -> dict[str, Any]
 
 def _head_dim(c: Metadata) -> int:
     """Returns the elements of a head, after checking the sizes that give it."""
+    if c.value("attention.kv_lora_rank") is not None:  # only the part that turns is a rope's head
+        return int(c.integer("rope.dimension_count", 2, MAX_HEAD_DIM))
     hidden = c.integer("embedding_length", 1, MAX_HIDDEN)
     heads = c.integer("attention.head_count", 1, MAX_HEADS)
     given = c.integer("attention.key_length", 2, MAX_HEAD_DIM, None)
@@ -184,7 +187,7 @@ def _add_rope(c: Metadata, kind: str, data: dict[str, Any], head_dim: int) -> No
     """Adds the share of a head that turns, and how a longer context is scaled."""
     keys = {key.name: key.field for key in keys_of(kind)}
     rope, _ = _at(data, keys["rope.freq_base"])
-    partial = "rope.dimension_count" in keys
+    partial = bool(keys.get("rope.dimension_count"))
     turned = c.integer("rope.dimension_count", 2, MAX_HIDDEN, head_dim)
     if turned > head_dim or turned % 2 or (turned != head_dim and not partial):
         raise c.refuse("rope.dimension_count", f"rotating a part of {head_dim} is not supported")
@@ -243,6 +246,8 @@ def _with_tensors(c: Metadata, made: DecoderConfig, keys: Mapping[str, str]) -> 
     if not made.fused_qkv:
         biased, out = (c.has(f"blk.0.attn_{part}.bias") for part in ("q", "output"))
         made = replace(made, qkv_bias=biased, out_bias=out)
+    if made.latent is not None and c.has("blk.0.attn_k_b.weight"):
+        made = in_latents(made)
     if made.delta is not None:
         fused = made.delta.fused_qkvz and c.has("blk.0.ssm_in.weight")
         tiled = GGUF[made.family].tiled

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from weft.models.arch.family_gguf import MORE_TOKENS
+from weft.models.arch.family_gguf import MORE_TOKENS, SIGMOID, SOFTMAX
 from weft.models.arch.family_parts import (
     MAX_FFN,
     MAX_HEAD_DIM,
@@ -18,7 +18,6 @@ from weft.models.arch.family_parts import (
 from weft.models.weights.gguf_metadata import Metadata
 
 Own = Callable[[Metadata, dict[str, Any], int], None]
-_SIGMOID = 2  # the number of a router's function
 
 
 def fill(data: dict[str, Any], name: str, value: Any) -> None:
@@ -93,8 +92,8 @@ def _cohere(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
 
 def _glm4_moe(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
     """Leaves out the layers that predict further tokens."""
-    if c.value("expert_gating_func") not in (None, _SIGMOID):
-        raise c.refuse("expert_gating_func", f"expected {_SIGMOID}, a sigmoid")
+    if c.value("expert_gating_func") not in (None, SIGMOID):
+        raise c.refuse("expert_gating_func", f"expected {SIGMOID}, a sigmoid")
     data["use_qk_norm"] = c.has("blk.0.attn_q_norm.weight")
     layers = c.integer("block_count", 1, MAX_LAYERS)
     further = c.integer(MORE_TOKENS, 0, layers - 1, 0)
@@ -161,6 +160,31 @@ def _jamba(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
         data["num_experts"] = 1
 
 
+def _latent(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
+    """Adds the sizes of heads, which newer files give beside those of the cache, and what YaRN does
+    to scores: llama.cpp takes one number for both of its multipliers."""
+    if c.value("expert_gating_func") not in (None, SOFTMAX, SIGMOID):
+        raise c.refuse("expert_gating_func", f"expected {SOFTMAX}, softmax, or {SIGMOID}, sigmoid")
+    if c.value("expert_gating_func") != SIGMOID and c.value("expert_weights_norm"):
+        raise c.refuse("expert_weights_norm", "not supported beside softmax")
+    split = c.value("attention.key_length_mla") is not None
+    names = [f"attention.{part}_length" + "_mla" * split for part in ("key", "value")]
+    key, value = (c.integer(name, 1, MAX_HIDDEN) for name in names)
+    if key <= head_dim:
+        raise c.refuse(names[0], f"expected more than the {head_dim} elements that turn")
+    data |= {"qk_nope_head_dim": key - head_dim, "qk_rope_head_dim": head_dim, "v_head_dim": value}
+    data["num_key_value_heads"] = data["num_attention_heads"]
+    layers = c.integer("block_count", 1, MAX_LAYERS)
+    further = c.integer(MORE_TOKENS, 0, layers - 1, 0)
+    data |= {"num_hidden_layers": layers - further, "num_nextn_predict_layers": further}
+    data["q_lora_rank"] = data["q_lora_rank"] or None
+    data["topk_method"] = "group_limited_greedy" if data["n_group"] else "greedy"
+    rope = data["rope_parameters"]
+    if rope["rope_type"] == "yarn":
+        depth = c.number("rope.scaling.yarn_log_multiplier", 0.0, 1e3) * 10
+        rope |= {"mscale": depth, "mscale_all_dim": depth}
+
+
 OWN: Mapping[str, Own] = {
     **dict.fromkeys(("gemma2", "gemma3_text"), _gemma),
     "gemma4_text": _gemma4,
@@ -169,6 +193,8 @@ OWN: Mapping[str, Own] = {
     "stablelm": _stablelm,
     "cohere": _cohere,
     "glm4_moe": _glm4_moe,
+    "deepseek_v2": _latent,
+    "deepseek_v3": _latent,
     **dict.fromkeys(("mamba", "falcon_mamba", "mamba2"), _of_width("expand")),
     "granitemoehybrid": _granite,
     "falcon_h1": _falcon_h1,
