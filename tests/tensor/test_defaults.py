@@ -22,6 +22,8 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "arange of floats": (weft.arange, (5.0,)),
     "asarray": (weft.asarray, (np.ones(2, np.int8),)),
     "astype": (weft.astype, (BYTES,)),
+    "cumprod": (weft.cumprod, (BYTES, 1)),
+    "cumsum": (weft.cumsum, (BYTES, 1)),
     "cumulative_prod": (weft.cumulative_prod, (BYTES, 1)),
     "cumulative_sum": (weft.cumulative_sum, (BYTES, 1)),
     "empty": (weft.empty, (3,)),

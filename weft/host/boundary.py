@@ -26,18 +26,31 @@ _OPERATORS = frozenset(
 ) | {"__getitem__", "__setitem__", "__neg__", "__abs__", "__invert__", "__lt__", "__le__",
      "__gt__", "__ge__", "__eq__", "__ne__", "__init__"}  # fmt: skip
 _GUARDED = "__weft_guarded__"
+_FORM = "__weft_torch_form__"
+# PyTorch's names of parameters, and the array API's or weft's that mean the same.
+_SPELLINGS: dict[str, tuple[str, ...]] = {
+    "dim": ("axis",), "dims": ("axes", "axis"), "keepdim": ("keepdims",), "shifts": ("shift",),
+    "dim0": ("a",), "dim1": ("b",), "start_dim": ("start",), "end_dim": ("end",),
+    "chunks": ("count",), "split_size_or_sections": ("sizes",), "split_size": ("sizes",),
+}  # fmt: skip
+_VARIADIC = 0x04  # of a code's co_flags: the function takes *args
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def guarded(function: F, name: str = "") -> F:
     """`function`, whose foreign errors come out as CallError, UsageError or OutOfMemoryError with
     the call in the message and the error itself as their cause. It must not call back users' own
-    functions, whose errors are theirs."""
+    functions, whose errors are theirs. Parameters may have PyTorch's names (`dim`, `keepdim`)."""
     called = name or function.__name__
+    spelled, form = _spelled(function), getattr(function, _FORM, None)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
+            if kwargs and not spelled.keys().isdisjoint(kwargs):
+                if form is not None:
+                    return form(*args, **kwargs)
+                args, kwargs = _respelled(args, kwargs, spelled)
             return function(*args, **kwargs)
         except WeftError:
             raise
@@ -46,6 +59,46 @@ def guarded(function: F, name: str = "") -> F:
 
     setattr(call, _GUARDED, True)
     return call  # type: ignore[return-value]
+
+
+def torch_form(form: Callable[..., Any]) -> Callable[[F], F]:
+    """Decorates a function that means something else in PyTorch: a call that says `dim` or
+    `keepdim` is a call of `form`, which means what PyTorch's does."""
+
+    def marked(function: F) -> F:
+        setattr(function, _FORM, form)
+        return function
+
+    return marked
+
+
+def _spelled(function: Any) -> dict[str, str]:
+    """Returns PyTorch's names of a function's parameters with the names that they have here; a
+    name with a star takes the rest of the positional arguments."""
+    code = getattr(function, "__wrapped__", function).__code__
+    count = code.co_argcount + code.co_kwonlyargcount
+    here = dict.fromkeys(code.co_varnames[:count])
+    if code.co_flags & _VARIADIC:
+        here[f"*{code.co_varnames[count]}"] = None
+    found = {}
+    for spelling, names in _SPELLINGS.items():
+        for name in (*names, *(f"*{n}" for n in names)):
+            if name in here and spelling not in here:
+                found[spelling] = name
+                break
+    return found
+
+
+def _respelled(args: Any, kwargs: dict[str, Any], spelled: dict[str, str]) -> Any:
+    for spelling in spelled.keys() & kwargs.keys():
+        name, value = spelled[spelling], kwargs.pop(spelling)
+        if name.startswith("*"):
+            args = (*args, value)
+        elif name in kwargs:
+            raise CallError(f"{spelling} and {name} are one argument; give one of them")
+        else:
+            kwargs[name] = value
+    return args, kwargs
 
 
 def _ours(error: Exception, name: str, args: Any, kwargs: Any) -> WeftError:

@@ -13,6 +13,7 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import ShapeError, UsageError
+from weft.host.boundary import torch_form
 from weft.ops.rules import axes_of, axis_of, integers
 from weft.tensor import shapes
 from weft.tensor.core import Tensor, tensor
@@ -146,6 +147,7 @@ def expand_dims(x: Operand, /, axis: int | Sequence[int] = 0) -> Tensor:
     return t
 
 
+@torch_form(lambda x, **options: as_tensor(x).squeeze(**options))
 def squeeze(x: Operand, /, axis: int | Sequence[int]) -> Tensor:
     """Without these axes, which must have size 1."""
     return as_tensor(x).squeeze(axis)

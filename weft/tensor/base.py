@@ -8,6 +8,7 @@ assigned to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
@@ -19,6 +20,7 @@ from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError, UsageError
 from weft.graph.ir import Node, Shape
 from weft.ops.graph_listener import user_line
+from weft.ops.rules import axis_of
 from weft.ops.tape import Tracked, plain, recording
 from weft.program.array import DeviceArray
 from weft.program.device import HOST
@@ -33,6 +35,24 @@ if TYPE_CHECKING:
 Value = Any  # np.ndarray, DeviceArray, Node, or Tracked around one of them
 Number = bool | int | float
 T = TypeVar("T", bound="TensorBase")
+
+
+class Size(int):
+    """A number of elements, NumPy's `size`, that is PyTorch's `size` if it is called."""
+
+    _shape: tuple[int, ...]
+
+    def __new__(cls, shape: tuple[int, ...]) -> Size:
+        made = super().__new__(cls, math.prod(shape))
+        made._shape = shape
+        return made
+
+    def __call__(self, dim: int | None = None) -> Any:
+        """Returns the shape, or the size of the axis `dim`."""
+        return self._shape if dim is None else self._shape[axis_of("size", dim, len(self._shape))]
+
+    def __reduce__(self) -> Any:
+        return int, (int(self),)
 
 
 class TensorBase:
@@ -101,12 +121,9 @@ class TensorBase:
         return len(self.shape)
 
     @property
-    def size(self) -> int:
-        """The number of elements."""
-        n = 1
-        for d in self.shape:
-            n *= d
-        return n
+    def size(self) -> Size:
+        """The number of elements. Called, as in PyTorch, it gives the shape: size(), size(0)."""
+        return Size(self.shape)
 
     @property
     def is_traced(self) -> bool:

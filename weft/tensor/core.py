@@ -22,15 +22,15 @@ from weft.tensor import views
 from weft.tensor.autograd import Autograd
 from weft.tensor.base import CURRENT, TensorBase, place
 from weft.tensor.guards import changed
-from weft.tensor.indexing import Indexing
+from weft.tensor.torch_shapes import TorchNames
 
 
-class Tensor(Indexing, Autograd):
+class Tensor(TorchNames, Autograd):
     """An n-dimensional array on the CPU, on a device, or (while tracing) yet to be computed.
 
-    No method changes a tensor in place, except `assign` and `x[...] = v`. Indexing with integers
-    and slices, reshape, transpose, permute, expand, narrow, split and detach give views, as in
-    PyTorch: a write to one is a write to the other. `v += 1` gives v a new tensor.
+    `assign`, `x[...] = v` and methods whose names end in _ change a tensor in place. Indexing with
+    integers and slices, reshape, transpose, permute, expand, narrow, split and detach give views,
+    as in PyTorch: a write to one is a write to the other. `v += 1` gives v a new tensor.
     """
 
     __slots__ = ()

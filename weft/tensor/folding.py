@@ -15,6 +15,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
+from weft.host.boundary import torch_form
 from weft.ops.rules import axes_of, axis_of
 from weft.tensor.arrays import moveaxis
 from weft.tensor.core import Tensor
@@ -44,6 +45,7 @@ def sum(x: Operand, /, axis: Axes = None, dtype: Any = None, keepdims: bool = Fa
     return as_tensor(x).sum(axis, keepdims, dtype)
 
 
+@torch_form(lambda x, *a, **k: as_tensor(x).var(*a, **k))
 def var(
     x: Operand, /, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
@@ -51,6 +53,7 @@ def var(
     return as_tensor(x).var(axis, keepdims, correction)
 
 
+@torch_form(lambda x, *a, **k: as_tensor(x).std(*a, **k))
 def std(
     x: Operand, /, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype, promote
 from weft.core.errors import DTypeError, ShapeError
+from weft.host.boundary import torch_form
 from weft.ops.reduce import refuse_empty
 from weft.ops.rules import axes_of, axis_of
 from weft.tensor.autocast import narrowed
@@ -17,6 +18,36 @@ from weft.tensor.base import broadcast_shapes, default_float, run, values
 from weft.tensor.shapes import Movement
 
 Axes = int | Sequence[int] | None
+
+
+class Picked(NamedTuple):
+    """What PyTorch's max, min and sort return: elements, and their indices (int32) on the axis."""
+
+    values: Any
+    indices: Any
+
+
+def _extreme_along(name: str) -> Any:
+    def form(self: Any, dim: int, keepdim: bool = False) -> Picked:
+        at = getattr(self, name)(dim, True)
+        found = Picked(self._along(at, axis_of(name, dim, self.ndim)), at)
+        return found if keepdim else Picked(*(x.squeeze(dim) for x in found))
+
+    return form
+
+
+def _sort_along(self: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Picked:
+    order = self.argsort(dim, descending=descending)
+    return Picked(self._along(order, axis_of("sort", dim, self.ndim)), order)
+
+
+def _variance_along(name: str) -> Any:
+    def form(self: Any, dim: Axes = None, keepdim: bool = False, **options: Any) -> Any:
+        unbiased = options.pop("unbiased", True)
+        correction = options.pop("correction", 1 if unbiased else 0)
+        return getattr(self, name)(dim, keepdim, correction, **options)
+
+    return form
 
 
 class Reductions(Movement):
@@ -56,6 +87,7 @@ class Reductions(Movement):
         mean = x.sum(axis, keepdims) * (1.0 / n if n else math.nan)
         return mean._as(default_float(self.dtype))
 
+    @torch_form(_variance_along("var"))
     def var(self, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Self:
         """The mean squared deviation, divided by n - correction."""
         return self._variance("var", axis, keepdims, correction)
@@ -68,16 +100,19 @@ class Reductions(Movement):
         out = total * (1.0 / (n - correction) if n - correction > 0 else math.nan)
         return out._as(default_float(self.dtype))
 
+    @torch_form(_variance_along("std"))
     def std(self, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Self:
         """The square root of var, computed in float32 for narrow floats."""
         dtype = default_float(self.dtype)
         var = self._as(dt.compute_dtype(dtype))._variance("std", axis, keepdims, correction)
         return var._length()._as(dtype)
 
+    @torch_form(_extreme_along("argmax"))
     def max(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """The largest; NaN wins. Raises ShapeError over no elements."""
         return self._as_number()._reduce("max", axis, keepdims)._as(self.dtype)
 
+    @torch_form(_extreme_along("argmin"))
     def min(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """The smallest; NaN wins. Raises ShapeError over no elements."""
         x = self._mirror()
@@ -245,6 +280,7 @@ class Reductions(Movement):
 
     # -- order
 
+    @torch_form(_sort_along)
     def sort(self, axis: int = -1, descending: bool = False) -> Self:
         """Sorted along an axis; NaN counts as the largest."""
         return self._sort(axis, descending, False)

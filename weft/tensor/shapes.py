@@ -11,6 +11,7 @@ import numpy as np
 from weft import ops
 from weft.core.dtypes import promote
 from weft.core.errors import ShapeError
+from weft.host.boundary import torch_form
 from weft.ops.rules import axes_of, axis_of, integers
 from weft.tensor import views
 from weft.tensor.arith import Arithmetic
@@ -22,6 +23,12 @@ T = TypeVar("T", bound="Movement")
 def _shape_args(shape: tuple[Any, ...]) -> tuple[int, ...]:
     """reshape(2, 3) and reshape((2, 3)) alike."""
     return integers("a shape", "each size", shape[0] if len(shape) == 1 else shape)
+
+
+def _squeezed_along(self: Any, dim: int | Sequence[int]) -> Any:
+    """PyTorch's squeeze(dim): axes of other sizes stay."""
+    named = axes_of("squeeze", dim, self.ndim)
+    return self.squeeze([a for a in named if self.shape[a] == 1])
 
 
 class Movement(Arithmetic):
@@ -86,6 +93,7 @@ class Movement(Arithmetic):
         """The last two axes exchanged."""
         return self.transpose(-1, -2)
 
+    @torch_form(_squeezed_along)
     def squeeze(self, axis: int | Sequence[int] | None = None) -> Self:
         """Without axes of size 1: all of them, or those named (which must have size 1)."""
         if axis is None:
