@@ -45,6 +45,11 @@ ELSEWHERE = {
     "granite": "interp:webgpu",
     "olmo2": "interp:cpu-neon",
     "olmo3": "interp:cpu-avx2",
+    "mamba": "interp:webgpu",
+    "mamba2": "interp:hip-wave64",
+    "falcon_h1": "vulkan",
+    "jamba": "vulkan",
+    "nemotron_h": "interp:webgpu",
 }
 
 
@@ -75,7 +80,7 @@ def test_family(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", few(FAMILIES, "lfm2", "qwen3_moe", "gpt_oss", "phi3", "olmo2", "olmo3")
+    "name", few(FAMILIES, "lfm2", "qwen3_moe", "gpt_oss", "phi3", "olmo2", "olmo3", "mamba")
 )
 def test_family_elsewhere(tmp_path: Path, name: str) -> None:
     reference = write_model(name, tmp_path)

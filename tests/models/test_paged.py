@@ -23,7 +23,8 @@ from weft.models.run.fit import pages_in
 from weft.models.run.runner import Runner
 
 IDS = np.random.default_rng(7).integers(0, 90, 180).tolist()
-KINDS = ["llama3", "gpt2", "gemma3", "gpt_oss", "qwen3_5", "lfm2", "gemma4", "deepseek_v3"]
+KINDS = ["llama3", "gpt2", "gemma3", "gpt_oss", "qwen3_5", "lfm2", "gemma4", "deepseek_v3",
+         "mamba", "falcon_h1"]  # fmt: skip
 LLAMA = {**CONFIGS["llama"], "max_position_embeddings": 128}
 
 
