@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +11,15 @@ import pytest
 
 import weft
 from weft import ops
+from weft.backends.llvm.gpu_target import gpu_target
 from weft.compile.analysis import row_bounds
 from weft.core.caps import PRESETS
 from weft.core.dtypes import float32, int32
 from weft.core.errors import DTypeError, ShapeError
 from weft.graph.ir import Graph
 from weft.tensor import Tensor
+
+sys.path.append(str(Path(__file__).parent.parent / "backends"))
 
 # slots of the rows (-1 - s begins s), key heads, value heads, K, V, tiled
 CASES = [
@@ -64,7 +69,7 @@ def defined(xs: list[np.ndarray], tiled: bool) -> list[np.ndarray]:
     return [out, memory]
 
 
-def run(device: str, xs: list[np.ndarray], tiled: bool) -> list[np.ndarray]:
+def run(device: Any, xs: list[np.ndarray], tiled: bool) -> list[np.ndarray]:
     """Returns readings and memories; queries that are the keys are one operand with them."""
     same = xs[0] is xs[1]
 
@@ -133,6 +138,41 @@ def test_rows_that_nobody_wants_change_no_memory() -> None:
     bounds = row_bounds(graph.nodes())
     assert bounds[id(turned)] is None
     assert bounds[id(out)] == ("n", 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the emulator needs Linux")
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("arch", ["sm_80", "gfx1100"])
+def test_as_code_of_gpus(arch: str, form: str) -> None:
+    """What LLVM makes of it for GPUs, executed, has the CPU's bits."""
+    from gpu_emulator import Emulated
+
+    slots, *sizes, tiled = CASES[1]
+    xs = operands(slots, *sizes, form)
+    for a, b in zip(run(Emulated(gpu_target(arch)), xs, tiled), run("cpu", xs, tiled), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("device", ["cpu", "interp:webgpu"])
+def test_decays_of_elements_take_no_memory(device: str) -> None:
+    """They are computed in the recurrence, which uses each once."""
+    _, k, v, decay, slot, memory = operands([-1, 0, 0], 1, 1, 6, 40, "Mamba")
+    step, speed = decay[:, 0, 0], decay[0]
+
+    def fn(step: Tensor, speed: Tensor, *xs: Tensor) -> Tensor:
+        wide = ops.broadcast(ops.reshape(step.value, (3, 1, 1, 40)), (3, 1, 6, 40))
+        fade = ops.mul(wide, ops.broadcast(ops.reshape(speed.value, (1, 1, 6, 40)), (3, 1, 6, 40)))
+        keys, *rest = (x.value for x in xs)
+        return Tensor(ops.call("recurrence", keys, keys, rest[0], ops.exp(fade), *rest[1:])[0])
+
+    made = weft.compile(fn, device=device)
+    found = made(*map(weft.tensor, (step, speed, k, v, slot, memory))).numpy()
+    assert [kernel.name.partition("_")[0] for kernel in made.programs()[0].kernels] == [
+        "recurrence"
+    ]
+    faded = np.exp(step[:, None, None, :].astype(np.float64) * speed).astype(np.float32)
+    want = 2 * defined([k, k, v, faded, slot, memory], False)[0]
+    np.testing.assert_allclose(found, want, atol=3e-5, rtol=1e-4)
 
 
 def test_what_is_refused() -> None:
