@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,24 @@ def test_getting_started_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(compile(block, "getting-started.md", "exec"), names)
     assert "weft" in names and "model" in names
+
+
+def test_inside_shows_what_its_recipes_print(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The logit lens and steering; and patching finds the argument's name, then the last token."""
+    monkeypatch.setenv("WEFT_DEVICE", "cpu")
+    page = (ROOT / "docs" / "inside.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for block, shown in re.findall(
+        r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", page, re.DOTALL
+    ):
+        exec(compile(block, "inside.md", "exec"), names)
+        printed = capsys.readouterr().out
+        assert not shown or printed == shown
+    share = (names["effect"] - names["low"]) / (names["high"] - names["low"])
+    assert share[0].argmax() == 6 and share[-1].argmax() == len(share[0]) - 1
+    assert share[0].max() > 0.5 and share[-1].max() == 1
 
 
 def test_the_readme_shows_the_support_table() -> None:

@@ -229,6 +229,21 @@ def test_gradients_are_pytorchs(pairs, name, device) -> None:
         )
 
 
+def test_vectors_of_texts_by_layer(pairs) -> None:
+    ours, theirs = pairs("llama3")
+    texts = [IDS, IDS[:5]]
+    hidden = [reference(theirs, ids)[0] for ids in texts]
+    for layer, at in ((0, 1), (1, 2), (None, -1)):
+        means = np.stack([x[at].mean(0) for x in hidden])
+        assert np.allclose(ours.embed(texts, layer), means, rtol=1e-4, atol=1e-4)
+        last = np.stack([x[at][-1] for x in hidden])
+        assert np.allclose(ours.embed(texts, layer, "last"), last, rtol=1e-4, atol=1e-4)
+    assert ours.embed(IDS, 1).shape == (1, ours.config.hidden)
+    for wrong in ({"layer": 9}, {"layer": -1}, {"pooling": "max"}):
+        with pytest.raises(UsageError):
+            ours.embed(IDS, **wrong)
+
+
 def test_gradients_that_do_not_exist(pairs) -> None:
     for name, words in (("qwen3_moe", "experts"), ("gpt_oss", "experts")):
         with pytest.raises(UsageError, match=words):

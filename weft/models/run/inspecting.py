@@ -22,7 +22,7 @@ from weft.models.run.placed import Placed
 from weft.models.run.reader import bucket
 from weft.models.run.runner import STEP
 from weft.models.run.visiting import Visiting, shapes_of, unembedding, visiting
-from weft.models.text.prompts import Prompt
+from weft.models.text.prompts import Prompt, as_list
 
 HIDDEN = ("embed", "layers.*.out", "norm")
 
@@ -148,6 +148,19 @@ class Inspecting(Generating):
     @cached_property
     def _unembedded(self) -> Callable[[np.ndarray], np.ndarray]:
         return unembedding(self.config, self.placed)
+
+    def embed(
+        self, texts: Prompt | Sequence[Prompt], layer: int | None = None, pooling: str = "mean"
+    ) -> np.ndarray:
+        """Returns vectors of texts (or ids), float32 [N, hidden]: the residual stream after a
+        layer, 0 or more (None: after the last one and the final norm), of which `pooling` takes the
+        "mean" over a text's tokens or the "last" token's. Raises UsageError as `inspect` does."""
+        if pooling not in ("mean", "last"):
+            raise UsageError(f'pooling is {pooling!r:.60}; expected "mean" or "last"')
+        place = "norm" if layer is None else f"layers.{layer}.out"
+        check_place(place, self._shapes)
+        found = [self.inspect(text, [place])[place] for text in as_list(texts)[0]]
+        return np.stack([x.mean(0) if pooling == "mean" else x[-1] for x in found])
 
     def gradients(
         self, prompt: Prompt, of: Objective, places: str | Sequence[str] = "embed"
