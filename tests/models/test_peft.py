@@ -15,7 +15,7 @@ from stepping import scores
 import weft
 from weft.core.errors import ModelError
 from weft.importers.safetensors import SafetensorsFile, save_file
-from weft.models.weights import adapter_merge, adapters, peft_files
+from weft.models.weights import adapter_stack, adapters, peft_files
 from weft.training.merge import merge_folders
 from weft.training.model import folder_weights
 
@@ -152,7 +152,7 @@ def test_ranks_and_alphas_of_their_own(stabilized: bool, tmp_path: Path, peft: A
     weights = adapters.fresh(made, adapters.target_roles(made, ()), rank=4, seed=0)
     other.mkdir()
     adapters.write(other, made, adapters.Adapter(4, 8.0, 0.0, str(base), weights))
-    stack = adapter_merge.stacked(
+    stack = adapter_stack.stacked(
         made, {"a": peft_files.read(low, made), "b": peft_files.read(other, made)}, {}
     )
     assert stack.arrays["1.q.loras_a"].shape[0] % 16 == 0

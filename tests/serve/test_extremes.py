@@ -25,6 +25,8 @@ BASE: dict[str, dict[str, Any]] = {
     "/v1/messages": {"model": "box", "messages": HI, "max_tokens": 2},
     "/v1/messages/count_tokens": {"model": "box", "messages": HI},
     "/v1/embeddings": {"input": "hi"},
+    "/v1/load_lora_adapter": {"lora_name": "a", "lora_path": "a"},
+    "/v1/unload_lora_adapter": {"lora_name": "a"},
     "/api/chat": {"model": "box", "messages": HI, "options": {"num_predict": 2}},
     "/api/generate": {"model": "box", "prompt": "hi", "options": {"num_predict": 2}},
     "/api/embed": {"model": "box", "input": "hi"},

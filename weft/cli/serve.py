@@ -61,6 +61,19 @@ def bytes_of(text: str | None, option: str) -> int | None:
 @loads(
     "device", "dtype", "quant", "act_dtype", "context", "cache", "adapters", "generation_config"
 )  # fmt: skip
+@click.option(
+    "--adapter-folder", type=click.Path(exists=True, file_okay=False),
+    help="Let requests load and unload the LoRA adapters in this folder while the server runs "
+    "(POST /v1/load_lora_adapter).",
+)  # fmt: skip
+@click.option(
+    "--adapter-slots", default=4, show_default=True, type=click.IntRange(1, 64),
+    help="With --adapter-folder: number of adapters that fit besides those of --adapter.",
+)  # fmt: skip
+@click.option(
+    "--adapter-rank", default=64, show_default=True, type=click.IntRange(1, 4096),
+    help="With --adapter-folder: largest rank of an adapter.",
+)  # fmt: skip
 @options.draft_model
 @click.option(
     "--tool-parser",
@@ -88,7 +101,7 @@ def serve(
         raise UsageError("--draft-model drafts for one model; serve the others by themselves")
     if len(paths) > 1 and launched() > 1:
         raise UsageError("several ranks serve one model; start a server for each")
-    if loading.adapters and max(len(paths), launched()) > 1:
+    if (loading.adapters or given["adapter_folder"]) and max(len(paths), launched()) > 1:
         raise UsageError("--adapter is for one model on one machine; serve others by themselves")
 
     def found() -> dict[str, str]:
@@ -102,9 +115,11 @@ def serve(
             given["draft_model"] = loading.path(given["draft_model"])
         models = found()
         adapters = loading.adapted(Path(next(iter(models.values()))))
+        slots = {name: given[name] for name in ("adapter_slots", "adapter_rank")}
+        loads = loading.options() | (slots if given["adapter_folder"] else {})
         settings = ServeSettings(
             given["max_batch"], given["queue"], bytes_of(given["cache_memory"], "--cache-memory"),
-            given["tool_parser"], loading.options(), given["draft_model"], adapters,
+            given["tool_parser"], loads, given["draft_model"], adapters, given["adapter_folder"],
         )  # fmt: skip
         return asyncio.run(_serve(models, key, settings, given, load))
 

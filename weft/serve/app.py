@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 import weft
+from weft.serve.adapting import routes as adapter_routes
 from weft.serve.anthropic.messages import routes as anthropic_routes
 from weft.serve.judging import routes as judging_routes
 from weft.serve.metrics import TEXT
@@ -92,6 +93,7 @@ def routes() -> list[Described]:
     return [
         *openai_routes(),
         *judging_routes(),
+        *adapter_routes(),
         *responses_routes(),
         *anthropic_routes(),
         *ollama_routes(),

@@ -9,7 +9,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 from weft.core.errors import BusyError, DeviceError, WeftError
@@ -80,6 +81,7 @@ class EngineThread:
         self._closing = False
         self._batch: list[tuple[JobOutputs, Output]] = []  # outputs of the present step
         self._turns: deque[RequestQueue] = deque()  # requests that have more answers to hand in
+        self._calls: deque[Callable[[], None]] = deque()  # work between steps
         self._thread = threading.Thread(target=self._run, name=f"weft-{name}", daemon=True)
         self._thread.start()
 
@@ -123,6 +125,32 @@ class EngineThread:
                     ended = Output(finish="cancelled") if self._closing else Output(error=error)
                     self._give(answer, ended)
 
+    def later(self, work: Callable[[], None]) -> None:
+        """Does `work` in the engine's thread before its next step."""
+        with self._work:
+            self._calls.append(work)
+            self._work.notify()
+
+    async def between_steps(self, work: Callable[[], None]) -> None:
+        """Does `work` in the engine's thread, between two steps. Raises its error, or DeviceError
+        if the engine has ended."""
+        done: Future[None] = Future()
+
+        def call() -> None:
+            try:
+                work()
+            except BaseException as e:
+                done.set_exception(e)
+            else:
+                done.set_result(None)
+
+        self.later(call)
+        while not done.done():
+            if self.failed is not None or not self._thread.is_alive():
+                raise DeviceError(self.failed or f"the engine of {self.name} has ended")
+            await asyncio.wait([asyncio.wrap_future(done)], timeout=IDLE_SECONDS)
+        done.result()
+
     def cancel(self, ticket: Ticket) -> None:
         """Cancels a job and wakes the engine's thread."""
         self.engine.cancel(ticket)
@@ -151,6 +179,8 @@ class EngineThread:
     def _run(self) -> None:
         try:
             while self._wait():
+                while self._calls:
+                    self._calls.popleft()()
                 self.engine.step()
                 self._hand_over()
             self.engine.close()
@@ -164,7 +194,7 @@ class EngineThread:
 
     def _wait(self) -> bool:
         with self._work:
-            while not (self._closing or self.engine.has_work):
+            while not (self._closing or self._calls or self.engine.has_work):
                 self._work.wait(IDLE_SECONDS)
             return not self._closing
 

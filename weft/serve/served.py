@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from weft.models.run.drafting import drafts_by
 from weft.models.run.embedder import Encoder
 from weft.models.run.model import Decoder
 from weft.models.run.reader import batches
+from weft.serve.adapters import ServedAdapters
 from weft.serve.metrics import ServerMetrics
 from weft.serve.player import EngineThread
 from weft.serve.pool import Pools
@@ -141,6 +142,11 @@ class Served:
         """The model as requests for `name` see it; `name` is its own or an adapter's."""
         return self
 
+    @contextlib.contextmanager
+    def using(self, name: str) -> Iterator[Served]:
+        """`under(name)`, which stays while the context lasts."""
+        yield self.under(name)
+
     def warm(self) -> None:
         """Compiles what the first request would wait for."""
 
@@ -215,19 +221,19 @@ class ServedDecoder(Served):
         self.marks = self.parser.marks
         self._asked = settings.memory  # bytes of the cache; None: the free memory
         self._made = TokenizerObjects()
-        self._others = {one: self._with(one, settings.adapters[one]) for one in model.adapters}
-
-    def _with(self, adapter: str, folder: str) -> ServedDecoder:
-        """The same model and engine, whose answers take an adapter."""
-        made = copy.copy(self)
-        made.name = made.adapter = adapter
-        whole = f"{self.print} {files_digest(Path(folder))}"
-        made.print = "fp_" + hashlib.sha256(whole.encode()).hexdigest()[:16]
-        return made
+        self.adapted = ServedAdapters(self)
+        self.adapted.begin(settings.adapters)
 
     def under(self, name: str) -> ServedDecoder:
-        """Returns the model as served under `name`: the model itself, or one of its adapters."""
-        return self._others.get(name, self)
+        """Returns the model as served under `name`: the model itself, or one of its adapters.
+        Raises HttpError for an adapter that has gone."""
+        return self if name == self.name else self.adapted.under(name)
+
+    @contextlib.contextmanager
+    def using(self, name: str) -> Iterator[ServedDecoder]:
+        """`under(name)`, whose adapter stays loaded while the context lasts."""
+        with self.adapted.using(self.under(name)) as served:
+            yield served
 
     def _texts(self) -> Any:
         return self.tokenizer.stream()
@@ -261,7 +267,6 @@ class ServedDecoder(Served):
         told = model.defaults.told({}, {"temperature": 1.0})
         tokens = runner.pages * runner.page
         whole = max(tokens // model.context, 1)
-        adapted = f"adapters: {', '.join(model.adapters)}"
         taken = caches(model, self.draft, runner.slots, runner.pages)
         more = (
             f"the cache takes {size(taken)}, more than --cache-memory: one sequence of the whole "
@@ -272,7 +277,7 @@ class ServedDecoder(Served):
             more = "the file fixes how many: weft compile --max-batch makes another"
         return [
             *super().summary(),
-            *([adapted] if model.adapters else []),
+            *([f"adapters: {', '.join(model.adapters)}"] if model.adapters else []),
             *([f"sampling as {model.defaults.where} says: {told}"] if told else []),
             *([more] if model.fixed or over else []),
             f"up to {runner.slots} answers at once; the cache holds {tokens} tokens: {whole} "

@@ -18,7 +18,8 @@ class ServeSettings:
     """Settings of the served models. `sequences` run at once at most, `queue` answers may wait,
     `memory` bytes are for pages (None: the free memory). `parser` reads tool calls
     (toolcalls.NAMES), `load` has the options of `weft.load`, `draft` is the path of a draft model.
-    `adapters` are LoRA adapters of the first model: paths by the names that requests use."""
+    `adapters` are LoRA adapters of the first model: paths by the names that requests use. Further
+    ones in `adapter_folder` may be loaded later (None: none)."""
 
     sequences: int = 32
     queue: int = 256
@@ -27,6 +28,7 @@ class ServeSettings:
     load: Mapping[str, Any] | None = None
     draft: str | None = None
     adapters: Mapping[str, str] = field(default_factory=dict)
+    adapter_folder: str | None = None
 
 
 def bytes_of(model: Model, settings: ServeSettings, draft: Decoder | None = None) -> int:

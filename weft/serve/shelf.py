@@ -48,6 +48,7 @@ class ModelShelf:
         self.created, self._make = int(time.time()), load
         self._loaded: dict[str, Served] = {}
         self._turn = asyncio.Lock()  # one model is loaded at a time
+        self.adapting = asyncio.Lock()  # one adapter comes or goes at a time
         metrics.watch(self)
 
     @property
@@ -81,7 +82,8 @@ class ModelShelf:
         else:
             model.users += 1
         try:
-            yield model.under(name)
+            with model.using(name) as served:
+                yield served
         finally:
             model.users -= 1
             model.used = time.monotonic()
@@ -89,7 +91,7 @@ class ModelShelf:
     async def _load(self, name: str) -> Served:
         await self._make_room(0, name)
         options: dict[str, Any] = dict(self.settings.load or {})
-        if name in self.parents.values():
+        if name == self.first and self.settings.adapters:
             options["adapters"] = self.settings.adapters
         model = await asyncio.to_thread(self._make, self.paths[name], **options)
         draft = await self._draft(model, options)

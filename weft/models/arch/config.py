@@ -129,7 +129,7 @@ class DecoderConfig:
     head_bias: bool = False
     tied: bool = True
     adapter_scale: float = 1.0  # factor on the low-rank adapter, if the weights hold one
-    adapters: int = 0  # number of adapters; each row uses one or none (`adapter_merge.stacked`)
+    adapters: int = 0  # number of adapters; each row uses one or none (`adapter_stack.stacked`)
     act_dtype: DType = float32  # linear inputs are rounded to it where weights have it
     act_by_form: bool = False  # inputs of packed weights: `planes_of`
     kv_dtype: DType = float32

@@ -26,7 +26,7 @@ PAGE = KEYS  # positions per page (see `weft.ops.attention`)
 @dataclass(frozen=True)
 class Stacked:
     """Low-rank adapters, of which each row uses one or none: their names, in the order of their
-    numbers, and their matrices by role (`adapter_merge.stacked`)."""
+    numbers, and their matrices by role (`adapter_stack.stacked`)."""
 
     names: tuple[str, ...] = ()
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)

@@ -106,7 +106,7 @@ class Pass:
 
     def _adapted(self, chosen: AdapterRows, role: str, x: Value, out: Value) -> Value:
         """Adds to out[N, M] the adapters that the rows of x[N, K] chose: out m + (x A^T) B^T + c,
-        with m and c where an adapter has DoRA or biases (`adapter_merge.stacked`). Rows without
+        with m and c where an adapter has DoRA or biases (`adapter_stack.stacked`). Rows without
         one keep their bits, because the sum is discarded there."""
         count = self.c.adapters
         n, one = ops.aval(x).shape[0], ops.aval(chosen.numbers).shape == (1,)

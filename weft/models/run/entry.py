@@ -38,6 +38,8 @@ def load(
     quant: str | None = None,
     adapters: Mapping[str, str | os.PathLike[str]] | None = None,
     generation_config: str = AUTO,
+    adapter_slots: int = 0,
+    adapter_rank: int = 64,
 ) -> Model:
     """Loads a model onto a device.
 
@@ -68,6 +70,9 @@ def load(
     `generation_config`: "auto" samples as the model's author advises (generation_config.json, a
     GGUF file's general.sampling keys) where a call does not say otherwise; "off" never does.
 
+    `adapter_slots`: room for this many more adapters of ranks up to `adapter_rank`, which a server
+    puts in and takes out while it runs.
+
     Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError, UsageError; fetching
     raises HubError and StorageError.
 
@@ -80,6 +85,7 @@ def load(
     advised = is_advised(generation_config)
     settled: dict[str, Any] = {"dtype": dtype, "act_dtype": act_dtype, "quant": quant}
     settled |= {"context": context, "cache": cache, "adapters": adapters or None}
+    settled |= {"adapter_slots": checked_slots(adapter_slots, adapter_rank) or None}
     with naming(folder):
         if is_bundle(folder):
             return cast("Model", _compiled(folder, device, fallback, settled, advised))
@@ -89,7 +95,8 @@ def load(
         beside = {_adapter_name(name): located(at) for name, at in (adapters or {}).items()}
         place = Placement(
             device, fallback, dtype, act_dtype, quant, cache, context, max_batch,
-            adapters=beside, advised=advised,
+            adapters=beside, advised=advised, adapter_slots=adapter_slots,
+            adapter_rank=adapter_rank,
         )  # fmt: skip
         return load_uncompiled(folder, place)
 
@@ -143,6 +150,17 @@ def _adapter_name(name: object) -> str:
     if isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable():
         return name
     raise UsageError(f"an adapter is called {name!r:.60}; expected 1 to {MAX_NAME} printable signs")
+
+
+def checked_slots(slots: object, rank: object) -> int:
+    """Returns the number of slots for adapters. Raises UsageError for an invalid number or rank."""
+    for what, value, least, most in (
+        ("adapter_slots", slots, 0, 64), ("adapter_rank", rank, 1, 1 << 12),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise UsageError(f"{what} is {value!r}; expected an integer from {least} to {most}")
+    assert isinstance(slots, int)
+    return slots
 
 
 def check_batch(batch: object) -> None:

@@ -24,6 +24,7 @@ from weft.models.arch.model_fields import writes_text
 from weft.models.arch.shares import own_columns
 from weft.models.arch.stages import roles_of
 from weft.models.arch.weights import Weight, Weights
+from weft.models.run.adapter_slots import AdapterSlots
 from weft.models.run.base import Model
 from weft.models.run.embedder import Encoder
 from weft.models.run.encoder_runner import compiled_encoder, eager_encoder
@@ -111,7 +112,7 @@ def _check_encoder(what: str, place: Placement) -> None:
         raise UsageError(f"{what}, which does not use a KV cache")
     if place.act_dtype in (int8, int8.name):
         raise UsageError(f"{what}, whose inputs are not quantised: act_dtype float32 or bfloat16")
-    if place.adapters:
+    if place.adapters or place.adapter_slots:
         raise UsageError(f"{what}, which takes no adapters")
 
 
@@ -210,7 +211,8 @@ def _decoder(
 
         config, weights = absorbed(config, weights)
         config, weights = quantised(source.path, config, weights, place.quant)
-    beside = _stacked(config, place.adapters, with_joined(config, weights))
+    own = config, with_joined(config, weights)
+    beside = _stacked(*own, place)
     config, weights = own_columns(config, weights)
     if adapter is not None:
         from weft.models.weights.adapter_merge import added
@@ -218,19 +220,21 @@ def _decoder(
         config, weights = added(config, with_joined(config, weights), adapter)
     config, weights = absorbed(config, weights)
     config, arrays = ready(source.path, config, weights, place, device)
-    return decoder_from(replace(source, config=config), arrays, device, place, beside)
+    made = decoder_from(replace(source, config=config), arrays, device, place, beside)
+    if place.adapter_slots:
+        made.slots = AdapterSlots(*own, made.placed)
+    return made
 
 
-def _stacked(
-    config: DecoderConfig, folders: Mapping[str, Path], weights: Mapping[str, Weight]
-) -> Stacked:
-    """Returns the adapters in the given folders, by their names."""
-    if not folders:
+def _stacked(config: DecoderConfig, weights: Mapping[str, Weight], place: Placement) -> Stacked:
+    """Returns the adapters in the given folders by their names, and free slots."""
+    if not (place.adapters or place.adapter_slots):
         return NO_ADAPTERS
     from weft.models.weights.adapter_files import read
-    from weft.models.weights.adapter_merge import stacked
+    from weft.models.weights.adapter_stack import stacked
 
-    return stacked(config, {name: read(at, config) for name, at in folders.items()}, weights)
+    adapters = {name: read(at, config) for name, at in place.adapters.items()}
+    return stacked(config, adapters, weights, place.adapter_slots, place.adapter_rank)
 
 
 def decoder_from(

@@ -27,6 +27,7 @@ from weft.models.arch.inputs import (
     states,
 )
 from weft.models.arch.weights import Weights
+from weft.models.run.adapter_slots import AdapterSlots
 from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.drafting import drafts_by
 from weft.models.run.eager_runner import EagerRunner
@@ -55,6 +56,7 @@ class Decoder(Inspecting):
 
     config: DecoderConfig
     fixed = False  # True if a file fixes the numbers of slots and pages
+    slots: AdapterSlots | None = None  # room for adapters that come later
 
     def __init__(
         self,
@@ -83,8 +85,8 @@ class Decoder(Inspecting):
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """The names of the adapters loaded with the weights, in the order of their numbers."""
-        return tuple(self.placed.adapters)
+        """The names of the adapters that are loaded, in the order of their numbers."""
+        return tuple(filter(None, self.placed.adapters))
 
     @property
     def nbytes(self) -> int:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from weft.models.weights.kept_order import KeptOrder
     from weft.program.arena import Arena
     from weft.program.device import Buffer, Device
-    from weft.program.program import Program
+    from weft.program.program import BufferSpec, Program
+    from weft.program.recipe import Recipe
     from weft.program.session import Session
 
 Avals = dict[str, tuple[tuple[int, ...], DType]]
@@ -30,7 +31,9 @@ class Placed:
     def __init__(
         self, weights: Weights, device: Device | None, adapters: Sequence[str] = ()
     ) -> None:
-        self.weights, self.device, self.adapters = weights, device, adapters
+        self.weights, self.device = weights, device
+        self.adapters = list(adapters)  # by number; runners read it in each step
+        self._stacks: dict[str, tuple[BufferSpec, Recipe | None]] = {}  # buffers with adapters
         self.buffers: dict[str, Buffer] = {}
         self.avals = weight_avals(weights)
         self._unkept: list[KeptOrder] = []
@@ -69,9 +72,22 @@ class Placed:
             placed=self.buffers, take=self.weights.take,
         )  # fmt: skip
         self.buffers |= session.weights
+        for spec in program.buffers:
+            if spec.role == "weight" and ".loras_" in spec.name:
+                self._stacks[spec.name] = spec, program.recipes.get(spec.name)
         if order is not None and not found:
             self._unkept.append(order)
         return session
+
+    def refresh(self, stack: Mapping[str, np.ndarray]) -> None:
+        """Writes changed arrays of adapters to the device, in its order."""
+        from weft.program.weights import arranged
+
+        for name, (spec, recipe) in self._stacks.items():
+            value = stack[name if recipe is None else recipe.whole]
+            if recipe is not None:
+                value = arranged(recipe, spec, value)
+            self.target.write(self.buffers[name], np.ascontiguousarray(value))
 
     def keep(self) -> None:
         """Stores what `session` made and found nowhere; does nothing the next time."""

@@ -50,7 +50,7 @@ MakeRunner = Callable[[int, int], "Runner"]
 
 class Runner(abc.ABC):
     """The base class of runners. `adapters` are names of adapters stacked in the weights
-    (`adapter_merge.stacked`), in order."""
+    (`adapter_stack.stacked`), in order."""
 
     page = PAGE
     windows: WindowPool | None
@@ -72,12 +72,12 @@ class Runner(abc.ABC):
             near = np.arange(slots, dtype=np.int32)[:, None] * ring
             near = near + np.arange(count, dtype=np.int32) % ring
             self.window_tables = self.tables.copy() if short == pages else near
-        self._by_name = {name: i for i, name in enumerate([*adapters, ""])}
+        self._adapters = adapters
         self._fed = [0] * slots if remembers(config) else None  # rows that each slot was fed
 
     def knows(self, adapter: str) -> bool:
         """Returns True if the adapter exists; "" (no adapter) always does."""
-        return adapter in self._by_name
+        return not adapter or adapter in self._adapters
 
     @abc.abstractmethod
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
@@ -240,13 +240,14 @@ class Runner(abc.ABC):
         ]  # fmt: skip
 
     def _chosen(self, adapters: Sequence[str]) -> dict[str, np.ndarray]:
+        numbers = {name: i for i, name in enumerate(self._adapters)} | {"": len(self._adapters)}
         for name in adapters:
-            if name not in self._by_name:
-                known = ", ".join(filter(None, self._by_name)) or "none"
+            if name not in numbers:
+                known = ", ".join(filter(None, self._adapters)) or "none"
                 raise UsageError(f"unknown adapter {name!r:.100}; loaded: {known}")
         if not self.config.adapters:
             return {}
-        return {"adapter": np.array([self._by_name[name] for name in adapters], np.int32)}
+        return {"adapter": np.array([numbers[name] for name in adapters], np.int32)}
 
     def _check(self, pages: np.ndarray, count: int) -> None:
         # Read as unsigned, negative numbers are large.

@@ -1,5 +1,4 @@
-"""Applies adapters to the weights of a decoder: merged into them, beside packed ones, or stacked so
-that each row of a step chooses one."""
+"""Applies an adapter to the weights of a decoder: merged into them, or beside packed ones."""
 
 from __future__ import annotations
 
@@ -13,12 +12,8 @@ from weft.core.arrays import all_finite
 from weft.core.errors import ModelError
 from weft.core.packed import Packed, dequantized
 from weft.models.arch.config import DecoderConfig
-from weft.models.arch.inputs import Stacked
 from weft.models.arch.weights import Value, Weight, held
-from weft.models.weights.adapters import TABLES, Adapter, is_adapter, sizes
-
-_RANKS = 16  # ranks in a stack are rounded up to a multiple, for whole vectors
-_ALONE = "load the adapter's folder as a model of its own"
+from weft.models.weights.adapters import TABLES, Adapter, is_adapter
 
 
 def added(
@@ -56,7 +51,7 @@ def _beside(
     """Returns the arrays of a layer that stay beside its weight."""
     a, b = adapter.weights[f"{role}.lora_a"], adapter.weights[f"{role}.lora_b"]
     made = {f"{role}.lora_a": a, f"{role}.lora_b": b}
-    factor = _factor(config, adapter, role, weight.value())
+    factor = row_factors(config, adapter, role, weight.value())
     if factor is not None:
         made |= {f"{role}.lora_b": b * factor[:, None], f"{role}.lora_m": factor}
     return made
@@ -85,7 +80,7 @@ def merged(
         key = role if role in TABLES else f"{role}.w"
         before = _floats(out, key, "adapts")
         a, b = adapter.weights[f"{role}.lora_a"], adapter.weights[f"{role}.lora_b"]
-        factor = _factor(config, adapter, role, before)
+        factor = row_factors(config, adapter, role, before)
         change = (b @ a) * np.float32(adapter.scale)
         turned = config.transposed and role not in TABLES
         whole = before.astype(np.float32) + (change.T if turned else change)
@@ -127,7 +122,9 @@ def _floats(out: Mapping[str, Value], key: str, does: str, packed: bool = False)
     )
 
 
-def _factor(config: DecoderConfig, adapter: Adapter, role: str, weight: Value) -> np.ndarray | None:
+def row_factors(
+    config: DecoderConfig, adapter: Adapter, role: str, weight: Value
+) -> np.ndarray | None:
     """Returns the factor of each row of a layer with DoRA, float32 [out]; None without. Raises
     ModelError for a row of zeros."""
     if role not in adapter.magnitudes:
@@ -142,83 +139,3 @@ def _factor(config: DecoderConfig, adapter: Adapter, role: str, weight: Value) -
     if not all_finite(factor):
         raise ModelError(f"layer {role!r}: DoRA divides by the norm of a row, and one is 0")
     return factor
-
-
-# -- adapters that rows choose --------------------------------------------------------------------
-
-
-def stacked(
-    config: DecoderConfig, adapters: Mapping[str, Adapter], weights: Mapping[str, Weight]
-) -> Stacked:
-    """Stacks E adapters, so that rows can choose one by number. For each adapted layer it returns
-    "<role>.loras_a" [E * r, in] and "<role>.loras_b" [E * out, r], float32; loras_b includes the
-    scale. Zeros, which change no sum, fill up smaller ranks and missing layers. If an adapter has
-    DoRA there, "<role>.loras_m" [E, out] has the factors of the model's own result; if one has
-    biases, "<role>.loras_c" [E, out] is added. Raises ModelError for an adapter that overflows
-    float32, or that needs more than that."""
-    for name, adapter in adapters.items():
-        _check_rows(name, adapter)
-    roles = {role for one in adapters.values() for role in _changed(one)}
-    arrays: dict[str, np.ndarray] = {}
-    for role in sorted(roles):
-        arrays |= _stack(config, adapters, role, weights)
-    return Stacked(tuple(adapters), arrays)
-
-
-def _check_rows(name: str, adapter: Adapter) -> None:
-    """Raises ModelError for an adapter that rows cannot choose."""
-    biases = {f"{role}.b" for role in adapter.roles}
-    whole = [key for key in (*adapter.own, *adapter.shared, *adapter.rows) if key not in biases]
-    tables = [role for role in adapter.roles if role in TABLES]
-    for keys, what in (
-        (tables, "adapts the embedding or the output layer"),
-        (adapter.experts, "adapts experts"),
-        (whole, "replaces weights of the model"),
-    ):
-        if keys:
-            raise ModelError(
-                f"adapter {name}: it {what} ({', '.join([*keys][:4])}), which requests cannot "
-                f"choose one by one; {_ALONE}"
-            )
-
-
-def _changed(adapter: Adapter) -> set[str]:
-    """Returns the layers that an adapter changes."""
-    return {*adapter.roles, *adapter.biases}
-
-
-def _stack(
-    config: DecoderConfig, adapters: Mapping[str, Adapter], role: str, weights: Mapping[str, Weight]
-) -> dict[str, np.ndarray]:
-    inputs, outputs = sizes(config, role)
-    has = {n: one for n, one in enumerate(adapters.values()) if role in one.roles}
-    ranks = {n: len(one.weights[f"{role}.lora_a"]) for n, one in has.items()}
-    rank = -(-max(ranks.values()) // _RANKS) * _RANKS
-    a = np.zeros((len(adapters), rank, inputs), np.float32)
-    b = np.zeros((len(adapters), outputs, rank), np.float32)
-    m = np.ones((len(adapters), outputs), np.float32)
-    c = np.zeros((len(adapters), outputs), np.float32)
-    for n, one in has.items():
-        a[n, : ranks[n]] = one.weights[f"{role}.lora_a"]
-        factor, bias = None, weights.get(f"{role}.b")
-        if role in one.magnitudes:
-            factor = _factor(config, one, role, weights[f"{role}.w"].value())
-        new = {**one.shared, **one.own}.get(f"{role}.b")
-        with np.errstate(over="ignore"):
-            b[n, :, : ranks[n]] = one.weights[f"{role}.lora_b"] * np.float32(one.scale)
-            if factor is not None:
-                b[n] *= factor[:, None]
-                m[n] = factor
-            if bias is not None and (factor is not None or new is not None):
-                own = np.asarray(bias.value(), np.float32)
-                c[n] = (own if new is None else new) - m[n] * own
-            if role in one.biases:
-                c[n] += one.biases[role]
-        if not (all_finite(b[n]) and all_finite(c[n])):
-            raise ModelError(f"adapter {[*adapters][n]}: {role} overflows by lora_alpha")
-    made = {f"{role}.loras_a": a.reshape(-1, inputs), f"{role}.loras_b": b.reshape(-1, rank)}
-    if (m != 1).any():
-        made[f"{role}.loras_m"] = m
-    if c.any():
-        made[f"{role}.loras_c"] = c
-    return made

@@ -22,7 +22,8 @@ ORACLE = "oracle"  # the name of NumPy, used instead of a device
 class Placement:
     """The device, the dtypes and the size of the cache of a model; see `weft.load`. `part`
     returns the config of one machine's part; `adapters` are folders by name. `advised`: the
-    author's settings for generating are used."""
+    author's settings for generating are used. `adapter_slots` more adapters, of ranks up to
+    `adapter_rank`, can be put in later."""
 
     device: str | Device | None = "auto"
     fallback: str | None = None
@@ -35,6 +36,8 @@ class Placement:
     part: Callable[[DecoderConfig], DecoderConfig] | None = None
     adapters: Mapping[str, Path] = field(default_factory=dict)
     advised: bool = True
+    adapter_slots: int = 0
+    adapter_rank: int = 0
 
     def opened(self) -> Device | None:
         """Returns the device; None for the oracle."""

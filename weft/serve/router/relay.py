@@ -113,6 +113,10 @@ class ReplicaAnswer:
         return b""
 
 
+# A replica alone would then have the adapter, and answers would depend on the replica.
+ADAPTING = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+
+
 async def relay(request: Request) -> Response:
     """Hands a request to a replica, and its answer back.
 
@@ -121,6 +125,8 @@ async def relay(request: Request) -> Response:
     """
     fleet: Fleet = request.app.state.fleet
     path = request.scope["path"]
+    if path in ADAPTING:
+        raise HttpError(404, "the router loads no adapters; ask each replica itself")
     asked = asked_of(path, await body_of(request), key_of(request.scope["headers"]))
     tried: set[Replica] = set()
     broke = 0
