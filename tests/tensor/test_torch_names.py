@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import weft
-from weft.core.errors import CallError, DTypeError, GradientError, ShapeError
+from weft.core.errors import CallError, DTypeError, GradientError, ShapeError, TraceError
 
 A = np.random.default_rng(0).uniform(-2, 2, (4, 6)).astype(np.float32)
 B = np.random.default_rng(1).uniform(0.5, 2, (4, 6)).astype(np.float32)
@@ -174,7 +174,7 @@ def test_compiled(name: str) -> None:
 
 
 def test_an_integer_takes_no_float_in_place() -> None:
-    with pytest.raises(DTypeError, match="cast it"):
+    with pytest.raises(DTypeError, match="use add"):
         weft.tensor([1, 2]).add_(0.5)
     assert weft.tensor([1, 2]).add_(3).tolist() == [4, 5]
 
@@ -215,3 +215,37 @@ def test_facts() -> None:
     assert x.equal(weft.ones((2, 3))) and not x.equal(weft.ones(3))
     assert weft.allclose(x, x + 1e-7) and not weft.allclose(x, x + 1)
     assert weft.masked_select(x, x > 0).shape == (6,)
+
+
+@pytest.mark.parametrize("module", [weft, torch])
+def test_augmented_assignments_are_writes(module: Any) -> None:
+    x = module.ones((2, 3))
+    y, row = x, x[0]
+    y += 1
+    row *= 3
+    y -= 0.5
+    y /= 2
+    y **= 2
+    assert x.tolist() == [[7.5625] * 3, [0.5625] * 3]
+    mask = module.ones(2) > 0
+    other = mask
+    other &= module.ones(2) < 0
+    assert mask.tolist() == [False, False]
+
+
+def test_a_compiled_function_writes_to_no_argument() -> None:
+    def fn(x: Any) -> Any:
+        x += 1
+        return x
+
+    with pytest.raises(TraceError, match="is assigned to"):
+        weft.compile(fn, device="cpu")(weft.ones(3))
+
+
+def test_a_step_of_gradient_descent_by_hand() -> None:
+    w = weft.ones(3).requires_grad_()
+    held = w
+    (w * w).sum().backward()
+    with weft.no_grad():
+        w -= 0.25 * w.grad  # type: ignore[operator]
+    assert held.tolist() == [0.5] * 3 and held.requires_grad

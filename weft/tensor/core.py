@@ -28,9 +28,9 @@ from weft.tensor.torch_shapes import TorchNames
 class Tensor(TorchNames, Autograd):
     """An n-dimensional array on the CPU, on a device, or (while tracing) yet to be computed.
 
-    `assign`, `x[...] = v` and methods whose names end in _ change a tensor in place. Indexing with
-    integers and slices, reshape, transpose, permute, expand, narrow, split and detach give views,
-    as in PyTorch: a write to one is a write to the other. `v += 1` gives v a new tensor.
+    `assign`, `x[...] = v`, `x += v` and methods whose names end in _ change a tensor in place.
+    Indexing with integers and slices, reshape, transpose, permute, expand, narrow, split and detach
+    give views, as in PyTorch: a write to one is a write to the other.
     """
 
     __slots__ = ()

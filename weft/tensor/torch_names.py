@@ -47,23 +47,27 @@ def _operator(sign: str, of: Callable[[Any, Any], Any]) -> Any:
     return method
 
 
-def in_place(name: str) -> Any:
-    """The method `name`, whose result this tensor takes: a write that its views see."""
+def in_place(name: str, sign: str = "") -> Any:
+    """The method `name`, whose result this tensor takes: a write that its views see. Errors call it
+    `sign`, if given."""
+    shown, other = sign or f"{name}_", f"x = x {sign[:-1]} y" if sign else name
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         made = getattr(self, name)(*args, **kwargs)
-        if made.shape != self.shape:
-            raise ShapeError(
-                f"{name}_: the result is {made._known()}, this tensor {self._known()}; use {name}"
-            )
-        if made.dtype.is_float and not self.dtype.is_float:
-            raise DTypeError(
-                f"{name}_: the result is {made._known()}, this tensor {self._known()}; cast it"
+        kind = _order(made.dtype) > _order(self.dtype)
+        if kind or made.shape != self.shape:
+            raise (DTypeError if kind else ShapeError)(
+                f"{shown}: the result is {made._known()}, this tensor {self._known()}; use {other}"
             )
         return self.assign(made.cast(self.dtype))
 
     method.__doc__ = f"Takes the result of `{name}`, which views of this tensor show too."
     return method
+
+
+def _order(dtype: DType) -> int:
+    """Bools, integers and floats in PyTorch's order: a tensor takes no result of a later kind."""
+    return 0 if dtype == dt.bool_ else 2 if dtype.is_float else 1
 
 
 class Casts(Indexing):
@@ -283,6 +287,17 @@ class Named(Casts):
     nan_to_num_ = in_place("nan_to_num")
     logical_not_ = in_place("logical_not")
     bitwise_not_ = in_place("bitwise_not")
+
+    __iadd__ = in_place("add", "+=")
+    __isub__ = in_place("sub", "-=")
+    __imul__ = in_place("mul", "*=")
+    __itruediv__ = in_place("div", "/=")
+    __ifloordiv__ = in_place("floor_divide", "//=")
+    __imod__ = in_place("remainder", "%=")
+    __ipow__ = in_place("pow", "**=")
+    __iand__ = in_place("bitwise_and", "&=")
+    __ior__ = in_place("bitwise_or", "|=")
+    __ixor__ = in_place("bitwise_xor", "^=")
 
     def fill_(self, value: Any) -> Self:
         """`value` everywhere."""
