@@ -22,20 +22,24 @@ from weft.models.run import saved
 
 pytest.importorskip("transformers")
 import causal_zoo as kit
+import torch
 
 from weft.models.zoo import ask, operators, worker
 from weft.models.zoo.decoders import traced_model
+from weft.models.zoo.defaults import Numbers
+from weft.models.zoo.eager import Eager
 from weft.models.zoo.rows import mixed
 
 # Biases and partial ropes, parallel parts, windows, experts, latent attention, learned positions,
 # positions that count from the padding's id, norms of queries, attention by PyTorch's one function,
 # layers that share keys and values, positions counted by the model, short convolutions, delta rules
-# that forget by heads and by elements of keys, scans of Mamba 1 (no attention at all) and 2.
+# that forget by heads and by elements of keys, scans of Mamba 1 (no attention at all) and 2,
+# attention that is written out: ALiBi, windows by tables, masks that multiply.
 SAMPLE = (
     "stablelm", "gpt_neox", "cohere2", "mixtral", "qwen2_moe", "deepseek_v3", "opt", "biogpt",
     "roberta", "phi", "starcoder2", "glm4_moe", "minimax_m2", "exaone4", "apertus",
     "falcon", "gemma3n_text", "bart", "lfm2_moe", "qwen3_next", "kimi_linear",
-    "falcon_mamba", "bamba",
+    "falcon_mamba", "bamba", "bloom", "gpt_neo", "openai-gpt",
 )  # fmt: skip
 
 
@@ -83,7 +87,7 @@ def test_equals_transformers(made: Any, kind: str) -> None:
 @pytest.mark.parametrize(
     "kind",
     ["cohere2", "mixtral", "deepseek_v3", "opt", "lfm2_moe", "qwen3_next", "kimi_linear",
-     "falcon_mamba", "bamba", "zamba"],
+     "falcon_mamba", "bamba", "zamba", "bloom", "gpt_neo"],
 )  # fmt: skip
 def test_one_row_has_the_bits_of_many(made: Any, kind: str) -> None:
     """A prompt cut anywhere, and sequences side by side, give each row the same bits."""
@@ -104,7 +108,7 @@ def test_one_row_has_the_bits_of_many(made: Any, kind: str) -> None:
     assert [g.ids for g in model.generate([ids[:n] for n in (3, 9, 20)], 8)] == alone
 
 
-@pytest.mark.parametrize("kind", ["stablelm", "mixtral", "qwen3_next"])
+@pytest.mark.parametrize("kind", ["stablelm", "mixtral", "qwen3_next", "bloom"])
 @pytest.mark.parametrize(
     "options", [{"dtype": "bfloat16"}, {"dtype": "float16"}, {"quant": "int8"}, {"quant": "int4"}]
 )
@@ -119,7 +123,7 @@ def test_other_numbers(made: Any, kind: str, options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("device", ["oracle", "vulkan"])
-@pytest.mark.parametrize("kind", ["mixtral", "deepseek_v3", "kimi_linear", "bamba"])
+@pytest.mark.parametrize("kind", ["mixtral", "deepseek_v3", "kimi_linear", "bamba", "bloom"])
 def test_other_devices(made: Any, device: str, kind: str) -> None:
     try:
         if device != "oracle":
@@ -159,7 +163,7 @@ def test_adapters_attach_by_name(made: Any, tmp_path: Path) -> None:
 # -- what is refused ------------------------------------------------------------------------------
 
 REFUSED = {
-    "bloom": "does not go through transformers' interface",
+    "git": "adds a bias of its own to the scores",
     "xlnet": "no attention that the engine can keep a cache for",
     "minimax": "tells tokens apart by their place",
     "electra": "later tokens too",  # as an encoder
@@ -267,6 +271,66 @@ def test_masks_are_known_by_what_they_show(name: str) -> None:
     found = operators.mask(mask_function=function, local_size=size)
     assert found.known == (wanted is not None)
     assert not wanted or (found.window, found.chunk, found.causal) == wanted
+
+
+def biased(bias: Any, length: int = 40) -> list[Any]:
+    """Returns the kinds of attention in softmax(q k^T * 0.3 + bias) v."""
+    q, k, v = (torch.empty((1, 2, length, 8), device="meta") for _ in range(3))
+    run, ids = Eager(), torch.arange(length)[None]
+    with run.probe(), run.over(ids, ids), Numbers(notes=False):
+        scores = torch.matmul(q, k.transpose(-1, -2)) * 0.3
+        torch.matmul(torch.softmax(bias(scores), -1), v)
+    return [(kind.heads, kind.kv_heads, kind.scale, kind.window, kind.slopes)
+            for kind in run.kinds]  # fmt: skip
+
+
+AT = torch.arange(40)
+AWAY = AT[:, None] - AT
+CAUSAL = torch.where(AWAY >= 0, 0.0, -1e30)
+LEARNED = torch.empty((2, 40, 40), device="meta")
+SLOPES = torch.tensor([0.5, 0.25])[:, None, None]
+BIASES: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "causal": (lambda s: s + CAUSAL, (0, ())),
+    "window": (lambda s: (s + CAUSAL).masked_fill(AWAY >= 7, -1e9), (7, ())),
+    "where": (lambda s: torch.where(AWAY >= 0, s, torch.tensor(-1e9)), (0, ())),
+    "multiplied": (lambda s: s * (AWAY >= 0).float() + -1e4 * (AWAY < 0), (0, ())),
+    "alibi": (lambda s: s - SLOPES * AWAY + CAUSAL, (0, (0.5, 0.25))),
+    "alibi of keys": (lambda s: SLOPES * AT + s + CAUSAL, (0, (0.5, 0.25))),
+    "whole": (lambda s: s + 0.0, "neither causal"),
+    "a prefix": (lambda s: s + torch.where((AWAY >= 0) | (AT < 3), 0.0, -1e30), "neither causal"),
+    "a window of one head": (lambda s: s + CAUSAL + torch.where(
+        AWAY > 6, SLOPES * 4 * -1e9 + 1e9, 0.0), "neither causal"),
+    "roots": (lambda s: s - AWAY.clamp(min=0) ** 0.5 + CAUSAL, "does not fall"),
+    "queries": (lambda s: s * AT[:, None].float().clamp(max=1) + CAUSAL, "neither causal"),
+    "lost": (lambda s: s * (AWAY % 2).float() + CAUSAL, "neither causal"),
+    "half": (lambda s: s * torch.where(AWAY > 3, 0.5, 1.0) + CAUSAL, "numbers of its own"),
+    "a soft fill": (lambda s: (s + CAUSAL).masked_fill(AWAY > 3, -1.0), "numbers of its own"),
+    "a cap": (lambda s: (s / 5.0).tanh() * 5.0 + CAUSAL, "does tanh"),
+    "weights": (lambda s: s + LEARNED + CAUSAL, "a bias of its own"),
+    "turned": (lambda s: CAUSAL - s, "not known here|turns scores around"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_attention_that_is_written_out_is_known_by_numbers(name: str) -> None:
+    bias, wanted = BIASES[name]
+    if isinstance(wanted, str):
+        with pytest.raises(operators.Refused, match=wanted):
+            biased(bias)
+    else:
+        found = biased(bias)
+        assert len(found) == 1
+        assert found[0][:4] == (2, 2, 0.3, wanted[0])
+        assert found[0][4] == pytest.approx(wanted[1])
+
+
+def test_a_cache_that_would_lose_positions_is_refused(made: Any) -> None:
+    folder, reference = made("bloom")
+    ids = kit.prompt(reference)
+    with pytest.raises(UsageError, match="would lose the positions"):
+        loaded(folder, cache="int8")
+    got, wanted = loaded(folder, cache="bfloat16").logits(ids), kit.eager(reference, ids)
+    assert np.abs(got - wanted).max() < 0.01 * np.abs(wanted).max()
 
 
 def changed(folder: Path, to: Path, **fields: Any) -> Path:

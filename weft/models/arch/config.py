@@ -166,6 +166,7 @@ class DecoderConfig:
     run: LayerRange | None = None  # the part computed here if other machines do the rest; None: all
     # What a traced decoder's convolutions and recurrences keep, each in the order of its steps.
     keeps: tuple[Kept, ...] = ()
+    alibi: bool = False  # a traced decoder's keys hold their positions
     traced: TracedBody | None = None  # the steps of a decoder that another library describes
 
     def planes_of(self, form: Form, role: str) -> int:

@@ -248,6 +248,11 @@ def decoder_from(
     says the context, the number of sequences and the dtype of the cache."""
     kept = wanted_cache(place.cache) or main_dtype(weights)
     check_dtypes(device, {"the cache": kept})
+    if source.config.alibi and kept is int8:
+        raise UsageError(
+            f"{source.path}: an int8 cache would lose the positions that ALiBi puts into keys; "
+            "use cache='bfloat16'"
+        )
     config = replace(source.config, kv_dtype=kept, adapters=len(adapters.names))
     context = _context(config, place.context)
     # The oracle and models on several ranks have one table for all layers.

@@ -33,6 +33,10 @@ from weft.models.arch.traced_body import AttentionCall, TracedBody
 from weft.models.zoo.form import call_of, refs_of, value_of
 
 
+class Stateless(ModelError):
+    """A graph in which nothing sees earlier tokens."""
+
+
 class TracedModel(NamedTuple):
     """The config, and by role each weight's place in the checkpoint (`places`)."""
 
@@ -104,7 +108,7 @@ def _check(calls: list[CallNode], known: Mapping[str, list[Any]], where: str) ->
         )
     attends = known[ATTENTION]
     if not any(known.values()):
-        raise ModelError(f"{where}: no attention that the engine can keep a cache for")
+        raise Stateless(f"{where}: no attention that the engine can keep a cache for")
     for target, found in known.items():
         if len(found) != sum(call.target == target for call in calls):
             raise FileFormatError(f"{where}: a traced model with other calls of {target}")
@@ -190,6 +194,6 @@ def _config(form: Mapping[str, Any], body: TracedBody) -> DecoderConfig:
         by_layer=tuple(Layer(call.width, call.kv_heads, 0) for call in attends),
         windows=tuple(call.window for call in attends), scale=first.scale,
         attn_softcap=first.softcap, tied="head" not in body.weights,
-        experts=max(experts, default=0),
+        experts=max(experts, default=0), alibi=bool(form["alibi"]),
         traced=body,
     )  # fmt: skip

@@ -20,14 +20,17 @@ from weft.models.zoo.operators import HOST, Refused, checked_masks
 TOKENS = 5  # tokens of a run; more than one, so that positions show
 FIRST = 11  # the first id, so that none is padding or another special token
 OFFSETS = (0, 1, 2, 3)
+PROBED = 2051  # tokens of a run that shows masks
+SHORTEST = 16
 
 
-class _Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes numbers where all operands have them, and else shapes. `met` lists the numbers that
     met operands without content."""
 
-    def __init__(self) -> None:
+    def __init__(self, notes: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.notes = notes
         self.met: list[tuple[str, list[Any]]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -48,7 +51,7 @@ class _Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if "device" in kwargs:
                 kwargs["device"] = HOST
             return func(*args, **kwargs)
-        if known:
+        if known and self.notes:
             self.met.append((str(func), [x.detach().clone().squeeze() for x in known]))
         if "device" in kwargs:
             kwargs["device"] = torch.device("meta")
@@ -68,8 +71,25 @@ def position_offset(logits: Callable[..., Any], vocab: int) -> int:
     raise Refused("its own positions are not those that it can be given")
 
 
+def probe(logits: Any, config: Any, longest: int) -> None:
+    """Finds the kinds of attention that a model writes out (`eager.Eager`), on a text as long as a
+    mask may show, with special tokens in it. Raises Refused."""
+    length = min(longest - max(OFFSETS), PROBED)
+    if length < SHORTEST:
+        raise Refused(f"it takes {longest} tokens, too few to look at its attention")
+    windows = [n for name, n in config.to_dict().items() if "window" in name and isinstance(n, int)]
+    if any(2 * n >= length and n < longest for n in windows):
+        raise Refused(f"its attention has a window of {max(windows)}, too long to be looked at")
+    ids = torch.arange(FIRST, FIRST + length) % int(config.vocab_size)
+    for i, name in enumerate(("pad_token_id", "bos_token_id", "eos_token_id")):
+        special = getattr(config, name, None)
+        ids[3 + i] = special if isinstance(special, int) and special >= 0 else ids[3 + i]
+    with torch.no_grad(), logits.eager.probe(), Numbers(notes=False):
+        logits(ids[None], torch.arange(length)[None])
+
+
 def _met(logits: Callable[..., Any], *given: Any) -> list[tuple[str, list[Any]]]:
-    mode = _Numbers()
+    mode = Numbers()
     with torch.no_grad(), mode:
         logits(*given)
     return mode.met

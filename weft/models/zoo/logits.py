@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from weft.models.zoo.eager import Eager
 from weft.models.zoo.operators import HOST
 
 
@@ -16,12 +17,18 @@ class Logits(torch.nn.Module):
     """The model as a function of token ids and positions, int64 [rows, length] both; without
     positions it does what it does by itself."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, eager: Eager | None = None) -> None:
         super().__init__()
-        self.model, self.offset = model, 0
+        self.model, self.offset, self.eager = model, 0, eager
         self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
 
     def forward(self, input_ids: Any, position_ids: Any = None) -> Any:
+        if self.eager is None:
+            return self._logits(input_ids, position_ids)
+        with self.eager.over(input_ids, position_ids):
+            return self._logits(input_ids, position_ids)
+
+    def _logits(self, input_ids: Any, position_ids: Any) -> Any:
         if position_ids is None:
             return self._called(input_ids)
         positions = position_ids + self.offset
@@ -67,9 +74,13 @@ def _placed(positions: Any, module: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _shaped(positions: Any, module: Any, args: Any, kwargs: Any, out: Any) -> Any:
-    """Gives what a module made of positions in a row the shape of the sequences."""
-    in_a_row = _given(module, args, kwargs).ndim == 1 and isinstance(out, torch.Tensor)
-    return out.reshape(*positions.shape, -1) if in_a_row else out
+    """Gives what a module made of positions the shape of the sequences, where they were in a row,
+    or where it took them for those of one sequence and put an axis before them."""
+    if not isinstance(out, torch.Tensor):
+        return out
+    in_a_row = _given(module, args, kwargs).ndim == 1
+    within = out.ndim == 4 and isinstance(module, torch.nn.Embedding)
+    return out.reshape(*positions.shape, -1) if in_a_row or within else out
 
 
 class _Scalars(TorchFunctionMode):

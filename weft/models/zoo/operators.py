@@ -32,6 +32,10 @@ class Refused(Exception):
     """The model computes something that the engine does not."""
 
 
+class WrittenOut(Refused):
+    """Attention does not go through transformers' interface."""
+
+
 @torch.library.custom_op("weft::attention", mutates_args=())
 def attention_op(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, scale: float,
@@ -99,16 +103,18 @@ class Mask:
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.scaled_dot_product_attention:
             return plain_attention(*args, **(kwargs or {}))
-        raise Refused("its attention does not go through transformers' interface")
+        raise WrittenOut("its attention does not go through transformers' interface")
 
     def to(self, *args: Any, **kwargs: Any) -> Mask:
         return self
 
 
 def met(error: Exception) -> bool:
-    """Returns True for an error of code that takes our mask for a tensor, or looks our functions
-    up where transformers' own are written out."""
-    return "'Mask'" in str(error) or "got (Mask," in str(error) or str(error) == repr(NAME)
+    """Returns True for an error of code that writes attention out: it takes our mask for a tensor,
+    looks our functions up where transformers' own are written out, or has one way only."""
+    said = str(error)
+    signs = ("'Mask'", "got (Mask,", "does not support an attention implementation")
+    return isinstance(error, WrittenOut) or said == repr(NAME) or any(s in said for s in signs)
 
 
 def attention(

@@ -27,8 +27,9 @@ from weft.importers.torch_export.graph import CallNode
 from weft.importers.torch_export.memory import functional, writes_in_place
 from weft.models.arch.traced import ATTENTION, CONV, RECURRENCE
 from weft.models.zoo import form, operators, places, recurrent
-from weft.models.zoo.decoders import traced_model
-from weft.models.zoo.defaults import position_offset
+from weft.models.zoo.decoders import Stateless, traced_model
+from weft.models.zoo.defaults import position_offset, probe
+from weft.models.zoo.eager import Eager
 from weft.models.zoo.folding import folded
 from weft.models.zoo.logits import Logits
 from weft.models.zoo.rows import mixed
@@ -117,11 +118,32 @@ def _traced(config: dict[str, Any], names: dict[str, list[int]]) -> dict[str, An
     cls: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(settings)]
     if not isinstance(settings, cls.config_class):  # of a model with pictures or sounds
         settings = settings.get_text_config(decoder=True)
-    model = _built(cls, settings)
+    try:
+        return _graph(_built(cls, settings), names, kind, None)
+    except Exception as error:
+        if not operators.met(error) and not isinstance(error, Stateless):
+            raise
+        first = error
+    try:
+        return _graph(_outline(cls, settings, "eager").eval(), names, kind, Eager())
+    except operators.Refused:
+        raise
+    except Exception:
+        raise first from None
+
+
+def _graph(
+    model: Any, names: dict[str, list[int]], kind: str, eager: Eager | None
+) -> dict[str, Any]:
+    """Returns the form of a model, which is proved; with `eager` its attention is found where it is
+    written out."""
     small = {n: b for n, b in model.named_buffers() if b.device.type != "meta"}
-    logits = Logits(model)
+    logits = Logits(model, eager)
     with recurrent.replaced(model):
-        logits.offset = position_offset(logits, int(model.config.get_text_config().vocab_size))
+        text = model.config.get_text_config()
+        logits.offset = position_offset(logits, int(text.vocab_size))
+        if eager is not None:
+            probe(logits, text, _facts(model.config)["max_positions"])
         model.to("meta")
         sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
         ids = torch.zeros((3, 5), dtype=torch.int64, device="meta")
@@ -129,6 +151,7 @@ def _traced(config: dict[str, Any], names: dict[str, list[int]]) -> dict[str, An
             logits, (ids, ids.clone()), dynamic_shapes=(sizes, sizes), strict=False
         )
     made = _form(program, model, small, names) | _facts(model.config) | {"family": kind}
+    made["alibi"] = eager is not None and any(one.slopes for one in eager.kinds)
     reason = mixed(traced_model(made, "its graph").config)
     if reason:
         raise operators.Refused(reason)
@@ -157,7 +180,8 @@ def _outline(cls: Any, config: PreTrainedConfig, attention: str) -> Any:
 
 def _facts(config: Any) -> dict[str, Any]:
     text = config.get_text_config(decoder=True)
-    positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+    known = (getattr(text, n, None) for n in ("max_position_embeddings", "n_positions"))
+    positions = next((n for n in known if n and n > 0), None)
     return {
         "vocab": int(text.vocab_size),
         "hidden": int(text.hidden_size),
