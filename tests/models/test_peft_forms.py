@@ -4,6 +4,7 @@ merged into a folder, over packed weights, and by rows of one step with other ad
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from stepping import scores
 
 import weft
 from weft.core.errors import ModelError
+from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
 from weft.training.merge import merge_folders
 
 IDS = np.random.default_rng(0).integers(0, VOCAB, 13).astype(np.int32)
@@ -191,3 +193,58 @@ def test_many_forms_on_the_oracle(tmp_path: Path, peft: Any) -> None:
         tmp_path / "base", device="oracle", context=16, adapters={"a": tmp_path / "low"}
     )
     agree(scores(model.runner(), IDS.tolist(), adapter="a"), want)
+
+
+def expert_by_expert(
+    folder: Path, base: Path, family: str, names: tuple[str, ...], skip: int
+) -> dict[str, np.ndarray]:
+    """Writes an adapter of single experts, as older versions of PEFT and transformers name them;
+    returns the weights of the model with it."""
+    rng = np.random.default_rng(3)
+    weights = {n: np.array(v) for n, v in open_checkpoint(base).items()}
+    tensors = {}
+    for name in list(weights):
+        layer = name.removesuffix(".weight")
+        if ".experts." not in name or f".experts.{skip}." in name or not layer.endswith(names):
+            continue
+        out, into = weights[name].shape
+        a, b = rng.standard_normal((2, into)), rng.standard_normal((out, 2)) / 4
+        tensors[f"base_model.model.{layer}.lora_A.weight"] = a.astype(np.float32)
+        tensors[f"base_model.model.{layer}.lora_B.weight"] = b.astype(np.float32)
+        weights[name] = (weights[name] + 2.5 * b @ a).astype(np.float32)
+    assert tensors, f"{family} has no experts of their own: {list(weights)[:9]}"
+    folder.mkdir()
+    save_file(folder / "adapter_model.safetensors", tensors)
+    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 5, "base_model_name_or_path": str(base)}
+    (folder / "adapter_config.json").write_text(json.dumps(said))
+    return weights
+
+
+@pytest.mark.parametrize(("family", "names"), [
+    ("mixtral", ("w1", "w2", "w3")), ("qwen3_moe", ("gate_proj", "down_proj")),
+])  # fmt: skip
+def test_experts_one_by_one(family: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    base, low, out = (tmp_path / n for n in ("base", "low", "out"))
+    write_model(family, base, changed=SIZES)
+    weights = expert_by_expert(low, base, family, names, skip=1)
+    shutil.copytree(base, out)
+    for path in out.glob("*.safetensors*"):
+        path.unlink()
+    save_file(out / "model.safetensors", weights)
+    want = weft.load(out, device="cpu", context=16).logits(IDS)
+    agree(weft.load(low, device="cpu", context=16).logits(IDS), want)
+    assert np.abs(want - weft.load(base, device="cpu", context=16).logits(IDS)).max() > 0.05
+    with pytest.raises(ModelError, match="adapts experts"):
+        weft.load(base, device="cpu", adapters={"a": low})
+    file = low / "adapter_model.safetensors"
+    tensors = {n: np.array(v) for n, v in SafetensorsFile(file).items()}
+    some = next(name for name in tensors if "experts.0." in name)
+    for change, said in (
+        ({some.replace("experts.0.", "experts.99."): tensors[some]}, "expert 99; there are"),
+        ({some: tensors[some][:, :-1]}, "has shape"),
+        ({some: None}, "half of the adapter"),
+    ):
+        file.unlink()
+        save_file(file, {k: v for k, v in (tensors | change).items() if v is not None})
+        with pytest.raises(ModelError, match=said):
+            weft.load(low, device="cpu")

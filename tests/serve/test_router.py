@@ -157,6 +157,12 @@ def test_the_routers_own_pages(router: Routing, server: Running) -> None:
     assert text.count("# TYPE weft_engine_running gauge") == 1
 
 
+def test_adapters_are_loaded_at_each_replica(router: Routing) -> None:
+    for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+        status, made, _ = router.ask("POST", path, {"lora_name": "a", "lora_path": "a"})
+        assert status == 404 and "ask each replica" in made["error"]["message"]
+
+
 def test_the_routers_guard(server: Running, chatty: Path) -> None:
     with serving({"box": str(chatty)}, key=KEY[::-1]) as locked:
         with routing(locked, key=KEY, theirs=KEY[::-1]) as made:

@@ -51,6 +51,7 @@ class AdapterReader:
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
     halves: dict[tuple[int, bool], dict[str, np.ndarray]] = field(default_factory=dict)
     stacks: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    each: dict[str, dict[tuple[int, str], np.ndarray]] = field(default_factory=dict)
     held: list[str] = field(default_factory=list)  # names of modules with tensors
 
     def __post_init__(self) -> None:
@@ -68,6 +69,8 @@ class AdapterReader:
         if config.tied:
             names = names | {"head": HEAD}
         self.whole = {name: role for role, name in names.items()}
+        stacks = {k: v for k, v in names.items() if "{}" in v and k.endswith(".w")}
+        self.single = {v.removesuffix(".weight"): key for key, v in stacks.items()}
         self.roles = {name: role for role, name in modules(config).items()}
         tables = {role: names[role].removesuffix(".weight") for role in TABLES if role in names}
         self.tables = {name: role for role, name in tables.items()}
@@ -86,6 +89,8 @@ class AdapterReader:
         layer, kind = found["layer"], found.lastgroup
         value = floats(value, f"{self.where}: {name!r:.200}")
         self.held.append(f".{layer}.")
+        if kind == "half" and (one := self._one_expert(layer)) is not None:
+            return self._add_expert(name, layer, *one, found["half"], value)
         experts = _EXPERTS.fullmatch(layer)
         if experts is not None and kind == "half":
             at = int(experts[1]), bool(experts[2])
@@ -120,6 +125,44 @@ class AdapterReader:
         if half == "B":  # one scale for all layers: differences go into B
             value = value * np.float32(self._scale(layer) / self.usual)
         self._once(self.weights, f"{role}.lora_{half.lower()}", name, np.ascontiguousarray(value))
+
+    def _one_expert(self, layer: str) -> tuple[str, int] | None:
+        """Returns the stack and the number of an expert that a checkpoint has as a layer of its
+        own: "model.layers.0.mlp.experts.3.gate_proj"."""
+        for name, key in self.single.items():
+            before, after = name.split("{}")
+            number = layer.removeprefix(before).removesuffix(after)
+            if layer == f"{before}{number}{after}" and re.fullmatch(r"\d{1,5}", number):
+                return key, int(number)
+        return None
+
+    def _add_expert(
+        self, name: str, layer: str, key: str, number: int, half: str, value: np.ndarray
+    ) -> None:
+        """Takes A or B of one expert; those without any stay as they are."""
+        count, outputs, inputs = decoder_layout(self.config).weights[key].shape
+        if number >= count:
+            raise self.fail(name, f"is of expert {number}; there are {count}")
+        rank = self.ranks.value(layer, self.rank)
+        self._check(name, value, (rank, inputs) if half == "A" else (outputs, rank))
+        self._once(self.each.setdefault(key, {}), (number, half), name, value)
+        if half == "B":
+            self.each[key][number, half] = value * np.float32(self._scale(layer) / self.usual)
+
+    def _whole_stacks(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Returns A and B of stacks that came expert by expert, filled up with zeros."""
+        made = {}
+        for key, found in self.each.items():
+            count, outputs, inputs = decoder_layout(self.config).weights[key].shape
+            rank = max(value.shape[0] for (_, half), value in found.items() if half == "A")
+            a = np.zeros((count, rank, inputs), np.float32)
+            b = np.zeros((count, outputs, rank), np.float32)
+            for (n, half), value in found.items():
+                if (n, "B" if half == "A" else "A") not in found:
+                    raise ModelError(f"{self.where}: half of the adapter of {key!r} is missing")
+                (a if half == "A" else b)[n, : value.shape[0], : value.shape[1]] = value
+            made[key] = a, b
+        return made
 
     def add_experts(self, name: str, key: str, half: str, value: np.ndarray) -> None:
         """Takes A [experts, rank, in] or B [experts, out, rank] of the stack `key`."""
@@ -187,7 +230,7 @@ class AdapterReader:
                 raise ModelError(
                     f"{self.where}: half of the adapter of layer {names[key[:-7]]} is missing"
                 )
-        experts = self._experts() | self._stacks()
+        experts = self._experts() | self._stacks() | self._whole_stacks()
         if not (self.weights or experts or any(self.parts.values())):
             raise ModelError(f"{self.where}: it holds no tensor, so it adapts nothing")
         layers = {key[:-7] for key in self.weights}
