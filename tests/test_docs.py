@@ -15,6 +15,7 @@ from weft.importers.aten import listed
 from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS
 from weft.models.arch.family_gguf import architectures
+from weft.models.weights.gguf_encoder import ENCODERS as FILES
 from weft.training.settings import read_settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,7 +70,7 @@ def test_families_lists_them_all() -> None:
 def test_quantization_lists_what_is_read_of_gguf() -> None:
     page = (ROOT / "docs" / "quantization.md").read_text(encoding="utf-8")
     row = next(line for line in page.splitlines() if line.startswith("| architectures"))
-    assert set(re.findall(r"`([\w-]+)`", row)) == {*architectures()}
+    assert set(re.findall(r"`([\w-]+)`", row)) == {*architectures(), *FILES}
 
 
 def test_torch_lists_every_operator() -> None:

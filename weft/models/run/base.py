@@ -155,8 +155,10 @@ class Model:
 
     def _name(self, role: str) -> str:
         """Returns the checkpoint's name for the weight with this role."""
-        from weft.models.weights import decoder_names, encoder_names, gguf
+        from weft.models.weights import decoder_names, encoder_names, gguf, gguf_encoder
 
+        if self.folder.is_file() and isinstance(self.config, EncoderConfig):
+            return gguf_encoder.tensor_name(role, self.config.pre_norms)
         if self.folder.is_file():
             return gguf.tensor_name(role, self.config.family)
         if isinstance(self.config, DecoderConfig):

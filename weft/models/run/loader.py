@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from weft.core.dtypes import int8
 from weft.core.errors import LimitError, ModelError, UsageError
 from weft.core.hints import command
@@ -14,13 +16,14 @@ from weft.core.text import shown
 from weft.host.progress import progress
 from weft.hub.names import name_of
 from weft.importers.hf_config import Fields, has_weights, read_config
-from weft.models.arch.config import DecoderConfig
+from weft.models.arch.config import DecoderConfig, TokenizerContent
 from weft.models.arch.encoder_config import EncoderConfig, VectorConfig
 from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS, read_stream
 from weft.models.arch.inputs import NO_ADAPTERS, Stacked, kept_window, with_tables
 from weft.models.arch.latent_weights import absorbed, with_joined
 from weft.models.arch.model_fields import writes_text
+from weft.models.arch.pooling import Pooling
 from weft.models.arch.shares import own_columns
 from weft.models.arch.stages import roles_of
 from weft.models.arch.weights import Weight, Weights
@@ -34,6 +37,7 @@ from weft.models.run.placed import Placed
 from weft.models.run.sentence_folder import makes_vectors, read_pooling
 from weft.models.text.maker import tokenizer_maker
 from weft.models.weights.encoder_names import encoder_layout
+from weft.models.weights.names import OUTPUTS
 from weft.models.weights.placement import DEFAULT, Placement
 from weft.models.weights.reading import (
     folder_source,
@@ -183,17 +187,38 @@ def _embeds(folder: Path, raw: Fields, kind: str) -> bool:
 # -- decoders -------------------------------------------------------------------------------------
 
 
-def _gguf(path: Path, place: Placement) -> Decoder:
+def _gguf(path: Path, place: Placement) -> Model:
     """Loads the model in a GGUF file."""
     from weft.importers.gguf import open_gguf
     from weft.models.weights.gguf import read
     from weft.models.weights.gguf_adapters import is_gguf_adapter
+    from weft.models.weights.gguf_encoder import (
+        ENCODERS as FILES,
+        arch_of,
+        pooling_of,
+        pools,
+        read_encoder_file,
+    )
 
-    if is_gguf_adapter(open_gguf(path)):
+    gguf = open_gguf(path)
+    if arch_of(gguf) in FILES:
+        with progress(f"loading {name_of(path)}"):
+            file = read_encoder_file(path, wanted(place.dtype))
+            _check_encoder(f"{path}: {arch_of(gguf)} is an encoder", place)
+            return _vectors_of(
+                path, file.config, file.weights, place.opened(), place, file.pooling, {}, file.made
+            )
+    if is_gguf_adapter(gguf):
         beside = command("run", "MODEL", "PROMPT", "--adapter", path)
         raise UsageError(f"{path} holds a LoRA adapter; give it with its model: {beside}")
     with progress(f"loading {name_of(path)}"):
-        return _decoder(read(path, wanted(place.dtype)), place.opened(), place)
+        source = read(path, wanted(place.dtype))
+        if not pools(gguf):
+            return _decoder(source, place.opened(), place)
+        _check_encoder(f"{path}: this {arch_of(gguf)} gives vectors", place)
+        weights = {r: w for r, w in source.weights.items() if r not in OUTPUTS}
+        config, how = replace(source.config, tied=True), pooling_of(gguf)
+        return _vectors_of(path, config, weights, place.opened(), place, how, {}, source.made)
 
 
 def _decoder(
@@ -288,7 +313,7 @@ def _encoder(
 ) -> Encoder:
     weights: Mapping[str, Weight]
     weights = read_weights(folder, raw, encoder_layout(config), wanted(place.dtype))
-    return _vectors_of(folder, config, weights, device, place)
+    return _vectors_of(folder, config, weights, device, place, *read_pooling(folder, config.hidden))
 
 
 def _embedder(
@@ -296,7 +321,7 @@ def _embedder(
 ) -> Encoder:
     """Returns a decoder that gives vectors."""
     config, weights = stream_weights(folder, raw, read_stream(kind, raw), wanted(place.dtype))
-    return _vectors_of(folder, config, weights, device, place)
+    return _vectors_of(folder, config, weights, device, place, *read_pooling(folder, config.hidden))
 
 
 def _vectors_of(
@@ -305,8 +330,10 @@ def _vectors_of(
     weights: Mapping[str, Weight],
     device: Device | None,
     place: Placement,
+    pooling: Pooling,
+    steps: Mapping[str, np.ndarray],
+    made: Callable[[], TokenizerContent | None] = lambda: None,
 ) -> Encoder:
-    pooling, steps = read_pooling(folder, config.hidden)
     if place.quant is not None:
         from weft.quantize.kept import quantised
 
@@ -314,7 +341,7 @@ def _vectors_of(
     config, arrays = ready(folder, config, weights, place, device)
     longest = min(pooling.max_length or config.max_positions, config.max_positions)
     arrays = with_tables(config, arrays, longest)
-    tokenizer = tokenizer_maker(folder, config.vocab, longest, pooling.lower_case)
+    tokenizer = tokenizer_maker(folder, config.vocab, longest, pooling.lower_case, made)
     if device is None:
         hidden = eager_encoder(config, arrays)
     else:

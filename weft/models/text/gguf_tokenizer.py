@@ -1,9 +1,8 @@
 """Turns a GGUF file's vocabulary into a tokenizer.json for the `tokenizers` library.
 
-It supports three models of the format. "gpt2" is BPE on bytes with a list of merges. "llama" is
-SentencePiece's BPE, whose merges follow from the scores of the pieces. "gemma4" has such pieces
-with a list. The file only names the pre-tokenizer (`tokenizer.ggml.pre`); the patterns are those of
-the models with that name.
+"gpt2" is BPE on bytes with a list of merges. "llama" is SentencePiece's BPE, whose merges follow
+from the scores of the pieces. "gemma4" has such pieces with a list. Encoders' are in
+`gguf_wordpiece`. The file only names the pre-tokenizer (`tokenizer.ggml.pre`).
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from weft.importers.hf_config import Fields
 from weft.models.arch.config import TokenIds, TokenizerContent
 from weft.models.arch.family_parts import MAX_VOCAB
 from weft.models.text import deepseek_patterns as deepseek, tokenizer_plain as usual
+from weft.models.text.gguf_wordpiece import between, unigram, wordpiece
 
 _AT = "tokenizer.ggml."
 _UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6  # token types; 1 is normal, 5 unused
@@ -56,7 +56,7 @@ def _named(pre: Pre, names: str) -> dict[str, Pre]:
 
 PRE = {
     **_named(Pre(usual.DEFAULT), "default"),
-    **_named(Pre((usual.GPT2,)), "gpt-2 phi-2 mellum olmo exaone4"),
+    **_named(Pre((usual.GPT2,)), "gpt-2 phi-2 mellum olmo exaone4 modern-bert"),
     **_named(
         Pre((usual.LLAMA3,), whole=True, bos=True), "llama-bpe llama3 llama-v3 falcon3 pixtral"
     ),
@@ -74,9 +74,8 @@ PRE = {
 }
 
 
-class _Vocabulary:
-    """The tokens of a file and their attributes. Raises ModelError unless the lists have equal
-    lengths."""
+class Vocabulary:
+    """The tokens of a file and their attributes. Raises ModelError if lists' lengths differ."""
 
     def __init__(self, gguf: Gguf) -> None:
         self.where = str(gguf.path)
@@ -137,7 +136,7 @@ def token_ids(gguf: Gguf) -> TokenIds:
     """Returns the ids that end, begin and pad a text."""
     if f"{_AT}tokens" not in gguf.metadata:
         return TokenIds()
-    v = _Vocabulary(gguf)
+    v = Vocabulary(gguf)
     named = [v.id_of(name) for name in ("eos", "eot", "eom")]
     spelled = [i for i in v.of_type(_CONTROL) if v.tokens[i] in _ENDS]
     ends = dict.fromkeys(i for i in [*named, *spelled] if i is not None)
@@ -149,7 +148,7 @@ def read_tokenizer(gguf: Gguf) -> TokenizerContent | None:
     not supported or inconsistent."""
     if f"{_AT}tokens" not in gguf.metadata:
         return None
-    v, cache, key = _Vocabulary(gguf), disk.programs(), _key(gguf)
+    v, cache, key = Vocabulary(gguf), disk.programs(), _key(gguf)
     if (data := cache.get(key)) is None:
         cache.put(key, data := _tokenizer_json(v))
     return TokenizerContent(data, _config(v))
@@ -167,12 +166,13 @@ def _key(gguf: Gguf) -> str:
     return f"tokenizer.json {stamp('tokenizers')} {total.hexdigest()}"
 
 
-def _tokenizer_json(v: _Vocabulary) -> bytes:
+def _tokenizer_json(v: Vocabulary) -> bytes:
     """Returns the content of tokenizer.json. Raises ModelError as `read_tokenizer` does."""
     v.decode()
     listed = partial(_sentencepiece, listed=True)
-    kinds: dict[str, Callable[[_Vocabulary], dict[str, Any]]]
+    kinds: dict[str, Callable[[Vocabulary], dict[str, Any]]]
     kinds = {"gpt2": _byte_level, "llama": _sentencepiece, "gemma4": listed}
+    kinds |= {"bert": wordpiece, "t5": unigram}
     model = v.fields.text(f"{_AT}model", "none")
     if model not in kinds:
         raise ModelError(
@@ -190,7 +190,7 @@ def _tokenizer_json(v: _Vocabulary) -> bytes:
         raise ModelError(f"{v.where}: a token or a merge is not valid UTF-8: {e.reason}") from None
 
 
-def _config(v: _Vocabulary) -> dict[str, Any]:
+def _config(v: Vocabulary) -> dict[str, Any]:
     """Returns the content of tokenizer_config.json."""
     names = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding"}
     ids = {short: v.id_of(name) for short, name in names.items()}
@@ -199,7 +199,7 @@ def _config(v: _Vocabulary) -> dict[str, Any]:
     return found if template is None else found | {"chat_template": template}
 
 
-def _added(v: _Vocabulary, spaces: bool) -> list[dict[str, Any]]:
+def _added(v: Vocabulary, spaces: bool) -> list[dict[str, Any]]:
     """Returns the tokens that are matched in a text before anything else. With `spaces`, runs of
     spaces are excluded, because merges produce them."""
     users = set(v.of_type(_USER))
@@ -213,7 +213,7 @@ def _added(v: _Vocabulary, spaces: bool) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _around(v: _Vocabulary, bos: bool) -> dict[str, Any] | None:
+def _around(v: Vocabulary, bos: bool) -> dict[str, Any] | None:
     """Returns the post-processor that adds bos (by default if `bos`) and eos around a text."""
     pieces: list[dict[str, Any]] = [{"Sequence": {"id": "A", "type_id": 0}}]
     tokens: dict[str, Any] = {}
@@ -235,7 +235,7 @@ def _around(v: _Vocabulary, bos: bool) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _byte_level(v: _Vocabulary) -> dict[str, Any]:
+def _byte_level(v: Vocabulary) -> dict[str, Any]:
     """Returns BPE on the bytes of a text, each written as a letter."""
     name = v.fields.text(f"{_AT}pre", "default")
     if name not in PRE:
@@ -254,13 +254,13 @@ def _byte_level(v: _Vocabulary) -> dict[str, Any]:
         "pre_tokenizer": {
             "type": "Sequence", "pretokenizers": [*splits, level | {"use_regex": False}],
         },
-        "post_processor": _around(v, pre.bos),
+        "post_processor": between(v) if name == "modern-bert" else _around(v, pre.bos),
         "decoder": level | {"use_regex": True},
         "model": _bpe(v.ids, _merges(v), ignore_merges=pre.whole),
     }  # fmt: skip
 
 
-def _merges(v: _Vocabulary) -> list[list[str]]:
+def _merges(v: Vocabulary) -> list[list[str]]:
     """Returns the pairs of the file's list, "first second", where a part may begin with a space."""
     found = v.fields.data.get(f"{_AT}merges")
     if not isinstance(found, Texts):
@@ -278,7 +278,7 @@ def _merges(v: _Vocabulary) -> list[list[str]]:
     return pairs
 
 
-def _sentencepiece(v: _Vocabulary, listed: bool = False) -> dict[str, Any]:
+def _sentencepiece(v: Vocabulary, listed: bool = False) -> dict[str, Any]:
     """Returns BPE on characters, with "▁" for spaces; unknown characters fall back to their bytes.
     Merges come from the file if it has them `listed`, else from scores."""
     if v.scores is None and not listed:
@@ -316,7 +316,7 @@ def _sentencepiece(v: _Vocabulary, listed: bool = False) -> dict[str, Any]:
 
 
 def _scored_merges(
-    v: _Vocabulary, ids: Mapping[str, int], spelled: Sequence[str]
+    v: Vocabulary, ids: Mapping[str, int], spelled: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Returns every split of a token into two others, highest score first."""
     assert v.scores is not None

@@ -93,7 +93,7 @@ def read(path: Path, dtype: DType | None = None) -> Source:
     config = read_config(gguf)
     layout, tensors = decoder_layout(config).weights, _bound(gguf, config)
     if dtype is None:
-        _check_packed([t for t in tensors.values() if _stays_packed(t)], str(path))
+        check_packed([t for t in tensors.values() if stays_packed(t)], str(path))
     weights = {r: _weight(r, layout[r], t, config, dtype, str(path)) for r, t in tensors.items()}
     weights |= {r: held(x, "scale") for r, x in _numbers(gguf, config).items()}
     return Source(
@@ -138,25 +138,35 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
     for role, spec in layout.weights.items():
         if _XIELU in role:
             continue
-        name = tensor_name(role, config.family)
-        if name not in gguf.tensors:
-            held = ", ".join(list(gguf.tensors)[:3])
-            raise ModelError(
-                f"{gguf.path}: tensor {name!r} is missing; the file holds {len(gguf.tensors)} "
-                f"tensors ({held}, ...)"
-            )
-        out[role] = tensor = gguf.tensors[name]
-        if tensor.kind.name in _NO_WEIGHTS:
-            raise ModelError(
-                f"{gguf.path}: tensor {name!r} is {tensor.kind}; expected F32, F16, BF16 or packed "
-                "weights"
-            )
-        if not _fits(tensor.shape, role, spec):
-            raise ModelError(
-                f"{gguf.path}: tensor {name!r} has shape {list(tensor.shape)}; "
-                f"the metadata ask for {list(spec.shape)}"
-            )
+        out[role] = told(gguf, tensor_name(role, config.family))
+        usable(gguf, out[role], spec, _fits(out[role].shape, role, spec))
     return out
+
+
+def told(gguf: Gguf, name: str) -> GgufTensor:
+    """Returns a tensor by its name. Raises ModelError if the file lacks it."""
+    if name not in gguf.tensors:
+        held = ", ".join(list(gguf.tensors)[:3])
+        raise ModelError(
+            f"{gguf.path}: tensor {name!r} is missing; the file holds {len(gguf.tensors)} "
+            f"tensors ({held}, ...)"
+        )
+    return gguf.tensors[name]
+
+
+def usable(gguf: Gguf, tensor: GgufTensor, spec: WeightSpec, fits: bool | None = None) -> None:
+    """Raises ModelError for a tensor that is no weight, or does not fit (None: is of another
+    shape)."""
+    if tensor.kind.name in _NO_WEIGHTS:
+        raise ModelError(
+            f"{gguf.path}: tensor {tensor.name!r} is {tensor.kind}; expected F32, F16, BF16 or "
+            "packed weights"
+        )
+    if not (_long(tensor.shape) == _long(spec.shape) if fits is None else fits):
+        raise ModelError(
+            f"{gguf.path}: tensor {tensor.name!r} has shape {list(tensor.shape)}; "
+            f"the metadata ask for {list(spec.shape)}"
+        )
 
 
 def _numbers(gguf: Gguf, c: DecoderConfig) -> dict[str, np.ndarray]:
@@ -191,10 +201,7 @@ def _weight(
     where: str,
 ) -> Weight:  # fmt: skip
     """Returns a weight with the changes that undo the converter's."""
-    known = None
-    if dtype is None and _stays_packed(tensor):
-        known = Known(outline_of(tensor.kind, _matrix(tensor)), tensor.file)
-    made = Weight(spec, partial(_read, tensor, spec.shape, dtype, where), known=known)
+    made = file_weight(spec, tensor, dtype, where)
     if spec.kind == "decay":
         return made.then(partial(_speed, f"{where}: tensor {tensor.name!r}", spec.shape))
     if c.norm_offset and spec.kind == "norm" and ".delta_norm." not in role:
@@ -205,7 +212,16 @@ def _weight(
     return made.then(partial(_turned_back, heads), alike=True) if turned else made
 
 
-def _stays_packed(tensor: GgufTensor) -> bool:
+def file_weight(spec: WeightSpec, tensor: GgufTensor, dtype: DType | None, where: str) -> Weight:
+    """Returns a weight as the file holds it, or widened to `dtype`."""
+    known = None
+    if dtype is None and stays_packed(tensor):
+        known = Known(outline_of(tensor.kind, _matrix(tensor)), tensor.file)
+    return Weight(spec, partial(_read, tensor, spec.shape, dtype, where), known=known)
+
+
+def stays_packed(tensor: GgufTensor) -> bool:
+    """Returns True for a tensor that has a packed form here."""
     return len(tensor.shape) > 1 and tensor.kind.name in FORMS
 
 
@@ -219,7 +235,7 @@ def _read(tensor: GgufTensor, shape: tuple[int, ...], dtype: DType | None, where
     tensor.file.check()  # the file may have changed since it was mapped
     if tensor.kind.name in _PLAIN:
         value = tensor.data.view(_PLAIN[tensor.kind.name].numpy).reshape(tensor.shape)
-    elif dtype is None and _stays_packed(tensor):
+    elif dtype is None and stays_packed(tensor):
         return packed_of(tensor.kind, tensor.data, _matrix(tensor))
     else:
         value = _widened(tensor, dtype or float16, where)
@@ -263,7 +279,7 @@ def halves(value: np.ndarray, heads: int) -> np.ndarray:
     return out.reshape(value.shape)
 
 
-def _check_packed(tensors: Sequence[GgufTensor], where: str) -> None:
+def check_packed(tensors: Sequence[GgufTensor], where: str) -> None:
     """Raises ModelError if a packed tensor is damaged. Files that were checked before, and are
     unchanged, are not read again."""
     files = {id(t.file): FileIdentity.of(t.file.status) for t in tensors}
