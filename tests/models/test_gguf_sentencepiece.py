@@ -129,8 +129,8 @@ def test_pieces_with_merges_of_gemma_4(folder: Path, pieces: Any, tmp_path: Path
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"pre": "deepseek-v3"}, "'deepseek-v3', which is not supported; supported: default"),
-        ({"model": "rwkv"}, "model is 'rwkv', which is not supported; supported: gpt2, llama, gemma4"),
+        ({"pre": "poro-chat"}, "'poro-chat', which is not supported; supported: default"),
+        ({"model": "rwkv"}, "'rwkv', which is not supported; supported: gpt2, llama, gemma4"),
         ({"tokens": ["a", "b", "a", *map(str, range(297))], "token_type": None},
          "tokens holds 'a' twice"),
         ({"tokens": [1, 2], "llama.vocab_size": 300}, "tokens is not a list of texts"),
