@@ -171,7 +171,7 @@ def test_the_context_ends_a_generation(model) -> None:
         (lambda m: m.generate([[1], [2]], seed=[1]), UsageError, "1 seeds for 2 prompts"),
         (lambda m: m.generate("bad \udc80"), UsageError, "not valid UTF-8"),
         (lambda m: m.logits([]), UsageError, "empty"),
-        (lambda m: m.embed(["x"]), UsageError, "generates text"),
+        (lambda m: m.embed(["x"], layer=9), UsageError, "unknown place 'layers.9.out'"),
     ],
 )
 def test_bad_calls_are_named(model, call, kind: type, said: str) -> None:

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from adapter_kit import adapter
 from model_zoo import write_model
 
 import weft
@@ -77,6 +78,50 @@ def test_an_int8_cache_shows_what_attention_sees(pairs) -> None:
     v = named["layers.0.attn.v"].repeat(2, 1)
     heads = np.einsum("hqk,khd->qhd", named["layers.0.attn.weights"], v)
     assert np.allclose(heads, named["layers.0.attn.heads"], atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": "bfloat16"},
+        {"dtype": "float16"},
+        {"quant": "int4"},
+        {"quant": "int8"},
+        {"cache": "float16"},
+    ],
+    ids=str,
+)
+def test_narrow_and_packed_weights(pairs, options) -> None:
+    ours, _ = pairs("llama3", **options)
+    found = ours.inspect(IDS, [*ours.places()])
+    assert np.array_equal(found.logits, ours.logits(IDS))
+    last = found[f"layers.{ours.config.layers - 1}.out"]
+    assert np.array_equal(ours.unembed(last), found.logits)
+    for place in ("embed", "layers.0.attn.heads", "layers.1.o.in", "layers.1.attn.q"):
+        nothing = Edit.add(place, 0 * found[place][0], at=slice(3, None))
+        same = [Edit.replace(place, found[place]), nothing]
+        for edit in same:
+            assert np.array_equal(ours.inspect(IDS, (), edit).logits, found.logits), place
+    edit = Edit.add("layers.1.out", np.ones(ours.config.hidden))
+    ids = [*IDS, *ours.generate(IDS, 6, edits=edit).ids]
+    best = ours.inspect(ids, (), edit).logits.argmax(1)[len(IDS) - 1 : -1]
+    assert best.tolist() == ids[len(IDS) :]
+
+
+@pytest.mark.parametrize("device", ["oracle", "cpu"])
+def test_adapters(pairs, tmp_path, device) -> None:
+    """The values are those under the adapter."""
+    ours, _ = pairs("llama3", device)
+    folder = adapter(tmp_path / "one", ours.folder, ["q_proj", "down_proj"], 2, 1)
+    own = load(ours.folder, device=device, context=96, adapters={"one": folder})
+    found = own.inspect(IDS, [*own.places()], adapter="one")
+    plain = own.inspect(IDS, [*own.places()])
+    assert np.array_equal(plain.logits, ours.logits(IDS))
+    assert not np.array_equal(found["layers.0.q.out"], plain["layers.0.q.out"])
+    edit = Edit.add("norm", np.zeros(own.config.hidden))
+    text = own.generate(IDS, 8, adapter="one")
+    assert own.generate(IDS, 8, adapter="one", edits=edit) == text
+    assert found.logits[-1].argmax() == text.ids[0]
 
 
 def test_every_place_can_be_read(pairs) -> None:

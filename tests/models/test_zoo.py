@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import weft
 from weft.backends import registry
@@ -351,6 +352,26 @@ def test_weights_that_do_not_fit(made: Any, tmp_path: Path) -> None:
     ):
         with pytest.raises(ModelError, match=said):
             loaded(changed(folder, tmp_path / name, **fields))
+
+
+@pytest.mark.parametrize("kind", ["cohere2", "mixtral", "opt"])
+def test_traced_models_show_attention_and_linear_layers(made: Any, kind: str) -> None:
+    folder, reference = made(kind)
+    model, ids = loaded(folder), kit.prompt(reference)
+    found = model.inspect(ids, [*model.places()])
+    assert np.array_equal(found.logits, model.logits(ids))
+    reference.set_attn_implementation("eager")
+    with torch.no_grad():
+        wanted = reference(torch.tensor([ids]), output_attentions=True).attentions
+    for own, their in zip(found.attentions, wanted, strict=True):
+        np.testing.assert_allclose(own, their[0], atol=1e-5)
+    last = [name for name in model.places() if name.endswith(".out")][-1]
+    edit = weft.Edit.replace(last, found[last])
+    assert np.array_equal(model.inspect(ids, (), edits=edit).logits, found.logits)
+    with pytest.raises(UsageError, match="is traced"):
+        model.unembed(np.zeros((1, 64)))
+    with pytest.raises(UsageError, match="have no derivative"):
+        model.gradients(ids, lambda logits: logits.sum(), last)
 
 
 def test_machines_are_refused(made: Any) -> None:

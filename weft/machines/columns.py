@@ -17,6 +17,7 @@ from weft.core.dtypes import float32
 from weft.graph.ir import Node
 from weft.machines.link import STREAM, Lead, Leading, StepCommand, received, whole
 from weft.models.arch.config import DecoderConfig, LayerRange
+from weft.models.arch.places import before_widening
 from weft.models.arch.shares import vocab_of
 from weft.models.run.compiled_runner import CompiledRunner, model_caps
 from weft.models.run.model import Decoder
@@ -94,7 +95,7 @@ class ColumnRunner(CompiledRunner):
 
         def gather(x: Node) -> Node:
             n, columns = x.shape
-            x = _before_widening(x)
+            x = before_widening(x)
             name, shape = f"gathered.{len(gaps)}", (n, columns * size)
             came = ops.input_node(name, shape, x.dtype, "input", rows="n")
             gaps.append((ops.reshape(x, (n, columns)), came))
@@ -103,13 +104,6 @@ class ColumnRunner(CompiledRunner):
 
         graph = decoder_graph(self.config, self._avals, *self._shape(kind), gather)
         return cut_at(graph, gaps, self.room(kind), "n")
-
-
-def _before_widening(x: Node) -> Node:
-    """Returns the narrower value that x was widened from, through a reshape. Attention results in
-    the cache's dtype are sent in that dtype."""
-    inner = x.inputs[0] if x.op == "reshape" else x
-    return inner.inputs[0] if inner.op == "cast" and inner.inputs[0].dtype.is_float else x
 
 
 def own_runner(ranks: Ranks, model: Decoder, slots: int, pages: int) -> ColumnRunner:

@@ -27,6 +27,7 @@ from typing import Any
 from weft import ops
 from weft.core.dtypes import DType, float32, int32
 from weft.core.records import dataclass
+from weft.graph.ir import Node
 
 Value = Any  # np.ndarray, graph Node or Tracked
 WEIGHTS = "attn.weights"  # the end of the names of places that cannot be changed
@@ -35,6 +36,15 @@ WEIGHTS = "attn.weights"  # the end of the names of places that cannot be change
 def place_of(part: str) -> str:
     """Returns the name of a place, from a part of a layer ("3.attn.out") or of the model."""
     return f"layers.{part}" if part[0].isdecimal() else part
+
+
+def before_widening(x: Node) -> Node:
+    """Returns the narrower value that x was widened from, through reshapes; else x. Attention's
+    results are in the cache's dtype."""
+    inner = x
+    while inner.op == "reshape":
+        inner = inner.inputs[0]
+    return inner.inputs[0] if inner.op == "cast" and inner.inputs[0].dtype.is_float else x
 
 
 def linear_layer(name: str) -> str | None:
@@ -79,6 +89,7 @@ class Visit:
         self.places, self.everywhere = places, everywhere
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.found: dict[str, Value] = {}
+        self._kept: list[Value] = []  # values that a Program is to store, as without changes
         self._inputs: Mapping[str, Value] = {}
         self._last: Value | None = None
 
@@ -95,16 +106,22 @@ class Visit:
         return {int(name.split(".")[1]) for name in names}
 
     def results(self) -> Sequence[Value]:
-        """Returns the values of `places.reads`, in their order."""
-        return [self.found[name] for name in self.places.reads]
+        """Returns the values of `places.reads` in their order, and others of no interest."""
+        return [*(self.found[name] for name in self.places.reads), *self._kept]
 
     def __call__(self, name: str, x: Value) -> Value:
-        self.shapes[name] = ops.aval(x).shape
+        shape = self.shapes[name] = ops.aval(x).shape
+        # Kernels round a narrow value where they store it. One that is widened at once is stored
+        # as it is without this visit, so that the bits stay.
+        narrow = before_widening(x) if isinstance(x, Node) else x
+        if narrow is not x and any(change.place == name for change in self.places.changes):
+            self._kept.append(narrow)
         for i, change in enumerate(self.places.changes):
             if change.place == name:
                 x = self._changed(i, x, change.adds)
+                narrow = x
         if name in self.places.reads:
-            self.found[name] = ops.cast(x, float32)
+            self.found[name] = x if narrow is x else ops.reshape(narrow, shape)
         return x
 
     def _changed(self, i: int, x: Value, adds: bool) -> Value:

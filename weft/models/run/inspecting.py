@@ -200,7 +200,8 @@ class Inspecting(Generating):
         generation with changes of the same places and shapes."""
         slots = self.slots_for(sequences)
         key = slots, tuple(edit.change for edit in edits)
-        kept, self._spare = self._spare, None
+        with self._lock:
+            kept, self._spare = self._spare, None
         if kept is not None and kept[0] == key:
             runner = kept[1]
         else:

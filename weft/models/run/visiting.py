@@ -62,7 +62,7 @@ class Visiting(Runner):
             adapters = [adapter] * (1 if self.scores else n)
             rows = self.inputs(self.room(kind), part, [0] * n, pos, adapters)
             logits = self._feed(kind, rows, n, [(0, begin, n)])
-            parts.append([x[:n].copy() for x in (logits, *self.found)])
+            parts.append([x[:n].astype(np.float32) for x in (logits, *self.found)])
         whole = [np.concatenate(each) for each in zip(*parts)]
         return dict(zip(("logits", *self.reads), whole))
 
@@ -82,7 +82,8 @@ class CompiledVisiting(Visiting, CompiledRunner):
         return decoder_graph(self.config, self._avals, *self._shape(kind), visit=Visit(self.places))
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
-        logits, *self.found = self.outputs(kind, rows, n)
+        logits, *found = self.outputs(kind, rows, n)
+        self.found = found[: len(self.reads)]
         return logits
 
 
