@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,6 +56,25 @@ def test_a_conversation(browser: Browser, server: Running, alone: Decoder) -> No
     assert "24 written" in note
     assert browser.run("one", "return it.errors") == []
     assert browser.run("one", "return await page.evaluate(() => noted.violations)") == []
+
+
+def test_the_authors_settings(
+    browser: Browser, chatty: Path, alone: Decoder, tmp_path: Path
+) -> None:
+    """A field that is left empty is as the model's author advises, and shows that."""
+    folder = tmp_path / "box"
+    shutil.copytree(chatty, folder)
+    advice = {"do_sample": True, "temperature": 0.9, "top_p": 0.8, "eos_token_id": 0}
+    (folder / "generation_config.json").write_text(json.dumps(advice))
+    with serving({"box": str(folder)}) as server:
+        server.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
+        said = browser.run("advised", ASK + DONE + SAID, given(server, seed="5"))
+        ids = alone.chat_ids([{"role": "user", "content": TEXT}])
+        expected = alone.generate(ids, max_new_tokens=24, temperature=0.9, top_p=0.8, seed=5).text
+        squeezed = "".join(expected.split())
+        assert "".join(said.split()) == "".join(c for c in squeezed if c not in "`*#")
+        shown = "return await page.getAttribute('#temperature', 'placeholder')"
+        assert browser.run("advised", shown) == "0.9"
 
 
 def test_it_is_there_after_a_reload(browser: Browser, server: Running) -> None:

@@ -32,12 +32,16 @@ class GenerationDefaults:
     max_length: int | None = None
     stop: tuple[str, ...] = ()
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The fields of Sampling that the author gives."""
+        return {n: value for n in _FIELDS if (value := getattr(self, n)) is not None}
+
     def sampling(self, given: Mapping[str, Any], usual: Mapping[str, Any] = {}) -> Sampling:
         """Returns the Sampling from the fields that the caller gives, then the author's, then the
         `usual` ones; None counts as not given. Raises UsageError for values out of range."""
-        own = {name: getattr(self, name) for name in _FIELDS}
-        places = [{k: v for k, v in each.items() if v is not None} for each in (usual, own, given)]
-        made = places[0] | places[1] | places[2]
+        first, last = ({k: v for k, v in x.items() if v is not None} for x in (usual, given))
+        made = first | self.settings | last
         if self.suppressed:
             banned = dict.fromkeys(self.suppressed, -MOST_ADDED)
             made["logit_bias"] = banned | dict(Sampling(**made).logit_bias)

@@ -145,7 +145,8 @@ class EmbeddingsAnswer(AnswerFields):
 
 class ModelAnswer(AnswerFields):
     """A model; an adapter also has: parent, the model that takes it. A loaded model also has `chat`
-    (true with a chat template) and `fingerprint`, the system_fingerprint of its answers."""
+    (true with a chat template), `fingerprint`, the system_fingerprint of its answers, and the
+    `sampling` that its author advises."""
 
     id: str
     object: Literal["model"]
@@ -154,6 +155,7 @@ class ModelAnswer(AnswerFields):
     parent: str | None = None
     chat: bool | None = None
     fingerprint: str | None = None
+    sampling: dict[str, float] | None = None
 
 
 class ModelsAnswer(AnswerFields):

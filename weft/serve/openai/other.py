@@ -14,7 +14,7 @@ from weft.models.text.chat import read_template
 from weft.serve.embedding import embedded
 from weft.serve.openai.chat import messages_of
 from weft.serve.openai.types import Detokenize, Embeddings, Tokenize, prompts_of
-from weft.serve.served import Served
+from weft.serve.served import Served, ServedDecoder
 from weft.serve.shelf import ModelShelf
 from weft.serve.wire import HttpError, json_response, read, refusal, while_there
 
@@ -44,7 +44,9 @@ def _told(shelf: ModelShelf, name: str) -> dict[str, Any]:
         made["parent"] = own
     if model is None:
         return made
-    return {**made, "chat": model.has_chat, "fingerprint": model.print}
+    advice = model.model.defaults.settings if isinstance(model, ServedDecoder) else {}
+    more = {"sampling": advice} if advice else {}
+    return {**made, "chat": model.has_chat, "fingerprint": model.print, **more}
 
 
 async def embeddings(request: Request) -> Response:

@@ -26,7 +26,7 @@ async function reach(path, given) {
   return response;
 }
 
-/** @returns {Promise<{ id: string, chat?: boolean }[]>} */
+/** @returns {Promise<{ id: string, chat?: boolean, sampling?: { temperature?: number, top_p?: number } }[]>} */
 export async function models() {
   return (await (await reach("/v1/models")).json()).data;
 }

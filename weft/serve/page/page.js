@@ -19,6 +19,8 @@ let writing = null;
 let edited = null; // the message that the field's text will take the place of
 /** @type {Map<string, boolean>} */
 const chats = new Map();
+/** @type {Map<string, { temperature?: number, top_p?: number }>} */
+const advised = new Map(); // what authors of loaded models advise
 
 // -- what is seen ---------------------------------------------------------------------------------
 
@@ -169,6 +171,8 @@ function options() {
   for (const name of SETTINGS.slice(1)) {
     if ($(name).value !== "" && $(name).checkValidity()) made[name] = Number($(name).value);
   }
+  const own = advised.get(made.model); // what the model's author advises stands unless one says so
+  if (own !== undefined && own.temperature === undefined) made.temperature ??= 0.7;
   return made;
 }
 
@@ -304,6 +308,9 @@ for (const name of SETTINGS) {
 }
 
 function hint() {
+  const own = advised.get($("model").value) ?? {};
+  $("temperature").placeholder = String(own.temperature ?? 0.7);
+  $("top_p").placeholder = String(own.top_p ?? 1);
   const chat = chats.get($("model").value) !== false;
   $("text").placeholder = chat ? "Write a message" : "Write a beginning: this model goes on from it";
 }
@@ -311,9 +318,11 @@ function hint() {
 async function begin() {
   showTalk();
   try {
-    for (const { id, chat } of await models()) {
+    for (const { id, chat, sampling } of await models()) {
       $("model").append(new Option(id, id));
-      if (chat !== undefined) chats.set(id, chat);
+      if (chat === undefined) continue; // the model is not loaded yet
+      chats.set(id, chat);
+      advised.set(id, sampling ?? {});
     }
   } catch (error) {
     complain(/** @type {Error} */ (error).message);
