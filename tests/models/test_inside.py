@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from adapter_kit import adapter
 from model_zoo import write_model
+from present import opened
 
 import weft
 from weft import Edit
@@ -295,6 +296,19 @@ def test_gradients_that_do_not_exist(pairs) -> None:
             pairs(name)[0].gradients(IDS, lambda x: x.sum())
     with pytest.raises(UsageError, match="can be read only"):
         pairs("llama3")[0].gradients(IDS, lambda x: x.sum(), "layers.*.attn.weights")
+
+
+def test_on_a_gpus_driver(pairs) -> None:
+    """Vulkan gives what the CPU gives, and reading keeps its bits too."""
+    opened("vulkan")
+    ours, _ = pairs("llama3")
+    other, _ = pairs("llama3", "vulkan")
+    expected, found = (model.inspect(IDS, PLACES) for model in (ours, other))
+    for place, value in expected.items():
+        assert np.allclose(found[place], value, atol=1e-5 * max(1, abs(value).max())), place
+    assert np.array_equal(found.logits, other.logits(IDS))
+    edit = Edit.add("layers.1.out", np.ones(ours.config.hidden))
+    assert other.generate(IDS, 6, edits=edit).ids == ours.generate(IDS, 6, edits=edit).ids
 
 
 def texts(model):
