@@ -32,6 +32,27 @@ def test_token_vectors(tmp_path: Path, name: str) -> None:
         np.testing.assert_allclose(vector, hidden.mean(0).numpy(), atol=1e-5, rtol=1e-4)
 
 
+PACKED = ["bert", "modernbert", "deberta-v3", "t5-gated", "albert"]
+
+
+@pytest.mark.parametrize("name", few([n for n in ENCODERS if n != "distilbert"], *PACKED))
+def test_packed(tmp_path: Path, name: str) -> None:
+    """Weights of 8 bits hardly change a vector; those of 4 bits give the oracle's on the CPU."""
+    if name.endswith(("t5", "t5-gated")):
+        changed = {"d_model": 64, "d_ff": 96, "d_kv": 16}
+    else:
+        changed = {"hidden_size": 64, "intermediate_size": 96}
+    write_model(name, tmp_path, changed=changed)
+    rng = np.random.default_rng(4)
+    rows = [rng.integers(2, VOCAB, n).tolist() for n in (5, 17, 30)]
+    want, got = (load(tmp_path, device="cpu", quant=q).embed_ids(rows) for q in (None, "int8"))
+    cosine = (want * got).sum(1) / np.linalg.norm(want, axis=1) / np.linalg.norm(got, axis=1)
+    assert cosine.min() > 0.975
+    cpu, eager = (load(tmp_path, device=d, quant="int4") for d in ("cpu", "oracle"))
+    assert "packed" in cpu.precision
+    np.testing.assert_allclose(cpu.embed_ids(rows), eager.embed_ids(rows), atol=3e-5, rtol=2e-4)
+
+
 @pytest.mark.parametrize(
     ("mode", "normalize"), [("cls", False), ("mean", True), ("max", True), ("both", False)]
 )

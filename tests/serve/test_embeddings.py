@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +77,23 @@ def test_dimensions_cut_vectors(client: openai.OpenAI, expected: np.ndarray) -> 
     made = client.embeddings.create(model="bert", input=TEXTS, dimensions=5)
     want = expected[:, :5] / np.linalg.norm(expected[:, :5], axis=1, keepdims=True)
     np.testing.assert_allclose([d.embedding for d in made.data], want, atol=1e-6)
+
+
+def test_prompts_by_name(folder: Path, tmp_path: Path) -> None:
+    home = Path(shutil.copytree(folder, tmp_path / "prompted"))
+    settings = {"prompts": {"query": "find: ", "x": "a "}, "default_prompt_name": "x"}
+    (home / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    model = weft.load(home, device="cpu")
+    with serving({"bert": str(home)}) as running:
+        for name in (None, "query", "x", "document"):
+            body = {"input": TEXTS, "prompt_name": name}
+            status, made, _ = running.ask("POST", "/v1/embeddings", body)
+            want = model.embed(TEXTS, prompt_name=name, normalize=True)
+            assert status == 200
+            got = [d["embedding"] for d in made["data"]]
+            np.testing.assert_allclose(got, want, atol=1e-6)
+        status, made, _ = running.ask("POST", "/v1/embeddings", {"input": "x", "prompt_name": "y"})
+        assert status == 400 and "defines the prompts" in made["error"]["message"]
 
 
 def test_what_is_wrong_is_named(embedder: Running, client: openai.OpenAI) -> None:

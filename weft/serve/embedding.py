@@ -32,10 +32,11 @@ async def embedded(
     texts: Sequence[str | list[int]],
     dimensions: int | None = None,
     cut: bool = False,
+    prompt: str | None = None,
 ) -> Embedded:
     """The vectors of texts or token ids by the model called `name`, their first `dimensions`
     numbers. Raises HttpError: also for more of them than the model has, and for a text that is too
-    long, unless it is to be `cut`."""
+    long, unless it is to be `cut`. `prompt` names one of the model's, to go before texts."""
     if len(texts) > MAX_TEXTS:
         raise HttpError(400, f"{len(texts)} texts; at most {MAX_TEXTS} are taken", "input")
     shelf: ModelShelf = request.app.state.shelf
@@ -46,7 +47,7 @@ async def embedded(
         if dimensions is not None and dimensions > dim:
             raise HttpError(400, f"dimensions is {dimensions}; this model has {dim}", "dimensions")
         try:
-            vectors, tokens = await while_there(request, model.vectors(texts, cut))
+            vectors, tokens = await while_there(request, model.vectors(texts, cut, prompt))
         except WeftError as e:
             raise refusal(e) from None
     return Embedded(normalized(vectors[:, :dimensions]), model.name, tokens)

@@ -165,20 +165,16 @@ class ServedEncoder(Served):
 
     model: Encoder
 
-    @functools.cached_property
-    def skip(self) -> int:
-        """The number of the prompt's tokens that are not pooled."""
-        return self.model.skipped(self.model.prompt())
-
     async def vectors(
-        self, texts: Sequence[str | list[int]], cut: bool = False
+        self, texts: Sequence[str | list[int]], cut: bool = False, named: str | None = None
     ) -> tuple[np.ndarray, int]:
         """float32 [n, dim] of texts or their token ids, and how many tokens they have; a step of
         the model at a time, in turns with other requests. Raises LimitError for a text that is too
-        long, unless it is to be `cut`."""
-        prompt = self.model.prompt()
+        long, unless it is to be `cut`; UsageError for a prompt `named` that the model lacks."""
+        prompt = self.model.prompt(name=named)
         plain = [prompt + text for text in texts if isinstance(text, str)]
-        skips = [self.skip if isinstance(text, str) else 0 for text in texts]
+        skip = self.model.skipped(prompt)
+        skips = [skip if isinstance(text, str) else 0 for text in texts]
         coded = iter(await self.encoded(plain, unlimited=not cut))
         rows = [next(coded) if isinstance(text, str) else text for text in texts]
         most = self.model.max_length

@@ -53,7 +53,7 @@ async def embeddings(request: Request) -> Response:
     """Vectors of texts."""
     body = await read(request, Embeddings)
     texts = prompts_of(body.input, "input")
-    found = await embedded(request, body.model, texts, body.dimensions)
+    found = await embedded(request, body.model, texts, body.dimensions, prompt=body.prompt_name)
     made = [
         {"object": "embedding", "index": i, "embedding": _written(row, body.encoding_format)}
         for i, row in enumerate(found.vectors)

@@ -204,12 +204,13 @@ class Completion(Choosing, kw_only=True):
 
 
 class Embeddings(RequestFields, kw_only=True):
-    """POST /v1/embeddings."""
+    """POST /v1/embeddings. `prompt_name` is one of the prompts that the model's files define."""
 
     input: str | list[Any]
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
+    prompt_name: str | None = None
 
 
 class Tokenize(Struct, forbid_unknown_fields=True, kw_only=True):
