@@ -152,8 +152,9 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     else:
         if "intermediate_size" in config:
             writer.add_feed_forward_length(config["intermediate_size"])
-        heads = config["num_attention_heads"]
-        writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
+        heads = config.get("num_key_value_heads") or config["num_attention_heads"]
+        latents = "kv_lora_rank" in config and not config.get("joined")
+        writer.add_head_count_kv(1 if latents else heads)
     writer.add_head_count(config["num_attention_heads"])
     eps = (config.get(key) for key in ("layer_norm_eps", "norm_epsilon", "norm_eps"))
     if "rms_norm_eps" in config or "conv_L_cache" in config:
