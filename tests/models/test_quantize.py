@@ -401,6 +401,43 @@ def test_a_gguf_file_of_every_family(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, wanted, atol=2e-5)
 
 
+_SIZES = {"hidden_size": 64, "num_attention_heads": 4, "moe_intermediate_size": 32}
+LATENT = {
+    **_SIZES, "intermediate_size": 96, "num_key_value_heads": 4, "kv_lora_rank": 32,
+    "qk_nope_head_dim": 32, "v_head_dim": 32,
+}  # fmt: skip
+EXPERTS: dict[str, dict[str, Any]] = {
+    "mixtral": {**EVEN, "num_key_value_heads": 2},
+    "qwen2_moe": {
+        **_SIZES, "mlp_only_layers": [], "use_sliding_window": False,
+        "shared_expert_intermediate_size": 32,
+    },
+    "qwen3_moe": {**_SIZES, "head_dim": 16, "mlp_only_layers": [], "norm_topk_prob": True},
+    "olmoe": {**EVEN, "norm_topk_prob": False, "clip_qkv": None},
+    "glm4_moe": {**_SIZES, **EVEN, "num_key_value_heads": 2},
+    "deepseek_v2": {**LATENT, "qk_nope_head_dim": 20},
+    "deepseek_v3": {
+        **LATENT, "q_lora_rank": 32, "attention_bias": False,
+        "rope_parameters": {**MORE["deepseek_v3"][1]["rope_parameters"], "mscale": 0.8},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_a_gguf_file_of_experts(name: str, tmp_path: Path) -> None:
+    """The file gives the logits of the same search while loading."""
+    model_zoo.write_model(name, tmp_path / "hf", changed=EXPERTS[name])
+    options = QuantizeOptions("int8", embed="int8", method="search")
+    quantize(tmp_path / "hf", tmp_path / "m.gguf", options)
+    found, wanted = (
+        load(tmp_path / "m.gguf", device="oracle", act_dtype="float32"),
+        load(tmp_path / "hf", device="oracle", quant="int8", act_dtype="float32"),
+    )
+    assert dict(found.config.forms).keys() == dict(wanted.config.forms).keys()
+    ids = [5, 3, 100, 7, 7, 90, 12, 11, 2]
+    np.testing.assert_allclose(found.logits(ids), wanted.logits(ids), atol=2e-5)
+
+
 def test_what_gguf_does_not_say_is_refused(tmp_path: Path) -> None:
     """A reader of the file takes every fourth layer to be without a rope."""
     model_zoo.write_model("smollm3", tmp_path / "hf", changed=EVEN)

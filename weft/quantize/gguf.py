@@ -25,7 +25,8 @@ from weft.importers.gguf import open_gguf
 from weft.importers.gguf_write import TensorToWrite, write_gguf
 from weft.importers.packed.gguf_out import KINDS, blocks_of
 from weft.models.arch.config import DecoderConfig, Kind, Rope
-from weft.models.arch.family_gguf import GGUF, SCALING, keys_of
+from weft.models.arch.family_gguf import GGUF, SCALING, SIGMOID, SOFTMAX, keys_of
+from weft.models.arch.gguf_row import GgufFamily
 from weft.models.arch.rope import inverse_frequencies
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.gguf import tensor_name
@@ -42,6 +43,7 @@ _OTHERWISE = (
     "ropes",
     "mixers",
     "feed_forwards",
+    "further_layers",
 )
 
 
@@ -118,13 +120,17 @@ def metadata(c: DecoderConfig, name: str) -> dict[str, Any]:
     if c.ropes:
         values["attention.value_length"] = c.head_dim
         values["rope.dimension_count"] = rope.rotary or c.head_dim
-    if c.scale != c.head_dim**-0.5:
+    if c.latent is not None:
+        values |= _latent(c)
+    elif c.scale != c.head_dim**-0.5:
         values["attention.scale"] = c.scale
+    if c.experts:
+        values |= _routed(c, row)
     if c.family == "gpt_neox":
         values["use_parallel_residual"] = bool(c.parallel)
     if c.query_growth:
         values["rope.scaling.original_context_length"] = rope.original
-    if rope.scaling == "yarn" and rope.factor > 1:
+    if rope.scaling == "yarn" and rope.factor > 1 and c.latent is None:
         grown = 0.1 * math.log(rope.factor)
         under = ((grown + 1) / rope.magnitude - 1) / grown
         if under > 1e-6:
@@ -137,6 +143,33 @@ def metadata(c: DecoderConfig, name: str) -> dict[str, Any]:
     typed: dict[type, Any] = {int: np.uint32, float: np.float32}
     own = {k: typed.get(type(v), lambda v: v)(v) for k, v in (values | _windows(c)).items()}
     return {**found, **{f"{arch}.{k}": v for k, v in own.items()}}
+
+
+def _latent(c: DecoderConfig) -> dict[str, Any]:
+    """Returns the sizes of latent attention, whose cache has one head, and YaRN's multiplier of
+    scores, of which llama.cpp's files hold a tenth. They name a rank of queries without one too."""
+    d, rope = c.latent, c.ropes[0]
+    assert d is not None
+    sizes: dict[str, Any] = {
+        "attention.key_length": d.rank + d.turned, "attention.value_length": d.rank,
+        "attention.key_length_mla": d.key, "attention.value_length_mla": d.value,
+        "attention.head_count_kv": 1, "attention.q_lora_rank": d.query_rank,
+    }  # fmt: skip
+    if rope.scaling == "yarn" and rope.factor > 1:
+        sharper = math.sqrt(c.scale * d.key**0.5)
+        sizes["rope.scaling.yarn_log_multiplier"] = (sharper - 1) / math.log(rope.factor)
+    return sizes
+
+
+def _routed(c: DecoderConfig, row: GgufFamily) -> dict[str, Any]:
+    """Returns what the experts' layers are, for those architectures that ask for it."""
+    found = {
+        "leading_dense_block_count": sum(kind == "dense" for kind in c.feed_forwards),
+        "expert_shared_count": c.shared_ffn // c.expert_ffn,
+        "expert_gating_func": SIGMOID if c.router == "sigmoid" else SOFTMAX,
+    }
+    asked = {key.name for key in row.keys}
+    return {name: value for name, value in found.items() if name in asked}
 
 
 def _value(c: Any, path: str) -> Any:
@@ -184,8 +217,16 @@ def _extra(c: DecoderConfig) -> dict[str, TensorToWrite]:
 
 def _tensor(c: DecoderConfig, role: str, kind: Kind, value: np.ndarray | Packed) -> TensorToWrite:
     order = _order(c, role.split(".")[1] if "." in role else "")
+    stack = {"k_b": c.heads, "v_b": c.heads}.get(role.split(".")[-2], 0) if "." in role else 0
+    stack = c.experts if kind == "experts" else stack
     if isinstance(value, Packed):
-        return TensorToWrite(kind_of(value.form), value.shape, partial(_blocks, value, order))
+        shape = _stacked(value.shape, stack)
+        return TensorToWrite(kind_of(value.form), shape, partial(_blocks, value, order))
+    if stack:
+        shape, plain = _stacked(value.shape, stack), _PLAIN[as_dtype(value.dtype).name]
+        return TensorToWrite(plain, shape, partial(value.reshape, shape))
+    if kind in ("router", "gate") and value.ndim == 2:
+        return TensorToWrite("F32", value.shape, partial(value.astype, np.float32))
     if value.ndim == 3:  # taps of a depthwise convolution: one channel each
         value = value[:, 0].astype(np.float32)
     if value.ndim == 1 or kind == "norm":  # norms and biases are float32, as in llama.cpp
@@ -193,6 +234,11 @@ def _tensor(c: DecoderConfig, role: str, kind: Kind, value: np.ndarray | Packed)
         return TensorToWrite("F32", value.shape, lambda: order(value.astype(np.float32) + offset))
     matrix = value.T if c.transposed and kind == "matrix" else value
     return TensorToWrite(_PLAIN[as_dtype(value.dtype).name], matrix.shape, lambda: order(matrix))
+
+
+def _stacked(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Returns the shape of a weight of `count` matrices, stacked or not; unchanged if 0."""
+    return (count, math.prod(shape[:-1]) // count, shape[-1]) if count else shape
 
 
 Order = Callable[[np.ndarray], np.ndarray]

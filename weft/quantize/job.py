@@ -22,6 +22,7 @@ from weft.host.mapped import release
 from weft.importers.hf_config import Fields, read_config
 from weft.importers.safetensors import open_checkpoint
 from weft.models.arch.config import Kind
+from weft.models.arch.latent_weights import absorbed, joined
 from weft.models.arch.weights import Weights
 from weft.models.text.token_ids import read_token_ids
 from weft.models.weights.content import model_digests
@@ -132,7 +133,9 @@ class _Job:
         self.raw = dict(raw.data)
         checkpoint = open_checkpoint(source)
         self.before = checkpoint.nbytes
-        self.weights = Weights(bind_weights(decoder_layout(self.config), checkpoint))
+        stored = joined(self.config)
+        bound = bind_weights(decoder_layout(stored), checkpoint)
+        self.weights = Weights(absorbed(stored, bound)[1] if self.gguf else bound)
         # Readers of a folder convert scales to the model's dtype.
         wide = not self.gguf and main_dtype(self.weights) is bfloat16
         schemes: dict[Kind, str] = {
@@ -226,8 +229,8 @@ class _Job:
                 search = self.packing.search(forms[role])
                 packed = Packed(search.form, gptq(self.pieces.matrix(role), inputs, search))
                 out[role], plain[role] = packed, self.packing.matrix(role, dequantized(*packed))
-        experts = [r for r in forms if self.packing.kinds[r] == "experts"]
-        for role in experts:  # few rows reach each expert, so no GPTQ
+        rest = [r for r in forms if not isinstance(out[r], Packed)]
+        for role in rest:  # few rows reach each expert, and matrices by head are no layers: no GPTQ
             packed = self.packing.packed(role, self.weights[role], squares.get(_input(role)))
             out[role], plain[role] = packed, dequantized(*packed)
         calibration.advance(i, plain)

@@ -9,6 +9,7 @@ from weft.core.errors import ModelError, UsageError
 from weft.importers.hf_config import Fields
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.families import DECODERS
+from weft.models.arch.latent_weights import in_latents
 from weft.models.weights.reading import as_stored
 from weft.quantize.gguf import check_said
 
@@ -37,12 +38,13 @@ def decoder_config(source: Path, raw: Fields, gguf: bool) -> DecoderConfig:
     if raw.data.get("quantization_config") or raw.data.get("quantization"):
         raise ModelError(f"{raw.where}: the weights are quantised already")
     config = as_stored(source, raw, DECODERS[kind](raw))
-    if config.experts and (gguf or config.fused_experts or config.shared_ffn):
+    if config.experts and (config.fused_experts or (config.shared_ffn and not gguf)):
         form = "to GGUF" if gguf else "to a folder"
         raise ModelError(
             f"{raw.where}: weft does not quantise the experts of {kind} {form}; load it with quant="
         )
-    if gguf:
+    if gguf:  # which has the matrix of latent attention in two
+        config = in_latents(config) if config.latent is not None else config
         check_said(config)
     elif config.transposed:
         raise ModelError(

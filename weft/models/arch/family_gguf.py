@@ -59,15 +59,16 @@ def _experts(
     width: str = "moe_intermediate_size",
 ) -> tuple[Key, ...]:  # fmt: skip
     return (
-        Key("expert_count", count),
-        Key("expert_used_count", used),
-        Key("expert_feed_forward_length", width),
+        Key("expert_count", count, "experts"),
+        Key("expert_used_count", used, "experts_used"),
+        Key("expert_feed_forward_length", width, "expert_ffn"),
     )
 
 
 _LOGITS = Key("logit_scale", "logit_scale", "logit_scale", needed=True)
 _SHARED = (
-    *_experts(), Key("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+    *_experts(),
+    Key("expert_shared_feed_forward_length", "shared_expert_intermediate_size", "shared_ffn"),
 )  # fmt: skip
 _DELTA = (
     _PARTIAL,
@@ -82,6 +83,12 @@ _DELTA = (
 _DELTA_NAMES = {
     "ffn_norm": "post_attention_norm", "shortconv.conv": "ssm_conv1d",
 }  # fmt: skip
+_ROUTED = (
+    Key("expert_weights_scale", "routed_scaling_factor", "expert_scale"),
+    Key("expert_group_count", "n_group", "expert_groups"),
+    Key("expert_group_used_count", "topk_group", "groups_used"),
+)
+_NORMED = Key("expert_weights_norm", "norm_topk_prob", "expert_norm")
 _LATENT = (
     *(Key(name, "") for name in (
         "attention.key_length", "attention.key_length_mla", "attention.value_length_mla",
@@ -93,8 +100,7 @@ _LATENT = (
     *_experts("n_routed_experts"),
     Key("expert_shared_count", "n_shared_experts", needed=True),
     Key("leading_dense_block_count", "first_k_dense_replace"),
-    Key("expert_weights_scale", "routed_scaling_factor"),
-    Key("expert_group_count", "n_group"), Key("expert_group_used_count", "topk_group"),
+    *_ROUTED,
 )  # fmt: skip
 _GRANITE = (
     Key("attention.scale", "attention_multiplier", "scale"),
@@ -149,7 +155,7 @@ GGUF: Mapping[str, GgufFamily] = {
         ),
         without=("attention.scale",), written=False,
     ),
-    "qwen3_moe": GgufFamily("qwen3moe", _experts(), {"norm_topk_prob": True}, written=False),
+    "qwen3_moe": GgufFamily("qwen3moe", _experts(), {"norm_topk_prob": True}),
     "gpt_oss": GgufFamily(
         "gpt-oss",
         _experts(count="num_local_experts", width="intermediate_size"),
@@ -195,10 +201,10 @@ GGUF: Mapping[str, GgufFamily] = {
         turned=True,
     ),
     "mixtral": GgufFamily(
-        "llama", _experts("num_local_experts")[:2], sparse=True, turned=True, written=False
+        "llama", _experts("num_local_experts")[:2], sparse=True, turned=True
     ),
-    "olmoe": GgufFamily("olmoe", _experts()[:2], {"norm_topk_prob": False}, written=False),
-    "qwen2_moe": GgufFamily("qwen2moe", _SHARED, {"norm_topk_prob": False}, written=False),
+    "olmoe": GgufFamily("olmoe", _experts()[:2], {"norm_topk_prob": False}),
+    "qwen2_moe": GgufFamily("qwen2moe", _SHARED, {"norm_topk_prob": False}),
     "granitemoe": GgufFamily(
         "granitemoe", (*_GRANITE, *_experts("num_local_experts")[:2]), turned=True, written=False
     ),
@@ -208,19 +214,15 @@ GGUF: Mapping[str, GgufFamily] = {
             _PARTIAL, *_experts("n_routed_experts"),
             Key("expert_shared_count", "n_shared_experts", needed=True),
             Key("leading_dense_block_count", "first_k_dense_replace", needed=True),
-            Key("expert_weights_scale", "routed_scaling_factor"),
-            Key("expert_weights_norm", "norm_topk_prob"),
-            Key("expert_group_count", "n_group"), Key("expert_group_used_count", "topk_group"),
+            *_ROUTED, _NORMED,
             Key(MORE_TOKENS, "num_nextn_predict_layers"), Key("expert_gating_func", ""),
         ),
-        names={"ffn_norm": "post_attention_norm"}, written=False,
+        names={"ffn_norm": "post_attention_norm"},
     ),
-    "deepseek_v2": GgufFamily(
-        "deepseek2", (*_LATENT, Key("expert_weights_norm", "")), written=False
-    ),
+    "deepseek_v2": GgufFamily("deepseek2", (*_LATENT, Key("expert_weights_norm", ""))),
     "deepseek_v3": GgufFamily(
-        "deepseek2", (*_LATENT, Key("expert_weights_norm", "norm_topk_prob")),
-        {"norm_topk_prob": False}, flag="expert_gating_func", flagged=SIGMOID, written=False,
+        "deepseek2", (*_LATENT, _NORMED), {"norm_topk_prob": False},
+        flag="expert_gating_func", flagged=SIGMOID,
     ),
     "ernie4_5_moe": GgufFamily(
         "ernie4_5-moe",

@@ -35,7 +35,8 @@ class TrainingPast:
         assert sinks is None, "models with sinks are not trained"
         c, side = self.c, self._marks()
         if kv is not None:
-            self.kept[i] = self._heads(kv[0], side[1]), self._heads(kv[1], side[2])
+            k, v = kv[0], kv[0] if kv[1] is None else kv[1]
+            self.kept[i] = self._heads(k, side[1]), self._heads(v, side[2])
         out = ops.call(
             "attention",
             self._heads(q, side[0]),
