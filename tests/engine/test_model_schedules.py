@@ -98,5 +98,25 @@ def test_answers_are_what_they_are_alone(
         runners: dict[tuple[int, int], Any] = {}
 
     Machine.small = weft.load(small, device=device)
+    check(Machine, count)
+
+
+@pytest.mark.parametrize("family", ["falcon_h1", pytest.param("mamba", marks=pytest.mark.slow)])
+def test_state_spaces(tmp_path: Path, family: str) -> None:
+    """A sequence that was preempted begins again: its memory is not in pages."""
+    size = {**CONFIGS[family], "vocab_size": VOCAB}
+    size |= {"max_position_embeddings": CONTEXT} if family != "mamba" else {}
+
+    class Machine(OfModels):
+        model = weft.load(random_folder(tmp_path, size, scale=0.3), device="cpu", context=CONTEXT)
+        runners: dict[tuple[int, int], Any] = {}
+
+        def models(self) -> list[Callable[[], Drafts]]:
+            return []
+
+    check(Machine, 6)
+
+
+def check(machine: type[OfModels], count: int) -> None:
     how = settings(max_examples=count, **{**COMMON, "stateful_step_count": 12})
-    run_state_machine_as_test(Machine, settings=how)
+    run_state_machine_as_test(machine, settings=how)
