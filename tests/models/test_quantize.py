@@ -443,3 +443,13 @@ def test_what_gguf_does_not_say_is_refused(tmp_path: Path) -> None:
     model_zoo.write_model("smollm3", tmp_path / "hf", changed=EVEN)
     with pytest.raises(UsageError, match="rope of layer 1 is None, a reader"):
         quantize(tmp_path / "hf", tmp_path / "m.gguf", QuantizeOptions("int8", method="search"))
+
+
+@pytest.mark.parametrize("name", ["mamba", "falcon_h1"])
+def test_folders_with_state_spaces(tmp_path: Path, name: str) -> None:
+    """Weights that stay floats in a packed folder are turned as in any other."""
+    write_model(name, tmp_path / "plain")
+    quantize(tmp_path / "plain", tmp_path / "packed", QuantizeOptions("int8", method="search"))
+    ids = np.random.default_rng(0).integers(0, 200, 20).tolist()
+    want, got = (load(tmp_path / x, device="oracle").logits(ids) for x in ("plain", "packed"))
+    assert np.abs(got - want).mean() < 0.02 * np.abs(want).mean()

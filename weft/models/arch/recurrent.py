@@ -140,7 +140,7 @@ def mamba(p: Pass, i: int, h: Value) -> Value:
         )
     step = _step(p, i, p.project(f"{i}.ssm_dt", low))
     full = (n, 1, s.state, s.inner)
-    speed = ops.exp(ops.reshape(ops.cast(p.w[f"{i}.decay"], float32), (1, *full[1:])))
+    speed = ops.exp(ops.cast(p.w[f"{i}.decay"], float32))  # [K, C]
     faded = ops.mul(ops.broadcast(speed, full), _repeated(ops.reshape(step, (n, 1, 1, -1)), full))
     v = ops.reshape(ops.mul(x, step), (n, 1, s.inner))
     query, key = (ops.reshape(t, (n, 1, s.state)) for t in (query, key))

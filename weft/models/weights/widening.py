@@ -42,10 +42,10 @@ class _Reader:
         """Returns the weight called `name`."""
         if "{}" in name:
             return self._stacked(name, spec) or read_weight(spec, name, self._floats)
-        if len(spec.shape) < 3:
-            return self._one(name, spec.shape, self._dtype)
         if name not in self._checkpoint.packed:
             return read_weight(spec, name, self._floats)
+        if len(spec.shape) < 3:
+            return self._one(name, spec.shape, self._dtype)
         # Experts, stacked; packed ones are never turned.
         found = self._one(name, (math.prod(spec.shape[:-1]), spec.shape[-1]), self._dtype)
         return found if isinstance(found, Packed) else found.reshape(spec.shape)
