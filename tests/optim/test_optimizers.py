@@ -36,6 +36,39 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw": ("AdamW", {"lr": 0.02}),
     "adamw-options": ("AdamW", {"lr": 0.02, "weight_decay": 0.3, "amsgrad": True}),
     "adamw-maximize": ("AdamW", {"lr": 0.02, "maximize": True}),
+    "rmsprop": ("RMSprop", {"lr": 0.01}),
+    "rmsprop-options": (
+        "RMSprop",
+        {
+            "lr": 0.01,
+            "alpha": 0.9,
+            "eps": 1e-3,
+            "weight_decay": 0.1,
+            "momentum": 0.8,
+            "centered": True,
+            "maximize": True,
+        },
+    ),
+    "adagrad": ("Adagrad", {"lr": 0.1}),
+    "adagrad-options": (
+        "Adagrad",
+        {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.3},
+    ),
+    "adadelta": ("Adadelta", {}),
+    "adadelta-options": ("Adadelta", {"lr": 0.5, "rho": 0.8, "eps": 1e-3, "weight_decay": 0.1}),
+    "adamax": ("Adamax", {}),
+    "adamax-options": ("Adamax", {"lr": 0.02, "betas": (0.8, 0.9), "weight_decay": 0.1}),
+    "nadam": ("NAdam", {"lr": 0.02}),
+    "nadam-options": (
+        "NAdam",
+        {"lr": 0.02, "momentum_decay": 0.1, "weight_decay": 0.2, "decoupled_weight_decay": True},
+    ),
+    "radam": ("RAdam", {"lr": 0.02}),
+    "radam-options": ("RAdam", {"lr": 0.02, "betas": (0.8, 0.9), "weight_decay": 0.1}),
+    "radam-decoupled": (
+        "RAdam",
+        {"lr": 0.02, "weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True},
+    ),
 }
 
 

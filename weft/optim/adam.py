@@ -12,7 +12,7 @@ from weft.optim.optimizer import Group, Optimizer, Schedule, Write
 from weft.tensor.core import Tensor
 
 
-def _correction(beta: float, steps: Tensor) -> Tensor:
+def correction(beta: float, steps: Tensor) -> Tensor:
     """1 - beta^steps in float32, exact to the last bits also where beta^steps is close to 1:
     1 - exp(z) = -2 u / (1 - u) with u = tanh(z / 2)."""
     if beta == 0.0:
@@ -62,8 +62,8 @@ class Adam(Optimizer):
         beta1, beta2 = group["betas"]
         decay, eps = group["weight_decay"], group["eps"]
         steps = (self.count + 1).cast(dt.float32)
-        size = lr / _correction(beta1, steps)
-        root = _correction(beta2, steps).rsqrt()
+        size = lr / correction(beta1, steps)
+        root = correction(beta2, steps).rsqrt()
         kept = 1.0 - lr * decay
         for p, g, state in self._gradients(group):
             g = -g if group["maximize"] else g

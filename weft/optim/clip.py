@@ -31,6 +31,22 @@ def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> Tensor:
     return norm
 
 
+def clip_grad_value(params: Iterable[Tensor], clip_value: float) -> None:
+    """Holds each element of all gradients within -clip_value .. clip_value.
+
+    >>> w = weft.tensor([3.0, 0.25], requires_grad=True)
+    >>> (w * w).sum().backward()
+    >>> optim.clip_grad_value([w], 1.0)
+    >>> w.grad.tolist()
+    [1.0, 0.5]
+    """
+    with no_grad():
+        for p in params:
+            if p.grad is not None:
+                grad: Any = p.grad
+                p.grad = grad.clip(-clip_value, clip_value)
+
+
 def square_sum(gradient: Any) -> Tensor:
     """The sum of the squares of a tensor, in float32 at least ([])."""
     with no_grad():

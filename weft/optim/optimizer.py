@@ -104,7 +104,9 @@ class Optimizer(Watched):
             for name, p in pairs:
                 if name in self.state:
                     raise UsageError(f"{type(self).__name__}: parameter {name!r} is given twice")
-                self.state[name] = Noted((s, _slot(s, name, p)) for s in self._slots(group))
+                self.state[name] = Noted(
+                    (s, _slot(s, name, p, self._shape(s, p))) for s in self._slots(group)
+                )
         if not self.state:
             raise UsageError(f"{type(self).__name__}: no parameters; give at least one tensor")
         for t in (self.count, *(g._rate for g in self.groups)):
@@ -118,6 +120,10 @@ class Optimizer(Watched):
 
     def _slots(self, group: Group) -> tuple[str, ...]:
         return self.SLOTS
+
+    def _shape(self, slot: str, p: Tensor) -> tuple[int, ...]:
+        """The shape of a parameter's state tensor, which starts as zeros."""
+        return p.shape
 
     # -- learning rate
 
@@ -270,8 +276,8 @@ def _named(params: Iterable[Any], start: int) -> list[tuple[str, Tensor]]:
     return out
 
 
-def _slot(slot: str, name: str, p: Tensor) -> Tensor:
-    out = zeros(p.shape, dt.compute_dtype(p.dtype), place(p))
+def _slot(slot: str, name: str, p: Tensor, shape: tuple[int, ...]) -> Tensor:
+    out = zeros(shape, dt.compute_dtype(p.dtype), place(p))
     out.name = f"{slot}.{name}"
     return out
 
