@@ -21,6 +21,7 @@ from weft.core.dtypes import (
     uint8 as uint8,
     uint32 as uint32,
 )
+from weft.importers.tensor_files import load_tensors as load_tensors, save as save
 from weft.models import load as load
 from weft.models.run.edits import Edit as Edit
 from weft.program.program import Program as Program
