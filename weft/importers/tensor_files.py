@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import UsageError
+from weft.core.errors import StorageError, UsageError
 from weft.importers.safetensors import SafetensorsFile, save_file
 from weft.tensor.core import Tensor
 from weft.tensor.elementwise import as_tensor
@@ -21,7 +21,8 @@ def save(
 ) -> None:
     """Writes named tensors or arrays, such as a module's or an optimiser's `state_dict()`, as one
     safetensors file, whole or not at all. `metadata` is text for readers. Raises UsageError for
-    anything but a dict of names, DTypeError for values that are no arrays, StorageError if the disk is full or fails.
+    anything but a dict of names, DTypeError for values that are no arrays, StorageError where
+    the file cannot be written.
 
     >>> weft.save(nn.Linear(2, 3).state_dict(), "linear.safetensors")
     >>> sorted(weft.load_tensors("linear.safetensors"))
@@ -32,7 +33,10 @@ def save(
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in (metadata or {}).items()):
         raise UsageError("save: metadata is a dict of text")
     arrays = {name: np.asarray(as_tensor(value).numpy()) for name, value in tensors.items()}
-    save_file(path, arrays, metadata)
+    try:
+        save_file(path, arrays, metadata)
+    except OSError as error:
+        raise StorageError(f"{os.fspath(path)}: cannot be written: {error.strerror}") from None
 
 
 def load_tensors(path: str | os.PathLike[str], device: Any = None) -> dict[str, Tensor]:
