@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,51 @@ def test_token_vectors(tmp_path: Path, name: str) -> None:
         with torch.no_grad():
             hidden = reference(torch.tensor([row])).last_hidden_state[0]
         np.testing.assert_allclose(vector, hidden.mean(0).numpy(), atol=1e-5, rtol=1e-4)
+
+
+OLD: dict[str, dict[str, Any]] = {  # as the first releases of these models write config.json
+    "nomic": {
+        "activation_function": "swiglu", "causal": False, "dense_seq_output": True,
+        "fused_bias_fc": True, "layer_norm_epsilon": 1e-12, "max_trained_positions": 2048,
+        "mlp_fc1_bias": False, "mlp_fc2_bias": False, "n_embd": 32, "n_head": 4, "n_inner": 48,
+        "n_layer": 3, "n_positions": 128, "pad_vocab_size_multiple": 64, "parallel_block": False,
+        "parallel_block_tied_norm": False, "prenorm": False, "qkv_proj_bias": False,
+        "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False,
+        "rotary_emb_scale_base": None, "rotary_scaling_factor": None, "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False, "type_vocab_size": 2, "use_flash_attn": True,
+        "use_rms_norm": False, "use_xentropy": True, "vocab_size": VOCAB, "pad_token_id": 1,
+    },
+    "modernbert": {
+        "attention_bias": False, "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0,
+        "local_rope_theta": 10000.0, "local_attention": 10, "hidden_activation": "gelu",
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "norm_eps": 1e-5,
+        "num_attention_heads": 4, "max_position_embeddings": 128, "layer_norm_eps": 1e-5,
+        "position_embedding_type": "absolute", "vocab_size": VOCAB, "pad_token_id": 1,
+        "norm_bias": False, "mlp_bias": False, "classifier_pooling": "mean",
+    },
+    "deberta-v3": {
+        "hidden_act": "gelu", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "max_position_embeddings": 128, "max_relative_positions": -1,
+        "position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+        "pos_att_type": "p2c|c2p", "layer_norm_eps": 1e-7, "relative_attention": True,
+        "position_biased_input": False, "type_vocab_size": 0, "vocab_size": VOCAB,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_configs_of_first_releases(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(name, tmp_path)
+    rows = [[5, 6, 7], list(range(2, 40))]
+    want = load(tmp_path, device="oracle").embed_ids(rows)
+    path = tmp_path / "config.json"
+    kind = json.loads(path.read_text())["model_type"]
+    path.write_text(json.dumps({"model_type": kind, **OLD[name]}))
+    capsys.readouterr()
+    np.testing.assert_allclose(load(tmp_path, device="oracle").embed_ids(rows), want, atol=1e-6)
+    assert capsys.readouterr().err == ""
 
 
 PACKED = ["bert", "modernbert", "deberta-v3", "t5-gated", "albert"]

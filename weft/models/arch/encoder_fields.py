@@ -29,7 +29,7 @@ NOMIC: Table = {
     "mlp_fc2_bias": False, "prenorm": False, "parallel_block": False, "use_rms_norm": False,
     "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False, "causal": False,
     "rotary_scaling_factor": None, "rotary_emb_scale_base": None, "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
+    "scale_attn_by_inverse_layer_idx": False, "parallel_block_tied_norm": False,
 }  # fmt: skip
 ENCODER_FIELDS: Mapping[str, Table] = {
     "bert": _BERT,
