@@ -324,6 +324,23 @@ def test_attention_that_is_written_out_is_known_by_numbers(name: str) -> None:
         assert found[0][4] == pytest.approx(wanted[1])
 
 
+def test_numbers_that_weights_changed_are_none() -> None:
+    mask, weight = torch.zeros(4, 4), torch.empty((4,), device="meta")
+    with Numbers() as mode:
+        mask[1:].copy_(weight)
+        assert (mask + 1).is_meta
+        assert not (torch.zeros(4, 4) + 1).is_meta
+    assert len(mode.met) == 1
+
+
+def test_masks_may_be_large_tables(tmp_path: Path) -> None:
+    reference = kit.written("gpt_neo", tmp_path, max_position_embeddings=2048, window_size=100)
+    ids = kit.prompt(reference, 130)
+    wanted = kit.eager(reference, ids)
+    got = loaded(tmp_path, context=256).logits(ids)
+    np.testing.assert_allclose(got, wanted, atol=2e-5 * np.abs(wanted).max())
+
+
 def test_a_cache_that_would_lose_positions_is_refused(made: Any) -> None:
     folder, reference = made("bloom")
     ids = kit.prompt(reference)

@@ -26,12 +26,13 @@ SHORTEST = 16
 
 class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes numbers where all operands have them, and else shapes. `met` lists the numbers that
-    met operands without content."""
+    met operands without content. `lost` has tensors into which such operands were written."""
 
     def __init__(self, notes: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.notes = notes
         self.met: list[tuple[str, list[Any]]] = []
+        self.lost: dict[int, torch.Tensor] = {}  # by place in memory, which it keeps
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -40,7 +41,7 @@ class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def look(x: torch.Tensor) -> torch.Tensor:
             nonlocal unknown
-            if x.device.type == "meta":
+            if x.device.type == "meta" or x.untyped_storage().data_ptr() in self.lost:
                 unknown = True
             else:
                 known.append(x)
@@ -53,6 +54,9 @@ class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if known and self.notes:
             self.met.append((str(func), [x.detach().clone().squeeze() for x in known]))
+        for given, wanted in zip(args, func._schema.arguments):
+            if wanted.is_write and isinstance(given, torch.Tensor) and not given.is_meta:
+                self.lost[given.untyped_storage().data_ptr()] = given
         if "device" in kwargs:
             kwargs["device"] = torch.device("meta")
         args, kwargs = tree_map_only(torch.Tensor, lambda x: x.to("meta"), (args, kwargs))

@@ -131,7 +131,7 @@ def attention(
     window, chunk = int(sliding_window or 0), 0
     if isinstance(attention_mask, Mask):
         if not attention_mask.known:
-            raise Refused("attention has a mask that is neither causal nor a window")
+            raise WrittenOut("attention has a mask that is neither causal nor a window")
         window, chunk, causal = attention_mask.window, attention_mask.chunk, attention_mask.causal
     elif attention_mask is not None:
         raise Refused("attention takes a mask that the model made itself")
@@ -161,10 +161,13 @@ def mask(
         kinds = [Mask(), Mask(causal=False)]
         if local_size is not None:
             kinds += [Mask(window=size), Mask(chunk=size)]
-        for kind in kinds:
-            if all(_shows(mask_function, kind, at) for at in (2 * size + 3, 0, 1, size, size + 1)):
-                return kind
-    return Mask(known=False)
+        looked = (2 * size + 3, 0, 1, size, size + 1)
+        try:
+            return next((kind for kind in kinds
+                         if all(_shows(mask_function, kind, at) for at in looked)),
+                        Mask(known=False))  # fmt: skip
+        except IndexError:  # it knows what each token of this text is
+            return Mask(known=False)
 
 
 def _shows(function: Callable[..., Any], kind: Mask, at: int) -> bool:

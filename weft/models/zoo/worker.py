@@ -35,6 +35,8 @@ from weft.models.zoo.logits import Logits
 from weft.models.zoo.rows import mixed
 
 LARGE = 1 << 20  # elements of a tensor whose content is not kept
+MASK = 1 << 23  # the same of models that write attention out, whose masks may be tables
+EAGER = "eager"  # transformers' name of attention that is written out
 KEPT = 1 << 22  # elements of constants altogether
 
 
@@ -77,9 +79,13 @@ class _Outlines(TorchFunctionMode):
     _EMPTY = {torch.empty, torch.empty_strided, torch.rand, torch.randn}
     _FULL = {torch.zeros, torch.ones, torch.full, torch.arange, torch.tril, torch.triu, torch.eye}
 
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in self._EMPTY or (func in self._FULL and _count(func, args) > LARGE):
+        if func in self._EMPTY or (func in self._FULL and _count(func, args) > self.most):
             kwargs = {**kwargs, "device": "meta"}
         if func is torch.Tensor.copy_ and isinstance(args[0], torch.nn.Parameter):
             return args[0]  # a first value, which weights replace
@@ -125,7 +131,7 @@ def _traced(config: dict[str, Any], names: dict[str, list[int]]) -> dict[str, An
             raise
         first = error
     try:
-        return _graph(_outline(cls, settings, "eager").eval(), names, kind, Eager())
+        return _graph(_outline(cls, settings, EAGER).eval(), names, kind, Eager())
     except operators.Refused:
         raise
     except Exception:
@@ -171,7 +177,7 @@ def _built(cls: Any, config: PreTrainedConfig) -> Any:
 
 
 def _outline(cls: Any, config: PreTrainedConfig, attention: str) -> Any:
-    with _Outlines():
+    with _Outlines(MASK if attention == EAGER else LARGE):
         return cls._from_config(
             config, dtype=torch.float32, attn_implementation=attention,
             experts_implementation=operators.NAME,
