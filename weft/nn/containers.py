@@ -70,7 +70,7 @@ class Sequential(ModuleList):
             if module is None:
                 inside.pop()
                 around.discard(id(owner))
-            elif type(module) is not Sequential or has_own(module, "forward"):
+            elif type(module) is not Sequential or module._hooks or has_own(module, "forward"):
                 yield module
             elif id(module) in around:
                 raise UsageError("Sequential: one of its modules holds itself")

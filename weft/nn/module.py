@@ -10,7 +10,7 @@ import numpy as np
 from weft.core.dtypes import DType
 from weft.core.errors import CallError, ModelError, ShapeError, UsageError
 from weft.host.foreign import is_foreign, shared_array
-from weft.nn import tree
+from weft.nn import hooks, tree
 from weft.nn.tree import join
 from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor, tensor
@@ -58,6 +58,7 @@ class Module(Watched):
 
     _training = True
     _buffers: Mapping[str, bool] = {}  # name -> whether it is part of the state dict
+    _hooks: tuple[hooks.Hook, ...] = ()
     _wide: frozenset[str] = frozenset()  # buffers that keep their dtype: sums over many batches
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -67,6 +68,8 @@ class Module(Watched):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
+            if self._hooks:
+                return hooks.forward(self, self._hooks, args, kwargs)
             return self.forward(*args, **kwargs)
         except RecursionError as error:
             raise UsageError(
@@ -83,6 +86,23 @@ class Module(Watched):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's function; each class defines its own."""
         raise UsageError(f"{type(self).__name__} has no forward function")
+
+    # -- hooks
+
+    def register_forward_hook(self, hook: Callable[..., Any]) -> hooks.Hook:
+        """Calls hook(module, args, result) after `forward`; what it returns, unless None, takes the
+        result's place. A function compiled before does not call it: it is compiled again."""
+        return self._hooked(hook, before=False)
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> hooks.Hook:
+        """Calls hook(module, args) before `forward`; what it returns, unless None, takes the place
+        of the positional arguments."""
+        return self._hooked(hook, before=True)
+
+    def _hooked(self, hook: Callable[..., Any], before: bool) -> hooks.Hook:
+        made = hooks.Hook(self, hook, before)
+        self._hooks = (*self._hooks, made)
+        return made
 
     # -- the tree
 
