@@ -341,6 +341,12 @@ def test_masks_may_be_large_tables(tmp_path: Path) -> None:
     np.testing.assert_allclose(got, wanted, atol=2e-5 * np.abs(wanted).max())
 
 
+def test_windows_longer_than_the_text_that_shows_them(tmp_path: Path) -> None:
+    kit.written("gpt_neo", tmp_path, max_position_embeddings=4096, window_size=1500)
+    with pytest.raises(ModelError, match="its window_size of 1500 is too long"):
+        loaded(tmp_path)
+
+
 def test_a_cache_that_would_lose_positions_is_refused(made: Any) -> None:
     folder, reference = made("bloom")
     ids = kit.prompt(reference)

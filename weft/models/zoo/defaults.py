@@ -81,9 +81,10 @@ def probe(logits: Any, config: Any, longest: int) -> None:
     length = min(longest - max(OFFSETS), PROBED)
     if length < SHORTEST:
         raise Refused(f"it takes {longest} tokens, too few to look at its attention")
-    windows = [n for name, n in config.to_dict().items() if "window" in name and isinstance(n, int)]
-    if any(2 * n >= length and n < longest for n in windows):
-        raise Refused(f"its attention has a window of {max(windows)}, too long to be looked at")
+    for name, n in config.to_dict().items():
+        far = isinstance(n, int) and 2 * n >= length and n < longest
+        if far and any(word in name for word in ("window", "chunk", "local")):
+            raise Refused(f"its {name} of {n} is too long for a look at its attention")
     ids = torch.arange(FIRST, FIRST + length) % int(config.vocab_size)
     for i, name in enumerate(("pad_token_id", "bos_token_id", "eos_token_id")):
         special = getattr(config, name, None)
