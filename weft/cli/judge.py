@@ -133,7 +133,7 @@ def rerank(
         raise UsageError(f"{model} gives vectors; rank by them: {ranks}")
     if isinstance(loaded, Judge):
         if instruction is not None:
-            raise UsageError(f"--instruction: {model} is no language model, and takes none")
+            raise UsageError(f"--instruction: {model} is not a language model; leave it out")
         found = loaded.rerank(query, corpus, top, not no_truncate)
     else:
         more = {"top": top, "truncate": not no_truncate, "instruction": instruction}

@@ -47,7 +47,7 @@ class LRScheduler:
         return [self._rate_of(i, base) for i, base in enumerate(self.base_lrs)]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a later run needs to go on: numbers and lists."""
+        """Returns the numbers and lists that a later run needs to go on."""
         return {k: v for k, v in vars(self).items() if isinstance(v, int | float | list)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -71,7 +71,7 @@ class LambdaLR(LRScheduler):
         return float(base * self._lambdas[group](self.last_epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a later run needs to go on, without the functions."""
+        """Returns the numbers that a later run needs to go on; it has the functions itself."""
         return {k: v for k, v in super().state_dict().items() if k != "_lambdas"}
 
 

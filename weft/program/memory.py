@@ -1,4 +1,4 @@
-"""Whether a Program's memory is there, and its first content."""
+"""Checks that a Program's memory is there, and clears it."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ async def _work(
     if not isinstance(model, ServedJudge):
         raise HttpError(400, f"{model.name} embeds, it scores no pairs", "model")
     if instruction is not None:
-        raise HttpError(400, f"{model.name} is no language model, and takes none", "instruction")
+        raise HttpError(400, f"{model.name} is not a language model; leave it out", "instruction")
     return await model.scores(pairs, cut)
 
 

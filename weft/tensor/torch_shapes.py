@@ -263,7 +263,7 @@ def _many(size: Any) -> bool:
 def _along(x: TensorBase, axis: int, index: Any) -> tuple[Any, ...]:
     """Returns one index tensor of index.shape for each axis of x: `index` itself for `axis`."""
     if index.ndim != x.ndim or any(n > x.shape[k] for k, n in enumerate(index.shape) if k != axis):
-        raise ShapeError(f"index {index._known()} does not fit {x._known()} beside axis {axis}")
+        raise ShapeError(f"index {index._known()} does not fit {x._known()} but for axis {axis}")
     grids = np.indices(index.shape, np.int32, sparse=True)
     at = index.cast(int32)
     return tuple(at if k == axis else at * 0 + grids[k] for k in range(x.ndim))

@@ -268,7 +268,7 @@ def _read(kind: str, raw: Fields) -> DecoderConfig:
 
 
 def read_stream(kind: str, raw: Fields) -> DecoderConfig:
-    """Returns the config of a decoder whose output layer nobody needs: it gives vectors."""
+    """Returns the config of a decoder that gives vectors, so its output layer may be missing."""
     if kind in WRAPPER_FIELDS:
         return _wrapped(kind, raw)
     return _READERS[kind](seen(raw, kind, DECODER_FIELDS[kind]))

@@ -1,4 +1,4 @@
-"""What a row of the table of GGUF's families (`family_gguf`) holds."""
+"""The rows of the table of GGUF's families (`family_gguf`)."""
 
 from __future__ import annotations
 

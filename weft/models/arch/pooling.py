@@ -23,7 +23,7 @@ MODES: tuple[Mode, ...] = (
 
 @dataclass(frozen=True)
 class Step:
-    """What a text's vector goes through after the pooling.
+    """A step that a text's vector goes through after the pooling.
 
     "normalize" gives it length 1. "dense" is act(W x + b), plus x with `residual` (through a matrix
     of its own, if there is one). "norm" is a layer norm. The arrays of step i are called "i.w",

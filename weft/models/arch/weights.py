@@ -26,8 +26,8 @@ class Known(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an array's content comes from: a file, and the first byte there, None if the array is
-    made of several parts of it."""
+    """The origin of an array's content: a file, and the first byte there, None if the array is made
+    of several parts of it."""
 
     file: MappedFile
     start: int | None

@@ -20,7 +20,7 @@ class AdapterSlots:
     `weights` are the model's, as adapters see them.
 
     `read` may run in any thread. `put` and `drop` change what steps read, so no step may run
-    meanwhile, and no sequence may use the slot. A name stands for one adapter for ever, since a
+    meanwhile, and no sequence may use the slot. A name stands for one adapter for good, since a
     cache keeps keys and values by it: whoever puts another one in gives it another name.
     """
 

@@ -80,7 +80,7 @@ class Inspecting(Generating):
 
     @abc.abstractmethod
     def slots_for(self, sequences: int) -> int:
-        """Returns the number of slots of a runner for so many sequences."""
+        """Returns the number of slots of a runner for this number of sequences."""
 
     def places(self) -> dict[str, tuple[int, ...]]:
         """Returns the names of the places where values can be read and changed, in the order of the

@@ -52,7 +52,7 @@ class Entity(NamedTuple):
 
 @dataclass(frozen=True)
 class Judging:
-    """What a judge makes of token vectors: the head (`pooling` has its steps), the labels of its
+    """The results that a judge makes of token vectors: the head (`pooling` has its steps), the labels of its
     results, and the functions on them. `ends` is the id that a decoder's head passes over at a
     text's end. `tokens`: it labels tokens, not texts."""
 

@@ -114,7 +114,7 @@ class Decoder(Inspecting):
         return made
 
     def slots_for(self, sequences: int) -> int:
-        """Returns the number of slots of a runner for so many sequences."""
+        """Returns the number of slots of a runner for this number of sequences."""
         return 1 << (min(sequences, self.max_batch) - 1).bit_length()
 
     def new_runner(self, slots: int, pages: int) -> Runner:

@@ -34,7 +34,7 @@ class Visiting(Runner):
 
     @property
     def places(self) -> Places:
-        """What the Programs read and change."""
+        """The values that the Programs read and change."""
         return Places(self.reads, tuple(edit.change for edit in self.edits))
 
     def inputs(

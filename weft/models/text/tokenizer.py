@@ -145,7 +145,7 @@ class Tokenizer:
         return rows
 
     def _checked(self, text: object) -> str:
-        """Returns a text as the file takes it. Raises UsageError for what is no text."""
+        """Returns a text as the file takes it. Raises UsageError for anything but text."""
         if not isinstance(text, str):
             raise UsageError(f"expected text, got {type(text).__name__}")
         try:

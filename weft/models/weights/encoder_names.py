@@ -32,7 +32,7 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class _Names:
-    """How a family calls its weights. `layer` is what the names of a layer's parts begin with;
+    """A family's names of its weights. `layer` is what the names of a layer's parts begin with;
     `outer` has those outside the layers."""
 
     outer: Mapping[str, str]

@@ -155,7 +155,7 @@ def told(gguf: Gguf, name: str) -> GgufTensor:
 
 
 def usable(gguf: Gguf, tensor: GgufTensor, spec: WeightSpec, fits: bool | None = None) -> None:
-    """Raises ModelError for a tensor that is no weight, or does not fit (None: is of another
+    """Raises ModelError for a tensor that is not a weight, or does not fit (None: is of another
     shape)."""
     if tensor.kind.name in _NO_WEIGHTS:
         raise ModelError(

@@ -163,7 +163,7 @@ def _copied(
 
 
 def _short(nbytes: int, beside: int) -> bool:
-    """Returns True if so many bytes would leave too little memory for a model's other parts."""
+    """Returns True if these bytes would leave too little memory for a model's other parts."""
     free = memory.available() if nbytes >= LEAST else 0
     return bool(free) and nbytes + beside + SPARE > free
 
