@@ -78,7 +78,7 @@ def test_instructions_reach_a_language_model(judges: Running, folders: dict[str,
         [r["relevance_score"] for r in made["results"]], [x.score for x in want], atol=1e-6
     )
     said = refused(judges, "/rerank", query="a", documents=["b"], model="judge", instruction="x")
-    assert "takes none" in said
+    assert "leave it out" in said
 
 
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])

@@ -20,8 +20,8 @@ from weft.core.records import dataclass
 
 @dataclass(frozen=True)
 class WindowPool:
-    """The facts that a runner states about its window layers: they have `count` pages and read at most the last
-    `window` positions. A step writes at most `rows` positions of a sequence."""
+    """The facts that a runner states about its window layers: they have `count` pages and read at
+    most the last `window` positions. A step writes at most `rows` positions of a sequence."""
 
     count: int
     window: int

@@ -21,7 +21,7 @@ Axes = int | Sequence[int] | None
 
 
 class Picked(NamedTuple):
-    """The result of PyTorch's max, min and sort: elements, and their indices (int32) on the axis."""
+    """The result of PyTorch's max, min and sort: elements, and their indices on the axis."""
 
     values: Any
     indices: Any

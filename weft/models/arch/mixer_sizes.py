@@ -9,7 +9,7 @@ from weft.core.records import dataclass
 
 
 class Kept(NamedTuple):
-    """The state of a layer for a sequence in addition to keys and values: the last rows of this many
+    """The state of a layer for a sequence in addition to keys and values: the last rows of these
     channels, and the memory [H, K, V] of a recurrence."""
 
     channels: int = 0

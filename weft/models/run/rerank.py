@@ -67,7 +67,7 @@ def scores(
 
 class PairPrompts:
     """The prompts of pairs: by the model's chat template if that knows the roles query and
-    document, else in Qwen3-Reranker's form. Raises UsageError for a model that is not a reranker."""
+    document, else in Qwen3-Reranker's form. Raises UsageError for a model that does not rerank."""
 
     def __init__(self, model: Decoder, instruction: str | None = None) -> None:
         self._tokenizer = tokenizer = model.need_tokenizer("reranking needs one")
