@@ -53,8 +53,8 @@ class Entity(NamedTuple):
 @dataclass(frozen=True)
 class Judging:
     """The part of a judge after its token vectors: the head (`pooling` has its steps), the labels
-    of its results, and the functions on them. `ends` is the id that a decoder's head passes over at a
-    text's end. `tokens`: it labels tokens, not texts."""
+    of its results, and the functions on them. `ends` is the id that a decoder's head passes over at
+    a text's end. `tokens`: it labels tokens, not texts."""
 
     pooling: Pooling
     labels: tuple[str, ...]
