@@ -13,8 +13,8 @@ from weft.models.arch.config import Activation, DecoderConfig, Rope
 @dataclass(frozen=True)
 class Relative:
     """Scores by the distance of query and key: a bias per head from a table of `buckets` distances
-    ("bias": T5, MPNet; with `each` a table for each layer), or products with vectors of distances
-    ("product": DeBERTa), of the `kinds` c2p and p2c. Distances beyond `distance` are one."""
+    ("bias": T5, MPNet; with `each` a table for each layer). Or it is products with vectors of
+    distances ("product": DeBERTa), of the `kinds` c2p and p2c. Beyond `distance` all are one."""
 
     form: Literal["bias", "product"]
     buckets: int

@@ -27,8 +27,8 @@ class Key(NamedTuple):
 @dataclass(frozen=True)
 class GgufFamily:
     """A family in GGUF files. If several families have one `arch`, a file with experts belongs to
-    the one with `sparse`, one with a key `flag` of the value `flagged` to the one that names it,
-    another in which layers slide to the one with `slides`."""
+    the one with `sparse`. One with a key `flag` of the value `flagged` belongs to the one that
+    names it, another in which layers slide to the one with `slides`."""
 
     arch: str
     keys: tuple[Key, ...] = ()  # instead of those of KEYS with an equal name or field, or besides

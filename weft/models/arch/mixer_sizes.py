@@ -51,7 +51,7 @@ class Delta:
 @dataclass(frozen=True)
 class Latent:
     """Sizes of layers with latent attention: the widths that queries (0: none) and that keys and
-    values together are squeezed to; of a head, the elements of its queries and keys that do not
+    values together are squeezed to. Of a head, the elements of its queries and keys that do not
     turn with the position, those that do, and the elements of its values. `absorbed`: the cache
     holds latents, and the matrix of keys and values is in two (`latent_weights`)."""
 

@@ -11,7 +11,7 @@ from weft.program.program import Program
 
 
 def too_large(program: Program, context: int, slots: int, free: int, fixed: int = 0) -> str:
-    """Returns a message for a decoder whose weights or caches do not fit; `free` is the number of
+    """Returns a message for a decoder whose weights or caches do not fit. `free` is the number of
     free bytes before the attempt (0: unknown), `fixed` of the bytes of the cache do not grow with
     the context."""
     taken = {"weight": 0, "state": 0}

@@ -246,8 +246,8 @@ class Decoder(Inspecting):
         instruction: str | None = None,
     ) -> np.ndarray:
         """Returns how well the query and the document of each pair match, float32 [N], for models
-        trained to say yes or no about them, such as Qwen3-Reranker: sigmoid of the logit of yes
-        less that of no; with `raw` without the sigmoid. `instruction` says what to look for."""
+        trained to say yes or no about them, such as Qwen3-Reranker. It is the sigmoid of the logit
+        of yes less that of no; with `raw` without the sigmoid. `instruction`: what to look for."""
         from weft.models.run.rerank import scores
 
         return scores(self, pairs, truncate, raw, instruction)
