@@ -5,8 +5,21 @@ import inspect
 import weft
 from weft import ops
 from weft.core import dtypes as dt
+from weft.tensor import torch_functions
 
 I32, F32 = dt.int32, dt.float32
+
+
+# PyTorch's names, which call functions that have cases here (tests/tensor/test_torch_names.py).
+_SPELLINGS = ("weft.tensor.torch_names", "weft.tensor.torch_shapes")
+_ALIASES = ("swapaxes", "swapdims", "take_along_dim")
+
+
+def _spelled(name, value):
+    home, _, last = name.rpartition(".")
+    if home == "Tensor":
+        return last in _ALIASES or getattr(inspect.unwrap(value), "__module__", "") in _SPELLINGS
+    return home == "weft" and last in vars(torch_functions)
 
 
 def _exported():
@@ -23,7 +36,7 @@ def _exported():
         value = getattr(weft.Tensor, name)
         if inspect.isfunction(value) and (name[0] != "_" or name[:2] == "__"):
             found[f"Tensor.{name}"] = value
-    return found
+    return {name: value for name, value in found.items() if not _spelled(name, value)}
 
 
 BLOCK = 256  # the least that compiling cuts a row, or a cache, into
@@ -58,7 +71,8 @@ PUBLIC = _exported() | OWN
 
 # What gives the device nothing to compute, by the last part of the name.
 _HOST = (
-    "compile trace load devices finfo iinfo result_type manual_seed no_grad enable_grad grad "
+    "compile trace load load_tensors save devices finfo iinfo result_type manual_seed no_grad "
+    "enable_grad grad "
     "is_grad_enabled value_and_grad from_dlpack "
     "item numpy tolist to to_ cpu sync backward requires_grad_ assign detach "
     "__array__ __array_function__ __bool__ __dlpack__ __dlpack_device__ __float__ __index__ "

@@ -51,7 +51,7 @@ def test_hooks_are_pytorchs(way: str) -> None:
         assert seen[mine][:4] == seen[theirs][:4]
         for hook in removed:
             hook.remove()
-            hook.remove() if isinstance(hook, nn.Hook) else None
+            hook.remove()
 
 
 def test_a_compiled_function_meets_a_later_hook() -> None:

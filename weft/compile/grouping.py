@@ -141,6 +141,7 @@ class _Grouper:
                 elif kind_of(x) == "elementwise" and not self.stored.holds(x):
                     stack.append(x)
         found = [a for a in found if not self.stored.is_root(a) and self._only_through(a, root)]
+        found = [a for a in found if _writes_all(root, _row_counts(a))]
         rank = {"dot": 2, "call": 1, "reduce": 0}
         work = {id(a): (rank[kind_of(a)], sum(x.size for x in a.inputs)) for a in found}
         return max(found, key=lambda a: work[id(a)], default=None)
@@ -256,3 +257,28 @@ class _Grouper:
                 return found if anchor is None or anchor is root else [*found, anchor]
             found.append(best)
             stop.add(id(best))
+
+
+def _row_counts(node: Node) -> Node | None:
+    """Returns the counts of the rows that a product computes (`first_rows`); None if it computes
+    all."""
+    if node.op != "dot":
+        return None
+    *_, view = views(node.inputs[1], picks=True)
+    return None if view.pick is None else view.pick.count
+
+
+def _writes_all(root: Node, counts: Node | None) -> bool:
+    """True if a product that computes `counts` rows may write `root`: all that root is made of,
+    element by element, has meaning in these rows alone."""
+    stack, seen = [root], {id(root)}
+    while counts is not None and stack:
+        for x in stack.pop().inputs:
+            if id(x) in seen or x.shape != root.shape or x.op == "broadcast":
+                continue
+            seen.add(id(x))
+            if kind_of(x) == "elementwise":
+                stack.append(x)
+            elif _row_counts(x) is not counts:
+                return False
+    return True

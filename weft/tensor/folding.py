@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import ShapeError
+from weft.core.errors import ShapeError, UsageError
 from weft.host.boundary import torch_form
 from weft.ops.rules import axes_of, axis_of
 from weft.tensor.arrays import moveaxis
@@ -100,7 +100,9 @@ def diff(x: Operand, /, axis: int = -1, n: int = 1) -> Tensor:
     """The n-th differences of neighbours along an axis."""
     t = as_tensor(x)
     a = axis_of("diff", axis, t.ndim)
-    for _ in range(n):
+    if n < 0:
+        raise UsageError(f"diff: n is {n}; expected 0 or more")
+    for _ in range(n if n < t.shape[a] else t.shape[a]):  # then nothing is left
         length = t.shape[a] - 1 if t.shape[a] else 0
         t = t.narrow(a, 1, length) - t.narrow(a, 0, length) if length else t.narrow(a, 0, 0)
     return t if n else t._fresh()

@@ -45,14 +45,23 @@ DIGIT = r"\p{N}"
 DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]")  # llama.cpp's
 # Each scans a text from start to end and backtracks only within a run of one class.
 PATTERNS = {
-    GPT2, LLAMA3, QWEN2, QWEN35, GPT4O, TEKKEN, DIGIT, *DEFAULT,
-    *DEEPSEEK, *DEEPSEEK3, *DEEPSEEK_CODER,
+    GPT2,
+    LLAMA3,
+    QWEN2,
+    QWEN35,
+    GPT4O,
+    TEKKEN,
+    DIGIT,
+    *DEFAULT,
+    *DEEPSEEK,
+    *DEEPSEEK3,
+    *DEEPSEEK_CODER,
     rf"{_WORDS}|[\p{{L}}]+|[\p{{N}}]|[^\s\p{{L}}\p{{N}}]+",  # CLIP
     r" ?[^(\s|[.,!?…。，、।۔،])]+",  # BLOOM
     r"\d",
     r" {2,}",  # replaced by normalizers
     r"\s+",
-}  # fmt: skip
+} - {r"\s+$"}  # fmt: skip  (DeepSeek's: it scans a long run of spaces from each of them)
 
 _VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*"|null|\d)?')
 _LETTERS = {b"2", b"3", b"4", b"5", b"6", b"7"}  # begin the two digits of letters and signs
