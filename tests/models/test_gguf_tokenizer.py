@@ -185,4 +185,6 @@ def test_the_chat_template_is_the_files(folder: Path, bytes_tokenizer: Any, tmp_
 def test_every_name_has_patterns_that_are_trusted() -> None:
     from weft.models.text.tokenizer_plain import PATTERNS
 
-    assert all(set(pre.patterns) <= PATTERNS for pre in PRE.values())
+    slow = {r"\s+$"}  # DeepSeek LLM's, quadratic in a run of spaces: a child splits by it
+    assert all(set(pre.patterns) <= PATTERNS | slow for pre in PRE.values())
+    assert not slow & PATTERNS
