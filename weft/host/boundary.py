@@ -42,15 +42,15 @@ def guarded(function: F, name: str = "") -> F:
     the call in the message and the error itself as their cause. It must not call back users' own
     functions, whose errors are theirs. Parameters may have PyTorch's names (`dim`, `keepdim`)."""
     called = name or function.__name__
-    spelled, form = _spelled(function), getattr(function, _FORM, None)
+    form = getattr(function, _FORM, None)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            if kwargs and not spelled.keys().isdisjoint(kwargs):
+            if kwargs and not _SPELLINGS.keys().isdisjoint(kwargs):
                 if form is not None:
                     return form(*args, **kwargs)
-                args, kwargs = _respelled(args, kwargs, spelled)
+                args, kwargs = _respelled(args, kwargs, _spelled(function))
             return function(*args, **kwargs)
         except WeftError:
             raise
@@ -72,6 +72,7 @@ def torch_form(form: Callable[..., Any]) -> Callable[[F], F]:
     return marked
 
 
+@functools.cache
 def _spelled(function: Any) -> dict[str, str]:
     """Returns PyTorch's names of a function's parameters with the names that they have here; a
     name with a star takes the rest of the positional arguments."""
