@@ -47,7 +47,7 @@ COLUMNS = ("llama", "qwen3")
 # The text_config's model type in families that also see images.
 INNER = {
     "mistral3": "ministral3", "gemma3": "gemma3", "gemma4": "gemma4", "gemma4_unified": "gemma4",
-    "qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5_moe",
+    "qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5_moe", "llama4": "llama4",
 }  # fmt: skip
 
 

@@ -168,6 +168,33 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "llama4": (
+        "Llama4TextConfig",
+        {
+            **_SIZES,
+            "num_hidden_layers": 4,
+            "num_local_experts": 5,
+            "intermediate_size": 20,
+            "intermediate_size_mlp": 52,
+            "interleave_moe_layer_step": 2,
+            "floor_scale": 7,
+            "attn_scale": 0.3,
+        },
+    ),
+    "llama4_many": (
+        "Llama4TextConfig",
+        {
+            **_SIZES,
+            "num_hidden_layers": 3,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 20,
+            "moe_layers": [0, 1],
+            "no_rope_layers": [1, 0, 1],
+            "attention_bias": True,
+            "use_qk_norm": False,
+        },
+    ),
     "ernie4_5": ("Ernie4_5Config", {**_SIZES, "use_bias": True}),
     "ernie4_5_moe": (
         "Ernie4_5_MoeConfig",

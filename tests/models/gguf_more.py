@@ -15,6 +15,7 @@ ARCHS = {
     "mixtral": "llama", "qwen2_moe": "qwen2moe", "gpt_neox": "gptneox", "phi": "phi2",
     "cohere": "command-r", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
     "hunyuan_v1_dense": "hunyuan-dense", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
+    "llama4_text": "llama4",
 }  # fmt: skip
 SAME = (
     "olmoe", "granitemoe", "stablelm", "starcoder2", "gemma", "cohere2", "exaone4", "seed_oss",
@@ -58,6 +59,13 @@ def tensors(
             keys, values = np.split(both, [config["qk_nope_head_dim"]], axis=1)
             yield name.replace("kv_b", "k_b"), keys.swapaxes(1, 2)
             yield name.replace("kv_b", "v_b"), values
+        elif config["model_type"] == "llama4_text" and ".experts." in name:
+            turned = value.swapaxes(1, 2)
+            if "down_proj" in name:
+                yield f"{name}.weight", turned
+                continue
+            for part, half in zip(("gate", "up"), np.split(turned, 2, axis=1)):
+                yield name.replace("gate_up_proj", f"{part}_proj.weight"), half
         elif "e_score_correction_bias" in name:
             yield name.replace("correction_bias", "correction.bias"), value.reshape(-1)
         elif ".act_fn." not in name:
@@ -113,6 +121,10 @@ def write_keys(
         writer.add_leading_dense_block_count(config["moe_layer_start_index"])
         shared = config["intermediate_size"] // config["num_key_value_heads"]
         writer.add_expert_shared_feed_forward_length(shared)
+    if kind == "llama4_text":
+        writer.add_feed_forward_length(config["intermediate_size_mlp"])
+        writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
     if kind == "apertus":
         for name in ("alpha_p", "alpha_n", "beta", "eps"):
             values = [

@@ -23,7 +23,7 @@ from weft.importers.hf_config import Fields
 from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models.arch import feed_forward
 from weft.models.arch.families import DECODERS
-from weft.models.arch.feed_forward import blocks
+from weft.models.arch.feed_forward import pair_blocks
 from weft.quantize.gguf import check_said
 from weft.quantize.job import QuantizeOptions, check
 
@@ -103,6 +103,15 @@ FIXED = {
     "qwen2_moe": {"mlp_only_layers": [], "use_sliding_window": False},
     **{key: {"use_bias": False} for key in ("mamba", "mamba2")},
     "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention", "mlp"]},
+    "llama4": {"floor_scale": 8192, "attn_scale": 0.1},
+    "llama4_many": {
+        "floor_scale": 8192,
+        "num_hidden_layers": 4,
+        "moe_layers": None,
+        "no_rope_layers": None,
+        "num_local_experts": 128,
+        "use_qk_norm": False,
+    },
     "deepseek_v3": {
         "attention_bias": False,
         "rope_parameters": {**MORE["deepseek_v3"][1]["rope_parameters"], "mscale": 0.8},
@@ -119,7 +128,8 @@ def test_family_in_gguf(tmp_path: Path, name: str) -> None:
     ours = weft.load(write_gguf(tmp_path, tmp_path / "m.gguf"), device="oracle")
     got, want = ours.logits(IDS), theirs.logits(IDS)
     rounded = ("phi3", "ministral3", "qwen3_5", "qwen3_5_moe", "qwen3_next", *STATE_SPACES)
-    apart = ("gpt_oss", "granitemoe")  # gate and up: NumPy sums by a matrix's width
+    # Gate and up are one matrix or two, and NumPy sums by a matrix's width.
+    apart = ("gpt_oss", "granitemoe", "llama4", "llama4_many")
     if name in (*rounded, *apart):
         np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
     else:
@@ -214,7 +224,8 @@ def test_rows_by_expert(
     real = np.arange(tokens) < max(tokens - 5, 1)
     monkeypatch.setattr(feed_forward, "first_rows", lambda numbers, counts: (numbers, counts))
     config = SimpleNamespace(experts=experts)
-    numbers, token, slot = blocks(config, chosen, real[:, None])  # type: ignore[arg-type]
+    numbers, pair, slot = pair_blocks(config, chosen, real[:, None])  # type: ignore[arg-type]
+    token = pair % tokens
     (numbers, counts), size = numbers, token.shape[1]
     assert len(numbers) * size >= tokens * used
     kept = slot[real].reshape(-1)

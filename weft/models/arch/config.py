@@ -105,8 +105,9 @@ class DecoderConfig:
     down_scale: float = 1.0  # factor on the result of a dense feed-forward
     output_gate: bool = False  # attention: each head's query comes with a gate for its result
     sinks: bool = False  # one extra score per head, without a value
-    # A norm of queries and keys: per head, also with weights of each head, or over all heads.
-    qk_norm: Literal["", "head", "heads", "whole"] = ""
+    # A norm of queries and keys: per head, also with weights of each head, over all heads; or per
+    # head without weights in layers with a rope.
+    qk_norm: Literal["", "head", "heads", "whole", "turned"] = ""
     qk_norm_late: bool = False  # after the rope
     qkv_clip: float = 0.0  # limit of queries, keys and values on both sides; 0: none
     value_norm: bool = False  # each head's values are divided by their root mean square
@@ -116,11 +117,17 @@ class DecoderConfig:
     layer_rope: tuple[int | None, ...] = ()  # index in `ropes` per layer; () = the first
     rope_pairs: bool = False  # a rope turns pairs of adjacent elements, not of two halves
     windows: tuple[int, ...] = ()  # sliding window per layer, 0 = full; () = all full
+    chunked: bool = False  # a window is a chunk of the text: tokens see their own chunk alone
     causal: bool = True  # False: a token sees later ones too, so the model gives vectors alone
     scale: float = 1.0  # factor on q . k
     attn_softcap: float = 0.0
     logit_softcap: float = 0.0
-    query_growth: float = 0.0  # b: queries at t are times 1 + b ln(1 + floor(t / rope's original))
+    # b: queries at t are times 1 + b ln(1 + floor((t + ahead) / span)), in layers without a rope
+    # alone if the growth is `still`. A span of 0 is the first rope's original context.
+    query_growth: float = 0.0
+    growth_span: int = 0
+    growth_ahead: int = 0
+    growth_still: bool = False
     embed_scale: float = 1.0
     embed_scale_rounded: bool = False  # rounded to the embedding's dtype, like the reference
     residual_scale: float = 1.0  # factor on what a layer's parts add
@@ -151,6 +158,7 @@ class DecoderConfig:
     # True if the weights of the chosen experts are normalised to sum to 1.
     expert_norm: bool = False
     expert_scale: float = 1.0  # factor on these weights
+    weighs_input: bool = False  # they multiply what experts take, not what these give
     router: Literal["softmax", "sigmoid"] = "softmax"
     router_bias: bool = False  # a number per expert that counts for the choice alone
     # Experts are chosen from the best groups, by the sum of a group's `group_best` best scores.

@@ -16,6 +16,7 @@ from weft.importers.hf_config import Fields
 from weft.models.arch import (
     family_gemma,
     family_layer_norm,
+    family_llama4,
     family_moe,
     family_qwen,
     family_state_space,
@@ -38,7 +39,7 @@ from weft.models.arch.family_parts import (
     refuse,
     windows_of,
 )
-from weft.models.arch.family_ropes import said_of, single_rope, two_ropes
+from weft.models.arch.family_ropes import said_of, single_rope, turned_layers, two_ropes
 from weft.models.arch.model_fields import check_architecture, seen
 
 
@@ -106,14 +107,10 @@ def phi3(c: Fields) -> DecoderConfig:
 def smollm3(c: Fields) -> DecoderConfig:
     """Reads SmolLM3: a Llama without positions in every fourth layer."""
     made = replace(llama(c), family="smollm3", tied=c.flag("tie_word_embeddings", False))
-    every = c.integer("no_rope_layer_interval", 1, MAX_LAYERS, 4)
-    turned = c.integers("no_rope_layers", 0, 1) or [(i + 1) % every for i in range(made.layers)]
-    if len(turned) < made.layers:
-        raise ModelError(f"{c.where}: no_rope_layers has {len(turned)} entries for {made.layers}")
-    ropes = tuple(0 if turned[i] else None for i in range(made.layers))
+    ropes = turned_layers(c, made.layers)
     sliding = c.flag("use_sliding_window", False)
     window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
-    windows = windows_of(c, made.layers, window if sliding else 0, lambda i: not turned[i])
+    windows = windows_of(c, made.layers, window if sliding else 0, lambda i: ropes[i] is None)
     return replace(made, layer_rope=ropes, windows=windows)
 
 
@@ -239,6 +236,7 @@ _READERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "deepseek_v2": family_moe.deepseek_v2,
     "deepseek_v3": family_moe.deepseek_v3,
     "ernie4_5_moe": family_moe.ernie4_5_moe,
+    "llama4_text": family_llama4.llama4,
     "seed_oss": family_variants.seed_oss,
     "exaone4": family_variants.exaone4,
     "glm4": family_variants.glm4,

@@ -212,6 +212,15 @@ DECODER_FIELDS: Mapping[str, Table] = {
         "routed_scaling_factor": 2.5, "norm_topk_prob": True, "rope_interleave": True,
         "num_nextn_predict_layers": 1,
     },
+    "llama4_text": {
+        **_BASE, "hidden_act": "silu", "rope_theta": 5e5, "num_key_value_heads": 8,
+        "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+        "intermediate_size_mlp": 16384, "num_experts_per_tok": 1, "num_local_experts": 16,
+        "num_experts": None, "moe_layers": None, "interleave_moe_layer_step": 1,
+        "use_qk_norm": True, "no_rope_layers": None, "no_rope_layer_interval": 4,
+        "attention_chunk_size": 8192, "layer_types": None, "attn_temperature_tuning": True,
+        "floor_scale": 8192, "attn_scale": 0.1, "attention_bias": False,
+    },
     "ernie4_5_moe": {
         **_ERNIE, "num_key_value_heads": 4, "moe_intermediate_size": 1536, "moe_k": 6,
         "moe_num_experts": 64, "num_experts": None, "moe_num_shared_experts": 2,
@@ -282,7 +291,7 @@ WRAPPER_FIELDS: Mapping[str, Table] = {
     kind: {"text_config": None, "tie_word_embeddings": tied}
     for kind, tied in {
         "mistral3": True, "gemma3": True, "qwen3_5": False, "qwen3_5_moe": False, "gemma4": True,
-        "gemma4_unified": True,
+        "gemma4_unified": True, "llama4": False,
     }.items()
 }  # fmt: skip
 

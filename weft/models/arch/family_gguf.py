@@ -235,6 +235,18 @@ GGUF: Mapping[str, GgufFamily] = {
         ),
         written=False,
     ),
+    "llama4_text": GgufFamily(
+        "llama4",
+        (
+            Key("feed_forward_length", "intermediate_size_mlp", "ffn"),
+            Key("expert_count", "num_local_experts", "experts", needed=True),
+            Key("expert_used_count", "num_experts_per_tok", "experts_used"),
+            Key("expert_feed_forward_length", "intermediate_size", "expert_ffn", needed=True),
+            Key("interleave_moe_layer_step", "interleave_moe_layer_step", needed=True),
+            Key("attention.sliding_window", ""), Key("attention.sliding_window_pattern", ""),
+        ),
+        written=False,
+    ),
     "gpt_neox": GgufFamily("gptneox", (
         _eps(), _PARTIAL,
         Key("use_parallel_residual", "use_parallel_residual", needed=True),

@@ -17,7 +17,7 @@ from weft.core.notices import say_unknown
 from weft.core.text import shown
 from weft.importers.hf_config import Fields
 from weft.models.arch.config import Rope
-from weft.models.arch.family_parts import MAX_POSITIONS, refuse
+from weft.models.arch.family_parts import MAX_LAYERS, MAX_POSITIONS, refuse
 
 _ORIGINAL = "original_max_position_embeddings"
 _BESIDE = ("rope_theta", "partial_rotary_factor")
@@ -75,6 +75,15 @@ def two_ropes(
         ropes = [replace(rope, rotary=rope.rotary or size) for rope, size in zip(ropes, sizes)]
     layer_rope = tuple(1 if w else 0 for w in windows)
     return {"ropes": tuple(ropes), "layer_rope": layer_rope, "windows": windows}
+
+
+def turned_layers(c: Fields, layers: int) -> tuple[int | None, ...]:
+    """Returns for each layer 0, or None where `no_rope_layers` is 0: by default in each fourth."""
+    every = c.integer("no_rope_layer_interval", 1, MAX_LAYERS, 4)
+    turned = c.integers("no_rope_layers", 0, 1) or [(i + 1) % every for i in range(layers)]
+    if len(turned) < layers:
+        raise ModelError(f"{c.where}: no_rope_layers has {len(turned)} entries for {layers}")
+    return tuple(0 if turned[i] else None for i in range(layers))
 
 
 def _rope(

@@ -74,9 +74,12 @@ def _experts(p: Pass, i: int, h: Value, routed: Value) -> Value:
     if c.expert_hidden:
         h = p.project(f"{i}.exps_in", h)
     many = n > STREAM_ROWS
-    numbers, token, slot = blocks(c, chosen, p.real) if many else (chosen, None, None)
+    numbers, pair, slot = pair_blocks(c, chosen, p.real) if many else (chosen, None, None)
+    token = ops.remainder(pair, n) if many else None
 
     def rows(role: str) -> Value:
+        if c.weighs_input:
+            return rounded(c, f"{role}.w", _weighed(h, weights, token, pair))
         if many:
             return rounded(c, f"{role}.w", h, lambda x: ops.gather(x, token))
         x = ops.reshape(rounded(c, f"{role}.w", h), (n, 1, 1, wide))
@@ -93,11 +96,26 @@ def _experts(p: Pass, i: int, h: Value, routed: Value) -> Value:
     out = p.pick(down, rounded(c, f"{down}.w", inner), numbers)
     shape = (n, c.experts_used, wide)
     out = ops.gather(ops.reshape(out, (-1, wide)), slot) if many else ops.reshape(out, shape)
-    by = ops.broadcast(ops.reshape(weights, (*shape[:2], 1)), shape)
-    out = ops.sum_(ops.mul(out, by), 1)
+    if not c.weighs_input:
+        out = ops.mul(out, ops.broadcast(ops.reshape(weights, (*shape[:2], 1)), shape))
+    out = ops.sum_(out, 1)
     if c.expert_hidden:
         out = p.project(f"{i}.exps_out", out)
     return ops.add(out, _shared(p, i, whole)) if c.shared_ffn else out
+
+
+def _weighed(h: Value, weights: Value, token: Value | None, pair: Value | None) -> Value:
+    """Returns what each chosen expert takes of h[N, K], times its weight: [N, E, 1, K], or in the
+    places of blocks ([B, R], by token and pair) [B, R, K]."""
+    n, wide = ops.aval(h).shape
+    if token is None:
+        shape = (n, ops.aval(weights).shape[1], 1, wide)
+        rows, by = ops.reshape(h, (n, 1, 1, wide)), ops.reshape(weights, (*shape[:3], 1))
+        rows = ops.broadcast(rows, shape)
+    else:
+        rows, by = ops.gather(h, token), ops.reshape(ops.transpose(weights), (-1,))
+        by = ops.reshape(ops.gather(by, pair), (*ops.aval(token).shape, 1))
+    return ops.mul(rows, ops.broadcast(by, ops.aval(rows).shape))
 
 
 def _shared(p: Pass, i: int, h: Value) -> Value:
@@ -126,12 +144,6 @@ def _half(both: Value, j: int, turns: bool) -> Value:
     pairs = ops.reshape(both, (*lead, wide // 2, 2))
     one = ops.slice_(pairs, (*[0] * len(lead), 0, j), (*lead, wide // 2, j + 1))
     return ops.reshape(one, (*lead, wide // 2))
-
-
-def blocks(c: DecoderConfig, chosen: Value, real: Value | None) -> tuple[Value, Value, Value]:
-    """Returns `pair_blocks` with the token of each row of a block in place of its pair."""
-    numbers, pair, slot = pair_blocks(c, chosen, real)
-    return numbers, ops.remainder(pair, ops.aval(chosen).shape[0]), slot
 
 
 def pair_blocks(c: DecoderConfig, chosen: Value, real: Value | None) -> tuple[Value, Value, Value]:

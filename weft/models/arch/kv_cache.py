@@ -25,7 +25,7 @@ import numpy as np
 from weft import ops
 from weft.core.dtypes import DType, float16, float32, int8, int32
 from weft.models.arch.config import DecoderConfig
-from weft.ops.attention import cache_shape
+from weft.ops.attention import PAGE, cache_shape
 
 Value = Any  # np.ndarray, graph Node or Tracked
 Cache = tuple[Value, ...]  # planes of a layer
@@ -58,11 +58,27 @@ def attend(
     [slots, columns] has the pages of each slot."""
     more = (table,) if sinks is None else (table, ops.cast(sinks, float32))
     length = cache_shape(ops.aval(cache[0]), [ops.aval(x) for x in more])[2]
+    window = window if window < length else 0
+    if c.chunked and window:
+        slot, pos, table = _chunks(slot, pos, table, window)
+        more, window = (table, *more[1:]), 0
     q, count = _query(c, cache, q), _both(c, cache)
     return ops.call(
         "cached_attention", q, cache[0], cache[count - 1], slot, pos, *cache[count:], *more,
-        scale=c.scale, window=window if window < length else 0, softcap=c.attn_softcap,
+        scale=c.scale, window=window, softcap=c.attn_softcap,
     )  # fmt: skip
+
+
+def _chunks(slot: Value, pos: Value, table: Value, size: int) -> tuple[Value, Value, Value]:
+    """Returns slots, positions and table of the same rows as if each chunk of a text were a slot. A
+    chunk is whole pages, so it is a part of a row of the table."""
+    slots, columns = ops.aval(table).shape
+    each = size // PAGE
+    count = -(-columns // each)
+    table = ops.pad(table, (0, 0), (0, count * each - columns))
+    number = ops.floor_divide(ops.maximum(pos, 0), size)
+    place = ops.sub(pos, ops.mul(number, size))
+    return ops.add(ops.mul(slot, count), number), place, ops.reshape(table, (slots * count, each))
 
 
 def _both(c: DecoderConfig, cache: Cache) -> int:
@@ -115,7 +131,8 @@ def weights(
     at = ops.broadcast(ops.reshape(pos, (n, 1, 1)), shape)
     seen = ops.less_equal(number, at)
     if window:
-        seen = ops.bitwise_and(seen, ops.less(ops.sub(at, window), number))
+        first = ops.sub(at, ops.remainder(at, window) if c.chunked else window - 1)
+        seen = ops.bitwise_and(seen, ops.less_equal(first, number))
     scores = ops.where(seen, scores, -1e30)
     if sinks is not None:
         sink = ops.reshape(ops.cast(sinks, float32), (1, heads, 1))

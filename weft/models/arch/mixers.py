@@ -20,7 +20,7 @@ def attention(p: Pass, i: int, h: Value) -> Value:
     """Applies grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions."""
     c = p.c
     q, kv, gate = _qkv(p, i, h)
-    if c.query_growth:
+    if c.query_growth and not (c.growth_still and c.rope(i) is not None):
         by = ops.reshape(p.tables["query_growth"], (-1, 1, 1))
         q = ops.mul(q, ops.broadcast(by, ops.aval(q).shape))
     q = p.at(f"{i}.attn.q", q)
@@ -78,6 +78,8 @@ def _normed_head(p: Pass, i: int, r: str, x: Value) -> Value:
     role = f"{i}.{r}_norm"
     if p.c.qk_norm == "head":
         return p.norm(role, x)
+    if p.c.qk_norm == "turned":
+        return x if p.c.rope(i) is None else p.unit(x)
     if p.c.qk_norm != "heads":
         return x
     one = ops.aval(p.w[f"{role}.w"]).shape

@@ -79,6 +79,7 @@ def rope_tables(rope: Rope, head_dim: int, length: int) -> tuple[np.ndarray, np.
 def query_growth(c: DecoderConfig, length: int) -> np.ndarray:
     """Returns float32 [length]: the factor on queries at each position, so that attention stays
     sharp far beyond the rope's original context (Llama 4's temperature)."""
-    turn = np.floor(np.arange(length, dtype=np.float32) / np.float32(c.ropes[0].original))
+    span = np.float32(c.growth_span or c.ropes[0].original)
+    turn = np.floor((np.arange(length, dtype=np.float32) + np.float32(c.growth_ahead)) / span)
     factor: np.ndarray = (1 + np.float32(c.query_growth) * np.log(1 + turn)).astype(np.float32)
     return factor

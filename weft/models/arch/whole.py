@@ -33,7 +33,9 @@ class TrainingPast:
 
     def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
         assert sinks is None, "models with sinks are not trained"
-        c, side = self.c, self._marks()
+        c = self.c
+        start = self._start(i)
+        side = self._marks(start)
         if kv is not None:
             k, v = kv[0], kv[0] if kv[1] is None else kv[1]
             self.kept[i] = self._heads(k, side[1]), self._heads(v, side[2])
@@ -44,10 +46,10 @@ class TrainingPast:
             *(() if c.causal or self.lengths is None else (self.lengths,)),
             causal=c.causal,
             scale=c.scale,
-            window=c.window(i) if c.window(i) < self.length else 0,
+            window=c.window(i) if c.window(i) < self.length and not c.chunked else 0,
             softcap=c.attn_softcap,
         )
-        if self.start is not None:
+        if start is not None:
             shape = ops.aval(out).shape
             out = ops.slice_(out, (0, 0, 0, 0), (*shape[:3], ops.aval(q).shape[2]))
         out = ops.transpose(out, (0, 2, 1, 3))
@@ -65,18 +67,28 @@ class TrainingPast:
         shape = (self.batch, self.length, *ops.aval(x).shape[1:])
         return ops.transpose(ops.reshape(x, shape), (0, 2, 1, 3))
 
-    def _marks(self) -> tuple[Value | None, Value | None, Value | None]:
+    def _start(self, i: int) -> Value | None:
+        """Returns the first row of its sequence that each row sees in layer i, int32 [B * T], or
+        None for its window: that of its document, or of its chunk there."""
+        size = self.c.window(i)
+        if not (self.c.chunked and 0 < size < self.length):
+            return self.start
+        row = ops.const(np.tile(np.arange(self.length, dtype=np.int32), self.batch))
+        inside = row if self.start is None else ops.sub(row, self.start)
+        return ops.sub(row, ops.remainder(inside, size))
+
+    def _marks(self, start: Value | None) -> tuple[Value | None, Value | None, Value | None]:
         """Returns columns [B * T, M] of queries, keys and values that hide earlier documents.
 
         A query has the bits of its document's start. A key has the bits that its start lacks,
         negative. In one document their product is 0. An earlier start lacks a bit of a later one,
         which puts the score far below all others.
         """
-        if self.start is None:
+        if start is None:
             return None, None, None
         bits = -(-self.length.bit_length() // _BITS) * _BITS
-        shape = (ops.aval(self.start).shape[0], bits)
-        column = ops.broadcast(ops.reshape(self.start, (-1, 1)), shape)
+        shape = (ops.aval(start).shape[0], bits)
+        column = ops.broadcast(ops.reshape(start, (-1, 1)), shape)
         powers = ops.const(np.left_shift(1, np.arange(bits, dtype=np.int32)).reshape(1, -1))
         unset = ops.equal(ops.bitwise_and(column, ops.broadcast(powers, shape)), 0)
         # a power of two, exact in every dtype, for queries and keys alike

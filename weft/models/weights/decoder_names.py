@@ -27,6 +27,7 @@ from weft.models.weights.tensor_names import (
     PROJECTIONS,
     RENAMED,
     ROUTER_BIAS,
+    TURNED_EXPERTS,
 )
 
 HEAD = "lm_head.weight"
@@ -127,7 +128,8 @@ def _layer(c: DecoderConfig, b: LayoutBuilder, i: int, at: str) -> None:
         delta_vectors(c, b, i, f"{at}linear_attn.")
     if "mamba" in c.mixer(i):
         space_vectors(c, b, i, f"{at}mamba.")
-    layer, normed = c.layer(i), c.qk_norm and c.mixer(i) == "attention"
+    normed = c.qk_norm not in ("", "turned") and c.mixer(i) == "attention"
+    layer = c.layer(i)
     for role, heads in (("q", c.heads), ("k", layer.kv_heads)) if normed else ():
         name, size = f"{at}self_attn.{role}_norm", layer.head_dim
         if c.qk_norm == "heads":
@@ -213,9 +215,8 @@ def _experts(c: DecoderConfig, b: LayoutBuilder, i: int, at: str) -> None:
 
 
 def _fused_experts(c: DecoderConfig, b: LayoutBuilder, i: int, at: str) -> None:
-    """Adds one tensor for all experts: gpt-oss's, whose matrices are [in, out] and have biases, and
-    Gemma 4's."""
-    turned = c.fused_experts == "turns"
+    """Adds one tensor for all experts: gpt-oss's, which have biases, Llama 4's and Gemma 4's."""
+    turned = c.family in TURNED_EXPERTS
     b.both("router", f"{i}.router", f"{at}router", c.experts, c.hidden, biased=c.mlp_bias)
     sizes = {"gate_up": (2 * c.expert_ffn, c.hidden), "down": (c.hidden, c.expert_ffn)}
     for role, (n, k) in sizes.items():

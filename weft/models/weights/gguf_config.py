@@ -262,7 +262,7 @@ def _with_tensors(c: Metadata, made: DecoderConfig, keys: Mapping[str, str]) -> 
         made = replace(made, ropes=(replace(made.ropes[0], divisors=divisors), *made.ropes[1:]))
     if keys.get("attention.scale") == "":
         made = replace(made, scale=c.number("attention.scale", 1e-6, 1e6, made.scale))
-    both = made.fused_experts and c.has("blk.0.ffn_gate_up_exps.weight")
+    both = any(name.endswith(".ffn_gate_up_exps.weight") for name in c.gguf.tensors)
     return replace(
         made,
         tied=not c.has("output.weight"),
@@ -270,6 +270,6 @@ def _with_tensors(c: Metadata, made: DecoderConfig, keys: Mapping[str, str]) -> 
         fused_by_head=False,
         mlp_bias=made.mlp_bias or c.has("blk.0.ffn_up.bias"),
         layer_scale=made.layer_scale and c.has("blk.0.layer_output_scale.weight"),
-        fused_experts="halves" if both else "",
+        fused_experts="halves" if made.fused_experts and both else "",
         fused_gate=made.fused_gate and made.family != "granitemoehybrid",
     )

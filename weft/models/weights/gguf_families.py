@@ -185,6 +185,16 @@ def _latent(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
         rope |= {"mscale": depth, "mscale_all_dim": depth}
 
 
+def _llama4(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
+    """Adds whether queries and keys are normed, which they are not with 128 experts. What llama.cpp
+    reads otherwise of a file without chunks is not what such a model was trained as."""
+    if c.value("attention.sliding_window") == 0:
+        raise c.refuse("attention.sliding_window", "a model without chunks; load its folder")
+    if c.value("attention.sliding_window_pattern") not in (None, 4):
+        raise c.refuse("attention.sliding_window_pattern", "expected 4")
+    data["use_qk_norm"] = data["num_local_experts"] != 128
+
+
 OWN: Mapping[str, Own] = {
     **dict.fromkeys(("gemma2", "gemma3_text"), _gemma),
     "gemma4_text": _gemma4,
@@ -194,6 +204,7 @@ OWN: Mapping[str, Own] = {
     "cohere": _cohere,
     "glm4_moe": _glm4_moe,
     "deepseek_v2": _latent,
+    "llama4_text": _llama4,
     "deepseek_v3": _latent,
     **dict.fromkeys(("mamba", "falcon_mamba", "mamba2"), _of_width("expand")),
     "granitemoehybrid": _granite,

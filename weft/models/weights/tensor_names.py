@@ -77,6 +77,7 @@ ROUTER_BIAS: dict[str, tuple[str, tuple[int, ...]]] = {
     "nemotron_h": ("gate.e_score_correction_bias", ()),
     "ernie4_5_moe": ("moe_statics.e_score_correction_bias", (1,)),
 }
+TURNED_EXPERTS = ("gpt_oss", "llama4_text")  # whose joined experts are [in, out]
 _ALONE = {  # layers with one part
     r"^embed_tokens": "embeddings",
     r"^norm\.": "norm_f.",
@@ -139,6 +140,7 @@ RENAMED = {  # family -> pattern in the names above -> the family's own name
     "deepseek_v2": _SHARED,
     "deepseek_v3": _SHARED,
     "ernie4_5_moe": _SHARED,
+    "llama4_text": {r"mlp\.": "feed_forward."},
     "hunyuan_v1_dense": {
         r"self_attn\.q_norm": "self_attn.query_layernorm",
         r"self_attn\.k_norm": "self_attn.key_layernorm",
