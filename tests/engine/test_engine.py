@@ -126,6 +126,22 @@ def test_prompts_are_read_in_smaller_parts_beside_those_that_decode() -> None:
     assert fake.most == 60 - 2 * 8
 
 
+def test_priorities_order_the_waiting_jobs_of_one_salt() -> None:
+    engine = engine_of(Fake(1, 32, 4, 16))
+    order: list[tuple[bytes, int]] = []
+    for salt, priority in ((b"a", 0), (b"a", 5), (b"b", 9), (b"a", -1), (b"a", 5), (b"b", 2)):
+
+        def ended(output: Output, mine: tuple[bytes, int] = (salt, priority)) -> None:
+            if output.finish is not None:
+                order.append(mine)
+
+        engine.submit(Job((1, 2, 3), 2, salt=salt, priority=priority), ended)
+    while engine.step():
+        engine.check()
+    assert [p for s, p in order if s == b"a"] == [-1, 0, 5, 5]
+    assert [p for s, p in order if s == b"b"] == [2, 9]
+
+
 def test_salts_take_turns() -> None:
     """One that asks for much does not keep another waiting."""
     engine = engine_of(Fake(2, 32, 4, 16))

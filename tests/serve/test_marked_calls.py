@@ -15,7 +15,7 @@ from test_protocols import anthropic_joined, anthropic_told, objects_of, ollama_
 from weft.engine.job import Job
 from weft.models.text.tokenizer import Tokenizer
 from weft.serve import chatting
-from weft.serve.chatting import Choice
+from weft.serve.choices import Choice
 from weft.serve.player import JobOutputs
 from weft.serve.toolcalls.choose import MARKS
 

@@ -20,7 +20,7 @@ from weft.models.grammar import grammars as grammar
 from weft.models.grammar.grammars import Grammars
 from weft.models.grammar.vocabulary import token_bytes
 from weft.models.text.tokenizer import Tokenizer
-from weft.serve.chatting import Choice
+from weft.serve.choices import Choice
 from weft.serve.player import JobOutputs
 from weft.serve.toolcalls.choose import FORMATS, MARKS, choose
 from weft.serve.toolcalls.events import ParsedAnswer, message

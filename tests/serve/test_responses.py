@@ -17,7 +17,7 @@ from serve_kit import Running
 
 from weft.models.run.model import Decoder
 from weft.serve import chatting
-from weft.serve.chatting import AnswerChunk
+from weft.serve.choices import AnswerChunk
 from weft.serve.responses.create import events
 from weft.serve.responses.input import items_of, messages_of
 from weft.serve.responses.tools import Tools

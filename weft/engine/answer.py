@@ -83,6 +83,9 @@ class Answer:
                     f"the constraint allows no token after {len(self.ids)} tokens; expected one "
                     "that the text can go on by, or an end"
                 )
+        early = len(self.ids) < job.min_new_tokens
+        if early and job.eos:
+            allowed = _but(job.eos, allowed, len(logits))
         row = logits if job.logits is None else self._changed(logits, job.logits)
         token = choose(row, self.tokens, job.sampling, self._stream, self.ids, allowed)
         self._check(logits, token)
@@ -94,7 +97,8 @@ class Answer:
             guarded("constraint", lambda: constraint.accept(token))
         self.ids.append(token)
         self.tokens.append(token)
-        self._add(guarded("tokenizer", lambda: self._text.push(self._chosen(logits, token))))
+        new = self._chosen(logits, token)
+        self._add(guarded("tokenizer", lambda: self._text.push(new, not early)))
         if self._text.stopped is not None:
             self._end("stop")
         elif self._constraint is not None and self._constraint.ended:
@@ -170,6 +174,13 @@ class Answer:
     def _check(self, logits: np.ndarray, token: int) -> None:
         if not np.isfinite(logits[token]):
             raise self._explain()
+
+
+def _but(ends: frozenset[int], allowed: np.ndarray | None, vocab: int) -> np.ndarray | None:
+    """Returns the allowed tokens (None: all) but the ends; with them if nothing else is left."""
+    made = np.ones(vocab, bool) if allowed is None else allowed.copy()
+    made[[i for i in ends if i < vocab]] = False
+    return made if made.any() else allowed
 
 
 def guarded(what: str, work: Callable[[], Any]) -> Any:

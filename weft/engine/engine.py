@@ -125,7 +125,7 @@ class Engine:
             reads = 0 if job.prompt_logprobs is not None else self.runner.context
             most = len(job.prompt) + max(limit, 1) - 1
             place = SequenceState(self._number, answer.tokens, job.salt, chain, reads, most)
-            place.prompt = len(job.prompt)
+            place.prompt, place.priority = len(job.prompt), job.priority
             ticket = Ticket(self._number, job, sink, answer, place)
             self._live[ticket.number] = ticket
             self._inbox.append(ticket)

@@ -69,8 +69,11 @@ class Job:
     and are not part of it; `eos` tokens end it. `logprobs` is the number of most probable tokens to
     return with each new one (None: not even its own); `prompt_logprobs` is the same for the prompt.
     `logits` changes each row before the sampling rule; logprobs are those of the unchanged row.
+    Before `min_new_tokens` new tokens, no `eos` token may be chosen, unless the constraint allows
+    nothing else, and stop strings are not looked for.
     `adapter` names one of the runner's adapters ("": none). Jobs share cached prefixes only with
-    jobs of the same `salt`. `drafts` allows draft tokens, which change no result.
+    jobs of the same `salt`, and among these a lower `priority` leaves the queue first. `drafts`
+    allows draft tokens. Neither changes a result.
     """
 
     prompt: tuple[int, ...]
@@ -90,19 +93,22 @@ class Job:
     constraint: Callable[[], Constraint] | None = None
     texts: Texts | None = None  # makes the text stream; None: the engine's default
     logits: LogitsFunction | None = None
+    min_new_tokens: int = 0
+    priority: int = 0
 
 
 @dataclass(frozen=True)
 class SampledToken:
-    """A token, and if requested its natural log-probability under the model and the most probable
-    tokens. Log-probabilities are at temperature 1, before any penalty or constraint. `at` is where
-    its text begins in the answer's text, in characters; a token inside a character has that
-    character's."""
+    """A token, and if requested its natural log-probability under the model, its rank by it (1: the
+    most probable; ties by id) and the most probable tokens. Log-probabilities are at temperature 1,
+    before any penalty or constraint. `at` is where its text begins in the answer's text, in
+    characters; a token inside a character has that character's."""
 
     id: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
     at: int = field(default=0, compare=False)
+    rank: int | None = None
 
 
 @dataclass(frozen=True)

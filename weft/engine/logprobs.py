@@ -8,9 +8,9 @@ from weft.engine.job import SampledToken
 
 
 def chosen(logits: np.ndarray, token: int, top: int | None) -> SampledToken:
-    """Returns the token with its natural log-probability and the `top` most probable tokens, most
-    probable first (ties by id). With `top` None, returns the token alone. logits: float32
-    [vocab]."""
+    """Returns the token with its natural log-probability, its rank and the `top` most probable
+    tokens, most probable first (ties by id). With `top` None, returns the token alone. logits:
+    float32 [vocab]."""
     if top is None:
         return SampledToken(token)
     wide = logits.astype(np.float64)
@@ -18,7 +18,8 @@ def chosen(logits: np.ndarray, token: int, top: int | None) -> SampledToken:
     total = most + np.log(np.exp(wide - most).sum())
     found = leading(wide, top)
     pairs = tuple((int(i), float(wide[i] - total)) for i in found)
-    return SampledToken(token, float(wide[token] - total), pairs)
+    above = int((wide > wide[token]).sum() + (wide[:token] == wide[token]).sum())
+    return SampledToken(token, float(wide[token] - total), pairs, rank=above + 1)
 
 
 def leading(values: np.ndarray, n: int) -> np.ndarray:

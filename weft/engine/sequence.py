@@ -27,8 +27,8 @@ class SavedCache:
 @dataclass(eq=False)
 class SequenceState:
     """The state of a sequence: `tokens` (prompt, then answer), of which `fed` are in `pages`.
-    `number` is its age, `salt` its job's. At most `reads` tokens may come from the cache, and at
-    most `most` positions are fed."""
+    `number` is its age, `salt` and `priority` are its job's. At most `reads` tokens may come from
+    the cache, and at most `most` positions are fed."""
 
     number: int
     tokens: list[int]
@@ -47,6 +47,12 @@ class SequenceState:
     prompt: int = 0  # the number of tokens of the prompt
     seen: int = 0  # the first page whose twin it refers to (`windows`)
     end: int = 0  # the page after the last such page
+    priority: int = 0
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Its place among the waiting jobs of the same salt: by priority, then by age."""
+        return self.priority, self.number
 
     @property
     def rest(self) -> int:

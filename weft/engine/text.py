@@ -20,8 +20,11 @@ class TextEnd:
         self._unsent: list[SampledToken] = []
         self.stopped: str | None = None  # the stop string that was found
 
-    def push(self, chosen: SampledToken) -> tuple[str, tuple[SampledToken, ...]]:
-        """Adds a token. Returns the text that is now final, and its tokens."""
+    def push(
+        self, chosen: SampledToken, stops: bool = True
+    ) -> tuple[str, tuple[SampledToken, ...]]:
+        """Adds a token. Returns the text that is now final, and its tokens. Stop strings are not
+        looked for in the text so far unless `stops`."""
         if not self._begun:  # only now, so that answers without text do not wait for a tokenizer
             self._stream, self._begun = self._texts(), True
         if self._stream is None:
@@ -31,7 +34,7 @@ class TextEnd:
         new = self._stream.push(chosen.id)
         at = getattr(self._stream, "start", at)
         self._unsent.append(replace(chosen, at=at))
-        return self._grow(new, False)
+        return self._grow(new, False) if stops else self._send(new, False)
 
     def finish(self) -> tuple[str, tuple[SampledToken, ...]]:
         """Returns the rest when no more tokens follow."""

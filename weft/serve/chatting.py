@@ -6,23 +6,21 @@ A protocol translates its request into a `Turn`, awaits `begin`, and translates 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weft.core.errors import UsageError, WeftError
-from weft.engine.job import Constraint, Finish, Job, Output, SampledToken, TokenUsage
+from weft.engine.job import Constraint, Job
+from weft.serve.choices import Choice
 from weft.serve.fields import SamplingRequest
 from weft.serve.forcing import AnswerShape, forced, shaped
-from weft.serve.player import JobOutputs
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.asked import Calls
-from weft.serve.toolcalls.events import CallStarted, Content, Event, Parser
+from weft.serve.toolcalls.events import Parser
 from weft.serve.toolcalls.formats import ParserContext
-from weft.serve.toolcalls.marks import NONE, Marks
 from weft.serve.tooling import Follow, parameters_of
 from weft.serve.wire import HttpError, TooLong, refusal
 
@@ -31,25 +29,6 @@ Make = Callable[[ServedDecoder], Callable[[], Constraint]]
 
 MAX_CHOICES = 16
 MAX_BIASES = 1024
-
-
-@dataclass(frozen=True)
-class AnswerChunk:
-    """The part of an answer from one output: `events` of its text, its tokens. The last piece has
-    `finish` and `usage`, and `stopped` with the stop string that ended it. A piece before the first
-    token has the tokens of the `prompt`, if their logprobs were asked for."""
-
-    events: tuple[Event, ...] = ()
-    tokens: tuple[SampledToken, ...] = ()
-    finish: Finish | None = None
-    usage: TokenUsage | None = None
-    prompt: tuple[SampledToken, ...] = ()
-    stopped: str | None = None
-
-    @property
-    def content(self) -> str:
-        """The text that is said to the user."""
-        return "".join(e.text for e in self.events if isinstance(e, Content))
 
 
 @dataclass(frozen=True)
@@ -73,6 +52,11 @@ class AnswerOptions:
     constraint: Follow | None = None
     context: int | None = None
     cut: bool = False  # True if the context may end an answer before max_new_tokens
+    min_new_tokens: int = 0
+    stop_ids: tuple[int, ...] = ()  # end the answer as the model's own end tokens do
+    priority: int = 0
+    truncate: int | None = None  # how many tokens of a prompt's end are kept; -1: as many as fit
+    shows_stop: bool = False  # True if a stop string is part of the text that it ends
 
 
 @dataclass(frozen=True)
@@ -86,6 +70,7 @@ class Turn:
     - `needed`: names of tools, one of which the answer must call, if any.
     - `strict`: True if arguments must satisfy the schemas.
     - `later`: further tools that the model may call, which the messages introduce.
+    - `opens`: True if the template's beginning of an answer follows the messages.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -97,6 +82,7 @@ class Turn:
     needed: Sequence[str] = ()
     strict: bool = False
     later: Sequence[Mapping[str, Any]] = ()
+    opens: bool = True
 
     @property
     def parameters(self) -> dict[str, Mapping[str, Any]]:
@@ -127,7 +113,7 @@ async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int], s
     it already contains (None: unknown). Raises HttpError."""
 
     def made() -> tuple[str, str | None]:
-        chat, begun = model.chat(turn.messages, turn.values), None
+        chat, begun = model.chat(turn.messages, turn.values, turn.opens), None
         with contextlib.suppress(WeftError):  # a template may refuse to begin nothing
             asked = model.chat(turn.messages, turn.values, False)
             if chat.startswith(asked):
@@ -136,11 +122,23 @@ async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int], s
 
     try:
         text, begun = await model.pools.templates.run(made)
-        return text, (await model.encoded([text], special=False))[0], begun
+        long = turn.options.truncate is not None
+        ids = (await model.encoded([text], special=False, unlimited=long))[0]
+        return text, truncated(model, ids, turn.options), begun
     except UsageError as e:
         raise HttpError(400, str(e), "messages") from None
     except WeftError as e:
         raise refusal(e) from None
+
+
+def truncated(model: ServedDecoder, ids: list[int], options: AnswerOptions) -> list[int]:
+    """The end of a prompt that a request wants kept."""
+    most = options.truncate
+    if most is None:
+        return ids
+    if most < 0:
+        most = model.model.context - max(options.max_new_tokens or 1, 1) + 1
+    return ids[max(len(ids) - most, 0) :]
 
 
 async def tokens_of(model: ServedDecoder, text: str) -> int:
@@ -201,7 +199,7 @@ async def begin_ids(
             made = await model.constraint(make)
         # A constrained answer ends where its form does, even if the request ignores ends of text.
         jobs = [
-            job if made is None else replace(job, constraint=made, eos=model.eos)
+            job if made is None else replace(job, constraint=made, eos=job.eos | model.eos)
             for ids in prompts
             for job in _jobs(model, tuple(ids), options)
         ]
@@ -210,7 +208,7 @@ async def begin_ids(
     except WeftError as e:
         raise refusal(e) from None
     return [
-        Choice(answer, made, job, calls, model.marks)
+        Choice(answer, made, job, calls, model.marks, options.shows_stop)
         for answer, made, job in zip(answers, parsers, jobs)
     ]
 
@@ -218,6 +216,8 @@ async def begin_ids(
 def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: AnswerOptions) -> list[Job]:
     context, limit = model.model.context, options.max_new_tokens
     context = min(context, options.context or context)
+    if options.min_new_tokens > (context if limit is None else limit):
+        raise UsageError(f"min_tokens is {options.min_new_tokens}; expected at most max_tokens")
     if not ids:
         raise UsageError("the prompt is empty; give at least one token")
     room = context - len(ids) + 1
@@ -230,109 +230,9 @@ def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: AnswerOptions) ->
     stop = defaults.stop if options.stop is None else options.stop
     job = Job(
         ids, whole, options.sampling.under(defaults), seed, 0,
-        model.eos if options.ends else frozenset(), stop, options.logprobs,
-        options.prompt_logprobs, salt=options.salt, adapter=model.adapter, drafts=options.drafts,
+        frozenset(options.stop_ids) | (model.eos if options.ends else frozenset()), stop,
+        options.logprobs, options.prompt_logprobs, salt=options.salt, adapter=model.adapter,
+        drafts=options.drafts, min_new_tokens=options.min_new_tokens, priority=options.priority,
         texts=(lambda: model.tokenizer.stream(True)) if options.special else None,
     )  # fmt: skip
     return [replace(job, index=i) for i in range(options.n)]
-
-
-class Choice:
-    """An answer in progress: iterate once over its chunks. Raises HttpError if it fails. `prompt`
-    is the prompt's number of tokens, `limit` the most that the answer may get."""
-
-    def __init__(
-        self, answer: JobOutputs, parser: Parser | None, job: Job, calls: int | None = None,
-        marks: Marks = NONE,
-    ) -> None:  # fmt: skip
-        self._answer, self._parser, self._marks = answer, parser, marks
-        self._read = 0  # characters
-        self.prompt, self.limit = len(job.prompt), job.max_new_tokens
-        self._calls = calls
-        self._over = False  # True if the following output is left out
-
-    async def __aiter__(self) -> AsyncIterator[AnswerChunk]:
-        try:
-            async for output in self._answer:
-                ended = output.finish is not None
-                tokens = () if self._over else output.tokens
-                events = tuple(self._kept(self._events(output, ended)))
-                finish = "stop" if ended and self._over else output.finish
-                if finish == "cancelled":  # not by who reads this
-                    raise HttpError(503, "the server had to end this answer; ask again", retry=5)
-                stopped = None if self._over else output.stopped
-                yield AnswerChunk(events, tokens, finish, output.usage, output.prompt, stopped)
-        except WeftError as e:
-            raise refusal(e) from None
-
-    def _kept(self, events: Iterable[Event]) -> Iterator[Event]:
-        """The events before a call that is one too many, which ends the answer."""
-        for found in events:
-            if isinstance(found, CallStarted) and found.index == self._calls:
-                self._over = True
-                self.close()
-            if not self._over:
-                yield found
-
-    def _events(self, output: Output, ended: bool) -> list[Event]:
-        text = output.text
-        if self._parser is None:
-            return [Content(text)] if text else []
-        text = self._marks.read(text, self._read, output.tokens)
-        self._read += len(output.text)
-        return [*self._parser.feed(text), *(self._parser.finish() if ended else ())]
-
-    def close(self) -> None:
-        """Ends it, where it is not done: the next step leaves it out."""
-        self._answer.close()
-
-
-async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, AnswerChunk]]:
-    """The pieces of all choices as they come, with each choice's number; all are closed at the
-    end."""
-    if len(choices) == 1:
-        try:
-            async for piece in choices[0]:
-                yield 0, piece
-        finally:
-            choices[0].close()
-        return
-    queue: asyncio.Queue[tuple[int, AnswerChunk | BaseException | None]] = asyncio.Queue()
-
-    async def pour(number: int) -> None:
-        try:
-            async for piece in choices[number]:
-                queue.put_nowait((number, piece))
-            queue.put_nowait((number, None))
-        except Exception as e:
-            queue.put_nowait((number, e))
-
-    tasks = [asyncio.ensure_future(pour(i)) for i in range(len(choices))]
-    left = len(choices)
-    try:
-        while left:
-            number, found = await queue.get()
-            if isinstance(found, BaseException):
-                raise found
-            if found is None:
-                left -= 1
-            else:
-                yield number, found
-    finally:
-        for choice in choices:
-            choice.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def gathered(choices: Sequence[Choice]) -> list[list[AnswerChunk]]:
-    """All pieces of each choice."""
-    made: list[list[AnswerChunk]] = [[] for _ in choices]
-    stream = merged(choices)
-    try:
-        async for number, piece in stream:
-            made[number].append(piece)
-    finally:
-        await stream.aclose()  # type: ignore[attr-defined]
-    return made

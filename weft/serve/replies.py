@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from weft.serve import errors
-from weft.serve.chatting import Choice, Turn, prompt_of
+from weft.serve.chatting import Turn, prompt_of
+from weft.serve.choices import Choice
 from weft.serve.served import Served, ServedDecoder
 from weft.serve.shelf import ModelShelf
 from weft.serve.wire import HttpError, Streamed, event, json_response, while_there

@@ -82,6 +82,7 @@ class BeamSearch:
             "a schema, regex or grammar": job.constraint is not None,
             "a logits function": job.logits is not None,
             "logprobs": (job.logprobs, job.prompt_logprobs) != (None, None),
+            "min_new_tokens": job.min_new_tokens > 0,
             "drafts": job.drafts,
             "stream": stream,
             "edits": bool(edits),

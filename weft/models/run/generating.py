@@ -101,6 +101,7 @@ class Generating(Model):
         n: int = 1,
         stop_ids: Sequence[int] = (),
         ignore_eos: bool = False,
+        min_new_tokens: int = 0,
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
         json_schema: Mapping[str, Any] | bool | None = None,
@@ -125,7 +126,8 @@ class Generating(Model):
         of 4 * vocab bytes.
 
         **Ending.** `stop` strings end a text and are not part of it; so do the tokens `stop_ids`.
-        With `ignore_eos` the model's own end tokens do not end it.
+        With `ignore_eos` the model's own end tokens do not end it. None of these ends it before
+        `min_new_tokens`.
 
         **Form.** `json_schema` (a dict; True for any JSON), `regex` (of the whole text) or
         `grammar` (Lark or GBNF): at most one. They need llguidance (the extra `serve`).
@@ -156,6 +158,7 @@ class Generating(Model):
             self.need_tokenizer("stop strings need one")
         self.check_adapter(adapter)
         n = checked_number("n", n, 1)
+        least = checked_number("min_new_tokens", min_new_tokens, 0)
         beams = BeamSearch.of(num_beams, length_penalty, early_stopping, n, self._texts)
         given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         if beams is not None:
@@ -181,6 +184,7 @@ class Generating(Model):
             (), 0, sampling, eos=ends | (frozenset() if ignore_eos else {*self.tokens.eos}),
             stop=stops, logprobs=logprobs, prompt_logprobs=prompt_logprobs, adapter=adapter,
             drafts=bool(draft), decoded=decoded, constraint=start, logits=logits,
+            min_new_tokens=least,
         )  # fmt: skip
         jobs = []
         for one in prompts:

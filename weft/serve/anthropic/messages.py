@@ -15,7 +15,8 @@ from weft.serve import errors
 from weft.serve.anthropic.blocks import BlockEvents, content_of
 from weft.serve.anthropic.input import turn_of
 from weft.serve.anthropic.types import CountTokens, Messages
-from weft.serve.chatting import AnswerChunk, AnswerOptions, Choice, begin, gathered, tokens_of
+from weft.serve.chatting import AnswerOptions, begin, tokens_of
+from weft.serve.choices import AnswerChunk, Choice, gathered
 from weft.serve.fields import between, sampling, seed_of, stops
 from weft.serve.guard import key_of
 from weft.serve.openai.answers import AnswerFields

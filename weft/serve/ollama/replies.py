@@ -12,7 +12,7 @@ import msgspec
 
 from weft.engine.job import TokenUsage
 from weft.serve import errors
-from weft.serve.chatting import AnswerChunk, Choice, merged
+from weft.serve.choices import AnswerChunk, Choice, merged
 from weft.serve.ollama.types import Answered
 from weft.serve.openai.chat import call_id
 from weft.serve.replies import ReplyWriter

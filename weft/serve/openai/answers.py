@@ -89,12 +89,23 @@ class ChatChoice(AnswerFields):
     finish_reason: Finish
 
 
+class ScoredToken(AnswerFields):
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+ScoredPrompt = list[dict[str, ScoredToken] | None]
+"""Logprobs of a prompt's tokens, by their ids; the first has none."""
+
+
 class ChatAnswer(Head):
     """The answer of POST /v1/chat/completions."""
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
     usage: UsageFields
+    prompt_logprobs: ScoredPrompt | None = None
 
 
 class TextLogprobs(AnswerFields):
@@ -111,6 +122,7 @@ class TextChoice(AnswerFields):
     text: str
     logprobs: TextLogprobs | None
     finish_reason: Finish
+    prompt_logprobs: ScoredPrompt | None = None
 
 
 class CompletionAnswer(Head):

@@ -12,10 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from weft.engine.job import SampledToken, TokenUsage
-from weft.serve.chatting import AnswerChunk, Turn, begin, gathered, merged, tokens_of
+from weft.serve.chatting import Turn, begin, continued, tokens_of
+from weft.serve.choices import AnswerChunk, gathered, merged
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
-from weft.serve.openai.options import choices_of, constraint_of
+from weft.serve.openai.options import choices_of, new_tokens
+from weft.serve.openai.scored import scored
 from weft.serve.openai.types import Chat, ContentPart, Message, NamedTool
 from weft.serve.replies import ReplyWriter, reply
 from weft.serve.served import ServedDecoder
@@ -47,7 +49,8 @@ async def chat(request: Request) -> Response:
 def turn_of(body: Chat, key: bytes) -> Turn:
     """The conversation that a request asks to go on. Raises HttpError."""
     limit = body.max_completion_tokens
-    options = choices_of(body, body.max_tokens if limit is None else limit, key)
+    limit = body.max_tokens if limit is None else limit
+    options = choices_of(body, new_tokens(body) if limit is None else limit, key)
     if body.top_logprobs is not None and not body.logprobs:
         raise HttpError(400, "top_logprobs needs logprobs to be true", "top_logprobs")
     if body.logprobs:
@@ -60,14 +63,21 @@ def turn_of(body: Chat, key: bytes) -> Turn:
         raise HttpError(400, f"chat_template_kwargs cannot set {min(reserved)}",
                         "chat_template_kwargs")  # fmt: skip
     variables |= thinking(body.reasoning_effort)
-    options = replace(options, constraint=constraint_of(body))
-    messages = messages_of(body.messages)
+    if body.documents is not None:
+        variables["documents"] = body.documents
+    messages, prefix = messages_of(body.messages), ""
+    if body.continue_final_message:
+        messages, prefix = continued(messages)
+        if not prefix:
+            raise HttpError(400, "continue_final_message needs a last message of the assistant's",
+                            "messages")  # fmt: skip
     wish = body.tool_choice
     choice = (wish.function.name,) if isinstance(wish, NamedTool) else wish
     return Turn(
         messages, options, variables, tools, body.parallel_tool_calls is not False,
         needed=needed_of(choice, [tool.name for tool in given]),
-        strict=any(tool.strict for tool in given),
+        strict=any(tool.strict for tool in given), prefix=prefix,
+        opens=bool(prefix) or body.add_generation_prompt is not False,
     )  # fmt: skip
 
 
@@ -160,7 +170,7 @@ class _ChatWriter(ReplyWriter):
         }  # fmt: skip
 
     async def whole(self) -> Mapping[str, Any]:
-        made, usages, reasoning = [], [], 0
+        made, usages, reasoning, more = [], [], 0, {}
         for index, pieces in enumerate(await gathered(self.choices)):
             found = message(e for piece in pieces for e in piece.events)
             reasoning += await tokens_of(self._model, found.reasoning)
@@ -174,13 +184,16 @@ class _ChatWriter(ReplyWriter):
                      "function": {"name": call.name, "arguments": call.arguments}}
                     for call in found.calls
                 ]  # fmt: skip
+            if self._body.prompt_logprobs is not None:
+                told = scored(self._model, [t for piece in pieces for t in piece.prompt])
+                more = {"prompt_logprobs": told}
             tokens = [t for piece in pieces for t in piece.tokens]
             choice = {"index": index, "message": said, "logprobs": self._logprobs(tokens)}
             choice["finish_reason"] = self._finish(pieces[-1], bool(found.calls))
             made.append(await written(choice))
             usages += [piece.usage for piece in pieces if piece.usage is not None]
         head = {"object": "chat.completion", **self._head}
-        return {**head, "choices": made, "usage": usage_of(usages, reasoning)}
+        return {**head, "choices": made, "usage": usage_of(usages, reasoning), **more}
 
     async def parts(self) -> AsyncIterator[bytes]:
         options = self._body.stream_options

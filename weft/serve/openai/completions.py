@@ -13,11 +13,13 @@ from starlette.responses import Response
 
 from weft.core.errors import WeftError
 from weft.engine.job import SampledToken, TokenUsage
-from weft.serve.chatting import AnswerChunk, Choice, begin_ids, gathered, merged
+from weft.serve.chatting import AnswerOptions, begin_ids, truncated
+from weft.serve.choices import AnswerChunk, Choice, gathered, merged
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
 from weft.serve.openai.chat import FINISH, usage_of
-from weft.serve.openai.options import choices_of, constraint_of
+from weft.serve.openai.options import choices_of, new_tokens
+from weft.serve.openai.scored import scored
 from weft.serve.openai.types import Completion, prompts_of
 from weft.serve.replies import ReplyWriter, reply
 from weft.serve.served import ServedDecoder
@@ -35,37 +37,43 @@ async def completions(request: Request) -> Response:
     prompts = prompts_of(body.prompt, "prompt")
     if len(prompts) > MAX_PROMPTS:
         raise HttpError(400, f"{len(prompts)} prompts; at most {MAX_PROMPTS} are taken", "prompt")
-    options = choices_of(body, body.max_tokens, key_of(request.scope["headers"]))
+    limit = new_tokens(body) if body.max_tokens is None else body.max_tokens
+    options = choices_of(body, limit, key_of(request.scope["headers"]))
     wanted = tops(body.logprobs, "logprobs")
+    asked = [options.prompt_logprobs, wanted if body.echo else None]
     options = replace(
         options,
-        usual_tokens=NEW_TOKENS,
+        usual_tokens=None if body.n_predict == -1 else NEW_TOKENS,
         logprobs=wanted,
-        prompt_logprobs=wanted if body.echo else None,
-        constraint=constraint_of(body),
+        prompt_logprobs=max((n for n in asked if n is not None), default=None),
     )
 
     async def start(model: ServedDecoder) -> ReplyWriter:
-        ids = await _ids(model, prompts)
+        ids = await _ids(model, prompts, options, body.add_special_tokens is not False)
         starts: list[list[int]] = []
         if options.prompt_logprobs is not None:
-            scored = options.n * sum(map(len, ids)) * (options.prompt_logprobs + 1)
-            if scored > MAX_SCORED:
-                raise HttpError(400, f"{scored} logprobs of prompts; the limit is {MAX_SCORED} per "
+            values = options.n * sum(map(len, ids)) * (options.prompt_logprobs + 1)
+            if values > MAX_SCORED:
+                raise HttpError(400, f"{values} logprobs of prompts; the limit is {MAX_SCORED} per "
                                 f"request: send fewer prompts", "logprobs")  # fmt: skip
             starts = [await model.pools.texts.run(model.tokenizer.starts, one) for one in ids]
-        echoes = await _echoes(model, prompts) if body.echo else [""] * len(prompts)
+        shown = ids if options.truncate is not None else prompts
+        echoes = await _echoes(model, shown) if body.echo else [""] * len(prompts)
         choices = await begin_ids(model, ids, options)
         return _CompletionWriter(model, body, choices, starts, echoes, options.n)
 
     return await reply(request, body.model, start, bool(body.stream))
 
 
-async def _ids(model: ServedDecoder, prompts: Sequence[str | list[int]]) -> list[list[int]]:
-    check = model.model.check_ids
+async def _ids(
+    model: ServedDecoder, prompts: Sequence[str | list[int]], options: AnswerOptions, special: bool
+) -> list[list[int]]:
+    check, long = model.model.check_ids, options.truncate is not None
+    texts = [p for p in prompts if isinstance(p, str)]
     try:
-        coded = iter(await model.encoded([p for p in prompts if isinstance(p, str)]))
-        return [next(coded) if isinstance(p, str) else check(p) for p in prompts]
+        coded = iter(await model.encoded(texts, special, unlimited=long))
+        made = [next(coded) if isinstance(p, str) else check(p) for p in prompts]
+        return [truncated(model, ids, options) for ids in made]
     except WeftError as e:
         raise refusal(e) from None
 
@@ -96,10 +104,12 @@ class _CompletionWriter(ReplyWriter):
         for index, pieces in enumerate(await gathered(self.choices)):
             text = self._echo(index) + "".join(piece.content for piece in pieces)
             tokens = [t for piece in pieces for t in piece.tokens]
-            scored = [t for piece in pieces for t in piece.prompt]
+            prompt = [t for piece in pieces for t in piece.prompt]
             finish = FINISH[pieces[-1].finish or "stop"]
             choice = {"index": index, "text": text, "finish_reason": finish,
-                      "logprobs": self._logprobs(index, scored, tokens)}  # fmt: skip
+                      "logprobs": self._logprobs(index, prompt, tokens)}  # fmt: skip
+            if self._body.prompt_logprobs is not None:
+                choice["prompt_logprobs"] = scored(self._model, prompt)
             made.append(await written(choice))
             usages.append([piece.usage for piece in pieces if piece.usage is not None][-1])
         return {**self._head, "choices": made, "usage": self._usage(usages)}
@@ -150,6 +160,7 @@ class _CompletionWriter(ReplyWriter):
         choice's text, which begins with the prompt where that is echoed."""
         if self._body.logprobs is None:
             return None
+        prompt = prompt if self._body.echo else ()
         size = len(self._echo(index))
         starts = self._starts[index // self._n] if prompt else []
         offsets = [min(at, size) for at in starts] + [size + token.at for token in new]
@@ -165,5 +176,5 @@ class _CompletionWriter(ReplyWriter):
         if token.logprob is None:
             return None
         # If a name occurs twice, the token's own value wins.
-        pairs = [*token.top, (token.id, token.logprob)]
+        pairs = [*token.top[: self._body.logprobs], (token.id, token.logprob)]
         return {self._model.token(i)[0]: p for i, p in pairs}

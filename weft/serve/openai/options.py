@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from weft.serve.chatting import MAX_BIASES, MAX_CHOICES, AnswerOptions
-from weft.serve.fields import SamplingRequest, between, sampling, seed_of, stops
-from weft.serve.openai.types import Chat, Choosing, Completion, Generating
-from weft.serve.tooling import Follow, follow_json, follow_schema
+from weft.serve.fields import SamplingRequest, between, sampling, seed_of, stops, tops
+from weft.serve.openai.types import Chat, Choosing, Generating
+from weft.serve.tooling import Follow, follow_json, follow_schema, object_of
 from weft.serve.wire import HttpError
 
 
@@ -21,7 +21,22 @@ def choices_of(body: Choosing, limit: int | None, key: bytes) -> AnswerOptions:
         raise HttpError(400, f"n is {n}; expected 1 to {MAX_CHOICES}", "n")
     if body.stream_options is not None and not body.stream:
         raise HttpError(400, "stream_options are for streams only", "stream_options")
-    return replace(options_of(body, limit, key), n=n)
+    if body.min_tokens and limit is not None and body.min_tokens > limit:
+        raise HttpError(400, f"min_tokens is {body.min_tokens}; expected at most {limit}, the "
+                        "most new tokens", "min_tokens")  # fmt: skip
+    return replace(
+        options_of(body, limit, key),
+        n=n,
+        truncate=body.truncate_prompt_tokens,
+        prompt_logprobs=tops(body.prompt_logprobs, "prompt_logprobs"),
+        shows_stop=bool(body.include_stop_str_in_output),
+        constraint=constraint_of(body),
+    )
+
+
+def new_tokens(body: Choosing) -> int | None:
+    """The most new tokens by llama-server's field; None: as many as fit, or the default."""
+    return None if body.n_predict in (None, -1) else body.n_predict
 
 
 def options_of(body: Generating, limit: int | None, key: bytes) -> AnswerOptions:
@@ -33,7 +48,8 @@ def options_of(body: Generating, limit: int | None, key: bytes) -> AnswerOptions
     salt = key + (body.cache_salt or "").encode(errors="replace")
     return AnswerOptions(
         limit, sampling=_sampling(body), seed=seed_of(body.seed), stop=stops(body.stop), salt=salt,
-        ends=not body.ignore_eos,
+        ends=not body.ignore_eos, min_new_tokens=body.min_tokens or 0,
+        stop_ids=tuple(body.stop_token_ids or ()), priority=body.priority or 0,
     )  # fmt: skip
 
 
@@ -51,15 +67,9 @@ def _sampling(body: Generating) -> SamplingRequest:
     )
 
 
-def constraint_of(body: Chat | Completion) -> Follow | None:
+def constraint_of(body: Choosing) -> Follow | None:
     """The constraint on the text; None: anything. Raises HttpError for more than one constraint."""
-    wishes: dict[str, Follow] = {}
-    if body.guided_regex is not None:
-        pattern = body.guided_regex
-        wishes["guided_regex"] = Follow(lambda grammar: grammar.regex(pattern))
-    if body.guided_grammar is not None:
-        text = body.guided_grammar
-        wishes["guided_grammar"] = Follow(lambda grammar: grammar.grammar(text))
+    wishes = {name: wish for name, wish in _wishes(body) if wish is not None}
     if isinstance(body, Chat):
         form = body.response_format
         if form is not None and form.type == "json_schema" and form.json_schema is None:
@@ -71,6 +81,45 @@ def constraint_of(body: Chat | Completion) -> Follow | None:
     if len(wishes) > 1:
         raise HttpError(400, f"{' and '.join(wishes)} cannot both be followed", min(wishes))
     return next(iter(wishes.values()), None)
+
+
+def _wishes(body: Choosing) -> Iterator[tuple[str, Follow | None]]:
+    """The constraints in vLLM's and llama-server's fields, by the field's name."""
+    yield "guided_json", _schema(body.guided_json, "guided_json")
+    yield "guided_regex", _made("regex", body.guided_regex)
+    yield "guided_choice", _made("choice", body.guided_choice)
+    yield "guided_grammar", _made("grammar", body.guided_grammar)
+    yield "grammar", _made("grammar", body.grammar)
+    yield "json_schema", _schema(body.json_schema, "json_schema")
+    form, name = body.structured_outputs, "structured_outputs"
+    if form is None:
+        return
+    given = [
+        _schema(form.json, f"{name}.json"), _made("regex", form.regex),
+        _made("choice", form.choice), _made("grammar", form.grammar),
+        follow_json() if form.json_object else None,
+    ]  # fmt: skip
+    found = [wish for wish in given if wish is not None]
+    if len(found) != 1:
+        raise HttpError(400, f"{name} has {len(found)} of json, regex, choice, grammar and "
+                        "json_object; expected one", name)  # fmt: skip
+    yield name, found[0]
+
+
+def _made(maker: str, given: object) -> Follow | None:
+    """The constraint that a function of `grammars` makes; None where nothing is given."""
+    if given is None:
+        return None
+    return Follow(lambda grammar: getattr(grammar, maker)(given))
+
+
+def _schema(given: Mapping[str, Any] | str | None, field: str) -> Follow | None:
+    """The constraint of a schema, which may come as JSON text."""
+    if isinstance(given, str):
+        if (schema := object_of(given)) is None:
+            raise HttpError(400, f"{field} is not a JSON object", field)
+        given = schema
+    return None if given is None else follow_schema(given)
 
 
 def followed(kind: str, schema: Mapping[str, Any] | None) -> Follow | None:

@@ -7,6 +7,7 @@ does not do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -43,16 +44,73 @@ class Generating(RequestFields, kw_only=True):
     min_p: float | None = None
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
+    min_tokens: Count | None = None
+    stop_token_ids: Annotated[list[Count], Meta(max_length=1024)] | None = None
+    priority: int | None = None
     cache_salt: str | None = None
 
 
 class Choosing(Generating, kw_only=True):
-    """The fields that chat and completions share. guided_* are vLLM's."""
+    """The fields that chat and completions share. Those from guided_json on are vLLM's, those from
+    grammar on llama-server's.
+
+    Inert: guided_decoding_backend (there is one), use_beam_search, skip_special_tokens and
+    spaces_between_special_tokens with their usual values, cache_prompt and id_slot (answers have
+    the same bits with any cache in any slot), and samplers that are the server's own."""
 
     n: int | None = None
     stream_options: StreamOptions | None = None
+    guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
+    guided_choice: Choices | None = None
     guided_grammar: str | None = None
+    guided_decoding_backend: str | None = None
+    structured_outputs: StructuredOutputs | None = None
+    prompt_logprobs: int | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    use_beam_search: bool | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    n_predict: Annotated[int, Meta(ge=-1)] | None = None
+    cache_prompt: bool | None = None
+    id_slot: int | None = None
+    samplers: list[str] | None = None
+
+    def refuse(self) -> None:
+        """Raises HttpError for a value that asks for what is not done here."""
+        if self.stream and self.prompt_logprobs is not None:
+            raise HttpError(400, "prompt_logprobs do not go with stream", "prompt_logprobs")
+        wrong = {
+            "skip_special_tokens": self.skip_special_tokens is False,
+            "spaces_between_special_tokens": self.spaces_between_special_tokens is False,
+            "use_beam_search": bool(self.use_beam_search),
+            "samplers": self.samplers not in (None, [*SAMPLERS]),
+            "service_tier": self.service_tier not in (None, "auto", "default"),
+        }
+        _refuse(wrong)
+
+
+Choices = Annotated[list[str], Meta(min_length=1, max_length=1024)]
+
+SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
+"""The steps of choosing a token, by llama-server's names, in this server's order."""
+
+
+class StructuredOutputs(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The form of an answer, in vLLM's spelling: one of json, regex, choice, grammar and
+    json_object. The others are inert when false."""
+
+    json: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    disable_fallback: bool | None = None
+    disable_any_whitespace: Literal[False] | None = None
+    disable_additional_properties: Literal[False] | None = None
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
@@ -164,9 +222,13 @@ class Chat(Choosing, kw_only=True):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: Any = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: Literal[False] | None = None
+    documents: Annotated[list[dict[str, Any]], Meta(max_length=1024)] | None = None
 
     def refuse(self) -> None:
-        """Raises HttpError for a value that asks for what is not done here."""
+        super().refuse()
         wrong = {
             "audio": self.audio is not None,
             "web_search_options": self.web_search_options is not None,
@@ -176,13 +238,11 @@ class Chat(Choosing, kw_only=True):
             "modalities": self.modalities not in (None, ["text"]),
             "verbosity": self.verbosity not in (None, "medium"),
             "store": bool(self.store),
-            "service_tier": self.service_tier not in (None, "auto", "default"),
         }
-        for field, found in wrong.items():
-            if found:
-                raise HttpError(
-                    400, f"{field} is not supported with that value; leave it out", field
-                )
+        _refuse(wrong)
+        if self.continue_final_message and self.add_generation_prompt:
+            raise HttpError(400, "continue_final_message continues the last message: it does not "
+                            "go with add_generation_prompt", "continue_final_message")  # fmt: skip
 
 
 class Completion(Choosing, kw_only=True):
@@ -195,8 +255,10 @@ class Completion(Choosing, kw_only=True):
     suffix: str | None = None
     best_of: int | None = None
 
+    add_special_tokens: bool | None = None
+
     def refuse(self) -> None:
-        """Raises HttpError for a value that asks for what is not done here."""
+        super().refuse()
         if self.suffix:
             raise HttpError(400, "suffix is not supported; leave it out", "suffix")
         if self.best_of not in (None, self.n or 1):
@@ -227,6 +289,13 @@ class Detokenize(Struct, forbid_unknown_fields=True, kw_only=True):
 
     tokens: list[int]
     model: str | None = None
+
+
+def _refuse(wrong: Mapping[str, bool]) -> None:
+    """Raises HttpError for the first field whose value is wrong."""
+    for field, found in wrong.items():
+        if found:
+            raise HttpError(400, f"{field} is not supported with that value; leave it out", field)
 
 
 def prompts_of(given: Any, field: str) -> list[str | list[int]]:

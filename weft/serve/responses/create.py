@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from weft.engine.job import TokenUsage
-from weft.serve.chatting import Choice, Turn, begin, merged, tokens_of
+from weft.serve.chatting import Turn, begin, tokens_of
+from weft.serve.choices import Choice, merged
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
 from weft.serve.openai.options import followed, options_of
