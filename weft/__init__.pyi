@@ -16,10 +16,13 @@ from weft.core.dtypes import (
     float32 as float32,
     float64 as float64,
     int8 as int8,
+    int16 as int16,
     int32 as int32,
     int64 as int64,
     uint8 as uint8,
+    uint16 as uint16,
     uint32 as uint32,
+    uint64 as uint64,
 )
 from weft.importers.tensor_files import load_tensors as load_tensors, save as save
 from weft.models import load as load
@@ -45,9 +48,7 @@ from weft.tensor.arrays import (
     concat as concat,
     e as e,
     expand_dims as expand_dims,
-    finfo as finfo,
     flip as flip,
-    iinfo as iinfo,
     inf as inf,
     matrix_transpose as matrix_transpose,
     meshgrid as meshgrid,
@@ -58,7 +59,6 @@ from weft.tensor.arrays import (
     pi as pi,
     repeat as repeat,
     reshape as reshape,
-    result_type as result_type,
     roll as roll,
     squeeze as squeeze,
     tile as tile,
@@ -106,7 +106,7 @@ from weft.tensor.elementwise import (
     bitwise_xor as bitwise_xor,
     ceil as ceil,
     clip as clip,
-    copysign as copysign,
+    conj as conj,
     cos as cos,
     divide as divide,
     equal as equal,
@@ -118,6 +118,7 @@ from weft.tensor.elementwise import (
     greater as greater,
     greater_equal as greater_equal,
     hypot as hypot,
+    imag as imag,
     isfinite as isfinite,
     isinf as isinf,
     isnan as isnan,
@@ -139,19 +140,18 @@ from weft.tensor.elementwise import (
     not_equal as not_equal,
     positive as positive,
     pow as pow,
+    real as real,
     reciprocal as reciprocal,
     remainder as remainder,
     round as round,
     rsqrt as rsqrt,
     sigmoid as sigmoid,
     sign as sign,
-    signbit as signbit,
     sin as sin,
     sqrt as sqrt,
     square as square,
     subtract as subtract,
     tanh as tanh,
-    trunc as trunc,
 )
 from weft.tensor.folding import (
     all as all,
@@ -167,7 +167,6 @@ from weft.tensor.folding import (
     max as max,
     mean as mean,
     min as min,
-    nonzero as nonzero,
     prod as prod,
     sort as sort,
     std as std,
@@ -176,7 +175,6 @@ from weft.tensor.folding import (
     take_along_axis as take_along_axis,
     tensordot as tensordot,
     topk as topk,
-    unique_values as unique_values,
     var as var,
     vecdot as vecdot,
 )
@@ -184,16 +182,40 @@ from weft.tensor.functional import (
     one_hot as one_hot,
     where as where,
 )
+from weft.tensor.namespace import (
+    __array_api_version__ as __array_api_version__,
+    __array_namespace_info__ as __array_namespace_info__,
+    can_cast as can_cast,
+    finfo as finfo,
+    iinfo as iinfo,
+    isdtype as isdtype,
+    result_type as result_type,
+)
 from weft.tensor.random import (
     manual_seed as manual_seed,
     rand as rand,
     randint as randint,
     randn as randn,
 )
+from weft.tensor.sets import (
+    isin as isin,
+    nonzero as nonzero,
+    searchsorted as searchsorted,
+    unique_all as unique_all,
+    unique_counts as unique_counts,
+    unique_inverse as unique_inverse,
+    unique_values as unique_values,
+)
 from weft.tensor.shapes import (
     broadcast_tensors as broadcast_tensors,
     cat as cat,
     stack as stack,
+)
+from weft.tensor.signs import (
+    copysign as copysign,
+    nextafter as nextafter,
+    signbit as signbit,
+    trunc as trunc,
 )
 from weft.tensor.special import (
     erfc as erfc,

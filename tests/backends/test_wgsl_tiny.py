@@ -28,7 +28,13 @@ from weft.graph.ir import toposort
 
 NAMES = sorted(n for n in PUBLIC if n.rpartition(".")[2] not in HOST)
 ONCE = list({n.rpartition(".")[2]: n for n in NAMES}.values())  # a method or its function
-ON_VALUES = {"nonzero", "unique_values"}  # their shapes depend on values: eager only
+ON_VALUES = {
+    "nonzero",
+    "unique_values",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+}  # their shapes depend on values: eager only
 # Which models alone use: tests/ops/test_dequantize.py and test_quantize_primitives.py play them.
 OF_MODELS = {"recurrence", "dequantize", "first_rows", "quantize", "rescale"}
 # Which the compiler alone makes: tests/compile/test_channels_last.py and test_codes.py play them.

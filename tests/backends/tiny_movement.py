@@ -275,6 +275,16 @@ def _(d, f):
     return lambda t: f(t, to), [d.some("a", 0, 3)]
 
 
-@case("nonzero unique_values")
+@case("nonzero unique_values unique_all unique_counts unique_inverse")
 def _(d, f):
     return f, [d.some("n", rank=(1, 2), least=1)]
+
+
+@case("searchsorted isin")
+def _(d, f):
+    dtype = d.dtype("n")
+    line = np.sort(d.array((d.extent(),), dtype, 0, 3).astype(np.float32)).astype(dtype.numpy)
+    more = {} if f.__name__ == "isin" else {"side": d.pick("left", "right")}
+    if more:
+        return lambda a, b: f(a, b, **more), [line, d.array(d.shape(), dtype, 0, 3)]
+    return f, [d.array(d.shape(), dtype, 0, 3), line]

@@ -27,10 +27,14 @@ def binary(names, kinds="n", low=-2, high=2, second=(-2, 2)):
 
 
 unary("ceil cos cosh erf exp expm1 floor isfinite isinf isnan round signbit sin sinh square tan "
-      "tanh trunc gelu silu sigmoid relu asinh atan hardsigmoid hardswish hardtanh relu6 "
+      "tanh trunc conj real imag "
+      "gelu silu sigmoid relu asinh atan hardsigmoid hardswish hardtanh relu6 "
       "leaky_relu softshrink hardshrink elu celu selu softplus logsigmoid softsign mish "
       "tanhshrink swish rrelu erfc exp2")  # fmt: skip
 binary("prelu", "f")
+
+
+binary("nextafter", "f", 0.5, 2, (0.5, 2))
 
 
 @case("threshold")

@@ -71,11 +71,13 @@ PUBLIC = _exported() | OWN
 
 # What gives the device nothing to compute, by the last part of the name.
 _HOST = (
-    "compile trace load load_tensors save devices finfo iinfo result_type manual_seed no_grad "
+    "compile trace load load_tensors save devices finfo iinfo result_type can_cast "
+    "isdtype __array_namespace_info__ manual_seed no_grad "
     "enable_grad grad "
     "is_grad_enabled value_and_grad from_dlpack "
-    "item numpy tolist to to_ cpu sync backward requires_grad_ assign detach "
-    "__array__ __array_function__ __bool__ __dlpack__ __dlpack_device__ __float__ __index__ "
+    "item numpy tolist to to_ to_device cpu sync backward requires_grad_ assign detach "
+    "__array__ __array_function__ __array_namespace__ "
+    "__complex__ __bool__ __dlpack__ __dlpack_device__ __float__ __index__ "
     "__init__ __int__ __len__ __repr__ __copy__ __deepcopy__ __reduce__"
 )
 HOST = set(_HOST.split())

@@ -1,7 +1,7 @@
 """Data types and the casting rules between them.
 
 Every dtype knows its NumPy counterpart, so the oracle (NumPy) and the devices agree on what a value
-is. Promotion follows the Python array API standard (2023.12, "Type promotion rules"). bfloat16
+is. Promotion follows the Python array API standard (2024.12, "Type promotion rules"). bfloat16
 ranks with float16: the two promote to float32.
 """
 
@@ -51,20 +51,24 @@ class DType:
 bool_ = DType("bool", 1, "bool")
 int8 = DType("int8", 1, "int")
 uint8 = DType("uint8", 1, "uint")
+int16 = DType("int16", 2, "int")  # host only, as are uint16 and uint64
+uint16 = DType("uint16", 2, "uint")
 int32 = DType("int32", 4, "int")
 uint32 = DType("uint32", 4, "uint")
 int64 = DType("int64", 8, "int")  # host only: token ids and indices at the edges
+uint64 = DType("uint64", 8, "uint")
 float16 = DType("float16", 2, "float")
 bfloat16 = DType("bfloat16", 2, "float")
 float32 = DType("float32", 4, "float")
 float64 = DType("float64", 8, "float")  # host only: the oracle's finite differences
 
-ALL = (bool_, int8, uint8, int32, uint32, int64, float16, bfloat16, float32, float64)
+INTS = (int8, uint8, int16, uint16, int32, uint32, int64, uint64)
+ALL = (bool_, *INTS, float16, bfloat16, float32, float64)
 DEVICE = (bool_, int8, uint8, int32, uint32, float16, bfloat16, float32)
 
 _BY_NAME = {d.name: d for d in ALL}
 _BY_NAME |= {"f16": float16, "bf16": bfloat16, "f32": float32, "f64": float64, "bool_": bool_}
-_BY_NAME |= {"i8": int8, "u8": uint8, "i32": int32, "u32": uint32, "i64": int64}
+_BY_NAME |= {f"{d.kind[0]}{8 * d.itemsize}": d for d in INTS}  # "i8", "u32", ...
 _TO_NUMPY = {d.name: np.dtype(d.name) for d in ALL if d is not bfloat16}
 _TO_NUMPY["bfloat16"] = np.dtype(ml_dtypes.bfloat16)
 _FROM_NUMPY = {v: _BY_NAME[k] for k, v in _TO_NUMPY.items()}
@@ -91,14 +95,11 @@ def as_dtype(value: object) -> DType:
     return found
 
 
-_ORDER = {"uint": ("uint8", "uint32"), "int": ("int8", "int32", "int64")}
-
-
 def promote(a: DType, b: DType) -> DType:
     """Returns the dtype that holds both (array API promotion).
 
-    bool + x = x; int + float = the float. As in the standard's table, uint8 with int8 gives int32
-    (weft lacks int16). A uint32 with any signed type gives int64.
+    bool + x = x; int + float = the float; a signed with an unsigned integer gives the next wider
+    signed one. Raises DTypeError for uint64 with a signed integer, which no integer dtype holds.
     """
     if a is b:
         return a
@@ -117,7 +118,10 @@ def promote(a: DType, b: DType) -> DType:
     unsigned, signed = (a, b) if a.kind == "uint" else (b, a)
     if signed.itemsize > unsigned.itemsize:
         return signed
-    return int32 if unsigned is uint8 else int64
+    wider = {uint8: int16, uint16: int32, uint32: int64}.get(unsigned)
+    if wider is None:
+        raise DTypeError(f"uint64 with {signed.name}: no integer dtype holds both; cast one first")
+    return wider
 
 
 def compute_dtype(dtype: DType) -> DType:

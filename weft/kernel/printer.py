@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
+from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.kernel import ir
 from weft.kernel.ir import Expr, Kernel, Stmt, Type
 
 _SHORT = {
-    "bool": "bool", "int8": "i8", "uint8": "u8", "int32": "i32", "uint32": "u32", "int64": "i64",
-    "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64",
+    **{d.name: f"{d.kind[0]}{8 * d.itemsize}" for d in dt.INTS}, "bool": "bool", "float16": "f16",
+    "bfloat16": "bf16", "float32": "f32", "float64": "f64",
 }  # fmt: skip
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^",

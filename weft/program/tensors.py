@@ -18,8 +18,8 @@ from weft.core.dtypes import as_dtype
 from weft.core.errors import FileFormatError
 
 _NAMES = {
-    dt.bool_: "BOOL", dt.int8: "I8", dt.uint8: "U8", dt.int32: "I32", dt.uint32: "U32",
-    dt.int64: "I64", dt.float16: "F16", dt.bfloat16: "BF16", dt.float32: "F32", dt.float64: "F64",
+    **{d: f"{d.kind[0].upper()}{8 * d.itemsize}" for d in dt.INTS},
+    dt.bool_: "BOOL", dt.float16: "F16", dt.bfloat16: "BF16", dt.float32: "F32", dt.float64: "F64",
 }  # fmt: skip
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 

@@ -9,16 +9,15 @@ from weft.core import dtypes as dt
 from weft.tensor.core import Tensor
 from weft.tensor.elementwise import (
     Operand,
-    copysign,
     derivative,
     expm1,
     float_pair,
     hypot,
     log1p,
     reals,
-    signbit,
     wide,
 )
+from weft.tensor.signs import copysign, signbit
 
 
 def _sign(t: Tensor) -> Tensor:

@@ -4,20 +4,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from weft.core import dtypes as dt
-from weft.core.dtypes import DType, as_dtype
+from weft.core.dtypes import as_dtype
 from weft.core.errors import ShapeError, UsageError
 from weft.host.boundary import torch_form
+from weft.host.foreign import is_foreign
 from weft.ops.rules import axes_of, axis_of, integers
 from weft.tensor import shapes
-from weft.tensor.core import Tensor, tensor
+from weft.tensor.core import Tensor, from_dlpack, tensor
 from weft.tensor.elementwise import as_tensor
+from weft.tensor.sets import repeats_as_indices
 
 Operand = Any  # a Tensor or a NumPy array
 Axes = int | Sequence[int] | None
@@ -27,16 +27,38 @@ pi, e, inf, nan, newaxis = math.pi, math.e, math.inf, math.nan, None
 # -- creation and dtypes
 
 
-def asarray(data: Any, /, dtype: Any = None, device: Any = None) -> Tensor:
+def asarray(
+    data: Any, /, dtype: Any = None, device: Any = None, copy: bool | None = None
+) -> Tensor:
     """`data` as a Tensor: the same object if it already has the dtype and device, else a copy.
+    copy=True copies always; copy=False shares the memory of a NumPy array or a DLPack object, and
+    raises UsageError where it would have to copy.
 
     >>> x = weft.tensor([1.0])
     >>> weft.asarray(x) is x
     True
     """
+    if copy is False:
+        return _uncopied(data, dtype, device)
+    if isinstance(data, Tensor) and copy:
+        made = data.astype(dtype)
+        return made if device is None else made.to(device)
     if isinstance(data, Tensor) and (dtype is None or data.dtype == as_dtype(dtype)):
         return data if device is None else data.to(device)
     return tensor(data, dtype=dtype, device=device)
+
+
+def _uncopied(data: Any, dtype: Any, device: Any) -> Tensor:
+    plain = isinstance(data, np.ndarray)
+    t = data if isinstance(data, Tensor) else Tensor(data) if plain else None
+    if t is None and is_foreign(data):
+        t = from_dlpack(data)
+    if t is None or asarray(t, dtype, device) is not t:
+        raise UsageError(
+            f"asarray: copy=False, but {type(data).__name__} as {dtype or 'it is'} on "
+            f"{device or 'its device'} takes a copy; leave copy out"
+        )
+    return t
 
 
 def meshgrid(*arrays: Operand, indexing: str = "xy") -> list[Tensor]:
@@ -55,31 +77,12 @@ def meshgrid(*arrays: Operand, indexing: str = "xy") -> list[Tensor]:
     return grids
 
 
-def astype(x: Operand, dtype: Any, /) -> Tensor:
-    """A copy with the values as another dtype (see Tensor.cast); None leaves theirs."""
-    return as_tensor(x).astype(dtype)
-
-
-def finfo(dtype: Any, /) -> Any:
-    """Limits of a floating dtype: bits, eps, max, min, smallest_normal."""
-    limits: Callable[..., Any] = ml_dtypes.finfo
-    return limits(as_dtype(getattr(dtype, "dtype", dtype)).numpy)
-
-
-def iinfo(dtype: Any, /) -> Any:
-    """Limits of an integer dtype: bits, max, min."""
-    return np.iinfo(as_dtype(getattr(dtype, "dtype", dtype)).numpy)
-
-
-def result_type(*operands: Any) -> DType:
-    """The dtype that an operation on these tensors and dtypes computes in."""
-    found = [as_dtype(getattr(x, "dtype", x)) for x in operands]
-    if not found:
-        raise UsageError("result_type: give at least one tensor or dtype")
-    result = found[0]
-    for d in found[1:]:
-        result = dt.promote(result, d)
-    return result
+def astype(x: Operand, dtype: Any, /, copy: bool = True, device: Any = None) -> Tensor:
+    """A copy with the values as another dtype (see Tensor.cast; None leaves theirs), on `device` if
+    given; copy=False gives x itself where it has both."""
+    t = as_tensor(x)
+    made = t.astype(dtype) if copy else t.cast(dtype)
+    return made if device is None else made.to(device)
 
 
 # -- movement
@@ -105,13 +108,18 @@ def unstack(x: Operand, /, axis: int = 0) -> tuple[Tensor, ...]:
     return tuple(t.narrow(a, i, 1).squeeze(a) for i in range(t.shape[a]))
 
 
-def reshape(x: Operand, /, shape: int | Sequence[int]) -> Tensor:
-    """The same elements in row-major order; one size may be -1. Raises ShapeError.
+def reshape(x: Operand, /, shape: int | Sequence[int], copy: bool | None = None) -> Tensor:
+    """The same elements in row-major order; one size may be -1. copy=True gives no view, copy=False
+    raises UsageError where there is none. Raises ShapeError.
 
     >>> weft.reshape(weft.arange(6), (2, -1)).tolist()
     [[0, 1, 2], [3, 4, 5]]
     """
-    return as_tensor(x).reshape(shape)
+    t = as_tensor(x)
+    made = t.reshape(shape)
+    if copy is False and t.size and made._view is None:
+        raise UsageError(f"reshape: copy=False, but {t._known()} as {shape} takes a copy")
+    return made._fresh() if copy else made
 
 
 def permute_dims(x: Operand, /, axes: Sequence[int]) -> Tensor:
@@ -201,11 +209,17 @@ def tile(x: Operand, repetitions: Sequence[int], /) -> Tensor:
     return out._fresh()
 
 
-def repeat(x: Operand, repeats: int, /, axis: int | None = None) -> Tensor:
-    """Each slice along an axis repeated, side by side (of the flattened with axis=None)."""
+def repeat(x: Operand, repeats: int | Operand, /, axis: int | None = None) -> Tensor:
+    """Each slice along an axis repeated, side by side (of the flattened with axis=None): so often,
+    or each as often as a tensor of counts says, which is read on the host. Raises ShapeError, and
+    TraceError for such a tensor inside weft.compile.
+
+    >>> weft.repeat(weft.tensor([1, 2]), weft.tensor([1, 3])).tolist()
+    [1, 2, 2, 2]
+    """
     t = as_tensor(x)
-    return (
-        t.reshape(-1).repeat_interleave(repeats, 0)
-        if axis is None
-        else (t.repeat_interleave(repeats, axis))
-    )
+    t, axis = (t.reshape(t.size), 0) if axis is None else (t, axis)
+    if isinstance(repeats, int | np.integer):
+        return t.repeat_interleave(int(repeats), axis)
+    size = t.shape[axis_of("repeat", axis, t.ndim)]
+    return t.take(repeats_as_indices(t, repeats, size), axis)

@@ -4,6 +4,7 @@ shapes.py (movement), reductions.py (sums, matmul, sorting), indexing.py; here a
 from __future__ import annotations
 
 import copy
+from importlib import import_module
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +12,14 @@ import numpy as np
 from weft import ops
 from weft.core import dtypes as dt
 from weft.core.arrays import aligned_copy
-from weft.core.errors import DeviceError, DTypeError, GradientError, ShapeError, TraceError
+from weft.core.errors import (
+    DeviceError,
+    DTypeError,
+    GradientError,
+    ShapeError,
+    TraceError,
+    UsageError,
+)
 from weft.core.trees import flatten, unflatten
 from weft.host.boundary import guard_methods
 from weft.host.foreign import is_foreign, shared_array
@@ -80,6 +88,9 @@ class Tensor(TorchNames, Autograd):
     def __int__(self) -> int:
         return int(self.item())
 
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
     def __float__(self) -> float:
         return float(self.item())
 
@@ -136,6 +147,15 @@ class Tensor(TorchNames, Autograd):
             changed()
         return self
 
+    def to_device(self, device: Any, /, *, stream: None = None) -> Self:
+        """On another device, as `to` (array API standard). weft has no streams: raises UsageError
+        for one."""
+        if stream is not None:
+            raise UsageError(
+                f"to_device: stream={stream!r}; weft orders its work itself: leave it out"
+            )
+        return self.to(device)
+
     def cpu(self) -> Self:
         """On the CPU."""
         return self.to(HOST)
@@ -184,7 +204,17 @@ class Tensor(TorchNames, Autograd):
 
     # -- exchange
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
+        """The module `weft`, whose functions are the array API standard's. Raises UsageError for a
+        version of the standard that weft does not have."""
+        if api_version not in (None, "2022.12", "2023.12", "2024.12"):
+            raise UsageError(f"array API {api_version!r:.40}; weft has 2022.12, 2023.12, 2024.12")
+        return import_module("weft")
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> Any:  # fmt: skip
         array = self._host("DLPack export")
         if place(self) is not None:
             raise DeviceError(
@@ -192,10 +222,12 @@ class Tensor(TorchNames, Autograd):
             )
         if self.dtype == dt.bfloat16:
             raise DTypeError("NumPy cannot export bfloat16 through DLPack; cast to float32 first")
-        if options.get("copy") is False:
-            raise DeviceError("DLPack exports a copy of a weft tensor; leave out copy=False")
-        options.pop("copy", None)
-        return np.array(array).__dlpack__(**options)
+        if copy is False and self._home is not None:
+            raise DeviceError(
+                "a Program's state changes: DLPack exports a copy; leave out copy=False"
+            )
+        options: Any = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
+        return (array if copy is False else np.array(array)).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # kDLCPU
@@ -292,12 +324,16 @@ def _array(data: Any, wanted: dt.DType | None) -> np.ndarray:
     return cast
 
 
-def from_dlpack(data: Any) -> Tensor:
+def from_dlpack(data: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """A Tensor sharing the memory of a CPU array from another library, without its gradients. Do
-    not write to it there while weft uses it. Raises UsageError for what cannot be shared,
-    DTypeError for its dtype.
+    not write to it there while weft uses it. With `copy`, or on another device, it is a copy.
+    Raises UsageError for what cannot be shared, DTypeError for its dtype.
 
     >>> weft.from_dlpack(np.arange(3, dtype=np.float32)).tolist()
     [0.0, 1.0, 2.0]
     """
-    return Tensor(shared_array("from_dlpack", data))
+    array = shared_array("from_dlpack", data)
+    made = Tensor(np.array(array) if copy else array)
+    if copy is False and device is not None and made.to(device) is not made:
+        raise UsageError(f"from_dlpack: copy=False, but {device} takes a copy; leave copy out")
+    return made if device is None else made.to(device)

@@ -35,15 +35,15 @@ def wanted_dtype(call: str, dtype: Any, default: DType = dt.float32) -> DType:
     return default if dtype is None else as_dtype(dtype)
 
 
-def full(shape: Shape, value: Number, dtype: Any = None, device: Any = None) -> Tensor:
-    """`value` everywhere; bool, int32 or float32 after the number unless dtype is given.
+def full(shape: Shape, fill_value: Number, dtype: Any = None, device: Any = None) -> Tensor:
+    """`fill_value` everywhere; bool, int32 or float32 after the number unless dtype is given.
 
     >>> weft.full((2, 2), 7).tolist()
     [[7, 7], [7, 7]]
     """
-    kind = type(value)
+    kind = type(fill_value)
     default = dt.bool_ if kind is bool else dt.int32 if kind is int else dt.float32
-    return _filled(shape, value, wanted_dtype("full", dtype, default), device)
+    return _filled(shape, fill_value, wanted_dtype("full", dtype, default), device)
 
 
 def _filled(shape: Shape, value: Number, dtype: DType, device: Any) -> Tensor:
@@ -75,11 +75,11 @@ def empty(shape: Shape, dtype: Any = None, device: Any = None) -> Tensor:
     return _filled(shape, 0, wanted_dtype("empty", dtype), device)
 
 
-def full_like(x: Tensor, value: Number, dtype: Any = None, device: Any = None) -> Tensor:
-    """`value` in the shape of x, and in its dtype and place unless others are given."""
+def full_like(x: Tensor, fill_value: Number, dtype: Any = None, device: Any = None) -> Tensor:
+    """`fill_value` in the shape of x, and in its dtype and place unless others are given."""
     if device is None and not x.is_traced:
         device = x.device
-    return _filled(x.shape, value, wanted_dtype("full_like", dtype, x.dtype), device)
+    return _filled(x.shape, fill_value, wanted_dtype("full_like", dtype, x.dtype), device)
 
 
 def zeros_like(x: Tensor, dtype: Any = None, device: Any = None) -> Tensor:

@@ -25,7 +25,7 @@ from weft.program.session import Session
 
 CACHE = 512  # one-op Programs kept
 SMALL = 1 << 20  # bytes of operands and result up to which a one-op Session is kept
-_EDGE = {dt.int64: "int32", dt.float64: "float32"}
+_EDGE = {dt.int64: "int32", dt.int16: "int32", dt.uint16: "int32", dt.uint64: "uint32"}
 
 
 def open_device(target: Any) -> Device | None:

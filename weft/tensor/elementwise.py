@@ -19,6 +19,7 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import promote
 from weft.core.errors import DTypeError
 from weft.ops.tape import plain, remember
+from weft.tensor.base import scalar_dtype
 from weft.tensor.core import Tensor, tensor
 from weft.tensor.create import zeros_like
 
@@ -33,20 +34,36 @@ def as_tensor(x: Operand) -> Tensor:
     return x if isinstance(x, Tensor) else tensor(x)
 
 
+def as_tensors(*operands: Operand) -> list[Tensor]:
+    """Operands as Tensors; numbers among them take the dtype and device of the first tensor, unless
+    they are of a higher kind."""
+    like = next((x for x in operands if isinstance(x, Tensor)), None)
+    if like is None:
+        like = next((as_tensor(x) for x in operands if not isinstance(x, _NUMBERS)), None)
+    if like is None:
+        raise DTypeError(f"expected a tensor or an array, got {operands!r:.60}")
+    return [
+        like._full(x, scalar_dtype("a number", x, like.dtype), ())
+        if isinstance(x, _NUMBERS)
+        else as_tensor(x)
+        for x in operands
+    ]
+
+
 def reals(x: Operand) -> Tensor:
     """The operand as floats: integers and bools as float32."""
     t = as_tensor(x)
     return t if t.dtype.is_float else t.cast(dt.float32)
 
 
-def _two(x: Operand, y: Operand) -> tuple[Any, Any]:
+def two(x: Operand, y: Operand) -> tuple[Any, Any]:
     """Operands of which at least one is a Tensor, so that Python's operators mean weft's."""
     return (x, y) if isinstance(x, Tensor) or isinstance(y, Tensor) else (as_tensor(x), y)
 
 
 def float_pair(x: Operand, y: Operand) -> tuple[Tensor, Tensor]:
     """Both operands as floats of one dtype and shape."""
-    a, b = _two(x, y)
+    a, b = two(x, y)
     if not isinstance(a, Tensor):
         return float_pair(b, a)[::-1]
     left, right = a._reals("div", b)
@@ -112,7 +129,7 @@ def derivative(*slopes: Slope) -> Callable[[Callable[..., Tensor]], Callable[...
 
 def _operator(name: str, symbol: str, fn: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:
     def function(x1: Operand, x2: Operand, /) -> Tensor:
-        out: Tensor = fn(*_two(x1, x2))
+        out: Tensor = fn(*two(x1, x2))
         return out
 
     function.__name__ = function.__qualname__ = name
@@ -187,13 +204,13 @@ clip = method(Tensor.clip)
 
 def maximum(x1: Operand, x2: Operand, /) -> Tensor:
     """The larger of two (NaN when either is)."""
-    a, b = _two(x1, x2)
+    a, b = two(x1, x2)
     return a.maximum(b) if isinstance(a, Tensor) else b.maximum(a)
 
 
 def minimum(x1: Operand, x2: Operand, /) -> Tensor:
     """The smaller of two (NaN when either is)."""
-    a, b = _two(x1, x2)
+    a, b = two(x1, x2)
     return a.minimum(b) if isinstance(a, Tensor) else b.minimum(a)
 
 
@@ -242,47 +259,17 @@ def isinf(x: Operand, /) -> Tensor:
     return t.abs() == math.inf if t.dtype.is_float else t != t
 
 
-def signbit(x: Operand, /) -> Tensor:
-    """True where the sign is set (bool): below zero or -0.0; False for NaN."""
-    t = as_tensor(x)
-    return (t < 0) | ((t == 0) & (1.0 / t < 0)) if t.dtype.is_float else t < 0
+def real(x: Operand, /) -> Tensor:
+    """x itself: all numbers of weft are real. `imag` gives zeros and `conj` x itself."""
+    return as_tensor(x)
 
 
-@derivative(lambda g, out, x, y: g * (x.sign() * out.sign()), lambda g, out, x, y: zeros_like(g))
-def copysign(x1: Operand, x2: Operand, /) -> Tensor:
-    """The magnitude of x1 with the sign of x2."""
-    a, b = float_pair(x1, x2)
-    return signbit(b).where(-a.abs(), a.abs())
+conj = real
 
 
-def trunc(x: Operand, /) -> Tensor:
-    """Rounded toward zero."""
-    t = as_tensor(x)
-    return (t < 0).where(t.ceil(), t.floor()) if t.dtype.is_float else t
-
-
-def divide_toward_zero(x1: Operand, x2: Operand, /) -> Tensor:
-    """x1 / x2 rounded toward zero, as C does, in the promoted dtype; integers by 0 give 0."""
-    a, b = _two(x1, x2)
-    if isinstance(a, Tensor):
-        return trunc(a / b) if _any_float(a, b) else a._binary("div", b)
-    return trunc(a / b) if _any_float(a, b) else b._binary("div", a, True)
-
-
-def _any_float(*operands: Operand) -> bool:
-    tensors = [x for x in operands if isinstance(x, Tensor)]
-    return any(isinstance(x, float) for x in operands) or any(t.dtype.is_float for t in tensors)
-
-
-def fmod(x1: Operand, x2: Operand, /) -> Tensor:
-    """The remainder of division toward zero, with the sign of x1, as in C."""
-    a, b = _two(x1, x2)
-    if not _any_float(a, b):
-        whole: Tensor = a - divide_toward_zero(a, b) * b
-        return whole
-    left, right = float_pair(a, b)
-    rest = left.abs() % right.abs()
-    return signbit(left).where(-rest, rest)
+def imag(x: Operand, /) -> Tensor:
+    """Zeros: all numbers of weft are real."""
+    return zeros_like(as_tensor(x))
 
 
 # -- exponentials and logarithms

@@ -1,9 +1,5 @@
 """The array API's functions that fold, order and multiply arrays (Python array API standard
-2024.12), as `weft.sum`, ... An operand is a Tensor or a NumPy array.
-
-The results of `nonzero` and `unique_values` have a shape that only the values know: they are
-computed on the host, never inside weft.compile.
-"""
+2024.12), as `weft.sum`, ... An operand is a Tensor or a NumPy array."""
 
 from __future__ import annotations
 
@@ -17,6 +13,7 @@ from weft.core import dtypes as dt
 from weft.core.errors import ShapeError, UsageError
 from weft.host.boundary import torch_form
 from weft.ops.rules import axes_of, axis_of
+from weft.tensor import shapes
 from weft.tensor.arrays import moveaxis
 from weft.tensor.core import Tensor
 from weft.tensor.elementwise import as_tensor, method
@@ -32,8 +29,6 @@ all = method(Tensor.all)
 any = method(Tensor.any)
 argmax = method(Tensor.argmax)
 argmin = method(Tensor.argmin)
-sort = method(Tensor.sort)
-argsort = method(Tensor.argsort)
 topk = method(Tensor.topk)
 take_along_axis = method(Tensor.take_along_axis)
 
@@ -96,12 +91,17 @@ def _cumulative(
     return t._running(name, op, a, exclusive=initial)
 
 
-def diff(x: Operand, /, axis: int = -1, n: int = 1) -> Tensor:
-    """The n-th differences of neighbours along an axis."""
+def diff(
+    x: Operand, /, axis: int = -1, n: int = 1, prepend: Operand | None = None,
+    append: Operand | None = None,
+) -> Tensor:  # fmt: skip
+    """The n-th differences of neighbours along an axis, of x between `prepend` and `append`."""
     t = as_tensor(x)
     a = axis_of("diff", axis, t.ndim)
     if n < 0:
         raise UsageError(f"diff: n is {n}; expected 0 or more")
+    ends = [as_tensor(p) for p in (prepend, t, append) if p is not None]
+    t = shapes.cat(ends, a) if len(ends) > 1 else t
     for _ in range(n if n < t.shape[a] else t.shape[a]):  # then nothing is left
         length = t.shape[a] - 1 if t.shape[a] else 0
         t = t.narrow(a, 1, length) - t.narrow(a, 0, length) if length else t.narrow(a, 0, 0)
@@ -109,6 +109,19 @@ def diff(x: Operand, /, axis: int = -1, n: int = 1) -> Tensor:
 
 
 # -- order, choice, products
+
+
+@torch_form(lambda x, *a, **k: as_tensor(x).sort(*a, **k))
+def sort(x: Operand, /, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    """Sorted along an axis; NaN counts as the largest. Equal elements keep their order, whatever
+    `stable` says."""
+    return as_tensor(x).sort(axis, descending)
+
+
+def argsort(x: Operand, /, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    """The indices (int32) that sort along an axis; equal elements keep their order, whatever
+    `stable` says."""
+    return as_tensor(x).argsort(axis, descending)
 
 
 def take(x: Operand, indices: Operand, /, axis: int = 0) -> Tensor:
@@ -122,18 +135,6 @@ def take(x: Operand, indices: Operand, /, axis: int = 0) -> Tensor:
     [30, 10, 20]
     """
     return as_tensor(x).take(indices, axis)
-
-
-def nonzero(x: Operand, /) -> tuple[Tensor, ...]:
-    """The indices (int32) of elements that are not zero, one tensor per axis; computed on the
-    host. Raises TraceError inside weft.compile."""
-    return tuple(Tensor(i.astype(np.int32)) for i in np.nonzero(as_tensor(x).numpy()))
-
-
-def unique_values(x: Operand, /) -> Tensor:
-    """The different values, sorted; computed on the host. Raises TraceError inside
-    weft.compile."""
-    return Tensor(np.unique(as_tensor(x).numpy(), equal_nan=False))
 
 
 def matmul(x1: Operand, x2: Operand, /) -> Tensor:

@@ -76,8 +76,8 @@ class Reductions(Movement):
     def sum(
         self, axis: Axes = None, keepdims: bool = False, dtype: DType | str | None = None
     ) -> Self:
-        """The sum over the axes (all by default). bool and 8-bit integers are summed in int32;
-        f16 and bf16 accumulate in f32 and round once."""
+        """The sum over the axes (all by default). bool and integers of 8 and 16 bits are summed in
+        int32, unsigned ones in uint32; f16 and bf16 accumulate in f32 and round once."""
         return self._as(self._summed(dtype))._reduce("sum", axis, keepdims)
 
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Self:
@@ -143,8 +143,8 @@ class Reductions(Movement):
     def prod(
         self, axis: Axes = None, keepdims: bool = False, dtype: DType | str | None = None
     ) -> Self:
-        """The product over the axes (all by default). bool and 8-bit integers are multiplied in
-        int32; f16 and bf16 in f32, rounded once. No partial product overflows: only the result."""
+        """The product over the axes (all by default), in the dtypes of `sum`; f16 and bf16 are
+        multiplied in f32 and rounded once. No partial product overflows: only the result."""
         x = self._as(self._summed(dtype))
         axes = x._axes("prod", axis)
         if not axes:
@@ -156,7 +156,9 @@ class Reductions(Movement):
         """The dtype that sums and products of this tensor use, unless a dtype is named."""
         if dtype is not None:
             return as_dtype(dtype)
-        return dt.int32 if self.dtype.itemsize == 1 else self.dtype
+        if self.dtype.is_float or self.dtype.itemsize >= 4:
+            return self.dtype
+        return dt.uint32 if self.dtype.kind == "uint" else dt.int32
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Self:
         """The first index (int32) of the largest, along an axis or in the flattened tensor."""
@@ -195,8 +197,8 @@ class Reductions(Movement):
     # -- running
 
     def cumsum(self, axis: int, dtype: DType | str | None = None) -> Self:
-        """Running sums along an axis. bool and 8-bit integers are added in int32; f16 and bf16 in
-        f32, each sum rounded once."""
+        """Running sums along an axis, in the dtypes of `sum`; f16 and bf16 are added in f32, each
+        sum rounded once."""
         return self._as(self._summed(dtype))._running("cumsum", "sum", axis)
 
     def cumprod(self, axis: int, dtype: DType | str | None = None) -> Self:
@@ -243,15 +245,19 @@ class Reductions(Movement):
         return y.matmul(self)
 
     def matmul(self, other: Any, out_dtype: DType | str | None = None) -> Self:
-        """Matrix product with NumPy's rules for vectors and batches; accumulates in f32 (int32 for
-        8-bit integers, which also give int32)."""
+        """Matrix product with NumPy's rules for vectors and batches, in the promoted dtype or in
+        `out_dtype`. Floats accumulate in f32. 8-bit integers accumulate in int32 and wrap in their
+        own dtype: out_dtype="int32" keeps the sums."""
         y = self._coerce("matmul", other)
         if not isinstance(y, Reductions):
             raise DTypeError("matmul: a number is not a matrix; use * to scale")
         out_dtype = None if out_dtype is None else as_dtype(out_dtype)
         x, y = narrowed(self, y)
         dtype = promote(x.dtype, y.dtype)
-        x, y = (v if v.dtype.itemsize == dtype.itemsize == 1 else v._as(dtype) for v in (x, y))
+        bytes_ = x.dtype.itemsize == y.dtype.itemsize == 1 and dtype.is_int
+        if bytes_ and out_dtype is None:
+            return x.matmul(y, dt.int32).cast(dtype)  # type: ignore[no-any-return]
+        x, y = (x, y) if bytes_ else (x._as(dtype), y._as(dtype))
         if not x.ndim or not y.ndim:
             raise ShapeError("matmul: a 0-d tensor is not a matrix; use * to scale")
         left, right = x.ndim == 1, y.ndim == 1

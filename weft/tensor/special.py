@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 
 from weft.core import dtypes as dt
-from weft.tensor.arrays import finfo
 from weft.tensor.core import Tensor
 from weft.tensor.elementwise import Operand, as_tensor, reals, wide
+from weft.tensor.namespace import finfo
 
 
 @wide

@@ -167,8 +167,8 @@ def _idempotent(op: str) -> Rule:
 
 _HOLDS: dict[DType, tuple[DType, ...]] = {
     dt.bool_: dt.ALL,
-    dt.int8: (dt.int32, dt.int64, dt.float16, dt.bfloat16, dt.float32, dt.float64),
-    dt.uint8: (dt.int32, dt.uint32, dt.int64, dt.float16, dt.bfloat16, dt.float32, dt.float64),
+    dt.int8: (dt.int16, dt.int32, dt.int64, dt.float16, dt.bfloat16, dt.float32, dt.float64),
+    dt.uint8: (*(d for d in dt.INTS if d.itemsize > 1), *(d for d in dt.ALL if d.is_float)),
     dt.int32: (dt.int64, dt.float64),
     dt.uint32: (dt.int64, dt.float64),
     dt.float16: (dt.float32, dt.float64),

@@ -9,14 +9,14 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.importers.aten.numbers import common, fitting, together
 from weft.importers.aten.table import aten, rows
-from weft.tensor import angles, elementwise as ew, special
+from weft.tensor import angles, elementwise as ew, signs, special
 from weft.tensor.core import Tensor
 
 Operand = Any  # a Tensor or a Python number
 
 rows(__name__, {
     **{
-        name: (getattr(ew, name), "self")
+        name: (getattr(signs if name in ("signbit", "trunc") else ew, name), "self")
         for name in ("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "isinf", "isfinite",
                      "isnan", "log", "log10", "log1p", "log2", "reciprocal", "round", "rsqrt",
                      "sigmoid", "signbit", "sin", "sqrt", "square", "tanh", "trunc")
@@ -73,9 +73,9 @@ _two(ew.minimum, "minimum", "min.other")
 _two(angles.atan2, "atan2")
 _two(ew.hypot, "hypot")
 _two(ew.logaddexp, "logaddexp")
-_two(ew.fmod, *_overloads("fmod"))
+_two(signs.fmod, *_overloads("fmod"))
 _two(operator.mod, *_overloads("remainder"))
-_two(ew.copysign, "copysign.Tensor")
+_two(signs.copysign, "copysign.Tensor")
 
 
 def _scaled(other: Operand, alpha: float) -> Operand:
@@ -118,7 +118,7 @@ def div(self: Operand, other: Operand, rounding_mode: str | None = None) -> Tens
     if rounding_mode == "floor":
         out = x // y
     else:
-        out = ew.divide_toward_zero(x, y)
+        out = signs.divide_toward_zero(x, y)
     return out.cast(dtype)
 
 

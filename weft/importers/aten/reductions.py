@@ -16,7 +16,6 @@ Dims = int | Sequence[int] | None
 
 axes = HOW["axes"]
 rows(__name__, {
-    "sum sum.dim_IntList": (Tensor.sum, "self dim:axes keepdim dtype"),
     "amax": (Tensor.max, "self dim:axes keepdim"),
     "amin": (Tensor.min, "self dim:axes keepdim"),
     "max": (Tensor.max, "self"),
@@ -25,7 +24,6 @@ rows(__name__, {
     "argmin": (Tensor.argmin, "self dim keepdim"),
     "any any.dim any.dims": (Tensor.any, "self dim:axes keepdim"),
     "all all.dim all.dims": (Tensor.all, "self dim:axes keepdim"),
-    "prod prod.dim_int": (Tensor.prod, "self dim keepdim dtype"),
     "count_nonzero count_nonzero.dim_IntList": (folding.count_nonzero, "self dim:axes"),
     "logsumexp": (special.logsumexp, "self dim:axes keepdim"),
     "cummax": (Tensor.cummax, "self dim"),
@@ -34,6 +32,25 @@ rows(__name__, {
     "argsort argsort.stable": (Tensor.argsort, "self dim descending -stable"),
     "topk": (Tensor.topk, "self k dim largest -sorted"),
 })  # fmt: skip
+
+
+def _whole(x: Tensor) -> Tensor:
+    """Small unsigned integers as int32: PyTorch adds them in int64, for which int32 stands here."""
+    return x.cast(dt.int32) if x.dtype.kind == "uint" and x.dtype.itemsize < 4 else x
+
+
+@aten("sum", "sum.dim_IntList")
+def sum_(
+    self: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None
+) -> Tensor:
+    return _whole(self).sum(axes(dim), keepdim, dtype)
+
+
+@aten("prod", "prod.dim_int")
+def prod(
+    self: Tensor, dim: int | None = None, keepdim: bool = False, dtype: DType | None = None
+) -> Tensor:
+    return _whole(self).prod(dim, keepdim, dtype)
 
 
 @aten("mean", "mean.dim")
@@ -97,12 +114,12 @@ def norm(
 
 @aten("cumsum")
 def cumsum(self: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
-    return self.cumsum(dim, dtype) if self.ndim else self.cast(dtype)
+    return _whole(self).cumsum(dim, dtype) if self.ndim else self.cast(dtype)
 
 
 @aten("cumprod")
 def cumprod(self: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
-    return self.cumprod(dim, dtype) if self.ndim else self.cast(dtype)
+    return _whole(self).cumprod(dim, dtype) if self.ndim else self.cast(dtype)
 
 
 @aten("diff")

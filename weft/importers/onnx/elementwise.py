@@ -15,7 +15,7 @@ from weft.core.errors import DTypeError
 from weft.importers.onnx.table import NodeCall, Value, is_host, lib, op, rows, scalar
 from weft.importers.onnx.values import cast, is_float, is_int, numpy_dtype, numpy_type, widened
 from weft.tensor.core import Tensor
-from weft.tensor.elementwise import divide_toward_zero, fmod
+from weft.tensor.signs import divide_toward_zero, fmod
 
 # -- arithmetic
 

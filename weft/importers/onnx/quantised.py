@@ -149,14 +149,14 @@ def integer_product(a: Tensor, b: Tensor, za: Tensor | None, zb: Tensor | None) 
     if (a.dtype, b.dtype) == (dt.uint8, dt.int8):  # bytes of one type are multiplied as they are
         a = (a.cast(dt.int32) - 128).cast(dt.int8)
         za = (0 if za is None else za.cast(dt.int32)) - weft.full((), 128, dt.int32)
-    out = a @ b
+    out = a.matmul(b, dt.int32)
     depth = a.shape[-1]
     left = None if za is None else _rows(za.cast(dt.int32), False)
     right = None if zb is None else _rows(zb.cast(dt.int32), True)
     if left is not None:
-        out = out - left * b.sum(-2, keepdims=b.ndim > 1)
+        out = out - left * b.sum(-2, b.ndim > 1, dt.int32)
     if right is not None:
-        out = out - a.sum(-1, keepdims=a.ndim > 1) * right
+        out = out - a.sum(-1, a.ndim > 1, dt.int32) * right
     if left is not None and right is not None:
         out = out + left * right * depth
     return out
