@@ -16,8 +16,8 @@ from importlib import import_module
 from pathlib import Path
 
 MODULES = (  # by the names that they have for pdoc, too
-    "weft", "weft.nn", "weft.tensor.functional", "weft.optim", "weft.importers", "weft.models",
-    "weft.core.errors",
+    "weft", "weft.nn", "weft.tensor.functional", "weft.tensor.linalg", "weft.optim",
+    "weft.importers", "weft.models", "weft.core.errors",
 )  # fmt: skip
 
 

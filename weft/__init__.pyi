@@ -4,6 +4,7 @@ itself when a name is first used (weft/__init__.py)."""
 from weft import (
     errors as errors,
     functional as functional,
+    linalg as linalg,
     nn as nn,
     optim as optim,
 )

@@ -79,6 +79,7 @@ FUNCTIONAL = sorted(
     for name, value in vars(weft.functional).items()
     if not name.startswith("_") and inspect.isfunction(value) and "weft.tensor" in value.__module__
 )
+LINALG = sorted(n for n in weft.linalg.__all__ if inspect.isfunction(getattr(weft.linalg, n)))
 METHODS = sorted(
     name
     for name in dir(weft.Tensor)
@@ -101,6 +102,12 @@ def test_functions(name: str) -> None:
 @pytest.mark.parametrize("name", FUNCTIONAL)
 def test_functional(name: str) -> None:
     assert not play(name, getattr(weft.functional, name))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", LINALG)
+def test_linalg(name: str) -> None:
+    assert not play(name, getattr(weft.linalg, name))
 
 
 @pytest.mark.filterwarnings("ignore")

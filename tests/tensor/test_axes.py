@@ -43,7 +43,7 @@ SIZES: dict[str, Callable[[Any], Any]] = {
     "roll by": lambda n: weft.roll(X, n, axis=0),
     "tile": lambda n: weft.tile(X, n),
     "zeros": weft.zeros,
-    "repeat": lambda n: weft.repeat(X, n, axis=0),
+    "repeat_interleave": lambda n: X.repeat_interleave(n, 0),
     "split": lambda n: X.split(n),
     "narrow": lambda n: X.narrow(0, n, n),
     "stride": lambda n: F.max_pool2d(X.reshape(1, 1, 2, 3), 1, stride=n),

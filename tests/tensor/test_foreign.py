@@ -11,7 +11,7 @@ import torch
 
 import weft
 from weft import nn
-from weft.errors import DTypeError, UsageError
+from weft.errors import DTypeError, ShapeError, UsageError
 
 NAMES = ["bool", "uint8", "int8", "int32", "int64", "uint32", "float16", "bfloat16", "float32",
          "float64"]  # fmt: skip
@@ -92,11 +92,15 @@ def test_refused_in_a_line() -> None:
             with pytest.raises(UsageError, match="cannot share this") as caught:
                 call(bad)
             assert "\n" not in str(caught.value)
-    with pytest.raises(DTypeError, match="int16"):
-        weft.tensor(torch.zeros(2, dtype=torch.int16))
+    with pytest.raises(DTypeError, match="complex64"):
+        weft.tensor(torch.zeros(2, dtype=torch.complex64))
+    with pytest.raises(ShapeError, match="repeat"):
+        weft.repeat(weft.ones(2), True)
 
 
-@pytest.mark.parametrize("name", ["functional", "nn", "optim", "errors", "importers", "models"])
+@pytest.mark.parametrize(
+    "name", ["functional", "linalg", "nn", "optim", "errors", "importers", "models"]
+)
 def test_modules_are_imported_by_their_public_names(name: str) -> None:
     code = (
         f"import weft.{name} as m, weft, sys\n"

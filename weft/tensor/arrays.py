@@ -219,7 +219,7 @@ def repeat(x: Operand, repeats: int | Operand, /, axis: int | None = None) -> Te
     """
     t = as_tensor(x)
     t, axis = (t.reshape(t.size), 0) if axis is None else (t, axis)
-    if isinstance(repeats, int | np.integer):
+    if isinstance(repeats, int | np.integer) and not isinstance(repeats, bool):
         return t.repeat_interleave(int(repeats), axis)
     size = t.shape[axis_of("repeat", axis, t.ndim)]
     return t.take(repeats_as_indices(t, repeats, size), axis)
