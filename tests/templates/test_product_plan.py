@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from dotkit import source
 from product_kit import Product
 
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS, Caps
 from weft.core.order import CHUNK
+from weft.kernel import ir
+from weft.kernel.walk import walk
+from weft.ops import functions as f
+from weft.templates import registry
+from weft.templates.group import Group
 from weft.templates.product import cpu_plan
 from weft.templates.product.problem import MatmulProblem, mode
 
@@ -73,3 +79,21 @@ def test_blocks_of_rows_are_whole_tiles_and_feed_the_cores(
 def test_a_block_of_k_is_a_chunk() -> None:
     for config in ({}, {"nv": 2}, {"pack_a": True}):
         assert cpu_plan.plan_of(problem(64, 64, 5000), WIDE, config).kc == CHUNK
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "columns"])
+def test_spare_vectors_of_a_strip_read_what_is_there(layout: str) -> None:
+    """A CPU takes hundreds of cycles for a masked read of memory that is not there."""
+    n, k = 16 * 37, 2048  # 37 vectors: no whole number of strips
+    x = source("x", (1, k))
+    if layout == "interleaved":
+        w = source("w", (n, k), dt.float16, role="weight", interleave=16)
+        dot = f.dot(x, f.cast(f.swap_last(w), dt.float32))
+    else:
+        w = source("w", (k, n))
+        dot = f.dot(x, w)
+    group = Group("matvec", (x, w), (dot,), None, name="k")
+    kernel = registry.get("matvec")(group, WIDE, {})
+    loads = [e for e in walk(kernel.body) if isinstance(e, ir.Load)]
+    read = [e for e in loads if e.source.name == kernel.buffers[1].name]
+    assert read and all(e.mask is None for e in read)

@@ -234,7 +234,11 @@ class Streamer(StreamedProduct):
         acc, starts = sums.acc, self.starts(self.left, rows)
         further = self.further if p.bs[0].run == 1 else 0  # runs are streams that need no prefetch
         step = max(w.step if isinstance(w, PackedBands) else self.pair for w in self.ws)
-        near = [b.let(minimum(c, p.n - lanes), "near") if ragged else c for c in columns]
+        # The last strip's spare vectors read the last one again: a masked read of memory that is
+        # not there takes a CPU hundreds of cycles.
+        last = -(-p.n // lanes) * lanes - lanes
+        near = [b.let(minimum(c, last), "near") if ragged else c for c in columns]
+        inside = masks if p.n % lanes else [None] * vectors
         own = [[w.at(b, c) for c in near] if isinstance(w, PackedBands) else w for w in self.ws]
 
         def lines(w: list[PackedBands] | Right, k: Expr) -> Iterator[list[Expr]]:
@@ -249,7 +253,7 @@ class Streamer(StreamedProduct):
                 for c in range(0, self.width, line) if further else ():
                     assert isinstance(w.source, ir.Buffer)
                     b.prefetch(w.source, w.at(n0 + c, at + further))
-                yield [self._line(w, at, c, mask) for c, mask in zip(columns, masks)]
+                yield [self._line(w, at, c, mask) for c, mask in zip(near, inside)]
 
         def chunk(first: Expr, stop: Expr) -> None:
             with b.loop(stop, first, step=step, name="k") as k:
