@@ -183,6 +183,7 @@ from weft.tensor.functional import (
     one_hot as one_hot,
     where as where,
 )
+from weft.tensor.kernels import kernel as kernel
 from weft.tensor.namespace import (
     __array_api_version__ as __array_api_version__,
     __array_namespace_info__ as __array_namespace_info__,

@@ -280,3 +280,17 @@ def _(d, f):
 @case("checkpoint")
 def _(d, f):
     return lambda t: f(lambda x: x.exp() * x, t), [d.some("f")]
+
+
+@case("kernel")
+def _(d, f):
+    def squared(k, x, *, threads=4):
+        y = k.output(x.shape, x.dtype)
+        k.launch(k.ceil_div(x.size, threads), threads)
+        i = k.group() * threads + k.thread()
+        with k.when(i < x.size):
+            y.flat[i] = x.flat[i] * x.flat[i]
+
+    made = f(squared)
+    made.gradient(lambda g, y, x: 2 * g * x)
+    return made, [d.some("f", 1, 3)]

@@ -74,7 +74,9 @@ def kind_for(anchor: Node, claimed: str | None, few: int) -> str:
 
 
 def label_of(node: Node) -> str:
-    """The op, or the name of the composite."""
+    """The op, or the name of the composite; of a user's kernel its own name."""
+    if kind_of(node) == "own":
+        return str(node.attrs["params"]["kernel"]).rpartition("_")[0]
     return str(node.attrs.get("name")) if node.op == "call" else node.op
 
 

@@ -24,7 +24,7 @@ AGAIN = 32  # ... repeated by other kernels: memory costs more than this on any 
 ENDLESS = 1 << 20  # operations beyond which their exact number does not matter
 MANY = 4  # operands beyond which their exact number does not matter
 READS_VALUES = ("norm", "quantize", "reduce", "scan")  # templates that take operands as they come
-READS_WHOLE = ("conv",)  # templates that read operands in place, not through views
+READS_WHOLE = ("conv", "own")  # templates that read operands in place, not through views
 Claimed = Callable[[Node], str | None]
 
 

@@ -44,7 +44,10 @@ class CompileError(WeftError, RuntimeError):
 
 
 class KernelError(CompileError):
-    """A kernel that breaks the rules of the Kernel IR, found by the verifier or interpreter."""
+    """A kernel that breaks the rules of the Kernel IR, found by the verifier or interpreter; `stmt`
+    is the statement that does, if it is one."""
+
+    stmt: object = None
 
 
 class FileFormatError(WeftError, ValueError):

@@ -128,7 +128,9 @@ def _block(batch: Batch, block: ir.Block) -> None:
         except KernelError as error:
             if str(error).startswith(str(batch.fail(""))):
                 raise  # an inner statement has named itself already
-            raise batch.fail(f"in `{shorten(stmt_text(s))}`: {error}") from None
+            found = batch.fail(f"in `{shorten(stmt_text(s))}`: {error}")
+            found.stmt = s
+            raise found from None
 
 
 def _let(batch: Batch, s: ir.Let) -> None:

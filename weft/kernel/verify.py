@@ -113,7 +113,9 @@ class _Verifier:
             prefix = f"kernel {self.kernel.name}: "
             if str(error).startswith(prefix):
                 raise  # an inner statement has named itself already
-            raise KernelError(f"{prefix}in `{shorten(stmt_text(s))}`: {error}") from None
+            found = KernelError(f"{prefix}in `{shorten(stmt_text(s))}`: {error}")
+            found.stmt = s
+            raise found from None
 
     def let(self, s: ir.Let) -> None:
         self.expr(s.value)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,30 +9,10 @@ import numpy as np
 
 from weft.core.dtypes import DType
 from weft.core.errors import UsageError
+from weft.core.lines import user_line
 from weft.graph.ir import Graph, Node, Shape, results
 from weft.ops.composite import body_graph
 from weft.ops.primitive import PRIMITIVES, Aval, aval, register_listener
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-
-
-def user_line() -> str:
-    """ "file:line" of the innermost frame outside the weft package ("" when there is none)."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back  # type: ignore[assignment]
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def line_of(error: BaseException) -> str:
-    """ "file:line" of the innermost frame outside the weft package that `error` went through."""
-    found, at = "", error.__traceback__
-    while at is not None:
-        name = at.tb_frame.f_code.co_filename
-        if not name.startswith(_PACKAGE):
-            found = f"{name}:{at.tb_lineno}"
-        at = at.tb_next
-    return found
 
 
 def make_node(

@@ -40,6 +40,7 @@ MODULES: dict[str, str] = {
     "cached_attention": "weft.templates.attention.choice",
     "recurrence": "weft.templates.recurrence",
     "conv": "weft.templates.conv.choice",
+    "own": "weft.templates.own",
 }
 
 # composite name -> kind of the template that may claim it
@@ -83,6 +84,7 @@ COMPOSITES: dict[str, str] = {
     "winograd_last": "conv",
     "conv_codes_last": "conv",
     "depthwise_codes_last": "conv",
+    "own": "own",
 }
 
 _TEMPLATES: dict[str, Template] = {}

@@ -18,8 +18,8 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError, UsageError
+from weft.core.lines import user_line
 from weft.graph.ir import Node, Shape
-from weft.ops.graph_listener import user_line
 from weft.ops.rules import axis_of
 from weft.ops.tape import Tracked, plain, recording
 from weft.program.array import DeviceArray

@@ -134,7 +134,7 @@ class DeviceListener:
         program = self._programs.get(key)
         if program is None:
             role = "input" if small else "weight"
-            program = _one_op(device, op, attrs, avals, splats, role)
+            program = one_op(device, op, attrs, avals, splats, role)
             _remember(self._programs, key, program)
         arena = self._arenas.setdefault(device, Arena(device))
         if not small:
@@ -158,7 +158,7 @@ def _on_device(device: Device, x: Any, splat: bool) -> DeviceArray:
     return upload(device, x[(0,) * x.ndim] if splat else x)
 
 
-def _one_op(
+def one_op(
     device: Device,
     op: str,
     attrs: Mapping[str, Any],
@@ -166,6 +166,7 @@ def _one_op(
     splats: tuple[bool, ...],
     role: str,
 ) -> Program:
+    """The Program of one op; of operands in `splats` it takes just the number."""
     from weft.compile import compile_graph
 
     nodes, operands = [], []

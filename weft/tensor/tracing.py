@@ -13,9 +13,9 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
+from weft.core.lines import line_of
 from weft.core.trees import Tree, flatten, values
 from weft.graph.ir import Graph, Node
-from weft.ops.graph_listener import line_of
 from weft.ops.tape import plain, recording
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
