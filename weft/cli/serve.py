@@ -58,6 +58,20 @@ def bytes_of(text: str | None, option: str) -> int | None:
     help="Memory for all models together, like 16GiB. weft loads a model when a request names it, "
     "and unloads the least recently used.",
 )
+@click.option(
+    "--model-folder", type=click.Path(exists=True, file_okay=False),
+    help="Also serve each model in this folder, by the name of its folder or file. They are loaded "
+    "when a request names them.",
+)  # fmt: skip
+@click.option(
+    "--load-timeout", default=300.0, show_default=True, type=click.FloatRange(0, 86400),
+    help="Seconds that a request may wait until its model is loaded.",
+)  # fmt: skip
+@click.option(
+    "--keep-alive", metavar="DURATION",
+    help="Unload a model that nobody has used for this long, like 5m. By default it stays until "
+    "another needs its memory.",
+)  # fmt: skip
 @loads(
     "device", "dtype", "quant", "act_dtype", "context", "cache", "adapters", "generation_config"
 )  # fmt: skip
@@ -93,10 +107,13 @@ def serve(
     need()
     from weft.hub.box import CHAT
     from weft.serve.settings import ServeSettings
-    from weft.serve.shelf import named
+    from weft.serve.shelf import models_in, named
 
     key = key_to(given)
-    paths = named(models or (CHAT,))
+    folder, eager = given["model_folder"], bool(models) or not given["model_folder"]
+    paths = named(models or (() if folder else (CHAT,)))
+    if folder:  # given names come first, and win
+        paths = {**paths, **models_in(Path(folder)), **paths}
     if len(paths) > 1 and given["draft_model"]:
         raise UsageError("--draft-model drafts for one model; serve the others by themselves")
     if len(paths) > 1 and launched() > 1:
@@ -120,11 +137,23 @@ def serve(
         settings = ServeSettings(
             given["max_batch"], given["queue"], bytes_of(given["cache_memory"], "--cache-memory"),
             given["tool_parser"], loads, given["draft_model"], adapters, given["adapter_folder"],
+            given["load_timeout"], keep_alive_of(given["keep_alive"]),
         )  # fmt: skip
-        return asyncio.run(_serve(models, key, settings, given, load))
+        return asyncio.run(_serve(models, key, settings, given, load, eager))
 
     first = lambda: next(iter(found().values()))  # noqa: E731
     return on_ranks(first, loading.device, parallel, split, work)
+
+
+def keep_alive_of(text: str | None) -> float | None:
+    """Seconds, from a duration like 5m. Raises UsageError."""
+    from weft.serve.fields import seconds_of
+    from weft.serve.wire import HttpError
+
+    try:
+        return seconds_of(text, "--keep-alive")
+    except HttpError as e:
+        raise UsageError(e.message) from None
 
 
 def _check(name: str, path: Path) -> None:
@@ -142,7 +171,7 @@ def _check(name: str, path: Path) -> None:
 
 async def _serve(
     paths: dict[str, str], key: bytes | None, settings: ServeSettings, given: dict[str, Any],
-    load: Callable[..., Any] | None,
+    load: Callable[..., Any] | None, eager: bool,
 ) -> int:  # fmt: skip
     import weft
     from weft.serve.app import make_app
@@ -157,9 +186,11 @@ async def _serve(
     listening = listen(given["host"], given["port"])
     app = make_app(shelf, key, hosts_of(given), origins_of(given))
     try:
-        async with shelf.use(None) as first:
-            await asyncio.to_thread(first.warm)
-            summary = first.summary()
+        summary = ["models are loaded when requests name them"]
+        if eager:
+            async with shelf.use(None) as first:
+                await asyncio.to_thread(first.warm)
+                summary = first.summary()
         return await play(app, listening, f"weft serves {', '.join(paths)}", lambda: summary)
     finally:
         await shelf.close()

@@ -33,14 +33,16 @@ async def embedded(
     dimensions: int | None = None,
     cut: bool = False,
     prompt: str | None = None,
+    keep: float | None = None,
 ) -> Embedded:
     """The vectors of texts or token ids by the model called `name`, their first `dimensions`
     numbers. Raises HttpError: also for more of them than the model has, and for a text that is too
-    long, unless it is to be `cut`. `prompt` names one of the model's, to go before texts."""
+    long, unless it is to be `cut`. `prompt` names one of the model's, to go before texts. `keep`:
+    see ModelShelf.use."""
     if len(texts) > MAX_TEXTS:
         raise HttpError(400, f"{len(texts)} texts; at most {MAX_TEXTS} are taken", "input")
     shelf: ModelShelf = request.app.state.shelf
-    async with shelf.use(name) as model:
+    async with shelf.use(name, keep) as model:
         if not isinstance(model, ServedEncoder):
             raise HttpError(400, f"{model.name} does not embed", "model")
         dim = model.model.dim

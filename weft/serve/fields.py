@@ -3,6 +3,9 @@ is not."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +17,7 @@ from weft.serve.wire import HttpError
 
 MAX_STOPS = 16
 MAX_LOGPROBS = 20
+MAX_SECONDS = 1e9
 
 
 def between(field: str, value: float | None, low: float, high: float) -> None:
@@ -68,6 +72,29 @@ def stops(given: str | Sequence[str] | None, field: str = "stop") -> tuple[str, 
             400, f"{field} holds at most {MAX_STOPS} texts of 1 to 1024 characters", field
         )
     return found
+
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)"
+
+
+def seconds_of(given: float | str | None, field: str) -> float | None:
+    """Seconds from a number of them, or a duration like 5m or 1h30m as Go writes it. Raises
+    HttpError, naming `field`."""
+    if given is None:
+        return None
+    seconds = math.nan
+    with contextlib.suppress(ValueError):
+        seconds = float(given)
+    text = str(given)
+    if re.fullmatch(f"-?(?:{_PART})+", text):
+        parts = re.findall(_PART, text)
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+        seconds = -seconds if text.startswith("-") else seconds
+    if not abs(seconds) <= MAX_SECONDS:
+        raise HttpError(400, f"{field} is {text[:40]!r}; expected seconds, or a duration like 5m",
+                        field)  # fmt: skip
+    return seconds
 
 
 def tops(given: int | None, field: str) -> int | None:

@@ -42,13 +42,18 @@ async def reply(
     name: str | None,
     start: Callable[[ServedDecoder], Awaitable[ReplyWriter]],
     stream: bool,
+    keep: float | None = None,
 ) -> Response:
     """The response of the writer that `start` makes for the model called `name`, which stays
-    loaded until it is sent. A client that leaves ends its answers. Raises HttpError."""
+    loaded until it is sent (`keep`: see ModelShelf.use). A client that leaves ends its answers.
+    Raises HttpError."""
     shelf: ModelShelf = request.app.state.shelf
     async with contextlib.AsyncExitStack() as stack:
-        model = _decoder(await stack.enter_async_context(shelf.use(name)))
-        writer = await while_there(request, start(model))
+
+        async def begun() -> ReplyWriter:
+            return await start(_decoder(await stack.enter_async_context(shelf.use(name, keep))))
+
+        writer = await while_there(request, begun())
         if not stream:
             return json_response(await while_there(request, writer.whole()))
         return Streamed(StreamParts(writer, stack.pop_all()), writer.media, writer.ping)

@@ -31,6 +31,7 @@ from weft.models.run.embedder import Encoder
 from weft.models.run.model import Decoder
 from weft.models.run.reader import batches
 from weft.serve.adapters import ServedAdapters
+from weft.serve.expiry import Expiry
 from weft.serve.metrics import ServerMetrics
 from weft.serve.player import EngineThread
 from weft.serve.pool import Pools
@@ -63,6 +64,7 @@ class Served:
         self.pools = Pools()
         self.used = time.monotonic()
         self.users = 0  # requests that are being answered
+        self.expiry = Expiry()
         self.print = self.fingerprint()
 
     @property
@@ -157,6 +159,7 @@ class Served:
 
     async def close(self) -> None:
         """Lets go of what it holds."""
+        self.expiry.stop()
         self.pools.close()
 
 

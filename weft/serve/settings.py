@@ -19,7 +19,9 @@ class ServeSettings:
     `memory` bytes are for pages (None: the free memory). `parser` reads tool calls
     (toolcalls.NAMES), `load` has the options of `weft.load`, `draft` is the path of a draft model.
     `adapters` are LoRA adapters of the first model: paths by the names that requests use. Further
-    ones in `adapter_folder` may be loaded later (None: none)."""
+    ones in `adapter_folder` may be loaded later (None: none). A request waits `load_seconds` at
+    most for its model to be loaded. A model that is not used for `keep_alive` seconds goes (None:
+    only where another needs its memory)."""
 
     sequences: int = 32
     queue: int = 256
@@ -29,6 +31,8 @@ class ServeSettings:
     draft: str | None = None
     adapters: Mapping[str, str] = field(default_factory=dict)
     adapter_folder: str | None = None
+    load_seconds: float = 300.0
+    keep_alive: float | None = None
 
 
 def bytes_of(model: Model, settings: ServeSettings, draft: Decoder | None = None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -19,6 +20,7 @@ from weft.models.run.embedder import Encoder
 from weft.models.run.entry import load
 from weft.models.run.judge import Judge
 from weft.models.run.model import Decoder
+from weft.serve.load_queue import LoadQueue
 from weft.serve.metrics import ServerMetrics
 from weft.serve.served import Served, ServedDecoder, ServedEncoder
 from weft.serve.served_judge import ServedJudge
@@ -26,13 +28,14 @@ from weft.serve.settings import ServeSettings, bytes_of
 from weft.serve.wire import HttpError
 
 _log = logging.getLogger(__name__)
+_LOOKS = 0.05  # seconds between looks at whether a model's answers have ended
 
 
 class ModelShelf:
     """`paths`: where each model is, by the name that requests use; here with the adapters, whose
-    models are their `parents`. `limit`: bytes that weights and
-    caches may take together (None: no limit); to load another, those not used for the longest time
-    go, but never one that is at work. `load` loads one, as weft.load does."""
+    models are their `parents`. `limit`: bytes that weights and caches may take together (None: no
+    limit). To load another, those not used for the longest time go, when their answers have ended;
+    until then they take no new requests. `load` loads one, as weft.load does."""
 
     def __init__(
         self, paths: Mapping[str, str], settings: ServeSettings, metrics: ServerMetrics,
@@ -47,7 +50,11 @@ class ModelShelf:
             raise UsageError(f"a model and an adapter are called {min(twice)!r}; rename one")
         self.created, self._make = int(time.time()), load
         self._loaded: dict[str, Served] = {}
-        self._turn = asyncio.Lock()  # one model is loaded at a time
+        self._queue = LoadQueue(
+            self._load, max(settings.queue, settings.sequences), settings.load_seconds
+        )
+        self._draining: set[str] = set()  # models that take no new requests
+        self._freed = asyncio.Event()  # set when a model may have become idle
         self.adapting = asyncio.Lock()  # one adapter comes or goes at a time
         metrics.watch(self)
 
@@ -65,20 +72,19 @@ class ModelShelf:
         return list(self._loaded.values())
 
     @contextlib.asynccontextmanager
-    async def use(self, name: str | None) -> AsyncIterator[Served]:
+    async def use(self, name: str | None, keep: float | None = None) -> AsyncIterator[Served]:
         """The model of that name (None or "": the first), which stays loaded until the context
-        ends. Raises HttpError: 404 for a name that is not served, 503 if there is not enough memory
-        for it now."""
+        ends, and `keep` seconds after its last use (None: as the settings say; negative: for good,
+        as far as memory allows). Waits while it is loaded. Raises HttpError: 404 for a name that is
+        not served, 503 if there is not enough memory for it."""
         name = name or self.first
         if name not in self.paths:
             known = ", ".join(self.paths)
             raise HttpError(404, f"unknown model {name!r:.100}; served: {known}", "model")
         own = self.parents.get(name, name)
         model = self._loaded.get(own)
-        if model is None:
-            async with self._turn:
-                model = self._loaded.get(own) or await self._load(own)
-                model.users += 1
+        if model is None or own in self._draining:
+            model = await self._queue.take(own)
         else:
             model.users += 1
         try:
@@ -87,8 +93,18 @@ class ModelShelf:
         finally:
             model.users -= 1
             model.used = time.monotonic()
+            self._freed.set()
+            seconds = self.settings.keep_alive if keep is None else keep
+            model.expiry.set(seconds, functools.partial(self._expire, model))
 
     async def _load(self, name: str) -> Served:
+        """Loads a model for those who wait for it. Raises HttpError and WeftError."""
+        try:
+            return self._loaded.get(name) or await self._loaded_now(name)
+        finally:
+            self._draining.clear()
+
+    async def _loaded_now(self, name: str) -> Served:
         await self._make_room(0, name)
         options: dict[str, Any] = dict(self.settings.load or {})
         if name == self.first and self.settings.adapters:
@@ -118,25 +134,45 @@ class ModelShelf:
         return draft
 
     async def _make_room(self, size: int, name: str) -> None:
-        """Lets idle models go until `size` bytes more are within the limit."""
+        """Lets models go until `size` bytes more are within the limit: idle ones first, then those
+        whose answers end. Raises HttpError."""
         while self.limit is not None and self._held() + size > self.limit:
-            idle = [m for m in self._loaded.values() if m.idle]
-            if not idle:
-                if size and size > self.limit:
-                    raise HttpError(503, f"{name} is larger than this server's memory limit")
-                if not self._loaded:
-                    return
-                raise HttpError(503, f"no room for {name} while the others are at work", retry=5)
-            oldest = min(idle, key=lambda m: m.used)
-            del self._loaded[oldest.name]
-            await oldest.close()
-            _log.info("let %s go", oldest.name)
+            if size > self.limit:
+                raise HttpError(503, f"{name} is larger than this server's memory limit")
+            if not self._loaded:
+                return
+            if idle := [m for m in self._loaded.values() if m.idle]:
+                await self._let_go(min(idle, key=lambda m: m.used))
+                continue
+            if not self._queue.waits(name):
+                raise HttpError(503, f"nobody waits for {name} any more")
+            oldest = min(self._loaded.values(), key=lambda m: m.used)
+            if oldest.name not in self._draining:
+                self._draining.add(oldest.name)
+                _log.info("%s waits until the answers of %s have ended", name, oldest.name)
+            self._freed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._freed.wait(), _LOOKS)
+
+    async def _let_go(self, model: Served) -> None:
+        del self._loaded[model.name]
+        await model.close()
+        _log.info("let %s go", model.name)
+
+    async def _expire(self, model: Served) -> None:
+        """Lets a model go whose time is over, unless somebody uses it."""
+        if self._loaded.get(model.name) is model and model.users == 0:
+            while not model.idle:
+                await asyncio.sleep(_LOOKS)
+            if self._loaded.get(model.name) is model and model.users == 0:
+                await self._let_go(model)
 
     def _held(self) -> int:
         return sum(m.nbytes for m in self._loaded.values())
 
     async def close(self) -> None:
         """Ends all answers and frees the models."""
+        await self._queue.close()
         for model in self.loaded():
             await model.close()
         self._loaded.clear()
@@ -157,4 +193,22 @@ def named(models: Iterable[str]) -> dict[str, str]:
         if name in made:
             raise UsageError(f"two models are called {name!r}; give one a name: NAME={path}")
         made[name] = path
+    return made
+
+
+def models_in(folder: Path) -> dict[str, str]:
+    """The models of a folder: folders with a config.json, GGUF files and compiled files, by their
+    names without an ending. Raises UsageError where two would have the same name, or there is
+    none."""
+    made: dict[str, str] = {}
+    for path in sorted(folder.iterdir()):
+        is_model = (path / "config.json").is_file() or path.suffix in (".gguf", ".weft")
+        if not is_model or path.name.startswith("."):
+            continue
+        name = path.name if path.is_dir() else path.stem
+        if name in made:
+            raise UsageError(f"two models in {folder} are called {name!r}; rename one")
+        made[name] = str(path)
+    if not made:
+        raise UsageError(f"{folder} has no models: folders with a config.json, or .gguf files")
     return made

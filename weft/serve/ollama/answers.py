@@ -98,7 +98,8 @@ class TagsAnswer(AnswerFields):
 
 
 class RunningModel(AnswerFields):
-    """size: bytes that it holds; size_vram: of them, those on another device than the CPU."""
+    """size: bytes that it holds; size_vram: of them, those on another device than the CPU.
+    expires_at: when it goes if nobody uses it; centuries away if no time is set."""
 
     name: str
     model: str
@@ -107,6 +108,7 @@ class RunningModel(AnswerFields):
     digest: str
     details: Details
     context_length: int
+    expires_at: str
 
 
 class RunningAnswer(AnswerFields):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -10,7 +11,7 @@ from starlette.responses import Response
 
 from weft.core.errors import WeftError
 from weft.serve.chatting import AnswerOptions, Turn, begin, begin_ids, continued
-from weft.serve.fields import between, sampling, seed_of, stops, tops
+from weft.serve.fields import between, sampling, seconds_of, seed_of, stops, tops
 from weft.serve.guard import key_of
 from weft.serve.ollama.replies import ChatForm, GenerateForm, Loaded, Replies, ReplyTimes
 from weft.serve.ollama.types import Answered, Generate, ModelOptions, OllamaChat, OllamaMessage
@@ -40,11 +41,11 @@ async def chat(request: Request) -> Response:
     async def start(model: ServedDecoder) -> ReplyWriter:
         times = ReplyTimes(started)
         if not body.messages:
-            return Loaded(ChatForm(model.name), times)
+            return Loaded(ChatForm(model.name), times, body.keep_alive)
         check_context(body, model)
         return Replies(model, body, await begin(model, turn), ChatForm(model.name), times)
 
-    return await reply(request, named(request, body.model), start, body.stream is not False)
+    return await _replied(request, body, start)
 
 
 async def generate(request: Request) -> Response:
@@ -59,7 +60,7 @@ async def generate(request: Request) -> Response:
     async def start(model: ServedDecoder) -> ReplyWriter:
         times, form = ReplyTimes(started), GenerateForm(model.name)
         if not body.prompt:
-            return Loaded(form, times)
+            return Loaded(form, times, body.keep_alive)
         check_context(body, model)
         if not body.raw and (body.system or model.has_chat):
             return Replies(model, body, await begin(model, turn), form, times)
@@ -69,7 +70,14 @@ async def generate(request: Request) -> Response:
             raise refusal(e) from None
         return Replies(model, body, await begin_ids(model, [ids], options), form, times)
 
-    return await reply(request, named(request, body.model), start, body.stream is not False)
+    return await _replied(request, body, start)
+
+
+async def _replied(
+    request: Request, body: Answered, start: Callable[[ServedDecoder], Awaitable[ReplyWriter]]
+) -> Response:
+    name, keep = named(request, body.model), seconds_of(body.keep_alive, "keep_alive")
+    return await reply(request, name, start, body.stream is not False, keep)
 
 
 def named(request: Request, name: str) -> str:

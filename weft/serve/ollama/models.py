@@ -14,6 +14,7 @@ import weft
 from weft.core.hints import command
 from weft.models.text.chat import read_template
 from weft.serve.embedding import embedded
+from weft.serve.fields import seconds_of
 from weft.serve.ollama import answers
 from weft.serve.ollama.chat import chat, generate, named
 from weft.serve.ollama.replies import ReplyTimes, stamp
@@ -22,6 +23,9 @@ from weft.serve.routing import Described, route
 from weft.serve.served import Served, ServedDecoder, ServedEncoder
 from weft.serve.shelf import ModelShelf
 from weft.serve.wire import HttpError, json_response, read
+
+NEVER = "2318-01-01T00:00:00Z"
+"""When a model goes that stays for good: clients expect a time, as far off as Ollama's."""
 
 
 async def tags(request: Request) -> Response:
@@ -65,7 +69,8 @@ async def embed(request: Request) -> Response:
     body, times = await read(request, Embed), ReplyTimes(time.monotonic_ns())
     texts: list[str | list[int]] = [body.input] if isinstance(body.input, str) else [*body.input]
     name = named(request, body.model)
-    found = await embedded(request, name, texts, body.dimensions, bool(body.truncate))
+    keep = seconds_of(body.keep_alive, "keep_alive")
+    found = await embedded(request, name, texts, body.dimensions, bool(body.truncate), keep=keep)
     return json_response({
         "model": found.model, "embeddings": found.vectors.tolist(), **times.told(),
         "prompt_eval_count": found.tokens,
@@ -75,7 +80,8 @@ async def embed(request: Request) -> Response:
 async def one_embedding(request: Request) -> Response:
     """The vector of a text."""
     body = await read(request, OneEmbedding)
-    found = await embedded(request, named(request, body.model), [body.prompt])
+    keep = seconds_of(body.keep_alive, "keep_alive")
+    found = await embedded(request, named(request, body.model), [body.prompt], keep=keep)
     return json_response({"embedding": found.vectors[0].tolist()})
 
 
@@ -117,6 +123,8 @@ def _running(model: Served, path: Path) -> dict[str, Any]:
     own = device is not None and device.info.kind != "cpu"
     made = {**_listed(model.name, path, model), "size": model.nbytes}
     del made["modified_at"]
+    at = model.expiry.at
+    made["expires_at"] = NEVER if at is None else stamp(at)
     return {**made, "size_vram": model.nbytes if own else 0, "context_length": _context(model)}
 
 

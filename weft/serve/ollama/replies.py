@@ -13,6 +13,7 @@ import msgspec
 from weft.engine.job import TokenUsage
 from weft.serve import errors
 from weft.serve.choices import AnswerChunk, Choice, merged
+from weft.serve.fields import seconds_of
 from weft.serve.ollama.types import Answered
 from weft.serve.openai.chat import call_id
 from weft.serve.replies import ReplyWriter
@@ -119,14 +120,15 @@ class JsonLines(ReplyWriter):
 
 
 class Loaded(JsonLines):
-    """The answer to a request that asks for nothing but the model."""
+    """The answer to a request that asks for nothing but the model, or that it goes."""
 
-    def __init__(self, form: RouteReplies, times: ReplyTimes) -> None:
+    def __init__(self, form: RouteReplies, times: ReplyTimes, keep: float | str | None) -> None:
         super().__init__(form)
         self._times = times
+        self._reason = "unload" if seconds_of(keep, "keep_alive") == 0 else "load"
 
     async def objects(self) -> AsyncIterator[dict[str, Any]]:
-        yield {"done": True, "done_reason": "load", **self._times.told()}
+        yield {"done": True, "done_reason": self._reason, **self._times.told()}
 
 
 class Replies(JsonLines):

@@ -68,7 +68,8 @@ class ModelOptions(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
-    """keep_alive is inert: a model stays until another needs its memory."""
+    """keep_alive: how long the model stays loaded after this request, in seconds or as Go writes
+    durations; 0: not at all, negative: until another needs its memory."""
 
     model: str
     options: ModelOptions | None = None

@@ -1,0 +1,196 @@
+"""Models that take turns in the memory, and go when nobody uses them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from held import holding
+from serve_kit import Running, process, serving, until
+
+from weft.core.errors import UsageError
+from weft.serve.load_queue import LoadQueue
+from weft.serve.shelf import models_in
+from weft.serve.wire import HttpError
+
+TEXT = "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def size(chatty: Path) -> int:
+    """Bytes of the model with a cache of 1 MiB."""
+    with serving({"a": str(chatty)}, memory=1 << 20) as running:
+        running.ask("POST", TEXT, {"prompt": "x", "max_tokens": 1})
+        return running.shelf.loaded()[0].nbytes
+
+
+@pytest.fixture
+def tight(chatty: Path, size: int) -> Iterator[Running]:
+    """A server of three models with room for one."""
+    models = dict.fromkeys("abc", str(chatty))
+    with serving(models, memory=1 << 20, limit=size * 3 // 2) as running:
+        yield running
+
+
+def ask(server: Running, name: str, **more: Any) -> tuple[int, Any]:
+    asked = {"model": name, "prompt": "def f(", "max_tokens": 3, "seed": 1, "temperature": 0}
+    return server.ask("POST", TEXT, {**asked, **more})[:2]
+
+
+def test_clients_of_three_models_wait_and_lose_nothing(tight: Running) -> None:
+    names = [name for _ in range(10) for name in "abc"]
+    with ThreadPoolExecutor(10) as pool:
+        found = list(pool.map(lambda name: ask(tight, name), names))
+    assert [status for status, _ in found] == [200] * 30
+    assert len({made["choices"][0]["text"] for _, made in found}) == 1
+    assert [made["model"] for _, made in found] == names
+    assert len(tight.shelf.loaded()) == 1
+
+
+def test_one_that_is_always_at_work_lets_others_in(tight: Running) -> None:
+    """Its new requests wait while another's answers are due."""
+    over = threading.Event()
+
+    def busy() -> int:
+        asked = 0
+        while not over.is_set():
+            assert ask(tight, "a", max_tokens=40, ignore_eos=True)[0] == 200
+            asked += 1
+        return asked
+
+    with ThreadPoolExecutor(4) as pool:
+        clients = [pool.submit(busy) for _ in range(3)]
+        until(lambda: any(m.users for m in tight.shelf.loaded()))
+        try:
+            assert ask(tight, "b")[0] == 200
+            assert ask(tight, "c")[0] == 200
+        finally:
+            over.set()
+        assert all(client.result() for client in clients)
+
+
+def test_who_waits_too_long_is_told(chatty: Path, size: int, tmp_path: Path) -> None:
+    models = dict.fromkeys("ab", str(chatty))
+    more: dict[str, Any] = {"memory": 1 << 20, "limit": size * 3 // 2, "load_seconds": 0.3}
+    with (
+        serving(models, **more) as running,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert ask(running, "a")[0] == 200
+        with holding(running, file=tmp_path / "steps") as gate:
+            first = pool.submit(ask, running, "a")
+            until(lambda: any(m.users for m in running.shelf.loaded()))
+            status, made = ask(running, "b")
+            assert status == 503 and "was not loaded within 0.3 s" in made["error"]["message"]
+            gate.open()
+            assert first.result()[0] == 200
+        running.shelf._queue._seconds = 240
+        assert ask(running, "b")[0] == 200  # and the first takes requests again
+        assert ask(running, "a")[0] == 200
+
+
+def test_ollamas_keep_alive(chatty: Path) -> None:
+    with serving({"a": str(chatty)}) as running:
+
+        def load(**more: Any) -> Any:
+            return running.ask("POST", "/api/generate", {"model": "a", "stream": False, **more})[1]
+
+        assert load()["done_reason"] == "load"
+        (told,) = running.ask("GET", "/api/ps")[1]["models"]
+        assert told["expires_at"].startswith("2318")
+        assert load(keep_alive="1h30m")["done_reason"] == "load"
+        (told,) = running.ask("GET", "/api/ps")[1]["models"]
+        assert 5300 < running.shelf.loaded()[0].expiry.at - time.time() <= 5400  # type: ignore
+        assert told["expires_at"][:2] == "20"
+        assert load(keep_alive=0)["done_reason"] == "unload"
+        until(lambda: not running.shelf.loaded())
+        assert running.ask("GET", "/api/ps")[1]["models"] == []
+        assert load(prompt="def f(", options={"num_predict": 2}, keep_alive=0.2)["response"]
+        until(lambda: not running.shelf.loaded())
+        for wrong in ("5 minutes", "nan", "h", "1e99", "--1s"):
+            status, made, _ = running.ask(
+                "POST", "/api/generate", {"model": "a", "keep_alive": wrong}
+            )
+            assert status == 400 and "keep_alive" in made["error"], wrong
+
+
+def test_a_model_that_is_used_stays(chatty: Path, tmp_path: Path) -> None:
+    with serving({"a": str(chatty)}, keep_alive=0.05) as running, ThreadPoolExecutor(1) as pool:
+        with holding(running, file=tmp_path / "steps") as gate:
+            first = pool.submit(ask, running, "a", max_tokens=20, ignore_eos=True)
+            until(lambda: any(m.users for m in running.shelf.loaded()))
+            gate.let(3)
+            assert running.shelf.loaded()
+            gate.open()
+            assert first.result()[0] == 200
+        until(lambda: not running.shelf.loaded())
+        assert ask(running, "a")[0] == 200
+
+
+def test_a_queue_ends_what_it_cannot_load() -> None:
+    class Made:
+        users = 0
+
+    async def play() -> None:
+        made, begun, go = Made(), asyncio.Event(), asyncio.Event()
+
+        async def load(name: str) -> Any:
+            begun.set()
+            await go.wait()
+            if name == "bad":
+                raise UsageError("no such file")
+            return made
+
+        queue = LoadQueue(load, 3, 60)
+        places = [asyncio.ensure_future(queue.take(name)) for name in ("bad", "good", "good")]
+        await begun.wait()
+        with pytest.raises(HttpError, match="3 requests wait"):
+            await queue.take("good")
+        places[2].cancel()  # a client that leaves
+        go.set()
+        found = await asyncio.gather(*places, return_exceptions=True)
+        assert isinstance(found[0], UsageError) and found[1] is made
+        assert isinstance(found[2], asyncio.CancelledError) and made.users == 1
+        go.clear()
+        late = asyncio.ensure_future(queue.take("other"))
+        await asyncio.sleep(0)
+        await queue.close()
+        with pytest.raises(HttpError, match="the server is going"):
+            await late
+
+    asyncio.run(play())
+
+
+def test_a_folder_of_models(chatty: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).symlink_to(chatty)
+    (tmp_path / "three.gguf").write_bytes(b"GGUF")
+    (tmp_path / "notes.txt").write_text("no model")
+    found = models_in(tmp_path)
+    assert list(found) == ["one", "three", "two"] and found["three"].endswith("three.gguf")
+    (tmp_path / "one.gguf").write_bytes(b"GGUF")
+    with pytest.raises(UsageError, match="called 'one'"):
+        models_in(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="has no models"):
+        models_in(tmp_path / "empty")
+
+
+def test_a_folder_is_served(chatty: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).symlink_to(chatty)
+    with process("serve", "--model-folder", str(tmp_path), "--device", "cpu", "--keep-alive", "5m",
+                 "--load-timeout", "240") as made:  # fmt: skip
+        told = made.ask("GET", "/v1/models")[1]["data"]
+        assert [one["id"] for one in told] == ["one", "two"]
+        assert not any("fingerprint" in one for one in told)  # none is loaded yet
+        asked = {"model": "two", "prompt": "x", "max_tokens": 1}
+        assert made.ask("POST", TEXT, asked)[0] == 200
+        (loaded,) = made.ask("GET", "/api/ps")[1]["models"]
+        assert loaded["name"] == "two"
