@@ -1,9 +1,12 @@
 """Records what the kernels of whole models take of GPUs that are not here, as their compilers say.
 
     python scripts/gpu_resources.py box=weft/box minilm=FOLDER --out docs/results/gpu-resources.json
+    python scripts/gpu_resources.py --kinds [TEXT] --out docs/results/gpu-kernels.json
 
 Compiles every Program of each model for every architecture (NVIDIA's through ptxas), writes each
-kernel's registers, shared memory and spills, and prints the table that docs/devices.md shows.
+kernel's registers, shared memory and spills, and prints the table that docs/devices.md shows. With
+--kinds the same for kernels of every kind (those of cases whose names hold TEXT), and what a core
+holds of them, what they ask of memory, and their instructions: the tables of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import json
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from gpu_kernels import judge
 
 import weft
 from weft.backends.llvm import gpu_target, offline, resources
@@ -48,11 +53,25 @@ def row(model: str, arch: str, found: dict[str, dict[str, int]]) -> list[Any]:
     return [model, arch, len(found), most("registers"), f"{shared:,}", most("stack"), spilled]
 
 
+def kinds(only: str, out: Path) -> None:
+    found = []
+    for arch in ARCHITECTURES:
+        found += judge.figures(arch, only)
+        print(arch, len(found), flush=True)
+    lines = ",\n".join(json.dumps(one) for one in judge.data(found))
+    write_text(out, f"[\n{lines}\n]\n")
+    print(judge.summary(found), judge.worst(found), sep="\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="+", metavar="NAME=FOLDER")
+    parser.add_argument("models", nargs="*", metavar="NAME=FOLDER")
+    parser.add_argument("--kinds", nargs="?", const="", metavar="TEXT")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
+    if given.kinds is not None:
+        kinds(given.kinds, given.out)
+        return
     written: dict[str, Any] = {}
     rows = []
     with tempfile.TemporaryDirectory() as folder:

@@ -25,6 +25,7 @@ from weft.templates.registry import template
 
 _THREADS = 64  # threads of a group on a GPU, a column each
 _VECTORS = 4  # vectors of columns that a CPU takes together: that many chains hide a sum's latency
+_REGISTERS = 128  # of a column's elements that a GPU's thread keeps in registers
 _HELD = 1 << 13  # most elements that a worker of a CPU keeps
 
 
@@ -73,6 +74,9 @@ class _MemoryColumns:
         self.kind = Type(dt.float32, lanes)
         self.wide = lanes * len(columns)
         self.held = self.b.array("memory", dt.float32, self.depth * self.wide)
+        # Registers have no addresses: loops over a column that they hold are unrolled. (Compilers
+        # of shaders take too long for so much text.)
+        self.unroll = em.caps.subgroup > 0 and self.depth <= _REGISTERS
         full = self.width % self.wide == 0 or lanes == 1
         self.masks = [None if full else self._inside(column) for column in columns]
 
@@ -112,7 +116,7 @@ class _MemoryColumns:
     def _elements(self, body: Callable[[Affine, int], None]) -> None:
         """body(element of the key, vector) under the vector's mask."""
         b, em = self.b, self.em
-        with b.loop(self.depth, name="i") as i, em.scope():
+        with b.loop(self.depth, name="i", unroll=self.unroll) as i, em.scope():
             at = em.axis(i, self.depth)
             for u, mask in enumerate(self.masks):
                 with em.masked(mask):

@@ -1,0 +1,1 @@
+"""Kernels of every kind, judged without a GPU by what their compilers and their own text say."""
