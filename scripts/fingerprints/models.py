@@ -48,6 +48,7 @@ COLUMNS = ("llama", "qwen3")
 INNER = {
     "mistral3": "ministral3", "gemma3": "gemma3", "gemma4": "gemma4", "gemma4_unified": "gemma4",
     "qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5_moe", "llama4": "llama4",
+    "gemma3n": "gemma3n",
 }  # fmt: skip
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import gguf
 import numpy as np
+import torch
 from gguf.constants import MODEL_ARCH_NAMES
 
 ARCHS = {
     "mixtral": "llama", "qwen2_moe": "qwen2moe", "gpt_neox": "gptneox", "phi": "phi2",
     "cohere": "command-r", "glm4_moe": "glm4moe", "ernie4_5_moe": "ernie4_5-moe",
     "hunyuan_v1_dense": "hunyuan-dense", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
-    "llama4_text": "llama4",
+    "llama4_text": "llama4", "gemma3n_text": "gemma3n",
 }  # fmt: skip
 SAME = (
     "olmoe", "granitemoe", "stablelm", "starcoder2", "gemma", "cohere2", "exaone4", "seed_oss",
@@ -66,6 +67,10 @@ def tensors(
                 continue
             for part, half in zip(("gate", "up"), np.split(turned, 2, axis=1)):
                 yield name.replace("gate_up_proj", f"{part}_proj.weight"), half
+        elif found := re.match(r"(.*altup_\w*projections)\.(\d+)\.weight", name):
+            stacks.setdefault(f"{found[1]}.weight", {})[int(found[2])] = value
+        elif name.endswith("correct_output_scale"):
+            yield f"{name}.weight", value
         elif "e_score_correction_bias" in name:
             yield name.replace("correction_bias", "correction.bias"), value.reshape(-1)
         elif ".act_fn." not in name:
@@ -125,6 +130,15 @@ def write_keys(
         writer.add_feed_forward_length(config["intermediate_size_mlp"])
         writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
         writer.add_expert_feed_forward_length(config["intermediate_size"])
+    if kind == "gemma3n_text":
+        writer.add_altup_num_inputs(config["altup_num_inputs"])
+        writer.add_altup_active_idx(config["altup_active_idx"])
+        writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+        writer.add_shared_kv_layers(config["num_kv_shared_layers"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+        shares = np.array(config["activation_sparsity_pattern"], np.float32)
+        scales = torch.distributions.Normal(0, 1).icdf(torch.from_numpy(shares))
+        writer.add_activation_sparsity_scale(scales.tolist())
     if kind == "apertus":
         for name in ("alpha_p", "alpha_n", "beta", "eps"):
             values = [

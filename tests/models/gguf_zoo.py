@@ -101,7 +101,8 @@ def converted(arch: str, name: str, value: np.ndarray, config: Mapping[str, Any]
         heads = config["num_attention_heads" if part == "attn_q" else "num_key_value_heads"]
         halves = value.reshape(heads, 2, len(value) // heads // 2, *value.shape[1:])
         return halves.swapaxes(1, 2).reshape(value.shape)
-    if arch.startswith(("gemma2", "gemma3", "qwen35", "qwen3next")) and part.endswith("norm"):
+    shifted = arch.startswith(("gemma2", "gemma3", "qwen35", "qwen3next")) and arch != "gemma3n"
+    if shifted and part.endswith("norm"):
         if part == "ssm_norm":
             return value
         return value.astype(np.float32) + np.float32(1)

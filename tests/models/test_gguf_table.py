@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,6 +141,8 @@ def file(kind: str, **changed: Any) -> tuple[Gguf, DecoderConfig]:
         said["attention.head_count_kv"] = made.kv_heads
         said["feed_forward_length"] = made.ffn
         said["rope.freq_base"] = 1e6
+    if made.altup is not None:
+        said["activation_sparsity_scale"] = [-math.inf if x is None else x for x in made.cuts]
     if made.ropes and made.ropes[0].scaling == "yarn":
         said |= {"rope.scaling.type": "yarn", "rope.scaling.factor": made.ropes[0].factor}
     if any(made.windows):
@@ -148,6 +152,8 @@ def file(kind: str, **changed: Any) -> tuple[Gguf, DecoderConfig]:
     metadata |= {f"{arch}.{name}": value for name, value in (said | changed).items()}
     roles = (role for role in decoder_layout(made).weights if ".xielu_" not in role)
     names: Any = {tensor_name(role, kind): None for role in roles}
+    if made.altup is not None:
+        names["blk.0.laurel_l.weight"] = SimpleNamespace(shape=(made.altup.rank, made.hidden))
     return Gguf(Path("m.gguf"), 3, metadata, names), made
 
 

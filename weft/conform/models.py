@@ -67,6 +67,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gemma4": {"model_type": "gemma4_text", **_LLAMA, "head_dim": 16, "global_head_dim": 32,
                "num_key_value_heads": 2, "hidden_size_per_layer_input": 8, "sliding_window": 8,
                "layer_types": ["sliding_attention", "full_attention"]},
+    "gemma3n": {"model_type": "gemma3n_text", **_LLAMA, "head_dim": 16, "num_hidden_layers": 3,
+                "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 120,
+                "sliding_window": 8, "altup_num_inputs": 2, "laurel_rank": 8,
+                "num_kv_shared_layers": 1, "activation_sparsity_pattern": [0.5, 0.0, 0.0],
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     "phi3": {"model_type": "phi3", **_LLAMA, "partial_rotary_factor": 0.5},
     "smollm3": {"model_type": "smollm3", **_LLAMA, "num_hidden_layers": 4},
     "ministral3": {"model_type": "ministral3", **_LLAMA, "rope_parameters": {

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from weft.core.dtypes import DType, float32, int8
 from weft.core.packed import Form
 from weft.core.records import dataclass
-from weft.models.arch.mixer_sizes import Delta, Kept, Latent, StateSpace
+from weft.models.arch.mixer_sizes import AltUp, Delta, Kept, Latent, StateSpace
 from weft.models.arch.traced_body import TracedBody
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
@@ -170,6 +170,10 @@ class DecoderConfig:
     further_layers: int = 0  # layers of a checkpoint after these that guess further tokens
     by_layer: tuple[Layer, ...] = ()  # sizes per layer if layers differ; () = all as above
     layer_input: int = 0  # width of each layer's own token embedding
+    layer_vocab: int = 0  # ids that have one; others take that of 0; 0: as many as `vocab`
+    altup: AltUp | None = None  # several residual streams instead of one
+    # Per layer, how many standard deviations above their mean a gate must be to count; None: any.
+    cuts: tuple[float | None, ...] = ()
     layer_scale: bool = False  # each layer's result is multiplied by a number
     run: LayerRange | None = None  # the part computed here if other machines do the rest; None: all
     # What a traced decoder's convolutions and recurrences keep, each in the order of its steps.
@@ -198,6 +202,11 @@ class DecoderConfig:
         """Returns the layer whose keys and values layer i attends to."""
         other = self.layer(i).kv_of
         return i if other is None else other
+
+    @property
+    def stream(self) -> int:
+        """The width of the residual stream."""
+        return self.hidden * (1 if self.altup is None else self.altup.streams)
 
     @property
     def shares(self) -> bool:

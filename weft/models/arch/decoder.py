@@ -21,6 +21,7 @@ import numpy as np
 from weft import ops
 from weft.core.dtypes import DType, float32, int32
 from weft.graph.ir import Graph, Node
+from weft.models.arch.altup import joined, spread
 from weft.models.arch.cached import CachedPast, StepRows
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.hooks import INFERENCE, TrainingHooks
@@ -144,6 +145,7 @@ def body(
     if x is None:
         x = training.place("embed", (training.drop or keep)(_embed(c, w, ids, pos)))
     p = with_layer_inputs(_pass(c, w, pos, past, training, **more), ids, x)
+    x = x if c.altup is None else spread(p, x)
     for i in c.here:
         x = p.at(f"{i}.out", training.layer(i, partial(layer, p, i), x))
     if last is not None:
@@ -155,6 +157,7 @@ def output(p: Pass, x: Value) -> Value:
     """Applies the output layer to the residual stream x[N, hidden]."""
     c, w = p.c, p.w
     head = "head" if "head" in w else "embed"
+    x = x if c.altup is None else joined(p, x)
     h = p.at("norm", p.norm("norm", x))
     logits = product(c, w, head, rounded(c, head, h), w.get("head.b"))
     if c.logit_divisor != 1.0:

@@ -212,6 +212,7 @@ _READERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "gemma": family_gemma.gemma,
     "gemma2": family_gemma.gemma2,
     "gemma3_text": family_gemma.gemma3,
+    "gemma3n_text": family_gemma.gemma3n,
     "gemma4_text": family_gemma.gemma4,
     "gemma4_unified_text": family_gemma.gemma4,  # the text part of a multimodal model
     "gpt_oss": gpt_oss,

@@ -53,6 +53,15 @@ _GEMMA4: Table = {
         "sliding_attention": {},
     },
 }  # fmt: skip
+_GEMMA3N: Table = {
+    **{k: v for k, v in _GEMMA.items() if k not in ("query_pre_attn_scalar",
+                                                   "use_bidirectional_attention")},
+    "num_key_value_heads": 2, "max_position_embeddings": 32768, "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4, "sliding_window": 512, "final_logit_softcapping": 30.0,
+    "vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 256,
+    "altup_active_idx": 0, "altup_correct_scale": True, "altup_num_inputs": 4,
+    "num_kv_shared_layers": 15, "laurel_rank": 64, "activation_sparsity_pattern": None,
+}  # fmt: skip
 _DELTA: Table = {
     **_BASE, "hidden_act": "silu", "attention_bias": False, "head_dim": 256,
     "max_position_embeddings": 32768, "num_key_value_heads": 2, "partial_rotary_factor": 0.25,
@@ -135,6 +144,7 @@ DECODER_FIELDS: Mapping[str, Table] = {
         "max_position_embeddings": 131072, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
         "sliding_window_pattern": None, "_sliding_window_pattern": None,
     },
+    "gemma3n_text": _GEMMA3N,
     "gemma4_text": _GEMMA4,
     "gemma4_unified_text": {
         **_GEMMA4, "hidden_size_per_layer_input": 0, "sliding_window": 1024,
@@ -291,7 +301,7 @@ WRAPPER_FIELDS: Mapping[str, Table] = {
     kind: {"text_config": None, "tie_word_embeddings": tied}
     for kind, tied in {
         "mistral3": True, "gemma3": True, "qwen3_5": False, "qwen3_5_moe": False, "gemma4": True,
-        "gemma4_unified": True, "llama4": False,
+        "gemma4_unified": True, "llama4": False, "gemma3n": True,
     }.items()
 }  # fmt: skip
 

@@ -1,22 +1,30 @@
-"""The Gemma families: Gemma 1 to 4."""
+"""The Gemma families: Gemma 1 to 4, and 3n."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import NormalDist
 
+import numpy as np
+
+from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields
-from weft.models.arch.config import DecoderConfig
+from weft.models.arch.config import DecoderConfig, Layer
 from weft.models.arch.family_parts import (
+    MAX_FFN,
     MAX_HIDDEN,
     MAX_POSITIONS,
+    MAX_VOCAB,
     activation,
     base,
     experts_of,
     layers_of,
     refuse,
+    sharing,
     windows_of,
 )
 from weft.models.arch.family_ropes import single_rope, two_ropes
+from weft.models.arch.mixer_sizes import AltUp
 
 
 def _gemma(c: Fields, family: str) -> DecoderConfig:
@@ -113,3 +121,59 @@ def gemma4(c: Fields) -> DecoderConfig:
     kinds = ("dense and experts",) * made.layers
     experts = experts_of(c, used="top_k_experts")
     return replace(made, feed_forwards=kinds, fused_experts="halves", expert_norm=True, **experts)
+
+
+def gemma3n(c: Fields) -> DecoderConfig:
+    """Reads Gemma 3n's text model: several residual streams, a learned residual, an own input for
+    each layer, late layers on the keys and values of earlier ones, sparse activations."""
+    refuse(c, "altup_correct_scale", True, "alternating updates without a scale")
+    bias = c.flag("attention_bias", False)
+    widths = c.integers("intermediate_size", 1, MAX_FFN) or (0,)
+    made = base(
+        c.over({"intermediate_size": widths[-1] or None}),
+        "gemma3n_text",
+        act=activation(c, "hidden_activation", "gelu_pytorch_tanh"),
+        qkv_bias=bias,
+        out_bias=bias,
+        post_norms=True,
+        qk_norm="head",
+        value_norm=True,
+        scale=1.0,
+        layer_input=c.integer("hidden_size_per_layer_input", 1, MAX_HIDDEN, 256),
+        embed_scale_rounded=True,
+        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
+    )
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 512)
+    windows = windows_of(c, made.layers, window, lambda i: (i + 1) % 5 != 0)
+    widths = widths * made.layers if len(widths) == 1 else widths
+    _each(c, "intermediate_size", widths, made.layers)
+    layers = [Layer(made.head_dim, made.kv_heads, n) for n in widths]
+    first = made.layers - c.integer("num_kv_shared_layers", 0, made.layers - 1, 0)
+    streams = c.integer("altup_num_inputs", 2, 64, 4)
+    active = c.integer("altup_active_idx", 0, streams - 1, 0)
+    few = c.integer("vocab_size_per_layer_input", 1, MAX_VOCAB, made.vocab)
+    full, local = (c.number(f"rope_{k}", 1.0, 1e12, 1e4) for k in ("theta", "local_base_freq"))
+    return replace(
+        made,
+        by_layer=sharing(c.where, layers, windows, first),
+        embed_scale=made.hidden**0.5,
+        layer_vocab=0 if few == made.vocab else few,
+        altup=AltUp(streams, active, c.integer("laurel_rank", 1, MAX_HIDDEN, 64)),
+        cuts=_cuts(c, made.layers),
+        **two_ropes(c, windows, (full, local), (made.head_dim,) * 2),
+    )
+
+
+def _cuts(c: Fields, layers: int) -> tuple[float | None, ...]:
+    """Returns where gates are cut in each layer, for the shares of them that are to be 0."""
+    usual = (0.95,) * (10 if layers > 10 else 0)
+    shares = c.numbers("activation_sparsity_pattern", 0.0, 0.999999)
+    shares = shares or usual + (0.0,) * (layers - len(usual))
+    _each(c, "activation_sparsity_pattern", shares, layers)
+    deviation = NormalDist().inv_cdf
+    return tuple(deviation(float(np.float32(share))) if share else None for share in shares)
+
+
+def _each(c: Fields, name: str, given: tuple[float, ...], layers: int) -> None:
+    if len(given) != layers:
+        raise ModelError(f"{c.where}: {name} has {len(given)} entries for {layers} layers")

@@ -142,6 +142,19 @@ GGUF: Mapping[str, GgufFamily] = {
         {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     ),
     "gemma3_text": GgufFamily("gemma3", (_SOFT, _LOCAL)),
+    "gemma3n_text": GgufFamily(
+        "gemma3n",
+        (
+            _SOFT, _LOCAL,
+            Key("attention.shared_kv_layers", "num_kv_shared_layers"),
+            Key("embedding_length_per_layer_input", "hidden_size_per_layer_input"),
+            Key("altup.num_inputs", "altup_num_inputs"),
+            Key("altup.active_idx", "altup_active_idx"),
+            Key("activation_sparsity_scale", ""), Key("feed_forward_length", ""),
+        ),
+        {"final_logit_softcapping": 30.0},
+        without=("attention.scale",), written=False,
+    ),
     "gemma4_text": GgufFamily(
         "gemma4",
         (

@@ -29,8 +29,25 @@ def dense(p: Pass, i: int, h: Value, x: Value) -> Value:
         gate, up = columns(p.project(f"{i}.gate_up", h), [c.layer(i).ffn] * 2)
     else:
         up, gate = p.project(f"{i}.up", h), p.project(f"{i}.gate", h)
-    out = p.project(f"{i}.down", gated(c, scaled(gate, c.gate_scale), up))
+    least = c.cuts[i] if c.cuts else None
+    gate = scaled(gate, c.gate_scale) if least is None else _cut(gate, least)
+    out = p.project(f"{i}.down", gated(c, gate, up))
     return scaled(out, c.down_scale)
+
+
+def _cut(x: Value, least: float) -> Value:
+    """Returns how far each element of x[N, M] is above the row's mean and `least` standard
+    deviations; 0 if it is below (Gemma 3n's sparse activations)."""
+    rows, wide = ops.aval(x).shape
+
+    def mean(y: Value) -> Value:
+        total = ops.reshape(ops.mul(ops.sum_(y, 1), 1 / wide), (rows, 1))
+        return ops.broadcast(total, (rows, wide))
+
+    middle = mean(x)
+    away = ops.sub(x, middle)
+    spread = ops.sqrt(mean(ops.mul(away, away)))
+    return ops.call("relu", ops.sub(x, ops.add(middle, ops.mul(spread, least))))
 
 
 def xielu(p: Pass, i: int, x: Value) -> Value:

@@ -136,6 +136,7 @@ FAMILY: Mapping[str, Mapping[str, str]] = {
         use_sliding_window sliding_window""")),
     "gemma2": _table((_OTHER, "hidden_act")),
     "gemma3_text": _table((_OTHER, "hidden_act attn_logit_softcapping")),
+    "gemma3n_text": _table((_OTHER, "hidden_act"), (_TRAINING, "altup_coef_clip")),
     "gemma4_text": _table((_OTHER, "hidden_act attn_logit_softcapping")),
     "gemma4_unified_text": _table((_OTHER, "hidden_act attn_logit_softcapping")),
     "gpt_oss": _table((_OTHER, "hidden_act initial_context_length experts_per_token")),

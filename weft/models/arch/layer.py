@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from weft import ops
 from weft.core.dtypes import float32
+from weft.models.arch.altup import alternating, learned_residual
 from weft.models.arch.feed_forward import FEED_FORWARDS
 from weft.models.arch.layer_inputs import layer_input
 from weft.models.arch.layers import Pass, Value, keep
@@ -18,6 +19,20 @@ from weft.models.arch.mixers import MIXERS
 
 def layer(p: Pass, i: int, x: Value) -> Value:
     """Applies layer i to the residual stream x[N, hidden]."""
+    c = p.c
+    if c.altup is not None:
+        return alternating(p, i, x, lambda one: _parts(p, i, one))
+    x = _parts(p, i, x)
+    if c.layer_input:
+        x = ops.add(x, layer_input(p, i, x))
+    if c.layer_scale:
+        scalar = ops.cast(p.w[f"{i}.scalar"], float32)
+        x = ops.mul(x, ops.broadcast(scalar, ops.aval(x).shape))
+    return x
+
+
+def _parts(p: Pass, i: int, x: Value) -> Value:
+    """Applies the mixer and the feed-forward of layer i, each with its residual."""
     c = p.c
     mixer, feed_forward = MIXERS[c.mixer(i)], FEED_FORWARDS[c.feed_forward(i)]
     if c.parallel and mixer is not None and feed_forward is not None:
@@ -29,14 +44,11 @@ def layer(p: Pass, i: int, x: Value) -> Value:
         h = p.at(f"{i}.mlp.out", feed_forward(p, i, p.at(f"{i}.mlp.in", h), x))
         return ops.add(x, ops.add(drop(one), drop(h)))
     if mixer is not None:
-        x = p.at(f"{i}.mid", _added(p, f"{i}.attn", x, lambda h: mixer(p, i, h)))
+        added = _added(p, f"{i}.attn", x, lambda h: mixer(p, i, h))
+        added = added if c.altup is None else learned_residual(p, i, x, added)
+        x = p.at(f"{i}.mid", added)
     if feed_forward is not None:
         x = _added(p, f"{i}.mlp", x, lambda h: feed_forward(p, i, h, x))
-    if c.layer_input:
-        x = ops.add(x, layer_input(p, i, x))
-    if c.layer_scale:
-        scalar = ops.cast(p.w[f"{i}.scalar"], float32)
-        x = ops.mul(x, ops.broadcast(scalar, ops.aval(x).shape))
     return x
 
 

@@ -15,6 +15,8 @@ def with_layer_inputs(p: Pass, ids: Value, x: Value) -> Pass:
     c = p.c
     if not c.layer_input:
         return p
+    if c.layer_vocab:
+        ids = ops.where(ops.less(ids, c.layer_vocab), ids, 0)
     own = embedded(p.w["layer_embed"], ids, c.layer_input**0.5, c.embed_scale_rounded)
     seen = ops.mul(p.project("layer_proj", x), c.hidden**-0.5)
     seen = p.norm("layer_proj_norm", ops.reshape(seen, (-1, c.layers, c.layer_input)))

@@ -49,6 +49,16 @@ class Delta:
 
 
 @dataclass(frozen=True)
+class AltUp:
+    """Sizes of alternating updates: residual streams side by side, the one that layers compute, and
+    the rank of the layers' learned residual (LAuReL)."""
+
+    streams: int
+    active: int
+    rank: int
+
+
+@dataclass(frozen=True)
 class Latent:
     """Sizes of layers with latent attention: the widths that queries (0: none) and that keys and
     values together are squeezed to. Of a head, the elements of its queries and keys that do not

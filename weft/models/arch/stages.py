@@ -73,6 +73,9 @@ def roles_of(c: DecoderConfig) -> Callable[[str], bool]:
     tops = {"embed": run.embeds or (run.ends and c.tied), "pos": run.embeds}
     tops |= {"norm": run.ends, "head": run.ends, "rope": run.end > run.first}
     tops |= {"query_growth": run.end > run.first}
+    tops |= dict.fromkeys(("layer_embed", "layer_proj", "layer_proj_norm"), run.embeds)
+    for j in range(c.altup.streams - 1 if c.altup else 0):
+        tops |= {f"alt_in_{j}": run.embeds, f"alt_out_{j}": run.ends}
 
     def wanted(role: str) -> bool:
         first = role.partition(".")[0]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from weft import ops
+from weft.models.arch.altup import joined
 from weft.models.arch.config import DecoderConfig, LayerRange
 from weft.models.arch.decoder import body, whole
 from weft.models.arch.hooks import INFERENCE
@@ -23,5 +24,6 @@ def forward(c: DecoderConfig, w: Mapping[str, Value], ids: Value, lengths: Value
     past = replace(past, lengths=lengths)
     layers = replace(c, run=LayerRange(0, c.layers, embeds=True))
     x = body(layers, w, ops.reshape(ids, (batch * length,)), pos, past, INFERENCE)
-    x = Pass(c, w, {}, past, INFERENCE).norm("norm", x)
+    p = Pass(c, w, {}, past, INFERENCE)
+    x = p.norm("norm", x if c.altup is None else joined(p, x))
     return ops.reshape(x, (batch, length, c.hidden))

@@ -18,7 +18,7 @@ Value = Any  # np.ndarray or graph Node
 
 
 def forward(c: DecoderConfig, w: Mapping[str, Value], x: Value) -> Value:
-    """Returns logits float32 [N, vocab] of a residual stream x float32 [N, hidden], as after the
+    """Returns logits float32 [N, vocab] of a residual stream x float32 [N, stream], as after the
     last layer: the final norm and the output layer."""
     return output(Pass(c, matrices(c.forms, w), {}, None, INFERENCE), x)  # type: ignore[arg-type]
 
@@ -28,7 +28,7 @@ def unembed_graph(
 ) -> Graph:
     """Returns the Graph of `forward` for at most `rows` rows (the scalar "n") of the input "x"."""
     with ops.building():
-        x = ops.input_node("x", (rows, c.hidden), float32, "input", rows="n")
+        x = ops.input_node("x", (rows, c.stream), float32, "input", rows="n")
         bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
         logits = forward(c, bound, x)
     return Graph((x, *bound.values()), (logits,), (), f"{c.family}.unembed", {"frozen": True})

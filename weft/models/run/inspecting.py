@@ -137,8 +137,8 @@ class Inspecting(Generating):
         if "norm" not in self._shapes:
             raise UsageError(f"{self.config.family} is traced: its output layer is not known apart")
         rows = np.asarray(x, np.float32)
-        if rows.ndim != 2 or rows.shape[1] != self.config.hidden:
-            raise UsageError(f"x is {list(rows.shape)}; expected [N, {self.config.hidden}]")
+        if rows.ndim != 2 or rows.shape[1] != self.config.stream:
+            raise UsageError(f"x is {list(rows.shape)}; expected [N, {self.config.stream}]")
         with self._lock:
             self._check_files()
             return np.concatenate(

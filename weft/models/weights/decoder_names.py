@@ -76,9 +76,13 @@ def _llama(c: DecoderConfig) -> Layout:
         b.add("bias", "head.b", "lm_head.bias", c.vocab)
     if c.layer_input:
         wide = c.layers * c.layer_input
-        b.add("embed", "layer_embed", "embed_tokens_per_layer.weight", c.vocab, wide)
+        few, name = c.layer_vocab or c.vocab, "embed_tokens_per_layer.weight"
+        b.add("embed", "layer_embed", name, few, wide)
         b.add("matrix", "layer_proj.w", "per_layer_model_projection.weight", wide, c.hidden)
         b.add("norm", "layer_proj_norm.w", "per_layer_projection_norm.weight", c.layer_input)
+    for j in range(c.altup.streams - 1 if c.altup else 0):
+        for role, name in (("in", "altup_projections"), ("out", "altup_unembed_projections")):
+            b.both("matrix", f"alt_{role}_{j}", f"{name}.{j}", c.hidden, c.hidden, biased=False)
     spare: dict[str, str] = {}
     for i in range(c.layers):
         _layer(c, b, i, f"layers.{i}.")
@@ -105,6 +109,8 @@ def _layer(c: DecoderConfig, b: LayoutBuilder, i: int, at: str) -> None:
         b.add("sinks", f"{i}.sinks", f"{at}self_attn.sinks", c.heads, divides=(c.heads,))
     if c.layer_scale:
         b.add("scale", f"{i}.scalar", f"{at}layer_scalar", 1)
+    if c.altup is not None:
+        b.add("scale", f"{i}.alt_scale", f"{at}altup.correct_output_scale", c.hidden)
     if c.act == "xielu":
         for name in ("alpha_p", "alpha_n", "beta", "eps"):
             one = (1,) if name.startswith("alpha") else ()
@@ -121,7 +127,8 @@ def _layer(c: DecoderConfig, b: LayoutBuilder, i: int, at: str) -> None:
     parts: Projections = {}
     for mixer in c.mixer(i).split(" and "):
         parts |= MIXERS[mixer](c, i)
-    for role, (kind, shape, biased) in (parts | fed | _layer_input(c)).items():
+    parts |= fed | _layer_input(c) | _altup(c)
+    for role, (kind, shape, biased) in parts.items():
         name, divides = at + PROJECTIONS[role], blocks_of(c, i).get(role, ())
         b.both(kind, f"{i}.{role}", name, *shape, biased=biased, divides=divides)
     if c.mixer(i) == "delta":
@@ -163,6 +170,9 @@ def _norms(c: DecoderConfig, i: int) -> dict[str, str]:
         norms = {role: name for role, name in norms.items() if role == "attn_norm"}
     if kind == "dense and experts":
         norms = norms | BESIDE
+    if c.altup is not None:
+        more = {"alt_norm": "altup.router_norm", "laurel_norm": "laurel.post_laurel_norm"}
+        norms = norms | more
     return norms | {"input_post": "post_per_layer_input_norm"} if c.layer_input else norms
 
 
@@ -186,6 +196,19 @@ def _layer_input(c: DecoderConfig) -> Projections:
         "input_proj": ("matrix", (c.hidden, size), False),
     }
     return made if size else {}
+
+
+def _altup(c: DecoderConfig) -> Projections:
+    if c.altup is None:
+        return {}
+    count, rank = c.altup.streams, c.altup.rank
+    return {
+        "alt_router": ("gate", (count, c.hidden), False),
+        "alt_predict": ("gate", (count * count, count), False),
+        "alt_correct": ("gate", (count, count), False),
+        "laurel_left": ("matrix", (rank, c.hidden), False),
+        "laurel_right": ("matrix", (c.hidden, rank), False),
+    }
 
 
 def _dense(c: DecoderConfig, i: int) -> Projections:

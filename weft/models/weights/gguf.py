@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -69,12 +70,17 @@ _LAYER = {
     "ssm_in": "ssm_in", "ssm_x": "ssm_x", "ssm_dt": "ssm_dt", "ssm_out": "ssm_out",
     "ssm_norm": "ssm_norm", "ssm_dt_norm": "ssm_dt_norm", "ssm_b_norm": "ssm_b_norm",
     "ssm_c_norm": "ssm_c_norm",
+    "alt_router": "altup_router", "alt_norm": "altup_router_norm",
+    "alt_predict": "altup_predict_coef", "alt_correct": "altup_correct_coef",
+    "laurel_left": "laurel_l", "laurel_right": "laurel_r", "laurel_norm": "laurel_post_norm",
     "shared_by": "ffn_gate_inp_shexp", "shared_gate": "ffn_gate_shexp",
     "shared_up": "ffn_up_shexp", "shared_down": "ffn_down_shexp",
 }  # fmt: skip
+_STACKED = {"alt_in": "altup_proj.weight", "alt_out": "altup_unembd_proj.weight"}
 _WHOLE = {  # names that end in neither weight nor bias
     "scalar": "layer_output_scale.weight", "router_norm": "ffn_gate_inp.scale",
     "decay": "ssm_a", "decay_bias": "ssm_dt.bias", "ssm_skip": "ssm_d",
+    "alt_scale": "altup_correct_scale.weight",
     "exps_scale": "ffn_down_exps.scale", "router_bias": "exp_probs_b.bias",
 }  # fmt: skip
 _XIELU = ".xielu_"  # in roles of weights that the metadata hold
@@ -106,6 +112,8 @@ def tensor_name(role: str, family: str) -> str:
     """Returns the name of a weight in files of a family."""
     if role in _TOP:
         name = _TOP[role]
+    elif stack := _stack(role):
+        name = _STACKED[stack[0]]
     else:
         layer, _, part = role.partition(".")
         part, _, which = part.partition(".")
@@ -114,6 +122,12 @@ def tensor_name(role: str, family: str) -> str:
     for usual, own in GGUF[family].names.items():
         name = name.replace(usual, own)
     return name
+
+
+def _stack(role: str) -> tuple[str, int] | None:
+    """Returns the stack of matrices that a role is one of, and its number; None outside of one."""
+    name, _, number = role.removesuffix(".w").rpartition("_")
+    return (name, int(number)) if name in _STACKED else None
 
 
 def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
@@ -139,8 +153,21 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
         if _XIELU in role:
             continue
         out[role] = told(gguf, tensor_name(role, config.family))
+        if stack := _stack(role):
+            out[role] = _one_of(gguf, out[role], stack[1])
         usable(gguf, out[role], spec, _fits(out[role].shape, role, spec))
     return out
+
+
+def _one_of(gguf: Gguf, tensor: GgufTensor, number: int) -> GgufTensor:
+    """Returns one matrix of a stack, a view."""
+    if len(tensor.shape) != 3 or number >= tensor.shape[0]:
+        raise ModelError(
+            f"{gguf.path}: tensor {tensor.name!r} has shape {list(tensor.shape)}; expected a stack "
+            f"of more than {number} matrices"
+        )
+    start = tensor.start + tensor.nbytes // tensor.shape[0] * number
+    return replace(tensor, shape=tensor.shape[1:], start=start)
 
 
 def told(gguf: Gguf, name: str) -> GgufTensor:

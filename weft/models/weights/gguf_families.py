@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from statistics import NormalDist
 from typing import Any
 
 from weft.models.arch.family_gguf import MORE_TOKENS, SIGMOID, SOFTMAX
@@ -62,6 +63,21 @@ def _gemma4(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
         }
         for i, kind in enumerate(types)
     }
+
+
+def _gemma3n(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
+    """Adds widths by layer, and the shares of gates that are to be 0: files say how many standard
+    deviations above the mean the others are."""
+    layers = c.integer("block_count", 1, MAX_LAYERS)
+    data["intermediate_size"] = list(c.each("feed_forward_length", MAX_FFN, layers))
+    data["vocab_size_per_layer_input"] = None
+    data["laurel_rank"] = c.rows("blk.0.laurel_l.weight")
+    scales = c.value("activation_sparsity_scale")
+    if scales is not None:
+        if not isinstance(scales, list) or not all(isinstance(x, float) for x in scales):
+            raise c.refuse("activation_sparsity_scale", f"expected {layers} numbers")
+        share = NormalDist().cdf
+        data["activation_sparsity_pattern"] = [share(x) if x > -math.inf else 0.0 for x in scales]
 
 
 def _delta(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
@@ -197,6 +213,7 @@ def _llama4(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
 
 OWN: Mapping[str, Own] = {
     **dict.fromkeys(("gemma2", "gemma3_text"), _gemma),
+    "gemma3n_text": _gemma3n,
     "gemma4_text": _gemma4,
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _delta),
     "olmo3": _olmo3,

@@ -63,6 +63,11 @@ class Metadata:
     def has(self, tensor: str) -> bool:
         return tensor in self.gguf.tensors
 
+    def rows(self, tensor: str) -> int | None:
+        """Returns the length of a tensor's first axis; None without it."""
+        found = self.gguf.tensors.get(tensor)
+        return None if found is None else found.shape[0]
+
     def divisors(self, name: str, pairs: int) -> tuple[float, ...]:
         """Returns the divisor of each pair's frequency, () if the file has none: precomputed for
         Llama 3.1's long context, or LongRoPE's factors."""

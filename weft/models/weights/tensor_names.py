@@ -44,6 +44,11 @@ PROJECTIONS = {
     "v_b": "self_attn.v_b_proj",
     "input_gate": "per_layer_input_gate",
     "input_proj": "per_layer_projection",
+    "alt_router": "altup.modality_router",
+    "alt_predict": "altup.prediction_coefs",
+    "alt_correct": "altup.correction_coefs",
+    "laurel_left": "laurel.linear_left",
+    "laurel_right": "laurel.linear_right",
 }
 NORMS = {  # keyed by (norms before, norms after) a layer's parts
     (True, False): {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
