@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 MODULES = (  # by the names that they have for pdoc, too
-    "weft", "weft.nn", "weft.tensor.functional", "weft.tensor.linalg", "weft.optim",
+    "weft", "weft.nn", "weft.tensor.functional", "weft.tensor.linalg", "weft.func", "weft.optim",
     "weft.importers", "weft.models", "weft.core.errors",
 )  # fmt: skip
 

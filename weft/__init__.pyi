@@ -3,6 +3,7 @@ itself when a name is first used (weft/__init__.py)."""
 
 from weft import (
     errors as errors,
+    func as func,
     functional as functional,
     linalg as linalg,
     nn as nn,
@@ -72,7 +73,6 @@ from weft.tensor.autograd import (
     grad as grad,
     is_grad_enabled as is_grad_enabled,
     no_grad as no_grad,
-    value_and_grad as value_and_grad,
 )
 from weft.tensor.compiled import compile as compile
 from weft.tensor.core import (
@@ -95,6 +95,7 @@ from weft.tensor.create import (
     zeros as zeros,
     zeros_like as zeros_like,
 )
+from weft.tensor.derivatives import value_and_grad as value_and_grad
 from weft.tensor.einsum import einsum as einsum
 from weft.tensor.elementwise import (
     abs as abs,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft import functional, nn, optim
+from weft import func, functional, nn, optim
 
 FUNCTIONS = {f"functional.{name}": getattr(functional, name) for name in functional.__all__} | {
     f"weft.{name}": getattr(weft, name)
@@ -28,6 +28,7 @@ FUNCTIONS |= {
     f"optim.{name}": getattr(optim, name)
     for name in ("SGD", "Adam", "AdamW", "clip_grad_norm", "constant", "linear", "cosine")
 }
+FUNCTIONS |= {f"func.{name}": getattr(func, name) for name in func.__all__}
 FUNCTIONS |= {f"nn.{name}": value for name in nn.__all__ if callable(value := getattr(nn, name))}
 FUNCTIONS |= {
     f"nn.init.{name}": value

@@ -13,7 +13,7 @@ from weft.nn.module import Module
 from weft.tensor import functional as F
 from weft.tensor.autograd import no_grad, once
 from weft.tensor.core import Tensor
-from weft.tensor.random import next_key, randint
+from weft.tensor.random import example_key, next_key, randint
 
 
 def keep_key(module: Module) -> None:
@@ -32,7 +32,7 @@ def fresh_key(module: Any) -> Tensor:
             module.key.assign(next_key(now))
         return now
 
-    return once(advance)
+    return example_key(once(advance))
 
 
 class _Drop(Module):

@@ -10,6 +10,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     attention_grad,
     attention_parts,
     barrier,
+    batching,
     binary,
     check,
     codes,

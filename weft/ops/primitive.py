@@ -101,8 +101,27 @@ _LISTENERS: dict[type, tuple[int, Listener]] = {}
 
 def register_listener(cls: type, listener: Listener, rank: int = 1) -> None:
     """Ops with an argument of type `cls` go to `listener`; the highest rank among the arguments
-    wins (graph Nodes have rank 9, so a device array met while tracing is the tracer's to place)."""
+    wins (graph Nodes have rank 9, so a device array met while tracing is the tracer's to place).
+    Rank 0 is for wrappers, values around others: each has a `rank` and a `level` of its own."""
     _LISTENERS[cls] = (rank, listener)
+
+
+def is_wrapper(value: Any) -> bool:
+    """True for a value around another: one with a history, or a batch of a mapped function."""
+    entry = _LISTENERS.get(type(value))
+    return entry is not None and not entry[0]
+
+
+def level_of(value: Any) -> int:
+    """The number of mapped functions (vmap) around the one that made this wrapper; else 0."""
+    return int(value.level) if is_wrapper(value) else 0
+
+
+def innermost(value: Any) -> Any:
+    """The array, Node or device array inside all wrappers."""
+    while is_wrapper(value):
+        value = value.value
+    return value
 
 
 def bind(op: str, *values: Any, **attrs: Any) -> Any:
@@ -114,8 +133,8 @@ def bind(op: str, *values: Any, **attrs: Any) -> Any:
     best, listener = 0, None
     for value in values:
         entry = _LISTENERS.get(type(value))
-        if entry is not None and entry[0] > best:
-            best, listener = entry
+        if entry is not None and (rank := entry[0] or value.rank) > best:
+            best, listener = rank, entry[1]
     return (listener or NUMPY).bind(op, values, attrs)
 
 

@@ -3,25 +3,33 @@
 A Tracked value wraps an array, a device array or a graph Node. An op with a Tracked operand runs on
 the wrapped values, and its result is Tracked too; so one tape serves eager execution, devices and
 traced functions alike. Reverse accumulation: Griewank & Walther 2008, ch. 3.
+
+A mapped function (weft.ops.batching) has a tape of its own, of a higher level: there a Tracked
+wraps a batch, whose content may be Tracked by the level below. An op concerns its highest level
+only; what other levels wrap stays as it is.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
-import numpy as np
-
 from weft.core.dtypes import DType
 from weft.core.errors import GradientError
 from weft.graph.ir import Shape
 from weft.ops import functions as f
 from weft.ops.composite import COMPOSITES
-from weft.ops.primitive import PRIMITIVES, aval, bind, register_listener
+from weft.ops.primitive import (
+    PRIMITIVES,
+    aval,
+    bind,
+    is_wrapper,
+    level_of,
+    register_listener,
+)
 
 Value = Any  # np.ndarray, DeviceArray, Node or Tracked
 # (gradient of the result, operands to use) -> per operand: None, a value, or a thunk making one
@@ -30,9 +38,10 @@ Pullback = Callable[[Value, tuple[Value, ...]], Sequence[Any]]
 
 class Tracked:
     """A value and how it came about. `inputs` are its operands (Tracked where a gradient flows);
-    a leaf has none. `owner` is what a leaf's gradient belongs to (a Tensor)."""
+    a leaf has none. `owner` is what a leaf's gradient belongs to (a Tensor). Without a level it is
+    of that of the value."""
 
-    __slots__ = ("__weakref__", "inputs", "owner", "pull", "value")
+    __slots__ = ("__weakref__", "inputs", "level", "owner", "pull", "rank", "value")
 
     def __init__(
         self,
@@ -40,8 +49,11 @@ class Tracked:
         inputs: tuple[Value, ...] = (),
         pull: Pullback | None = None,
         owner: Any = None,
+        level: int | None = None,
     ):
         self.value, self.inputs, self.pull, self.owner = value, inputs, pull, owner
+        self.level = level_of(value) if level is None else level
+        self.rank = 10 + 2 * self.level
 
     @property
     def shape(self) -> Shape:
@@ -57,25 +69,29 @@ class Tracked:
 
 class _Recording(threading.local):
     on = True
+    paused: frozenset[int] = frozenset()  # levels of which a walk is under way
 
 
 _RECORDING = _Recording()
 
 
-def recording() -> bool:
-    """True if this thread records ops for differentiation."""
-    return _RECORDING.on
+def recording(level: int = 0) -> bool:
+    """True if this thread records ops for differentiation, on the tape of this level."""
+    return _RECORDING.on and level not in _RECORDING.paused
 
 
 @contextmanager
-def record(on: bool) -> Iterator[None]:
-    """Turns recording on or off inside the block."""
-    before = _RECORDING.on
-    _RECORDING.on = on
+def record(on: bool, pause: int | None = None) -> Iterator[None]:
+    """Turns recording on or off inside the block. With `pause`, tapes of other levels go on."""
+    before = _RECORDING.on, _RECORDING.paused
+    if pause is None:
+        _RECORDING.on, _RECORDING.paused = on, frozenset()
+    else:
+        _RECORDING.paused |= {pause}
     try:
         yield
     finally:
-        _RECORDING.on = before
+        _RECORDING.on, _RECORDING.paused = before
 
 
 def plain(value: Value) -> Value:
@@ -83,11 +99,28 @@ def plain(value: Value) -> Value:
     return value.value if isinstance(value, Tracked) else value
 
 
+def peel(value: Value, level: int) -> Value:
+    """Returns the value inside a Tracked of this level; returns any other value unchanged."""
+    return value.value if isinstance(value, Tracked) and value.level == level else value
+
+
+def is_tracked(values: Sequence[Value], level: int) -> bool:
+    """True if any of the values has a history of this level."""
+    return any(isinstance(x, Tracked) and x.level == level for x in values)
+
+
+def tape_level(inputs: Sequence[Value]) -> int | None:
+    """The level of the tape that an op of these operands concerns; None if it concerns none."""
+    top = max((x for x in inputs if is_wrapper(x)), key=lambda x: x.rank, default=None)
+    return top.level if isinstance(top, Tracked) else None
+
+
 class TapeListener:
     """The listener that runs an op on the wrapped values of its operands and records it."""
 
     def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
-        out = bind(op, *map(plain, inputs), **attrs)
+        level = max(x.level for x in inputs if isinstance(x, Tracked))
+        out = bind(op, *(peel(x, level) for x in inputs), **attrs)
         what = str(attrs["name"]) if op == "call" else op
         if isinstance(out, tuple):  # each output is differentiated by itself
             rules = [_rule_of(attrs, i) for i in range(len(out))]
@@ -102,20 +135,18 @@ Rule = Callable[[Value, Value, tuple[Value, ...]], Sequence[Any]]
 def remember(what: str, out: Value, inputs: tuple[Value, ...], rule: Rule) -> Value:
     """Returns `out`, the result of op `what` on `inputs`, with its derivative by `rule`. Returns it
     plain if recording is off or no gradient could flow."""
-    if not _RECORDING.on or not aval(out).dtype.is_float:
-        return out
-    if not any(isinstance(x, Tracked) for x in inputs):
+    level = tape_level(inputs)
+    if level is None or not recording(level) or not aval(out).dtype.is_float:
         return out
     held = [(x, x.version) for x in map(plain, inputs) if hasattr(x, "version")]
-    made = Tracked(out, inputs)
+    made = Tracked(out, inputs, level=level)
     me = ref(made)  # a weak reference: a cycle would keep the tape's memory until collected
 
     def pull(grad: Value, operands: tuple[Value, ...]) -> Sequence[Any]:
         for x, version in held:
             if x.version != version:
                 raise GradientError(changed(what, x))
-        again = any(isinstance(x, Tracked) for x in operands)
-        return rule(grad, me() if again else out, operands)
+        return rule(grad, me() if is_tracked(operands, level) else out, operands)
 
     made.pull = pull
     return made
@@ -129,83 +160,11 @@ def changed(what: str, operand: object) -> str:
     )
 
 
-register_listener(Tracked, TapeListener(), rank=10)
+register_listener(Tracked, TapeListener(), rank=0)
 
 
 class PartGradients(dict[int, Any]):
     """The gradients of parts of one value, or what they are made of, by their numbers."""
-
-
-def apart(x: Value) -> list[Value]:
-    """Returns the slices of x along axis 0. Their gradients are joined once; those of `slice` would
-    each be padded to x's size and added, which takes time quadratic in their number."""
-    n = aval(x).shape[0]
-    hub = remember("apart", plain(x), (x,), lambda g, out, xs: (_joined(g, n),))
-
-    def one(i: int) -> Value:
-        def rule(g: Value, out: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
-            return (PartGradients({i: g}),)
-
-        return remember("apart", _row(plain(x), i), (hub,), rule)
-
-    return [one(i) for i in range(n)]
-
-
-def together(rows: Sequence[Value]) -> Value:
-    """Returns values below one another on a new axis 0; the reverse of apart."""
-
-    def rule(g: Value, out: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
-        return [lambda i=i: _row(g, i) for i in range(len(xs))]
-
-    out = f.concat([f.reshape(r, (1, *aval(r).shape)) for r in map(plain, rows)], 0)
-    return remember("together", out, tuple(rows), rule)
-
-
-def products(weight: Value) -> Callable[[Value], Value]:
-    """Returns the function h[N, K] -> h weight^T [N, M] for a weight [M, K] of many steps. The
-    weight's gradient is one product over the rows of all steps; that of `dot` would be a product
-    and a sum of the weight's size for each step."""
-
-    def whole(pieces: Any, out: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
-        slopes, rows = (
-            f.reshape(_below(each), (-1, aval(each[0]).shape[-1]))
-            for each in zip(*(pieces[i] for i in sorted(pieces)))
-        )
-        return (f.dot(f.swap_last(slopes), rows, aval(rows).dtype),)
-
-    hub = remember("products", plain(weight), (weight,), whole)
-    count = itertools.count()
-
-    def times(h: Value) -> Value:
-        number, dtype = next(count), aval(h).dtype
-
-        def rule(g: Value, out: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
-            again = any(isinstance(x, Tracked) for x in xs)
-            w = weight if again else plain(weight)
-            return (lambda: f.dot(g, w, dtype)), PartGradients({number: (g, xs[0])})
-
-        out = f.dot(plain(h), f.swap_last(plain(weight)), dtype)
-        return remember("products", out, (h, hub), rule)
-
-    return times
-
-
-def _row(x: Value, i: int) -> Value:
-    """Returns slice i of axis 0 by a gather: its place is data, so one kernel serves all slices."""
-    return f.reshape(f.gather(x, np.array([i], np.int32)), tuple(aval(x).shape[1:]))
-
-
-def _joined(pieces: PartGradients, n: int) -> Value:
-    """Returns n pieces below one another, zeros where there is none."""
-    like = next(iter(pieces.values()))
-    none = f.cast(f.less(like, like), aval(like).dtype)
-    return _below([pieces.get(i, none) for i in range(n)])
-
-
-def _below(rows: Sequence[Value]) -> Value:
-    """Returns values below one another on a new axis 0, each copied to its place: a map would
-    choose among all of them at each element."""
-    return f.concat([f.call("barrier", f.reshape(r, (1, *aval(r).shape))) for r in rows], 0)
 
 
 def vjp(
@@ -245,11 +204,15 @@ def _rule_of(attrs: Mapping[str, Any], index: int) -> Rule:
 def pull_through(fn: Callable[..., Value], grad: Value, inputs: tuple[Value, ...]) -> list[Any]:
     """The gradients of fn's float operands, by running fn(*inputs) again on the tape. `grad` and
     the results are Tracked when the inputs are."""
-    tracked = any(isinstance(x, Tracked) for x in inputs)
-    leaves = [x if isinstance(x, Tracked) or not _is_float(x) else Tracked(x) for x in inputs]
+    level = max(map(level_of, (grad, *inputs)))
+    tracked = is_tracked(inputs, level)
+    leaves = [
+        x if is_tracked((x,), level) or not _is_float(x) else Tracked(x, level=level)
+        for x in inputs
+    ]
     with record(True):
         out = fn(*leaves)
-    if not isinstance(out, Tracked):
+    if not is_tracked((out,), level):
         return [None] * len(inputs)
     found = walk(out, grad, {id(x) for x in leaves}, tracked)
     return [found.get(id(x), (None, None))[1] for x in leaves]
@@ -272,11 +235,27 @@ def walk(
     well, though the walk goes on behind them. With `create_graph` the gradients are Tracked
     themselves, so that they can be differentiated again.
     """
-    stops = stops or set()
-    grads: dict[int, Value] = {id(out): grad}
+    return walk_all([(out, grad)], stops, create_graph, marks)
+
+
+def walk_all(
+    ends: Sequence[tuple[Tracked, Value]],
+    stops: set[int] | None = None,
+    create_graph: bool = False,
+    marks: set[int] | None = None,
+    only: bool = False,
+) -> dict[int, tuple[Tracked, Value]]:
+    """`walk` from several results of one level, each with its gradient. With `only`, nothing is
+    computed for values that do not depend on the stops."""
+    stops, level = stops or set(), ends[0][0].level
+    grads: dict[int, Value] = {}
+    for out, grad in ends:
+        grads[id(out)] = f.add(grads[id(out)], grad) if id(out) in grads else grad
     found: dict[int, tuple[Tracked, Value]] = {}
-    with record(create_graph):
-        for node in reversed(_order(out, stops)):
+    order = _order([out for out, _ in ends], stops)
+    useful = _behind(order, stops) if only else None
+    with record(True, None if create_graph else level):
+        for node in reversed(order):
             g = grads.pop(id(node), None)
             if g is None:
                 continue
@@ -284,9 +263,11 @@ def walk(
                 found[id(node)] = (node, g)
             if node.pull is None or id(node) in stops:
                 continue
-            operands = node.inputs if create_graph else tuple(map(plain, node.inputs))
+            operands = node.inputs if create_graph else tuple(peel(x, level) for x in node.inputs)
             for x, made in zip(node.inputs, node.pull(g, operands)):
-                if not isinstance(x, Tracked) or made is None:
+                if made is None or not is_tracked((x,), level):
+                    continue
+                if useful is not None and id(x) not in useful:
                     continue
                 part = made() if callable(made) else made
                 have = grads.get(id(x))
@@ -299,16 +280,43 @@ def walk(
     return found
 
 
+START = object()  # the owner of a start: what a function's derivative is taken by
+
+
+def sources(out: Tracked) -> list[Tracked]:
+    """The leaves and starts that `out` was computed from, but nothing behind a start."""
+    found, seen, stack = [], {id(out)}, [out]
+    while stack:
+        node = stack.pop()
+        if node.pull is None or node.owner is not None:
+            found.append(node)
+            continue
+        new = [x for x in node.inputs if is_tracked((x,), out.level) and id(x) not in seen]
+        seen.update(map(id, new))
+        stack.extend(new)
+    return found
+
+
 def leaves(out: Tracked) -> list[Tracked]:
     """The values that `out` was computed from."""
-    return [node for node in _order(out, set()) if node.pull is None]
+    return [node for node in _order([out], set()) if node.pull is None]
 
 
-def _order(out: Tracked, stops: set[int]) -> list[Tracked]:
-    """Operands before users, from the leaves to `out` (iterative: tapes are long)."""
+def _behind(order: Sequence[Tracked], stops: set[int]) -> set[int]:
+    """The ids of the values that depend on a stop, and of the stops."""
+    out = set(stops)
+    for node in order:
+        if any(id(x) in out for x in node.inputs):
+            out.add(id(node))
+    return out
+
+
+def _order(outs: Sequence[Tracked], stops: set[int]) -> list[Tracked]:
+    """Operands before users, from the leaves to `outs` (iterative: tapes are long)."""
     order: list[Tracked] = []
     seen: set[int] = set()
-    stack: list[tuple[Tracked, bool]] = [(out, False)]
+    stack: list[tuple[Tracked, bool]] = [(out, False) for out in outs]
+    level = outs[0].level
     while stack:
         node, expanded = stack.pop()
         if expanded:
@@ -317,5 +325,5 @@ def _order(out: Tracked, stops: set[int]) -> list[Tracked]:
             seen.add(id(node))
             stack.append((node, True))
             if id(node) not in stops:
-                stack.extend((x, False) for x in node.inputs if isinstance(x, Tracked))
+                stack.extend((x, False) for x in node.inputs if is_tracked((x,), level))
     return order

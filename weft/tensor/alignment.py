@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, ShapeError, UsageError
-from weft.ops.tape import apart
+from weft.ops.steps import apart
 from weft.tensor.base import place
 from weft.tensor.core import Tensor
 from weft.tensor.create import arange, full_like, zeros

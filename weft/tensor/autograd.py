@@ -1,4 +1,4 @@
-"""Differentiation of tensors: `backward`, `grad`, `value_and_grad`, `no_grad`, `checkpoint`.
+"""Differentiation of tensors: `backward`, `grad`, `no_grad`, `checkpoint`.
 
 A tensor with requires_grad starts a tape (weft.ops.tape); whatever is computed from it carries the
 tape on, eagerly, on a device and in a traced function alike.
@@ -16,6 +16,8 @@ import numpy as np
 from weft import ops
 from weft.core.errors import DTypeError, GradientError, ShapeError
 from weft.ops import tape
+from weft.ops.batching import Batched, detached, frames, leading, top_frame
+from weft.ops.primitive import is_wrapper, level_of
 from weft.ops.tape import Tracked
 from weft.tensor import views
 from weft.tensor.base import TensorBase, check_devices
@@ -39,6 +41,8 @@ class Autograd(TensorBase):
                 f"requires_grad_: {self._known()} was computed from tensors that require gradients;"
                 " detach() it first"
             )
+        if on and not self._leaf and (inside := frames()):  # gradients are those of each example
+            self._value = Batched(leading(self._value, inside[-1]), inside[-1])
         if self._leaf != bool(on):
             self._leaf = bool(on)
             changed()
@@ -47,9 +51,9 @@ class Autograd(TensorBase):
     def detach(self) -> Self:
         """The same content, without its history: gradients stop here. A view, as PyTorch's: what is
         written to it, unrecorded, this tensor holds too."""
-        out = self._wrap(tape.plain(self.value))
+        out = self._wrap(detached(self.value))
         made: Self = views.link(
-            out, self, tape.plain, lambda _, v: v, views.strides(self), detached=True
+            out, self, detached, lambda _, v: v, views.strides(self), detached=True
         )
         return made
 
@@ -60,7 +64,12 @@ class Autograd(TensorBase):
         one element. Raises GradientError when nothing requires a gradient."""
         found = _walk(self, gradient, create_graph)
         for leaf, grad in found.values():
-            if leaf.owner is not None:
+            if isinstance(leaf.owner, TensorBase):
+                if is_wrapper(grad) and not is_wrapper(leaf.owner._value) and not create_graph:
+                    raise GradientError(
+                        f"backward: {self._known()} belongs to a mapped function (vmap), and its "
+                        "gradients to no tensor outside; use weft.func.grad in the function"
+                    )
                 _accumulate(leaf.owner, self._wrap(grad))
 
 
@@ -140,43 +149,21 @@ def grad(
     marks = {id(t._tape) for t in inputs if t._tape is not None}
     found = _walk(output, gradient, create_graph, marks)
     out = []
+    level = level_of(output.value)
     for t in inputs:
+        if level_of(t._value) < level:
+            raise GradientError(
+                f"grad: {t._known()} is from outside of the mapped function (vmap) that computes "
+                "the output; pass it to the function as an argument, and use weft.func.grad"
+            )
         parts: list[Any] = [
             output._wrap(g)
             for leaf, g in found.values()
             if (leaf is t._tape if t._tape is not None else leaf.owner is t)
         ]
         total: Any = sum(parts[1:], parts[0]) if parts else t._wrap(ops.full_like(t.value, 0))
-        out.append(total if create_graph else total.detach())
+        out.append(total if create_graph else total._wrap(tape.plain(total.value)))
     return out
-
-
-def value_and_grad(
-    fn: Callable[..., Any], argnums: int | Sequence[int] = 0
-) -> Callable[..., tuple[Any, Any]]:
-    """Returns a function that gives fn's value (one element) and its derivative with respect to the
-    tensors in the argument positions `argnums` (a tuple of them if `argnums` is a sequence). The
-    function raises GradientError for an argument that is not a tensor.
-
-    >>> f = weft.value_and_grad(lambda x: (x * x).sum())
-    >>> value, gradient = f(weft.tensor([3.0, 4.0]))
-    >>> value.item(), gradient.tolist()
-    (25.0, [6.0, 8.0])
-    """
-    which = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-
-    def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        given = list(args)
-        for i in which:
-            if not isinstance(given[i], Autograd):
-                raise GradientError(f"value_and_grad: argument {i} is not a Tensor")
-            given[i] = given[i].detach().requires_grad_()
-        with tape.record(True):
-            value = fn(*given, **kwargs)
-        grads = grad(value, [given[i] for i in which])
-        return value.detach(), grads[0] if isinstance(argnums, int) else tuple(grads)
-
-    return wrapped
 
 
 class _Log:
@@ -228,9 +215,12 @@ def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
     [12.0]
     """
     like = next((a for a in args if isinstance(a, TensorBase)), None)
-    if like is None or not tape.recording():
+    if like is None:
         return fn(*args)
     inputs = tuple(a.value for a in args if isinstance(a, TensorBase))
+    level = max(map(level_of, inputs))
+    if not tape.recording(level) or top_frame(inputs) is not None:
+        return fn(*args)
 
     def run(*values: Any) -> Any:
         given = iter(values)
@@ -238,31 +228,43 @@ def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
         return fn(*made).value
 
     log = once(_Log)
+    fresh = [Tracked(tape.peel(x, level), level=level) for x in inputs]
     with _replaying(log):
-        out = run(*(Tracked(tape.plain(x)) for x in inputs))
-    if not isinstance(out, Tracked):
+        out = run(*fresh)
+    if not tape.is_tracked((out,), level):
         return like._wrap(out)
-    owners = {id(leaf.owner): leaf.owner for leaf in tape.leaves(out) if leaf.owner is not None}
-    params = tuple(Tracked(t.value.value, owner=t) for t in owners.values())
-    unchanged = _watch("checkpoint", owners.values())
+    mine = {id(x) for x in fresh}
+    sources = {_key(x): x for x in tape.sources(out) if id(x) not in mine}
+    owners = [x.owner for x in sources.values() if isinstance(x.owner, TensorBase)]
+    unchanged = _watch("checkpoint", owners)
 
     def pull(g: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
         unchanged()
-        create_graph = any(isinstance(x, Tracked) for x in operands)
+        create_graph = tape.is_tracked(operands, level)
         given = operands[: len(inputs)]
         # The second computation will be differentiated again, so keep its history.
         if create_graph:
-            again = tuple(x if isinstance(x, Tracked) else Tracked(x) for x in given)
+            again = tuple(
+                x if tape.is_tracked((x,), level) else Tracked(x, level=level) for x in given
+            )
         else:
-            again = tuple(Tracked(ops.call("barrier", x, tape.plain(g))) for x in given)
+            after = tape.plain(g)
+            again = tuple(Tracked(ops.call("barrier", x, after), level=level) for x in given)
         with tape.record(True), _replaying(log):
-            stops = {id(x) for x in again}
+            stops = {id(x) for x in (*again, *sources.values())}
             found = tape.walk(run(*again), g, stops, create_graph).values()
         grads = [[p for leaf, p in found if leaf is x] for x in again]
-        grads += [[p for leaf, p in found if leaf.owner is t] for t in owners.values()]
+        grads += [[p for leaf, p in found if _key(leaf) == key] for key in sources]
         return [_sum(parts) for parts in grads]
 
-    return like._wrap(Tracked(tape.plain(out), (*inputs, *params), pull))
+    return like._wrap(
+        Tracked(tape.peel(out, level), (*inputs, *sources.values()), pull, level=level)
+    )
+
+
+def _key(source: Tracked) -> int:
+    """Equal for the values of one tensor, which are new ones each time."""
+    return id(source if source.owner is None or source.owner is tape.START else source.owner)
 
 
 def _watch(what: str, tensors: Iterable[Any]) -> Callable[[], None]:

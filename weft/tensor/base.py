@@ -20,6 +20,8 @@ from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError, UsageError
 from weft.core.lines import user_line
 from weft.graph.ir import Node, Shape
+from weft.ops.batching import Batched
+from weft.ops.primitive import innermost, is_wrapper
 from weft.ops.rules import axis_of
 from weft.ops.tape import Tracked, plain, recording
 from weft.program.array import DeviceArray
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from weft.tensor.device import StateArray
     from weft.tensor.views import ViewRule
 
-Value = Any  # np.ndarray, DeviceArray, Node, or Tracked around one of them
+Value = Any  # np.ndarray, DeviceArray, Node, or Tracked or Batched around one of them
 Number = bool | int | float
 T = TypeVar("T", bound="TensorBase")
 
@@ -85,7 +87,7 @@ class TensorBase:
             as_dtype(value.dtype)  # refuses dtypes that weft does not have
             if CURRENT.trace is not None:
                 value = ops.as_node(value)  # made while tracing: a constant of the Graph
-        elif not isinstance(value, Node | DeviceArray):
+        elif not isinstance(value, Node | DeviceArray) and not is_wrapper(value):
             raise UsageError(
                 f"Tensor() wraps a NumPy array, not {type(value).__name__}; use weft.tensor(...)"
             )
@@ -127,14 +129,18 @@ class TensorBase:
 
     @property
     def is_traced(self) -> bool:
-        """True if this is a value of a function being traced (no content yet)."""
-        return isinstance(self._value, Node)
+        """True if this is a value of a function being traced (no content yet), or mapped."""
+        return isinstance(self._value, Node) or is_wrapper(self._value)
+
+    def _in_trace(self) -> bool:
+        """True if this is a value of a trace."""
+        return isinstance(self._value, Node) or isinstance(innermost(self._value), Node)
 
     @property
     def device(self) -> str:
         """The place of the content: "cpu", "vulkan:0", ...; "traced" inside a traced function."""
-        if isinstance(self._value, DeviceArray):
-            return self._value.device.info.id
+        if (home := place(self)) is not None:
+            return home.info.id
         return "traced" if self.is_traced else HOST
 
     # -- derivatives
@@ -142,7 +148,7 @@ class TensorBase:
     @property
     def requires_grad(self) -> bool:
         """True if computations from this tensor are recorded for differentiation."""
-        if CURRENT.trace is not None and not isinstance(self._value, Node):
+        if CURRENT.trace is not None and not self._in_trace():
             CURRENT.trace.facts.tensor(self)
         return self._leaf or self._tape is not None
 
@@ -169,12 +175,12 @@ class TensorBase:
         around it where gradients are recorded."""
         if self._view is not None and self._is_outside():
             return views.derived(self)
-        if (self._leaf or self._tape is not None) and recording():
-            if self._leaf:
-                return Tracked(self._plain(), owner=self)
-            if CURRENT.trace is None and isinstance(self._value, Node):
+        if self._leaf and recording():
+            return Tracked(self._plain(), owner=self)
+        if self._tape is not None and recording(self._tape.level):
+            if CURRENT.trace is None and self._in_trace():
                 self._escaped()
-            if CURRENT.trace is not None and not isinstance(self._value, Node):
+            if CURRENT.trace is not None and not self._in_trace():
                 raise TraceError(
                     f"{self._known()} was computed outside of the traced function from tensors "
                     "that require gradients; detach() it, or compute it inside"
@@ -184,18 +190,18 @@ class TensorBase:
 
     def _is_outside(self) -> bool:
         """True while a trace runs that this tensor does not belong to."""
-        return CURRENT.trace is not None and not isinstance(self._value, Node)
+        return CURRENT.trace is not None and not self._in_trace()
 
     def _plain(self) -> Value:
         trace = CURRENT.trace
         if self._view is not None and self._is_outside():
             return plain(views.derived(self))
-        if isinstance(self._value, Node):
+        if self._in_trace():
             if trace is None:
                 self._escaped()
             return self._value
         if trace is not None:
-            return trace.capture(self)
+            return self._value if is_wrapper(self._value) else trace.capture(self)
         if self._home is not None and isinstance(self._value, np.ndarray):
             return self._value.copy()  # a view of it would change when the Program runs
         return self._value
@@ -208,7 +214,8 @@ class TensorBase:
         return content, getattr(content, "version", 0)
 
     def _escaped(self) -> NoReturn:
-        where = f" (made at {self._value.where})" if self._value.where else ""
+        made = innermost(self._value).where
+        where = f" (made at {made})" if made else ""
         raise TraceError(
             f"a traced tensor {self._known()}{where} was used after its trace ended; "
             "return it from the traced function instead"
@@ -219,6 +226,14 @@ class TensorBase:
 
     def _host(self, use: str) -> np.ndarray:
         """The content on the host, or TraceError saying that `use` needs a value."""
+        if isinstance(self._value, Batched):
+            raise TraceError(
+                f"{user_line() or 'mapped function'}: {use} needs the value of {self._known()}, "
+                "which differs between the examples of a mapped function (vmap); choose with "
+                "weft.where, or do this outside"
+            )
+        if is_wrapper(self._value):
+            return self._wrap(self._value.value)._host(use)
         if CURRENT.trace is not None or isinstance(self._value, Node):
             raise TraceError(
                 f"{user_line() or 'traced function'}: {use} needs the value of {self._known()}, "
@@ -274,7 +289,10 @@ def check_devices(op: str, tensors: Sequence[TensorBase]) -> None:
 
 def place(t: TensorBase) -> Device | None:
     """The Device that holds the content; None for host memory."""
-    return t._value.device if isinstance(t._value, DeviceArray) else None
+    if isinstance(t._value, DeviceArray):
+        return t._value.device
+    inside = innermost(t._value) if is_wrapper(t._value) else None
+    return inside.device if isinstance(inside, DeviceArray) else None
 
 
 def run(like: T, op: str, *tensors: TensorBase, **attrs: Any) -> T:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.ops.tape import apart, products, together
+from weft.ops.steps import apart, products, together
 from weft.tensor.autocast import narrowed
 from weft.tensor.base import place
 from weft.tensor.core import Tensor

@@ -85,8 +85,9 @@ class Compiled:
 
         Raises TraceError, CompileError, DeviceError or LimitError.
         """
-        if CURRENT.trace is not None:
-            return self.fn(*args, **kwargs)  # inside another trace: just more of its graph
+        if CURRENT.trace is not None or CURRENT.transforms:
+            # inside another trace, more of its graph; inside a derivative or a map, a part of it
+            return self.fn(*args, **kwargs)
         if not kwargs and self._kept.direct and not self._rechecks:
             with self._lock:
                 for entry, play in self._kept.direct:

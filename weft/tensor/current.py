@@ -33,6 +33,7 @@ class Capturing(Protocol):
 
 class _Current(threading.local):
     trace: Capturing | None = None
+    transforms = 0  # derivatives and maps that run, inside which compiled functions just run
 
 
-CURRENT = _Current()  # the trace that this thread is building, if any
+CURRENT = _Current()  # what this thread is doing

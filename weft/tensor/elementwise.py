@@ -18,7 +18,8 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import promote
 from weft.core.errors import DTypeError
-from weft.ops.tape import plain, remember
+from weft.ops.batching import Batched, leading, top_frame
+from weft.ops.tape import peel, remember, tape_level
 from weft.tensor.base import scalar_dtype
 from weft.tensor.core import Tensor, tensor
 from weft.tensor.create import zeros_like
@@ -117,7 +118,11 @@ def derivative(*slopes: Slope) -> Callable[[Callable[..., Tensor]], Callable[...
                 grad, result, xs = Tensor(g), Tensor(out), tensors(values)
                 return [lambda s=slope: s(grad, result, *xs).value for slope in slopes]
 
-            out = fn(*tensors([plain(v) for v in inputs]))
+            if (frame := top_frame(inputs)) is not None:
+                whole = function(*tensors([leading(v, frame) for v in inputs]))
+                return whole._wrap(Batched(whole.value, frame))
+            level = tape_level(inputs)
+            out = fn(*tensors([v if level is None else peel(v, level) for v in inputs]))
             kept = out._wrap(remember(fn.__name__, out.value, inputs, rule))
             kept._weak = out._weak
             return kept

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from typing import Any, Self
+from weakref import ref
 
 import numpy as np
 
 from weft import ops
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, GradientError, ShapeError
-from weft.graph.ir import Node
+from weft.ops.batching import frames
+from weft.ops.primitive import is_wrapper
 from weft.ops.rules import axis_of, countable
 from weft.ops.tape import Tracked, plain, recording
 from weft.tensor import views
@@ -257,7 +259,7 @@ class Indexing(Reductions):
         """The content of `new` becomes that of this tensor, which is not a view."""
         if CURRENT.trace is not None:
             value = new.value
-            if isinstance(self._value, Node):  # a local tensor keeps its history
+            if self._in_trace():  # a local tensor keeps its history
                 self._tape = value if isinstance(value, Tracked) else None
             CURRENT.trace.assign(self, plain(value))
             return
@@ -267,9 +269,10 @@ class Indexing(Reductions):
         elif new._weak:
             self._value, self._tape = place_like(self, np.array(new._value)), None
         else:
-            value = new.value
-            self._value = plain(value)
-            self._tape = value if isinstance(value, Tracked) else None
+            value, before = new.value, (self._value, self._tape)
+            self._value, self._tape = plain(value), value if isinstance(value, Tracked) else None
+            if is_wrapper(self._value) and (inside := frames()):
+                inside[-1].written.append((ref(self), before))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if is_switch(key):
@@ -283,7 +286,9 @@ class Indexing(Reductions):
         y = self._coerce("assignment", value)
         taped = self.requires_grad or (isinstance(y, TensorBase) and y.requires_grad)
         parts = key if isinstance(key, tuple) else (key,)
-        data = any(isinstance(k, TensorBase) and k.dtype != dt.bool_ for k in parts)
+        held = [k for k in parts if isinstance(k, TensorBase)]
+        data = any(k.dtype != dt.bool_ or is_wrapper(k._value) for k in held)
+        taped = taped or (isinstance(y, TensorBase) and is_wrapper(y._value))
         if isinstance(self._value, np.ndarray) and CURRENT.trace is None and not (taped or data):
             return self._set_on_host(key, y)
         keys = self._expand_key(key)

@@ -10,9 +10,8 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, ShapeError, TraceError
 from weft.graph.ir import Node
-from weft.program.array import DeviceArray
 from weft.tensor.arith import Arithmetic
-from weft.tensor.base import CURRENT, TensorBase
+from weft.tensor.base import CURRENT, TensorBase, place
 
 T = TypeVar("T", bound=Arithmetic)
 Lengths = TensorBase | Sequence[int] | int
@@ -133,10 +132,10 @@ def out_of_range(index: Any, n: int) -> Any:
 
 def place_like(tensor: TensorBase, array: Any) -> Any:
     """A host array where `tensor` is: on its device, or as it is."""
-    if isinstance(tensor._value, DeviceArray) and CURRENT.trace is None:
+    if (device := place(tensor)) is not None and CURRENT.trace is None:
         from weft.tensor.device import upload
 
-        return upload(tensor._value.device, array)
+        return upload(device, array)
     return array
 
 

@@ -19,6 +19,7 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
 from weft.host.forks import lock_of
+from weft.ops.batching import Batched, frames
 from weft.ops.rules import dims
 from weft.tensor.base import CURRENT, place
 from weft.tensor.core import Tensor
@@ -157,6 +158,25 @@ def next_key(key: Tensor) -> Tensor:
     return key._wrap(ops.add(key.value, step))
 
 
+def example_key(key: Tensor) -> Tensor:
+    """The key of a draw that was given none: in a mapped function (vmap) that of each example, or
+    one for all, as its `randomness` says. Raises UsageError where that is "error"."""
+    for frame in frames():
+        if frame.randomness == "error":
+            raise UsageError(
+                'vmap: the function draws random numbers; pass randomness="different" or "same", '
+                "or give each example a key"
+            )
+        if frame.randomness == "different":
+            number = ops.iota((frame.size,), 0, dt.uint32)
+            halves = [ops.broadcast(ops.slice_(key.value, (i,), (i + 1,)), number.shape)
+                      for i in (0, 1)]  # fmt: skip
+            words = threefry((halves[0], halves[1]), (number, ops.full_like(number, _STREAM)))
+            both = ops.concat([ops.reshape(w, (frame.size, 1)) for w in words], 1)
+            key = key._wrap(Batched(both, frame))
+    return key
+
+
 def key_of(key: Any) -> Tensor:
     """A random key, given as an int or uint32[2]; None takes the next of the global stream."""
     if key is None:
@@ -165,7 +185,7 @@ def key_of(key: Any) -> Tensor:
                 "random numbers without a key inside a traced function would be the same at every "
                 "run; pass key=, a uint32[2] tensor that the caller changes"
             )
-        return Tensor(_STREAM_OF_KEYS.next())
+        return example_key(Tensor(_STREAM_OF_KEYS.next()))
     if isinstance(key, int):
         return Tensor(_pair(key))
     out = key if isinstance(key, Tensor) else Tensor(np.asarray(key, np.uint32))

@@ -16,6 +16,7 @@ from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
 from weft.core.lines import line_of
 from weft.core.trees import Tree, flatten, values
 from weft.graph.ir import Graph, Node
+from weft.ops.primitive import is_wrapper
 from weft.ops.tape import plain, recording
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
@@ -113,7 +114,7 @@ class Trace:
 
     def assign(self, tensor: TensorBase, value: Node) -> None:
         """Records that a state tensor has a new value from here on."""
-        if isinstance(tensor._value, Node):
+        if tensor._in_trace():
             tensor._value = value  # a local tensor, or a parameter of role "state"
             state = self.passed.get(id(tensor))
             if state is None:
@@ -124,6 +125,11 @@ class Trace:
                     'Spec role="state", or make a new tensor with weft.where or update'
                 )
         else:
+            if is_wrapper(value):
+                raise TraceError(
+                    f"assign: a mapped function (vmap) writes a value of its own to "
+                    f"{tensor.name or tensor._known()} from outside; return the value instead"
+                )
             self.capture(tensor)
             state = self.captured[id(tensor)][1]
             self.current[id(tensor)] = value

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from weft.core.errors import GradientError
-from weft.graph.ir import Node
 from weft.ops.tape import Tracked, plain, record, recording
 from weft.tensor.current import CURRENT
 
@@ -98,7 +97,7 @@ def push(t: TensorBase) -> None:
             made = kept()
             if made is None:
                 continue
-            if isinstance(made._value, Node) is tracing:
+            if made._in_trace() is tracing:
                 _renew(made, base)
             if made._views:
                 stack.append(made)

@@ -49,9 +49,9 @@ def value_and_gradients(
 
     The pass is that of training, in float32. Each place's value has a tensor of zeros added to it,
     whose gradient is the value's."""
-    from weft.tensor.autograd import value_and_grad
     from weft.tensor.compiled import compile as compiled
     from weft.tensor.core import Tensor
+    from weft.tensor.derivatives import value_and_grad
 
     c = replace(
         c, act_dtype=float32, act_by_form=False, kv_dtype=float32, kv_window=0,
