@@ -112,12 +112,13 @@ class BatchListener:
                 f"vmap: a value of a mapped function ({aval(inputs[0])!r}) was used after the "
                 "function ended; return it instead of storing it elsewhere"
             )
-        PRIMITIVES[op].abstract(*map(aval, inputs), **attrs)  # messages name an example's shapes
+        check: Any = PRIMITIVES[op].abstract
+        check(*map(aval, inputs), **attrs)  # so that messages name an example's shapes
         mine = [isinstance(x, Batched) and x.frame is frame for x in inputs]
         if op == "call":
             out = _call(frame, inputs, mine, **attrs)
         else:
-            rule = RULES.get(op, _elementwise)
+            rule: Rule = RULES.get(op, _elementwise)
             out = rule(frame, inputs, mine, **{"op": op, **attrs})
         return (
             tuple(Batched(y, frame) for y in out) if isinstance(out, tuple) else Batched(out, frame)

@@ -17,7 +17,7 @@ from weft import ops
 from weft.core.errors import DTypeError, GradientError, ShapeError
 from weft.ops import tape
 from weft.ops.batching import Batched, detached, frames, leading, top_frame
-from weft.ops.primitive import is_wrapper, level_of
+from weft.ops.primitive import level_of
 from weft.ops.tape import Tracked
 from weft.tensor import views
 from weft.tensor.base import TensorBase, check_devices
@@ -65,11 +65,6 @@ class Autograd(TensorBase):
         found = _walk(self, gradient, create_graph)
         for leaf, grad in found.values():
             if isinstance(leaf.owner, TensorBase):
-                if is_wrapper(grad) and not is_wrapper(leaf.owner._value) and not create_graph:
-                    raise GradientError(
-                        f"backward: {self._known()} belongs to a mapped function (vmap), and its "
-                        "gradients to no tensor outside; use weft.func.grad in the function"
-                    )
                 _accumulate(leaf.owner, self._wrap(grad))
 
 
@@ -78,6 +73,11 @@ def _walk(
 ) -> dict[int, tuple[Tracked, Any]]:
     with tape.record(True):  # also under no_grad; refuses what another trace, or none, computed
         value = out.value
+    if isinstance(value, Batched):
+        raise GradientError(
+            f"backward: {out._known()} belongs to a mapped function (vmap), and the gradients of "
+            "its examples to no tensor outside; use weft.func.grad in the function"
+        )
     if not isinstance(value, Tracked):
         raise GradientError(
             f"backward: {out._known()} was not computed from a tensor with requires_grad (or was "

@@ -230,9 +230,8 @@ class Indexing(Reductions):
         y = self._coerce("assign", value)
         new = y if isinstance(y, TensorBase) else self._full(y, self.dtype, self.shape)
         if new.shape != self.shape or new.dtype != self.dtype:
-            raise ShapeError(
-                f"assign: {new._known()} to {self._known()}; shape and dtype must agree"
-            )
+            given = f"{new._known()} to {self._known()}"
+            raise ShapeError(f"assign: {given}; shape and dtype must agree")
         if self._leaf and recording():
             raise GradientError(
                 f"assign: {self._known()} requires gradients; assign to it under weft.no_grad()"

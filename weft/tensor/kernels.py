@@ -15,6 +15,7 @@ from weft.core import dtypes as dt
 from weft.core.errors import CallError, DTypeError, GradientError, ShapeError
 from weft.host.forks import lock_of
 from weft.ops import tape
+from weft.ops.batching import Batched, MapFrame, leading, top_frame
 from weft.ops.composite import Composite, register_composite
 from weft.ops.primitive import Aval, aval
 from weft.program.session import Session
@@ -22,6 +23,7 @@ from weft.templates.own import BY_DIGEST, OwnKernel
 from weft.tensor.base import values
 from weft.tensor.core import Tensor
 from weft.tensor.device import one_op
+from weft.tensor.shapes import stack
 
 Gradient = Callable[..., Any]
 
@@ -71,10 +73,22 @@ class Kernel:
     def __call__(self, *arguments: Any, **numbers: Any) -> Any:
         tensors = self._tensors(arguments)
         given = values(self.__name__, tensors)
-        own = self._own(tensors, numbers)
-        out = ops.call("own", *map(tape.plain, given), kernel=own.digest)
+        if (frame := top_frame(given)) is not None:
+            return self._mapped(
+                frame, [tensors[0]._wrap(leading(v, frame)) for v in given], numbers
+            )
+        own, level = self._own(tensors, numbers), tape.tape_level(given)
+        inside = given if level is None else [tape.peel(v, level) for v in given]
+        out = ops.call("own", *inside, kernel=own.digest)
         outs = out if isinstance(out, tuple) else (out,)
         made = [tensors[0]._wrap(x) for x in self._remembered(own, outs, tuple(given), numbers)]
+        return tuple(made) if len(made) > 1 else made[0]
+
+    def _mapped(self, frame: MapFrame, whole: Sequence[Tensor], numbers: Any) -> Any:
+        """A call for each example of a mapped function: the kernel knows no batch."""
+        rows = [self(*(t[i] for t in whole), **numbers) for i in range(frame.size)]
+        outs = zip(*(r if isinstance(r, tuple) else (r,) for r in rows))
+        made = [y[0]._wrap(Batched(stack(list(y)).value, frame)) for y in outs]
         return tuple(made) if len(made) > 1 else made[0]
 
     def __repr__(self) -> str:
