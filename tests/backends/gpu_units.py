@@ -2,8 +2,8 @@
 
 Written from the vendors' documents alone (element by element, as they state it), so that layouts
 as weft.backends.llvm.matrix_units has them are checked, not repeated. Sources: NVIDIA PTX ISA,
-"Matrix Fragments for mma.m16n8k16 with floating point type" and "ldmatrix"; AMD CDNA3 ISA, "Matrix
-Arithmetic Instructions"; AMD RDNA3 ISA, "Wave Matrix Multiply Accumulate".
+"Matrix Fragments for mma.m16n8k16 with floating point type", "for mma.m16n8k32" and "ldmatrix"; AMD
+CDNA3 ISA, "Matrix Arithmetic Instructions"; AMD RDNA3 ISA, "Wave Matrix Multiply Accumulate".
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def size(t: str) -> int:
         return 8
     vector = re.fullmatch(r"<(\d+) x (\w+)>", t)
     count, element = vector.groups() if vector else ("1", t)
-    return int(count) * {"i32": 4, "float": 4, "half": 2, "i16": 2}[element]
+    return int(count) * {"i32": 4, "float": 4, "half": 2, "i16": 2, "i64": 8, "i1": 4}[element]
 
 
 def compute(name: str, slots: np.ndarray) -> None:
@@ -86,6 +86,15 @@ def _floats(raw: np.ndarray, bf16: bool) -> np.ndarray:
 
 def _sums(raw: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(raw).view(np.float32)
+
+
+def _bytes(raw: np.ndarray) -> np.ndarray:
+    """int8 elements per lane, as int64[lanes, elements]."""
+    return np.ascontiguousarray(raw).view(np.int8).astype(np.int64)
+
+
+def _ints(raw: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(raw).view(np.int32).astype(np.int64)
 
 
 def _places(count: int, place: Callable[[int, int], tuple[int, int]]) -> tuple[np.ndarray, ...]:
@@ -118,6 +127,26 @@ def _mma(given: np.ndarray, found: np.ndarray, bf16: bool) -> None:
     c[_C] = _sums(given[:, 24:40])
     d = (a @ b + c).astype(np.float32)
     found[:, :16] = np.ascontiguousarray(d[_C]).view(np.uint8)
+
+
+def _mma_int_a(lane: int, i: int) -> tuple[int, int]:
+    row = lane >> 2 if i < 4 or 8 <= i < 12 else (lane >> 2) + 8
+    return row, lane % 4 * 4 + (i & 3) + (16 if i >= 8 else 0)
+
+
+def _mma_int_b(lane: int, i: int) -> tuple[int, int]:
+    return lane % 4 * 4 + (i & 3) + (16 if i >= 4 else 0), lane >> 2
+
+
+_IA, _IB = _places(16, _mma_int_a), _places(8, _mma_int_b)
+
+
+def _mma_int(given: np.ndarray, found: np.ndarray, _: bool) -> None:
+    """mma.sync.m16n8k32 of s8: a0..a15, b0..b7 in fours, c0..c3 of s32."""
+    assert len(given) == 32
+    a, b, c = (np.zeros(shape, np.int64) for shape in ((16, 32), (32, 8), (16, 8)))
+    a[_IA], b[_IB], c[_C] = _bytes(given[:, :16]), _bytes(given[:, 16:24]), _ints(given[:, 24:40])
+    found[:, :16] = np.ascontiguousarray((a @ b + c).astype(np.int32)[_C]).view(np.uint8)
 
 
 # Item e of register j of a lane is element (lane / 4, lane % 4 * 2 + e) of matrix j.
@@ -153,6 +182,20 @@ def _mfma(given: np.ndarray, found: np.ndarray, bf16: bool) -> None:
     found[:, :16] = out.view(np.uint8)
 
 
+def _mfma_int(given: np.ndarray, found: np.ndarray, n: int) -> None:
+    """v_mfma_i32_16x16x16i8 (n = 4 bytes to a lane) and 16x16x32_i8 (8): A[i][k] is item k % n of
+    lane i + 16 (k / n); sums as those of floats."""
+    left, right = _bytes(given[:, :n]), _bytes(given[:, n : 2 * n])
+    sums = _ints(given[:, 2 * n : 2 * n + 16])
+    i, k = np.mgrid[:16, : 4 * n]
+    a, b = left[i + 16 * (k // n), k % n], right[i + 16 * (k // n), k % n].T
+    row, col = np.mgrid[:16, :16]
+    lane, item = col + 16 * (row // 4), row % 4
+    out = np.zeros((64, 4), np.int32)
+    out[lane, item] = (a @ b + sums[lane, item]).astype(np.int32)
+    found[:, :16] = out.view(np.uint8)
+
+
 def _wmma(given: np.ndarray, found: np.ndarray, bf16: bool) -> None:
     """v_wmma_f32_16x16x16, wave 32: lanes l and l + 16 both hold row l of A and column l of B, C
     and D[i][j] are item i / 2 of lane j + 16 (i % 2)."""
@@ -171,5 +214,26 @@ def _wmma(given: np.ndarray, found: np.ndarray, bf16: bool) -> None:
     found[:, :32] = out.view(np.uint8)
 
 
-_UNITS = {"nvvm.mma.m16n8k16": _mma, "amdgcn.mfma.f32.16x16x16": _mfma,
-          "amdgcn.wmma.f32.16x16x16": _wmma}  # fmt: skip
+def _wmma_int(given: np.ndarray, found: np.ndarray, _: bool) -> None:
+    """v_wmma_i32_16x16x16_iu8, wave 32: as of floats, 16 bytes of a row or column to a lane. The
+    flags say that both operands are signed and that sums wrap."""
+    assert (given[:, [0, 20]] & 1).all() and not (given[:, 72] & 1).any()
+    left, right, sums = _bytes(given[:, 4:20]), _bytes(given[:, 24:40]), _ints(given[:, 40:72])
+    for x in (left, right):
+        assert np.array_equal(x[:16], x[16:]), "lanes 16 to 31 differ"
+    row, col = np.mgrid[:16, :16]
+    lane, item = col + 16 * (row % 2), row // 2
+    out = np.zeros((32, 8), np.int32)
+    out[lane, item] = (left[:16] @ right[:16].T + sums[lane, item]).astype(np.int32)
+    found[:, :32] = out.view(np.uint8)
+
+
+_UNITS = {
+    "nvvm.mma.m16n8k16": _mma,
+    "nvvm.mma.m16n8k32": _mma_int,
+    "amdgcn.mfma.f32.16x16x16": _mfma,
+    "amdgcn.mfma.i32.16x16x16i8": lambda given, found, _: _mfma_int(given, found, 4),
+    "amdgcn.mfma.i32.16x16x32.i8": lambda given, found, _: _mfma_int(given, found, 8),
+    "amdgcn.wmma.f32.16x16x16": _wmma,
+    "amdgcn.wmma.i32.16x16x16.iu8": _wmma_int,
+}

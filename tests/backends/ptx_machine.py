@@ -330,10 +330,12 @@ class Machine:
         self.put(i.operands[0], (bytes_[0] * bytes_[1]).sum(1, np.int32) + c.view(np.int32), lanes)
 
     def do_mma(self, i: Instruction, lanes: np.ndarray) -> None:
-        assert i.op.startswith("mma.sync.aligned.m16n8k16.row.col.f32.")
+        shape, sums = i.op.split(".")[3], i.op.split(".")[6]
+        assert i.op.startswith(f"mma.sync.aligned.{shape}.row.col.{sums}.")
+        assert (shape, sums) in (("m16n8k16", "f32"), ("m16n8k32", "s32"))
         names = [x for o in i.operands[1:] for x in self._items(o)]
         given = np.stack([self.get(x, "b32", lanes) for x in names], 1).view(np.uint8)
-        self._per_warp(i, "llvm.nvvm.mma.m16n8k16." + i.op.split(".")[-2], given, lanes)
+        self._per_warp(i, f"llvm.nvvm.mma.{shape}." + i.op.split(".")[-2], given, lanes)
 
     def do_ldmatrix(self, i: Instruction, lanes: np.ndarray) -> None:
         memory, part = self.spaces["shared"]

@@ -23,9 +23,8 @@ from weft.kernel.ir import Expr
 from weft.kernel.verify import verify
 
 emulated = pytest.mark.skipif(sys.platform != "linux", reason="the emulator needs Linux")
-ARCHES = ("sm_80", "gfx90a", "gfx1100")  # one of each kind of unit
-BF16, F16, F32 = dt.bfloat16, dt.float16, dt.float32
-K = 32
+ARCHES = ("sm_80", "gfx90a", "gfx942", "gfx1100")  # one of each kind of unit
+BF16, F16, F32, I8 = dt.bfloat16, dt.float16, dt.float32, dt.int8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +37,19 @@ class Case:
     pad: int = 8
     skip: int = 0
     threads: tuple[int, ...] = (0,)  # 0: two subgroups
+
+    @property
+    def k(self) -> int:
+        """Two steps."""
+        return 2 * self.deep
+
+    @property
+    def deep(self) -> int:
+        return 32 // self.dtype.itemsize
+
+    @property
+    def sums(self) -> dt.DType:
+        return dt.int32 if self.dtype == I8 else F32
 
 
 CASES = {
@@ -53,22 +65,27 @@ CASES = {
     "buffers, turned": Case(F16, nt=False, shared=False, pad=0),
     "buffers, odd": Case(F16, shared=False, pad=1, skip=5),
     "threads in three axes": Case(threads=(8, 4, 4)),
+    "bytes": Case(I8, pad=16),
+    "bytes, fours": Case(I8, pad=4),
+    "bytes, odd": Case(I8, pad=1, skip=3),
+    "bytes in buffers": Case(I8, shared=False, pad=0),
 }
 
 
 def kernel_of(c: Case, wave: int) -> ir.Kernel:
     """out = factors * (start + x . y + start) per subgroup: x [16, K] and y [16, K] (nt) or [K, 16]
-    of its own, moved to shared memory where asked for; rows of factors 3 apart."""
+    of its own, moved to shared memory where asked for; rows of factors 3 apart. Sums of integers
+    have no factors."""
     b = Builder("tiles")
     threads = (2 * wave,) if c.threads == (0,) else c.threads
     count = int(np.prod(threads))
     waves = count // wave
-    wide = {"x": K + c.pad, "y": (K if c.nt else 16) + c.pad}
-    high = {"x": 16, "y": 16 if c.nt else K}
+    wide = {"x": c.k + c.pad, "y": (c.k if c.nt else 16) + c.pad}
+    high = {"x": 16, "y": 16 if c.nt else c.k}
     sizes = {n: c.skip + high[n] * wide[n] for n in "xy"}
     given = {n: b.buffer(n, c.dtype, waves * sizes[n]) for n in "xy"}
-    start, factors = b.buffer("start", F32, waves * 256), b.buffer("factors", F32, waves * 48)
-    out = b.buffer("out", F32, waves * 256, "w")
+    start, factors = b.buffer("start", c.sums, waves * 256), b.buffer("factors", F32, waves * 48)
+    out = b.buffer("out", c.sums, waves * 256, "w")
     me = b.let(b.thread(0) + (b.thread(1) + b.thread(2) * (*threads, 1, 1)[1]) * threads[0], "me")
     subgroup = b.let(me // wave, "subgroup")
     memory: dict[str, ir.Buffer | ir.Array] = dict(given)
@@ -78,37 +95,45 @@ def kernel_of(c: Case, wave: int) -> ir.Kernel:
             with b.loop(waves * sizes[n], me, count, name="i") as i:
                 b.store(memory[n], i, load(given[n], i))
         b.barrier()
-    left, right = b.tile("left", c.dtype, 16, 16), b.tile("right", c.dtype, 16, 16)
-    sums = b.tile("sums", F32, 16, 16)
+    left, right = b.tile("left", c.dtype, 16, c.deep), b.tile("right", c.dtype, 16, c.deep)
+    sums = b.tile("sums", c.sums, 16, 16)
     b.tile_load(sums, start, subgroup * 256, 16)
-    with b.loop(K, step=16, name="k") as k:
+    with b.loop(c.k, step=c.deep, name="k") as k:
         at = {n: b.let(subgroup * sizes[n] + c.skip, f"at_{n}") for n in "xy"}
         b.tile_load(left, memory["x"], at["x"] + k, wide["x"])
         b.tile_load(right, memory["y"], at["y"] + (k if c.nt else k * wide["y"]), wide["y"])
         (b.mma_nt if c.nt else b.mma)(sums, left, right)
-    again = b.tile("again", F32, 16, 16)
+    again = b.tile("again", c.sums, 16, 16)
     b.tile_load(again, start, subgroup * 256, 16)
     b.tile_add(sums, again)
-    b.tile_scale(sums, factors, subgroup * 48 + 1, 3)
+    if c.sums == F32:
+        b.tile_scale(sums, factors, subgroup * 48 + 1, 3)
     b.tile_store(out, subgroup * 256, 16, sums)
     return b.kernel((1,), threads)
 
 
 def arrays_of(kernel: ir.Kernel, seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    return [rng.standard_normal(b.size).astype(b.dtype.numpy) for b in kernel.buffers]
+    return [
+        rng.integers(-128, 128, b.size).astype(b.dtype.numpy)
+        if b.dtype.is_int
+        else rng.standard_normal(b.size).astype(b.dtype.numpy)
+        for b in kernel.buffers
+    ]
 
 
 def want_of(c: Case, arrays: list[np.ndarray]) -> np.ndarray:
     x, y, start, factors, _ = (a.astype(np.float64) for a in arrays)
     waves = start.size // 256
-    x = x.reshape(waves, -1)[:, c.skip :].reshape(waves, 16, K + c.pad)[..., :K]
+    x = x.reshape(waves, -1)[:, c.skip :].reshape(waves, 16, c.k + c.pad)[..., : c.k]
     y = y.reshape(waves, -1)[:, c.skip :]
     y = (
-        y.reshape(waves, 16, -1)[..., :K].swapaxes(1, 2)
+        y.reshape(waves, 16, -1)[..., : c.k].swapaxes(1, 2)
         if c.nt
-        else y.reshape(waves, K, -1)[..., :16]
+        else y.reshape(waves, c.k, -1)[..., :16]
     )
+    if c.dtype == I8:
+        factors = np.ones_like(factors)
     scaled = factors.reshape(waves, 16, 3)[..., 1:2]
     return ((2 * start.reshape(waves, 16, 16) + x @ y) * scaled).reshape(-1)
 
@@ -249,6 +274,11 @@ def test_every_case_compiles(arch: str) -> None:
         ("gfx90a", "ldmatrix", {"v_mfma_f32_16x16x16bf16_1k": 2, "ds_read2_b64": 2}),
         ("gfx942", "half", {"v_mfma_f32_16x16x16_f16": 2, "ds_read2_b64": 2}),
         ("gfx1100", "ldmatrix", {"v_wmma_f32_16x16x16_bf16": 2, "ds_load_b128": 8}),
+        ("sm_90", "bytes", {"m16n8k32.row.col.s32.s8.s8.s32": 4, "ldmatrix": 4}),
+        ("sm_120", "bytes, fours", {"mma.sync": 4, "ldmatrix": 0, "ld.shared.b32": 16}),
+        ("gfx90a", "bytes", {"v_mfma_i32_16x16x16i8": 4}),
+        ("gfx942", "bytes", {"v_mfma_i32_16x16x32_i8": 2}),
+        ("gfx1100", "bytes", {"v_wmma_i32_16x16x16_iu8": 4, "ds_load_b128": 8}),
     ],
 )
 def test_instructions(arch: str, name: str, words: dict[str, int]) -> None:
@@ -259,12 +289,13 @@ def test_instructions(arch: str, name: str, words: dict[str, int]) -> None:
 
 
 @emulated
-@pytest.mark.parametrize("arch,kind", [*zip(ARCHES, ("mma", "mfma", "wmma"))])
-@pytest.mark.parametrize("field", ["operand", "result"])
+@pytest.mark.parametrize("arch,kind", [*zip(ARCHES, ("mma", "mfma", "mfma3", "wmma"))])
+@pytest.mark.parametrize("field", ["operand", "bytes", "result"])
 def test_the_emulator_sees_a_wrong_layout(
     arch: str, kind: str, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unit, target, c = matrix_units.UNITS[kind], gpu_target(arch), CASES["pairs"]
+    name = "bytes, fours" if field == "bytes" else "pairs"
+    unit, target, c = matrix_units.UNITS[kind], gpu_target(arch), CASES[name]
     right = getattr(unit, field)
     places = tuple(tuple((c, r) for r, c in held) for held in right.registers)
     wrong = matrix_units.LaneLayout(right.col, right.row, places)  # transposed
@@ -294,7 +325,13 @@ def one_tile(cols: int) -> Callable[[Builder, dt.DType], object]:
 
 REFUSED = {
     "shape": (one_tile(32), BF16, 64, "tile c of 16 x 32 bfloat16: sm_80 takes 16 x 16 of bfl"),
-    "dtype": (one_tile(16), dt.int8, 64, "of 16 x 16 int8: sm_80 takes 16 x 16"),
+    "dtype": (
+        one_tile(16),
+        dt.uint8,
+        64,
+        "of 16 x 16 uint8: sm_80 takes 16 x 16 .* 16 x 32 of int8",
+    ),
+    "bytes": (one_tile(16), I8, 64, "of 16 x 16 int8: sm_80 takes 16 x 16"),
     "threads": (one_tile(16), BF16, 48, "of 48 threads: sm_80 multiplies"),
     "product": (f32_product, F32, 64, "no products of tiles of float32 on sm_80"),
 }

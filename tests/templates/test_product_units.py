@@ -42,6 +42,9 @@ def test_which_operands_a_gpus_units_take() -> None:
         return blocked_units.suits(Product(m, n, k, dtype).problem(), caps)
 
     assert suits(1, 8, 8, BF16) and suits(500, 64, 64, dt.float16)
+    assert suits(4, 64, 64, dt.int8) and not suits(4, 64, 64, dt.uint8)
+    few = Product(1, 64, 64, dt.int8).problem()
+    assert not blocked_units.streams(few, caps)  # few rows go on streaming: the sums are exact
     assert not suits(64, 64, 64) and not suits(64, 64, 7, dt.float16)
     x, w = source("x", (40, 64)), source("w", (70, 64), dt.float16)
     mixed = f.dot(x, f.swap_last(f.cast(w, dt.float32)))

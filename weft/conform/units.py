@@ -19,15 +19,15 @@ from weft.kernel.ir import Expr
 from weft.program.device import Device
 
 Compare = Callable[[Device, ir.Kernel, list[np.ndarray]], float]
-_FEATURES = {dt.bfloat16: "mma16_bf16", dt.float16: "mma16_f16"}
-_K = 32
+_FEATURES = {dt.bfloat16: "mma16_bf16", dt.float16: "mma16_f16", dt.int8: "mma16_int8"}
+_K = 64
 
 
 def _product(
     device: Device, compare: Compare, dtype: DType, nt: bool, shared: bool, pad: int
 ) -> float:
     """Two subgroups multiply 16 x _K elements each by as many, from a sum that is there before,
-    and scale its rows. Small integers: every sum is exact, in any order."""
+    and scale its rows (of float sums). Small integers: every sum is exact, in any order."""
     if _FEATURES[dtype] not in device.caps.features or not device.supports(dtype):
         raise Skip(f"no matrix unit for {dtype}")
     wave = device.caps.subgroup
@@ -35,8 +35,9 @@ def _product(
     left, right = _K + pad, (_K if nt else 16) + pad  # elements from row to row
     sizes = (16 * left, (16 if nt else _K) * right)
     given = [b.buffer(n, dtype, 2 * size) for n, size in zip("xy", sizes)]
-    start, factors = b.buffer("start", dt.float32, 512), b.buffer("factors", dt.float32, 96)
-    out = b.buffer("out", dt.float32, 512, "w")
+    sums, deep = (dt.int32, 32) if dtype.is_int else (dt.float32, 16)
+    start, factors = b.buffer("start", sums, 512), b.buffer("factors", dt.float32, 96)
+    out = b.buffer("out", sums, 512, "w")
     t = b.let(b.thread(0), "t")
     own = b.let(t // wave, "own")
     memory: list[ir.Buffer | ir.Array] = list(given)
@@ -46,19 +47,20 @@ def _product(
             with b.loop(source.size, t, 2 * wave) as i:
                 b.store(target, i, load(source, i))
         b.barrier()
-    c = b.tile("c", dt.float32, 16, 16)
-    a, other = b.tile("a", dtype, 16, 16), b.tile("b", dtype, 16, 16)
+    c = b.tile("c", sums, 16, 16)
+    a, other = b.tile("a", dtype, 16, deep), b.tile("b", dtype, 16, deep)
     b.tile_load(c, start, own * 256, 16)
-    with b.loop(_K, step=16, name="k") as k:
+    with b.loop(_K, step=deep, name="k") as k:
         b.tile_load(a, memory[0], own * sizes[0] + k, left)
         b.tile_load(other, memory[1], own * sizes[1] + (k if nt else k * right), right)
         (b.mma_nt if nt else b.mma)(c, a, other)
-    b.tile_scale(c, factors, own * 48 + 1, 3)
+    if dtype.is_float:
+        b.tile_scale(c, factors, own * 48 + 1, 3)
     b.tile_store(out, own * 256, 16, c)
     rng = np.random.default_rng(0)
     kernel = b.kernel((1,), (2 * wave,))
     data = [rng.integers(-8, 9, x.size).astype(x.dtype.numpy) for x in kernel.buffers[:-1]]
-    return compare(device, kernel, [*data, np.zeros(512, np.float32)])
+    return compare(device, kernel, [*data, np.zeros(512, sums.numpy)])
 
 
 def _dot4(device: Device, compare: Compare, dtype: DType, small: int) -> float:
@@ -185,9 +187,9 @@ def checks(device: Device, compare: Compare) -> Iterator[Check]:
         name = f"Tile mma_tn of {pair[0]} and {pair[1]}"
         yield name, partial(_outer, device, compare, *pair)
     for dtype in _FEATURES:
-        for nt in (True, False):
+        for nt in (True, False) if dtype.is_float else (True,):
             for where, shared, pad in (
-                ("shared", True, 8),
+                ("shared", True, 16),
                 ("odd", True, 1),
                 ("buffers", False, 0),
             ):

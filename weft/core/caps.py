@@ -45,6 +45,7 @@ class Caps:
     # "mma_bf16" (tiles of 16 x 32 bf16 and 16 x 16 f32, eight of them; see kernel.ir.TileOp),
     # "outer16_f32" (four tiles of 16 x 16 f32 to which outer products are added, mma_tn),
     # "mma16_bf16", "mma16_f16" (a GPU's: tiles of 16 x 16 elements and 16 x 16 f32, per subgroup),
+    # "mma16_int8" (tiles of 16 x 32 bytes and 16 x 16 i32),
     # "async_copy" (no thread waits for an ir.AsyncCopy),
     # "gemm_library" (its maker has a library of matrix products, which may be there or not)
     features: frozenset[str] = frozenset()
@@ -115,7 +116,7 @@ _GPU = Caps(
 _WEBGPU = Caps("webgpu", exclusive_buffers=True)
 _VECTOR = frozenset({"gather", "nontemporal", "lookup"})
 _VNNI = ("dot4", "dot4_mixed")
-_MAKERS = frozenset({"mma16_bf16", "mma16_f16", "gemm_library"})
+_MAKERS = frozenset({"mma16_bf16", "mma16_f16", "mma16_int8", "gemm_library"})
 
 # Shapes of real targets, for the interpreter and for compiling without a device.
 PRESETS: dict[str, Caps] = {

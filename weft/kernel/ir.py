@@ -285,15 +285,15 @@ class TileOp(Stmt):
     row k / g, column n * g + k % g. The target chooses the order of the sum over one tile's k.
     `mma_nt` (c, a, b): c[m, n] += sum over k of a[m, k] * b[n, k].
     `mma_tn` (c, a, b): c[m, n] += sum over k of a[k, m] * b[k, n], outer products of rows; both
-    hold
-    g adjacent k together as `b` of mma does. In f32 an element is one chain of fused multiply-adds
-    in ascending k.
+    hold g adjacent k together as `b` of mma does. In f32 an element is one chain of fused
+    multiply-adds in ascending k.
     `scale` (c): row r of c, in f32, times the f32 element of `memory` at `index` + r * `stride`.
-    `add` (c, d): c += d, element by element, both sums in f32 (CPU units lack it).
+    `add` (c, d): c += d, element by element, both sums in f32 or i32 (CPU units lack it).
 
-    GPU units (Caps "mma16_bf16", "mma16_f16") take tiles of 16 x 16 and plain rows (g = 1). They
-    load a and b fastest when `index` and `stride` are known to divide by 8 elements (16 bytes). A
-    subgroup's tile has one role: b of `mma`, another operand, or a sum c.
+    GPU units (Caps "mma16_bf16", "mma16_f16") take tiles of 16 x 16 and plain rows (g = 1); of int8
+    ("mma16_int8") a and b of 16 x 32, sums in i32, and `mma_nt` only. They load a and b fastest
+    when `index` and `stride` are known to divide by 16 bytes. A subgroup's tile has one role: b of
+    `mma`, another operand, or a sum c.
     """
 
     op: str

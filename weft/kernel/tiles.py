@@ -60,7 +60,7 @@ def tile_problem(s: ir.Tile | ir.TileOp) -> str | None:
         return None if s.tiles[0].dtype == dt.float32 else f"rows of {s.tiles[0].dtype} scaled"
     if s.op == "add":
         kinds = {(t.dtype, t.rows, t.cols) for t in s.tiles}
-        alike = len(kinds) == 1 and s.tiles[0].dtype == dt.float32
+        alike = len(kinds) == 1 and s.tiles[0].dtype in (dt.float32, dt.int32)
         return None if alike else f"a sum of tiles of {s.tiles[0].dtype} and {s.tiles[1].dtype}"
     return _mma_problem(s.op, *s.tiles) if s.op in PRODUCTS else None
 

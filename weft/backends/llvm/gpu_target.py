@@ -164,7 +164,7 @@ def amdgcn_target(arch: str) -> GpuTarget:
         wave=wave,
         shuffle=("llvm.amdgcn.ds.swizzle", (("i32", "{v}"), ("i32", "{pattern}"))),
         dot4_word=dot4,
-        unit="wmma" if wave == 32 else "mfma",
+        unit={"gfx90a": "mfma", "gfx942": "mfma3"}.get(arch, "wmma"),
         axis_threads=(1 << 32) - 1,
         static_shared=64 << 10,
         caps=replace(PRESETS[f"hip-wave{wave}"], name=arch),

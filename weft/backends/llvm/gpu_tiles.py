@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from weft.backends.llvm import text
 from weft.backends.llvm.gpu_target import gpu_of
 from weft.backends.llvm.gpu_threads import SHARED
-from weft.backends.llvm.matrix_units import SIDE, UNITS, LaneLayout, LaneOffset, Unit
+from weft.backends.llvm.matrix_units import SIDE, UNITS, LaneLayout, LaneOffset, Unit, depth
 from weft.backends.llvm.memory import address, pointer_type
 from weft.backends.llvm.writer import LlvmWriter
 from weft.core import dtypes as dt
@@ -20,7 +20,7 @@ from weft.kernel import ir
 from weft.kernel.rules import Table
 from weft.kernel.tiles import tile_roles
 
-_ROW = 8  # elements of 2 bytes in a row that ldmatrix reads
+_ROW_BYTES = 16  # that ldmatrix reads of a row
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def _tile(w: LlvmWriter, tile: ir.Tile) -> None:
     if tile.name in tiles.held:
         return
     role = tiles.roles[tile.name]
-    layout = unit.result if role == "result" else unit.operand
+    layout = unit.result if role == "result" else unit.layout(tile.dtype)
     slots = tuple(f"%{w.fresh('tile')}" for _ in layout.registers)
     element = text.REGISTER[tile.dtype]
     whole = text.vector(element, len(layout.registers[0]))
@@ -91,12 +91,13 @@ def _fitting(w: LlvmWriter, tile: ir.Tile) -> Unit:
             f"tile {tile.name} of {threads} threads: {gpu.arch} multiplies tiles in "
             f"subgroups of {gpu.wave}"
         )
-    known = tile.dtype == dt.float32 or tile.dtype in unit.products
-    if not known or (tile.rows, tile.cols) != (SIDE, SIDE):
-        names = ", ".join(d.name for d in unit.products)
+    sums = tile.dtype in (dt.float32, dt.int32)
+    wanted = (SIDE, SIDE if sums else depth(tile.dtype))
+    if not (sums or tile.dtype in unit.products) or (tile.rows, tile.cols) != wanted:
+        names = ", ".join(f"{SIDE} x {depth(d)} of {d.name}" for d in unit.products)
         raise w.fail(
             f"tile {tile.name} of {tile.rows} x {tile.cols} {tile.dtype}: {gpu.arch} "
-            f"takes {SIDE} x {SIDE} of {names}, and of float32 for sums"
+            f"takes {names}, and {SIDE} x {SIDE} of float32 or int32 for sums"
         )
     return unit
 
@@ -111,7 +112,8 @@ def _tile_op(w: LlvmWriter, s: ir.TileOp) -> None:
     elif s.op == "add":
         for n in range(len(held[0].slots)):
             parts = [_get(w, h, n) for h in held]
-            _put(w, held[0], n, w.emit(f"fadd {held[0].type} {parts[0]}, {parts[1]}"))
+            add = "add" if s.tiles[0].dtype.is_int else "fadd"
+            _put(w, held[0], n, w.emit(f"{add} {held[0].type} {parts[0]}, {parts[1]}"))
     elif s.op == "mma_tn":
         raise w.fail(f"{gpu_of(w).arch} has no tile.mma_tn")
     else:
@@ -149,15 +151,20 @@ def _multiply(
     left, right = ([(t, _get(w, x, n)) for n in range(len(x.slots))] for x in (a, b))
     if gpu.unit == "mma":
         for half in range(2):
-            sums = [("float", _get(w, c, 4 * half + n)) for n in range(4)]
-            out = "{ float, float, float, float }"
+            sums = [(c.element, _get(w, c, 4 * half + n)) for n in range(4)]
+            out = f"{{ {', '.join([c.element] * 4)} }}"
             found = w.call(name, out, [*left, *right[half::2], *sums], convergent=True)
             for n in range(4):
                 _put(w, c, 4 * half + n, w.emit(f"extractvalue {out} {found}, {n}"))
         return
-    zeros = [("i32", "0")] * 3 if gpu.unit == "mfma" else []
-    args = [*left, *right, (c.type, _get(w, c, 0)), *zeros]
-    _put(w, c, 0, w.call(name, c.type, args))
+    for a_part, b_part in zip(left, right):
+        args = [a_part, b_part, (c.type, _get(w, c, 0))]
+        if gpu.unit == "wmma" and dtype.is_int:
+            sign = ("i1", "true")
+            args = [sign, a_part, sign, b_part, args[2], ("i1", "false")]
+        elif gpu.unit != "wmma":
+            args += [("i32", "0")] * 3
+        _put(w, c, 0, w.call(name, c.type, args))
 
 
 def _as(w: LlvmWriter, value: str, source: str, goal: str) -> str:
@@ -282,19 +289,21 @@ def _scale(w: LlvmWriter, s: ir.TileOp, held: TileRegisters) -> None:
 
 
 def _reads_rows(w: LlvmWriter, s: ir.TileOp, held: TileRegisters) -> bool:
-    """True if ldmatrix can load the tile: from shared memory, rows of eight elements at
-    multiples of 16 bytes."""
+    """True if ldmatrix can load the tile: from shared memory, parts of rows at multiples of 16
+    bytes. It moves pairs of bytes, so it cannot turn single ones."""
     assert s.memory is not None
     shared = w.spaces.get(s.memory.name) == SHARED
-    operand = gpu_of(w).unit == "mma" and s.memory.dtype.itemsize == 2
-    return operand and shared and _aligned(w, s) >= _ROW * 2
+    operand = gpu_of(w).unit == "mma" and s.memory.dtype.itemsize <= 2
+    return operand and shared and _aligned(w, s) >= _ROW_BYTES
 
 
 def _load_rows(w: LlvmWriter, s: ir.TileOp, held: TileRegisters) -> None:
-    """Each lane points at one row of one 8 x 8 quarter: lanes 0 to 7 at the upper left one's,
-    then lower left, upper right, lower right. Transposed, the middle two change places."""
+    """Each lane points at one row of one quarter, 8 rows of 16 bytes: lanes 0 to 7 at the upper
+    left one's, then lower left, upper right, lower right. Transposed, the middle two change
+    places."""
     assert s.memory is not None
-    at = _corner(w, s, LaneOffset(1, SIDE), LaneOffset(SIDE, 2, _ROW))
+    half = _ROW_BYTES // s.memory.dtype.itemsize
+    at = _corner(w, s, LaneOffset(1, SIDE), LaneOffset(SIDE, 2, half))
     turn, order = (".trans", (0, 2, 1, 3)) if held.turned else ("", (0, 1, 2, 3))
     name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{turn}.b16.p{SHARED}"
     out = "{ i32, i32, i32, i32 }"

@@ -27,6 +27,7 @@ from weft.templates.view import OperandView, operand
 
 SIDE = 16  # rows and columns of a tile
 WORD = 8  # elements that a thread moves at once: 16 bytes
+_RESERVED = 1024  # bytes of shared memory that a group takes besides its own (NVIDIA)
 _FEW = 32  # floats of a result that a thread may keep in registers as well as its tiles
 _FEATURES = {dt.bfloat16: "mma16_bf16", dt.float16: "mma16_f16"}
 
@@ -135,11 +136,12 @@ def plan_of(
         return None
     need = _NEEDS.get(name, StorageNeed())
     tuned = [config["shape"]] if "shape" in config else []
-    for shape in (*tuned, *(_BACKWARD if need.held == 2 else _FORWARD)):
-        plan = _plan(shape, depth, caps)
-        if plan.fits(need, caps):
-            return plan
-    return None
+    shapes = (*tuned, *(_BACKWARD if need.held == 2 else _FORWARD))
+    plans = [plan for plan in (_plan(s, depth, caps) for s in shapes) if plan.fits(need, caps)]
+    # Two groups of a core take turns in its units: blocks of fewer keys may make room for both.
+    alike = (plan for plan in plans if plan.rows == plans[0].rows and not tuned)
+    half = (caps.shared_bytes - _RESERVED) // 2
+    return next((p for p in alike if p.shared_bytes(need) <= half), plans[0]) if plans else None
 
 
 def _plan(shape: Sequence[int], depth: int, caps: Caps) -> MatrixUnitPlan:

@@ -1,4 +1,4 @@
-"""Matrix multiplication of 16-bit operands in a GPU's matrix units, f32 sums.
+"""Matrix multiplication in a GPU's matrix units: 16-bit operands with f32 sums, int8 with int32.
 
 As in blocked_threads a group multiplies one block of its operands in shared memory while the next
 ones arrive. Subgroups share the group's block of results, each holds its part in tiles of 16 x 16.
@@ -7,7 +7,7 @@ through shared memory, tile row by tile row, and the group's threads run the epi
 vectors along N.
 
 An output element is one chain over tiles of k in ascending order per span of K (core/order), in
-every plan: a row's result does not depend on M.
+every plan: a row's result does not depend on M. Sums of integers are exact in any order.
 """
 
 from __future__ import annotations
@@ -32,17 +32,29 @@ from weft.templates.product.pipeline import ASYNC, SharedStage, pitch, rotate
 from weft.templates.product.problem import MatmulProblem
 
 TILE = 16
-_FEATURES = {dt.bfloat16: "mma16_bf16", dt.float16: "mma16_f16"}
-_HALF = 2  # bytes per element of an operand
+_FEATURES = {dt.bfloat16: "mma16_bf16", dt.float16: "mma16_f16", dt.int8: "mma16_int8"}
+_HALF = 2  # bytes of a 16-bit element
+_DEPTH = 32  # bytes of k in an operand's tile
+
+
+def tile_depth(dtype: dt.DType) -> int:
+    """Returns the k of an operand's tile."""
+    return _DEPTH // dtype.itemsize
 
 
 def suits(p: MatmulProblem, caps: Caps) -> bool:
-    """True if the matrix units take this problem. All operands need one 16-bit dtype that the units
+    """True if the matrix units take this problem. All operands need one dtype that the units
     support, and at least half a tile of k and of n (the choice must not depend on the number of
     rows)."""
     dtypes = {v.dtype for v in (p.a, *p.bs)}
     feature = _FEATURES.get(p.a.dtype)
     return len(dtypes) == 1 and feature in caps.features and min(p.k, p.n) >= TILE // 2
+
+
+def streams(p: MatmulProblem, caps: Caps) -> bool:
+    """True if the matrix units take this problem for few rows too. (Integers have the same sums
+    without.)"""
+    return suits(p, caps) and p.a.dtype.is_float
 
 
 @dataclass(frozen=True)
@@ -56,15 +68,21 @@ class UnitPlan(blocks.BlockPlan):
         return self.down * self.across * caps.subgroup
 
     def shared(self, p: MatmulProblem, caps: Caps) -> int:
-        dots, half = len(p.dots), p.a.dtype
+        dots, dtype = len(p.dots), p.a.dtype
         rights = [
-            self.bk * pitch(self.columns, half)
+            self.bk * pitch(self.columns, dtype)
             if rows_of_k(p, i, caps)
-            else self.columns * pitch(self.bk, half)
+            else self.columns * pitch(self.bk, dtype)
             for i in range(dots)
         ]
-        moved = self.ring * _HALF * (self.rows * pitch(self.bk, half) + sum(rights))
+        left = self.rows * pitch(self.bk, dtype)
+        moved = self.ring * dtype.itemsize * (left + sum(rights))
         return moved + 4 * dots * self.down * TILE * pitch(self.columns, dt.float32)
+
+    def problem(self, p: MatmulProblem, caps: Caps) -> str | None:
+        if self.bk % tile_depth(p.a.dtype):
+            return f"tiles of {TILE} x {tile_depth(p.a.dtype)}"
+        return super().problem(p, caps)
 
     def misfit(self) -> str | None:
         if self.rows % (TILE * self.down) or self.columns % (TILE * self.across) or self.bk % TILE:
@@ -76,8 +94,9 @@ class UnitPlan(blocks.BlockPlan):
 
 def rows_of_k(p: MatmulProblem, i: int, caps: Caps) -> bool:
     """True if the right block of dot number i is stored [k][column]: as in memory, if it is copied
-    from there. Blocks through registers are transposed on the way, as [column][k] loads faster."""
-    return ASYNC in caps.features and p.b_strides(i)[1] != 1
+    from there. Blocks through registers are transposed on the way, as [column][k] loads faster.
+    The units take bytes in no other way."""
+    return ASYNC in caps.features and p.b_strides(i)[1] != 1 and p.a.dtype.itemsize == _HALF
 
 
 def plans(p: MatmulProblem, caps: Caps) -> list[UnitPlan]:
@@ -85,15 +104,16 @@ def plans(p: MatmulProblem, caps: Caps) -> list[UnitPlan]:
     narrow = 1 << (len(p.dots) - 1).bit_length()  # each of several dots gets a part of the columns
     many = 8 if caps.subgroup <= 32 else 4
     found: list[UnitPlan] = []
+    times = _HALF // p.a.dtype.itemsize  # as many bytes of k
     large = [(128, 128, 32, many), (128, 64, 32, many)]
     for rows, whole, bk, subgroups in [*large, (64, 64, 64, 4), (32, 64, 64, 4), (32, 32, 64, 2)]:
         columns = max(whole // narrow, TILE)
         down = min((1, 2, 4, 8), key=lambda d: _edge(rows, columns, subgroups, d, len(p.dots)))
         ring = 3 if ASYNC in caps.features else 2
-        plan = UnitPlan(rows, columns, bk, ring, down, subgroups // down)
-        depths = [plan, *(replace(plan, bk=depth, ring=2) for depth in (bk, 32, 16))]
+        plan = UnitPlan(rows, columns, bk * times, ring, down, subgroups // down)
+        depths = [plan, *(replace(plan, bk=depth * times, ring=2) for depth in (bk, 32, 16))]
         found += [plan for plan in depths if plan.problem(p, caps) is None][:1]
-    return found or [UnitPlan(TILE, TILE, TILE, 2, 1, 1)]
+    return found or [UnitPlan(TILE, TILE, TILE * times, 2, 1, 1)]
 
 
 def _edge(rows: int, columns: int, subgroups: int, down: int, dots: int) -> float:
@@ -140,7 +160,8 @@ class MatrixUnitBlocks(BlockedProduct):
         self.top = b.let(number // plan.across * (self.tall * TILE), "top")
         self.side = b.let(number % plan.across * (self.wide * TILE), "side")
         self.sums = self._tiles("sum")
-        self.totals = self._tiles("total") if p.k > SPAN else self.sums
+        self.spans = p.k > SPAN and p.a.dtype.is_float
+        self.totals = self._tiles("total") if self.spans else self.sums
         self._multiply()
         self._finish()
 
@@ -149,7 +170,7 @@ class MatrixUnitBlocks(BlockedProduct):
         b = self.b
 
         def tile() -> ir.Tile:
-            made = b.tile(name, dt.float32, TILE, TILE)
+            made = b.tile(name, self.acc, TILE, TILE)
             b.tile_zero(made)
             return made
 
@@ -159,20 +180,20 @@ class MatrixUnitBlocks(BlockedProduct):
 
     def _multiply(self) -> None:
         b, p, plan = self.b, self.p, self.plan
-        half = p.a.dtype
-        self.lefts = [b.tile("a", half, TILE, TILE) for _ in range(self.tall)]
-        self.rights = [b.tile("b", half, TILE, TILE) for _ in range(self.wide)]
+        dtype, self.deep = p.a.dtype, tile_depth(p.a.dtype)
+        self.lefts = [b.tile("a", dtype, TILE, self.deep) for _ in range(self.tall)]
+        self.rights = [b.tile("b", dtype, TILE, self.deep) for _ in range(self.wide)]
         turned = [rows_of_k(p, i, self.caps) for i in range(len(p.dots))]
-        stages = self.stages(plan, half, [False, *turned])
+        stages = self.stages(plan, dtype, [False, *turned])
 
         def step(k0: Expr, bases: list[Expr]) -> None:
             self._step(stages, bases)
-            if p.k > SPAN:
+            if self.spans:
                 with b.when(eq((k0 + plan.bk) % SPAN, 0)):
                     self._join()
 
         rotate(b, stages, p.k, plan.bk, step)
-        if p.k > SPAN and p.k % SPAN:
+        if self.spans and p.k % SPAN:
             self._join()
 
     def _join(self) -> None:
@@ -186,7 +207,7 @@ class MatrixUnitBlocks(BlockedProduct):
     def _step(self, stages: Sequence[SharedStage], bases: Sequence[Expr]) -> None:
         """The subgroup's rows of the left block times its columns of the others."""
         b, left = self.b, stages[0]
-        for k in range(0, self.plan.bk, TILE):
+        for k in range(0, self.plan.bk, self.deep):
             at = b.let(bases[0] + self.top * left.pitch + k, "at")
             for i, tile in enumerate(self.lefts):
                 b.tile_load(tile, left.target, at + i * TILE * left.pitch, left.pitch)
@@ -212,7 +233,7 @@ class MatrixUnitBlocks(BlockedProduct):
         limit = b.let(self.rows_wanted(), "limit")
         wide = pitch(plan.columns, dt.float32)
         size = plan.down * TILE * wide
-        results = b.array("results", dt.float32, len(p.dots) * size, "shared")
+        results = b.array("results", self.acc, len(p.dots) * size, "shared")
         corner = b.let(self.top // self.tall * wide + self.side, "corner")
         for i in range(self.tall):
             if i:

@@ -67,7 +67,7 @@ def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
     if caps.is_cpu:
         tiles = blocked_amx.suits(segments[0].problem, caps)
         return [] if tiles else stream_cpu.candidates(segments, caps)
-    if blocked_units.suits(segments[0].problem, caps):
+    if blocked_units.streams(segments[0].problem, caps):
         return stream_gpu.unit_candidates(caps)
     return stream_gpu.candidates(segments, caps)
 
@@ -86,7 +86,7 @@ def _parts(
     caps = em.caps
     if caps.is_cpu:
         return [_streamer(s.problem, caps)(em, s, config) for s in segments], 1
-    units = [s.problem for s in segments if blocked_units.suits(s.problem, caps)]
+    units = [s.problem for s in segments if blocked_units.streams(s.problem, caps)]
     team = stream_gpu.team(segments[0].problem, caps, config)
     if not units:
         whole = segments[0].problem.a.whole
