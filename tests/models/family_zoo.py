@@ -82,8 +82,8 @@ STATE_SPACES: dict[str, tuple[str, dict[str, Any]]] = {
          "attn_layer_offset": 1, "mamba_d_state": 10, "mamba_d_conv": 3, "mamba_dt_rank": 5},
     ),
 }  # fmt: skip
-# weft has no names in GGUF for these: of the first there are none.
-UNSAID = ("phi_normed", "bamba")
+# There are no names in GGUF for this one.
+UNSAID = ("phi_normed",)
 MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("MixtralConfig", {**_SIZES, **_LOCAL, "sliding_window": 5}),
     "olmoe": ("OlmoeConfig", {**_PLAIN, **_EXPERTS, "clip_qkv": 0.4, "norm_topk_prob": True}),

@@ -10,10 +10,11 @@ import numpy as np
 
 ARCHS = {
     "mamba": "mamba", "falcon_mamba": "mamba", "mamba2": "mamba2", "jamba": "jamba",
-    "granitemoehybrid": "granitehybrid", "falcon_h1": "falcon-h1", "nemotron_h": "nemotron_h",
+    "granitemoehybrid": "granitehybrid", "bamba": "granitehybrid", "falcon_h1": "falcon-h1",
+    "nemotron_h": "nemotron_h",
 }  # fmt: skip
 TURNED = ("granitehybrid",)
-_KINDS = {"linear_attention": 0, "full_attention": 1, "mlp": 0}
+_KINDS = {"linear_attention": 0, "full_attention": 1, "mlp": 0, "moe": 0}
 
 
 def sizes(config: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
@@ -39,6 +40,13 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
         every, first = config["attn_layer_period"], config["attn_layer_offset"]
         types = ["full_attention" if i % every == first else "linear_attention"
                  for i in range(config["num_hidden_layers"])]  # fmt: skip
+    if kind == "bamba":
+        types = ["full_attention" if i in config["attn_layer_indices"] else "linear_attention"
+                 for i in range(config["num_hidden_layers"])]  # fmt: skip
+        size = config["hidden_size"] // config["num_attention_heads"]
+        part = config["rope_parameters"]["partial_rotary_factor"]
+        writer.add_rope_dimension_count(int(size * part))
+        writer.add_rope_scaling_finetuned(True)
     layers = config.get("num_hidden_layers") or len(types)
     writer.add_block_count(layers)
     writer.add_embedding_length(config["hidden_size"])
@@ -62,9 +70,13 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     kv = config["num_key_value_heads"]
     width = config["intermediate_size"]
     writer.add_head_count_kv([kv * _KINDS[t] for t in types] if types else kv)
-    writer.add_feed_forward_length(
-        [width * (t == "mlp") for t in types] if kind == "nemotron_h" else width
-    )
+    if kind == "nemotron_h":
+        sparse = "moe" in types
+        width = config["moe_intermediate_size"] if sparse else width
+        width = [width * (t == ("moe" if sparse else "mlp")) for t in types]
+        if sparse:
+            write_experts(writer, config)
+    writer.add_feed_forward_length(width)
     if config.get("head_dim"):
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
@@ -83,6 +95,21 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
         writer.add_logit_scale(config["logits_scaling"])
+
+
+def write_experts(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Nemotron 3's."""
+    writer.add_expert_count(config["n_routed_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    shared = config["moe_shared_expert_intermediate_size"]
+    writer.add_expert_shared_feed_forward_length(shared)
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_norm(config["norm_topk_prob"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_group_count(config["n_group"])
+    if config.get("moe_latent_size"):
+        writer.add_moe_latent_size(config["moe_latent_size"])
 
 
 _FACTORS = {  # of Falcon-H1's weights
@@ -155,7 +182,9 @@ def own_name(name: str) -> str:
     if ".mamba." in name or ".mixer." in name or name.endswith(".norm.weight"):
         _, layer, part = name.split(".", 2)
         part = part.replace("mixer.", "").replace("mamba.", "")
-        for whole, ours in (("A_log", "ssm_a"), ("D", "ssm_d")):
+        whole_names = ("A_log", "ssm_a"), ("D", "ssm_d")
+        whole_names += (("gate.e_score_correction_bias", "exp_probs_b.bias"),)
+        for whole, ours in whole_names:
             if part == whole:
                 return f"blk.{layer}.{ours}"
         inside = ".mixer." in name or ".mamba." in name
@@ -166,7 +195,10 @@ def own_name(name: str) -> str:
             "dt_layernorm": "ssm_dt_norm", "b_layernorm": "ssm_b_norm",
             "c_layernorm": "ssm_c_norm", "q_proj": "attn_q", "k_proj": "attn_k",
             "v_proj": "attn_v", "o_proj": "attn_output", "up_proj": "ffn_up",
-            "down_proj": "ffn_down",
+            "down_proj": "ffn_down", "gate": "ffn_gate_inp", "experts.up_proj": "ffn_up_exps",
+            "experts.down_proj": "ffn_down_exps", "shared_experts.up_proj": "ffn_up_shexp",
+            "shared_experts.down_proj": "ffn_down_shexp", "fc1_latent_proj": "ffn_latent_down",
+            "fc2_latent_proj": "ffn_latent_up",
         }  # fmt: skip
         return f"blk.{layer}.{table[stem]}.{what}"
     if name.startswith(("norm_f.", "final_layernorm.")):

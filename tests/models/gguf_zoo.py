@@ -78,6 +78,8 @@ Pack = Callable[[str, np.ndarray], tuple[np.ndarray, Kind | None]]
 
 def arch_of(config: Mapping[str, Any]) -> str:
     kind = config["model_type"]
+    if kind == "nemotron_h" and "moe" in config.get("layers_block_type", ()):
+        return "nemotron_h_moe"
     return ARCHS.get(kind, kind)
 
 

@@ -102,7 +102,8 @@ FIXED = {
     "olmoe": {"norm_topk_prob": False, "clip_qkv": None},
     "qwen2_moe": {"mlp_only_layers": [], "use_sliding_window": False},
     **{key: {"use_bias": False} for key in ("mamba", "mamba2")},
-    "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention", "mlp"]},
+    "nemotron_h": {"layers_block_type": ["linear_attention", "moe", "full_attention", "moe"]},
+    "bamba": {"mamba_proj_bias": False},
     "gemma3n": {"vocab_size_per_layer_input": 211},
     "llama4": {"floor_scale": 8192, "attn_scale": 0.1},
     "llama4_many": {
@@ -136,6 +137,15 @@ def test_family_in_gguf(tmp_path: Path, name: str) -> None:
         np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
     else:
         np.testing.assert_array_equal(got, want)
+
+
+def test_nemotron_without_experts_in_gguf(tmp_path: Path) -> None:
+    """Its architecture has another name."""
+    kinds = {"layers_block_type": ["linear_attention", "full_attention", "mlp"]}
+    write_model("nemotron_h", tmp_path, changed=kinds)
+    want = weft.load(tmp_path, device="oracle").logits(IDS)
+    ours = weft.load(write_gguf(tmp_path, tmp_path / "m.gguf"), device="oracle")
+    np.testing.assert_allclose(ours.logits(IDS), want, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3"])

@@ -283,11 +283,12 @@ GGUF: Mapping[str, GgufFamily] = {
 
 def families_of(arch: object) -> dict[str, GgufFamily]:
     """Returns the families of an architecture, by `model_type`; none if weft does not know it."""
-    return {kind: row for kind, row in GGUF.items() if row.arch == arch}
+    return {kind: row for kind, row in GGUF.items() if arch in (row.arch, row.with_experts)}
 
 
 def architectures() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(row.arch for row in GGUF.values()))
+    names = (name for row in GGUF.values() for name in (row.arch, row.with_experts))
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def keys_of(kind: str) -> tuple[Key, ...]:

@@ -37,7 +37,9 @@ class GgufFamily:
     without: tuple[str, ...] = ()  # names in KEYS that the architecture does not use
     slides: bool = False
     flag: str = ""  # a key that only files of this family have with a value,
-    flagged: bool | int = True  # this one
+    flagged: bool | int = True  # this one,
+    lacks: str = ""  # and without this key
+    with_experts: str = ""  # the architecture of its files with experts, if it has another name
     sparse: bool = False
     turned: bool = False  # rows of queries and keys are in interleaved rope order
     tiled: bool = False  # heads of values with one key head are apart (`config.Delta`)

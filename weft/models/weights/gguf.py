@@ -60,6 +60,7 @@ _LAYER = {
     "kv_a_norm": "attn_kv_a_norm", "kv_b": "attn_kv_b", "k_b": "attn_k_b", "v_b": "attn_v_b",
     "router": "ffn_gate_inp", "gate_exps": "ffn_gate_exps", "up_exps": "ffn_up_exps",
     "down_exps": "ffn_down_exps", "sinks": "attn_sinks",
+    "exps_in": "ffn_latent_down", "exps_out": "ffn_latent_up",
     "gate_up_exps": "ffn_gate_up_exps", "exps_norm": "pre_ffw_norm_2",
     "dense_post": "post_ffw_norm_1", "exps_post": "post_ffw_norm_2",
     "input_gate": "inp_gate", "input_proj": "proj", "input_post": "post_norm",
@@ -162,10 +163,8 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
 def _one_of(gguf: Gguf, tensor: GgufTensor, number: int) -> GgufTensor:
     """Returns one matrix of a stack, a view."""
     if len(tensor.shape) != 3 or number >= tensor.shape[0]:
-        raise ModelError(
-            f"{gguf.path}: tensor {tensor.name!r} has shape {list(tensor.shape)}; expected a stack "
-            f"of more than {number} matrices"
-        )
+        raise ModelError(f"{gguf.path}: tensor {tensor.name!r} has shape {list(tensor.shape)}; "
+                         f"expected a stack of more than {number} matrices")  # fmt: skip
     start = tensor.start + tensor.nbytes // tensor.shape[0] * number
     return replace(tensor, shape=tensor.shape[1:], start=start)
 

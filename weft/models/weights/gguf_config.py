@@ -101,7 +101,7 @@ def _kind(c: Metadata, slides: list[bool] | None) -> str:
     window = c.integer("attention.sliding_window", 0, MAX_POSITIONS, 0) if len(rows) > 1 else 0
     sliding = bool(window) and (slides is None or any(slides))
     flagged = (k for k, row in rows.items() if row.flag and c.value(row.flag) == row.flagged)
-    if kind := next(flagged, ""):
+    if kind := next((k for k in flagged if c.value(rows[k].lacks) is None), ""):
         return kind
     if any(row.sparse for row in rows.values()) and c.integer("expert_count", 0, MAX_EXPERTS, 0):
         return next(kind for kind, row in rows.items() if row.sparse)
@@ -137,7 +137,7 @@ def _fields(c: Metadata, kind: str, slides: list[bool] | None) -> dict[str, Any]
         _add_rope(c, kind, data, head_dim)
     if kind in OWN:
         OWN[kind](c, data, head_dim)
-    if row.other and "layers_block_type" not in data:
+    if row.other and not {"layers_block_type", "attn_layer_indices"} & data.keys():
         _add_mixers(c, data, row.other)
     return data
 

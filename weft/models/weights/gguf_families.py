@@ -139,6 +139,21 @@ def _granite(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
     data["position_embedding_type"] = "rope" if turned else "nope"
 
 
+def _bamba(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
+    """Adds which layers attend, those with heads of keys."""
+    _of_width("mamba_expand")(c, data, head_dim)
+    layers = c.integer("block_count", 1, MAX_LAYERS)
+    heads = _by_layer(c, "attention.head_count_kv", layers)
+    data["attn_layer_indices"] = [i for i, kv in enumerate(heads) if kv]
+
+
+def _by_layer(c: Metadata, name: str, layers: int) -> list[Any]:
+    found = c.value(name)
+    if not isinstance(found, list) or len(found) != layers:
+        raise c.refuse(name, f"expected {layers} numbers")
+    return found
+
+
 def _falcon_h1(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
     data["mamba_rms_norm"] = c.has("blk.0.ssm_norm.weight")
 
@@ -151,15 +166,13 @@ def _nemotron_h(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
     if inner % heads:
         raise c.refuse("ssm.inner_size", f"not a multiple of {heads} heads")
     data["mamba_head_dim"] = inner // heads
-    both = []
-    for name in ("attention.head_count_kv", "feed_forward_length"):
-        both.append(c.value(name))
-        if not isinstance(both[-1], list) or len(both[-1]) != layers:
-            raise c.refuse(name, f"expected {layers} numbers")
-    data["layers_block_type"] = [
-        "full_attention" if kv else "mlp" if width else "linear_attention"
-        for kv, width in zip(*both)
-    ]
+    names = "attention.head_count_kv", "feed_forward_length"
+    kinds = []
+    for i, (kv, width) in enumerate(zip(*(_by_layer(c, name, layers) for name in names))):
+        fed = "moe" if c.has(f"blk.{i}.ffn_gate_inp.weight") else "mlp"
+        kinds.append("full_attention" if kv else fed if width else "linear_attention")
+    further = c.integer(MORE_TOKENS, 0, layers - 1, 0)
+    data["layers_block_type"] = kinds[: layers - further]
 
 
 def _jamba(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
@@ -225,6 +238,7 @@ OWN: Mapping[str, Own] = {
     "deepseek_v3": _latent,
     **dict.fromkeys(("mamba", "falcon_mamba", "mamba2"), _of_width("expand")),
     "granitemoehybrid": _granite,
+    "bamba": _bamba,
     "falcon_h1": _falcon_h1,
     "nemotron_h": _nemotron_h,
     "jamba": _jamba,
