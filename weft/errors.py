@@ -1,6 +1,7 @@
 """Every error that weft raises on purpose (see `weft.core.errors`)."""
 
 from weft.core.errors import (
+    AxisError,
     BusyError,
     CallError,
     CompileError,
@@ -23,7 +24,8 @@ from weft.core.errors import (
 )
 
 __all__ = [
-    "BusyError", "CallError", "CompileError", "DTypeError", "DeviceError", "FileFormatError",
+    "AxisError", "BusyError", "CallError", "CompileError", "DTypeError", "DeviceError",
+    "FileFormatError",
     "GradientError", "HubError", "KernelError", "LimitError", "ModelError", "OutOfMemoryError",
     "RankError", "ShapeError", "StorageError", "TraceError", "UnknownDeviceError", "UsageError",
     "WeftError",

@@ -56,6 +56,7 @@ ONE_INTEGER: dict[str, Callable[[int], int]] = {
     "floor": lambda x: x,
     "round": lambda x: x,
     "isnan": lambda x: False,
+    "signbit": lambda x: x < 0,
 }
 
 

@@ -25,7 +25,7 @@ ONE = {
 TWO = [p.name for p in PRIMITIVES.values() if len(p.ranges) == 2 and p.vjp is not None]
 NONE = {
     "argmax", "bitwise_and", "bitwise_or", "bitwise_xor", "call", "const", "equal", "input", "iota",
-    "isnan", "less", "less_equal", "result", "shift_left", "shift_right",
+    "isnan", "less", "less_equal", "result", "shift_left", "shift_right", "signbit",
 }  # fmt: skip
 
 shapes = st.lists(st.integers(0, 3), min_size=0, max_size=3).map(tuple)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 import weft
-from weft.errors import DTypeError, ShapeError, TraceError, UsageError
+from weft.errors import ShapeError, TraceError, UsageError
 
 RNG = np.random.default_rng(3)
 EDGES = [0.0, -0.0, 1, -1, 0.5, -0.5, 1e-8, -1e-8, 1e-30, 2, 10, 50, 88.5, 89.2, -89.2, 100, 1e5]
@@ -74,8 +74,11 @@ def test_integers_and_numbers() -> None:
     np.testing.assert_allclose(weft.atan2(1.0, t).numpy(), np.arctan2(1.0, x), rtol=1e-6)
     bools = weft.tensor([True, False])
     assert weft.logical_xor(bools, ~bools).numpy().all()
-    with pytest.raises(DTypeError, match="logical_and: got int32"):
-        weft.logical_and(t, t)
+    zeros = np.float32([0, -0.0, 2, np.nan])
+    for name in ("logical_and", "logical_or", "logical_xor"):
+        got = getattr(weft, name)(weft.tensor(zeros), weft.tensor([0, 1, 0, 3]))
+        np.testing.assert_array_equal(got.numpy(), getattr(np, name)(zeros, [0, 1, 0, 3]))
+    np.testing.assert_array_equal(weft.logical_not(zeros).numpy(), np.logical_not(zeros))
 
 
 @pytest.mark.parametrize("dtype", [weft.float16, weft.bfloat16])
@@ -140,7 +143,7 @@ CALLS = {
     "any": lambda m, a: m.any(a > 1, axis=0),
     "cumulative_prod": lambda m, a: m.cumulative_prod(a, axis=1),
     "cumulative_sum": lambda m, a: m.cumulative_sum(a, axis=1),
-    "diff": lambda m, a: m.diff(a, n=2),
+    "diff": lambda m, a: m.diff(a, 2),
     "diff between": lambda m, a: m.diff(a, axis=1, prepend=a[:, :1], append=a[:, :2]),
     "sort": lambda m, a: m.sort(a, axis=1),
     "take": lambda m, a: m.take(a, np.array([2, 0]), axis=1),
@@ -169,6 +172,8 @@ def test_indices_are_int32() -> None:
     for got, want in zip(weft.nonzero(t > 0), np.nonzero(A > 0), strict=True):
         np.testing.assert_array_equal(got.numpy(), want)
     np.testing.assert_array_equal(weft.unique_values(np.array([3, 1, 3])).numpy(), [1, 3])
+    for got, want in zip(weft.where(t > 0), np.nonzero(A > 0), strict=True):
+        np.testing.assert_array_equal(got.numpy(), want)
     with pytest.raises(TraceError):
         weft.compile(lambda x: weft.nonzero(x)[0])(t)
 

@@ -125,6 +125,21 @@ def test_the_next_float_is_numpys(dtype: Any) -> None:
     assert x.grad is not None and x.grad.tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("device", [None, "cpu", "interp"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_the_sign_of_nan_is_its_bit(dtype: str, device: str | None) -> None:
+    kinds = np.float32([1, -1, 0, -0.0, np.inf, -np.inf, np.nan, -np.nan])
+    x, want = weft.tensor(kinds).cast(dtype), np.signbit(kinds)
+    assert want[-1] and not want[-2]
+
+    def fn(a: Any) -> Any:
+        return weft.signbit(a), weft.copysign(weft.full(8, 2, dtype), a)
+
+    signs, signed = (fn if device is None else weft.compile(fn, device=device))(x)
+    np.testing.assert_array_equal(signs.numpy(), want)
+    np.testing.assert_array_equal(signed.numpy().astype(float), np.where(want, -2.0, 2.0))
+
+
 @pytest.mark.parametrize("device", [None, "interp", "cpu"])
 def test_searching(device: str | None) -> None:
     line = np.sort(np.float32([1, 3, 3, 5, np.inf, np.nan]))
@@ -163,6 +178,8 @@ def test_different_values() -> None:
     assert got.inverse_indices.shape == a.shape and got.counts.dtype is weft.int32
     np.testing.assert_array_equal(weft.unique_counts(a).counts.numpy(), want[3])
     np.testing.assert_array_equal(weft.unique_inverse(a).values.numpy(), want[0])
+    long = weft.unique_all(weft.tensor(a).cast("int64"))
+    assert long.values.dtype is weft.int64 and long.indices.dtype is weft.int32
     on = weft.tensor(a).to("interp")
     assert {t.device for t in weft.unique_all(on)} == {on.device} == {weft.nonzero(on)[0].device}
     with pytest.raises(ShapeError, match="0-d"):
@@ -196,6 +213,9 @@ def test_copies_are_made_or_refused_as_asked() -> None:
     ):
         with pytest.raises(UsageError, match="copy=False"):
             refused()
+    own = weft.from_dlpack(x)
+    assert own is not x and np.shares_memory(own.numpy(), x.numpy())
+    assert not np.shares_memory(weft.from_dlpack(x, copy=True).numpy(), x.numpy())
     shared = torch.from_dlpack(x.__dlpack__(copy=False))
     assert shared.data_ptr() == x.numpy().ctypes.data
     assert torch.from_dlpack(x.__dlpack__()).data_ptr() != x.numpy().ctypes.data
@@ -207,6 +227,17 @@ def test_copies_are_made_or_refused_as_asked() -> None:
     weft.compile(lambda: w.assign(w + 1))()
     with pytest.raises(DeviceError, match="copy=False"):
         w.__dlpack__(copy=False)
+
+
+def test_an_axis_or_index_out_of_range_is_an_index_error() -> None:
+    x = weft.ones((2, 3))
+    for call in (
+        lambda: weft.expand_dims(x, axis=4), lambda: x.sum(2), lambda: x[2], lambda: x[[0, 2]],
+        lambda: weft.take(x, [5]),
+    ):  # fmt: skip
+        for kind in (IndexError, ShapeError, ValueError):
+            with pytest.raises(kind, match="out of range"):
+                call()
 
 
 def test_real_numbers_have_no_imaginary_part() -> None:

@@ -91,7 +91,7 @@ FUNCTIONS: dict[str, UnaryFunction] = {
             UnaryFunction("relu", functional.relu, lambda x: np.maximum(x, 0.0)),
             UnaryFunction("rsqrt", weft.rsqrt, lambda x: 1.0 / np.sqrt(x)),
             UnaryFunction("sigmoid", weft.sigmoid, _logistic),
-            UnaryFunction("signbit", weft.signbit, lambda x: np.signbit(x) & ~np.isnan(x)),
+            _named("signbit"),
             UnaryFunction("silu", functional.silu, lambda x: x / (1.0 + np.exp(-x))),
         ),
         key=lambda f: f.name,

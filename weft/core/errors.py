@@ -11,6 +11,10 @@ class ShapeError(WeftError, ValueError):
     """Shapes, axes or indices that do not fit. Also a ValueError."""
 
 
+class AxisError(ShapeError, IndexError):
+    """An axis or an index out of range. Also a ValueError and an IndexError."""
+
+
 class DTypeError(WeftError, TypeError):
     """A dtype that an op or a device does not take. Also a TypeError."""
 

@@ -25,8 +25,8 @@ __all__ = [
     "cast", "concat", "const", "cos", "div", "dot", "equal", "erf", "exp", "floor",
     "floor_divide", "full_like", "gather", "iota", "isnan", "less", "less_equal", "log", "max_",
     "maximum", "minimum", "mul", "ndtr", "neg", "pad", "pow_", "remainder", "reshape", "round_",
-    "scatter_add", "shift_left", "shift_right", "sin", "slice_", "sort", "sqrt", "sub", "sum_",
-    "swap_last", "tanh", "transpose", "update", "where",
+    "scatter_add", "shift_left", "shift_right", "signbit", "sin", "slice_", "sort", "sqrt", "sub",
+    "sum_", "swap_last", "tanh", "transpose", "update", "where",
 ]  # fmt: skip
 
 Value = Any  # np.ndarray, graph Node or device array
@@ -76,7 +76,7 @@ neg, abs_, floor, round_ = _unary("neg"), _unary("abs"), _unary("floor"), _unary
 sqrt, exp, log = _unary("sqrt"), _unary("exp"), _unary("log")
 sin, cos, tanh = _unary("sin"), _unary("cos"), _unary("tanh")
 erf, ndtr = _unary("erf"), _unary("ndtr")
-isnan = _unary("isnan")
+isnan, signbit = _unary("isnan"), _unary("signbit")
 add, sub, mul, div = _binary("add"), _binary("sub"), _binary("mul"), _binary("div")
 remainder, floor_divide = _binary("remainder"), _binary("floor_divide")
 pow_ = _binary("pow")

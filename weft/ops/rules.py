@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import DTypeError, LimitError, ShapeError
+from weft.core.errors import AxisError, DTypeError, LimitError, ShapeError
 from weft.ops.primitive import Aval
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -45,7 +45,7 @@ def axis_of(op: str, axis: object, rank: int) -> int:
     found = int(axis)
     if not -rank <= found < rank:
         span = f"{-rank}..{rank - 1}" if rank else "none: the value is 0-d"
-        raise ShapeError(f"{op}: axis {found} is out of range (valid: {span})")
+        raise AxisError(f"{op}: axis {found} is out of range (valid: {span})")
     return found % rank
 
 

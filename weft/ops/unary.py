@@ -71,6 +71,12 @@ def _isnan(b: Builder, x: Expr) -> Expr:
     return km.isnan(b, x)
 
 
+def _signbit(b: Builder, x: Expr) -> Expr:
+    if x.type.dtype.kind == "uint":
+        return kb.const(False, Type(dt.bool_, x.type.lanes))
+    return kb.binary("lt", kb.bitcast(x, dt.int32) if x.type.dtype.is_float else x, 0)
+
+
 def _np_floats(rule: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: rule(x) if x.dtype.kind == "f" else x
 
@@ -85,6 +91,11 @@ def _np_ndtr(x: np.ndarray) -> np.ndarray:
 
 def _np_isnan(x: np.ndarray) -> np.ndarray:
     return np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, np.bool_)
+
+
+def _np_signbit(x: np.ndarray) -> np.ndarray:
+    below: np.ndarray = np.signbit(x) if x.dtype.kind == "f" else x < 0
+    return below
 
 
 # -- derivatives (see VjpRule) -------------------------------------------------------------------
@@ -133,6 +144,7 @@ _register("tanh", "float", np.tanh, lambda b, x: km.tanh(b, x), _tanh_vjp, cost=
 _register("erf", "float", _np_erf, lambda b, x: km.erf(b, x), _erf_vjp, cost=8)
 _register("ndtr", "float", _np_ndtr, lambda b, x: km.ndtr(b, x), _ndtr_vjp, cost=8)
 _register("isnan", "numeric", _np_isnan, _isnan, None, out=dt.bool_)
+_register("signbit", "numeric", _np_signbit, in_int32(_signbit), None, out=dt.bool_)
 
 
 # -- cast ---------------------------------------------------------------------------------------

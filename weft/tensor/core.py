@@ -4,6 +4,7 @@ shapes.py (movement), reductions.py (sums, matmul, sorting), indexing.py; here a
 from __future__ import annotations
 
 import copy
+from copy import deepcopy as copy_of
 from importlib import import_module
 from typing import Any, Self
 
@@ -332,8 +333,8 @@ def from_dlpack(data: Any, /, *, device: Any = None, copy: bool | None = None) -
     >>> weft.from_dlpack(np.arange(3, dtype=np.float32)).tolist()
     [0.0, 1.0, 2.0]
     """
-    array = shared_array("from_dlpack", data)
-    made = Tensor(np.array(array) if copy else array)
+    made = data.detach() if isinstance(data, Tensor) else Tensor(shared_array("from_dlpack", data))
+    made = copy_of(made) if copy else made
     if copy is False and device is not None and made.to(device) is not made:
         raise UsageError(f"from_dlpack: copy=False, but {device} takes a copy; leave copy out")
     return made if device is None else made.to(device)

@@ -222,34 +222,28 @@ def minimum(x1: Operand, x2: Operand, /) -> Tensor:
 # -- logic
 
 
-def _logical(name: str, x: Operand) -> Tensor:
-    t = as_tensor(x)
-    if t.dtype != dt.bool_:
-        raise DTypeError(
-            f"{name}: got {t.dtype.name}, expected bool; make it bool by a "
-            f"comparison, like x > 0, or by a cast"
-        )
-    return t
+def _truth(x: Operand) -> Tensor:
+    return as_tensor(x).cast(dt.bool_)
 
 
 def logical_and(x1: Operand, x2: Operand, /) -> Tensor:
-    """True where both operands are true. Raises DTypeError unless both are bool."""
-    return _logical("logical_and", x1) & _logical("logical_and", x2)
+    """True where both operands are true: numbers where they are not 0."""
+    return _truth(x1) & _truth(x2)
 
 
 def logical_or(x1: Operand, x2: Operand, /) -> Tensor:
-    """True where at least one operand is true. Raises DTypeError unless both are bool."""
-    return _logical("logical_or", x1) | _logical("logical_or", x2)
+    """True where at least one operand is true: numbers where they are not 0."""
+    return _truth(x1) | _truth(x2)
 
 
 def logical_xor(x1: Operand, x2: Operand, /) -> Tensor:
-    """True where exactly one operand is true. Raises DTypeError unless both are bool."""
-    return _logical("logical_xor", x1) ^ _logical("logical_xor", x2)
+    """True where exactly one operand is true: numbers where they are not 0."""
+    return _truth(x1) ^ _truth(x2)
 
 
 def logical_not(x: Operand, /) -> Tensor:
-    """True where the operand is false. Raises DTypeError unless it is bool."""
-    return ~_logical("logical_not", x)
+    """True where the operand is false: a number where it is 0."""
+    return ~_truth(x)
 
 
 def isfinite(x: Operand, /) -> Tensor:

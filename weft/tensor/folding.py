@@ -92,7 +92,7 @@ def _cumulative(
 
 
 def diff(
-    x: Operand, /, axis: int = -1, n: int = 1, prepend: Operand | None = None,
+    x: Operand, /, n: int = 1, axis: int = -1, prepend: Operand | None = None,
     append: Operand | None = None,
 ) -> Tensor:  # fmt: skip
     """The n-th differences of neighbours along an axis, of x between `prepend` and `append`."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import DTypeError, ShapeError, TraceError
+from weft.core.errors import AxisError, DTypeError, ShapeError, TraceError
 from weft.graph.ir import Node
 from weft.tensor.arith import Arithmetic
 from weft.tensor.base import CURRENT, TensorBase, place
@@ -57,15 +57,15 @@ def canonical(k: slice, n: int) -> tuple[int, int, int]:
 
 
 def integer(k: int, n: int, axis: int, shape: tuple[int, ...]) -> int:
-    """An index of an axis of size n counted from the front; ShapeError for one out of range."""
+    """An index of an axis of size n counted from the front; AxisError for one out of range."""
     if not -n <= k < n:
-        raise ShapeError(f"index: {k} is out of range for axis {axis} of {list(shape)}")
+        raise AxisError(f"index: {k} is out of range for axis {axis} of {list(shape)}")
     return k % n
 
 
 def index_array(like: Any, k: Any, n: int) -> Any:
     """An integer index of an axis of size n as an int32 tensor where `like` is, -n..-1 counted from
-    the front. The values of a list or NumPy array are checked here (ShapeError); those of a tensor
+    the front. The values of a list or NumPy array are checked here (AxisError); those of a tensor
     are data: one out of range stays out of range."""
     if isinstance(k, Arithmetic):
         index = as_index(k)
@@ -80,7 +80,7 @@ def index_array(like: Any, k: Any, n: int) -> Any:
         raise DTypeError(f"index: {k!r} is not an integer, slice, None, ... or integer array")
     wrong = array[(array < -n) | (array >= n)]
     if wrong.size:
-        raise ShapeError(f"index: {wrong.flat[0]} is out of range for size {n}")
+        raise AxisError(f"index: {wrong.flat[0]} is out of range for size {n}")
     counted = np.where(array < 0, array + n, array).astype(np.int32)
     return like._wrap(place_like(like, counted))
 

@@ -3,6 +3,8 @@ with broadcasting and defaults filled in."""
 
 from __future__ import annotations
 
+from typing import Any, overload
+
 from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
@@ -11,15 +13,28 @@ from weft.tensor.autocast import autocast_dtype, narrowed, widened
 from weft.tensor.base import place, values
 from weft.tensor.core import Tensor
 from weft.tensor.create import full, placed
-from weft.tensor.elementwise import method, wide
+from weft.tensor.elementwise import Operand, as_tensor, method, wide
 from weft.tensor.keys import as_index
+from weft.tensor.sets import nonzero
 
 gelu = method(Tensor.gelu, example=">>> F.gelu(weft.tensor([0.0, 1000.0])).tolist()\n[0.0, 1000.0]")
 silu = method(Tensor.silu, example=">>> F.silu(weft.tensor([0.0, 1000.0])).tolist()\n[0.0, 1000.0]")
 relu = method(Tensor.relu, example=">>> F.relu(weft.tensor([-1.0, 2.0])).tolist()\n[0.0, 2.0]")
-where = method(
-    Tensor.where, example=">>> F.where(weft.tensor([True, False]), 1.0, 2.0).tolist()\n[1.0, 2.0]"
-)
+
+
+@overload
+def where(condition: Operand, /) -> tuple[Tensor, ...]: ...
+@overload
+def where(condition: Operand, a: Operand, b: Operand, /) -> Tensor: ...
+def where(condition: Operand, a: Operand = None, b: Operand = None, /) -> Any:
+    """a where the condition (bool) holds, else b. Without them, as in NumPy and PyTorch, the
+    indices where it holds (see `weft.nonzero`). Raises DTypeError, ShapeError.
+
+    >>> F.where(weft.tensor([True, False]), 1.0, 2.0).tolist()
+    [1.0, 2.0]
+    """
+    chosen = as_tensor(condition)
+    return nonzero(chosen) if a is None and b is None else chosen.where(a, b)
 
 
 def _ones_or_zeros(like: Tensor, number: int) -> Tensor:

@@ -43,10 +43,14 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Tensor
 
 
-def _from_host(like: Tensor, array: np.ndarray) -> Tensor:
-    """An array computed on the host, on the device of `like`; indices become int32."""
-    made = array.astype(np.int32) if array.dtype == np.intp else array
-    return Tensor(place_like(like, made))
+def _values(like: Tensor, array: np.ndarray) -> Tensor:
+    """Values found on the host, on the device of `like`."""
+    return Tensor(place_like(like, array))
+
+
+def _indices(like: Tensor, array: np.ndarray) -> Tensor:
+    """Indices or counts found on the host (int32), on the device of `like`."""
+    return _values(like, np.asarray(array).astype(np.int32))
 
 
 def nonzero(x: Operand, /) -> tuple[Tensor, ...]:
@@ -55,7 +59,7 @@ def nonzero(x: Operand, /) -> tuple[Tensor, ...]:
     t = as_tensor(x)
     if not t.ndim:
         raise ShapeError("nonzero: a 0-d tensor has no indices; use x != 0, or reshape it to [1]")
-    return tuple(_from_host(t, i) for i in np.nonzero(t.numpy()))
+    return tuple(_indices(t, i) for i in np.nonzero(t.numpy()))
 
 
 def unique_all(x: Operand, /) -> UniqueAll:
@@ -69,8 +73,8 @@ def unique_all(x: Operand, /) -> UniqueAll:
     """
     t = as_tensor(x)
     found = np.unique(t.numpy(), True, True, True, equal_nan=False)
-    values, first, inverse, counts = (_from_host(t, np.asarray(part)) for part in found)
-    return UniqueAll(values, first, inverse.reshape(t.shape), counts)
+    first, inverse, counts = (_indices(t, part) for part in found[1:])
+    return UniqueAll(_values(t, found[0]), first, inverse.reshape(t.shape), counts)
 
 
 def unique_counts(x: Operand, /) -> UniqueCounts:
@@ -98,7 +102,7 @@ def unique_values(x: Operand, /) -> Tensor:
     """The different values, sorted (each NaN is one); computed on the host. Raises TraceError
     inside weft.compile."""
     t = as_tensor(x)
-    return _from_host(t, np.unique(t.numpy(), equal_nan=False))
+    return _values(t, np.unique(t.numpy(), equal_nan=False))
 
 
 def searchsorted(
@@ -159,4 +163,4 @@ def repeats_as_indices(t: Tensor, repeats: Operand, size: int) -> Tensor:
         raise ShapeError(f"repeat: {counts.dtype}{list(counts.shape)} repeats of {size} slices")
     if (counts < 0).any():
         raise ShapeError(f"repeat: {int(counts.min())} repeats; give 0 or more")
-    return _from_host(t, np.repeat(np.arange(size), counts))
+    return _indices(t, np.repeat(np.arange(size), counts))

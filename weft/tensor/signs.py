@@ -32,9 +32,10 @@ def nextafter(x1: Operand, x2: Operand, /) -> Tensor:
 
 
 def signbit(x: Operand, /) -> Tensor:
-    """True where the sign is set (bool): below zero or -0.0; False for NaN."""
+    """True where the sign is set (bool): below zero, -0.0, or a NaN whose sign bit is set (WebGPU
+    may lose that one)."""
     t = as_tensor(x)
-    return (t < 0) | ((t == 0) & (1.0 / t < 0)) if t.dtype.is_float else t < 0
+    return t._as_number()._unary("signbit")
 
 
 @derivative(lambda g, out, x, y: g * (x.sign() * out.sign()), lambda g, out, x, y: zeros_like(g))

@@ -21,6 +21,8 @@ rows(__name__, {
                      "isnan", "log", "log10", "log1p", "log2", "reciprocal", "round", "rsqrt",
                      "sigmoid", "signbit", "sin", "sqrt", "square", "tanh", "trunc")
     },
+    "logical_not": (ew.logical_not, "self"),
+    **{f"logical_{n}": (getattr(ew, f"logical_{n}"), "self other") for n in ("and", "or", "xor")},
     **{
         name: (getattr(angles, name), "self")
         for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan")
@@ -172,22 +174,6 @@ def masked_fill(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
     else:
         value = fitting(value, self.dtype)
     return mask.where(value, self)
-
-
-@aten("logical_not")
-def logical_not(self: Tensor) -> Tensor:
-    return ~self.cast(dt.bool_)
-
-
-def _logical(name: str, fn: Callable[[Any, Any], Any]) -> None:
-    @aten(name)
-    def logical(self: Tensor, other: Tensor) -> Tensor:
-        out: Tensor = fn(self.cast(dt.bool_), other.cast(dt.bool_))
-        return out
-
-
-for _name, _fn2 in (("and", operator.and_), ("or", operator.or_), ("xor", operator.xor)):
-    _logical(f"logical_{_name}", _fn2)
 
 
 @aten("addcmul")

@@ -132,9 +132,9 @@ def diff(
     parts = [t for t in (prepend, self, append) if t is not None]
     x = cat(parts, dim) if len(parts) > 1 else self
     if x.dtype != dt.bool_:
-        return folding.diff(x, dim, n)
+        return folding.diff(x, n, dim)
     for _ in range(n):
-        x = folding.diff(x.cast(dt.int32), dim) != 0
+        x = folding.diff(x.cast(dt.int32), 1, dim) != 0
     return x
 
 

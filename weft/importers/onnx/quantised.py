@@ -253,7 +253,7 @@ def conv_integer(
     columns = seen.reshape(n, groups, c // groups * math.prod(kernel), math.prod(count))
     rows = w.reshape(groups, o // groups, -1)
     shift = (zw.expand(o) if zw.size == 1 else zw).reshape(groups, o // groups, 1)
-    out = rows @ columns
+    out = rows.matmul(columns, dt.int32)
     out = out - shift * columns.cast(dt.int32).sum(-2, keepdims=True)
     out = out - (rows.cast(dt.int32).sum(-1, keepdims=True) - shift * rows.shape[-1]) * zx
     return out.reshape(n, o, *count)
