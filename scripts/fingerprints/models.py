@@ -181,8 +181,13 @@ def encoder_config(kind: str) -> dict[str, Any]:
         sizes = {renamed[k]: v for k, v in _BERT.items() if k in renamed}
         return {**sizes, "vocab_size": _BERT["vocab_size"], "d_kv": 8, "model_type": kind}
     more: dict[str, Any] = {} if kind == "bert" else {"type_vocab_size": 1, "pad_token_id": 1}
+    if kind.startswith("deberta"):
+        more |= {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
     if kind == "deberta-v2":
-        more |= {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8}
+        more["position_buckets"] = 8
+    if kind == "jina_v2":
+        more = {"position_embedding_type": "alibi", "feed_forward_type": "geglu"}
+        kind = "bert"
     return {**_BERT, **more, "model_type": kind}
 
 
@@ -229,6 +234,6 @@ GROUPS = {
     "quant": lambda: table("quant", SCHEMES, _quant, alone=True),
     "cache": lambda: table("cache", CACHES, _cache, alone=True),
     "adapters": lambda: table("adapters", TARGETS, _adapters, alone=True),
-    "encoders": lambda: table("encoders", [*ENCODERS, "bert.bfloat16"], _encoder),
+    "encoders": lambda: table("encoders", [*ENCODERS, "jina_v2", "bert.bfloat16"], _encoder),
     "ranks": lambda: table("ranks", DIVIDED, _divided, alone=True),
 }

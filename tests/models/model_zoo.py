@@ -256,6 +256,15 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "jina-v3": ("JinaEmbeddingsV3Config", {**BERT, "type_vocab_size": 1}),
     "gte": ("GteConfig", {**BERT, "type_vocab_size": 1}),
     "gte-untyped": ("GteConfig", {**BERT, "type_vocab_size": 0}),
+    "deberta": (
+        "DebertaConfig",
+        {**BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"],
+         "position_biased_input": False, "type_vocab_size": 0},
+    ),
+    "deberta-near": (
+        "DebertaConfig",
+        {**BERT, "relative_attention": True, "pos_att_type": ["p2c"], "max_relative_positions": 6},
+    ),
     "deberta-v3": ("DebertaV2Config", DEBERTA),
     "deberta-v2": (
         "DebertaV2Config",

@@ -25,7 +25,7 @@ PAIRS = [(TEXTS[0], TEXTS[2]), (TEXTS[1], TEXTS[0]), (TEXTS[2], "a"), ("", TEXTS
 LONG = [("fox " * 60, "a loom"), ("a loom", "fox " * 60), ("dog " * 50, "fox " * 40)]
 ENCODER_JUDGES = [
     "bert", "roberta", "distilbert", "electra", "albert", "mpnet", "modernbert", "nomic", "gte",
-    "jina-v3", "deberta-v3",
+    "jina-v3", "deberta", "deberta-v3",
 ]  # fmt: skip
 DECODER_JUDGES = ["qwen3", "llama2", "gemma2", "mistral", "gpt2"]
 

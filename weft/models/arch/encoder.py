@@ -15,9 +15,14 @@ from weft.graph.ir import Graph
 from weft.models.arch import token_vectors
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.encoder_config import EncoderConfig, VectorConfig
-from weft.models.arch.layers import activate, linear
+from weft.models.arch.layers import activate, by_head, linear
 from weft.models.arch.matrices import matrices
-from weft.models.arch.relative import biased_attention, bucket_bias, disentangled
+from weft.models.arch.relative import (
+    biased_attention,
+    bucket_bias,
+    disentangled,
+    falling_bias,
+)
 
 Value = Any  # np.ndarray or graph Node
 Weights = Mapping[str, Value]
@@ -121,7 +126,9 @@ class _Run:
     def attention(self, i: int, x: Value) -> Value:
         """Returns self attention over each row's own tokens: [B * T, hidden]."""
         c, at = self.c, self.c.stored(i)
-        if c.fused_qkv:
+        if c.by_head:
+            rows = self._by_head(at, x)
+        elif c.fused_qkv:
             rows = _columns(self.linear(f"{at}.qkv", x), 3)
         else:
             rows = [self.linear(f"{at}.{role}", x) for role in "qkv"]
@@ -138,6 +145,19 @@ class _Run:
         width = c.heads * c.head_dim
         out = ops.reshape(ops.transpose(out, (0, 2, 1, 3)), (self.batch * self.length, width))
         return self.linear(f"{at}.o", out)
+
+    def _by_head(self, at: int, x: Value) -> list[Value]:
+        """Returns q, k and v [B * T, H * D] of a product that has them head by head."""
+        c, out = self.c, []
+        joined = self.linear(f"{at}.qkv", x)
+        for role, part in zip("qkv", by_head(joined, c.heads, (c.head_dim,) * 3)):
+            rows = ops.reshape(part, (self.batch * self.length, c.heads * c.head_dim))
+            bias = self.w.get(f"{at}.{role}.b")
+            if bias is not None:
+                bias = ops.cast(ops.reshape(bias, (1, -1)), float32)
+                rows = ops.add(rows, ops.broadcast(bias, ops.aval(rows).shape))
+            out.append(rows)
+        return out
 
     def _turned(self, i: int, which: int, x: Value) -> Value:
         """Returns q, k or v (`which` 0 to 2) [B * T, H, D], the first two turned by a rope."""
@@ -158,6 +178,8 @@ class _Run:
         c, at = self.c, self.c.stored(i)
         how = c.relative
         assert how is not None
+        if how.form == "alibi":
+            return scale, self._falling
         if how.form == "bias":
             return scale, self._shared_bias if not how.each else bucket_bias(
                 self.w[f"{at}.bias"], how, self.length
@@ -175,6 +197,10 @@ class _Run:
     def _shared_bias(self) -> Value:
         assert self.c.relative is not None
         return bucket_bias(self.w["bias"], self.c.relative, self.length)
+
+    @cached_property
+    def _falling(self) -> Value:
+        return falling_bias(self.c.heads, self.length)
 
     @cached_property
     def _distances(self) -> Value:

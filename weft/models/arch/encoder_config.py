@@ -13,12 +13,13 @@ from weft.models.arch.config import Activation, DecoderConfig, Rope
 @dataclass(frozen=True)
 class Relative:
     """Scores by the distance of query and key: a bias per head from a table of `buckets` distances
-    ("bias": T5, MPNet; with `each` a table for each layer). Or it is products with vectors of
-    distances ("product": DeBERTa), of the `kinds` c2p and p2c. Beyond `distance` all are one."""
+    ("bias": T5, MPNet; with `each` a table for each layer), or one that falls with the distance
+    ("alibi": Jina v2). Or it is products with vectors of distances ("product": DeBERTa), of the
+    `kinds` c2p and p2c. Beyond `distance` all are one."""
 
-    form: Literal["bias", "product"]
-    buckets: int
-    distance: int
+    form: Literal["bias", "alibi", "product"]
+    buckets: int = 0
+    distance: int = 0
     each: bool = False
     kinds: tuple[str, ...] = ()
     shared: bool = True  # distances are projected by the layers' own matrices
@@ -51,6 +52,7 @@ class EncoderConfig:
     act: Activation = "gelu"
     gated: bool = False  # down(act(gate x) * up x), else down(act(up x))
     fused_qkv: bool = False
+    by_head: bool = False  # there each head's q, k and v are adjacent, and biases are apart
     fused_gate: Literal["", "gate first", "up first"] = ""
     biases: tuple[str, ...] = ("qkv", "o", "up", "down")  # with biases; "up" stands for gates too
     ropes: tuple[Rope, ...] = ()

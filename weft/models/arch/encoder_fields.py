@@ -32,7 +32,7 @@ NOMIC: Table = {
     "scale_attn_by_inverse_layer_idx": False, "parallel_block_tied_norm": False,
 }  # fmt: skip
 ENCODER_FIELDS: Mapping[str, Table] = {
-    "bert": _BERT,
+    "bert": {**_BERT, "feed_forward_type": "original"},  # the last in Jina's
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
@@ -73,6 +73,11 @@ ENCODER_FIELDS: Mapping[str, Table] = {
         "max_relative_positions": -1, "position_buckets": -1, "norm_rel_ebd": "none",
         "share_att_key": False, "pos_att_type": None, "position_biased_input": True,
         "conv_kernel_size": 0, "embedding_size": None, "attention_head_size": None,
+    },
+    "deberta": {
+        **_BERT, "vocab_size": 50265, "type_vocab_size": 0, "layer_norm_eps": 1e-7,
+        "relative_attention": False, "max_relative_positions": -1, "pos_att_type": None,
+        "position_biased_input": True, "talking_head": False, "embedding_size": None,
     },
     "t5": _T5,
     "mt5": {

@@ -10,6 +10,7 @@ from typing import Any
 from weft.core.errors import ModelError
 from weft.core.text import shown
 from weft.importers.hf_config import Fields
+from weft.models.arch.config import Activation
 from weft.models.arch.encoder_config import EncoderConfig, Relative
 from weft.models.arch.encoder_fields import ENCODER_FIELDS, NOMIC
 from weft.models.arch.family_parts import (
@@ -43,6 +44,21 @@ def _checked(config: EncoderConfig, where: str) -> EncoderConfig:
 def _layers(c: Fields) -> int:
     found: int = c.integer("num_hidden_layers", 1, MAX_LAYERS)
     return found
+
+
+def bert_or_jina(c: Fields) -> EncoderConfig:
+    """Reads BERT, or Jina v2, which goes by the same name: a BERT with ALiBi and gated
+    feed-forwards."""
+    if c.text("position_embedding_type", "absolute") != "alibi":
+        refuse(c, "feed_forward_type", "original", "a gated feed-forward beside learned positions")
+        return bert(c)
+    acts: dict[str, Activation] = {"geglu": "gelu", "reglu": "relu"}
+    kind = c.text("feed_forward_type", "original", choices=tuple(acts))
+    made = bert(c.over({"position_embedding_type": "absolute"}))
+    return replace(
+        made, family="jina_v2", learned=False, act=acts[kind], gated=True, fused_gate="gate first",
+        biases=("qkv", "o", "down"), relative=Relative("alibi"),
+    )  # fmt: skip
 
 
 def bert(c: Fields, types: int = 1) -> EncoderConfig:
@@ -181,24 +197,36 @@ def gte(c: Fields) -> EncoderConfig:
 
 def deberta(c: Fields) -> EncoderConfig:
     """Reads DeBERTa V2 and V3: scores of contents against distances."""
-    refuse(c, "relative_attention", True, "attention without distances")
     refuse(c, "conv_kernel_size", 0, "a convolution beside the first layer")
-    refuse(c, "embedding_size", c.data.get("hidden_size"), "another width of embeddings")
     refuse(c, "attention_head_size", None, "another size of heads")
+    buckets = max(c.integer("position_buckets", -1, MAX_TOKENS), 0)
+    norm = c.text("norm_rel_ebd", "none", choices=("none", "layer_norm"))
+    return _disentangled(
+        c, "deberta-v2", buckets=buckets, shared=c.flag("share_att_key", False),
+        normed=norm == "layer_norm",
+    )  # fmt: skip
+
+
+def deberta_v1(c: Fields) -> EncoderConfig:
+    """Reads DeBERTa V1: matrices of its own for distances, queries, keys and values joined."""
+    refuse(c, "talking_head", False, "heads that talk")
+    made = _disentangled(c, "deberta", shared=False)
+    return replace(made, fused_qkv=True, by_head=True, biases=("pos_q", "o", "up", "down"))
+
+
+def _disentangled(c: Fields, family: str, **choices: Any) -> EncoderConfig:
+    refuse(c, "relative_attention", True, "attention without distances")
+    refuse(c, "embedding_size", c.data.get("hidden_size"), "another width of embeddings")
     longest = c.integer("max_position_embeddings", 1, MAX_TOKENS)
     kinds = c.data.get("pos_att_type")
     kinds = tuple(kinds.split("|")) if isinstance(kinds, str) else c.texts("pos_att_type", 4)
     if not kinds or not set(kinds) <= {"c2p", "p2c"}:
         raise ModelError(f"{c.where}: pos_att_type is {shown(kinds, 60)}; expected c2p and p2c")
     furthest = c.integer("max_relative_positions", -1, MAX_TOKENS)
-    buckets = max(c.integer("position_buckets", -1, MAX_TOKENS), 0)
-    norm = c.text("norm_rel_ebd", "none", choices=("none", "layer_norm"))
-    how = Relative(
-        "product", buckets, furthest if furthest > 0 else longest, kinds=kinds,
-        shared=c.flag("share_att_key", False), normed=norm == "layer_norm",
-    )  # fmt: skip
+    furthest = furthest if furthest > 0 else longest
+    how = Relative("product", distance=furthest, kinds=kinds, **choices)
     learned = c.flag("position_biased_input", True)
-    return replace(bert(c, types=0), family="deberta-v2", learned=learned, relative=how)
+    return replace(bert(c, types=0), family=family, learned=learned, relative=how)
 
 
 def t5(c: Fields, each: bool = False) -> EncoderConfig:
@@ -235,7 +263,7 @@ def t5(c: Fields, each: bool = False) -> EncoderConfig:
 
 
 _READERS: dict[str, Callable[[Fields], EncoderConfig]] = {
-    "bert": bert,
+    "bert": bert_or_jina,
     "roberta": roberta,
     "xlm-roberta": roberta,
     "camembert": roberta,
@@ -247,6 +275,7 @@ _READERS: dict[str, Callable[[Fields], EncoderConfig]] = {
     "nomic_bert": nomic_bert,
     "jina_embeddings_v3": jina,
     "gte": gte,
+    "deberta": deberta_v1,
     "deberta-v2": deberta,
     "t5": t5,
     "mt5": t5,

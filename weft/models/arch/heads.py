@@ -42,6 +42,8 @@ TEXTS: Mapping[str, Head] = {
     "nomic_bert": _BERT,
     "gte": _BERT,
     "jina_embeddings_v3": _ROBERTA,
+    "jina_v2": _BERT,
+    "deberta": Head("cls", ((Step("dense", "gelu"), "pooler.dense"), LABELS)),
     "deberta-v2": Head("cls", ((Step("dense", "gelu"), "pooler.dense"), LABELS)),
 }
 _OUTPUTS = r"^(classifier|pre_classifier|score|head)\."

@@ -166,7 +166,10 @@ FAMILY: Mapping[str, Mapping[str, str]] = {
     "smollm3": _table((_OTHER, "max_window_layers")),
     "mistral": _table((_OTHER, "attention_bias mlp_bias")),
     **STATE_SPACE_INERT,
-    "bert": _TIED | _table((_OTHER, """
+    "bert": _TIED | _table(
+        ("says what modules.json says of pooling", "emb_pooler"),
+        ("is how Jina's code computes, not what", "attn_implementation model_max_length"),
+        (_OTHER, """
         directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
         pooler_size_per_head pooler_type""")),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "distilbert", "electra",
@@ -185,6 +188,9 @@ FAMILY: Mapping[str, Mapping[str, str]] = {
         max_trained_positions rotary_emb_scale_base dense_seq_output use_xentropy
         last_layer_subset pad_vocab_size_multiple"""),
         (_SPEED, "fused_bias_fc fused_dropout_add_ln use_flash_attn")),
+    "deberta": _TIED | _table(
+        (_HEADS, "pooler_hidden_act pooler_hidden_size pooler_dropout legacy"),
+        (_OTHER, "padding_idx")),
     "deberta-v2": _TIED | _table(
         (_HEADS, "pooler_hidden_act pooler_hidden_size pooler_dropout legacy")),
     **dict.fromkeys(("t5", "mt5", "umt5"), _TIED | _table(

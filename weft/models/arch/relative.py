@@ -51,6 +51,24 @@ def bucket_bias(table: Value, how: Relative, length: int) -> Value:
     return by_distance(ops.broadcast(rows, (1, heads, length, wide)))
 
 
+def falling_bias(heads: int, length: int) -> Value:
+    """Returns the bias [1, H, T, T] of ALiBi on both sides: minus each head's slope times the
+    distance (Press et al., arXiv:2108.12409)."""
+    distance = np.abs(np.arange(-(length - 1), length, dtype=np.float32))
+    rows = -np.array(slopes(heads), np.float32)[:, None] * distance
+    wide = 2 * length - 1
+    rows = ops.const(rows.reshape(1, heads, 1, wide))
+    return by_distance(ops.broadcast(rows, (1, heads, length, wide)))
+
+
+def slopes(heads: int) -> list[float]:
+    """Returns ALiBi's slope of each head: powers of 2^(-8 / H); between two powers of two, those of
+    the lower one and every other of the higher one."""
+    whole: int = 1 << (heads.bit_length() - 1)
+    found = [2.0 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    return found if whole == heads else found + slopes(2 * whole)[::2][: heads - whole]
+
+
 def t5_buckets(how: Relative, length: int) -> np.ndarray:
     """Returns the bucket of each distance key - query from -(T - 1) to T - 1, int32 (Raffel et al.,
     arXiv:1910.10683): half are exact, the others grow with the logarithm."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from weft.program.device import Device
 
 MAX_LABELS = 1 << 16
-_TYPED = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")
+_TYPED = ("BertTokenizer", "ElectraTokenizer", "DebertaTokenizer", "DebertaV2Tokenizer")
 _TEXTS, _TOKENS = "ForSequenceClassification", "ForTokenClassification"
 
 
@@ -123,7 +123,7 @@ def _as_said(head: Head, raw: Fields, family: str) -> Head:
         eps = raw.number("norm_eps", 0.0, 1.0, 1e-5)
         steps = ((replace(first[0], act=act), first[1]), (replace(norm[0], eps=eps), norm[1]), last)
         return Head(mode, steps)
-    if family == "deberta-v2" and len(head.steps) == 2:
+    if family.startswith("deberta") and len(head.steps) == 2:
         act = activation_of_name(raw, "pooler_hidden_act", "gelu")
         return Head(head.mode, ((replace(head.steps[0][0], act=act), "pooler.dense"), LAST))
     return head

@@ -133,6 +133,27 @@ NAMES: Mapping[str, _Names] = {
         },
         ("", "new.", "gte."),
     ),
+    "jina_v2": _Names(
+        _BERT,
+        "encoder.layer.{}.",
+        {
+            **_BERT_LAYER, "up": "mlp.gated_layers", "down": "mlp.wo", "mlp_norm": "mlp.layernorm",
+        },
+        ("", "bert."),
+    ),
+    "deberta": _Names(
+        {**_BERT, "distance": "encoder.rel_embeddings"},
+        "encoder.layer.{}.",
+        {
+            **_BERT_LAYER, "qkv": "attention.self.in_proj", "pos_k": "attention.self.pos_proj",
+            "pos_q": "attention.self.pos_q_proj", "q": "attention.self.q_bias",
+            "v": "attention.self.v_bias",
+        },
+        ("", "deberta."),
+        {
+            r"^(lm_predictions|mask_predictions)\.": "a head that fills gaps, after the vectors",
+        },
+    ),
     "deberta-v2": _Names(
         {**_BERT, "distance": "encoder.rel_embeddings", "distance_norm": "encoder.LayerNorm"},
         "encoder.layer.{}.",
@@ -216,7 +237,9 @@ def _layer(c: EncoderConfig, b: LayoutBuilder, names: _Names, i: int, biased: bo
         if role == "up" and c.family == "t5" and not c.gated:
             name = name.removesuffix("_1")
         b.both("matrix", f"{i}.{role}", at + name, n, sizes[shape.columns],
-               biased=group in c.biases)  # fmt: skip
+               biased=group in c.biases or role in c.biases)  # fmt: skip
+    for role in "qv" if c.by_head else "":
+        b.add("bias", f"{i}.{role}.b", at + names.inner[role], sizes["heads"])
     for role in ("attn_norm", "mlp_norm"):
         if role == "mlp_norm" or i or c.first_norm:
             b.both("norm", f"{i}.{role}", at + names.inner[role], c.hidden, biased=biased)
