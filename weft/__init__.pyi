@@ -8,6 +8,7 @@ from weft import (
     linalg as linalg,
     nn as nn,
     optim as optim,
+    torch as torch,
 )
 from weft.backends.registry import devices as devices
 from weft.core.dtypes import (

@@ -37,6 +37,9 @@ def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float = 0.
         most = {"reflect": n - 1, "circular": n}.get(mode, max(pair))
         if max(pair) > max(most, 0) or n + sum(pair) < 0 or (mode == "replicate" and any(pair) > n):
             raise ShapeError(f"pad: widths {pair} of mode {mode!r} do not fit an axis of {n}")
+    if mode == "circular" and any(w < 0 for pair in widths for w in pair):  # what is left repeats
+        x = _cut(x, widths)
+        widths = [(max(a, 0), max(b, 0)) for a, b in widths]
     return padded(x, widths, MODES[mode], value)
 
 

@@ -53,16 +53,21 @@ def in_place(name: str, sign: str = "") -> Any:
     shown, other = sign or f"{name}_", f"x = x {sign[:-1]} y" if sign else name
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        made = getattr(self, name)(*args, **kwargs)
-        kind = _order(made.dtype) > _order(self.dtype)
-        if kind or made.shape != self.shape:
-            raise (DTypeError if kind else ShapeError)(
-                f"{shown}: the result is {made._known()}, this tensor {self._known()}; use {other}"
-            )
-        return self.assign(made.cast(self.dtype))
+        return written(self, getattr(self, name)(*args, **kwargs), shown, other)
 
     method.__doc__ = f"Takes the result of `{name}`, which views of this tensor show too."
     return method
+
+
+def written(to: Any, made: Any, shown: str, other: str) -> Any:
+    """`to`, which takes the result `made` of the method `shown`. Raises DTypeError for a result of
+    a later kind, ShapeError for one of another shape, advising `other`."""
+    kind = _order(made.dtype) > _order(to.dtype)
+    if kind or made.shape != to.shape:
+        raise (DTypeError if kind else ShapeError)(
+            f"{shown}: the result is {made._known()}, this tensor {to._known()}; use {other}"
+        )
+    return to.assign(made.cast(to.dtype))
 
 
 def _order(dtype: DType) -> int:

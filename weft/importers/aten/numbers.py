@@ -20,20 +20,20 @@ from weft.tensor.core import Tensor
 _KINDS = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 
 
-def number_dtype(value: bool | int | float) -> DType:
-    """The dtype of a tensor made of a Python number."""
+def number_dtype(value: bool | int | float, whole: DType = dt.int32) -> DType:
+    """The dtype of a tensor made of a Python number; `whole` is that of integers."""
     if isinstance(value, bool):
         return dt.bool_
-    return dt.int32 if isinstance(value, int) else dt.float32
+    return whole if isinstance(value, int) else dt.float32
 
 
-def common(*operands: Any) -> DType:
+def common(*operands: Any, whole: DType = dt.int32) -> DType:
     """The dtype in which an op computes with the given tensors and numbers."""
     tensors = [x for x in operands if isinstance(x, Tensor)]
     groups = (
         [t.dtype for t in tensors if t.ndim],
         [t.dtype for t in tensors if not t.ndim],
-        [number_dtype(x) for x in operands if isinstance(x, bool | int | float)],
+        [number_dtype(x, whole) for x in operands if isinstance(x, bool | int | float)],
     )
     found: DType | None = None
     for group in groups:

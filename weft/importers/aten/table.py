@@ -68,10 +68,11 @@ def rows(home: str, table: Mapping[str, tuple[Callable[..., Any], str]]) -> None
     "name>own" names one, "-name" is dropped, and "name:how" passes through HOW. A parameter that a
     call leaves out has the function's default, which must be ATen's."""
     for names, (function, parameters) in table.items():
-        aten(*names.split())(_renamed(home, function, parameters.split()))
+        aten(*names.split())(renamed(home, function, parameters.split()))
 
 
-def _renamed(home: str, function: Callable[..., Any], parameters: list[str]) -> Callable[..., Any]:
+def renamed(home: str, function: Callable[..., Any], parameters: list[str]) -> Callable[..., Any]:
+    """The function that takes these parameters for `function`, as `rows` has them."""
     own = inspect.signature(function).parameters
     parts = [text.partition(":")[::2] for text in parameters]
     told = {name.partition(">")[0]: name.partition(">")[2] for name, _ in parts}

@@ -1,0 +1,124 @@
+"""PyTorch's names, signatures, defaults and dtypes over weft's one implementation.
+
+`import weft.torch as torch` runs scripts that use PyTorch's everyday API. Numbers that a generator
+draws are weft's. Integers are int64 on the host and int32 on devices and in compiled functions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from weft.core.dtypes import (
+    DType,
+    bfloat16 as bfloat16,
+    bool_,
+    float16 as float16,
+    float32 as float32,
+    float64 as float64,
+    int8 as int8,
+    int16 as int16,
+    int32 as int32,
+    int64 as int64,
+    uint8 as uint8,
+    uint16 as uint16,
+    uint32 as uint32,
+    uint64 as uint64,
+)
+from weft.tensor.autograd import (
+    enable_grad as enable_grad,
+    is_grad_enabled as is_grad_enabled,
+    no_grad as no_grad,
+)
+from weft.tensor.namespace import finfo as finfo, iinfo as iinfo
+from weft.torch import (
+    amp as amp,
+    arithmetic as _arithmetic,
+    autograd as autograd,
+    copies as _copies,
+    counting as _counting,
+    creation as _creation,
+    diagonals as _diagonals,
+    elementwise as _elementwise,
+    joining as _joining,
+    linalg as linalg,
+    masked as masked,
+    matrices as _matrices,
+    methods as _methods,
+    nn as nn,
+    optim as optim,
+    ordering as _ordering,
+    picking as _picking,
+    products as _products,
+    randomness as _randomness,
+    reductions as _reductions,
+    scattering as _scattering,
+    shaping as _shaping,
+    signal as signal,
+    special as special,
+    statistics as _statistics,
+)
+from weft.torch.creation import (
+    device as device,
+    get_default_dtype as get_default_dtype,
+    set_default_dtype as set_default_dtype,
+    tensor as tensor,
+)
+from weft.torch.diagonals import numel as numel
+from weft.torch.nn import functional as _functional
+from weft.torch.randomness import Generator as Generator, manual_seed as manual_seed
+from weft.torch.runtime import (
+    TYPED as _TYPED,
+    autocast as autocast,
+    backends as backends,
+    compile as compile,
+    cuda as cuda,
+    get_num_threads as get_num_threads,
+    inference_mode as inference_mode,
+    load as load,
+    mps as mps,
+    save as save,
+    set_float32_matmul_precision as set_float32_matmul_precision,
+    set_grad_enabled as set_grad_enabled,
+    set_num_threads as set_num_threads,
+    use_deterministic_algorithms as use_deterministic_algorithms,
+)
+from weft.torch.shaping import broadcast_shapes as broadcast_shapes
+from weft.torch.tensor import Tensor as Tensor
+
+dtype, bool = DType, bool_
+float, double, half = float32, float64, float16
+short, int, long = int16, int32, int64
+Size: Any = tuple
+pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
+
+_FILES = (
+    _elementwise, _arithmetic, _reductions, _ordering, _shaping, _joining, _diagonals, _picking,
+    _scattering, _counting, _creation, _products, _matrices, _randomness,
+    _copies, _statistics,
+)  # fmt: skip
+for _home in _FILES:
+    globals().update(_methods.functions(_home, "both", "function"))
+_methods.attach(_FILES)
+for _name in (
+    "digamma",
+    "erfinv",
+    "i0",
+    "lgamma",
+    "logaddexp2",
+    "mvlgamma",
+    "polygamma",
+    "sinc",
+    "xlogy",
+):
+    globals()[_name] = getattr(special, _name)
+    _methods.add(_name, getattr(special, _name))
+for _name in _functional.SHARED:
+    globals()[_name] = getattr(_functional, _name)
+
+
+globals().update(_TYPED)
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"module 'weft.torch' has no attribute {name!r}")

@@ -1,0 +1,99 @@
+"""PyTorch's counts, and places among sorted values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.errors import UsageError
+from weft.importers.aten import indexing
+from weft.tensor.core import Tensor
+from weft.torch.picking import gather
+from weft.torch.tensor import (
+    as_tensor,
+    function_only,
+    index_of,
+    public,
+    together,
+    whole,
+)
+
+
+@public
+def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
+    """The coordinates of places of a flattened tensor of a shape."""
+    sizes = tuple([shape] if isinstance(shape, int) else shape)
+    rest, found = index_of(indices), []
+    for n in reversed(sizes):
+        found.append(index_of(rest % n))
+        rest = rest // n
+    return tuple(reversed(found))
+
+
+@public
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """The number (or the sum of weights) of each of 0..max(input); its length depends on values."""
+    if input.dtype.is_float or input.ndim != 1:
+        raise UsageError(f"bincount: {input._known()}; expected a vector of integers")
+    n = max(int(input.numpy().astype(np.int64).max(initial=-1)) + 1, minlength)
+    each = input.new_ones(input.shape, dtype=whole(input)) if weights is None else weights
+    each = each if each.dtype.is_float else each.cast(whole(input))
+    return indexing.index_add(each.new_zeros(n), 0, input, each)
+
+
+@public
+def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """The number of elements in each of `bins` equal parts of min..max."""
+    from weft.importers.aten.counting import histc as counted
+
+    return counted(input, bins, min, max) if input.size else input.new_zeros(bins)
+
+
+@function_only
+def bucketize(
+    input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
+) -> Tensor:
+    """The number of sorted boundaries below each value (`right`: or equal to it)."""
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+@function_only
+def searchsorted(
+    sorted_sequence: Tensor, input: Any, *, out_int32: bool = False, right: bool = False,
+    side: str | None = None, sorter: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The place of each value among those of a sorted row, before (`right`: after) equal ones."""
+    line = sorted_sequence if sorter is None else gather(sorted_sequence, -1, sorter)
+    values = as_tensor(input)
+    line, values = together(line, values)
+    after = right or side == "right"
+    if line.ndim == 1 and values.ndim != 1:
+        flat = values.reshape(-1)
+        found = _counted(line, flat, after).reshape(values.shape)
+    else:
+        found = _counted(line, values, after)
+    return found.cast(dt.int32) if out_int32 else index_of(found)
+
+
+def _counted(line: Tensor, values: Tensor, after: bool) -> Tensor:
+    row, value = line.unsqueeze(-2), values.unsqueeze(-1)
+    # NaN is the largest: what is not above a value is counted
+    below = ~(row > value) & ~(row.isnan() & ~value.isnan()) if after else (
+        (row < value) | (value.isnan() & ~row.isnan())
+    )  # fmt: skip
+    if not line.dtype.is_float:
+        below = row <= value if after else row < value
+    made: Tensor = below.cast(dt.int32).sum(-1)
+    return made
+
+
+@public
+def isin(
+    elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
+) -> Tensor:
+    """True where an element is one of the test elements."""
+    x, tests = together(as_tensor(elements), as_tensor(test_elements))
+    found = (x.unsqueeze(-1) == tests.reshape(-1)).any(-1)
+    return ~found if invert else found

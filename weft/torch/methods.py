@@ -1,0 +1,191 @@
+"""The methods of weft.torch's Tensor: its functions, and those that have no function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.errors import UsageError
+from weft.tensor.core import Tensor as Base
+from weft.tensor.torch_names import written
+from weft.torch import arithmetic, elementwise as ew, picking, products
+from weft.torch.tensor import Device, Tensor, either, public, whole
+
+_IN_PLACE = (
+    "abs acos acosh add addcdiv addcmul addmm addmv addr addbmm baddbmm asin asinh atan atan2 "
+    "atanh bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clip "
+    "copysign cos cosh cumprod cumsum div divide eq erf erfc exp exp2 expm1 fill floor "
+    "floor_divide fmod frac ge gt hypot index_add index_copy index_fill index_put "
+    "index_reduce le lerp ldexp log log10 log1p log2 logical_and logical_not logical_or "
+    "logical_xor logit lt masked_fill masked_scatter mul multiply nan_to_num ne neg negative pow "
+    "put reciprocal remainder renorm round rsqrt scatter scatter_add scatter_reduce sigmoid "
+    "sign sin sinh sqrt square sub subtract tan tanh tril triu trunc true_divide absolute arccos "
+    "arcsin arctan bitwise_left_shift bitwise_right_shift float_power"
+)
+_OPERATORS = {
+    "add": ("+", arithmetic.add), "sub": ("-", arithmetic.sub), "mul": ("*", arithmetic.mul),
+    "truediv": ("/", arithmetic.div), "floordiv": ("//", arithmetic.floor_divide),
+    "mod": ("%", ew.remainder), "pow": ("**", arithmetic.pow), "matmul": ("@", products.matmul),
+    "and": ("&", ew.bitwise_and), "or": ("|", ew.bitwise_or), "xor": ("^", ew.bitwise_xor),
+    "lshift": ("<<", ew.bitwise_left_shift), "rshift": (">>", ew.bitwise_right_shift),
+}  # fmt: skip
+_COMPARED = {
+    "lt": ew.lt,
+    "le": ew.le,
+    "gt": ew.gt,
+    "ge": ew.ge,
+    "eq": ew.eq,
+    "ne": ew.ne,
+}
+
+
+def functions(home: ModuleType, *kinds: str) -> dict[str, Any]:
+    """The functions of these kinds ("function", "method", "both") that a file defines."""
+    return {
+        name: value
+        for name, value in vars(home).items()
+        if getattr(value, "kind", "") in kinds and not name.startswith("_")
+    }
+
+
+def attach(homes: Sequence[ModuleType]) -> None:
+    """Gives Tensor the functions of these files as methods, in-place forms and operators."""
+    found: dict[str, Any] = {}
+    for home in homes:
+        found |= functions(home, "both", "method")
+    for name, fn in found.items():
+        add(name, fn)
+    for name in _IN_PLACE.split():
+        add(f"{name}_", _in_place(f"{name}_", name, found[name]))
+    for name, (sign, fn) in _OPERATORS.items():
+        add(f"__{name}__", _binary(fn))
+        add(f"__r{name}__", _swapped(fn))
+        if name != "matmul":
+            add(f"__i{name}__", _in_place(f"{sign}=", f"x = x {sign} y", fn))
+    for name, fn in _COMPARED.items():
+        add(f"__{name}__", _binary(fn))
+    add("__getitem__", picking.getitem)
+    for name, fn in _METHODS.items():
+        add(name, fn)
+
+
+def add(name: str, method: Any) -> None:
+    """Gives Tensor a method, beside weft's of that name."""
+    setattr(Tensor, name, either(name, method) if hasattr(Base, name) else method)
+
+
+def _binary(fn: Any) -> Any:
+    def method(self: Tensor, other: Any) -> Any:
+        return fn(self, other) if _known(other) else NotImplemented
+
+    method.__doc__ = fn.__doc__
+    return method
+
+
+def _swapped(fn: Any) -> Any:
+    def method(self: Tensor, other: Any) -> Any:
+        return fn(other, self) if _known(other) else NotImplemented
+
+    method.__doc__ = fn.__doc__
+    return method
+
+
+def _known(other: Any) -> bool:
+    return isinstance(other, Base | bool | int | float | np.ndarray | np.generic)
+
+
+def _in_place(shown: str, instead: str, fn: Any) -> Any:
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return written(self, fn(self, *args, **kwargs), shown, instead)
+
+    method.__doc__ = f"Takes the result of `{fn.__name__}`, which views of this tensor show too."
+    return method
+
+
+def _where(self: Tensor, condition: Tensor, other: Any) -> Any:
+    """This tensor where the condition holds, else other."""
+    return arithmetic.where(condition, self, other)
+
+
+def _to(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """As another dtype, on another device, or as another tensor is."""
+    given = [*args, *(kwargs[k] for k in ("device", "dtype", "other") if k in kwargs)]
+    made: Any = self
+    for wanted in given:
+        if isinstance(wanted, Base):
+            made = _moved(made.cast(wanted.dtype), Tensor.device.fget(wanted))  # type: ignore
+        elif isinstance(wanted, dt.DType):
+            made = _cast(made, wanted)
+        elif isinstance(wanted, str) or hasattr(wanted, "info"):
+            made = _moved(made, wanted)
+    return made.clone() if kwargs.get("copy") and made is self else made
+
+
+def _cast(x: Any, dtype: dt.DType) -> Any:
+    return x.cast(whole(x) if dtype == dt.int64 else dtype)
+
+
+def _moved(x: Any, device: Any) -> Any:
+    """On a device; 64-bit integers are int32 there."""
+    device = str(device) if isinstance(device, Device) else device
+    far = not isinstance(device, str) or device.partition(":")[0] != "cpu"
+    return Base.to(x.cast(dt.int32) if far and x.dtype == dt.int64 else x, device)
+
+
+def _backward(
+    self: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False,
+    inputs: Any = None,
+) -> None:  # fmt: skip
+    """Adds the derivative of this tensor to the .grad of every leaf it was computed from."""
+    if inputs is not None:
+        raise UsageError("backward: inputs is not supported; use torch.autograd.grad")
+    Base.backward(self, gradient, create_graph)
+
+
+def _cuda(self: Tensor, device: Any = None, non_blocking: bool = False) -> Any:
+    """On a CUDA device."""
+    return _moved(self, "cuda" if device is None else f"cuda:{device}")
+
+
+def _detach_(self: Tensor) -> Tensor:
+    """Forgets the history of this tensor."""
+    self._tape = None
+    return self
+
+
+def _type(self: Tensor, dtype: Any = None) -> Any:
+    """The dtype's name in PyTorch, or the values as another dtype."""
+    return f"torch.{self.dtype.name}" if dtype is None else _cast(self, dtype)
+
+
+def _as(name: str, dtype: dt.DType) -> Any:
+    def method(self: Tensor, memory_format: Any = None) -> Any:
+        return _cast(self, dtype)
+
+    method.__name__, method.__doc__ = name, f"The values as {dtype.name}."
+    return public(method)
+
+
+def _numel(self: Tensor) -> int:
+    """The number of elements."""
+    return int(Base.numel(self))
+
+
+_METHODS: Mapping[str, Any] = {
+    "where": public(_where), "backward": public(_backward), "cuda": public(_cuda),
+    "detach_": public(_detach_), "numel": public(_numel), "nelement": public(_numel),
+    "to": public(_to), "type": public(_type),
+    **{
+        name: _as(name, dtype)
+        for name, dtype in (
+            ("long", dt.int64), ("short", dt.int16), ("int", dt.int32), ("char", dt.int8),
+            ("byte", dt.uint8),
+            ("bool", dt.bool_), ("half", dt.float16), ("bfloat16", dt.bfloat16),
+            ("float", dt.float32), ("double", dt.float64),
+        )
+    },
+}  # fmt: skip

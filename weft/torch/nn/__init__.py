@@ -1,0 +1,12 @@
+"""torch.nn over weft.nn: modules, functional, init, utils."""
+
+from typing import Any
+
+from weft.torch.nn import functional as functional, init as init, modules as modules, utils as utils
+from weft.torch.nn.modules import KINDS as _KINDS, Module as Module, Parameter as Parameter
+
+globals().update({kind.__name__: kind for kind in _KINDS.values()})
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"module 'weft.torch.nn' has no attribute {name!r}")

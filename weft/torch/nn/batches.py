@@ -1,0 +1,53 @@
+"""What functions of torch.nn.functional take and give besides: an image without a batch, and
+results in the dtype of their operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.tensor.core import Tensor
+from weft.torch.tensor import common, real
+
+_IMAGES = ("conv", "avg_pool", "lp_pool", "max_pool", "dropout1d", "dropout2d", "dropout3d",
+           "max_unpool", "adaptive", "instance_norm")  # fmt: skip
+_KEPT = ("hardtanh", "relu6", "linear", "bilinear", "threshold", "relu")  # integers stay integers
+_REAL = ("local_response_norm", "pdist")
+
+
+def batched(name: str, call: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """A call with an image [C, ...] as a batch of one."""
+    if given.get("stride") == ():
+        given = {k: v for k, v in given.items() if k != "stride"}
+    if name == "local_response_norm" and not given["input"].size:
+        return given["input"].clone()
+    if name in _REAL:
+        given = {k: real(v) if isinstance(v, Tensor) else v for k, v in given.items()}
+    x = given.get("input")
+    if name.startswith(("conv", "avg_pool")) and x is not None and not x.dtype.is_float:
+        exact = {k: _as_double(v) for k, v in given.items()}
+        return batched(name, call, exact).trunc().cast(x.dtype)
+    rank = next((int(name[-2]) for kind in _IMAGES if kind in name and name[-1] == "d"), None)
+    if x is None or rank is None or x.ndim != rank + 1:
+        return call(**given)
+    one = {**given, "input": x.unsqueeze(0)}
+    if "indices" in one:
+        one["indices"] = one["indices"].unsqueeze(0)
+    made = call(**one)
+    return tuple(m.squeeze(0) for m in made) if isinstance(made, tuple) else made.squeeze(0)
+
+
+def _as_double(x: Any) -> Any:
+    return x.cast(dt.float64) if isinstance(x, Tensor) else x
+
+
+def in_dtype(name: str, made: Any, given: dict[str, Any]) -> Any:
+    """A result in the dtype of what it was computed from; weft's losses are float32."""
+    if not isinstance(made, Tensor):
+        return made
+    tensors = [x for x in given.values() if isinstance(x, Tensor)]
+    floats = [x for x in tensors if x.dtype.is_float]
+    if not floats:
+        return made.cast(common(*tensors)) if name in _KEPT else made
+    return made.cast(common(*floats)) if made.dtype.is_float else made

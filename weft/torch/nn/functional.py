@@ -1,0 +1,323 @@
+"""torch.nn.functional: weft.functional's formulas with PyTorch's signatures and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import UsageError
+from weft.importers.aten import layers, products
+from weft.importers.aten.table import renamed
+from weft.tensor import functional as F
+from weft.tensor.autograd import no_grad
+from weft.tensor.core import Tensor
+from weft.tensor.torch_names import written
+from weft.torch import arithmetic, reductions
+from weft.torch.nn.batches import batched, in_dtype
+from weft.torch.nn.images import (
+    adaptive_max_pool1d as adaptive_max_pool1d,
+    adaptive_max_pool2d as adaptive_max_pool2d,
+    adaptive_max_pool3d as adaptive_max_pool3d,
+    affine_grid as affine_grid,
+    interpolate as interpolate,
+    max_pool1d as max_pool1d,
+    max_pool2d as max_pool2d,
+    max_pool3d as max_pool3d,
+    upsample as upsample,
+    upsample_bilinear as upsample_bilinear,
+    upsample_nearest as upsample_nearest,
+)
+from weft.torch.nn.rows import ROWS
+from weft.torch.picking import inside
+from weft.torch.scattering import index_add, index_fill
+from weft.torch.tensor import floats, public, together, whole
+
+# what PyTorch also has as functions of torch itself
+SHARED = [
+    "adaptive_avg_pool1d",
+    "adaptive_max_pool1d",
+    "alpha_dropout",
+    "avg_pool1d",
+    "batch_norm",
+    "bilinear",
+    "celu",
+    "channel_shuffle",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "cosine_embedding_loss",
+    "cosine_similarity",
+    "dropout",
+    "embedding",
+    "embedding_bag",
+    "feature_alpha_dropout",
+    "group_norm",
+    "hardshrink",
+    "hinge_embedding_loss",
+    "instance_norm",
+    "kl_div",
+    "layer_norm",
+    "margin_ranking_loss",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "pairwise_distance",
+    "pdist",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "poisson_nll_loss",
+    "prelu",
+    "relu",
+    "rms_norm",
+    "rrelu",
+    "selu",
+    "threshold",
+    "triplet_margin_loss",
+]
+
+
+def _row(name: str) -> Callable[..., Any]:
+    function, signature = ROWS[name]
+    writes = "inplace" in signature
+    call = renamed(__name__, function, signature.replace(" inplace", "").split())
+    names = [part.lstrip("-") for part in signature.split()]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(names, args)) | kwargs
+        inplace = writes and given.pop("inplace", False)
+        kept = {k: v for k, v in given.items() if v is not None}
+        made = in_dtype(name, batched(name, call, kept), kept)
+        return written(given["input"], made, name, name) if inplace else made
+
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = (function.__doc__ or "").partition("\n\n")[0]
+    return public(run)
+
+
+globals().update({name: _row(name) for name in ROWS})
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@public
+def softmax(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Tensor:
+    """exp(input) / sum(exp(input)) along an axis."""
+    return reductions.softmax(input, dim, dtype)
+
+
+@public
+def log_softmax(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Tensor:
+    """log(softmax(input)) along an axis."""
+    return reductions.log_softmax(input, dim, dtype)
+
+
+@public
+def softmin(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Tensor:
+    """softmax(-input) along an axis."""
+    return reductions.softmax(-input, dim, dtype)
+
+
+@public
+def normalize(
+    input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None
+) -> Tensor:
+    """input divided by its p-norm along an axis, which is at least eps."""
+    if not input.ndim:
+        return input / abs(input).maximum(eps)
+    return F.normalize(input, dim, eps, p)
+
+
+@public
+def layer_norm(
+    input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
+    bias: Tensor | None = None, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """Normalised over the last axes, whose sizes are normalized_shape."""
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    _fits("layer_norm", input, shape)
+    return F.layer_norm(input, weight, bias, eps, len(shape))
+
+
+def _fits(name: str, input: Tensor, shape: tuple[int, ...]) -> None:
+    if input.shape[input.ndim - len(shape) :] != shape:
+        raise UsageError(f"{name}: normalized_shape {list(shape)} for {input._known()}")
+
+
+@public
+def rms_norm(
+    input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """Divided by the root of the mean square over the last axes."""
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    _fits("rms_norm", input, shape)
+    return layers.rms_norm(input, shape, weight, eps)
+
+
+@public
+def batch_norm(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """Normalised per channel, by the batch's statistics in training."""
+    if input.ndim < 2 and not input.size:
+        return input.clone()
+    return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+@public
+def embedding(
+    input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
+    norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Tensor:  # fmt: skip
+    """Rows of a table at integer ids."""
+    ids = inside("embedding", input, weight.shape[0])
+    if max_norm is not None:
+        _shortened(weight, ids, max_norm, norm_type)
+    made = F.embedding(
+        ids, _by_frequency(weight, ids) if scale_grad_by_freq else weight, padding_idx
+    )
+    return made
+
+
+def _shortened(weight: Tensor, ids: Tensor, most: float, p: float) -> None:
+    """Shortens the rows that are looked up to a p-norm of `most`, in place."""
+    with no_grad():
+        rows = weight.detach()
+        length = F.vector_norm(rows, p, -1, True)
+        factor = (length > most).where(most / (length + 1e-7), 1.0)
+        used = index_fill(rows[:, 0] * 0, 0, ids.reshape(-1), 1.0) != 0
+        weight.assign(used.unsqueeze(-1).where(rows * factor, rows).cast(weight.dtype))
+
+
+def _by_frequency(weight: Tensor, ids: Tensor) -> Tensor:
+    """The same rows, whose gradients are divided by how often each is looked up."""
+    flat = ids.reshape(-1)
+    count = index_add((weight[:, 0] * 0).detach(), 0, flat, (flat * 0 + 1).cast(weight.dtype))
+    share = 1.0 / count.maximum(1.0).unsqueeze(-1)
+    return weight * share + (weight * (1.0 - share)).detach()
+
+
+@public
+def embedding_bag(
+    input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None,
+    norm_type: float = 2, scale_grad_by_freq: bool = False, mode: str = "mean",
+    sparse: bool = False, per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False, padding_idx: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Sums, means or maxima of rows of a table."""
+    if max_norm is not None:
+        _shortened(weight, input, max_norm, norm_type)
+    table = _by_frequency(weight, input) if scale_grad_by_freq else weight
+    how = (mode, per_sample_weights, include_last_offset, padding_idx)
+    return F.embedding_bag(input, table, offsets, *how)
+
+
+@public
+def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
+    """1 at each id and 0 elsewhere, along a new last axis, in int64."""
+    n = num_classes if num_classes >= 0 else int(input.numpy().max(initial=-1)) + 1
+    return F.one_hot(inside("one_hot", input, n), n, whole(input))
+
+
+@public
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    """The p-norm of x1 - x2 + eps along the last axis."""
+    apart = arithmetic.sub(x1, x2)
+    return F.vector_norm(arithmetic.add(apart, eps), p, -1, keepdim)
+
+
+@public
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """The cosine of the angle between x1 and x2 along an axis."""
+    a, b = floats(x1, x2)
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    a, b = a.expand(shape), b.expand(shape)
+    if not a.ndim:
+        return F.cosine_similarity(a.reshape(1), b.reshape(1), 0, eps)
+    return F.cosine_similarity(a, b, dim, eps)
+
+
+def _at_rank(input: Tensor, rank: int) -> Tensor:
+    return input.reshape([1] * (rank - input.ndim) + list(input.shape))
+
+
+@public
+def multi_margin_loss(
+    input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
+    size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The mean over classes of max(0, margin - x[target] + x[class]) ** p."""
+    x, at = _at_rank(input, 2), _at_rank(target, 1)
+    made = F.multi_margin_loss(x, at, p, margin, weight, reduction).cast(input.dtype)
+    return made.reshape(target.shape) if reduction == "none" else made
+
+
+@public
+def multilabel_margin_loss(
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The margin loss of several labels, which end at the first -1."""
+    if input.ndim:
+        return F.multilabel_margin_loss(input, target, reduction).cast(input.dtype)
+    made = F.multilabel_margin_loss(input.reshape(1), target.reshape(1), reduction)
+    return made.cast(input.dtype).reshape(())
+
+
+@public
+def triplet_margin_loss(
+    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
+    eps: float = 1e-6, swap: bool = False, size_average: Any = None, reduce: Any = None,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """max(0, |anchor - positive| - |anchor - negative| + margin)."""
+    three = together(anchor, positive, negative)
+    distance = partial(pairwise_distance, p=p, eps=eps)
+    how: dict[str, Any] = {"margin": margin, "swap": swap, "reduction": reduction}
+    made = F.triplet_margin_with_distance_loss(*three, distance_function=distance, **how)
+    return made.cast(three[0].dtype) if three[0].dtype.is_float else made
+
+
+@public
+def feature_alpha_dropout(
+    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """Drops whole channels in the way of `alpha_dropout`."""
+    if not training:
+        return input.clone()
+    return F.feature_alpha_dropout(input, p, training)
+
+
+@public
+def pad(
+    input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> Tensor:
+    """The last axes made longer, the last one first."""
+    return F.pad(input, list(pad), mode, value or 0)
+
+
+@public
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """softmax(query key^T scale + mask) value."""
+    return products.attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)

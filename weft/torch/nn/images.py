@@ -1,0 +1,107 @@
+"""Windows and resizing of torch.nn.functional."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.tensor import functional as F
+from weft.tensor.core import Tensor
+from weft.torch.nn.batches import batched
+from weft.torch.tensor import index_of, public
+
+
+def _max_pool(rank: int, adaptive: bool) -> Any:
+    name = f"{'adaptive_' if adaptive else ''}max_pool{rank}d"
+    of = getattr(F, name)
+
+    def found(made: Any, return_indices: bool) -> Any:
+        return (made[0], index_of(made[1])) if return_indices else made
+
+    def sized(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+        given = {"input": input}
+        made = batched(name, lambda input: of(input, output_size, return_indices), given)
+        return found(made, return_indices)
+
+    def windowed(
+        input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+        ceil_mode: bool = False, return_indices: bool = False,
+    ) -> Any:  # fmt: skip
+        window = (kernel_size, stride or None, padding, dilation, ceil_mode)
+        made = batched(name, lambda input: of(input, *window, return_indices), {"input": input})
+        return found(made, return_indices)
+
+    function = sized if adaptive else windowed
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"The largest of windows over {rank} axes; with return_indices its places."
+    return public(function)
+
+
+max_pool1d, max_pool2d, max_pool3d = (_max_pool(n, False) for n in (1, 2, 3))
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (
+    _max_pool(n, True) for n in (1, 2, 3)
+)
+
+
+@public
+def upsample(
+    input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """`interpolate` under its older name."""
+    return F.interpolate(input, size, scale_factor, mode, align_corners)
+
+
+@public
+def upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """Resized to the nearest elements."""
+    return F.interpolate(input, size, scale_factor, "nearest")
+
+
+@public
+def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """Resized linearly, corners staying in place."""
+    return interpolate(input, size, scale_factor, "bilinear", True)
+
+
+@public
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool = False) -> Tensor:
+    """The grid [N, H, W, 2] (or [N, D, H, W, 3]) of affine maps, for `grid_sample`."""
+    lines = []
+    for n in list(size)[2:]:
+        ends = 1.0 if align_corners else 1.0 - 1.0 / n
+        lines.append(np.linspace(-ends, ends, n, dtype=np.float32) if n > 1 else np.zeros(1, "f4"))
+    mesh = np.meshgrid(*lines, indexing="ij")[::-1]
+    points = np.stack([*mesh, np.ones_like(mesh[0])], -1)
+    base = Tensor(points.reshape(-1, points.shape[-1])).cast(theta.dtype)
+    made = base @ theta.transpose(1, 2)
+    return made.reshape((theta.shape[0], *list(size)[2:], theta.shape[1]))
+
+
+@public
+def interpolate(
+    input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+    align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:  # fmt: skip
+    """Resized to a size or by a factor; bytes are rounded."""
+    how = (size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
+    if input.dtype.is_float or mode in ("nearest", "nearest-exact"):
+        return F.interpolate(input, *how)
+    made, rank = input.cast(dt.float32), input.ndim - 2
+    sizes, factors = _each(size, rank), _each(scale_factor, rank)
+    for axis in reversed(range(rank)):  # bytes are rounded after each axis
+        to = sizes and [sizes[i] if i == axis else n for i, n in enumerate(made.shape[2:])]
+        by = factors and [factors[i] if i == axis else 1.0 for i in range(rank)]
+        made = (F.interpolate(made, to, by, *how[2:]) + 0.5).floor().clip(0.0, 255.0)
+    return made.cast(input.dtype)
+
+
+def _each(value: Any, rank: int) -> list[Any] | None:
+    """One value per axis; None for none."""
+    if value is None:
+        return None
+    return [value] * rank if isinstance(value, int | float) else list(value)

@@ -1,0 +1,181 @@
+"""The modules of torch.nn: weft.nn's, whose parameters are tensors of weft.torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Self
+
+from weft import nn
+from weft.core.dtypes import DType, bfloat16, float16, float32, float64
+from weft.core.errors import UsageError
+from weft.nn.tree import join
+from weft.tensor.core import Tensor as Base
+from weft.torch.tensor import Parameter as Parameter, own
+
+
+class Unmatched(NamedTuple):
+    """The names that load_state_dict(strict=False) could not match."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class Module(nn.Module):
+    """The base of all modules: see weft.nn.Module."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, own(value) if isinstance(value, Base) else value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return own(super().__call__(*args, **kwargs))
+
+    # -- the tree
+
+    def register_parameter(self, name: str, param: Any) -> None:
+        """Makes a parameter (or None) an attribute."""
+        setattr(self, name, param)
+
+    def add_module(self, name: str, module: Any) -> None:
+        """Makes a module an attribute."""
+        setattr(self, name, module)
+
+    register_module = add_module
+
+    def get_submodule(self, target: str) -> Any:
+        """The module of a dotted name."""
+        found: Any = self
+        for part in target.split(".") if target else ():
+            found = dict(found.named_children())[part]
+        return found
+
+    def get_parameter(self, target: str) -> Any:
+        """The parameter of a dotted name."""
+        return dict(self.named_parameters())[target]
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Any]]:
+        """The parameters with their dotted names."""
+        if recurse:
+            return super().named_parameters(prefix)
+        own_names = ((n, p) for n, p in super().named_parameters() if "." not in n)
+        return ((join(prefix, n), p) for n, p in own_names)
+
+    def parameters(self, recurse: bool = True) -> Iterator[Any]:
+        """The parameters; each once."""
+        return (p for _, p in self.named_parameters(recurse=recurse))
+
+    # -- gradients, place
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients of all parameters."""
+        super().zero_grad()
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Moves parameters and buffers to a device, or casts those of floats to a dtype."""
+        given = [*args, *(kwargs[k] for k in ("device", "dtype") if k in kwargs)]
+        for target in given:
+            if isinstance(target, DType | str) or hasattr(target, "info"):
+                super().to(target if isinstance(target, DType) else str(target))
+        return self
+
+    def cpu(self) -> Self:
+        """Moves to the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: Any = None) -> Self:
+        """Moves to a CUDA device."""
+        return self.to("cuda" if device is None else f"cuda:{device}")
+
+    def float(self) -> Self:
+        """Casts floats to float32."""
+        return self.to(float32)
+
+    def double(self) -> Self:
+        """Casts floats to float64."""
+        return self.to(float64)
+
+    def half(self) -> Self:
+        """Casts floats to float16."""
+        return self.to(float16)
+
+    def bfloat16(self) -> Self:
+        """Casts floats to bfloat16."""
+        return self.to(bfloat16)
+
+    # -- saved state
+
+    def state_dict(self, prefix: str = "", keep_vars: bool = False) -> dict[str, Any]:
+        """Parameters and persistent buffers by their dotted names: the module's own memory, which
+        later steps change."""
+        return {
+            prefix + name: t if keep_vars else own(t.detach()) for name, t in self._state().items()
+        }
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Takes values by name; returns the names that did not match."""
+        found = super().load_state_dict(state_dict, strict)
+        return Unmatched(found.missing, found.unexpected)
+
+
+def _attend(
+    self: Any, query: Base, key: Base, value: Base, key_padding_mask: Base | None = None,
+    need_weights: bool = True, attn_mask: Base | None = None, average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Base, Base | None]:  # fmt: skip
+    """Returns the result and, unless need_weights is False, the weights averaged over heads."""
+    if need_weights and not average_attn_weights:
+        raise UsageError("MultiheadAttention: average_attn_weights=False is not supported")
+    causal = is_causal and attn_mask is None
+    masks = (key_padding_mask, need_weights, attn_mask, causal)
+    if query.ndim == 3:
+        return nn.MultiheadAttention.forward(self, query, key, value, *masks)
+    axis = 0 if self.batch_first else 1  # one sequence without a batch
+    q, k, v = (x.unsqueeze(axis) for x in (query, key, value))
+    padding = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+    made, weights = nn.MultiheadAttention.forward(self, q, k, v, padding, *masks[1:])
+    return made.squeeze(axis), None if weights is None else weights.squeeze(0)
+
+
+_FORWARD = {"MultiheadAttention": _attend}  # what means something else in PyTorch
+
+
+def _with_torch_tensors(module: nn.Module) -> None:
+    """Makes the modules below one, their parameters and buffers weft.torch's."""
+    for each in module.modules():
+        kind = KINDS.get(type(each))
+        if kind is not None and kind.__name__ not in _FORWARD:  # weft's own modules call those
+            object.__setattr__(each, "__class__", kind)
+        for value in list(object.__getattribute__(each, "__dict__").values()):
+            if isinstance(value, Base):
+                own(value)
+
+
+def _made(kind: Any) -> Any:
+    """The class of weft.torch.nn for one of weft.nn."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        device, dtype = kwargs.pop("device", None), kwargs.pop("dtype", None)
+        kind.__init__(self, *args, **kwargs)
+        _with_torch_tensors(self)
+        if device is not None or dtype is not None:
+            self.to(*(x for x in (device, dtype) if x is not None))
+
+    names = {"__init__": __init__, "__doc__": kind.__doc__, "__module__": __name__}
+    if kind.__name__ in _FORWARD:
+        names["forward"] = _FORWARD[kind.__name__]
+    made: Any = type(kind.__name__, (kind, Module), names)
+    return made
+
+
+KINDS: dict[type, type] = {nn.Module: Module}
+for _name in nn.__all__:
+    _value = getattr(nn, _name)
+    if isinstance(_value, type) and issubclass(_value, nn.Module) and _value is not nn.Module:
+        KINDS[_value] = globals()[_name] = _made(_value)
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,64 @@
+"""torch.nn.utils: limits on gradients, and parameters as one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from weft.optim import clip
+from weft.tensor.autograd import no_grad
+from weft.tensor.core import Tensor
+from weft.torch import reductions
+from weft.torch.creation import tensor
+from weft.torch.joining import cat, stack
+from weft.torch.tensor import public
+
+
+def _held(parameters: Any) -> list[Any]:
+    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    return [p for p in given if p.grad is not None]
+
+
+@public
+def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0, **options: Any) -> Tensor:
+    """The norm of all tensors together."""
+    norms = [reductions.norm(t, norm_type) for t in tensors]
+    return reductions.norm(stack(norms), norm_type) if norms else tensor(0.0)
+
+
+@public
+def clip_grad_norm_(
+    parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """Scales all gradients so that their common norm is at most max_norm; returns the norm
+    before."""
+    held = _held(parameters)
+    with no_grad():
+        norm = get_total_norm([p.grad for p in held], norm_type)
+        clip.shorten(held, norm, max_norm)
+    return norm
+
+
+@public
+def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
+    """Holds each element of all gradients within -clip_value .. clip_value."""
+    clip.clip_grad_value(_held(parameters), clip_value)
+
+
+@public
+def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
+    """All parameters as one vector."""
+    return cat([p.reshape(-1) for p in parameters])
+
+
+@public
+def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Writes a vector back to the parameters."""
+    at = 0
+    given: Sequence[Any] = list(parameters)
+    with no_grad():
+        for p in given:
+            n = p.numel()
+            p.assign(vec[at : at + n].reshape(p.shape))
+            at += n

@@ -1,0 +1,80 @@
+"""torch.optim over weft.optim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+from weft import optim
+from weft.optim import lr_scheduler as lr_scheduler
+from weft.optim.optimizer import Group
+from weft.tensor.autograd import enable_grad
+
+_FASTER = ("foreach", "fused", "capturable", "differentiable")  # change no number
+
+
+class _Options(MutableMapping[str, Any]):
+    """A group of parameters as PyTorch shows it: a mapping of "params", "lr" and options."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "params":
+            return [p for _, p in self._group.params]
+        return self._group.lr if name == "lr" else self._group[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name == "lr":
+            self._group.lr = value
+        else:
+            self._group[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError(f"optimiser group: {name} cannot be deleted")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("params", "lr", *self._group._options))
+
+    def __len__(self) -> int:
+        return 2 + len(self._group._options)
+
+
+class Optimizer(optim.Optimizer):
+    """The base of all optimisers: see weft.optim."""
+
+    @property
+    def param_groups(self) -> list[_Options]:
+        """The groups of parameters, with their options."""
+        return [_Options(group) for group in self.groups]
+
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], Any] | None = None, **options: Any
+    ) -> Any:
+        """Updates every parameter that has a gradient; `closure` computes them first."""
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        super().step(**options)
+        return loss
+
+
+def _made(kind: Any) -> Any:
+    def __init__(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        for name in _FASTER:
+            kwargs.pop(name, None)
+        kind.__init__(self, params, *args, **kwargs)
+
+    names = {"__init__": __init__, "__doc__": kind.__doc__, "__module__": __name__}
+    made: Any = type(kind.__name__, (Optimizer, kind), names)
+    return made
+
+
+for _name in ("SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop",
+              "Muon"):  # fmt: skip
+    globals()[_name] = _made(getattr(optim, _name))
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"module 'weft.torch.optim' has no attribute {name!r}")

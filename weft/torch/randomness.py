@@ -1,0 +1,239 @@
+"""PyTorch's random functions, from weft's generator: other numbers than PyTorch's for a seed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.errors import UsageError
+from weft.tensor import random
+from weft.tensor.base import place
+from weft.tensor.core import Tensor
+from weft.torch.creation import _dtype, _finished
+from weft.torch.shaping import many
+from weft.torch.tensor import function_only, index_of, method_only, public, real
+
+
+class Generator:
+    """A stream of random numbers of its own: `manual_seed` restarts it."""
+
+    def __init__(self, device: Any = "cpu") -> None:
+        self.device = device
+        self._seed, self._drawn = 0, 0
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Restarts the stream."""
+        self._seed, self._drawn = seed, 0
+        return self
+
+    def initial_seed(self) -> int:
+        """The seed of the stream."""
+        return self._seed
+
+    def _next(self) -> Tensor:
+        """The key of the next draw."""
+        self._drawn += 1
+        return Tensor(np.array([self._seed & 0xFFFFFFFF, self._drawn], np.uint32))
+
+
+def manual_seed(seed: int) -> Generator:
+    """Restarts the stream of all draws that name no generator."""
+    random.manual_seed(seed)
+    return Generator().manual_seed(seed)
+
+
+def _key(generator: Generator | None) -> Any:
+    return None if generator is None else generator._next()
+
+
+def _drawn(of: Any, name: str) -> Any:
+    def function(
+        *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False,
+        generator: Generator | None = None, layout: Any = None, pin_memory: bool = False,
+        names: Any = None,
+    ) -> Tensor:  # fmt: skip
+        where = None if device is None else str(device)
+        made = of(*many(size), dtype=_dtype(dtype), device=where, key=_key(generator))
+        return _finished(made, requires_grad)
+
+    def like(
+        input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False,
+        generator: Generator | None = None, layout: Any = None, memory_format: Any = None,
+    ) -> Tensor:  # fmt: skip
+        at = place(input) if device is None else str(device)
+        made = of(*input.shape, dtype=dtype or input.dtype, device=at, key=_key(generator))
+        return _finished(made, requires_grad)
+
+    for fn, called in ((function, name), (like, f"{name}_like")):
+        fn.__name__ = fn.__qualname__ = called
+        fn.__doc__ = of.__doc__
+    return function_only(function), function_only(like)
+
+
+rand, rand_like = _drawn(random.rand, "rand")
+randn, randn_like = _drawn(random.randn, "randn")
+
+
+@function_only
+def randint(
+    low: int, high: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False, generator: Generator | None = None, layout: Any = None,
+    pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """Integers from low (0 if there is one bound) to high - 1."""
+    if size is None:
+        low, high, size = 0, low, high
+    if high is None:
+        low, high = 0, low
+    where = None if device is None else str(device)
+    made = random.randint(int(low), int(high), *many((size,)), device=where, key=_key(generator))
+    return _finished(made.cast(_dtype(dtype, 0)), requires_grad)
+
+
+@function_only
+def randint_like(
+    input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False, generator: Generator | None = None, layout: Any = None,
+    memory_format: Any = None,
+) -> Tensor:  # fmt: skip
+    """Integers with the shape, dtype and place of a tensor."""
+    low, high = (0, low) if high is None else (low, high)
+    made = random.randint(int(low), int(high), *input.shape, device=place(input),
+                          key=_key(generator))  # fmt: skip
+    return _finished(made.cast(dtype or input.dtype), requires_grad)
+
+
+@function_only
+def randperm(
+    n: int, *, dtype: Any = None, device: Any = None, generator: Generator | None = None,
+    requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """0..n-1 in a random order."""
+    made = random.rand(n, key=_key(generator)).argsort(0)
+    made = made if device is None else made.to(str(device))
+    return _finished(made.cast(_dtype(dtype, 0)))
+
+
+@public
+def bernoulli(input: Tensor, p: Any = None, *, generator: Generator | None = None) -> Tensor:
+    """1 with the probabilities that the tensor holds (or with p), else 0."""
+    chance = input if p is None else p
+    u = random.rand(*input.shape, device=place(input), key=_key(generator))
+    return (u < chance).cast(input.dtype)
+
+
+@function_only
+def normal(
+    mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, dtype: Any = None, device: Any = None,
+    generator: Generator | None = None, requires_grad: bool = False, layout: Any = None,
+    pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """Normal numbers of a mean and a standard deviation."""
+    like = next((x for x in (mean, std) if isinstance(x, Tensor)), None)
+    shape = size if size is not None else np.broadcast_shapes(
+        *(x.shape for x in (mean, std) if isinstance(x, Tensor))
+    )  # fmt: skip
+    wanted = _dtype(dtype) if like is None else like.dtype
+    where = (None if device is None else str(device)) if like is None else place(like)
+    z = random.randn(*many((shape,)), dtype=wanted, device=where, key=_key(generator))
+    return _finished((z * std + mean).cast(wanted), requires_grad)
+
+
+@public
+def multinomial(
+    input: Tensor, num_samples: int, replacement: bool = False, *,
+    generator: Generator | None = None,
+) -> Tensor:  # fmt: skip
+    """Indices drawn from rows of weights: by the largest of log w + Gumbel noise (Gumbel-max)."""
+    weights = real(input)
+    weights = weights.cast(dt.compute_dtype(weights.dtype))
+    rows = weights if weights.ndim == 2 else weights.unsqueeze(0)
+    if not replacement and num_samples > rows.shape[-1]:
+        raise UsageError(
+            f"multinomial: {num_samples} of {rows.shape[-1]} without replacement; ask for less"
+        )
+    draws = num_samples if replacement else 1
+    shape = (rows.shape[0], draws, rows.shape[1])
+    u = random.rand(*shape, device=place(input), key=_key(generator))
+    noisy = rows.log().unsqueeze(1) - (-(u.maximum(1e-30)).log()).log()
+    noisy = (rows > 0).unsqueeze(1).where(noisy, -math.inf)
+    found = noisy.argmax(-1) if replacement else noisy.squeeze(1).topk(num_samples, -1)[1]
+    return index_of(found if weights.ndim == 2 else found.squeeze(0))  # type: ignore[no-any-return]
+
+
+def _spread(x: Tensor, key: Any) -> Tensor:
+    """Uniform numbers in (0, 1) in the shape of x, in float32."""
+    u = random.rand(*x.shape, device=place(x), key=key)
+    return (u + 2.0**-25).minimum(1 - 2.0**-24)
+
+
+@method_only
+def uniform_(
+    input: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None
+) -> Tensor:
+    """Takes uniform numbers in [a, b)."""
+    u = random.rand(*input.shape, device=place(input), key=_key(generator))
+    return input.assign((u * (b - a) + a).cast(input.dtype))
+
+
+@method_only
+def normal_(
+    input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None
+) -> Tensor:
+    """Takes normal numbers."""
+    z = random.randn(*input.shape, device=place(input), key=_key(generator))
+    return input.assign((z * std + mean).cast(input.dtype))
+
+
+@method_only
+def exponential_(
+    input: Tensor, lambd: float = 1.0, *, generator: Generator | None = None
+) -> Tensor:
+    """Takes exponentially distributed numbers."""
+    made = -_spread(input, _key(generator)).log() / lambd
+    return input.assign(made.cast(input.dtype))
+
+
+@method_only
+def cauchy_(
+    input: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None
+) -> Tensor:
+    """Takes numbers of Cauchy's distribution."""
+    angle = (_spread(input, _key(generator)) - 0.5) * math.pi
+    return input.assign((angle.sin() / angle.cos() * sigma + median).cast(input.dtype))
+
+
+@method_only
+def log_normal_(
+    input: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None
+) -> Tensor:
+    """Takes numbers whose logarithms are normal."""
+    z = random.randn(*input.shape, device=place(input), key=_key(generator))
+    return input.assign((z * std + mean).exp().cast(input.dtype))
+
+
+@method_only
+def geometric_(input: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
+    """Takes the numbers of trials up to the first success."""
+    made = (_spread(input, _key(generator)).log() / math.log1p(-p)).ceil()
+    return input.assign(made.cast(input.dtype))
+
+
+@method_only
+def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
+    """Takes 1 with the probability p, else 0."""
+    return input.assign(bernoulli(input, p, generator=generator).cast(input.dtype))
+
+
+@method_only
+def random_(
+    input: Tensor, low: int = 0, high: int | None = None, *, generator: Generator | None = None
+) -> Tensor:
+    """Takes integers from low to high - 1."""
+    top = high if high is not None else low or 1 << 24
+    low = low if high is not None else 0
+    drawn = random.randint(low, top, *input.shape, device=place(input), key=_key(generator))
+    return input.assign(drawn.cast(input.dtype))

@@ -1,0 +1,234 @@
+"""What scripts ask of torch besides functions: gradients, devices, files, compilation."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from weft.backends.registry import probe
+from weft.core.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
+from weft.core.errors import FileFormatError, UsageError
+from weft.importers.safetensors import SafetensorsFile
+from weft.importers.tensor_files import save as write
+from weft.tensor import autograd as tape
+from weft.tensor.autocast import autocast as _autocast
+from weft.tensor.compiled import compile as _compile
+from weft.tensor.core import Tensor
+from weft.torch.creation import tensor
+from weft.torch.randomness import manual_seed
+from weft.torch.tensor import adopt, own
+
+_TREE = "weft.torch.tree"
+
+# -- gradients
+
+
+class set_grad_enabled:
+    """Records for differentiation, or does not, from here on or inside a `with`."""
+
+    def __init__(self, mode: bool) -> None:
+        self._context: Any = tape.enable_grad() if mode else tape.no_grad()
+        self._context.__enter__()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(*error)
+
+
+def inference_mode(mode: bool = True) -> Any:
+    """`no_grad`, if mode holds."""
+    return tape.no_grad() if mode else tape.enable_grad()
+
+
+def grad(
+    outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: Any = None,
+    create_graph: bool = False, allow_unused: bool = False, **options: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The derivatives of outputs (their sum, weighted by grad_outputs) by inputs."""
+    given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    results = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    weights = grad_outputs if isinstance(grad_outputs, Sequence) else [grad_outputs] * len(results)
+    total: Any = None
+    for y, w in zip(results, weights):
+        part = y if w is None else (y * w).sum()
+        total = part if total is None else total + part
+    return tuple(own(tape.grad(total, given, None, create_graph)))
+
+
+# -- devices
+
+
+def _available(kind: str) -> bool:
+    return any(info.available for info in probe(kind))
+
+
+def _count(kind: str) -> int:
+    return sum(info.available for info in probe(kind))
+
+
+cuda = SimpleNamespace(
+    is_available=lambda: _available("cuda"), device_count=lambda: _count("cuda"),
+    manual_seed=manual_seed, manual_seed_all=manual_seed, empty_cache=lambda: None,
+    synchronize=lambda device=None: None, is_bf16_supported=lambda: True,
+)  # fmt: skip
+backends = SimpleNamespace(
+    cudnn=SimpleNamespace(deterministic=True, benchmark=False, enabled=False),
+    mps=SimpleNamespace(is_available=lambda: False, is_built=lambda: False),
+    cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=False)),
+)
+mps = SimpleNamespace(is_available=lambda: False)
+
+
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Changes nothing: on one device weft's results are the same bits in every run."""
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """Changes nothing: float32 products are computed in float32."""
+
+
+def get_num_threads() -> int:
+    """The threads that the CPU's kernels use."""
+    return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
+
+
+def set_num_threads(number: int) -> None:
+    """The threads that the CPU's kernels use; before the first of them is compiled."""
+    os.environ["OMP_NUM_THREADS"] = str(number)
+
+
+def autocast(
+    device_type: str = "", dtype: DType | None = None, enabled: bool = True, **options: Any
+) -> Any:
+    """Mixed precision: see weft.autocast."""
+    return _autocast(dtype or bfloat16, enabled)
+
+
+# -- compilation
+
+
+def compile(model: Any = None, *, device: Any = None, **options: Any) -> Any:
+    """The function or module as one Program per signature (weft.compile); PyTorch's options of
+    its own compiler mean nothing here."""
+    if model is None:
+        return lambda fn: compile(fn, device=device)
+    found = _compile(_taking_ours(model), device="cpu" if device is None else device)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return own(found(*args, **kwargs))
+
+    return run
+
+
+def _taking_ours(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose tensors are weft.torch's."""
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return fn(*map(adopt, args), **{k: adopt(v) for k, v in kwargs.items()})
+
+    return traced
+
+
+# -- files: safetensors, whose metadata holds what is not a tensor
+
+
+def save(obj: Any, f: str | os.PathLike[str]) -> None:
+    """Writes tensors, in dicts and lists with numbers and text, as one safetensors file. Raises
+    UsageError for anything else: nothing is pickled."""
+    if not isinstance(f, str | os.PathLike):
+        raise UsageError("save: give a path; weft writes safetensors, not pickles, to files")
+    tensors: dict[str, Any] = {}
+    tree = _without_tensors(obj, "", tensors)
+    flat = isinstance(obj, dict) and len(tensors) == len(obj) and tensors.keys() == obj.keys()
+    write(tensors, f, None if flat else {_TREE: json.dumps(tree)})
+
+
+def _without_tensors(x: Any, path: str, tensors: dict[str, Any]) -> Any:
+    if isinstance(x, Tensor | np.ndarray):
+        tensors[path] = x
+        return {"tensor": path}
+    if isinstance(x, dict):
+        parts = [
+            [k, _without_tensors(v, f"{path}.{k}" if path else str(k), tensors)]
+            for k, v in x.items()
+        ]
+        return {"dict": parts}
+    if isinstance(x, list | tuple):
+        parts = [_without_tensors(v, f"{path}.{i}", tensors) for i, v in enumerate(x)]
+        return {"list" if isinstance(x, list) else "tuple": parts}
+    if x is None or isinstance(x, bool | int | float | str):
+        return {"value": x}
+    raise UsageError(f"save: {path or 'the object'} is a {type(x).__name__}; save its state_dict()")
+
+
+def load(
+    f: str | os.PathLike[str], map_location: Any = None, *, weights_only: bool = True,
+    **options: Any,
+) -> Any:  # fmt: skip
+    """Reads what `save` wrote, or the tensors of any safetensors file by name. Raises
+    FileFormatError for other files, PyTorch's pickles among them."""
+    file = SafetensorsFile(f)
+    where = None if map_location is None or callable(map_location) else str(map_location)
+    held = {name: tensor(np.array(value), device=where) for name, value in file.items()}
+    if _TREE not in file.metadata:
+        return held
+    try:
+        return _with_tensors(json.loads(file.metadata[_TREE]), held)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FileFormatError(f"{os.fspath(f)}: {_TREE} is damaged ({error})") from None
+
+
+def _with_tensors(tree: Any, held: dict[str, Any]) -> Any:
+    ((kind, content),) = tree.items()
+    if kind == "tensor":
+        return held[content]
+    if kind == "dict":
+        return {k: _with_tensors(v, held) for k, v in content}
+    if kind in ("list", "tuple"):
+        return (list if kind == "list" else tuple)(_with_tensors(v, held) for v in content)
+    return content
+
+
+def _typed(name: str, dtype: DType) -> Callable[..., Any]:
+    def make(*data: Any) -> Any:
+        from weft.torch.creation import zeros
+
+        sizes = bool(data) and all(isinstance(n, int) for n in data)
+        return zeros(*data, dtype=dtype) if sizes else tensor(*data or ([],), dtype=dtype)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"A tensor of {dtype.name}, of data or of sizes."
+    return make
+
+
+_KINDS = {
+    "Float": float32,
+    "Double": float64,
+    "Half": float16,
+    "BFloat16": bfloat16,
+    "Long": int64,
+    "Int": int32,
+    "Short": int16,
+    "Char": int8,
+    "Byte": uint8,
+    "Bool": bool_,
+}
+TYPED = {f"{kind}Tensor": _typed(f"{kind}Tensor", dtype) for kind, dtype in _KINDS.items()}

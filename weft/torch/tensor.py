@@ -1,0 +1,235 @@
+"""The Tensor of weft.torch: weft's, whose methods and operators mean what PyTorch's mean.
+
+A method that means something else there (`max`, `sort`, `where`, `+` of a 0-d tensor, ...) has both
+meanings. The calling code decides: weft's own modules, which compute with these tensors too, get
+weft's, all other code PyTorch's.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+from weft.host.boundary import guarded
+from weft.importers.aten import numbers
+from weft.nn import module as nn
+from weft.program.array import DeviceArray
+from weft.tensor.autograd import no_grad
+from weft.tensor.base import CURRENT, Value
+from weft.tensor.core import Tensor as Base, tensor as make
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_OURS = "weft."
+
+
+class Device(str):
+    """A device's name, with PyTorch's `type` and `index`."""
+
+    __slots__ = ()
+
+    @property
+    def type(self) -> str:
+        """The kind of device."""
+        return self.partition(":")[0]
+
+    @property
+    def index(self) -> int | None:  # type: ignore[override]
+        """The number of the device among those of its kind, if it is named."""
+        number = self.partition(":")[2]
+        return int(number) if number else None
+
+
+class Tensor(Base):
+    """An n-dimensional array with PyTorch's methods and operators.
+
+    Integers are int64 on the host, as in PyTorch, and int32 on devices and in compiled functions.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __init__(self, *data: Any) -> None:
+        """A tensor of sizes holds zeros, one of numbers these, both in float32; see `tensor`."""
+        data = data or ([],)
+        if isinstance(data[0], list | tuple | int):
+            sizes = bool(data) and all(isinstance(n, int) for n in data)
+            data = (np.zeros(data, np.float32) if sizes else np.array(data[0], np.float32),)
+        super().__init__(*data)
+
+    @property
+    def device(self) -> Device:
+        """The place of the content."""
+        return Device(super().device)
+
+    @property
+    def data(self) -> Any:
+        """This tensor without its history; what is written to it, this tensor holds."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Base) -> None:
+        with no_grad():
+            self.assign(value.cast(self.dtype))
+
+    @property
+    def requires_grad(self) -> bool:
+        """True if computations from this tensor are recorded; may be set."""
+        return super().requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, on: bool) -> None:
+        self.requires_grad_(on)
+
+    @property
+    def grad_fn(self) -> Any:
+        """The computation of this tensor, if it is recorded."""
+        return self._tape
+
+    @property
+    def H(self) -> Base:
+        """A matrix transposed."""
+        return self.t()
+
+    @property
+    def mH(self) -> Base:
+        """The last two axes exchanged."""
+        return self.mT
+
+    @property
+    def is_cuda(self) -> bool:
+        """True if a CUDA device holds the content."""
+        return self.device.type == "cuda"
+
+
+class Parameter(nn.Parameter, Tensor):
+    """A trained tensor of a Module: a leaf that requires gradients."""
+
+    __slots__ = ()
+
+    def _wrap(self, value: Value) -> Any:
+        return Tensor(value)
+
+
+_KINDS: dict[type, type] = {Base: Tensor, nn.Parameter: Parameter}
+
+
+def own(found: Any) -> Any:
+    """A result of weft's, whose new tensors become weft.torch's."""
+    kind = _KINDS.get(type(found))
+    if kind is not None:
+        found.__class__ = kind
+    elif isinstance(found, tuple | list):
+        parts = [own(x) for x in found]
+        return type(found)(*parts) if hasattr(found, "_fields") else type(found)(parts)
+    elif isinstance(found, dict):
+        return {k: own(v) for k, v in found.items()}
+    return found
+
+
+def adopt(x: Any) -> Any:
+    """A tensor of weft's as one of weft.torch's, with its history."""
+    return Tensor(x.value) if type(x) is Base else x
+
+
+def public(fn: Callable[P, R]) -> Callable[P, R]:
+    """A function of weft.torch: its errors are weft's, its results tensors of weft.torch."""
+    call = guarded(fn)
+
+    @functools.wraps(fn)
+    def function(*args: P.args, **kwargs: P.kwargs) -> R:
+        args = tuple(map(adopt, args))  # type: ignore[assignment]
+        found: R = own(call(*args, **kwargs))
+        return found
+
+    function.kind = "both"  # type: ignore[attr-defined]
+    return function
+
+
+def _kind(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    def mark(fn: Callable[P, R]) -> Callable[P, R]:
+        made = public(fn)
+        made.kind = name  # type: ignore[attr-defined]
+        return made
+
+    return mark
+
+
+function_only, method_only = _kind("function"), _kind("method")
+
+
+def either(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """The method that is `theirs` for all code but weft's own, for which it is the one that `name`
+    has in weft."""
+    mine = getattr(Base, name)
+
+    @functools.wraps(theirs)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        return (mine if caller.startswith(_OURS) else theirs)(self, *args, **kwargs)
+
+    return method
+
+
+def as_tensor(x: Any) -> Base:
+    """An operand as a tensor: numbers in PyTorch's dtypes."""
+    if isinstance(x, Tensor):
+        return x
+    if isinstance(x, Base):
+        return Tensor(x.value)
+    if isinstance(x, bool | int | float):
+        return Tensor(np.asarray(x, numbers.number_dtype(x, whole()).numpy))
+    return Tensor(make(x).value)
+
+
+def whole(*tensors: Any) -> DType:
+    """The dtype of PyTorch's 64-bit integers: int32 where there are no others."""
+    if CURRENT.trace is not None:
+        return dt.int32
+    far = any(isinstance(getattr(t, "_value", None), DeviceArray) for t in tensors)
+    return dt.int32 if far else dt.int64
+
+
+def index_of(x: Any) -> Any:
+    """A tensor of indices in PyTorch's dtype for them."""
+    return x.cast(whole(x))
+
+
+def common(*operands: Any) -> DType:
+    """PyTorch's common dtype of tensors and numbers."""
+    return numbers.common(*operands, whole=whole(*operands))
+
+
+def together(*operands: Any) -> list[Base]:
+    """The operands as tensors in their common dtype."""
+    dtype = common(*operands)
+    return [x.cast(dtype) if isinstance(x, Base) else typed(x, dtype) for x in operands]
+
+
+def typed(x: Any, dtype: DType) -> Any:
+    """A number as a tensor of a dtype, wrapped as in C if it does not fit."""
+    made = Tensor(np.asarray(x).astype(dtype.numpy))
+    made._weak = True
+    return made
+
+
+def floats(*operands: Any) -> list[Base]:
+    """The operands as tensors in their common float dtype; integers become float32."""
+    dtype = common(*operands)
+    dtype = dtype if dtype.is_float else dt.float32
+    return [x.cast(dtype) if isinstance(x, Base) else typed(x, dtype) for x in operands]
+
+
+def real(x: Any) -> Base:
+    """The operand as floats; integers become float32."""
+    (made,) = floats(x)
+    return made
