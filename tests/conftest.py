@@ -5,12 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 from weft.core import notices
 from weft.host.files import default_directory
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # The same examples every time: a change fails by its own doing. --hypothesis-profile=default
 # draws anew.
@@ -46,6 +50,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         from weft.models.weights.kept_tensors import PACKED
 
         PACKED.prune()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clean_checkout() -> Iterator[None]:
+    """Tests write into folders of their own: nothing but caches is new beside the sources."""
+    before = set(os.listdir(ROOT))
+    yield
+    new = {name for name in set(os.listdir(ROOT)) - before if not name.startswith(".")}
+    assert not new, f"a test left {sorted(new)} in the checkout"
 
 
 @pytest.fixture

@@ -29,8 +29,9 @@ def is_python(code: str) -> bool:
     return bool(re.match(r"[a-zA-Z_.]+(\(|\[| = )|from |[a-z]\.\w+$", code))
 
 
-def test_lines_for_users_of_pytorch_run() -> None:
+def test_lines_for_users_of_pytorch_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Those of the table in their order, then the block that shows what differs."""
+    monkeypatch.chdir(tmp_path)
     first, differs = re.findall(r"```python\n(.*?)```", SECTIONS["PyTorch"], re.DOTALL)
     names: dict[str, object] = {}
     exec(first, names)

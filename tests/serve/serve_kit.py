@@ -24,6 +24,7 @@ from held import Gate
 from weft.hub.box import box_folder
 from weft.serve.app import make_app
 from weft.serve.guard import LOCAL
+from weft.serve.keys import ApiKeys
 from weft.serve.metrics import ServerMetrics
 from weft.serve.router.exchange import ReplicaAddress
 from weft.serve.router.fleet import Fleet
@@ -133,9 +134,13 @@ class Running(Threaded):
     shelf: ModelShelf
 
 
+def keys_of(key: bytes | ApiKeys | None) -> ApiKeys | None:
+    return ApiKeys.of(key) if isinstance(key, bytes) else key
+
+
 @contextlib.contextmanager
 def serving(
-    models: Mapping[str, str], key: bytes | None = None, limit: int | None = None,
+    models: Mapping[str, str], key: bytes | ApiKeys | None = None, limit: int | None = None,
     origins: Iterable[str] = (), **settings: Any,
 ) -> Iterator[Running]:  # fmt: skip
     """A server of these models until the block ends."""
@@ -143,7 +148,7 @@ def serving(
     def make() -> tuple[App, ModelShelf]:
         given = {"load": {"device": "cpu"}, "sequences": 8, **settings}
         shelf = ModelShelf(models, ServeSettings(**given), ServerMetrics(), limit)
-        return make_app(shelf, key, set(LOCAL), origins), shelf
+        return make_app(shelf, keys_of(key), set(LOCAL), origins), shelf
 
     with threaded(make) as (server, shelf):
         yield Running(*vars(server).values(), shelf)
@@ -218,7 +223,7 @@ def routing(
 
     def make() -> tuple[App, Fleet]:
         fleet = Fleet([Replica(ReplicaAddress.of(server.url), theirs) for server in servers], mixed)
-        return make_router(fleet, key, set(LOCAL)), fleet
+        return make_router(fleet, keys_of(key), set(LOCAL)), fleet
 
     with threaded(make) as (server, fleet):
         yield Routing(*vars(server).values(), fleet)
@@ -267,7 +272,7 @@ def process(*words: str, full: bool = False) -> Iterator[Process]:
         if not full:
             assert popen.stdout is not None and popen.stderr is not None
             line = popen.stdout.readline()
-            found = re.search(r"http://([\d.]+):(\d+)", line)
+            found = re.search(r"https?://([\d.]+):(\d+)", line)
             assert found, line + popen.stderr.read()
             made.host, made.port = found[1], int(found[2])
         yield made

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import socket
-import stat
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.cli.options import Command, together
+from weft.cli.server_files import read_config, read_key, read_keys
 from weft.core.errors import UsageError
 from weft.core.install import how
 
 if TYPE_CHECKING:
+    from weft.serve.keys import ApiKeys
     from weft.serve.routing import App
+    from weft.serve.tls import Certificate
 
 
 def listens(port: int) -> Callable[[Command], Command]:
@@ -34,40 +35,37 @@ def listens(port: int) -> Callable[[Command], Command]:
                      "header, like chat.example.org. May be repeated."),
         click.option("--allow-origin", multiple=True, help="Also answer pages and apps of this "
                      "origin, like https://chat.example.org or app://notes. May be repeated."),
+        click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False),
+                     help="PEM file with the certificate, for HTTPS. Replaced files are read again "
+                     "while the server runs."),
+        click.option("--tls-key", type=click.Path(exists=True, dir_okay=False),
+                     help="PEM file with the certificate's private key."),
+        click.option("--config", type=click.Path(exists=True, dir_okay=False), is_eager=True,
+                     expose_value=False, callback=read_config,
+                     help="TOML file with values for these options, like max-batch = 8. Options on "
+                     "the command line win."),
         click.option("--log-level", default="info", show_default=True,
                      type=click.Choice(["debug", "info", "warning", "error"]),
                      help="Log messages of this level and above."),
+        click.option("--log-json", is_flag=True, help="Log a JSON object per line."),
     )  # fmt: skip
 
 
-def read_key(path: str | None, option: str = "--api-key-file") -> bytes | None:
-    """The key in the first line of the file that an option names. Raises UsageError for one that is
-    short, or that others can read."""
-    if path is None:
-        return None
-    try:
-        mode, data = Path(path).stat().st_mode, Path(path).read_bytes()
-    except OSError as e:
-        raise UsageError(f"{option} {path}: {e.strerror}") from None
-    key = data.split(b"\n", 1)[0].strip()
-    if len(key) < 16 or not key.isascii():
-        raise UsageError(f"{path}: its first line has to be a key of at least 16 ASCII characters")
-    if stat.S_IMODE(mode) & 0o077:
-        raise UsageError(f"other users can read {path}; run: chmod 600 {path}")
-    return key
-
-
-def key_to(options: Mapping[str, Any]) -> bytes | None:
-    """The key that requests have to bring. Raises UsageError where other machines would be let in
-    without one."""
+def keys_to(options: Mapping[str, Any]) -> ApiKeys | None:
+    """The keys of which requests have to bring one. Raises UsageError where other machines would be
+    let in without one."""
     from weft.serve.guard import is_local
+    from weft.serve.keys import ApiKey, ApiKeys
 
-    key, host = read_key(options["api_key_file"]), options["host"]
-    if key is None and not is_local(host):
+    keys = read_keys(options.get("keys_file"))
+    if (key := read_key(options["api_key_file"])) is not None:
+        keys.append(ApiKey("", key))
+    if not keys and not is_local(options["host"]):
         raise UsageError(
-            f"--host {host} lets other machines in: give --api-key-file, or listen on 127.0.0.1"
+            f"--host {options['host']} lets other machines in: give --api-key-file, or listen on "
+            "127.0.0.1"
         )
-    return key
+    return ApiKeys(keys) if keys else None
 
 
 def hosts_of(options: Mapping[str, Any]) -> set[str] | None:
@@ -85,8 +83,20 @@ def origins_of(options: Mapping[str, Any]) -> set[str]:
     return {origin_of(given) for given in options["allow_origin"]}
 
 
+def tls_of(options: Mapping[str, Any]) -> Certificate | None:
+    """The certificate for HTTPS; None: plain HTTP. Raises UsageError for half of one, and for files
+    that are wrong."""
+    from weft.serve.tls import Certificate
+
+    files = options["tls_cert"], options["tls_key"]
+    if (files[0] is None) != (files[1] is None):
+        raise UsageError("HTTPS needs both --tls-cert and --tls-key; give the other one too")
+    return None if files[0] is None else Certificate(*files)
+
+
 async def play(
-    app: App, listening: socket.socket, what: str, more: Callable[[], Iterable[str]]
+    app: App, listening: socket.socket, what: str, more: Callable[[], Iterable[str]],
+    certificate: Certificate | None = None,
 ) -> int:  # fmt: skip
     """Serves until a signal; the exit status. Once requests are answered it is said where, after
     `what`, and `more` in further lines."""
@@ -96,11 +106,12 @@ async def play(
     where = f"[{host}]" if ":" in host else host
 
     def ready() -> None:
-        first = f"{what} at http://{where}:{port}" + (" (key needed)" if app.keyed else "")
+        scheme = "http" if certificate is None else "https"
+        first = f"{what} at {scheme}://{where}:{port}" + (" (key needed)" if app.keyed else "")
         with contextlib.suppress(OSError):  # a full disk behind stdout must not stop the server
             click.echo("\n  ".join([first, *more()]))
 
-    server = Server(app.application, ready, app.leave)
+    server = Server(app.application, ready, app.leave, certificate)
     await server.serve(sockets=[listening])
     return 0 if server.started else 1
 

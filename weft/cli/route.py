@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.listening import hosts_of, key_to, listens, need, origins_of, play, read_key
+from weft.cli.listening import hosts_of, keys_to, listens, need, origins_of, play, tls_of
+from weft.cli.server_files import read_key
+
+if TYPE_CHECKING:
+    from weft.serve.keys import ApiKeys
 
 
 @click.command(epilog="Example:  weft route http://127.0.0.1:8001 http://127.0.0.1:8002")
@@ -24,10 +28,10 @@ def route(replicas: tuple[str, ...], **options: Any) -> int:
     replica fails before the client has received any text, another one answers, with the same
     seed."""
     need()
-    return asyncio.run(_route(replicas, key_to(options), options))
+    return asyncio.run(_route(replicas, keys_to(options), options))
 
 
-async def _route(urls: tuple[str, ...], key: bytes | None, options: dict[str, Any]) -> int:
+async def _route(urls: tuple[str, ...], keys: ApiKeys | None, options: dict[str, Any]) -> int:
     from weft.serve.logs import quiet_logs
     from weft.serve.router.exchange import ReplicaAddress
     from weft.serve.router.fleet import Fleet
@@ -35,16 +39,17 @@ async def _route(urls: tuple[str, ...], key: bytes | None, options: dict[str, An
     from weft.serve.router.replica import Replica
     from weft.serve.running import listen
 
-    quiet_logs(options["log_level"])
+    quiet_logs(options["log_level"], options["log_json"])
     theirs = read_key(options["upstream_key_file"], "--upstream-key-file")
     fleet = Fleet([Replica(ReplicaAddress.of(url), theirs) for url in urls], options["allow_mixed"])
 
     def told() -> list[str]:
         return [f"{replica.name}: {replica.told()['status']}" for replica in fleet.replicas]
 
+    certificate = tls_of(options)
     listening = listen(options["host"], options["port"])
     try:
-        app = make_router(fleet, key, hosts_of(options), origins_of(options))
-        return await play(app, listening, f"weft routes to {len(urls)} replicas", told)
+        app = make_router(fleet, keys, hosts_of(options), origins_of(options))
+        return await play(app, listening, f"weft routes to {len(urls)} replicas", told, certificate)
     finally:
         listening.close()

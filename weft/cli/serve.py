@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli import options
-from weft.cli.listening import hosts_of, key_to, listens, need, origins_of, play
+from weft.cli.listening import hosts_of, keys_to, listens, need, origins_of, play, tls_of
 from weft.cli.loading import Loading, loads
 from weft.cli.machines import divides, on_ranks
 from weft.core.errors import UsageError, WeftError
 from weft.ranks import launched
 
 if TYPE_CHECKING:
+    from weft.serve.keys import ApiKeys
     from weft.serve.settings import ServeSettings
+    from weft.serve.tls import Certificate
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -72,6 +74,11 @@ def bytes_of(text: str | None, option: str) -> int | None:
     help="Unload a model that nobody has used for this long, like 5m. By default it stays until "
     "another needs its memory.",
 )  # fmt: skip
+@click.option(
+    "--keys-file", help="TOML file with several API keys: a table per name with key and, if "
+    "wanted, requests_per_minute, tokens_per_minute, tokens_per_day, running.",
+)  # fmt: skip
+@click.option("--check", is_flag=True, help="Check the options, files and models, and exit.")
 @loads(
     "device", "dtype", "quant", "act_dtype", "context", "cache", "adapters", "generation_config"
 )  # fmt: skip
@@ -109,7 +116,7 @@ def serve(
     from weft.serve.settings import ServeSettings
     from weft.serve.shelf import models_in, named
 
-    key = key_to(given)
+    keys, certificate = keys_to(given), tls_of(given)
     folder, eager = given["model_folder"], bool(models) or not given["model_folder"]
     paths = named(models or (() if folder else (CHAT,)))
     if folder:  # given names come first, and win
@@ -127,6 +134,12 @@ def serve(
             _check(name, Path(path))
         return models
 
+    if given["check"]:
+        for name, path in found().items():
+            click.echo(f"{name}: {path}")
+        click.echo("these options and models can be served")
+        return 0
+
     def work(load: Callable[..., Any] | None) -> int:
         if given["draft_model"]:
             given["draft_model"] = loading.path(given["draft_model"])
@@ -139,7 +152,7 @@ def serve(
             given["tool_parser"], loads, given["draft_model"], adapters, given["adapter_folder"],
             given["load_timeout"], keep_alive_of(given["keep_alive"]),
         )  # fmt: skip
-        return asyncio.run(_serve(models, key, settings, given, load, eager))
+        return asyncio.run(_serve(models, keys, settings, given, load, eager, certificate))
 
     first = lambda: next(iter(found().values()))  # noqa: E731
     return on_ranks(first, loading.device, parallel, split, work)
@@ -170,8 +183,8 @@ def _check(name: str, path: Path) -> None:
 
 
 async def _serve(
-    paths: dict[str, str], key: bytes | None, settings: ServeSettings, given: dict[str, Any],
-    load: Callable[..., Any] | None, eager: bool,
+    paths: dict[str, str], keys: ApiKeys | None, settings: ServeSettings, given: dict[str, Any],
+    load: Callable[..., Any] | None, eager: bool, certificate: Certificate | None,
 ) -> int:  # fmt: skip
     import weft
     from weft.serve.app import make_app
@@ -180,18 +193,20 @@ async def _serve(
     from weft.serve.running import listen
     from weft.serve.shelf import ModelShelf
 
-    quiet_logs(given["log_level"])
+    quiet_logs(given["log_level"], given["log_json"])
     limit = bytes_of(given["memory"], "--memory")
     shelf = ModelShelf(paths, settings, ServerMetrics(), limit, load or weft.load)
     listening = listen(given["host"], given["port"])
-    app = make_app(shelf, key, hosts_of(given), origins_of(given))
+    app = make_app(shelf, keys, hosts_of(given), origins_of(given))
     try:
         summary = ["models are loaded when requests name them"]
         if eager:
             async with shelf.use(None) as first:
                 await asyncio.to_thread(first.warm)
                 summary = first.summary()
-        return await play(app, listening, f"weft serves {', '.join(paths)}", lambda: summary)
+        return await play(
+            app, listening, f"weft serves {', '.join(paths)}", lambda: summary, certificate
+        )
     finally:
         await shelf.close()
         listening.close()

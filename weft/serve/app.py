@@ -14,6 +14,7 @@ import weft
 from weft.serve.adapting import routes as adapter_routes
 from weft.serve.anthropic.messages import routes as anthropic_routes
 from weft.serve.judging import routes as judging_routes
+from weft.serve.keys import ApiKeys
 from weft.serve.metrics import TEXT
 from weft.serve.ollama.models import routes as ollama_routes
 from weft.serve.openai import answers
@@ -106,10 +107,10 @@ def routes() -> list[Described]:
 
 
 def make_app(
-    shelf: ModelShelf, key: bytes | None = None, hosts: Iterable[str] | None = None,
+    shelf: ModelShelf, keys: ApiKeys | None = None, hosts: Iterable[str] | None = None,
     origins: Iterable[str] = (),
 ) -> App:  # fmt: skip
-    """The application over the models of `shelf`. key: what every request has to bring. hosts:
+    """The application over the models of `shelf`. keys: what requests have to bring one of. hosts:
     names that requests may call this server by (None: any). origins: other origins whose pages
     are answered."""
 
@@ -120,5 +121,7 @@ def make_app(
         finally:
             await shelf.close()
 
+    if keys is not None:
+        shelf.metrics.count_keys(keys)
     state = {"shelf": shelf, "metrics": shelf.metrics}
-    return assembled(routes(), lifespan, state, key, hosts, origins)
+    return assembled(routes(), lifespan, state, keys, hosts, origins)

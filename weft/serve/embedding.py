@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from weft.core.errors import WeftError
 from weft.models.arch.pooling import normalized
+from weft.serve.keys import spent
 from weft.serve.served import ServedEncoder
 from weft.serve.shelf import ModelShelf
 from weft.serve.wire import HttpError, refusal, while_there
@@ -52,4 +53,5 @@ async def embedded(
             vectors, tokens = await while_there(request, model.vectors(texts, cut, prompt))
         except WeftError as e:
             raise refusal(e) from None
+    spent(request.scope, tokens)
     return Embedded(normalized(vectors[:, :dimensions]), model.name, tokens)

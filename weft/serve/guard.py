@@ -10,7 +10,6 @@ import base64
 import binascii
 import contextlib
 import hashlib
-import hmac
 import ipaddress
 from collections.abc import Iterable
 
@@ -18,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weft.serve.errors import form_of
+from weft.serve.keys import ApiKey, ApiKeys
 from weft.serve.origins import Headers, is_preflight, preflight, shared_with
 from weft.serve.wire import HttpError, json_response
 
@@ -40,8 +40,8 @@ def is_local(host: str) -> bool:
 class Guard:
     """The application behind a key and a list of names.
 
-    key: the secret that every request must send, on every path (None: no key). It comes as
-    `Authorization: Bearer KEY`, as `x-api-key: KEY` or, from the chat page, as the password of
+    keys: the secrets of which every request must send one, on every path (None: no key). It comes
+    as `Authorization: Bearer KEY`, as `x-api-key: KEY` or, from the chat page, as the password of
     `Authorization: Basic`.
 
     hosts: the names that a Host header may have (None: any). A page of another site whose name
@@ -50,12 +50,12 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, key: bytes | None, hosts: Iterable[str] | None,
+        self, app: ASGIApp, keys: ApiKeys | None, hosts: Iterable[str] | None,
         origins: Iterable[str] = (),
     ) -> None:  # fmt: skip
         self._app = app
         self._origins = {origin.encode() for origin in origins}
-        self._key = None if key is None else hashlib.sha256(key).digest()
+        self._keys = keys
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,11 +75,30 @@ class Guard:
             await _refuse(403, message, scope, receive, send)
         elif shared and is_preflight(scope["method"], headers):
             await Response(status_code=204)(scope, receive, _with(send, preflight(headers)))
-        elif not self._allowed(headers):
+        elif self._keys is None:
+            await self._app(scope, receive, _with(send, SAFE))
+        elif (key := self._keys.find(_keys(headers))) is None:
             message = "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY"
             await _refuse(401, message, scope, receive, send)
         else:
+            await self._under(key, scope, receive, send)
+
+    async def _under(self, key: ApiKey, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request within the limits of its key; those that ask for nothing to be computed
+        have none."""
+        if scope["method"] != "POST":
             await self._app(scope, receive, _with(send, SAFE))
+            return
+        try:
+            key.enter()
+        except HttpError as e:
+            response = json_response(form_of(scope["path"])(e), e.status, e.headers)
+            await response(scope, receive, _with(send, SAFE))
+            return
+        try:
+            await self._app({**scope, "weft.key": key}, receive, _with(send, SAFE))
+        finally:
+            key.leave()
 
     def _named(self, headers: list[tuple[bytes, bytes]]) -> bool:
         given = [value for name, value in headers if name == b"host"]
@@ -92,15 +111,6 @@ class Guard:
             host = host.partition(":")[0]
         assert self._hosts is not None
         return host in self._hosts
-
-    def _allowed(self, headers: list[tuple[bytes, bytes]]) -> bool:
-        if self._key is None:
-            return True
-        found = False
-        for key in _keys(headers):
-            digest = hashlib.sha256(key).digest()
-            found |= hmac.compare_digest(digest, self._key)  # both of 32 bytes: constant time
-        return found
 
 
 def key_of(headers: list[tuple[bytes, bytes]]) -> bytes:

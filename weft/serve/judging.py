@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from weft.core.errors import WeftError
 from weft.models.run.judge import applied, ranked
+from weft.serve.keys import spent
 from weft.serve.openai.answers import AnswerFields
 from weft.serve.openai.types import RequestFields
 from weft.serve.routing import Described, route
@@ -181,7 +182,7 @@ async def classify(request: Request) -> Response:
         ClassifyResult(i, labels[int(row.argmax())], row.tolist(), len(labels))
         for i, row in enumerate(scores)
     ]
-    usage = JudgedUsage(tokens, tokens)
+    usage = _used(request, tokens)
     made = ClassifyAnswer(_id("classify"), "list", int(time.time()), name, data, usage)
     return json_response(made)
 
@@ -197,7 +198,12 @@ async def _scored(
             scores, tokens = await while_there(request, _work(model, pairs, cut, instruction))
         except WeftError as e:
             raise refusal(e) from None
-        return scores, model.name, JudgedUsage(tokens, tokens)
+        return scores, model.name, _used(request, tokens)
+
+
+def _used(request: Request, tokens: int) -> JudgedUsage:
+    spent(request.scope, tokens)
+    return JudgedUsage(tokens, tokens)
 
 
 async def _work(

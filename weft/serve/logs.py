@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import logging
 import os
 import queue
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 
 LINES = 10_000  # most lines that wait to be written
 LAST_SECONDS = 1.0  # time to write the remaining lines when the process ends
@@ -33,15 +35,30 @@ class _Aside(logging.Handler):
             self._lines.put_nowait(f"{self.format(record)}\n".encode(errors="replace"))
 
 
-def quiet_logs(level: str) -> None:
-    """Logs of the server and of uvicorn's errors on stderr, without a request's content."""
+class _JsonLines(logging.Formatter):
+    """A record as an object of JSON in one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        made = {"time": at.replace("+00:00", "Z"), "level": record.levelname.lower(),
+                "logger": record.name, "message": record.getMessage()}  # fmt: skip
+        if record.exc_info:
+            made["exception"] = self.formatException(record.exc_info)
+        return json.dumps(made, ensure_ascii=False)
+
+
+def quiet_logs(level: str, as_json: bool = False) -> None:
+    """Logs of the server and of uvicorn's errors on stderr, without a request's content, as text or
+    as JSON."""
     logging.getLogger("weft").setLevel(level.upper())
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     if logging.root.handlers:
         return
     lines: Lines = queue.Queue(LINES)
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.WARNING, format=form, handlers=[_Aside(lines)])
+    aside = _Aside(lines)
+    aside.setFormatter(_JsonLines() if as_json else logging.Formatter(form))
+    logging.basicConfig(level=logging.WARNING, handlers=[aside])
     writing = threading.Thread(target=_write, args=(lines, sys.stderr.fileno()), daemon=True)
     writing.start()
     atexit.register(_written, lines)

@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from weft.engine.job import Output
 
 if TYPE_CHECKING:
+    from weft.serve.keys import ApiKeys
     from weft.serve.player import JobOutputs
     from weft.serve.shelf import ModelShelf
 
@@ -23,6 +24,7 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self.registry = made = CollectorRegistry()
+        self._keys: ApiKeys | None = None
         by = ("model",)
         self.requests = Counter(
             "weft_requests", "Requests by route and status.", ("route", "status"), registry=made
@@ -52,6 +54,11 @@ class ServerMetrics:
         """Adds the figures that the engines of a shelf have at the moment somebody asks."""
         self.registry.register(_Engines(shelf))
 
+    def count_keys(self, keys: ApiKeys) -> None:
+        """Counts the tokens of answers for the keys that asked, and adds the keys' figures."""
+        self._keys = keys
+        self.registry.register(keys)
+
     def came(self, model: str, answer: JobOutputs, output: Output, now: float) -> None:
         """An output reached the event loop at `now` (time.monotonic)."""
         if output.tokens:
@@ -67,6 +74,9 @@ class ServerMetrics:
             self.cached.labels(model).inc(output.usage.cached)
             self.new.labels(model).inc(output.usage.new)
             self.drafted.labels(model).inc(output.usage.drafted)
+            if self._keys is not None and answer.ticket is not None:
+                total = output.usage.prompt + output.usage.new
+                self._keys.spend(answer.ticket.job.salt, total)
 
     def text(self) -> bytes:
         """All of it in Prometheus's text format."""

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from weft.core.errors import WeftError
 from weft.serve.errors import form_of
 from weft.serve.guard import Guard
+from weft.serve.keys import ApiKeys
 from weft.serve.wire import HttpError, json_response, refusal
 
 _log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class App:
 
 def assembled(
     routes: Sequence[Route], lifespan: Callable[[Starlette], Any], state: Mapping[str, Any],
-    key: bytes | None, hosts: Iterable[str] | None, origins: Iterable[str] = (),
+    keys: ApiKeys | None, hosts: Iterable[str] | None, origins: Iterable[str] = (),
 ) -> App:  # fmt: skip
     """An application behind a guard. state: what its routes find in `request.app.state`, where
     `leaving` says whether it is about to end."""
@@ -107,4 +108,4 @@ def assembled(
     def leave() -> None:
         app.state.leaving = True
 
-    return App(Guard(app, key, hosts, origins), leave, key is not None)
+    return App(Guard(app, keys, hosts, origins), leave, keys is not None)

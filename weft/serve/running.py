@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from weft.core.errors import UsageError
 from weft.serve import errors
+from weft.serve.tls import Certificate
 from weft.serve.wire import HttpError
 
 HEADER_BYTES = 16 << 10
@@ -24,6 +25,7 @@ HEADER_SECONDS = 20.0  # time for the head of a request
 LINGER_SECONDS = 2.0  # time to read what follows a refused head
 KEEP_ALIVE = 75.0  # seconds of an idle connection
 DRAIN_SECONDS = 30.0  # time for answers to end when the server shall stop
+REFRESH_TICKS = 20  # tenths of a second between looks at a certificate's files
 LAST_SECONDS = 5.0  # time to report the end to what still runs then
 
 
@@ -151,9 +153,12 @@ def listen(host: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """Serves until a signal ends it. Then it takes no new work (503), and running answers get
     DRAIN_SECONDS to end; the remaining ones end with an error. `ready` is called once requests are
-    answered, `leave` when a signal has come."""
+    answered, `leave` when a signal has come. With a certificate it speaks HTTPS."""
 
-    def __init__(self, app: ASGIApp, ready: Callable[[], None], leave: Callable[[], None]) -> None:
+    def __init__(
+        self, app: ASGIApp, ready: Callable[[], None], leave: Callable[[], None],
+        certificate: Certificate | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(
             uvicorn.Config(
                 app, http=Patient, ws="none", log_config=None, access_log=False,
@@ -162,12 +167,19 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=int(LAST_SECONDS), proxy_headers=False,
             )
         )  # fmt: skip
-        self._ready, self._leave = ready, leave
+        self._ready, self._leave, self._certificate = ready, leave, certificate
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._certificate is not None:
+            self.config.ssl = self._certificate.context
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._certificate is not None and counter % REFRESH_TICKS == 0:
+            self._certificate.refresh()
+        return await super().on_tick(counter)
 
     async def main_loop(self) -> None:
         await super().main_loop()

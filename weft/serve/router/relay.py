@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from weft.serve import errors
 from weft.serve.guard import SAFE, key_of
+from weft.serve.keys import ApiKeys
 from weft.serve.router import merged
 from weft.serve.router.asked import RoutedRequest, asked_of
 from weft.serve.router.exchange import Broken, Exchange, Headers
@@ -186,7 +187,7 @@ def broken_off(path: str, end: bytes) -> bytes:
 
 
 def make_router(
-    fleet: Fleet, key: bytes | None = None, hosts: Iterable[str] | None = None,
+    fleet: Fleet, keys: ApiKeys | None = None, hosts: Iterable[str] | None = None,
     origins: Iterable[str] = (),
 ) -> App:  # fmt: skip
     """The application in front of a fleet, behind the same guard as a server (app.make_app)."""
@@ -204,4 +205,4 @@ def make_router(
         route("/{path:path}", relay, method="POST"),
     ]
     state = {"fleet": fleet, "metrics": merged.RouterMetrics(fleet)}
-    return assembled(routes, lifespan, state, key, hosts, origins)
+    return assembled(routes, lifespan, state, keys, hosts, origins)

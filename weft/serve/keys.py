@@ -1,0 +1,147 @@
+"""The API keys of a server: their names, limits and counts."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily
+
+from weft.serve.wire import HttpError
+
+Clock = Callable[[], float]
+
+
+class Bucket:
+    """An allowance of `amount` per `seconds` that refills steadily. What is known only afterwards
+    may overdraw it."""
+
+    def __init__(self, amount: float, seconds: float, clock: Clock) -> None:
+        self.amount, self._rate, self._clock = amount, amount / seconds, clock
+        self._level, self._at = float(amount), clock()
+
+    def wait(self, least: float) -> float:
+        """Seconds until at least this much is left; 0 if it is."""
+        now = self._clock()
+        self._level = min(self.amount, self._level + (now - self._at) * self._rate)
+        self._at = now
+        return max(0.0, (least - self._level) / self._rate)
+
+    def take(self, amount: float) -> None:
+        """Takes an amount, left or not."""
+        self._level -= amount
+
+
+@dataclass(frozen=True)
+class KeyLimits:
+    """Limits of one key; None: without limit. Tokens are those of prompts and answers."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    running: int | None = None
+
+
+class ApiKey:
+    """One key with its limits, and what it has used: `requests`, `refused` ones, `tokens`."""
+
+    def __init__(
+        self,
+        name: str,
+        secret: bytes,
+        limits: KeyLimits = KeyLimits(),
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.name, self.digest, self._limits = name, hashlib.sha256(secret).digest(), limits
+        self.requests = self.refused = self.tokens = self.running = 0
+        per_minute, per_day = limits.tokens_per_minute, limits.tokens_per_day
+        given = (("minute", per_minute, 60.0), ("day", per_day, 86400.0))
+        self._tokens = [(unit, Bucket(n, s, clock)) for unit, n, s in given if n is not None]
+        asked = limits.requests_per_minute
+        self._requests = None if asked is None else Bucket(asked, 60.0, clock)
+
+    def enter(self) -> None:
+        """Counts a request that begins. Raises HttpError 429 where it is one too many."""
+        try:
+            self._check()
+        except HttpError:
+            self.refused += 1
+            raise
+        if self._requests is not None:
+            self._requests.take(1)
+        self.requests += 1
+        self.running += 1
+
+    def leave(self) -> None:
+        """Counts a request that has ended."""
+        self.running -= 1
+
+    def spend(self, tokens: int) -> None:
+        """Counts tokens."""
+        self.tokens += tokens
+        for _, bucket in self._tokens:
+            bucket.take(tokens)
+
+    def _check(self) -> None:
+        most = self._limits.running
+        if most is not None and self.running >= most:
+            raise HttpError(429, f"{self.running} requests of this key are running, as many as "
+                            "may; wait for one to end", retry=1)  # fmt: skip
+        if self._requests is not None and (wait := self._requests.wait(1)):
+            raise _late(f"{self._limits.requests_per_minute} requests per minute", wait)
+        for unit, bucket in self._tokens:
+            if wait := bucket.wait(1):
+                raise _late(f"{bucket.amount:g} tokens per {unit}", wait)
+
+
+def _late(limit: str, wait: float) -> HttpError:
+    seconds = int(wait) + 1
+    return HttpError(429, f"this key has used up its {limit}; ask again in {seconds} s",
+                     retry=seconds)  # fmt: skip
+
+
+class ApiKeys:
+    """The keys of a server, one of which every request must bring."""
+
+    def __init__(self, keys: Iterable[ApiKey]) -> None:
+        self.keys = list(keys)
+        self._by_digest = {key.digest: key for key in self.keys}
+
+    @classmethod
+    def of(cls, secret: bytes) -> ApiKeys:
+        """One key without a name or limits."""
+        return cls([ApiKey("", secret)])
+
+    def find(self, given: Sequence[bytes]) -> ApiKey | None:
+        """Returns the first key that is among those `given`. Takes as long for a wrong key as for a
+        right one of the same length."""
+        digests = [hashlib.sha256(each).digest() for each in given]
+        found = [k for k in self.keys for d in digests if hmac.compare_digest(d, k.digest)]
+        return found[0] if found else None
+
+    def spend(self, salt: bytes, tokens: int) -> None:
+        """Counts the tokens of an answer whose job has this salt, which begins with the digest of
+        its key."""
+        if key := self._by_digest.get(salt[:32]):
+            key.spend(tokens)
+
+    def collect(self) -> Any:
+        """Yields Prometheus's counters of the keys that have names."""
+        for figure, text in (("requests", "Requests"), ("refused", "Requests over a limit"),
+                             ("tokens", "Tokens of prompts and answers")):  # fmt: skip
+            family = CounterMetricFamily(f"weft_key_{figure}", f"{text}, by key.", labels=("key",))
+            for key in self.keys:
+                if key.name:
+                    family.add_metric((key.name,), getattr(key, figure))
+            yield family
+
+
+def spent(scope: Any, tokens: int) -> None:
+    """Counts tokens of the request that `scope` is of, if it brought a key."""
+    key = scope.get("weft.key")
+    if isinstance(key, ApiKey):
+        key.spend(tokens)
