@@ -1,5 +1,7 @@
 """WGSL through a second compiler: Tint (see tint.py; skipped where it was not installed)."""
 
+import numpy as np
+from own_kernels import double, normal, product, softmax
 from tint import refusal
 
 import weft
@@ -41,3 +43,11 @@ def test_tint_refuses_what_is_wrong():
     text = "@compute @workgroup_size(1)\nfn main() {{ let x = {}; }}\n"
     assert refusal(text.format("1i")) is None
     assert "shift" in refusal(text.format("2147483647i << 40u"))
+
+
+def test_tint_accepts_kernels_of_ones_own():
+    x, square = normal(5, 70), normal(9, 9)
+    half = np.float16(x)
+    for kernel, given in [(double, (x,)), (double, (half,)), (softmax, (x,)), (softmax, (half,)),
+                          (product, (square, square))]:  # fmt: skip
+        assert refusal(kernel.source(*given, target="wgsl")) is None

@@ -100,6 +100,11 @@ def active(caps: Caps) -> TunedTable | None:
         return None
 
 
+def writable() -> bool:
+    """True if the compiler reads the table in the cache directory: no variable says otherwise."""
+    return os.environ.get("WEFT_TUNING") is None
+
+
 def digest(caps: Caps) -> str:
     """Names the active table: what was compiled with another one is not the same. "": none."""
     table = active(caps)

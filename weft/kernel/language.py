@@ -58,9 +58,9 @@ class KernelWriter(Formulas):
         self._threads: tuple[int, int, int] = (0, 0, 0)
         self._scratch: dict[DType, Memory] = {}
 
-    def value(self, expr: Expr) -> Value:
+    def value(self, expr: Expr, name: str = "t") -> Value:
         """An expression as a value; anything but a condition is bound to a name."""
-        kept = expr if expr.type.dtype is dt.bool_ else self.builder.let(expr)
+        kept = expr if expr.type.dtype is dt.bool_ else self.builder.let(expr, name)
         return Value(self, kept)
 
     # -- memory and launch
@@ -114,11 +114,11 @@ class KernelWriter(Formulas):
 
     def group(self, axis: int = 0) -> Value:
         """The number of this group along an axis of the launch (int32)."""
-        return self.value(self.builder.group(_axis(axis)))
+        return self.value(self.builder.group(_axis(axis)), "group")
 
     def thread(self, axis: int = 0) -> Value:
         """The number of this thread in its group along an axis (int32)."""
-        return self.value(self.builder.thread(_axis(axis)))
+        return self.value(self.builder.thread(_axis(axis)), "thread")
 
     # -- control flow
 

@@ -68,7 +68,7 @@ class Memory:
         where = self._mask(mask, lanes)
         found = kb.load(source, self._address(index), lanes, where)
         wide = _widened(source.dtype)
-        return Value(self.writer, self.writer.builder.let(kb.cast(found, wide)))
+        return Value(self.writer, self.writer.builder.let(kb.cast(found, wide), "element"))
 
     def store(self, index: Any, value: Operand, mask: Any = None) -> None:
         """Writes `value` at `index`; the lanes of a value go to consecutive elements. Where `mask`

@@ -46,19 +46,21 @@ class _Taint:
             return True
         return any(map(self.varies, operands(e)))
 
-    def check(self, what: str, under: Expr | None) -> None:
+    def check(self, what: str, under: Expr | None, s: ir.Stmt) -> None:
         if self.report and under is not None:
-            raise KernelError(
+            found = KernelError(
                 f"kernel {self.kernel.name}: {what} is inside a condition that may differ between "
                 f"threads: {expr_text(under)}"
             )
+            found.stmt = s
+            raise found
 
     def block(self, block: ir.Block, under: Expr | None) -> None:
         for s in block.body:
             for child in children(s) if self.report else ():
                 for e in walk(child) if isinstance(child, Expr) else ():
                     if isinstance(e, ir.Collective) and e.op.startswith("subgroup"):
-                        self.check(e.op, under)
+                        self.check(e.op, under, s)
             if isinstance(s, ir.Let | ir.Assign):
                 if under is not None or self.varies(s.value):
                     self.names.add(s.var.name)
@@ -81,6 +83,6 @@ class _Taint:
             elif isinstance(s, ir.AsyncCopy):
                 self.block(ir.Block((s.store,)), under)
             elif isinstance(s, ir.Barrier):
-                self.check("a barrier", under)
+                self.check("a barrier", under, s)
             elif isinstance(s, ir.TileOp):
-                self.check(f"tile.{s.op}", under)
+                self.check(f"tile.{s.op}", under, s)

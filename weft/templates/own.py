@@ -69,6 +69,11 @@ class OwnKernel:
             self._written[key] = self._write({**self.numbers, **choice}, same)
         return self._written[key]
 
+    def suited(self, caps: Caps, choice: Numbers = {}, same: Sequence[int] = ()) -> WrittenKernel:  # noqa: B006
+        """The kernel with `choice`, or with the first of the choices that the target can run."""
+        able = (c for c in (choice, *self.choices) if not beyond(self.written(c).kernel, caps))
+        return self.written(next(able, choice), same)
+
     def _write(self, numbers: Numbers, same: Sequence[int]) -> WrittenKernel:
         k = KernelWriter(self.name)
         places: list[Any] = []
@@ -123,6 +128,8 @@ def build_own(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 
 def beyond(kernel: Kernel, caps: Caps) -> str:
     """What the target lacks for the kernel, or ""."""
+    if len(kernel.buffers) > caps.max_bindings:
+        return f"{len(kernel.buffers)} tensors, but {caps.name} binds {caps.max_bindings}"
     if caps.is_cpu:
         return ""
     x, y, z = kernel.threads

@@ -99,6 +99,12 @@ class DeviceListener:
         self._arenas: dict[Device, Arena] = {}
         self._lock = lock_of(self)  # Sessions and the arena are shared: one op at a time
 
+    def forget(self) -> None:
+        """Drops what was compiled: the next op is compiled anew."""
+        with self._lock:
+            self._programs.clear()
+            self._sessions.clear()
+
     def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
         avals = tuple(aval(x) for x in inputs)
         out = PRIMITIVES[op].abstract(*avals, **attrs)

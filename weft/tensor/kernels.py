@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,20 +13,31 @@ import numpy as np
 from weft import ops
 from weft.backends import registry
 from weft.core import dtypes as dt
-from weft.core.errors import CallError, DTypeError, GradientError, ShapeError
+from weft.core.dtypes import as_dtype
+from weft.core.errors import (
+    CallError,
+    DTypeError,
+    GradientError,
+    LimitError,
+    ShapeError,
+    UsageError,
+)
 from weft.host.forks import lock_of
 from weft.ops import tape
 from weft.ops.batching import Batched, MapFrame, leading, top_frame
 from weft.ops.composite import Composite, register_composite
 from weft.ops.primitive import Aval, aval
 from weft.program.session import Session
-from weft.templates.own import BY_DIGEST, OwnKernel
-from weft.tensor.base import values
+from weft.templates.own import BY_DIGEST, OwnKernel, beyond
+from weft.tensor import kernel_tools
+from weft.tensor.base import place, values
 from weft.tensor.core import Tensor
-from weft.tensor.device import one_op
+from weft.tensor.device import DEVICES, one_op
 from weft.tensor.shapes import stack
+from weft.tensor.tracing import Spec
 
 Gradient = Callable[..., Any]
+MOST = 64  # combinations of numbers to measure
 
 
 def kernel(
@@ -66,7 +78,8 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.function = function
         self._names, self._numbers = _parameters(function)
-        self._choices = _choices(tune, self._numbers)
+        self._varied = tuple(tune)
+        self._choices = _choices(self.__name__, tune, self._numbers)
         self._gradient: Gradient | None = None
         self._known: dict[Any, OwnKernel] = {}
 
@@ -94,7 +107,7 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<weft.kernel {self.__name__}({', '.join(self._names)})>"
 
-    def _tensors(self, arguments: Sequence[Any]) -> list[Tensor]:
+    def _tensors(self, arguments: Sequence[Any], *also: type) -> list[Any]:
         if len(arguments) != len(self._names):
             expected = ", ".join(self._names)
             raise CallError(
@@ -102,15 +115,17 @@ class Kernel:
                 f"{len(arguments)}; numbers go by keyword"
             )
         for name, x in zip(self._names, arguments):
-            if not isinstance(x, Tensor | np.ndarray):
+            if not isinstance(x, (Tensor, np.ndarray, *also)):
                 raise CallError(
                     f"{self.__name__}: {name} is a {type(x).__name__}; expected a tensor"
                 )
-        return [x if isinstance(x, Tensor) else Tensor(x) for x in arguments]
+        return [Tensor(x) if isinstance(x, np.ndarray) else x for x in arguments]
 
     def _own(self, tensors: Sequence[Any], numbers: Mapping[str, Any]) -> OwnKernel:
         """The kernel for arguments like these: written once, then known."""
-        operands = tuple((n, Aval(tuple(x.shape), x.dtype)) for n, x in zip(self._names, tensors))
+        operands = tuple(
+            (n, Aval(tuple(x.shape), as_dtype(x.dtype))) for n, x in zip(self._names, tensors)
+        )
         wrong = [n for n in numbers if n not in self._numbers]
         if wrong:
             known = ", ".join(self._numbers) or "none"
@@ -132,6 +147,55 @@ class Kernel:
             own = OwnKernel(self.__name__, self.function, operands, chosen, choices)
             BY_DIGEST[own.digest] = self._known[key] = own
         return self._known[key]
+
+    # -- what one can ask of it
+
+    def check(self, *arguments: Any, target: str | None = None, **numbers: Any) -> None:
+        """Runs the kernel on these arguments in weft's interpreter. Raises KernelError with the
+        line for an access out of bounds, a read of what was never stored, a race between threads,
+        a barrier that some threads miss, an output that is not written whole, and limits of
+        `target`: a device, an architecture ("sm_90", "gfx942") or a preset; by default all of
+        weft.core.caps.PRESETS, present here or not."""
+        tensors = self._tensors(arguments)
+        own = self._own(tensors, numbers)
+        kernel_tools.check(own, [t.detach().numpy() for t in tensors], target)
+
+    def source(self, *arguments: Any, target: str = "ir", **numbers: Any) -> str:
+        """The text of the kernel for arguments of these shapes (tensors, or weft.Spec). `target`:
+        "ir" (weft's own, which the interpreter runs), "wgsl", "llvm" (for this CPU), "llvm:sm_90"
+        and the like, an architecture ("sm_90", "gfx942": its assembly), or a device."""
+        own = self._own(self._tensors(arguments, Spec), numbers)
+        return kernel_tools.source(own, target)
+
+    def tune(self, *arguments: Any, **numbers: Any) -> list[tuple[dict[str, Any], float]]:
+        """Measures the candidates of `@weft.kernel(tune=...)` on the device of the arguments, and
+        keeps the fastest for arguments of these shapes: what is compiled from now on, in any
+        process, uses it. Returns (numbers, milliseconds of a call), the chosen ones first."""
+        tensors = self._tensors(arguments)
+        own = self._own(tensors, numbers)
+        device = place(tensors[0]) or registry.host()
+        able = [c for c in ({}, *own.choices) if not beyond(own.written(c).kernel, device.caps)]
+        if len(able) < 2:
+            raise UsageError(
+                f"{self.__name__} has no candidates to measure on {device.info.id}; give them: "
+                "@weft.kernel(tune={'threads': (64, 128, 256)})"
+            )
+
+        def run_of(choice: Mapping[str, Any]) -> Callable[[], list[np.ndarray]]:
+            chosen = {**numbers, **{k: own.numbers[k] for k in self._varied}, **choice}
+
+            def run() -> list[np.ndarray]:
+                made = self(*tensors, **chosen)
+                return [t.numpy() for t in (made if isinstance(made, tuple) else (made,))]
+
+            return run
+
+        found = kernel_tools.tune(device, [(c, run_of(c)) for c in able])
+        default = next(ms for c, ms in found if not c)
+        kernel_tools.keep(own, device.caps, found[0][0], found[0][1], default)
+        _HOST.forget(own.digest)
+        DEVICES.forget()
+        return [({k: {**own.numbers, **c}[k] for k in self._varied}, ms) for c, ms in found]
 
     # -- derivatives
 
@@ -198,8 +262,20 @@ def _parameters(function: Callable[..., None]) -> tuple[list[str], dict[str, Any
     return arguments, {p.name: p.default for p in rest if p.kind is p.KEYWORD_ONLY}
 
 
-def _choices(tune: Mapping[str, Sequence[Any]], numbers: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return []
+def _choices(
+    name: str, tune: Mapping[str, Sequence[Any]], numbers: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """All combinations of the candidates but the default. Raises UsageError."""
+    for key, listed in tune.items():
+        if key not in numbers or numbers[key] is inspect.Parameter.empty:
+            raise UsageError(f"kernel {name}: tune names {key!r}, no number with a default")
+        several = isinstance(listed, tuple | list) and len(listed) > 0
+        if not several or not all(isinstance(v, int | str) for v in listed):
+            raise UsageError(f"kernel {name}: tune={{{key!r}: {listed!r:.60}}}; expected numbers")
+    found = [dict(zip(tune, chosen)) for chosen in itertools.product(*tune.values())]
+    if len(found) > MOST:
+        raise LimitError(f"kernel {name}: {len(found):,} combinations to tune; at most {MOST}")
+    return [c for c in found if any(numbers[k] != v for k, v in c.items())]
 
 
 # -- the composite
@@ -225,6 +301,10 @@ class _Host:
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
         self._lock = lock_of(self)
+
+    def forget(self, kernel: str) -> None:
+        with self._lock:
+            self._sessions.pop(kernel, None)
 
     def run(self, *xs: np.ndarray, kernel: str) -> Any:
         own = BY_DIGEST[kernel]
