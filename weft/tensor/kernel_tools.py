@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends import llvm, presets, registry, wgsl
+from weft.backends import presets
 from weft.core.caps import PRESETS, Caps
 from weft.core.errors import KernelError, UsageError
 from weft.core.tolerance import compare
@@ -71,21 +71,8 @@ def source(own: OwnKernel, target: str) -> str:
     """The text of a kernel for a target (see Kernel.source)."""
     if target == "ir":
         return printer.text(own.written().kernel)
-    if target == "wgsl":
-        caps = PRESETS["webgpu"]
-        return wgsl.render(_for(own, caps), caps)
-    if target.startswith("llvm:"):
-        goal = llvm.gpu_target(target.removeprefix("llvm:"))
-        return llvm.render_gpu(_for(own, goal.caps), goal)
-    if target == "llvm":
-        target = "cpu"
-    if target.startswith(("sm_", "gfx")):
-        from weft.backends.llvm import offline
-
-        goal = llvm.gpu_target(target)
-        return offline.source(_for(own, goal.caps), goal)
-    device = registry.get(target)
-    return device.source(_for(own, device.caps))
+    caps, render = presets.renderer(target)
+    return render(_for(own, caps))
 
 
 def _for(own: OwnKernel, caps: Caps) -> Kernel:
