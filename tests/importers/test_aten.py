@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import hypothesis.strategies as st
@@ -34,6 +35,12 @@ SYMBOLS = {n for n in TABLE if not n.startswith("aten.")} | {
 def test_every_operator_has_a_case() -> None:
     assert set(TABLE) - set(CASES) - RANDOM - SYMBOLS == set()
     assert set(CASES) <= set(TABLE)
+
+
+def test_every_operator_has_a_signature() -> None:
+    """Imports bind a call's arguments to it."""
+    for rule in TABLE.values():
+        inspect.signature(rule.run)
 
 
 def _weft(x: Any) -> Any:

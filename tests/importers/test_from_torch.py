@@ -279,6 +279,24 @@ def test_it_quantises(scheme: str, device: str) -> None:
     agree(run(**built[2])["logits"], want.numpy())
 
 
+class Sized(nn.Module):
+    """A size that code without gradients computes is read outside it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            count = torch.sym_min(x.shape[1], torch.sym_max(4, x.shape[0]))
+            top = x.topk(count, 1)[0] * 2
+        return top.new_ones((count,)) + top
+
+
+@pytest.mark.parametrize("length", [3, 9])
+def test_sizes_leave_regions_without_gradients(length: int) -> None:
+    free = {1: torch.export.Dim.DYNAMIC}
+    module = imported(Sized(), torch.randn(2, 5), dynamic_shapes=(free,))
+    x = torch.randn(2, length)
+    agree(module(x.numpy()), Sized()(x))
+
+
 def test_nothing_to_quantise() -> None:
     with pytest.raises(UsageError, match="no linear weight"):
         quantize_imported(imported(Frozen(), torch.ones(3)))

@@ -33,8 +33,13 @@ rows(__name__, {
     "flip": (arrays.flip, "self dims"),
     "tril": (create.tril, "self diagonal"),
     "triu": (create.triu, "self diagonal"),
-    "detach detach_copy": (Tensor.detach, "self"),
 })  # fmt: skip
+
+
+@aten("detach", "detach_copy")
+def detached(self: Tensor | int) -> Tensor | int:
+    """A size that a region without gradients returns is no tensor."""
+    return self.detach() if isinstance(self, Tensor) else self
 
 
 @aten("t", "numpy_T")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 import operator
 from collections.abc import Callable
@@ -49,10 +48,10 @@ _SYMBOLS: dict[str, Callable[..., Any]] = {
                      "lt", "le", "gt", "ge", "and_", "or_", "not_")
     },
     **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "trunc", "sqrt")},
-    "torch.sym_max": builtins.max,
-    "torch.sym_min": builtins.min,
-    "torch.sym_float": float,
-    "torch.sym_int": int,
+    "torch.sym_max": lambda a, b: max(a, b),  # the built-in functions have no signature
+    "torch.sym_min": lambda a, b: min(a, b),
+    "torch.sym_float": lambda a: float(a),
+    "torch.sym_int": lambda a: int(a),
     "torch.sym_not": operator.not_,
     "torch.sym_ite": lambda b, t, f: t if b else f,
     "torch.sym_sum": lambda args: sum(args),
