@@ -24,8 +24,9 @@ pytest.importorskip("transformers")
 import causal_zoo as kit
 import torch
 from rows import by_turns, few
+from zoo_kit import here, loaded
 
-from weft.models.zoo import ask, operators, worker
+from weft.models.zoo import ask, operators
 from weft.models.zoo.decoders import traced_model
 from weft.models.zoo.defaults import Numbers
 from weft.models.zoo.eager import Eager
@@ -48,14 +49,6 @@ DEFAULT = (
 )  # fmt: skip
 
 
-def here(where: str, kind: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Traces in this process, which has PyTorch already: seconds faster."""
-    answer = worker.handle(request)
-    if "refused" in answer:
-        raise ModelError(f"{where}: architecture {kind} is not supported: {answer['refused']}")
-    return answer
-
-
 @pytest.fixture(autouse=True)
 def traced_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(ask, "_asked", here)
@@ -74,10 +67,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, 
         return found[kind]
 
     return make
-
-
-def loaded(folder: Path, **more: Any) -> Any:
-    return weft.load(folder, **{"device": "cpu", "context": 64, **more})
 
 
 @pytest.mark.parametrize("kind", few(SAMPLE, *DEFAULT))

@@ -110,8 +110,9 @@ context = option(
     help="Maximum length in tokens of prompt and answer together.",
 )
 cache = option(
-    "--cache", type=Dtype(["float32", "float16", "bfloat16", "int8"]),
-    help="Dtype of the KV cache (default: that of the weights).",
+    "--cache", type=Dtype(["float32", "float16", "bfloat16", "int8", "none"]),
+    help="Dtype of the KV cache (default: that of the weights). none: compute the whole text again "
+    "for each token (docs/families.md).",
 )  # fmt: skip
 adapters = option(
     "--adapter", "adapters", multiple=True, metavar="[NAME=]PATH",

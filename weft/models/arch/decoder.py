@@ -140,8 +140,8 @@ def body(
     if c.traced is not None:
         from weft.models.arch.traced import traced_logits  # brings the importer's operators
 
-        logits = traced_logits(Pass(c, w, {}, past, training, **more), ids, pos)
-        return training.place("logits", logits if last is None else ops.gather(logits, last))
+        logits = traced_logits(Pass(c, w, {}, past, training, **more), ids, pos, last)
+        return training.place("logits", logits)
     if x is None:
         x = training.place("embed", (training.drop or keep)(_embed(c, w, ids, pos)))
     p = with_layer_inputs(_pass(c, w, pos, past, training, **more), ids, x)

@@ -4,6 +4,8 @@ Each row is a sequence of one token, [N, 1, ...], so axis 0 of every value is th
 Attention is the engine's: each call of it is a layer with a cache of its own. Products with
 weights are the engine's too, so that packed weights, narrow inputs and adapters work as in other
 decoders. All other steps are PyTorch's operators, as `weft.importers.aten` has them.
+
+A body that reads `whole` texts has one sequence of all rows, [1, N, ...], and no caches.
 """
 
 from __future__ import annotations
@@ -69,24 +71,30 @@ def tracing(like: Value) -> Iterator[None]:
         CURRENT.trace = outer
 
 
-def traced_logits(p: Pass, ids: Value, pos: Value) -> Value:
-    """Returns logits float32 [N, vocab] of rows `ids` at positions `pos`, int32 [N]."""
+def traced_logits(p: Pass, ids: Value, pos: Value, last: Value | None) -> Value:
+    """Returns logits float32 [N, vocab] of rows `ids` at positions `pos`, int32 [N]; of rows
+    `last` [R], if given."""
     body = p.c.traced
     assert body is not None
     n = ops.aval(ids).shape[0]
     with tracing(ids):
-        run = Replay(p)
-        given = (Tensor(ops.reshape(x, (n, 1))) for x in (ids, pos))
-        return ops.cast(ops.reshape(run.all(*given).value, (n, -1)), float32)
+        run = Replay(p, last)
+        given = (Tensor(ops.reshape(x, (1, n) if body.whole else (n, 1))) for x in (ids, pos))
+        out = run.all(*given).value
+        rows = ops.reshape(out, (-1, ops.aval(out).shape[-1]))
+        return ops.cast(rows if last is None or run.narrowed else ops.gather(rows, last), float32)
 
 
 class Replay(dict[str, Any]):
-    """The values of one pass by name; weights are made when they are read."""
+    """The values of one pass by name; weights are made when they are read. `last` are the rows
+    whose logits are wanted; `narrowed` is True once the others are left out."""
 
-    def __init__(self, p: Pass) -> None:
+    narrowed = False
+
+    def __init__(self, p: Pass, last: Value | None = None) -> None:
         super().__init__()
         assert p.c.traced is not None
-        self.p, self.body = p, p.c.traced
+        self.p, self.body, self.last = p, p.c.traced, last
         self.met = {ATTENTION: 0, CONV: 0, RECURRENCE: 0}  # calls of each so far
         self.own: Mapping[str, Callable[..., Any]] = {
             ATTENTION: self.attention, PICKED: self.picked, LINEAR: self.linear,
@@ -100,7 +108,10 @@ class Replay(dict[str, Any]):
         """Runs all calls on ids and positions [B, T], and returns the logits [B, T, vocab]."""
         self |= dict(zip(self.body.inputs, (ids, positions)))
         self |= {name: Tensor(array) for name, array in self.body.constants.items()}
+        head = None if self.last is None else _head_of(self.body)
         for call, drops in zip(self.body.calls, last_reads(self.body)):
+            if call is head:
+                self._narrow(call)
             self.step(call)
             for name in drops:
                 self.pop(name, None)
@@ -121,6 +132,13 @@ class Replay(dict[str, Any]):
         except (TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
             kind = type(error).__name__
             raise ModelError(f"{call.target}, {call.where}: {kind}: {error}") from error
+
+    def _narrow(self, head: CallNode) -> None:
+        """Leaves only the wanted rows in what the output matrix multiplies, [1, N, K]."""
+        name = head.args[0].name
+        x = self[name]
+        if x.ndim == 3:
+            self[name], self.narrowed = Tensor(ops.gather(x.value, self.last, 1)), True
 
     def role(self, value: Any) -> str | None:
         """Returns the role of an argument that is a weight as it is."""
@@ -189,6 +207,30 @@ class Replay(dict[str, Any]):
         assert role is not None, "experts' weights are parameters"
         rows, numbers = (filled(value, self).value for value in (x, chosen))
         return Tensor(picked_rows(self.p, role.removesuffix(".w"), rows, numbers))
+
+
+_POINTWISE = frozenset((
+    "aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.div.Tensor", "aten.neg.default",
+    "aten.tanh.default", "aten.to.dtype", "aten._to_copy.default", "aten.contiguous.default",
+))  # fmt: skip
+
+
+def _head_of(body: TracedBody) -> CallNode | None:
+    """Returns the call that multiplies whole texts by the output matrix, if the calls after it keep
+    rows apart and nothing else reads what it multiplies."""
+    after: set[str] = {body.result}  # values that are read from there on
+    made: set[str] = set()
+    for call in reversed(body.calls) if body.whole else ():
+        reads = set(refs((call.args, call.kwargs)))
+        if call.target == LINEAR and call.out in after:
+            known = {*made, call.out, *body.tensors, *body.constants}
+            users = [c for c in body.calls if call.args[0].name in refs((c.args, c.kwargs))]
+            return call if after <= known and users == [call] else None
+        if call.target not in _POINTWISE:
+            return None
+        made.add(str(call.out))
+        after |= reads
+    return None
 
 
 def _rule(target: str) -> Callable[..., Any]:

@@ -37,13 +37,13 @@ class AttentionCall:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TracedBody:
-    """The steps of a traced decoder. `inputs` are the values of ids and positions, `result` that of
-    the logits; `tensors` names the role of each value that is a weight, `constants` the content of
-    others. `attends` lists the calls of attention in order, `weights` by role the weights, with
-    their names in the other library's model. `mark` stands for all of it in keys of
-    kept Programs."""
+    """The steps of a traced decoder. `inputs` are the values of ids and positions (of ids alone in
+    one that reads `whole` texts), `result` that of the logits; `tensors` names the role of each
+    value that is a weight, `constants` the content of others. `attends` lists the calls of
+    attention in order, `weights` by role the weights, with their names in the other library's
+    model. `mark` stands for all of it in keys of kept Programs."""
 
-    inputs: tuple[str, str]
+    inputs: tuple[str, ...]
     calls: Sequence[CallNode]
     result: str
     tensors: Mapping[str, str]
@@ -51,6 +51,7 @@ class TracedBody:
     attends: Sequence[AttentionCall] = ()
     weights: Mapping[str, WeightSpec] = field(default_factory=dict)
     mark: str = ""
+    whole: bool = False  # it keeps nothing of earlier tokens: each step reads the text again
 
     def __repr__(self) -> str:
         return f"TracedBody({self.mark})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -16,8 +17,6 @@ from weft.models.run.runner import STEP, Runner
 class EagerRunner(Runner):
     """The oracle: runs every op at once through its NumPy meaning. Slow and simple."""
 
-    sizes = (STEP,)
-
     def __init__(
         self, config: DecoderConfig, placed: Placed, context: int, slots: int, pages: int
     ) -> None:
@@ -25,6 +24,10 @@ class EagerRunner(Runner):
         self._weights = placed.weights
         kept = states(config, slots, context, pages)
         self._state = {k: np.zeros(shape, dtype.numpy) for k, (shape, dtype) in kept.items()}
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        return (STEP,)
 
     def resumes(self, fed: int, start: int) -> bool:
         return start in (0, fed)  # NumPy's products of fewer rows may sum in another order

@@ -53,7 +53,8 @@ def load(
     weights. `context`: positions of the KV cache per sequence (default: the model's, at most 4096).
     `max_batch`: sequences that generate at once. `cache`: the dtype of keys and values,
     "float32", "float16", "bfloat16" or "int8" (default: the weights'; docs/evaluation.md has the
-    losses).
+    losses). "none" keeps none: a model traced from transformers then computes the whole text again
+    for each token (docs/families.md).
 
     `act_dtype`: the dtype that inputs of linear layers are rounded to where the weights have that
     dtype. The default is bfloat16 for bfloat16 weights (as the checkpoint's own framework computes;

@@ -96,6 +96,11 @@ class Inspecting(Generating):
                 f"{self.folder}: {what}, so nothing inside can be read or changed; load the "
                 "model's folder on one machine"
             )
+        if self.config.traced is not None and self.config.traced.whole:
+            raise UsageError(
+                f'{self.folder}: cache="none" has no layers that weft knows, so nothing inside can '
+                "be read or changed"
+            )
         heads = self.config.heads
         found = shapes_of(self.config, self.placed)
         return {k: (heads, self.context) if k.endswith(WEIGHTS) else v for k, v in found.items()}

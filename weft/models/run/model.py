@@ -127,6 +127,10 @@ class Decoder(Inspecting):
         return (self._make_runner or self._own_runner)(slots, pages)
 
     def _own_runner(self, slots: int, pages: int) -> Runner:
+        if self.config.traced is not None and self.config.traced.whole:
+            from weft.models.run.recomputed import recomputing
+
+            return recomputing(self.config, self.placed, self.context, slots, pages)
         kind = EagerRunner if self.device is None else CompiledRunner
         return kind(self.config, self.placed, self.context, slots, pages)
 

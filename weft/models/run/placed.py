@@ -36,6 +36,7 @@ class Placed:
         self._stacks: dict[str, tuple[BufferSpec, Recipe | None]] = {}  # buffers with adapters
         self.buffers: dict[str, Buffer] = {}
         self.avals = weight_avals(weights)
+        self.proved = False  # True once a runner has seen that tokens do not depend on later ones
         self._unkept: list[KeptOrder] = []
 
     @property

@@ -28,6 +28,7 @@ from weft.models.run.embedder import Encoder
 from weft.models.run.model import Decoder
 from weft.models.run.placed import Placed, weight_avals
 from weft.models.run.reader import Hidden
+from weft.models.run.recomputed import CompiledRecomputing
 from weft.models.run.runner import PREFILL, ROWS, Runner, kind_of
 from weft.program import bundle
 from weft.program.bundle import Bundle
@@ -84,6 +85,8 @@ def _decoder_parts(model: Decoder, caps: Caps) -> Parts:
     runner = model.runner(model.max_batch)
     if not isinstance(runner, CompiledRunner):
         raise UsageError("the oracle compiles nothing; load the model on a device")
+    if isinstance(runner, CompiledRecomputing):
+        raise UsageError(f'{model.folder}: a file holds the steps of a cache, not of cache="none"')
     kinds = [PREFILL, *map(kind_of, step_sizes(caps))]
     made = {kind: _compiled(runner.graph(kind), caps) for kind in kinds}
     config = replace(model.config, traced=None)  # its steps are in the Programs

@@ -38,6 +38,8 @@ def ready(
     """Reads the weights, in the requested dtypes as `load` takes them, and returns config and
     weights after checking that the device supports them. Packed weights stay packed unless a dtype
     is requested: config.forms describes their parts. Raises UsageError, ModelError, DTypeError."""
+    if isinstance(config, DecoderConfig):
+        _check_cache(where, config, place.cache)
     target = wanted(place.dtype)
     if target is not None:
         cast = partial(_cast, where, target)
@@ -82,16 +84,26 @@ def wanted(dtype: Wanted) -> DType | None:
 
 
 CACHES = (float32, float16, bfloat16, int8)
+NO_CACHE = "none"  # in place of a dtype: the whole text is computed again for each token
 
 
 def wanted_cache(cache: Wanted) -> DType | None:
     """Returns the requested dtype of keys and values, if any. Raises UsageError for others."""
-    if cache is None:
+    if cache in (None, NO_CACHE):
         return None
     with suppress(DTypeError):
         if (found := as_dtype(cache)) in CACHES:
             return found
-    raise UsageError(f"cache is {cache!r}; expected one of {', '.join(d.name for d in CACHES)}")
+    known = ", ".join([*(d.name for d in CACHES), NO_CACHE])
+    raise UsageError(f"cache is {cache!r}; expected one of {known}")
+
+
+def _check_cache(where: Path, c: DecoderConfig, cache: Wanted) -> None:
+    """Raises UsageError if a model with caches is asked to keep none."""
+    if cache == NO_CACHE and (c.traced is None or not c.traced.whole):
+        raise UsageError(
+            f'{where}: cache="none" is for models traced from transformers; {c.family} has a cache'
+        )
 
 
 def _act_dtype(wanted: Wanted, weights: Weights) -> DType:

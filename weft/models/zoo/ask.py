@@ -21,14 +21,15 @@ LIMITS = Limits(seconds=600.0, memory=16 << 30, reply=256 << 20)
 
 
 def traced_form(
-    where: str, config: Mapping[str, Any], names: Mapping[str, tuple[int, ...]]
+    where: str, config: Mapping[str, Any], names: Mapping[str, tuple[int, ...]], whole: bool = False
 ) -> dict[str, Any]:
     """Returns the form (`form`) of the model that config.json describes, for a checkpoint of
-    tensors `names`. Raises ModelError where transformers is missing, does not know the model, or
-    computes what the engine does not."""
+    tensors `names`; with `whole` it reads whole texts. Raises ModelError where transformers is
+    missing, does not know the model, or computes what the engine does not."""
     kind = str(config.get("model_type"))[:80]
     versions = _versions(where, kind)
-    request = {"config": dict(config), "names": {n: list(s) for n, s in names.items()}}
+    request: dict[str, Any] = {"config": dict(config), "whole": whole}
+    request["names"] = {n: list(s) for n, s in names.items()}
     key = _key(request, versions)
     kept = cache.programs().get(key)
     if kept is not None:
@@ -77,7 +78,13 @@ def _asked(where: str, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:
     finally:
         child.close()
     if "refused" in answer:
-        raise ModelError(
-            f"{where}: architecture {shown(kind)} is not supported: {answer['refused']}"
-        )
+        raise refusal(where, kind, answer)
     return dict(answer)
+
+
+def refusal(where: str, kind: str, answer: Mapping[str, Any]) -> ModelError:
+    """Returns the error for an answer {"refused": the reason}; "recomputes" is True for a model
+    that can read whole texts."""
+    more = '; cache="none" recomputes the whole text for each token' * ("recomputes" in answer)
+    said = f"{where}: architecture {shown(kind)} is not supported: {answer['refused']}{more}"
+    return ModelError(said)

@@ -56,13 +56,16 @@ def traced_model(form: Mapping[str, Any], where: str) -> TracedModel:
         shapes = {name: tuple(map(int, shape)) for name, shape in form["shapes"].items()}
         places = form["places"]
         result = value_of(form["result"])
-        ids, positions = form["inputs"]
+        inputs = tuple(map(str, form["inputs"]))
+        whole = bool(form["whole"])
         constants = {name: _array(data) for name, data in form["constants"].items()}
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{where}: a traced model that does not hold: {error!r}") from None
     if not isinstance(result, Ref):
         raise FileFormatError(f"{where}: a traced model without a result")
-    _check(calls, {ATTENTION: attends, CONV: convs, RECURRENCE: memories}, where)
+    if len(inputs) != (1 if whole else 2):
+        raise FileFormatError(f"{where}: a traced model with inputs {inputs}")
+    _check(calls, {ATTENTION: attends, CONV: convs, RECURRENCE: memories}, whole, where)
     roles, kinds = _roles(calls, tensors, shapes, places)
     turned = _turned(calls, tensors)
     specs: dict[str, WeightSpec] = {}
@@ -75,9 +78,9 @@ def traced_model(form: Mapping[str, Any], where: str) -> TracedModel:
             specs[role] = WeightSpec(name, shape, kinds[name], name in turned)
             where_from[role] = places[name]
     body = TracedBody(
-        (ids, positions), calls, result.name,
+        inputs, calls, result.name,
         {value: roles[name] for value, name in tensors.items()}, constants, attends, specs,
-        _mark(form),
+        _mark(form), whole,
     )  # fmt: skip
     last_reads(body)  # raises for calls out of order
     kept = zip_longest([channels for channels, _ in convs], memories)
@@ -98,16 +101,16 @@ def _array(data: Mapping[str, Any]) -> np.ndarray:
     return np.frombuffer(raw, np.dtype(data["dtype"])).reshape(data["shape"])
 
 
-def _check(calls: list[CallNode], known: Mapping[str, list[Any]], where: str) -> None:
+def _check(calls: list[CallNode], known: Mapping[str, list[Any]], whole: bool, where: str) -> None:
     """Raises ModelError unless every call has a rule and caches hold what layers of attention
-    keep."""
+    keep; with `whole` nothing is kept."""
     unknown = {c.target for c in calls if c.target not in OWN and aten.entry(c.target) is None}
     if unknown:
         raise ModelError(
             f"{where}: operators that weft does not have: {', '.join(sorted(unknown))}"
         )
     attends = known[ATTENTION]
-    if not any(known.values()):
+    if not any(known.values()) and not whole:
         raise Stateless(f"{where}: no attention that the engine can keep a cache for")
     for target, found in known.items():
         if len(found) != sum(call.target == target for call in calls):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ModelError
+from weft.core.notices import say
 from weft.host.mapped import release
 from weft.host.pages import fresh
 from weft.importers.hf_config import Fields
@@ -19,18 +20,20 @@ from weft.models.arch.weights import Weight
 from weft.models.text.generation_config import read_defaults
 from weft.models.text.token_ids import read_token_ids
 from weft.models.weights.names import check_float, check_unread
+from weft.models.weights.placement import Wanted
 from weft.models.weights.reading import is_packed
 from weft.models.weights.source import Source
 from weft.models.weights.tensor_names import INERT
+from weft.models.weights.weight_dtypes import NO_CACHE
 from weft.models.zoo.ask import traced_form
 from weft.models.zoo.decoders import traced_model
 
 Place = Mapping[str, Any]
 
 
-def zoo_source(folder: Path, raw: Fields) -> Source:
-    """Returns the decoder in a folder, whose config.json is `raw`, traced from transformers' code.
-    Raises ModelError, FileFormatError."""
+def zoo_source(folder: Path, raw: Fields, cache: Wanted = None) -> Source:
+    """Returns the decoder in a folder, whose config.json is `raw`, traced from transformers' code;
+    with `cache` "none" it reads whole texts. Raises ModelError, FileFormatError."""
     if is_packed(folder, raw):
         raise ModelError(
             f"{raw.where}: the weights are packed, and weft has no family of its own for this "
@@ -38,7 +41,8 @@ def zoo_source(folder: Path, raw: Fields) -> Source:
         )
     checkpoint = open_checkpoint(folder)
     names = {name: checkpoint.info(name).shape for name in checkpoint}
-    form = traced_form(raw.where, raw.data, names)
+    whole = cache == NO_CACHE
+    form = traced_form(raw.where, raw.data, names, whole)
     model = traced_model(form, raw.where)
     used = set(names) - set(form["unread"])
     weights = {}
@@ -57,6 +61,8 @@ def zoo_source(folder: Path, raw: Fields) -> Source:
         read = partial(_read, checkpoint, spec, place)
         weights[role] = Weight(spec, read, kept=False)
     check_unread(used, INERT, checkpoint)
+    if whole:
+        say(f"{raw.where}: without a cache, each token costs a pass over the whole text before it")
     return Source(
         folder, model.config, read_token_ids(folder, raw), weights,
         advice=partial(read_defaults, folder, model.config.vocab),

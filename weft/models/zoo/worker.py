@@ -10,8 +10,8 @@ from __future__ import annotations
 import base64
 import socket
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -37,13 +37,15 @@ from weft.models.zoo.rows import mixed
 LARGE = 1 << 20  # elements of a tensor whose content is not kept
 MASK = 1 << 23  # the same of models that write attention out, whose masks may be tables
 EAGER = "eager"  # transformers' name of attention that is written out
+SHORTEST, LONGEST = 16, 1 << 30  # tokens of a text
 KEPT = 1 << 22  # elements of constants altogether
 
 
 def handle(request: dict[str, Any]) -> dict[str, Any]:
     """Returns {"traced": the form of the model}, or {"refused": the reason} for a request of
-    {"config": config.json, "names": {checkpoint name: shape}}. {"type": ...} asks whether there are
-    causal models of the type; the first request, {}, cuts the process off the network."""
+    {"config": config.json, "names": {checkpoint name: shape}, "whole": True for one that reads
+    whole texts}. {"type": ...} asks whether there are causal models of the type; the first request,
+    {}, cuts the process off the network."""
     if not request:
         socket.socket = _no_network  # type: ignore[assignment, misc]
         sys.setrecursionlimit(10_000)  # graphs are deep
@@ -52,8 +54,21 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
             _known(request["type"])
         if "config" not in request:
             return {}
+        settings = _Settings.of(request)
+    except operators.Refused as error:
+        return {"refused": str(error)}
+    make = _whole if request.get("whole") else _cached
+    made = _tried(make, settings)
+    if "refused" in made and make is _cached and "traced" in _tried(_whole, settings):
+        made["recomputes"] = True
+    return made
+
+
+def _tried(make: Callable[[_Settings], dict[str, Any]], settings: _Settings) -> dict[str, Any]:
+    """Returns {"traced": the form that `make` returns}, or {"refused": the reason}."""
+    try:
         with operators.registered():
-            return {"traced": _traced(request["config"], request["names"])}
+            return {"traced": make(settings)}
     except (operators.Refused, places.Unplaced) as error:
         return {"refused": str(error)}
     except Exception as error:  # of transformers' and PyTorch's code
@@ -114,36 +129,82 @@ def _known(kind: str) -> None:
         )
 
 
-def _traced(config: dict[str, Any], names: dict[str, list[int]]) -> dict[str, Any]:
-    kind = str(config.get("model_type"))
-    _known(kind)
-    given = {k: v for k, v in config.items() if k not in ("auto_map", "quantization_config")}
-    if hasattr(PreTrainedConfig, "_decode_special_floats"):
-        given = PreTrainedConfig._decode_special_floats(given)
-    settings = CONFIG_MAPPING[kind].from_dict(given)
-    cls: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(settings)]
-    if not isinstance(settings, cls.config_class):  # of a model with pictures or sounds
-        settings = settings.get_text_config(decoder=True)
+class _Settings(NamedTuple):
+    """A model to trace: its class in transformers, its config, its type, and the names and shapes
+    of the checkpoint's tensors."""
+
+    cls: Any
+    config: Any
+    kind: str
+    names: dict[str, list[int]]
+
+    @classmethod
+    def of(cls, request: dict[str, Any]) -> _Settings:
+        config = request["config"]
+        kind = str(config.get("model_type"))
+        _known(kind)
+        given = {k: v for k, v in config.items() if k not in ("auto_map", "quantization_config")}
+        if hasattr(PreTrainedConfig, "_decode_special_floats"):
+            given = PreTrainedConfig._decode_special_floats(given)
+        settings = CONFIG_MAPPING[kind].from_dict(given)
+        model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(settings)]
+        if not isinstance(settings, model.config_class):  # of a model with pictures or sounds
+            settings = settings.get_text_config(decoder=True)
+        return cls(model, settings, kind, request["names"])
+
+
+def _cached(given: _Settings) -> dict[str, Any]:
+    """Returns the form of a model whose rows are tokens: its attention is the engine's."""
     try:
-        return _graph(_built(cls, settings), names, kind, None)
+        return _graph(_built(given.cls, given.config), given, None)
     except Exception as error:
         if not operators.met(error) and not isinstance(error, Stateless):
             raise
         first = error
     try:
-        return _graph(_outline(cls, settings, EAGER).eval(), names, kind, Eager())
+        return _graph(_outline(given.cls, given.config, EAGER).eval(), given, Eager())
     except operators.Refused:
         raise
     except Exception:
         raise first from None
 
 
-def _graph(
-    model: Any, names: dict[str, list[int]], kind: str, eager: Eager | None
-) -> dict[str, Any]:
+def _whole(given: _Settings) -> dict[str, Any]:
+    """Returns the form of a model that reads a whole text [1, T]."""
+    model = _outline(given.cls, given.config, EAGER).eval()
+    small = _small(model)
+    model.to("meta")
+    ids = torch.zeros((1, 5), dtype=torch.int64, device="meta")
+    program = torch.export.export(
+        Logits(model), (ids,), dynamic_shapes=({1: torch.export.Dim.DYNAMIC},), strict=False
+    )
+    made = _form(program, model, small, given.names) | _facts(model.config)
+    made |= {"family": given.kind, "alibi": False, "whole": True}
+    made["max_positions"] = min(made["max_positions"], _longest(program))
+    traced_model(made, "its graph")
+    return made
+
+
+def _longest(program: Any) -> int:
+    """Returns the longest text that an exported graph is right for; its code may do something else
+    with longer ones."""
+    (ids,) = program.graph_signature.user_inputs
+    given = next(n for n in program.graph.nodes if n.op == "placeholder" and n.name == ids)
+    ends = program.range_constraints[given.meta["val"].shape[1].node.expr]
+    if ends.lower > SHORTEST:
+        raise operators.Refused(f"its code is another for texts of less than {ends.lower} tokens")
+    return int(min(ends.upper, LONGEST))
+
+
+def _small(model: Any) -> dict[str, Any]:
+    """Returns the buffers with content."""
+    return {n: b for n, b in model.named_buffers() if b.device.type != "meta"}
+
+
+def _graph(model: Any, given: _Settings, eager: Eager | None) -> dict[str, Any]:
     """Returns the form of a model, which is proved; with `eager` its attention is found where it is
     written out."""
-    small = {n: b for n, b in model.named_buffers() if b.device.type != "meta"}
+    small = _small(model)
     logits = Logits(model, eager)
     with recurrent.replaced(model):
         text = model.config.get_text_config()
@@ -156,7 +217,8 @@ def _graph(
         program = torch.export.export(
             logits, (ids, ids.clone()), dynamic_shapes=(sizes, sizes), strict=False
         )
-    made = _form(program, model, small, names) | _facts(model.config) | {"family": kind}
+    made = _form(program, model, small, given.names) | _facts(model.config)
+    made |= {"family": given.kind, "whole": False}
     made["alibi"] = eager is not None and any(one.slopes for one in eager.kinds)
     reason = mixed(traced_model(made, "its graph").config)
     if reason:
