@@ -7,10 +7,9 @@ the engine's rows; it is exported with both sizes open.
 
 from __future__ import annotations
 
-import base64
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -20,17 +19,11 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from weft.core.errors import WeftError
-from weft.importers.steps import refs
-from weft.importers.torch_export import live
-from weft.importers.torch_export.build import inlined
-from weft.importers.torch_export.graph import CallNode
-from weft.importers.torch_export.memory import functional, writes_in_place
-from weft.models.arch.traced import ATTENTION, CONV, RECURRENCE
-from weft.models.zoo import form, operators, places, recurrent
+from weft.models.zoo import operators, places, recurrent
 from weft.models.zoo.decoders import Stateless, traced_model
 from weft.models.zoo.defaults import position_offset, probe
 from weft.models.zoo.eager import Eager
-from weft.models.zoo.folding import folded
+from weft.models.zoo.exported import form_of
 from weft.models.zoo.logits import Logits
 from weft.models.zoo.rows import mixed
 
@@ -38,7 +31,6 @@ LARGE = 1 << 20  # elements of a tensor whose content is not kept
 MASK = 1 << 23  # the same of models that write attention out, whose masks may be tables
 EAGER = "eager"  # transformers' name of attention that is written out
 SHORTEST, LONGEST = 16, 1 << 30  # tokens of a text
-KEPT = 1 << 22  # elements of constants altogether
 
 
 def handle(request: dict[str, Any]) -> dict[str, Any]:
@@ -178,7 +170,7 @@ def _whole(given: _Settings) -> dict[str, Any]:
     program = torch.export.export(
         Logits(model), (ids,), dynamic_shapes=({1: torch.export.Dim.DYNAMIC},), strict=False
     )
-    made = _form(program, model, small, given.names) | _facts(model.config)
+    made = form_of(program, model, small, given.names) | _facts(model.config)
     made |= {"family": given.kind, "alibi": False, "whole": True}
     made["max_positions"] = min(made["max_positions"], _longest(program))
     traced_model(made, "its graph")
@@ -217,7 +209,7 @@ def _graph(model: Any, given: _Settings, eager: Eager | None) -> dict[str, Any]:
         program = torch.export.export(
             logits, (ids, ids.clone()), dynamic_shapes=(sizes, sizes), strict=False
         )
-    made = _form(program, model, small, given.names) | _facts(model.config)
+    made = form_of(program, model, small, given.names) | _facts(model.config)
     made |= {"family": given.kind, "whole": False}
     made["alibi"] = eager is not None and any(one.slopes for one in eager.kinds)
     reason = mixed(traced_model(made, "its graph").config)
@@ -255,125 +247,3 @@ def _facts(config: Any) -> dict[str, Any]:
         "hidden": int(text.hidden_size),
         "max_positions": int(positions or getattr(text, "max_seq_len", 0) or 1 << 17),
     }
-
-
-def _form(
-    program: Any, model: Any, small: dict[str, Any], names: dict[str, list[int]]
-) -> dict[str, Any]:
-    given = [(spec.arg.name, spec.target, spec.kind.name)
-             for spec in program.graph_signature.input_specs]  # fmt: skip
-    calls, result = _functional(program, [value for value, *_ in given])
-    read = {ref for call in calls for ref in form.refs_of(call)}
-    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers())
-    known, state = dict(named), model.state_dict()
-    tensors, constants, inputs = {}, {}, []
-    for value, target, kind in given:
-        if kind == "USER_INPUT":
-            inputs.append(value)
-        elif value in read:
-            name = target.removeprefix("model.")
-            if kind == "PARAMETER" or name in state:
-                tensors[value] = name
-            else:
-                constants[value] = small.get(name, program.constants.get(target))
-    calls = list(folded(calls, constants))
-    read = {ref for call in calls for ref in form.refs_of(call)}
-    constants = {name: value for name, value in constants.items() if name in read}
-    placed = places.placed(model, names, set(tensors.values()))
-    return {
-        "inputs": inputs,
-        "calls": [form.call_data(call) for call in calls],
-        "result": form.value_data(result),
-        "tensors": tensors,
-        "shapes": {n: list(known[n].shape) for n in tensors.values()},
-        "constants": _constants(constants),
-        "attends": [_attend(node) for node in _nodes(program.graph_module, ATTENTION)],
-        "convs": [_conv(node) for node in _nodes(program.graph_module, CONV)],
-        "memories": [_memory(node) for node in _nodes(program.graph_module, RECURRENCE)],
-        "places": placed.places,
-        "unread": placed.unread,
-    }
-
-
-def _functional(program: Any, inputs: list[str]) -> tuple[list[CallNode], Any]:
-    """Returns the calls that the logits need, without regions and writes in place, and the
-    logits."""
-    body = live.body_of(program.graph_module)
-    calls, results = list(inlined(body.calls)), list(body.outputs)
-    if writes_in_place(calls):
-        calls, results, written = functional(calls, results, inputs)
-        if written:
-            raise operators.Refused(f"the model writes to {min(written)}")
-    return _alive(calls, results[0]), results[0]
-
-
-def _constants(given: dict[str, Any]) -> dict[str, Any]:
-    for value, array in given.items():
-        if array is None or array.device.type == "meta":
-            raise operators.Refused(f"the content of {value} is not known without the weights")
-    if sum(array.numel() for array in given.values()) > KEPT:
-        raise operators.Refused("the model has constants of more than 16 MiB")
-    return {value: _constant(array) for value, array in given.items()}
-
-
-def _nodes(module: Any, target: str) -> Iterator[Any]:
-    """Yields the calls of an operator in their order, with those in regions."""
-    for node in module.graph.nodes:
-        if node.op == "call_function":
-            if str(node.target) == target:
-                yield node
-            for x in node.all_input_nodes:
-                if x.op == "get_attr" and isinstance(region := getattr(module, x.target, None),
-                                                     torch.fx.GraphModule):  # fmt: skip
-                    yield from _nodes(region, target)
-
-
-def _attend(node: Any) -> dict[str, Any]:
-    """Returns the fields of an AttentionCall."""
-    (q, k, v), (scale, window, chunk, softcap, causal) = node.args[:3], node.args[4:]
-    if not causal:
-        raise operators.Refused("attention looks at later tokens too")
-    if chunk:
-        raise operators.Refused(f"attention is cut into chunks of {chunk} positions")
-    shape = [x.meta["val"].shape for x in (q, k, v)]
-    return {
-        "heads": int(shape[0][1]), "kv_heads": int(shape[1][1]), "key_dim": int(shape[1][3]),
-        "value_dim": int(shape[2][3]), "scale": scale, "window": window, "softcap": softcap,
-    }  # fmt: skip
-
-
-def _conv(node: Any) -> list[int]:
-    """Returns the number of channels of a short convolution, and of its taps."""
-    return [int(n) for n in node.args[1].meta["val"].shape]
-
-
-def _memory(node: Any) -> list[int]:
-    """Returns the shape of a recurrence's memory."""
-    key, value = (x.meta["val"].shape for x in node.args[1:3])
-    return [int(value[2]), int(key[3]), int(value[3])]
-
-
-def _constant(array: Any) -> dict[str, Any]:
-    held = array.detach().cpu().contiguous()
-    if held.dtype == torch.int64:
-        held = held.to(torch.int32)
-    if held.dtype in (torch.float64, torch.bfloat16, torch.float16):
-        held = held.to(torch.float32)
-    data = held.numpy()
-    return {
-        "dtype": data.dtype.name,
-        "shape": list(data.shape),
-        "data": base64.b64encode(data.tobytes()).decode(),
-    }
-
-
-def _alive(calls: list[CallNode], result: Any) -> list[CallNode]:
-    """Returns the calls that the result needs. Checks of the exporter's own go."""
-    needed = set(refs(result))
-    kept: list[CallNode] = []
-    for call in reversed(calls):
-        outs = (call.out,) if isinstance(call.out, str) else call.out
-        if needed.intersection(outs):
-            needed.update(form.refs_of(call))
-            kept.append(call)
-    return kept[::-1]
