@@ -30,6 +30,13 @@ MAKE: dict[str, Callable[[Any, Any], Any]] = {
     "cosine": lambda m, o: m.CosineAnnealingLR(o, 6, 0.01),
     "restarts": lambda m, o: m.CosineAnnealingWarmRestarts(o, 3, 2, 0.01),
     "lambda": lambda m, o: m.LambdaLR(o, lambda epoch: 1.0 / (1 + epoch)),
+    "multiplicative": lambda m, o: m.MultiplicativeLR(o, lambda epoch: 0.9 + 0.01 * epoch),
+    "cyclic": lambda m, o: m.CyclicLR(o, 0.01, 0.2, 4, **fixed_momentum(m)),
+    "cyclic, halving": lambda m, o: m.CyclicLR(
+        o, 0.01, 0.2, 3, 5, "triangular2", **fixed_momentum(m)),
+    "cyclic, shrinking": lambda m, o: m.CyclicLR(
+        o, 0.01, 0.2, 3, None, "exp_range", 0.9, **fixed_momentum(m)),
+    "chained": lambda m, o: m.ChainedScheduler([m.ConstantLR(o, 0.1, 3), m.ExponentialLR(o, 0.9)]),
     "one cycle": lambda m, o: m.OneCycleLR(o, 0.4, 20, **fixed_momentum(m)),
     "one cycle, lines": lambda m, o: m.OneCycleLR(
         o, 0.4, 20, pct_start=0.4, anneal_strategy="linear", **fixed_momentum(m)),

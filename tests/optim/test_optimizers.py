@@ -63,6 +63,25 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "NAdam",
         {"lr": 0.02, "momentum_decay": 0.1, "weight_decay": 0.2, "decoupled_weight_decay": True},
     ),
+    "adafactor": ("Adafactor", {"lr": 0.02}),
+    "adafactor-options": (
+        "Adafactor",
+        {
+            "lr": 0.05,
+            "beta2_decay": -0.5,
+            "eps": (1e-4, 1e-2),
+            "d": 1.5,
+            "weight_decay": 0.1,
+            "maximize": True,
+        },
+    ),
+    "asgd": ("ASGD", {"lr": 0.1}),
+    "asgd-options": ("ASGD", {"lr": 0.1, "lambd": 0.1, "alpha": 0.5, "t0": 5, "weight_decay": 0.1}),
+    "rprop": ("Rprop", {"lr": 0.02}),
+    "rprop-options": (
+        "Rprop",
+        {"lr": 0.02, "etas": (0.6, 1.3), "step_sizes": (1e-3, 0.1), "maximize": True},
+    ),
     "radam": ("RAdam", {"lr": 0.02}),
     "radam-options": ("RAdam", {"lr": 0.02, "betas": (0.8, 0.9), "weight_decay": 0.1}),
     "radam-decoupled": (

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
-from weft.core.errors import GradientError
+from weft.core.errors import GradientError, UsageError
 from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
 
 
-def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> Tensor:
-    """Scales all gradients so that their common Euclidean length is at most `max_norm`; returns
-    the length before (float32 []). PyTorch's formula: min(1, max_norm / (length + 1e-6)). Raises
-    GradientError if no parameter has a gradient.
+def clip_grad_norm(params: Iterable[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
+    """Scales all gradients so that their common length (Euclidean, or the norm of order
+    `norm_type`, which may be inf) is at most `max_norm`; returns the length before (float32 []).
+    PyTorch's formula: min(1, max_norm / (length + 1e-6)). Raises GradientError if no parameter has
+    a gradient, UsageError for an order that is not positive.
 
     >>> w = weft.tensor([3.0, 4.0], requires_grad=True)
     >>> (w * w).sum().backward()
@@ -26,9 +28,25 @@ def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> Tensor:
     held = [p for p in params if p.grad is not None]
     if not held:
         raise GradientError("clip_grad_norm: no parameter has a gradient; call backward() first")
-    norm = length([square_sum(p.grad) for p in held])
+    if not norm_type > 0:
+        raise UsageError(f"clip_grad_norm: norm_type is {norm_type}; give a positive number")
+    if norm_type == 2.0:
+        norm = length([square_sum(p.grad) for p in held])
+    else:
+        norm = _of_order(held, float(norm_type))
     shorten(held, norm, max_norm)
     return norm
+
+
+def _of_order(held: Sequence[Tensor], order: float) -> Tensor:
+    with no_grad():
+        grads: list[Any] = [p.grad for p in held]
+        sizes = [g.cast(dt.compute_dtype(g.dtype)).abs() for g in grads]
+        if order == math.inf:
+            largest: Tensor = functools.reduce(lambda x, y: x.maximum(y), [s.max() for s in sizes])
+            return largest
+        whole: Tensor = functools.reduce(operator.add, [(s**order).sum() for s in sizes])
+        return whole ** (1.0 / order)
 
 
 def clip_grad_value(params: Iterable[Tensor], clip_value: float) -> None:

@@ -75,6 +75,14 @@ class LambdaLR(LRScheduler):
         return {k: v for k, v in super().state_dict().items() if k != "_lambdas"}
 
 
+class MultiplicativeLR(LambdaLR):
+    """base times lr_lambda(1), lr_lambda(2), ... lr_lambda(epoch)."""
+
+    def _rate_of(self, group: int, base: float) -> float:
+        factor = self._lambdas[group]
+        return float(base * math.prod(factor(i) for i in range(1, self.last_epoch + 1)))
+
+
 class StepLR(LRScheduler):
     """base * gamma for every `step_size` epochs."""
 
@@ -200,6 +208,50 @@ class OneCycleLR(LRScheduler):
         if self._way == "linear":
             return start + (stop - start) * done
         return _cosine(stop, start, done)
+
+
+class CyclicLR(LRScheduler):
+    """Up from base_lr to max_lr by a line in `step_size_up` steps, down in `step_size_down`, again
+    and again (arXiv:1506.01186). The height stays ("triangular"), halves each cycle
+    ("triangular2"), or is gamma**step ("exp_range"). Momentum stays as it is."""
+
+    def __init__(
+        self, optimizer: Optimizer, base_lr: float, max_lr: float, step_size_up: int = 2000,
+        step_size_down: int | None = None, mode: str = "triangular", gamma: float = 1.0,
+    ) -> None:  # fmt: skip
+        if mode not in ("triangular", "triangular2", "exp_range"):
+            raise UsageError(f"CyclicLR: mode {mode!r}; triangular, triangular2 or exp_range")
+        self.base_lr, self.max_lr, self.gamma, self._mode = base_lr, max_lr, gamma, mode
+        self.up = step_size_up
+        self.total = step_size_up + (step_size_up if step_size_down is None else step_size_down)
+        super().__init__(optimizer)
+
+    def rate(self, base: float, epoch: int) -> float:
+        cycle, at = divmod(epoch, self.total)
+        share = at / self.up if at <= self.up else (self.total - at) / (self.total - self.up)
+        scale = {"triangular2": 0.5**cycle, "exp_range": self.gamma**epoch}.get(self._mode, 1.0)
+        return self.base_lr + (self.max_lr - self.base_lr) * share * scale
+
+
+class ChainedScheduler(LRScheduler):
+    """Several schedulers at once: their factors multiply."""
+
+    def __init__(
+        self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None
+    ) -> None:
+        if not schedulers:
+            raise UsageError("ChainedScheduler: no schedulers; give at least one")
+        self._schedulers, owner = tuple(schedulers), optimizer or schedulers[0].optimizer
+        for group, base in zip(owner.groups, schedulers[0].base_lrs, strict=True):
+            group.lr = base
+        super().__init__(owner)
+
+    def _rate_of(self, group: int, base: float) -> float:
+        for s in self._schedulers:
+            s.last_epoch = self.last_epoch
+            own = s.base_lrs[group]
+            base = base * s._rate_of(group, own) / own if own else 0.0
+        return base
 
 
 class SequentialLR(LRScheduler):
