@@ -146,6 +146,7 @@ class SWALR(LRScheduler):
         super().__init__(optimizer)
 
     def rate(self, base: float, epoch: int) -> float:
+        """The rate of a group whose first rate is `base`, after `epoch` steps."""
         done = min(1.0, epoch / self.anneal_epochs) if self.anneal_epochs else 1.0
         share = done if self._way == "linear" else (1.0 - np.cos(np.pi * done)) / 2.0
         return float(base + (self.swa_lr - base) * share)
