@@ -14,6 +14,7 @@ from weft.nn.module import Module
 from weft.nn.norm import _BatchNorm
 from weft.optim.lr_scheduler import LRScheduler
 from weft.optim.optimizer import Optimizer
+from weft.program.device import HOST
 from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
 
@@ -64,7 +65,7 @@ class AveragedModel(Module):
         if device is not None:
             self.module.to(device)
         self.avg_fn, self.use_buffers = avg_fn or get_swa_avg_fn(), use_buffers
-        here = next((p.device for p in self.module.parameters()), "cpu")
+        here = next((p.device for p in self.module.parameters()), HOST)
         self.register_buffer("n_averaged", Tensor(np.zeros((), np.int32)).to(here))
 
     n_averaged: Tensor
