@@ -22,7 +22,7 @@ F32, BF16, F16, I32 = dt.float32, dt.bfloat16, dt.float16, dt.int32
 Case = tuple[str, str, Any, list[Any]]  # kind, name, function, (shape, dtype) of its arguments
 ROWS = [((4096, 4096), F32)]
 HEADS = (8, 16, 256)
-SIDE = 2048  # of a packed matrix
+SIDE = 4096  # of a packed matrix
 PACKED = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
 
 

@@ -73,6 +73,27 @@ def test_sums_of_tiles(way: Callable[[ir.Kernel], ir.Kernel]) -> None:
 
 
 @pytest.mark.parametrize("way", [lambda k: k, expand], ids=["tiles", "expanded"])
+@pytest.mark.parametrize("dtype", [F32, dt.int32])
+def test_products_of_elements(dtype: dt.DType, way: Callable[[ir.Kernel], ir.Kernel]) -> None:
+    """In one rounding, the integers rounded before; the factors are one row, for all rows."""
+    b = Builder("fma")
+    x, y, out = b.buffer("x", dtype, 16), b.buffer("y", F32, 4), b.buffer("out", F32, 16, "rw")
+    c, d, e = b.tile("c", F32, 4, 4), b.tile("d", dtype, 4, 4), b.tile("e", F32, 4, 4)
+    for tile, source, stride in ((c, out, 4), (d, x, 4), (e, y, 0)):
+        b.tile_load(tile, source, 0, stride)
+    b.tile_fma(c, d, e)
+    b.tile_store(out, 0, 4, c)
+    kernel = way(b.kernel((1,), (1,)))
+    verify(kernel)
+    rng = np.random.default_rng(0)
+    left = (rng.standard_normal(16) * 2**28).astype(dtype.numpy)
+    right, sums = (rng.standard_normal(n).astype(np.float32) for n in (4, 16))
+    want = np.float64(np.float32(left)).reshape(4, 4) * right + sums.reshape(4, 4)
+    interp.run(kernel, [left, right, sums])
+    np.testing.assert_array_equal(sums.reshape(4, 4), want.astype(np.float32))
+
+
+@pytest.mark.parametrize("way", [lambda k: k, expand], ids=["tiles", "expanded"])
 @pytest.mark.parametrize("dtype,pair", [(BF16, 2), (F32, 1), (dt.float16, 2), (dt.int8, 4)])
 def test_meaning(dtype: dt.DType, pair: int, way: Callable[[ir.Kernel], ir.Kernel]) -> None:
     kernel = way(product(4, 8, 8, pair, dtype))

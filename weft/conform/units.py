@@ -63,6 +63,38 @@ def _product(
     return compare(device, kernel, [*data, np.zeros(512, sums.numpy)])
 
 
+def _scaled(device: Device, compare: Compare) -> float:
+    """Sums of integers meet one row of factors, times a factor of each row, in a sum of floats."""
+    wave = device.caps.subgroup
+    if "mma16_int8" not in device.caps.features:
+        raise Skip("no matrix unit for int8")
+    b = Builder("scaled")
+    ints, start = b.buffer("ints", dt.int32, 512), b.buffer("start", dt.float32, 512)
+    columns, rows = b.buffer("columns", dt.float32, 32), b.buffer("rows", dt.float32, 32)
+    out = b.buffer("out", dt.float32, 512, "w")
+    own = b.let(b.thread(0) // wave, "own")
+    whole, sums, factors = (
+        b.tile(n, d, 16, 16) for n, d in (("i", dt.int32), ("c", dt.float32), ("f", dt.float32))
+    )
+    b.tile_load(whole, ints, own * 256, 16)
+    b.tile_add(whole, whole)
+    b.tile_load(sums, start, own * 256, 16)
+    b.tile_load(factors, columns, own * 16, 0)
+    b.tile_scale(factors, rows, own * 16)
+    b.tile_fma(sums, whole, factors)
+    b.tile_fma(sums, factors, factors)
+    b.tile_store(out, own * 256, 16, sums)
+    rng = np.random.default_rng(0)
+    kernel = b.kernel((1,), (2 * wave,))
+    data = [
+        rng.integers(-(2**30), 2**30, x.size).astype(np.int32)
+        if x.dtype.is_int
+        else rng.standard_normal(x.size).astype(np.float32)
+        for x in kernel.buffers[:-1]
+    ]
+    return compare(device, kernel, [*data, np.zeros(512, np.float32)])
+
+
 def _dot4(device: Device, compare: Compare, dtype: DType, small: int) -> float:
     """Sums of four products of bytes, up to the largest that are promised (ir.Collective)."""
     caps = device.caps
@@ -195,6 +227,7 @@ def checks(device: Device, compare: Compare) -> Iterator[Check]:
             ):
                 name = f"tiles {dtype} {'a.bT' if nt else 'a.b'} {where}"
                 yield name, partial(_product, device, compare, dtype, nt, shared, pad)
+    yield "tiles of sums, scaled", partial(_scaled, device, compare)
     for dtype in (dt.uint8, dt.int8):
         for small in (0, 1):
             yield f"dot4 {dtype}{' small' * small}", partial(_dot4, device, compare, dtype, small)

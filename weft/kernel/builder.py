@@ -184,8 +184,12 @@ class Builder:
         self.emit(ir.TileOp("scale", (tile,), factors, as_expr(index), stride))
 
     def tile_add(self, tile: ir.Tile, other: ir.Tile) -> None:
-        """tile += other, both of f32 and one shape."""
+        """tile += other, both of f32 or i32 and one shape."""
         self.emit(ir.TileOp("add", (tile, other)))
+
+    def tile_fma(self, tile: ir.Tile, x: ir.Tile, y: ir.Tile) -> None:
+        """tile += x * y, element by element, in one rounding; x in f32 or i32, the others f32."""
+        self.emit(ir.TileOp("fma", (tile, x, y)))
 
     def prefetch(self, source: ir.Buffer, index: Value) -> None:
         self.emit(ir.Prefetch(source, as_expr(index)))

@@ -267,7 +267,7 @@ class Tile(Stmt):
     cols: int
 
 
-TILE_OPS = ("zero", "load", "store", "mma", "mma_nt", "mma_tn", "scale", "add")
+TILE_OPS = ("zero", "load", "store", "mma", "mma_nt", "mma_tn", "scale", "add", "fma")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,6 +289,8 @@ class TileOp(Stmt):
     multiply-adds in ascending k.
     `scale` (c): row r of c, in f32, times the f32 element of `memory` at `index` + r * `stride`.
     `add` (c, d): c += d, element by element, both sums in f32 or i32 (CPU units lack it).
+    `fma` (c, d, e): c += d * e in one rounding, element by element; c and e are sums in f32, d in
+    f32 or i32, which rounds to f32 (CPU units lack it).
 
     GPU units (Caps "mma16_bf16", "mma16_f16") take tiles of 16 x 16 and plain rows (g = 1); of int8
     ("mma16_int8") a and b of 16 x 32, sums in i32, and `mma_nt` only. They load a and b fastest

@@ -22,7 +22,9 @@ from weft.kernel.walk import declared, rewritten, statements, with_body
 
 # number of tiles it takes
 PRODUCTS = ("mma", "mma_nt", "mma_tn")
-_COUNT = {"zero": 1, "load": 1, "store": 1, "scale": 1, "add": 2} | dict.fromkeys(PRODUCTS, 3)
+_COUNT = {"zero": 1, "load": 1, "store": 1, "scale": 1, "add": 2, "fma": 3} | dict.fromkeys(
+    PRODUCTS, 3
+)
 _MOVES = ("load", "store", "scale")  # operations that touch memory
 _PRODUCTS = {  # dtypes of a and b -> dtype of c
     (dt.bfloat16, dt.bfloat16): dt.float32,
@@ -62,6 +64,11 @@ def tile_problem(s: ir.Tile | ir.TileOp) -> str | None:
         kinds = {(t.dtype, t.rows, t.cols) for t in s.tiles}
         alike = len(kinds) == 1 and s.tiles[0].dtype in (dt.float32, dt.int32)
         return None if alike else f"a sum of tiles of {s.tiles[0].dtype} and {s.tiles[1].dtype}"
+    if s.op == "fma":
+        c, d, e = s.tiles
+        alike = len({(t.rows, t.cols) for t in s.tiles}) == 1 and c.dtype == e.dtype == dt.float32
+        known = alike and d.dtype in (dt.float32, dt.int32)
+        return None if known else f"{c.dtype} += {d.dtype} * {e.dtype} of tiles"
     return _mma_problem(s.op, *s.tiles) if s.op in PRODUCTS else None
 
 
@@ -104,7 +111,7 @@ def tile_roles(kernel: Kernel) -> dict[str, str]:
             right = "operand" if s.op == "mma_nt" else "turned"
             for tile, role in zip(s.tiles, ("result", left, right), strict=True):
                 note(tile, role)
-        elif isinstance(s, ir.TileOp) and s.op == "add":
+        elif isinstance(s, ir.TileOp) and s.op in ("add", "fma"):
             for tile in s.tiles:
                 note(tile, "result")
     return usual | roles
@@ -123,6 +130,10 @@ def play(batch: Batch, s: ir.TileOp) -> None:
         return
     if s.op == "add":
         _set(batch, tile, active, _get(batch, tile) + _get(batch, s.tiles[1]))
+        return
+    if s.op == "fma":
+        c, d, e = (_get(batch, t) for t in s.tiles)
+        _set(batch, tile, active, lanewise.fma(d.astype(np.float32), e, c))
         return
     if s.op in PRODUCTS:
         c, a, b = (_get(batch, t) for t in s.tiles)
@@ -253,6 +264,10 @@ class _Expansion:
             if s.op == "add":
                 other = load(self.arrays[s.tiles[1].name], r * cols, cols)
                 b.store(array, r * cols, load(array, r * cols, cols) + other)
+            elif s.op == "fma":
+                d, e = (load(self.arrays[t.name], r * cols, cols) for t in s.tiles[1:])
+                factor = cast(d, dt.float32) if s.tiles[1].dtype.is_int else d
+                b.store(array, r * cols, fma(factor, e, load(array, r * cols, cols)))
             elif s.memory is None or base is None:
                 b.store(array, r * cols, ir.Const(0, Type(tile.dtype, cols)))
             elif s.op == "load":

@@ -13,10 +13,12 @@ from weft.backends.llvm.gpu_target import gpu_of
 from weft.backends.llvm.gpu_threads import SHARED
 from weft.backends.llvm.matrix_units import SIDE, UNITS, LaneLayout, LaneOffset, Unit, depth
 from weft.backends.llvm.memory import address, pointer_type
+from weft.backends.llvm.values import fused
 from weft.backends.llvm.writer import LlvmWriter
 from weft.core import dtypes as dt
 from weft.core.records import dataclass
 from weft.kernel import ir
+from weft.kernel.ir import Type
 from weft.kernel.rules import Table
 from weft.kernel.tiles import tile_roles
 
@@ -114,6 +116,9 @@ def _tile_op(w: LlvmWriter, s: ir.TileOp) -> None:
             parts = [_get(w, h, n) for h in held]
             add = "add" if s.tiles[0].dtype.is_int else "fadd"
             _put(w, held[0], n, w.emit(f"{add} {held[0].type} {parts[0]}, {parts[1]}"))
+    elif s.op == "fma":
+        for n in range(len(held[0].slots)):
+            _fused(w, n, *held)
     elif s.op == "mma_tn":
         raise w.fail(f"{gpu_of(w).arch} has no tile.mma_tn")
     else:
@@ -133,6 +138,14 @@ def _get(w: LlvmWriter, held: TileRegisters, n: int) -> str:
 def _put(w: LlvmWriter, held: TileRegisters, n: int, value: str) -> None:
     w.kept(KernelTiles).known[held.slots[n]] = w.block, value
     w.lines.append(f"  store {held.type} {value}, {w.stack} {held.slots[n]}")
+
+
+def _fused(w: LlvmWriter, n: int, c: TileRegisters, d: TileRegisters, e: TileRegisters) -> None:
+    """Register n of c += d * e."""
+    factor, kind = _get(w, d, n), Type(dt.float32, len(c.layout.registers[0]))
+    if d.element != c.element:
+        factor = w.emit(f"sitofp {d.type} {factor} to {c.type}")
+    _put(w, c, n, fused(w, kind, factor, _get(w, e, n), _get(w, c, n)))
 
 
 # -- products

@@ -41,7 +41,7 @@ def _tile_op(w: LlvmWriter, s: ir.TileOp) -> None:
         if name is None:
             raise w.fail(f"no product of tiles of {s.tiles[1].dtype}, {s.tiles[2].dtype}")
         w.call(name, "void", registers)
-    elif s.op in ("mma_nt", "scale", "add"):
+    elif s.op in ("mma_nt", "scale", "add", "fma"):
         raise w.fail(f"a CPU's matrix unit has no tile.{s.op}")
     else:
         assert s.memory is not None and s.index is not None

@@ -19,6 +19,7 @@ from weft.templates.product import (
     blocked_units,
     blocked_words,
     cpu_plan,
+    unit_words,
 )
 from weft.templates.product.kernel import nothing
 from weft.templates.product.problem import MatmulProblem, problem_of
@@ -28,8 +29,10 @@ from weft.templates.registry import template
 def _variant(p: MatmulProblem, caps: Caps) -> Any:
     """Returns the module that computes a product. It follows from the target and the operands'
     dtypes. The number of rows decides only between modules whose sums have the same bits."""
+    if p.a.whole and not caps.is_cpu:
+        return unit_words if unit_words.suits(p, caps) else blocked_words
     if p.a.whole:
-        return blocked_integers if caps.is_cpu else blocked_words
+        return blocked_integers
     if caps.is_cpu:
         units = (unit for unit in (blocked_amx, blocked_outer) if unit.suits(p, caps))
         return next(units, blocked_cpu)

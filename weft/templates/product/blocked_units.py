@@ -108,7 +108,7 @@ def plans(p: MatmulProblem, caps: Caps) -> list[UnitPlan]:
     large = [(128, 128, 32, many), (128, 64, 32, many)]
     for rows, whole, bk, subgroups in [*large, (64, 64, 64, 4), (32, 64, 64, 4), (32, 32, 64, 2)]:
         columns = max(whole // narrow, TILE)
-        down = min((1, 2, 4, 8), key=lambda d: _edge(rows, columns, subgroups, d, len(p.dots)))
+        down = min((1, 2, 4, 8), key=lambda d: edge(rows, columns, subgroups, d, len(p.dots)))
         ring = 3 if ASYNC in caps.features else 2
         plan = UnitPlan(rows, columns, bk * times, ring, down, subgroups // down)
         depths = [plan, *(replace(plan, bk=depth * times, ring=2) for depth in (bk, 32, 16))]
@@ -116,7 +116,7 @@ def plans(p: MatmulProblem, caps: Caps) -> list[UnitPlan]:
     return found or [UnitPlan(TILE, TILE, TILE * times, 2, 1, 1)]
 
 
-def _edge(rows: int, columns: int, subgroups: int, down: int, dots: int) -> float:
+def edge(rows: int, columns: int, subgroups: int, down: int, dots: int) -> float:
     """Half the edge of a subgroup's part, which it loads once to multiply; infinite where it is not
     made of tiles."""
     across = subgroups // down
@@ -154,18 +154,16 @@ class MatrixUnitBlocks(BlockedProduct):
         self.wide = plan.columns // plan.across // TILE
 
     def body(self) -> None:
-        b, p, plan = self.b, self.p, self.plan
+        b, plan = self.b, self.plan
         self.flat = b.let(b.thread(0), "flat")
         number = b.let(self.flat // self.caps.subgroup, "subgroup")
         self.top = b.let(number // plan.across * (self.tall * TILE), "top")
         self.side = b.let(number % plan.across * (self.wide * TILE), "side")
-        self.sums = self._tiles("sum")
-        self.spans = p.k > SPAN and p.a.dtype.is_float
-        self.totals = self._tiles("total") if self.spans else self.sums
+        self.sums = self.tiles("sum")
         self._multiply()
         self._finish()
 
-    def _tiles(self, name: str) -> list[list[list[ir.Tile]]]:
+    def tiles(self, name: str) -> list[list[list[ir.Tile]]]:
         """Zeroed tiles, [dot][down][across]."""
         b = self.b
 
@@ -180,6 +178,8 @@ class MatrixUnitBlocks(BlockedProduct):
 
     def _multiply(self) -> None:
         b, p, plan = self.b, self.p, self.plan
+        spans = p.k > SPAN and p.a.dtype.is_float
+        self.totals = self.tiles("total") if spans else self.sums
         dtype, self.deep = p.a.dtype, tile_depth(p.a.dtype)
         self.lefts = [b.tile("a", dtype, TILE, self.deep) for _ in range(self.tall)]
         self.rights = [b.tile("b", dtype, TILE, self.deep) for _ in range(self.wide)]
@@ -188,17 +188,17 @@ class MatrixUnitBlocks(BlockedProduct):
 
         def step(k0: Expr, bases: list[Expr]) -> None:
             self._step(stages, bases)
-            if self.spans:
+            if spans:
                 with b.when(eq((k0 + plan.bk) % SPAN, 0)):
-                    self._join()
+                    self.join(self.sums, self.totals)
 
         rotate(b, stages, p.k, plan.bk, step)
-        if self.spans and p.k % SPAN:
-            self._join()
+        if spans and p.k % SPAN:
+            self.join(self.sums, self.totals)
 
-    def _join(self) -> None:
+    def join(self, sums: Sequence[Any], totals: Sequence[Any]) -> None:
         """A span ends: its sums join the product's."""
-        for total, part in zip(self.totals, self.sums):
+        for total, part in zip(totals, sums):
             for to, line in zip(total, part):
                 for whole, sum_ in zip(to, line):
                     self.b.tile_add(whole, sum_)

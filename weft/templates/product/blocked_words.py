@@ -92,7 +92,7 @@ class IntegerTiles(DirectTiles):
 
 
 @dataclass(frozen=True)
-class _Made:
+class Made:
     """Elements that are worked out (Lines), `count` together: `found` gives them for a row, as
     `row` binds it, and a k."""
 
@@ -109,7 +109,7 @@ class _Made:
     def lanes(self, items: int, bk: int) -> int:
         return self.count
 
-    def line(self, b: Builder, item: Expr, name: str = "start") -> _Made:
+    def line(self, b: Builder, item: Expr, name: str = "start") -> Made:
         return replace(self, of=self.row(b, item))
 
     def parts(self, b: Builder, k: Expr, count: int) -> list[Expr]:
@@ -143,7 +143,7 @@ class WordTiles(SharedTiles):
         def words(at: Expr, k: Expr) -> list[Expr]:
             return words_at(b, plane, at + k, BLOCK)
 
-        made = _Made(x.items, self.p.k // 4, dt.int32, _FOURS, 4, start, words)
+        made = Made(x.items, self.p.k // 4, dt.int32, _FOURS, 4, start, words)
         return self._way("left", made, dt.int32, (self.m0, self.plan.rows), 4)
 
     def _packed(self, w: PackedRows) -> dict[str, int]:
@@ -153,7 +153,7 @@ class WordTiles(SharedTiles):
         def way(
             name: str, unit: int, count: int, dtype: DType, found: Callable[..., list[Expr]]
         ) -> int:
-            made = _Made(p.n, p.k // unit, dtype, count, unit, w.line, found)
+            made = Made(p.n, p.k // unit, dtype, count, unit, w.line, found)
             return self._way(name, made, dtype, (self.n0, self.plan.columns), unit)
 
         found = {"words": way("right", 4, _FOURS, dt.int32, lambda row, k: row.fours(b, k))}
