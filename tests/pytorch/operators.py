@@ -74,6 +74,10 @@ def counterpart(op: Any) -> Callable[..., Any] | None:
     for part in op.name.removeprefix("torch.").split("."):
         home = getattr(home, part, None)
     wrapped = isinstance(op.op, types.FunctionType) and "testing" in op.op.__module__
+    if home is None and isinstance(op.op, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        home = weft.torch.ops
+        for part in str(op.op).split("."):
+            home = getattr(home, part, None)
     if wrapped and home is None:  # a form of a method in place
         home = getattr(weft.torch.Tensor, f"{op.name}_", None)
     if home is None and wrapped is False:

@@ -40,12 +40,14 @@ from weft.torch import (
     creation as _creation,
     diagonals as _diagonals,
     elementwise as _elementwise,
+    func as func,
     joining as _joining,
     linalg as linalg,
     masked as masked,
     matrices as _matrices,
     methods as _methods,
     nn as nn,
+    ops as ops,
     optim as optim,
     ordering as _ordering,
     picking as _picking,
@@ -85,6 +87,7 @@ from weft.torch.runtime import (
 )
 from weft.torch.shaping import broadcast_shapes as broadcast_shapes
 from weft.torch.tensor import Tensor as Tensor
+from weft.torch.triangular import lu_solve as lu_solve, lu_unpack as lu_unpack, whole as lu  # noqa: F401
 
 dtype, bool = DType, bool_
 float, double, half = float32, float64, float16
@@ -100,6 +103,7 @@ _FILES = (
 for _home in _FILES:
     globals().update(_methods.functions(_home, "both", "function"))
 _methods.attach(_FILES)
+_methods.add("lu_solve", lu_solve)
 for _name in (
     "digamma",
     "erfinv",

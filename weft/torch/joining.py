@@ -13,7 +13,7 @@ from weft.importers.aten import movement
 from weft.tensor import arrays
 from weft.tensor.core import Tensor
 from weft.tensor.shapes import cat as join
-from weft.torch.tensor import function_only, public, together
+from weft.torch.tensor import function_only, method_only, public, together
 
 _span = slice
 
@@ -203,18 +203,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
     return Tensor.select(input, dim, index)
 
 
-@public
-def slice(
-    input: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Tensor:
-    """Elements start..end-1 along an axis, `step` apart."""
-    return movement.cut(input, dim, start, end, step)
-
-
-slice_ = slice
-
-
-@public
+@method_only
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Windows of `size` elements, `step` apart, along a new last axis."""
     from weft.importers.aten.indexing import windows

@@ -16,7 +16,14 @@ from weft.torch.diagonals import diagonal as _diagonal
 from weft.torch.joining import cat, stack
 from weft.torch.norms import matrix_norm as matrix_norm, norm as norm, vector_norm as vector_norm
 from weft.torch.results import Cholesky, Eigen, Inverse, LogDet, QRFactors, Solution, SVDFactors
-from weft.torch.tensor import function_only, index_of, together, whole
+from weft.torch.solving import solve as solve
+from weft.torch.tensor import function_only, functions, index_of, together, whole
+from weft.torch.triangular import (  # noqa: F401
+    lu as lu,
+    lu_factor as lu_factor,
+    lu_factor_ex as lu_factor_ex,
+    solve_lu as lu_solve,
+)
 
 
 def _info(A: Tensor, square: bool = True) -> Tensor:
@@ -108,18 +115,6 @@ def det(A: Tensor) -> Tensor:
 def slogdet(A: Tensor) -> LogDet:
     """The sign of the determinant, and the logarithm of its magnitude."""
     return LogDet(*inverses.slogdet(A))
-
-
-@function_only
-def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
-    """X with A X = B (or X A = B); B holds vectors if its shape is A's but for the last axis."""
-    if not left:
-        return solve(A.mT, B.mT).mT
-    if B.ndim == 1 or (A.ndim - 1 == B.ndim and B.shape == A.shape[:-1]):
-        return inverses.solve(A, B.unsqueeze(-1)).squeeze(-1)
-    batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
-    a, b = (x.expand((*batch, *x.shape[-2:])) for x in (A, B))
-    return inverses.solve(a, b)
 
 
 @function_only
@@ -280,3 +275,7 @@ def lstsq(
     far = (apart * apart).sum(-2) if tall else nothing
     rank = matrix_rank(A) if driver != "gels" else nothing.cast(dt.int64)
     return made, far, rank, factors.svdvals(A) if driver in ("gelsd", "gelss") else nothing
+
+
+def __dir__() -> list[str]:
+    return functions(globals())

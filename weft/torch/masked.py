@@ -11,7 +11,7 @@ from weft.tensor.core import Tensor
 from weft.tensor.namespace import iinfo
 from weft.torch import elementwise, ordering, reductions
 from weft.torch.nn import functional as F
-from weft.torch.tensor import function_only, real
+from weft.torch.tensor import function_only, functions, real
 
 
 def _held(input: Tensor, mask: Tensor | None, value: Any) -> Tensor:
@@ -212,3 +212,7 @@ def logaddexp(
     x, y = _held(x, input_mask, -math.inf), _held(y, other_mask, -math.inf)
     made: Tensor = elementwise.logaddexp(x, y)
     return made
+
+
+def __dir__() -> list[str]:
+    return functions(globals())

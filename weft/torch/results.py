@@ -96,3 +96,26 @@ class Parts(NamedTuple):
 
     mantissa: Any
     exponent: Any
+
+
+class LUFactors(NamedTuple):
+    """L and U in one matrix, and the rows exchanged at each step."""
+
+    LU: Any
+    pivots: Any
+
+
+class LUInfo(NamedTuple):
+    """LU factors, and the column of the first zero pivot."""
+
+    LU: Any
+    pivots: Any
+    info: Any
+
+
+class LUParts(NamedTuple):
+    """A permutation, a lower and an upper triangular matrix."""
+
+    P: Any
+    L: Any
+    U: Any

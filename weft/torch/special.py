@@ -43,7 +43,7 @@ from weft.torch.polynomials import (
     shifted_chebyshev_polynomial_v as shifted_chebyshev_polynomial_v,
     shifted_chebyshev_polynomial_w as shifted_chebyshev_polynomial_w,
 )
-from weft.torch.tensor import floats, public, real
+from weft.torch.tensor import floats, functions, public, real
 
 # -- the error function
 
@@ -250,3 +250,7 @@ expit, log1p, round = elementwise.sigmoid, elementwise.log1p, elementwise.round
 logit, logsumexp = elementwise.logit, reductions.logsumexp
 softmax, log_softmax = reductions.softmax, reductions.log_softmax
 deg2rad = statistics.deg2rad
+
+
+def __dir__() -> list[str]:
+    return functions(globals())

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.ops.rules import axis_of
+from weft.tensor import signs
 from weft.tensor.core import Tensor
 from weft.torch.elementwise import isnan
 from weft.torch.joining import cat
@@ -275,3 +276,18 @@ def deg2rad(input: Tensor) -> Tensor:
 def rad2deg(input: Tensor) -> Tensor:
     """Radians as degrees."""
     return real(input) * (180 / math.pi)
+
+
+@public
+def angle(input: Tensor) -> Tensor:
+    """0 of positive numbers, pi of negative ones, NaN of NaN."""
+    x = real(input)
+    made = (x < 0).where(math.pi, 0.0).cast(x.dtype)
+    return isnan(x).where(x, made)
+
+
+@public
+def nextafter(input: Tensor, other: Tensor) -> Tensor:
+    """The next float from input towards other."""
+    x, y = together(input, other)
+    return signs.nextafter(x, y)

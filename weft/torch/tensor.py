@@ -167,6 +167,11 @@ def _kind(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 function_only, method_only = _kind("function"), _kind("method")
 
 
+def functions(namespace: dict[str, Any]) -> list[str]:
+    """The names of weft.torch's functions in a module's namespace."""
+    return sorted(n for n, v in namespace.items() if hasattr(v, "kind") and n[0] != "_")
+
+
 def either(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
     """The method that is `theirs` for all code but weft's own, for which it is the one that `name`
     has in weft."""

@@ -85,7 +85,7 @@ def renamed(home: str, function: Callable[..., Any], parameters: list[str]) -> C
         places[name.removeprefix("-")] = target, HOW[how] if how else None
     shown = [
         _Parameter(name, _Parameter.POSITIONAL_OR_KEYWORD,
-                   default=_Parameter.empty if at < needed else ...)
+                   default=_Parameter.empty if at < needed else _shown(own, places[name][0]))
         for at, name in enumerate(places)
     ]  # fmt: skip
     lead = [n for n, p in own.items() if p.kind is _Parameter.POSITIONAL_ONLY]
@@ -103,6 +103,12 @@ def renamed(home: str, function: Callable[..., Any], parameters: list[str]) -> C
     run.__module__ = home
     run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     return run
+
+
+def _shown(own: Mapping[str, inspect.Parameter], target: str) -> Any:
+    """The default of a parameter that goes to `target`; None for one that is dropped."""
+    found = own[target].default if target else None
+    return ... if found is _Parameter.empty else found
 
 
 def out_of_place(target: str) -> str:

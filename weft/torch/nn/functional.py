@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -33,7 +34,7 @@ from weft.torch.nn.images import (
 from weft.torch.nn.rows import ROWS
 from weft.torch.picking import inside
 from weft.torch.scattering import index_add, index_fill
-from weft.torch.tensor import floats, public, together, whole
+from weft.torch.tensor import floats, functions, public, together, whole
 
 # what PyTorch also has as functions of torch itself
 SHARED = [
@@ -97,6 +98,11 @@ def _row(name: str) -> Callable[..., Any]:
 
     run.__name__ = run.__qualname__ = name
     run.__doc__ = (function.__doc__ or "").partition("\n\n")[0]
+    shown = list(inspect.signature(call).parameters.values())
+    if writes:
+        flag = inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False)
+        shown.append(flag)
+    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     return public(run)
 
 
@@ -105,6 +111,10 @@ globals().update({name: _row(name) for name in ROWS})
 
 def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return functions(globals())
 
 
 @public

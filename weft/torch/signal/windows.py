@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.tensor.core import Tensor
 from weft.torch.creation import get_default_dtype
-from weft.torch.tensor import function_only
+from weft.torch.tensor import function_only, functions
 
 
 def _places(M: int, sym: bool) -> np.ndarray:
@@ -96,3 +96,7 @@ hamming = _window("hamming", _hamming)
 hann = _window("hann", _of(0.5, 0.5))
 kaiser = _window("kaiser", _kaiser)
 nuttall = _window("nuttall", _of(0.3635819, 0.4891775, 0.1365995, 0.0106411))
+
+
+def __dir__() -> list[str]:
+    return functions(globals())
