@@ -124,5 +124,17 @@ for _name in _functional.SHARED:
 globals().update(_TYPED)
 
 
+_LISTED = """amp autograd backends cuda func linalg masked mps nn ops optim signal special
+Generator Size Tensor autocast broadcast_shapes compile device dtype e enable_grad finfo
+get_default_dtype get_num_threads iinfo inf inference_mode is_grad_enabled load lu manual_seed nan
+no_grad numel pi save set_default_dtype set_float32_matmul_precision set_grad_enabled
+set_num_threads tensor use_deterministic_algorithms"""
+
+
 def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'weft.torch' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    found = {n for n, v in globals().items() if hasattr(v, "kind") or type(v) is DType}
+    return sorted(n for n in {*found, *_LISTED.split(), *_TYPED} if n not in ("DType", "bool_"))

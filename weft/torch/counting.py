@@ -21,7 +21,7 @@ from weft.torch.tensor import (
 )
 
 
-@public
+@function_only
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     """The coordinates of places of a flattened tensor of a shape."""
     sizes = tuple([shape] if isinstance(shape, int) else shape)
@@ -89,7 +89,7 @@ def _counted(line: Tensor, values: Tensor, after: bool) -> Tensor:
     return made
 
 
-@public
+@function_only
 def isin(
     elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:

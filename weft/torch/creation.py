@@ -15,7 +15,7 @@ from weft.tensor import create
 from weft.tensor.base import place
 from weft.tensor.core import Tensor, from_dlpack as shared, tensor as make
 from weft.torch.shaping import many
-from weft.torch.tensor import Device, function_only, method_only, own, public, whole
+from weft.torch.tensor import Device, function_only, method_only, own, whole
 
 
 class _Default:
@@ -324,7 +324,7 @@ def new_tensor(input: Tensor, data: Any, *, dtype: Any = None, device: Any = Non
     return tensor(data, dtype=dtype or input.dtype, device=device)
 
 
-@public
+@function_only
 def fill(input: Tensor, value: Any) -> Tensor:
     """One value everywhere, in this tensor's shape."""
     return full_like(input, value) if not isinstance(value, Tensor) else (

@@ -71,3 +71,7 @@ def functional_call(module: Any, parameters: Any, args: Any = (), kwargs: Any = 
 def stack_module_state(models: Any) -> Any:
     """Parameters and buffers of equal modules, stacked by name."""
     return own(_stacked(models))
+
+
+def __dir__() -> list[str]:
+    return sorted(n for n in func.__all__ if n != "value_and_grad")

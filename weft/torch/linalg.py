@@ -278,4 +278,4 @@ def lstsq(
 
 
 def __dir__() -> list[str]:
-    return functions(globals())
+    return functions(globals(), "cat stack")

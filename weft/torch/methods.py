@@ -12,7 +12,7 @@ from weft.core import dtypes as dt
 from weft.core.errors import UsageError
 from weft.tensor.core import Tensor as Base
 from weft.tensor.torch_names import written
-from weft.torch import arithmetic, elementwise as ew, picking, products
+from weft.torch import arithmetic, creation, elementwise as ew, picking, products
 from weft.torch.tensor import Device, Tensor, either, public, whole
 
 _IN_PLACE = (
@@ -59,6 +59,7 @@ def attach(homes: Sequence[ModuleType]) -> None:
         found |= functions(home, "both", "method")
     for name, fn in found.items():
         add(name, fn)
+    found["fill"] = creation.fill
     for name in _IN_PLACE.split():
         add(f"{name}_", _in_place(f"{name}_", name, found[name]))
     for name, (sign, fn) in _OPERATORS.items():

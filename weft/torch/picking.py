@@ -14,8 +14,8 @@ from weft.ops.rules import axis_of
 from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor
 from weft.torch.tensor import (
-    method_only,
     public,
+    unlisted,
     whole,
 )
 
@@ -41,7 +41,7 @@ def with_axis(input: Tensor) -> Tensor:
     return input if input.ndim else input.reshape(1)
 
 
-@method_only
+@unlisted
 def getitem(input: Tensor, key: Any) -> Tensor:
     """input[key]."""
     keys = key if isinstance(key, tuple) else (key,)

@@ -12,7 +12,7 @@ from weft.tensor import folding, functional as F, special
 from weft.tensor.core import Tensor
 from weft.torch import arithmetic, elementwise as ew
 from weft.torch.results import Extremes, Picked as Picked
-from weft.torch.tensor import index_of, public, real, whole
+from weft.torch.tensor import function_only, index_of, public, real, whole
 
 Dims = int | Sequence[int] | None
 
@@ -105,7 +105,7 @@ def _spread(name: str) -> Any:
 var, std = _spread("var"), _spread("std")
 
 
-@public
+@function_only
 def var_mean(
     input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *,
     correction: float | None = None,
@@ -115,7 +115,7 @@ def var_mean(
     return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
-@public
+@function_only
 def std_mean(
     input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *,
     correction: float | None = None,

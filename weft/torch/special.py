@@ -253,4 +253,4 @@ deg2rad = statistics.deg2rad
 
 
 def __dir__() -> list[str]:
-    return functions(globals())
+    return functions(globals(), "deg2rad lgamma logaddexp2 mvlgamma")

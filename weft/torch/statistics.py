@@ -17,7 +17,7 @@ from weft.torch.joining import cat
 from weft.torch.picking import gather
 from weft.torch.reductions import Picked, at_index
 from weft.torch.results import Histogram, Parts
-from weft.torch.tensor import public, real, together, whole
+from weft.torch.tensor import function_only, public, real, together, whole
 
 
 def _quantile(
@@ -168,7 +168,7 @@ def _edges(x: np.ndarray, bins: int, span: tuple[float, float] | None) -> np.nda
 # -- differences
 
 
-@public
+@function_only
 def gradient(
     input: Tensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1
 ) -> tuple[Tensor, ...]:

@@ -165,11 +165,13 @@ def _kind(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 function_only, method_only = _kind("function"), _kind("method")
+unlisted = _kind("unlisted")
 
 
-def functions(namespace: dict[str, Any]) -> list[str]:
-    """The names of weft.torch's functions in a module's namespace."""
-    return sorted(n for n, v in namespace.items() if hasattr(v, "kind") and n[0] != "_")
+def functions(namespace: dict[str, Any], but: str = "") -> list[str]:
+    """The names of weft.torch's functions in a module's namespace, except for those in `but`."""
+    names = (n for n, v in namespace.items() if hasattr(v, "kind") and n[0] != "_")
+    return sorted(n for n in names if n not in but.split())
 
 
 def either(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,3 +10,9 @@ globals().update({kind.__name__: kind for kind in _KINDS.values()})
 
 def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'weft.torch.nn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    kinds = [n for n, v in globals().items() if isinstance(v, type) and n[0] != "_"]
+    own = [n for n in kinds if getattr(globals()[n], "__module__", "").startswith("weft.")]
+    return sorted([*own, "functional", "init", "modules", "utils"])

@@ -83,6 +83,13 @@ SHARED = [
 ]
 
 
+def reduction(size_average: bool | None, reduce: bool | None) -> str:
+    """The reduction that PyTorch's deprecated flags mean."""
+    if reduce is False:
+        return "none"
+    return "sum" if size_average is False else "mean"
+
+
 def _row(name: str) -> Callable[..., Any]:
     function, signature = ROWS[name]
     writes = "inplace" in signature
@@ -92,6 +99,9 @@ def _row(name: str) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args)) | kwargs
         inplace = writes and given.pop("inplace", False)
+        old = (given.pop("size_average", None), given.pop("reduce", None))
+        if old != (None, None):
+            given["reduction"] = reduction(*old)
         kept = {k: v for k, v in given.items() if v is not None}
         made = in_dtype(name, batched(name, call, kept), kept)
         return written(given["input"], made, name, name) if inplace else made
@@ -114,7 +124,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return functions(globals())
+    return functions(globals(), "index_add index_fill")
 
 
 @public

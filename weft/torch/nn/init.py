@@ -27,7 +27,12 @@ def _row(name: str) -> Any:
 
 
 globals().update({name: _row(name) for name in _ROWS})
-globals().update({name[:-1]: globals()[name] for name in _ROWS if "_" in name[:-1]})
+_OLDER = [n for n in _ROWS if n not in ("zeros_", "ones_", "trunc_normal_")]  # without the last _
+globals().update({name[:-1]: globals()[name] for name in _OLDER})
+
+
+def __dir__() -> list[str]:
+    return sorted([*_ROWS, *(name[:-1] for name in _OLDER), "calculate_gain"])
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from weft.core.dtypes import DType, bfloat16, float16, float32, float64
 from weft.core.errors import UsageError
 from weft.nn.tree import join
 from weft.tensor.core import Tensor as Base
+from weft.torch.nn.functional import reduction
 from weft.torch.tensor import Parameter as Parameter, own
 
 
@@ -153,11 +154,41 @@ def _with_torch_tensors(module: nn.Module) -> None:
                 own(value)
 
 
+# the parameters of losses with PyTorch's deprecated flags, where they come between others
+_LOSSES = {
+    "BCELoss": "weight size_average reduce reduction",
+    "BCEWithLogitsLoss": "weight size_average reduce reduction pos_weight",
+    "CosineEmbeddingLoss": "margin size_average reduce reduction",
+    "CrossEntropyLoss": "weight size_average ignore_index reduce reduction label_smoothing",
+    "HingeEmbeddingLoss": "margin size_average reduce reduction",
+    "KLDivLoss": "size_average reduce reduction log_target",
+    "L1Loss": "size_average reduce reduction", "MSELoss": "size_average reduce reduction",
+    "MarginRankingLoss": "margin size_average reduce reduction",
+    "MultiLabelMarginLoss": "size_average reduce reduction",
+    "MultiLabelSoftMarginLoss": "weight size_average reduce reduction",
+    "MultiMarginLoss": "p margin weight size_average reduce reduction",
+    "NLLLoss": "weight size_average ignore_index reduce reduction",
+    "PoissonNLLLoss": "log_input full size_average eps reduce reduction",
+    "SmoothL1Loss": "size_average reduce reduction beta",
+    "SoftMarginLoss": "size_average reduce reduction",
+    "TripletMarginLoss": "margin p eps swap size_average reduce reduction",
+}  # fmt: skip
+
+
+def _loss(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a loss by name, without the deprecated flags."""
+    given = dict(zip(_LOSSES[name].split(), args, strict=False)) | kwargs
+    old = (given.pop("size_average", None), given.pop("reduce", None))
+    return given if old == (None, None) else {**given, "reduction": reduction(*old)}
+
+
 def _made(kind: Any) -> Any:
     """The class of weft.torch.nn for one of weft.nn."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         device, dtype = kwargs.pop("device", None), kwargs.pop("dtype", None)
+        if kind.__name__ in _LOSSES:
+            args, kwargs = (), _loss(kind.__name__, args, kwargs)
         kind.__init__(self, *args, **kwargs)
         _with_torch_tensors(self)
         if device is not None or dtype is not None:

@@ -11,7 +11,7 @@ from weft.tensor.core import Tensor
 from weft.torch import reductions
 from weft.torch.creation import tensor
 from weft.torch.joining import cat, stack
-from weft.torch.tensor import public
+from weft.torch.tensor import functions, public
 
 
 def _held(parameters: Any) -> list[Any]:
@@ -62,3 +62,7 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
             n = p.numel()
             p.assign(vec[at : at + n].reshape(p.shape))
             at += n
+
+
+def __dir__() -> list[str]:
+    return functions(globals(), "cat stack")

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from weft import optim
-from weft.optim import lr_scheduler as lr_scheduler
+from weft.optim import swa_utils as swa_utils
+from weft.optim.lbfgs import LBFGS as LBFGS
 from weft.optim.optimizer import Group
 from weft.tensor.autograd import enable_grad
+from weft.torch.optim import lr_scheduler as lr_scheduler
 
 _FASTER = ("foreach", "fused", "capturable", "differentiable")  # change no number
 
@@ -71,10 +73,20 @@ def _made(kind: Any) -> Any:
     return made
 
 
-for _name in ("SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop",
-              "Muon"):  # fmt: skip
+for _name in ("ASGD", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam",
+              "RAdam", "RMSprop", "Rprop", "Muon"):  # fmt: skip
     globals()[_name] = _made(getattr(optim, _name))
 
 
 def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'weft.torch.optim' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    kinds = [n for n, v in globals().items() if isinstance(v, type) and n[0] != "_"]
+    own = [
+        n
+        for n in kinds
+        if getattr(globals()[n], "__module__", "").startswith("weft.") and n != "Group"
+    ]
+    return sorted([*own, "lr_scheduler", "swa_utils"])
