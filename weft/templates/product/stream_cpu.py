@@ -34,6 +34,7 @@ from weft.templates.registers import interleave, tail_mask, transpose_block
 _LINE = 64  # bytes of a cache line
 _SETS = 64  # lines after which L1 sets repeat
 _KEPT = 1 << 20  # bytes of x that stay in L2
+_STREAMS = 4  # bands of plain weights read side by side: measured on a Zen 5 (docs/performance.md)
 
 
 def candidates(segments: tuple[DotSegment, ...], caps: Caps) -> list[dict[str, Any]]:
@@ -68,9 +69,10 @@ class Streamer(StreamedProduct):
         if self.across:
             self.mb = min(p.m, 4)
             room = max((16 if big else 8) // (self.mb * dots), 1)
-            # scales and words take registers too
-            if any(isinstance(w, PackedBands) for w in self.ws):
+            if any(isinstance(w, PackedBands) for w in self.ws):  # scales and words take registers
                 room = min(room, max((8 if big else 4) // dots, 1))
+            elif big and p.bs[0].run > 1:  # bands lie far apart: more streams evict each other
+                room = min(room, max(_STREAMS // dots, 1))
             self.width = config.get("vectors", self._strip(room)) * self.lanes
         else:
             self.mb = min(p.m, max((16 if big else 4) // dots, 1))
