@@ -118,6 +118,29 @@ def test_a_tied_embedding_is_gathered_from_the_checkpoint():
     assert held == {"w": (64, 24), f"w@{lanes}": (64 // lanes, 24, lanes)}
 
 
+def experts(frozen, dtype=dt.float16, shape=(5, 48, 24)):
+    """x times two of five matrices, by numbers that are in memory."""
+    x, w = f32("x", 1, shape[-1]), input_node("w", shape, dtype, "weight")
+    ids = i32("ids", 2)
+    with ops.building():
+        numbers = ops.remainder(ids, 5)
+        picked = ops.transpose(ops.gather(ops.reshape(w, (5, 48, 24)), numbers), (0, 2, 1))
+        wide = ops.broadcast(ops.reshape(x, (1, 1, -1)), (2, 1, shape[-1]))
+        y = ops.dot(wide, ops.cast(picked, dt.float32))
+    return Graph((x, ids, w), (y,), meta={"frozen": frozen})
+
+
+@pytest.mark.parametrize("shape", [(5, 48, 24), (240, 24)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_matrices_that_are_picked_have_the_bits_of_the_plain_order(dtype, shape):
+    cpu = get("cpu")
+    program = same_bits(lambda frozen: experts(frozen, dtype, shape), cpu)
+    pairs = dtype is dt.bfloat16 and cpu.caps.features & {"dot2_bf16", "mma_bf16"}
+    assert pairs or {r.rows for r in program.recipes.values()} == {240}
+    (kernel,) = (k for k in program.kernels if "matvec" in k.name)
+    assert kernel.bytes == 24 * 4 + 2 * 48 * 24 * dtype.itemsize + 2 * 4 + 2 * 48 * 4
+
+
 @pytest.mark.parametrize(
     "graph",
     [

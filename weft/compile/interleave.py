@@ -8,10 +8,13 @@ of embeddings) read the checkpoint's order.
 
 from __future__ import annotations
 
+import math
+
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.packed import Form
 from weft.graph.ir import Graph, Node
+from weft.ops import functions as f
 from weft.ops.packed import form_of
 from weft.ops.quantize import BLOCK, run_of
 from weft.templates.product.bands import BYTES, step_of
@@ -76,30 +79,34 @@ def _takes_integers(x: Node, form: Form, k: int, caps: Caps) -> bool:
 
 def _kept(weight: Node, lanes: int, part: str) -> Node:
     """The weight, or a part of a packed one, in another order: codes word by word."""
-    attrs = {"part": (0, weight.shape[0]), "whole": weight.shape, **weight.attrs}
+    shape = weight.shape
+    if len(shape) == 3:
+        shape = shape[0] * shape[1], shape[2]
+    attrs = {"part": (0, shape[0]), "whole": shape, **weight.attrs}
     attrs |= {"packed": True} if part else {}
     if lanes > 1:
         attrs |= {"interleave": lanes} | ({"item": BYTES} if part in ("codes", "high") else {})
-    return Node("input", (), attrs, weight.shape, weight.dtype)
+    return Node("input", (), attrs, shape, weight.dtype)
 
 
 def _over(node: Node, weight: Node) -> Node:
     """A product's operand, `weight` in the place of the one that it moves."""
     if node.op == "input" or form_of(node) is not None:
-        return weight
+        stacked: Node = f.reshape(weight, node.shape)
+        return stacked
     return remake(node, (_over(node.inputs[0], weight), *node.inputs[1:]))
 
 
 def _weight(node: Node, caps: Caps) -> Node | None:
-    """The weight w[N, K] of which `node` is the transpose, or w[E * N, K] of whose E matrices it
-    picks some, where it can be interleaved."""
+    """The weight w[N, K] of which `node` is the transpose, or w[E, N, K] or w[E * N, K] of whose E
+    matrices it picks some, where it can be interleaved."""
     *_, view = views(node, picks=True)
     at, found = view.node, view.strides
-    if len(at.shape) != 2 or not _readable(at, caps):
+    if len(at.shape) not in (2, 3) or not _readable(at, caps):
         return None
-    depth, rows = at.shape[1], node.shape[-1]
+    depth, rows = at.shape[-1], node.shape[-1]
     by = 0 if view.pick is None else view.pick.by  # 0 too where there is one matrix to pick
-    whole = by // max(depth, 1) if by else at.shape[0]
+    whole = by // max(depth, 1) if by else math.prod(at.shape[:-1])
     plain = (node.shape[-2], rows) == (depth, whole) and not (view.offset or any(found[:-2]))
     even = rows and (not caps.is_cpu or rows % caps.lanes == 0) and depth > 1
     return at if plain and found[-2:] == (1, depth) and even else None
@@ -109,7 +116,7 @@ def _readable(weight: Node, caps: Caps) -> bool:
     """True if products can read such a weight, plain or packed, interleaved."""
     form = form_of(weight)
     if form is not None:
-        depth = weight.shape[1]
+        depth = weight.shape[-1]
         able = step_of(form, depth) > 0 if caps.is_cpu else fits(form, depth)
         # A GPU's may be ranges of rows, which stay in their order.
         return able and all(_whole(x) if caps.is_cpu else _is_weight(x) for x in weight.inputs)

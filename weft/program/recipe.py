@@ -35,8 +35,11 @@ class Recipe(NamedTuple):
 
     def rows_of(self, value: Any, inner: tuple[int, ...], count: int) -> np.ndarray:
         """The `count` rows of the weight from `start` on, each of shape `inner`. Raises ShapeError
-        for anything but the whole weight on the host."""
+        for anything but the whole weight on the host. Its first axis may be in two, as that of
+        several matrices is."""
         wanted = (self.rows, *inner)
+        if isinstance(value, np.ndarray) and value.ndim == len(wanted) + 1:
+            value = value.reshape(-1, *value.shape[2:])
         if not isinstance(value, np.ndarray) or value.shape != wanted:
             raise ShapeError(
                 f"weight {self.whole!r} is an array of shape {list(wanted)} on the host, got "

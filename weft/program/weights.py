@@ -35,6 +35,7 @@ def interleaved(
     OutOfMemoryError."""
     bands, item = spec.shape[0], recipe.item
     turned = _turned(recipe, spec, value)
+    value = value.reshape(-1, value.shape[-1])
     step = max(_PIECE // (spec.nbytes // bands), 1)
     buffer = device.alloc(spec.nbytes)
     memory = None

@@ -196,24 +196,35 @@ def traffic(group: Group) -> int:
     read once. A gathered or sliced input counts only the taken elements, and an update in place
     only its rows."""
     inputs = {id(n): n for n in group.inputs}
-    read: dict[int, int] = dict.fromkeys(inputs, 0)  # bytes read of each input
     in_place = {id(group.outputs[k]) for k in group.in_place}
-    seen: set[int] = set()
-    stack = list(group.outputs)
+    shares: dict[int, float] = {}  # what part of each value is wanted
+    read: dict[tuple[int, int], tuple[int, float]] = {}  # by user and operand
+    stack = [(n, 1.0) for n in group.outputs]
     while stack:
-        node = stack.pop()
-        if id(node) in seen or id(node) in inputs:
+        node, share = stack.pop()
+        if id(node) in inputs or share <= shares.get(id(node), 0.0):
             continue
-        seen.add(id(node))
+        shares[id(node)] = share
         for k, x in enumerate(node.inputs):
-            taken = node.size if k == 0 and node.op in ("gather", "slice") else x.size
-            if k == 0 and id(node) in in_place:
-                taken = 0
-            if id(x) in inputs:
-                read[id(x)] += taken * x.dtype.itemsize
-            stack.append(x)
-    total = sum(min(inputs[i].nbytes, nbytes) for i, nbytes in read.items())
-    return total + sum(_written(n, id(n) in in_place) for n in group.outputs)
+            part = 1.0 if k else _taken(node, share)
+            stack.append((x, part))
+            written = not k and id(node) in in_place
+            read[id(node), k] = id(x), 0.0 if written else part * x.nbytes
+    totals: dict[int, float] = dict.fromkeys(inputs, 0.0)
+    for i, nbytes in read.values():
+        if i in totals:
+            totals[i] = min(totals[i] + nbytes, inputs[i].nbytes)
+    return round(sum(totals.values())) + sum(_written(n, id(n) in in_place) for n in group.outputs)
+
+
+_WHOLE = ("reshape", "transpose", "cast")  # ops with every element of their operand
+
+
+def _taken(node: Node, share: float) -> float:
+    """Returns the part of a node's first operand that `share` of its elements need."""
+    if node.op in ("gather", "slice"):
+        return min(share * node.size / max(node.inputs[0].size, 1), 1.0)
+    return share if node.op in _WHOLE else 1.0
 
 
 def _written(node: Node, in_place: bool) -> int:
