@@ -12,20 +12,24 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import weft
 from weft.backends import registry
 from weft.backends.llvm import gpu_target, offline
 from weft.bench import profile, roofline, side_by_side, train as bench_train
+from weft.bench.model import work
 from weft.bench.roofline import Roofline, copy_kernel, tile_kernel, unit_kernel
 from weft.bench.timing import peak_rss_mib, time_calls
 from weft.cli.bench import bench
 from weft.conform import gradients
 from weft.conform.gpt import GPT, GptSizes, Trainer
 from weft.conform.harness import run_kernel
+from weft.conform.models import CONFIGS
 from weft.conform.report import DeviceReport, run_checks
 from weft.core.caps import PRESETS
 from weft.core.errors import DeviceError, LimitError, UsageError
 from weft.kernel.ir import Kernel
 from weft.kernel.verify import verify
+from weft.models import random_folder
 from weft.program.device import Device
 from weft.program.program import Dispatch
 
@@ -209,3 +213,18 @@ def test_no_table_shows_more_than_a_device_can_do() -> None:
     assert [row[-2] for row in rows] == ["0.00", "-"]
     shown = [roofline.shown(x) for x in (0.5, 1.0, 1.004, 1.006, 22.13)]
     assert shown == ["0.50", "1.00", "1.00", "-", "-"]
+
+
+@pytest.mark.parametrize("quant", [None, "int8"])
+def test_a_token_reads_the_experts_it_uses(tmp_path: Path, quant: str | None) -> None:
+    found = []
+    for used in (1, 2):
+        config = {**CONFIGS["mixtral"], "num_experts_per_tok": used}
+        folder = random_folder(tmp_path / str(used), config, 1)
+        found.append(work(weft.load(folder, device="interp", quant=quant)))
+    (flops, stream, _), (more, longer, _) = found
+    layers, size = config["num_hidden_layers"], config["hidden_size"] * config["intermediate_size"]
+    assert more - flops == 2 * 3 * layers * size  # gate, up, down
+    assert 0 < longer - stream <= 3 * layers * size * 4
+    whole = sum(f.stat().st_size for f in (tmp_path / "2").glob("*.safetensors"))
+    assert longer < whole

@@ -125,17 +125,21 @@ def run(
 
 def work(model: Decoder) -> tuple[float, float, float]:
     """(matmul FLOPs per prompt token, bytes a decode step reads of weights, cache bytes it reads
-    per position). The embedding counts only where it is also the head."""
+    per position). The embedding counts only where it is also the head, experts as far as a token
+    uses them."""
     c = model.config
     head = "embed" if c.tied else "head"
-    held = {r: (w.shape, w.nbytes) for r, w in whole(c.forms, model.weights.outlines).items()}
-    picked = {r for r, spec in decoder_layout(c).weights.items() if spec.kind in ("embed", "table")}
-    matrices = {r: x for r, x in held.items() if len(x[0]) == 2 and r not in picked}
-    body = sum(math.prod(shape) for r, (shape, _) in matrices.items() if r != "head")
-    stream = sum(size for _, size in matrices.values())
-    if head == "embed":
-        stream += held["embed"][1]
-    return 2.0 * body, float(stream), float(inputs.position_bytes(c))
+    layout = decoder_layout(c).weights
+    body = stream = 0.0
+    for role, w in whole(c.forms, model.weights.outlines).items():
+        kind = layout[role].kind if role in layout else "matrix"
+        looked_up = kind in ("embed", "table") and role != head
+        if len(w.shape) < 2 or looked_up:
+            continue
+        used = c.experts_used / c.experts if kind == "experts" else 1.0
+        stream += used * w.nbytes
+        body += 0.0 if role == head else used * math.prod(w.shape)
+    return 2.0 * body, stream, float(inputs.position_bytes(c))
 
 
 def profile(
