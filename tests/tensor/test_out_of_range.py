@@ -261,3 +261,24 @@ def test_work_moved_behind_a_gather_keeps_its_meaning(device: str) -> None:
         t = weft.tensor(np.array(index, np.int32))
         np.testing.assert_allclose(on(device, work, x, t), work(x, t).numpy(), rtol=1e-5)
     assert np.isnan(work(x, weft.tensor(np.array([64], np.int32))).numpy()).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_adding(device: str) -> None:
+    """scatter_add and index_add count from the end too, and an index that is outside adds
+    nothing, in whatever row it stands."""
+    t, x, _ = content("float32", (5, 3))
+    far = np.array(FAR)
+    counted = np.where(far < 0, far + 5, far)
+    inside = (counted >= 0) & (counted < 5)
+    rows = np.arange(len(FAR) * 3, dtype=np.float32).reshape(-1, 3)
+    want = x.copy()
+    np.add.at(want, counted[inside], rows[inside])
+    index = weft.tensor(far.astype(np.int32))
+    got = on(device, lambda a, i, r: a.index_add(0, i, r), t, index, weft.tensor(rows))
+    np.testing.assert_array_equal(got, want)
+    along = weft.tensor(np.stack([far.astype(np.int32)] * 3, 1))
+    got = on(device, lambda a, i, r: a.scatter_add(0, i, r), t, along, weft.tensor(rows))
+    np.testing.assert_array_equal(got, want)
+    got = on(device, lambda a, i, r: a.T.scatter_add(1, i.T, r.T), t, along, weft.tensor(rows))
+    np.testing.assert_array_equal(got, want.T)

@@ -12,6 +12,7 @@ from weft.core.dtypes import as_dtype, int32
 from weft.core.errors import ShapeError, UsageError
 from weft.ops.rules import axes_of, axis_of, integers
 from weft.tensor.base import TensorBase
+from weft.tensor.keys import index_array, out_of_range
 from weft.tensor.reductions import Axes
 from weft.tensor.torch_names import Named, function, in_place
 
@@ -150,20 +151,24 @@ class TorchNames(Named):
         return out
 
     def scatter_add(self, axis: int, index: Any, src: Any) -> Self:
-        """A copy to which `src` is added at `index` of the axis, position by position."""
+        """A copy to which `src` is added at `index` of the axis, position by position; indices as
+        in `weft.take`."""
         a = axis_of("scatter_add", axis, self.ndim)
-        place = index.cast(int32) * 0
+        index = index_array(self, index, self.shape[a])
+        wrong, place = out_of_range(index, self.shape[a]), index * 0
         for k, at in enumerate(_along(self, a, index)):
             place = place + at * math.prod(self.shape[k + 1 :])
+        place = place if wrong is None else wrong.where(-1, place)
         new = src[tuple(slice(n) for n in index.shape)].reshape(-1)
         made: Self = _scatter_add(self.reshape(-1), place.reshape(-1), new).reshape(self.shape)
         return made
 
     def index_add(self, axis: int, index: Any, source: Any, alpha: Any = 1) -> Self:
-        """A copy to which slices of `source` are added at these indices of an axis."""
+        """A copy to which slices of `source` are added at these indices of an axis; indices as in
+        `weft.take`."""
         a = axis_of("index_add", axis, self.ndim)
         new = (source if alpha == 1 else source * alpha).moveaxis(a, 0)
-        at = index.cast(int32)
+        at = index_array(self, index, self.shape[a])
         made: Self = _scatter_add(self.moveaxis(a, 0), at, new).moveaxis(0, a)
         return made
 
