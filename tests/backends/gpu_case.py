@@ -175,7 +175,7 @@ def products(caps: Caps) -> list[Kernel]:
     for m in (1, 6, 18):
         gated = lambda x, g, u, r: r + silu(x @ g.mT) * (x @ u.mT)  # noqa: E731
         cases.append((gated, [((m, 24), F32), *[((21, 24), F32)] * 2, ((m, 21), F32)]))
-        cases.append((lambda x, w: x @ w.mT, [((m, 30), byte), ((17, 30), byte)]))
+        cases.append((lambda x, w: x.matmul(w.mT, "int32"), [((m, 30), byte), ((17, 30), byte)]))
     widths = [((5, 36), half), *[((n, 36), half) for n in (40, 9, 17)]]
     cases.append((lambda x, *ws: tuple(x @ w.mT for w in ws), widths))
     return kernels_of(cases, caps)

@@ -133,7 +133,7 @@ def test_weights_are_bytes_in_memory() -> None:
 
 def test_whole_numbers_by_whole_weights() -> None:
     a = codes(3, 5, 8)
-    fn = weft.compile(lambda x: x @ M, frozen=True)
+    fn = weft.compile(lambda x: x.matmul(M, "int32"), frozen=True)
     want = a.astype(np.int32) @ M.numpy().astype(np.int32)
     np.testing.assert_array_equal(fn(a).numpy(), want)
     (program,) = fn.programs()
