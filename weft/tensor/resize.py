@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import ShapeError, UsageError
+from weft.core.errors import DTypeError, ShapeError, UsageError
 from weft.ops.rules import axis_of
 from weft.tensor.core import Tensor
 from weft.tensor.keys import place_like
@@ -114,6 +114,8 @@ def interpolate(
         raise UsageError(f"interpolate: mode {mode!r}; expected one of {', '.join(_MODES)}")
     if rank not in (1, 2, 3) or {**_LINEAR, "bicubic": 2}.get(mode, rank) != rank:
         raise ShapeError(f"interpolate: x {list(x.shape)} does not fit mode {mode!r}")
+    if not x.dtype.is_float and not mode.startswith("nearest"):
+        raise DTypeError(f"interpolate: {x.dtype.name} has no means; cast x to float32 first")
     if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
         raise UsageError(f"interpolate: align_corners does not apply to mode {mode!r}")
     if antialias and mode not in ("bilinear", "bicubic"):

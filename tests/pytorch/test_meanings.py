@@ -1,0 +1,174 @@
+"""A name means one thing to each caller: PyTorch's in users' code, weft's in weft's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as theirs
+
+import weft
+import weft.torch as torch
+from weft.core.errors import DTypeError, FileFormatError, ShapeError, TraceError, UsageError
+
+A = np.random.default_rng(0).uniform(-2, 2, (3, 4)).astype(np.float32)
+
+
+def test_methods_with_two_meanings() -> None:
+    mine, plain = torch.tensor(A), weft.tensor(A)
+    assert isinstance(mine.max(1), tuple) and not isinstance(plain.max(1), tuple)
+    assert mine.std().item() == pytest.approx(theirs.tensor(A).std().item())
+    assert plain.std().item() == pytest.approx(A.std())
+    assert mine.where(mine > 0, 0.0).tolist() == np.where(A > 0, A, 0).tolist()
+    assert (plain > 0).where(plain, 0.0).tolist() == np.where(A > 0, A, 0).tolist()
+
+
+def test_wefts_formulas_compute_with_tensors_of_weft_torch() -> None:
+    mine, plain = torch.tensor(A), weft.tensor(A)
+    for formula in (
+        weft.functional.layer_norm, weft.functional.softmax, weft.functional.normalize,
+        weft.logsumexp, weft.max, weft.var, lambda x: weft.functional.vector_norm(x, 3.0),
+    ):  # fmt: skip
+        assert formula(mine).tolist() == formula(plain).tolist()
+
+
+def test_a_tensor_of_weft_stays_one() -> None:
+    x = weft.ones((2, 3)).requires_grad_()
+    y = torch.exp(x)
+    assert type(x) is weft.Tensor and type(y) is torch.Tensor
+    assert type(torch.positive(x)) is torch.Tensor and type(x) is weft.Tensor
+    y.sum().backward()
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize("read", [
+    lambda m, x, i: x[i], lambda m, x, i: x.index_select(0, i), lambda m, x, i: m.take(x, i),
+    lambda m, x, i: x.gather(0, i.view(-1, 1)), lambda m, x, i: m.nn.functional.embedding(i, x),
+    lambda m, x, i: x.index_add(0, i, x[:1]), lambda m, x, i: m.nn.functional.one_hot(i, 3),
+    lambda m, x, i: m.take_along_dim(x, i.view(-1, 1), 0),
+])  # fmt: skip
+def test_an_index_out_of_range_is_an_error(read: Any) -> None:
+    for bad in (12, -13):
+        with pytest.raises(ShapeError, match="out of range"):
+            read(torch, torch.tensor(A), torch.tensor([bad]))
+
+
+def test_integers_have_64_bits_on_the_host_and_32_in_programs() -> None:
+    x = torch.arange(3)
+    assert x.dtype == torch.long == x.sum().dtype == torch.tensor([1]).dtype
+    assert (x * (1 << 40)).sum().item() == 3 << 40
+    run = torch.compile(lambda t: (t + 1, t.argmax()))
+    a, b = run(x)
+    assert (a.tolist(), b.item(), a.dtype) == ([1, 2, 3], 2, torch.int32)
+
+
+def test_a_compiled_function_means_pytorch() -> None:
+    def fn(x: Any) -> Any:
+        values, index = x.max(1)
+        return values - x.std(dim=1), index, x.sort(dim=0, descending=True)[0]
+
+    got, want = torch.compile(fn)(torch.tensor(A)), fn(theirs.tensor(A))
+    for a, b in zip(got, want):
+        assert type(a) is torch.Tensor
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6)
+
+
+def test_a_compiled_training_step() -> None:
+    def losses(m: Any, compiled: bool) -> list[float]:
+        net = m.nn.Sequential(m.nn.Linear(4, 8), m.nn.Tanh(), m.nn.Linear(8, 1))
+        for i, p in enumerate(net.parameters()):
+            p.data.copy_(m.cos(m.arange(p.numel()).float() + i).view_as(p))
+        opt = m.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: Any) -> Any:
+            opt.zero_grad()
+            loss = (net(x) ** 2).mean()
+            loss.backward()
+            opt.step()
+            return loss
+
+        run = torch.compile(step) if compiled else step
+        return [run(m.tensor(A)).item() for _ in range(4)]
+
+    np.testing.assert_allclose(losses(torch, True), losses(theirs, False), rtol=1e-5)
+    np.testing.assert_allclose(losses(torch, False), losses(theirs, False), rtol=1e-5)
+
+
+def test_a_trace_still_needs_no_values() -> None:
+    with pytest.raises(TraceError):
+        torch.compile(lambda x: x.nonzero())(torch.tensor(A))
+
+
+def test_transforms_of_functions() -> None:
+    def fn(m: Any) -> Any:
+        return lambda x: (x.max(0).values ** 2).sum() + x.std()
+
+    for name in ("grad", "jacrev"):
+        mine = getattr(torch.func, name)(fn(torch))(torch.tensor(A))
+        other = getattr(theirs.func, name)(fn(theirs))(theirs.tensor(A))
+        assert type(mine) is torch.Tensor
+        np.testing.assert_allclose(mine.numpy(), other.numpy(), rtol=1e-4, atol=1e-6)
+    rows = torch.func.vmap(lambda r: r.max(0)[0] - r.sum())(torch.tensor(A))
+    np.testing.assert_allclose(rows.numpy(), A.max(1) - A.sum(1), rtol=1e-5)
+
+
+def test_checkpoints_hold_more_than_tensors(tmp_path: Path) -> None:
+    net = torch.nn.Linear(3, 2)
+    opt = torch.optim.Adam(net.parameters(), lr=0.5)
+    saved = {"model": net.state_dict(), "epoch": 3, "best": 0.5, "names": ["a", None, True],
+             "shape": (1, 2), "optimizer": opt.state_dict()}  # fmt: skip
+    torch.save(saved, tmp_path / "checkpoint.pt")
+    found = torch.load(tmp_path / "checkpoint.pt", map_location="cpu", weights_only=True)
+    assert found["epoch"] == 3 and found["names"] == ["a", None, True] and found["shape"] == (1, 2)
+    assert torch.equal(found["model"]["weight"], net.weight)
+    opt.load_state_dict(found["optimizer"])
+    with pytest.raises(UsageError, match="state_dict"):
+        torch.save({"model": net}, tmp_path / "module.pt")
+
+
+def test_pickles_are_refused(tmp_path: Path) -> None:
+    theirs.save({"x": theirs.ones(2)}, tmp_path / "pickle.pt")
+    with pytest.raises(FileFormatError):
+        torch.load(tmp_path / "pickle.pt")
+    weft.save({"x": weft.ones(2)}, tmp_path / "odd.pt", {"weft.torch.tree": '{"dict": 1}'})
+    with pytest.raises(FileFormatError, match="damaged"):
+        torch.load(tmp_path / "odd.pt")
+
+
+def test_flags_of_parameters() -> None:
+    net = torch.nn.Linear(3, 2)
+    net.weight.requires_grad = False
+    assert not net.weight.requires_grad and net.bias.requires_grad
+    net.bias.data = torch.tensor([1.0, 2.0])
+    assert net.bias.tolist() == [1, 2] and net.bias.is_leaf
+    with pytest.raises(ShapeError):
+        net.bias.data = torch.ones(3)
+
+
+def test_bytes_have_no_mean() -> None:
+    image = weft.ones((1, 1, 2, 2)).cast("uint8")
+    with pytest.raises(DTypeError, match="cast"):
+        weft.functional.interpolate(image, scale_factor=2, mode="bilinear")
+    x = torch.tensor([[[[0, 200], [100, 50]]]], dtype=torch.uint8)
+    want = theirs.nn.functional.interpolate(
+        theirs.tensor(x.tolist(), dtype=theirs.uint8), scale_factor=2, mode="bilinear"
+    )
+    made = torch.nn.functional.interpolate(x, scale_factor=2, mode="bilinear")
+    assert np.abs(made.numpy().astype(int) - want.numpy()).max() <= 1
+
+
+def test_modules_inside_modules_are_weft_torchs() -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    kinds = {type(m).__module__ for m in layer.modules() if "Attention" not in type(m).__name__}
+    assert kinds == {"weft.torch.nn.modules"}
+    assert {type(p) for p in layer.parameters()} == {torch.nn.Parameter}
+    other = theirs.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    layer.load_state_dict(other.state_dict())
+    x = np.random.default_rng(1).normal(size=(2, 3, 8)).astype(np.float32)
+    layer.eval(), other.eval()
+    np.testing.assert_allclose(
+        layer(torch.tensor(x)).detach().numpy(), other(theirs.tensor(x)).detach().numpy(),
+        rtol=1e-4, atol=1e-5,
+    )  # fmt: skip
