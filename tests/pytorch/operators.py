@@ -74,7 +74,12 @@ def counterpart(op: Any) -> Callable[..., Any] | None:
     for part in op.name.removeprefix("torch.").split("."):
         home = getattr(home, part, None)
     wrapped = isinstance(op.op, types.FunctionType) and "testing" in op.op.__module__
-    if home is None and isinstance(op.op, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    inner = op.name.startswith("_")
+    if (
+        home is None
+        and not inner
+        and isinstance(op.op, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+    ):
         home = weft.torch.ops
         for part in str(op.op).split("."):
             home = getattr(home, part, None)

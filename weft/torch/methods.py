@@ -63,12 +63,12 @@ def attach(homes: Sequence[ModuleType]) -> None:
     for name in _IN_PLACE.split():
         add(f"{name}_", _in_place(f"{name}_", name, found[name]))
     for name, (sign, fn) in _OPERATORS.items():
-        add(f"__{name}__", _binary(fn))
+        add(f"__{name}__", _binary(name, fn))
         add(f"__r{name}__", _swapped(fn))
         if name != "matmul":
             add(f"__i{name}__", _in_place(f"{sign}=", f"x = x {sign} y", fn))
     for name, fn in _COMPARED.items():
-        add(f"__{name}__", _binary(fn))
+        add(f"__{name}__", _binary(name, fn))
     add("__getitem__", picking.getitem)
     for name, fn in _METHODS.items():
         add(name, fn)
@@ -79,8 +79,14 @@ def add(name: str, method: Any) -> None:
     setattr(Tensor, name, either(name, method) if hasattr(Base, name) else method)
 
 
-def _binary(fn: Any) -> Any:
+def _binary(name: str, fn: Any) -> Any:
+    plain = getattr(Base, f"__{name}__")
+
     def method(self: Tensor, other: Any) -> Any:
+        if self.dtype.is_float:  # where nothing is promoted, both libraries mean the same
+            alike = type(other) is Tensor and other.dtype is self.dtype
+            if alike or type(other) is float:
+                return plain(self, other)
         return fn(self, other) if _known(other) else NotImplemented
 
     method.__doc__ = fn.__doc__

@@ -63,9 +63,9 @@ def diff(
     parts = [t for t in (prepend, input, append) if t is not None]
     x = cat(parts, dim) if len(parts) > 1 else input
     if x.dtype != dt.bool_:
-        return folding.diff(x, dim, n)
+        return folding.diff(x, n, dim)
     for _ in range(min(n, x.shape[dim])):
-        x = folding.diff(x.cast(dt.int32), dim) != 0
+        x = folding.diff(x.cast(dt.int32), axis=dim) != 0
     return x
 
 

@@ -282,7 +282,7 @@ def rad2deg(input: Tensor) -> Tensor:
 def angle(input: Tensor) -> Tensor:
     """0 of positive numbers, pi of negative ones, NaN of NaN."""
     x = real(input)
-    made = (x < 0).where(math.pi, 0.0).cast(x.dtype)
+    made = (x < 0).cast(x.dtype) * math.pi
     return isnan(x).where(x, made)
 
 

@@ -132,9 +132,10 @@ def _antialiased(mode: str) -> None:
 
     @aten(name)
     def by_size(
-        self: Tensor, output_size: Sizes, align_corners: bool, *scales: float | None
-    ) -> Tensor:
-        known = _all_known(scales)
+        self: Tensor, output_size: Sizes, align_corners: bool, scales_h: float | None = None,
+        scales_w: float | None = None,
+    ) -> Tensor:  # fmt: skip
+        known = _all_known((scales_h, scales_w))
         size = output_size if known is None else None
         return F.interpolate(self, size, known, mode, align_corners, antialias=True)
 
