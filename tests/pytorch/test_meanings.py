@@ -172,3 +172,14 @@ def test_modules_inside_modules_are_weft_torchs() -> None:
         layer(torch.tensor(x)).detach().numpy(), other(theirs.tensor(x)).detach().numpy(),
         rtol=1e-4, atol=1e-5,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_sequences_of_different_lengths(side: str) -> None:
+    lines = [[1.0, 2.0, 3.0], [4.0], [5.0, 6.0]]
+    for first in (True, False):
+        made, want = (
+            m.nn.utils.rnn.pad_sequence([m.tensor(x) for x in lines], first, -1.0, side)
+            for m in (torch, theirs)
+        )
+        assert made.tolist() == want.tolist()

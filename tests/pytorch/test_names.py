@@ -11,7 +11,8 @@ import torch
 
 import weft.torch
 
-SPACES = ["", ".linalg", ".special", ".nn", ".nn.functional", ".nn.init", ".nn.utils", ".optim",
+SPACES = ["", ".linalg", ".special", ".nn", ".nn.functional", ".nn.init", ".nn.utils",
+          ".nn.utils.rnn", ".optim",
           ".optim.lr_scheduler", ".signal.windows", ".func", ".masked"]  # fmt: skip
 OURS = {"Mismatch"}
 

@@ -11,6 +11,7 @@ from weft.tensor.core import Tensor
 from weft.torch import reductions
 from weft.torch.creation import tensor
 from weft.torch.joining import cat, stack
+from weft.torch.nn.utils import rnn as rnn
 from weft.torch.tensor import functions, public
 
 
