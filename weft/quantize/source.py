@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from weft.core.errors import ModelError, UsageError
+from weft.core.text import shown
 from weft.importers.hf_config import Fields
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.families import DECODERS
@@ -34,7 +35,10 @@ def decoder_config(source: Path, raw: Fields, gguf: bool) -> DecoderConfig:
     """Returns the config of a decoder that can be written. Raises ModelError, UsageError."""
     kind = raw.text("model_type", "")
     if kind not in DECODERS:
-        raise ModelError(f"{raw.where}: weft quantises decoders ({', '.join(DECODERS)})")
+        raise ModelError(
+            f"{raw.where}: weft writes quantised decoders of its own families, not {shown(kind)}; "
+            'one traced from transformers is quantised while loading: load it with quant="int8"'
+        )
     if raw.data.get("quantization_config") or raw.data.get("quantization"):
         raise ModelError(f"{raw.where}: the weights are quantised already")
     config = as_stored(source, raw, DECODERS[kind](raw))

@@ -13,9 +13,9 @@ from weft.models.arch.config import DecoderConfig
 from weft.models.text.tokenizer import Tokenizer
 from weft.models.weights import adapters
 from weft.models.weights.decoder_names import decoder_layout
-from weft.models.weights.reading import is_packed, read_weights
+from weft.models.weights.reading import is_packed
 from weft.training.contradictions import changed
-from weft.training.model import check_context, config_of
+from weft.training.model import base_source, check_context, config_of
 from weft.training.prepare import new_config
 from weft.training.settings import TrainingSettings
 from weft.training.templates import template_of
@@ -60,13 +60,17 @@ def _base_config(settings: TrainingSettings) -> DecoderConfig:
     reads."""
     base = Path(settings.model.base)
     raw = read_config(base)
-    config = config_of(raw, base)
+    config, _ = base_source(raw, base)
+    if config.traced is not None and not settings.lora.rank:
+        raise UsageError(
+            f"{base}: {config.family} is traced from transformers, and weft trains only adapters "
+            "for such models; add [lora]"
+        )
     if is_packed(base, raw) and not settings.lora.rank:
         raise UsageError(
             f"{base} holds packed weights, which cannot be trained; add [lora] to train adapters "
             f"for them, or set [model] from to the unquantised model"
         )
-    read_weights(base, raw, decoder_layout(config))
     Tokenizer(base, config.vocab)
     if settings.lora.rank:
         adapters.target_roles(config, settings.lora.targets)

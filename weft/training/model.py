@@ -15,16 +15,14 @@ from weft.core.dtypes import DType, as_dtype, float32
 from weft.core.errors import ModelError, UsageError
 from weft.core.packed import Packed
 from weft.importers.hf_config import Fields, read_config
-from weft.importers.safetensors import open_checkpoint
 from weft.models.arch.config import DecoderConfig, Kind
 from weft.models.arch.decoder import train_forward
 from weft.models.arch.families import DECODERS
 from weft.models.arch.hooks import TrainingHooks
 from weft.models.arch.inputs import tables
-from weft.models.arch.weights import Weights
+from weft.models.arch.weights import Weight, Weights
 from weft.models.weights.adapters import is_adapter
 from weft.models.weights.decoder_names import decoder_layout
-from weft.models.weights.names import bind_weights
 from weft.models.weights.reading import as_stored, is_packed, read_weights
 from weft.tensor import functional
 from weft.tensor.autograd import checkpoint, no_grad
@@ -66,6 +64,12 @@ class TrainableDecoder:
             raise UsageError(
                 f"[train] checkpointing: layers of {config.family} share keys and values, which "
                 "are kept; leave it out"
+            )
+        if config.traced is not None and (checkpointing or dropout):
+            what = "[train] checkpointing" if checkpointing else "[model] dropout"
+            raise UsageError(
+                f"{what}: {config.family} is traced from transformers, whose layers weft does not "
+                "know apart; leave it out"
             )
         if packed and config.attn_softcap:
             raise UsageError(
@@ -198,8 +202,7 @@ def folder_weights(folder: Path) -> tuple[DecoderConfig, dict[str, np.ndarray]]:
     ModelError."""
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder; expected a Hugging Face model folder")
-    config = config_of(read_config(folder), folder)
-    bound = bind_weights(decoder_layout(config), open_checkpoint(folder))
+    config, bound = base_source(read_config(folder), folder)
     return config, {role: np.asarray(w.value(), np.float32) for role, w in bound.items()}
 
 
@@ -210,8 +213,18 @@ def base_weights(folder: Path) -> Mapping[str, np.ndarray | Packed]:
     raw = read_config(folder)
     if not is_packed(folder, raw):
         return folder_weights(folder)[1]
-    weights = read_weights(folder, raw, decoder_layout(config_of(raw, folder)))
-    return {role: weight.value() for role, weight in weights.items()}
+    return {role: weight.value() for role, weight in base_source(raw, folder)[1].items()}
+
+
+def base_source(raw: Fields, folder: Path) -> tuple[DecoderConfig, Mapping[str, Weight]]:
+    """Returns the config, and by role the weights, of the model in a folder. Raises ModelError."""
+    if raw.text("model_type", "") not in DECODERS:
+        from weft.models.zoo.source import zoo_source
+
+        made = zoo_source(folder, raw)
+        return _trainable(raw, made.config), made.weights
+    config = config_of(raw, folder)
+    return config, read_weights(folder, raw, decoder_layout(config))
 
 
 def check_context(config: DecoderConfig, context: int) -> None:
@@ -227,12 +240,22 @@ def config_of(raw: Fields, folder: Path | None = None) -> DecoderConfig:
     ModelError for a model that is not a decoder or cannot be trained."""
     kind = raw.text("model_type", "")
     if kind not in DECODERS:
+        if kind and folder is not None:
+            return base_source(raw, folder)[0]
         raise ModelError(
             f"{raw.where}: {kind[:60] or 'no model_type'} cannot be trained; "
             f"supported: {', '.join(DECODERS)}"
         )
-    made = DECODERS[kind](raw)
-    what = "experts" if made.experts else "layers with a recurrence" if made.recurs else ""
-    if what:
-        raise ModelError(f"{raw.where}: {kind} cannot be trained: it has {what}")
+    made = _trainable(raw, DECODERS[kind](raw))
     return made if folder is None else as_stored(folder, raw, made)
+
+
+def _trainable(raw: Fields, made: DecoderConfig) -> DecoderConfig:
+    """Returns the config. Raises ModelError if a model like this cannot be trained."""
+    what = "experts" if made.experts else "layers with a recurrence" if made.recurs else ""
+    if made.traced is not None and any(s.kind == "sinks" for s in made.traced.weights.values()):
+        what = "attention sinks"
+    if what:
+        kind = raw.text("model_type", "")
+        raise ModelError(f"{raw.where}: {kind} cannot be trained: it has {what}")
+    return made

@@ -20,6 +20,7 @@ import numpy as np
 
 from weft import ops
 from weft.core.dtypes import DType, float32, int32
+from weft.core.errors import UsageError
 from weft.graph.ir import Graph, Node
 from weft.models.arch.altup import joined, spread
 from weft.models.arch.cached import CachedPast, StepRows
@@ -53,7 +54,10 @@ def forward(
 
     If other machines compute the last layers (`c.run`), returns the residual stream instead of
     logits. If columns are divided, `gather` returns all ranks' columns for this rank's [N, M].
+    Raises UsageError for a model that reads whole texts (`texts`).
     """
+    if c.traced is not None and c.traced.whole:
+        raise UsageError(f'{c.family} was loaded with cache="none"; this needs steps with a cache')
     past = CachedPast(c, rows, state, hooks)
     heads, at = next(iter(rows.at.items()))
     places = ops.reshape(at, (-1, heads))
