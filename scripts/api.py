@@ -17,7 +17,7 @@ from pathlib import Path
 
 MODULES = (  # by the names that they have for pdoc, too
     "weft", "weft.nn", "weft.tensor.functional", "weft.tensor.linalg", "weft.func", "weft.optim",
-    "weft.importers", "weft.models", "weft.core.errors",
+    "weft.data", "weft.importers", "weft.models", "weft.core.errors",
 )  # fmt: skip
 
 

@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent / "weft"
 # directly in it are its door, above all of them.
 ORDER = [
     "core", "host", "kernel", "graph", "program", "ops", "transform", "templates", "compile",
-    "backends", "tensor", "nn", "func", "optim", "importers", "torch", "ranks", "engine", "hub",
-    "models/arch", "models/text", "models/grammar", "models/weights", "models/zoo", "quantize",
-    "models/run", "models", "evaluate", "training", "machines", "serve", "web", "conform", "bench",
-    "cli",
+    "backends", "tensor", "nn", "func", "optim", "importers", "data", "torch", "ranks", "engine",
+    "hub", "models/arch", "models/text", "models/grammar", "models/weights", "models/zoo",
+    "quantize", "models/run", "models", "evaluate", "training", "machines", "serve", "web",
+    "conform", "bench", "cli",
 ]  # fmt: skip
 
 # Both sides of the waist that is the Program: neither may know the other.

@@ -2,6 +2,7 @@
 itself when a name is first used (weft/__init__.py)."""
 
 from weft import (
+    data as data,
     errors as errors,
     func as func,
     functional as functional,

@@ -21,6 +21,7 @@ from weft.core.errors import (
     UnknownDeviceError,
     UsageError,
     WeftError,
+    WorkerError,
 )
 
 __all__ = [
@@ -28,5 +29,5 @@ __all__ = [
     "FileFormatError",
     "GradientError", "HubError", "KernelError", "LimitError", "ModelError", "OutOfMemoryError",
     "RankError", "ShapeError", "StorageError", "TraceError", "UnknownDeviceError", "UsageError",
-    "WeftError",
+    "WeftError", "WorkerError",
 ]  # fmt: skip

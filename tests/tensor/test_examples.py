@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft import func, functional, nn, optim
+from weft import data, func, functional, nn, optim
 
 FUNCTIONS = {f"functional.{name}": getattr(functional, name) for name in functional.__all__} | {
     f"weft.{name}": getattr(weft, name)
@@ -26,9 +26,18 @@ FUNCTIONS |= {
 }  # fmt: skip
 FUNCTIONS |= {
     f"optim.{name}": getattr(optim, name)
-    for name in ("SGD", "Adam", "AdamW", "clip_grad_norm", "constant", "linear", "cosine")
+    for name in (
+        *("ASGD", "Adafactor", "Adam", "AdamW", "AveragedModel", "LBFGS", "Rprop", "SGD"),
+        *("clip_grad_norm", "constant", "cosine", "linear", "update_bn"),
+        *("get_ema_avg_fn", "get_swa_avg_fn"),
+    )
 }
 FUNCTIONS |= {f"func.{name}": getattr(func, name) for name in func.__all__}
+FUNCTIONS |= {
+    f"data.{name}": getattr(data, name)
+    for name in data.__all__
+    if name not in ("Dataset", "IterableDataset", "Sampler", "mapped")
+}
 FUNCTIONS |= {f"nn.{name}": value for name in nn.__all__ if callable(value := getattr(nn, name))}
 FUNCTIONS |= {
     f"nn.init.{name}": value
@@ -39,7 +48,8 @@ FUNCTIONS |= {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_its_example_runs(name: str) -> None:
-    names = {"F": functional, "weft": weft, "nn": nn, "optim": optim, "math": math, "np": np}
+    names = {"F": functional, "weft": weft, "nn": nn, "optim": optim, "data": data}
+    names |= {"math": math, "np": np}
     text = FUNCTIONS[name].__doc__ or ""
     test = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
     assert test.examples, f"{name} has no example"

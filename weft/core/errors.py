@@ -85,3 +85,7 @@ class UnknownDeviceError(UsageError, DeviceError):
 
 class RankError(WeftError, RuntimeError):
     """The error for another process of the same work that is lost, silent, or of the wrong kind."""
+
+
+class WorkerError(WeftError, RuntimeError):
+    """The error for a process that loads data and failed, was killed, or took too long."""

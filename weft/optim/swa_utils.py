@@ -51,7 +51,7 @@ class AveragedModel(Module):
     >>> average = optim.AveragedModel(model)
     >>> for value in (1.0, 2.0):
     ...     with weft.no_grad():
-    ...         model.weight.assign(weft.tensor([[value]]))
+    ...         _ = model.weight.assign(weft.tensor([[value]]))
     ...     average.update_parameters(model)
     >>> average(weft.ones(1)).tolist()
     [1.5]

@@ -21,6 +21,7 @@ from weft.core.errors import CallError, OutOfMemoryError, UsageError
 from weft.core.trees import unflatten
 from weft.graph.ir import Graph
 from weft.host.clock import compiling
+from weft.host.collector import uncollected
 from weft.host.forks import lock_of
 from weft.program.array import DeviceArray
 from weft.program.parted import PartedSession
@@ -114,7 +115,7 @@ class Compiled:
                     break
             else:
                 self._say_often(found.entries)
-                with compiling.running():
+                with compiling.running(), uncollected():
                     entry = self._compile(binder, (args, kwargs), found.operands, leaves)
                 self._kept.make_room()
                 found.entries.append(entry)

@@ -138,6 +138,12 @@ def manual_seed(seed: int) -> None:
         _STREAM_OF_KEYS.seed, _STREAM_OF_KEYS.calls = int(seed), 0
 
 
+def draw_seed() -> int:
+    """A seed of 63 bits from the next key of the global stream."""
+    low, high = (int(word) for word in _STREAM_OF_KEYS.next())
+    return low | (high & 0x7FFFFFFF) << 32
+
+
 def _pair(seed: int) -> np.ndarray:
     """An integer seed as two words (taken modulo 2**64)."""
     whole = seed & ((1 << 64) - 1)

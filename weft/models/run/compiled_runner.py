@@ -12,6 +12,7 @@ import numpy as np
 from weft.core.errors import OutOfMemoryError
 from weft.core.order import stream_rows
 from weft.host.clock import compiling
+from weft.host.collector import uncollected
 from weft.host.progress import progress
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.stages import roles_of
@@ -57,7 +58,7 @@ class CompiledRunner(Runner):
         made = self._sessions.get(kind)
         if made is None:
             text = f"compiling {kind} for {self._device.info.id}"
-            with progress(text), compiling.running():
+            with progress(text), compiling.running(), uncollected():
                 made = self._sessions[kind] = self._compile(kind)
         return made
 

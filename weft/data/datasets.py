@@ -1,0 +1,152 @@
+"""Data sets: what has a length and examples by number, or what yields examples."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import FileFormatError, ShapeError, StorageError, UsageError
+from weft.data.samplers import permutation
+from weft.importers.safetensors import SafetensorsFile
+from weft.tensor.core import Tensor
+
+
+class Dataset:
+    """The base: examples by number. A class of one's own defines __len__ and __getitem__."""
+
+    def __getitem__(self, index: int) -> Any:
+        raise UsageError(f"{type(self).__name__} defines no __getitem__")
+
+    def __add__(self, other: Dataset) -> ConcatDataset:
+        return ConcatDataset([self, other])
+
+
+class IterableDataset:
+    """The base of data that has no numbers: __iter__ yields the examples, in its own order. A
+    loader reads it in this process alone."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise UsageError(f"{type(self).__name__} defines no __iter__")
+
+
+class TensorDataset(Dataset):
+    """Row i of each tensor or NumPy array, as a tuple. Arrays may be mapped files, of which a batch
+    reads its rows alone. Raises ShapeError for arrays of different lengths.
+
+    >>> data.TensorDataset(weft.tensor([[1.0], [2.0]]), np.array([5, 6]))[1]
+    (Tensor([2.]), Tensor(6, dtype=int64))
+    """
+
+    def __init__(self, *tensors: Any) -> None:
+        lengths = {len(t) for t in tensors}
+        if len(lengths) != 1:
+            raise ShapeError(f"TensorDataset: lengths {sorted(lengths)}; give equally long tensors")
+        self.tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"example {index} of {len(self)}")
+        return tuple(_tensor(t[index]) for t in self.tensors)
+
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Any, ...]:
+        """The rows of a batch, already stacked."""
+        rows = np.asarray(indices, np.int64)
+        return tuple(_tensor(t[rows]) for t in self.tensors)
+
+
+def _tensor(x: Any) -> Tensor:
+    return x if isinstance(x, Tensor) else Tensor(np.array(x))
+
+
+class ConcatDataset(Dataset):
+    """Several data sets one after another.
+
+    >>> parts = [data.TensorDataset(weft.zeros(2)), data.TensorDataset(weft.ones(3))]
+    >>> len(data.ConcatDataset(parts)), data.ConcatDataset(parts)[2][0].item()
+    (5, 1.0)
+    """
+
+    def __init__(self, datasets: Sequence[Any]) -> None:
+        if not datasets:
+            raise UsageError("ConcatDataset: no data sets; give at least one")
+        self.datasets = list(datasets)
+        self.cumulative_sizes = list(accumulate(len(d) for d in self.datasets))
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
+
+    def __getitem__(self, index: int) -> Any:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"example {index} of {len(self)}")
+        at = index % len(self)
+        which = bisect_right(self.cumulative_sizes, at)
+        return self.datasets[which][at - (self.cumulative_sizes[which - 1] if which else 0)]
+
+
+class Subset(Dataset):
+    """The examples of these numbers.
+
+    >>> data.Subset(data.TensorDataset(weft.tensor([5.0, 6.0, 7.0])), [2])[0][0].item()
+    7.0
+    """
+
+    def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
+        self.dataset, self.indices = dataset, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[self.indices[index]]
+
+
+def random_split(
+    dataset: Any, lengths: Sequence[int | float], generator: Any = None
+) -> list[Subset]:
+    """Returns the data set in parts of these lengths, or of these shares (which add up to 1), with
+    the examples in a random order: that of the seed `generator`. Raises UsageError for lengths that
+    do not add up.
+
+    >>> whole = data.TensorDataset(weft.zeros(10))
+    >>> [len(part) for part in data.random_split(whole, [0.8, 0.2], generator=7)]
+    [8, 2]
+    """
+    counts, total = list(lengths), len(dataset)
+    if all(isinstance(n, float) for n in counts) and abs(sum(counts) - 1.0) < 1e-6:
+        counts = [int(total * n) for n in counts]
+        for i in range(total - int(sum(counts))):
+            counts[i % len(counts)] += 1
+    if sum(counts) != total or any(n < 0 for n in counts):
+        raise UsageError(f"random_split: lengths {list(lengths)} for {total} examples")
+    order, ends = permutation(total, generator, 0), list(accumulate(map(int, counts)))
+    return [Subset(dataset, order[end - int(n) : end].tolist()) for n, end in zip(counts, ends)]
+
+
+def mapped(path: str | os.PathLike[str]) -> Any:
+    """Returns the array of a .npy file, or a dict of those of a .safetensors file, without reading
+    them: rows come from the disk as they are used. Nothing in a file is executed. Raises
+    FileFormatError for other files and for objects, StorageError for what cannot be opened.
+
+    >>> np.save("rows.npy", np.ones((3, 2), np.float32))
+    >>> data.mapped("rows.npy")[1].tolist()
+    [1.0, 1.0]
+    """
+    name = os.fspath(path)
+    if name.endswith(".safetensors"):
+        return dict(SafetensorsFile(name).items())
+    if not name.endswith(".npy"):
+        raise FileFormatError(f"{name}: is neither .npy nor .safetensors; convert it to one")
+    try:
+        return np.load(name, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise StorageError(f"{name}: cannot be opened: {error.strerror or error}") from None
+    except (ValueError, EOFError) as error:
+        raise FileFormatError(f"{name}: is no .npy file of numbers: {error}") from None
