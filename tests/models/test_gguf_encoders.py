@@ -189,7 +189,7 @@ def test_unigrams(tmp_path: Path) -> None:
     ("changed", "leave", "said"),
     [
         ({}, "embeddings.LayerNorm", "'token_embd_norm.weight' is missing"),
-        ({"bert.pooling_type": 4}, "", "a reranker; weft reads those from a folder"),
+        ({"bert.pooling_type": 4}, "", "a reranker whose head is not whole"),
         ({"bert.pooling_type": 9}, "", "pooling_type is 9"),
         ({"bert.novelty": 3}, "", ""),
     ],

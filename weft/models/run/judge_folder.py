@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from weft.core.errors import ModelError
 from weft.core.text import shown
 from weft.importers.hf_config import Fields, read_object
 from weft.importers.safetensors import open_checkpoint
-from weft.models.arch.config import Layout
+from weft.models.arch.config import Layout, TokenizerContent
 from weft.models.arch.encoder_config import EncoderConfig, VectorConfig
 from weft.models.arch.encoders import ENCODERS, read_encoder
 from weft.models.arch.families import DECODERS, read_stream
@@ -37,6 +37,7 @@ from weft.models.weights.reading import read_weights
 from weft.models.weights.weight_dtypes import ready, wanted
 
 if TYPE_CHECKING:
+    from weft.models.weights.gguf_encoder import EncoderFile
     from weft.program.device import Device
 
 MAX_LABELS = 1 << 16
@@ -58,20 +59,41 @@ def load_judge(
     layout = replace(layout, inert={**layout.inert, **INERT})
     judging = _judging(folder, raw, config, layout)
     weights: Mapping[str, Weight] = read_weights(folder, raw, layout, wanted(place.dtype))
+    longest = min(tokenizer_limit(folder) or config.max_positions, config.max_positions)
+    typed = isinstance(config, EncoderConfig) and config.token_types > 1 and _types(folder)
+    return _made(folder, config, weights, device, place, judging, longest, typed)
+
+
+def file_judge(file: EncoderFile, device: Device | None, place: Placement) -> Judge:
+    """Loads the judge in a GGUF file. Its score of a pair is a sigmoid if it has one label."""
+    head = file.head
+    assert head is not None
+    chosen: Activation = "sigmoid" if len(head.labels) == 1 else "softmax"
+    scored: Activation = "sigmoid" if len(head.labels) == 1 else "identity"
+    judging = Judging(head.pooling, head.labels, chosen, scored, arrays=head.arrays)
+    longest = file.config.max_positions
+    return _made(
+        file.path, file.config, file.weights, device, place, judging, longest, False, file.made
+    )  # fmt: skip
+
+
+def _made(
+    path: Path, config: VectorConfig, weights: Mapping[str, Weight], device: Device | None,
+    place: Placement, judging: Judging, longest: int, typed: bool,
+    made: Callable[[], TokenizerContent | None] = lambda: None,
+) -> Judge:  # fmt: skip
     if place.quant is not None:
         from weft.quantize.kept import quantised
 
-        config, weights = quantised(folder, config, weights, place.quant)
-    config, arrays = ready(folder, config, weights, place, device)
-    longest = min(tokenizer_limit(folder) or config.max_positions, config.max_positions)
+        config, weights = quantised(path, config, weights, place.quant)
+    config, arrays = ready(path, config, weights, place, device)
     arrays = with_tables(config, arrays, longest)
-    typed = isinstance(config, EncoderConfig) and config.token_types > 1 and _types(folder)
     if device is None:
         hidden = eager_encoder(config, arrays)
     else:
         hidden = compiled_encoder(config, Placed(arrays, device), typed)
-    make = tokenizer_maker(folder, config.vocab, longest)
-    return Judge(folder, config, arrays, device, make, hidden, longest, judging, typed)
+    make = tokenizer_maker(path, config.vocab, longest, made=made)
+    return Judge(path, config, arrays, device, make, hidden, longest, judging, typed)
 
 
 def _types(folder: Path) -> bool:

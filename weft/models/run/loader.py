@@ -31,7 +31,7 @@ from weft.models.run.adapter_slots import AdapterSlots
 from weft.models.run.base import Model
 from weft.models.run.embedder import Encoder
 from weft.models.run.encoder_runner import compiled_encoder, eager_encoder
-from weft.models.run.judge_folder import judges, load_judge
+from weft.models.run.judge_folder import file_judge, judges, load_judge
 from weft.models.run.model import Decoder
 from weft.models.run.placed import Placed
 from weft.models.run.sentence_folder import makes_vectors, read_pooling
@@ -190,21 +190,18 @@ def _embeds(folder: Path, raw: Fields, kind: str) -> bool:
 def _gguf(path: Path, place: Placement) -> Model:
     """Loads the model in a GGUF file."""
     from weft.importers.gguf import open_gguf
+    from weft.models.weights import gguf_encoder as files
     from weft.models.weights.gguf import read
     from weft.models.weights.gguf_adapters import is_gguf_adapter
-    from weft.models.weights.gguf_encoder import (
-        ENCODERS as FILES,
-        arch_of,
-        pooling_of,
-        pools,
-        read_encoder_file,
-    )
 
     gguf = open_gguf(path)
-    if arch_of(gguf) in FILES:
+    arch = files.arch_of(gguf)
+    if arch in files.ENCODERS:
         with progress(f"loading {name_of(path)}"):
-            file = read_encoder_file(path, wanted(place.dtype))
-            _check_encoder(f"{path}: {arch_of(gguf)} is an encoder", place)
+            file = files.read_encoder_file(path, wanted(place.dtype))
+            _check_encoder(f"{path}: {arch} is an encoder", place)
+            if file.head is not None:
+                return file_judge(file, place.opened(), place)
             return _vectors_of(
                 path, file.config, file.weights, place.opened(), place, file.pooling, {}, file.made
             )
@@ -213,11 +210,11 @@ def _gguf(path: Path, place: Placement) -> Model:
         raise UsageError(f"{path} holds a LoRA adapter; give it with its model: {beside}")
     with progress(f"loading {name_of(path)}"):
         source = read(path, wanted(place.dtype))
-        if not pools(gguf):
+        if not files.pools(gguf):
             return _decoder(source, place.opened(), place)
-        _check_encoder(f"{path}: this {arch_of(gguf)} gives vectors", place)
+        _check_encoder(f"{path}: this {arch} gives vectors", place)
         weights = {r: w for r, w in source.weights.items() if r not in OUTPUTS}
-        config, how = replace(source.config, tied=True), pooling_of(gguf)
+        config, how = replace(source.config, tied=True), files.pooling_of(gguf)
         return _vectors_of(path, config, weights, place.opened(), place, how, {}, source.made)
 
 

@@ -66,7 +66,7 @@ def unigram(v: Vocabulary) -> dict[str, Any]:
     return {
         "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
         "pre_tokenizer": space,
-        "post_processor": between(v),
+        "post_processor": between(v, twice=True),
         "decoder": space,
         "model": {
             "type": "Unigram", "unk_id": unknown, "byte_fallback": False,
@@ -75,9 +75,10 @@ def unigram(v: Vocabulary) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def between(v: Vocabulary) -> dict[str, Any] | None:
+def between(v: Vocabulary, twice: bool = False) -> dict[str, Any] | None:
     """Returns the post-processor that puts a text between the tokens that begin and end it. Those
-    that the metadata name count, unless a flag says otherwise."""
+    that the metadata name count, unless a flag says otherwise. With `twice` the texts of a pair
+    have the last one twice between them, if texts have a first one (XLM-RoBERTa)."""
     flags = {"bos": True, "eos": True}
     found: list[tuple[str, int] | None] = []
     for name, other in (("bos", "cls"), ("eos", "seperator")):
@@ -94,8 +95,9 @@ def between(v: Vocabulary) -> dict[str, Any] | None:
         return [] if token is None else [{"SpecialToken": {"id": token[0], "type_id": part}}]
 
     single = [*special(0, 0), a, *special(1, 0)]
+    more = special(1, 0) if twice and special(0, 0) else []
     tokens = {t: {"id": t, "ids": [i], "tokens": [t]} for t, i in filter(None, found)}
     return {
-        "type": "TemplateProcessing", "single": single, "pair": [*single, b, *special(1, 1)],
+        "type": "TemplateProcessing", "single": single, "pair": [*single, *more, b, *special(1, 1)],
         "special_tokens": tokens,
     }  # fmt: skip

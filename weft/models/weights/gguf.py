@@ -35,7 +35,7 @@ from weft.models.text.gguf_tokenizer import read_tokenizer, token_ids
 from weft.models.weights.content import FileIdentity
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.gguf_config import read_config
-from weft.models.weights.gguf_metadata import ROPE_DIVISORS, ROPE_FACTORS
+from weft.models.weights.gguf_metadata import ROPE_DIVISORS, ROPE_FACTORS, repeated
 from weft.models.weights.gguf_sampling import gguf_defaults
 from weft.models.weights.source import Source
 
@@ -137,7 +137,7 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
     arch = gguf.metadata["general.architecture"]
     layout = decoder_layout(config)
     roles = (role for role in (*layout.weights, *layout.spare) if _XIELU not in role)
-    known = {tensor_name(role, config.family) for role in roles}
+    known = {tensor_name(role, config.family) for role in roles} | repeated(gguf)
     more = gguf.metadata.get(f"{arch}.{MORE_TOKENS}")
     beyond = tuple(f"blk.{config.layers + i}." for i in range(more or 0))
     for name in gguf.tensors:

@@ -53,7 +53,7 @@ _INERT = (
     "attention.key_length", "attention.value_length", "attention.head_count_kv", "vocab_size",
     "tensor_data_layout", "feed_forward_length", "expert_used_count", "rope.freq_base",
     "expert_feed_forward_length", "attention.sliding_window", "interleave_moe_layer_step",
-    "pooling_type",  # read with a decoder that gives vectors
+    "pooling_type", "classifier.output_labels",  # read with a decoder that gives vectors
 )  # fmt: skip
 _ORIGINAL = "rope.scaling.original_context_length"
 _YARN = ("truncate", "mscale")  # fields that a family may fix

@@ -24,7 +24,8 @@ from weft.models.arch.weights import Weight
 from weft.models.text.gguf_tokenizer import read_tokenizer
 from weft.models.weights.encoder_names import encoder_layout
 from weft.models.weights.gguf import check_packed, file_weight, stays_packed, told, usable
-from weft.models.weights.gguf_metadata import Metadata
+from weft.models.weights.gguf_judge import HEAD, FileHead, read_head
+from weft.models.weights.gguf_metadata import RANK, Metadata, repeated
 
 _TOP = {"embed": "token_embd", "pos": "position_embd", "type": "token_types",
         "norm": "token_embd_norm", "last": "output_norm"}  # fmt: skip
@@ -35,10 +36,10 @@ _AFTER = {
 }  # fmt: skip
 _BEFORE = {**_AFTER, "attn_norm": "attn_norm", "mlp_norm": "ffn_norm"}
 _MODES: Mapping[int, Any] = {0: "mean", 1: "mean", 2: "cls", 3: "lasttoken"}
-_RANK = 4
 # Keys that change nothing here, or that say what the tensors say too.
-_INERT = ("vocab_size", "attention.causal", "rope.scaling.type", "attention.head_count_kv",
-          "rope.dimension_count", "attention.key_length", "attention.value_length")  # fmt: skip
+_INERT = ("vocab_size", "attention.causal", "classifier.output_labels", "rope.scaling.type",
+          "attention.head_count_kv", "rope.dimension_count", "attention.key_length",
+          "attention.value_length")  # fmt: skip
 _SIZES = {
     "context_length": ("max_position_embeddings", MAX_POSITIONS),
     "embedding_length": ("hidden_size", MAX_HIDDEN),
@@ -57,6 +58,7 @@ class EncoderFile:
     weights: Mapping[str, Weight]
     pooling: Pooling
     made: Callable[[], TokenizerContent | None]
+    head: FileHead | None = None  # of a reranker or a classifier
 
 
 def _nomic(c: Metadata, data: dict[str, Any]) -> None:
@@ -100,7 +102,8 @@ def read_encoder_file(path: Path, dtype: DType | None = None) -> EncoderFile:
     config = _config(c)
     layout = encoder_layout(config).weights
     tensors = {role: told(gguf, tensor_name(role, config.pre_norms)) for role in layout}
-    known = {tensor.name for tensor in tensors.values()}
+    judges = c.value("pooling_type") == RANK
+    known = {*(tensor.name for tensor in tensors.values()), *(HEAD if judges else ())}
     for name in gguf.tensors:
         if name not in known:
             raise ModelError(
@@ -112,7 +115,11 @@ def read_encoder_file(path: Path, dtype: DType | None = None) -> EncoderFile:
     if dtype is None:
         check_packed([t for t in tensors.values() if stays_packed(t)], str(path))
     weights = {r: file_weight(layout[r], t, dtype, str(path)) for r, t in tensors.items()}
-    return EncoderFile(path, config, weights, pooling_of(gguf), partial(read_tokenizer, gguf))
+    made = partial(read_tokenizer, gguf)
+    if judges:
+        head = read_head(c, config)
+        return EncoderFile(path, config, weights, head.pooling, made, head)
+    return EncoderFile(path, config, weights, pooling_of(gguf), made)
 
 
 def tensor_name(role: str, pre_norms: bool) -> str:
@@ -157,13 +164,14 @@ def _with_tensors(c: Metadata, made: EncoderConfig, typed: bool) -> EncoderConfi
 
 def pools(gguf: Gguf) -> bool:
     """Returns True for a decoder whose file says how its token vectors are pooled."""
-    return gguf.metadata.get(f"{arch_of(gguf)}.pooling_type") in (*_MODES, _RANK)
+    kind = gguf.metadata.get(f"{arch_of(gguf)}.pooling_type")
+    return kind in (*_MODES, RANK) and not repeated(gguf)
 
 
 def pooling_of(gguf: Gguf) -> Pooling:
     """Returns the pooling that a file names; llama.cpp gives vectors the length 1."""
     c = Metadata(gguf, arch_of(gguf))
-    kind = c.integer("pooling_type", 0, _RANK, 1)
-    if kind == _RANK:
-        raise c.refuse("pooling_type", "a reranker; weft reads those from a folder")
+    kind = c.integer("pooling_type", 0, RANK, 1)
+    if kind == RANK:
+        raise c.refuse("pooling_type", f"a reranker; of {c.arch} weft reads those from a folder")
     return Pooling((_MODES[kind],), (NORMALIZE,))

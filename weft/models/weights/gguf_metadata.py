@@ -13,6 +13,7 @@ from weft.importers.gguf_values import Texts
 from weft.importers.hf_config import Fields
 from weft.models.arch.family_parts import MAX_FFN
 
+RANK = 4  # pooling_type of rerankers
 ROPE_DIVISORS = "rope_freqs.weight"
 ROPE_FACTORS = ("rope_factors_short.weight", "rope_factors_long.weight")
 _BY_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
@@ -86,6 +87,13 @@ class Metadata:
     def refuse(self, key: str, said: str) -> ModelError:
         shown = f"{self.value(key)!r:.60}"
         return ModelError(f"{self.where}: {self.arch}.{key} is {shown}: {said}")
+
+
+def repeated(gguf: Gguf) -> set[str]:
+    """Returns the names of tensors that a file holds twice: in Qwen3's rerankers the rows of the
+    output matrix for yes and no."""
+    yes_or_no = gguf.metadata.get("qwen3.pooling_type") == RANK
+    return {"cls.output.weight"} & set(gguf.tensors) if yes_or_no else set()
 
 
 def plain(value: Any) -> Any:
