@@ -15,6 +15,7 @@ from weft.serve.adapting import routes as adapter_routes
 from weft.serve.anthropic.messages import routes as anthropic_routes
 from weft.serve.judging import routes as judging_routes
 from weft.serve.keys import ApiKeys
+from weft.serve.llama.properties import routes as llama_routes
 from weft.serve.metrics import TEXT
 from weft.serve.ollama.models import routes as ollama_routes
 from weft.serve.openai import answers
@@ -98,6 +99,7 @@ def routes() -> list[Described]:
         *responses_routes(),
         *anthropic_routes(),
         *ollama_routes(),
+        *llama_routes(),
         route("/health", health, answer=HealthAnswer),
         route("/metrics", metrics),
         route("/openapi.json", openapi),

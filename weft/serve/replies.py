@@ -51,7 +51,7 @@ async def reply(
     async with contextlib.AsyncExitStack() as stack:
 
         async def begun() -> ReplyWriter:
-            return await start(_decoder(await stack.enter_async_context(shelf.use(name, keep))))
+            return await start(decoder(await stack.enter_async_context(shelf.use(name, keep))))
 
         writer = await while_there(request, begun())
         if not stream:
@@ -64,10 +64,11 @@ async def counted(request: Request, name: str | None, turn: Turn) -> int:
     """Counts the tokens in the prompt of a turn, for the model `name`. Raises HttpError."""
     shelf: ModelShelf = request.app.state.shelf
     async with shelf.use(name) as model:
-        return len((await while_there(request, prompt_of(_decoder(model), turn)))[1])
+        return len((await while_there(request, prompt_of(decoder(model), turn)))[1])
 
 
-def _decoder(model: Served) -> ServedDecoder:
+def decoder(model: Served) -> ServedDecoder:
+    """The model, if it writes. Raises HttpError."""
     if not isinstance(model, ServedDecoder):
         raise HttpError(400, f"{model.name} embeds, it does not write", "model")
     return model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -13,6 +14,7 @@ from weft.core.errors import WeftError
 from weft.serve.chatting import AnswerOptions, Turn, begin, begin_ids, continued
 from weft.serve.fields import between, sampling, seconds_of, seed_of, stops, tops
 from weft.serve.guard import key_of
+from weft.serve.infill import infill
 from weft.serve.ollama.replies import ChatForm, GenerateForm, Loaded, Replies, ReplyTimes
 from weft.serve.ollama.types import Answered, Generate, ModelOptions, OllamaChat, OllamaMessage
 from weft.serve.replies import ReplyWriter, reply
@@ -62,6 +64,13 @@ async def generate(request: Request) -> Response:
         if not body.prompt:
             return Loaded(form, times, body.keep_alive)
         check_context(body, model)
+        if body.suffix:
+            try:
+                made = await infill(model, body.prompt, body.suffix)
+            except WeftError as e:
+                raise refusal(e) from None
+            how = replace(options, stop_ids=made.ends)
+            return Replies(model, body, await begin_ids(model, [made.ids], how), form, times)
         if not body.raw and (body.system or model.has_chat):
             return Replies(model, body, await begin(model, turn), form, times)
         try:

@@ -151,9 +151,11 @@ class Generate(Answered, kw_only=True):
 
     def refuse(self) -> None:
         super().refuse()
-        for field in ("template", "suffix", "context", "images", "width", "height", "steps"):
+        for field in ("template", "context", "images", "width", "height", "steps"):
             if getattr(self, field):
                 raise HttpError(400, f"{field} is not supported; leave it out", field)
+        if self.suffix and self.system:
+            raise HttpError(400, "suffix does not go with system: leave one out", "suffix")
         if self.raw and self.system:
             raise HttpError(
                 400, "system cannot be used with a raw prompt: write it into the prompt", "system"

@@ -177,18 +177,26 @@ class ModelsAnswer(AnswerFields):
     data: list[ModelAnswer]
 
 
+class TokenPiece(AnswerFields):
+    """A token with its text, or with its bytes if it is not whole characters."""
+
+    id: int
+    piece: str | list[int]
+
+
 class TokenizeAnswer(AnswerFields):
     """max_model_len: how many a sequence may have."""
 
-    tokens: list[int]
+    tokens: list[int | TokenPiece]
     count: int
     max_model_len: int | None
 
 
 class DetokenizeAnswer(AnswerFields):
-    """The answer of POST /detokenize."""
+    """The answer of POST /detokenize, by vLLM's name and llama-server's."""
 
     prompt: str
+    content: str
 
 
 class TokenizerAnswer(AnswerFields):

@@ -17,6 +17,7 @@ from weft.serve.chatting import AnswerOptions, begin_ids, truncated
 from weft.serve.choices import AnswerChunk, Choice, gathered, merged
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
+from weft.serve.infill import infill
 from weft.serve.openai.chat import FINISH, usage_of
 from weft.serve.openai.options import choices_of, new_tokens
 from weft.serve.openai.scored import scored
@@ -49,7 +50,11 @@ async def completions(request: Request) -> Response:
     )
 
     async def start(model: ServedDecoder) -> ReplyWriter:
-        ids = await _ids(model, prompts, options, body.add_special_tokens is not False)
+        how = options
+        if body.suffix is None:
+            ids = await _ids(model, prompts, options, body.add_special_tokens is not False)
+        else:
+            ids, how = await _middles(model, prompts, body.suffix, options)
         starts: list[list[int]] = []
         if options.prompt_logprobs is not None:
             values = options.n * sum(map(len, ids)) * (options.prompt_logprobs + 1)
@@ -59,7 +64,7 @@ async def completions(request: Request) -> Response:
             starts = [await model.pools.texts.run(model.tokenizer.starts, one) for one in ids]
         shown = ids if options.truncate is not None else prompts
         echoes = await _echoes(model, shown) if body.echo else [""] * len(prompts)
-        choices = await begin_ids(model, ids, options)
+        choices = await begin_ids(model, ids, how)
         return _CompletionWriter(model, body, choices, starts, echoes, options.n)
 
     return await reply(request, body.model, start, bool(body.stream))
@@ -76,6 +81,21 @@ async def _ids(
         return [truncated(model, ids, options) for ids in made]
     except WeftError as e:
         raise refusal(e) from None
+
+
+async def _middles(
+    model: ServedDecoder, prompts: Sequence[str | list[int]], suffix: str, options: AnswerOptions
+) -> tuple[list[list[int]], AnswerOptions]:
+    """The ids that ask for what lies between each prompt and the suffix, and what ends it."""
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if len(texts) < len(prompts):
+        raise HttpError(400, "suffix goes with prompts of text, not of token ids", "suffix")
+    try:
+        made = [await infill(model, text, suffix) for text in texts]
+    except WeftError as e:
+        raise refusal(e) from None
+    ends = made[0].ends if options.ends else ()
+    return [one.ids for one in made], replace(options, stop_ids=(*options.stop_ids, *ends))
 
 
 async def _echoes(model: ServedDecoder, prompts: Sequence[str | list[int]]) -> list[str]:

@@ -85,18 +85,18 @@ def constraint_of(body: Choosing) -> Follow | None:
 
 def _wishes(body: Choosing) -> Iterator[tuple[str, Follow | None]]:
     """The constraints in vLLM's and llama-server's fields, by the field's name."""
-    yield "guided_json", _schema(body.guided_json, "guided_json")
-    yield "guided_regex", _made("regex", body.guided_regex)
-    yield "guided_choice", _made("choice", body.guided_choice)
-    yield "guided_grammar", _made("grammar", body.guided_grammar)
-    yield "grammar", _made("grammar", body.grammar)
-    yield "json_schema", _schema(body.json_schema, "json_schema")
+    yield "guided_json", schema_constraint(body.guided_json, "guided_json")
+    yield "guided_regex", made_constraint("regex", body.guided_regex)
+    yield "guided_choice", made_constraint("choice", body.guided_choice)
+    yield "guided_grammar", made_constraint("grammar", body.guided_grammar)
+    yield "grammar", made_constraint("grammar", body.grammar)
+    yield "json_schema", schema_constraint(body.json_schema, "json_schema")
     form, name = body.structured_outputs, "structured_outputs"
     if form is None:
         return
     given = [
-        _schema(form.json, f"{name}.json"), _made("regex", form.regex),
-        _made("choice", form.choice), _made("grammar", form.grammar),
+        schema_constraint(form.json, f"{name}.json"), made_constraint("regex", form.regex),
+        made_constraint("choice", form.choice), made_constraint("grammar", form.grammar),
         follow_json() if form.json_object else None,
     ]  # fmt: skip
     found = [wish for wish in given if wish is not None]
@@ -106,14 +106,14 @@ def _wishes(body: Choosing) -> Iterator[tuple[str, Follow | None]]:
     yield name, found[0]
 
 
-def _made(maker: str, given: object) -> Follow | None:
+def made_constraint(maker: str, given: object) -> Follow | None:
     """The constraint that a function of `grammars` makes; None where nothing is given."""
     if given is None:
         return None
     return Follow(lambda grammar: getattr(grammar, maker)(given))
 
 
-def _schema(given: Mapping[str, Any] | str | None, field: str) -> Follow | None:
+def schema_constraint(given: Mapping[str, Any] | str | None, field: str) -> Follow | None:
     """The constraint of a schema, which may come as JSON text."""
     if isinstance(given, str):
         if (schema := object_of(given)) is None:

@@ -71,13 +71,16 @@ def _written(row: np.ndarray, form: str | None) -> Any:
 async def tokenize(request: Request) -> Response:
     """The token ids of a text or a conversation."""
     body = await read(request, Tokenize)
-    if (body.prompt is None) == (body.messages is None):
-        raise HttpError(400, "give prompt or messages, one of them", "prompt")
+    given = [x for x in (body.prompt, body.messages, body.content) if x is not None]
+    if len(given) != 1:
+        raise HttpError(400, "give prompt, content or messages, one of them", "prompt")
     shelf: ModelShelf = request.app.state.shelf
 
     async def made(model: Served) -> list[int]:
         if body.prompt is not None:
             text, special = body.prompt, body.add_special_tokens
+        elif body.content is not None:
+            text, special = body.content, body.add_special
         else:
             messages, special = messages_of(body.messages or ()), False
             text = await model.pools.templates.run(model.chat, messages, {})
@@ -89,7 +92,16 @@ async def tokenize(request: Request) -> Response:
         except WeftError as e:
             raise refusal(e) from None
         limit = getattr(model.model, "context", None)
-    return json_response({"tokens": ids, "count": len(ids), "max_model_len": limit})
+        if body.with_pieces and isinstance(model, ServedDecoder):
+            tokens: list[Any] = [{"id": i, "piece": _piece(*model.token(i))} for i in ids]
+        else:
+            tokens = [*ids]
+    return json_response({"tokens": tokens, "count": len(ids), "max_model_len": limit})
+
+
+def _piece(text: str, data: bytes) -> str | list[int]:
+    """A token's text, or its bytes if it is not whole characters, as llama-server gives them."""
+    return text if text.encode() == data else list(data)
 
 
 async def detokenize(request: Request) -> Response:
@@ -103,7 +115,7 @@ async def detokenize(request: Request) -> Response:
             text = await while_there(request, work)
         except WeftError as e:
             raise refusal(e) from None
-    return json_response({"prompt": text})
+    return json_response({"prompt": text, "content": text})
 
 
 async def tokenizer_info(request: Request) -> Response:

@@ -90,7 +90,7 @@ class Choosing(Generating, kw_only=True):
             "samplers": self.samplers not in (None, [*SAMPLERS]),
             "service_tier": self.service_tier not in (None, "auto", "default"),
         }
-        _refuse(wrong)
+        refuse_values(wrong)
 
 
 Choices = Annotated[list[str], Meta(min_length=1, max_length=1024)]
@@ -239,7 +239,7 @@ class Chat(Choosing, kw_only=True):
             "verbosity": self.verbosity not in (None, "medium"),
             "store": bool(self.store),
         }
-        _refuse(wrong)
+        refuse_values(wrong)
         if self.continue_final_message and self.add_generation_prompt:
             raise HttpError(400, "continue_final_message continues the last message: it does not "
                             "go with add_generation_prompt", "continue_final_message")  # fmt: skip
@@ -254,13 +254,12 @@ class Completion(Choosing, kw_only=True):
     logprobs: int | None = None
     suffix: str | None = None
     best_of: int | None = None
-
     add_special_tokens: bool | None = None
 
     def refuse(self) -> None:
         super().refuse()
-        if self.suffix:
-            raise HttpError(400, "suffix is not supported; leave it out", "suffix")
+        if self.suffix is not None and self.echo:
+            raise HttpError(400, "suffix does not go with echo", "suffix")
         if self.best_of not in (None, self.n or 1):
             raise HttpError(400, "best_of is not supported beyond n; leave it out", "best_of")
 
@@ -276,12 +275,16 @@ class Embeddings(RequestFields, kw_only=True):
 
 
 class Tokenize(Struct, forbid_unknown_fields=True, kw_only=True):
-    """POST /tokenize: of text, or of a conversation."""
+    """POST /tokenize: of text, or of a conversation. The last four fields are llama-server's."""
 
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Meta(max_length=10_000)] | None = None
     add_special_tokens: bool = True
+    content: str | None = None
+    add_special: bool = False
+    parse_special: Literal[True] | None = None
+    with_pieces: bool = False
 
 
 class Detokenize(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -291,7 +294,7 @@ class Detokenize(Struct, forbid_unknown_fields=True, kw_only=True):
     model: str | None = None
 
 
-def _refuse(wrong: Mapping[str, bool]) -> None:
+def refuse_values(wrong: Mapping[str, bool]) -> None:
     """Raises HttpError for the first field whose value is wrong."""
     for field, found in wrong.items():
         if found:

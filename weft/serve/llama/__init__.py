@@ -1,0 +1,1 @@
+"""llama-server's own protocol: completion, filling in, templates, properties."""
