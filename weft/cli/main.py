@@ -43,6 +43,7 @@ COMMANDS = {
     "new-backend": ("new_backend", "Write a starter package that adds a device."),
     "explain": ("explain", "Show what a model compiles to: graph, kernels, source."),
     "bench": ("bench", "Time operations, models, training steps or servers."),
+    "port": ("port", "Say which names of PyTorch in a script weft.torch has."),
     "tune": ("tune", "Find the fastest kernel configurations for a device."),
 }
 FUNCTIONS = {
