@@ -35,6 +35,9 @@ BASE: dict[str, dict[str, Any]] = {
     **{f"{at}/rerank": {"query": "hi", "documents": ["a"]} for at in ("", "/v1", "/v2")},
     **{f"{at}/score": {"text_1": "hi", "text_2": "a"} for at in ("", "/v1")},
     "/classify": {"input": "hi"},
+    **{f"/completion{s}": {"prompt": "hi", "n_predict": 1} for s in ("", "s")},
+    "/infill": {"input_prefix": "hi", "n_predict": 1},
+    "/apply-template": {"messages": [{"role": "user", "content": "hi"}]},
     "/tokenize": {"prompt": "hi"},
     "/detokenize": {"tokens": [5]},
 }
