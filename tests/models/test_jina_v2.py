@@ -7,13 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
+from gguf_files import finish
 from torch.nn import functional as f
 
 from weft.core.errors import ModelError
-from weft.importers.safetensors import save_file
+from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import load
 
 SIZES = {"hidden_size": 36, "intermediate_size": 52, "num_hidden_layers": 3, "vocab_size": 97}
@@ -114,6 +116,42 @@ def test_vectors(tmp_path: Path, heads: int, kind: str, device: str) -> None:
         np.testing.assert_allclose(
             vector, reference(weights, row, heads, act), atol=1e-5, rtol=1e-4
         )
+
+
+def write_file(folder: Path, path: Path, split: bool) -> Path:
+    """The file of llama.cpp's converter; older ones cut the matrix of gates in two."""
+    arch = gguf.MODEL_ARCH.JINA_BERT_V2
+    writer = gguf.GGUFWriter(str(path), gguf.MODEL_ARCH_NAMES[arch])
+    writer.add_context_length(8192)
+    writer.add_embedding_length(SIZES["hidden_size"])
+    writer.add_block_count(SIZES["num_hidden_layers"])
+    writer.add_feed_forward_length(SIZES["intermediate_size"])
+    writer.add_head_count(6)
+    writer.add_layer_norm_eps(1e-12)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    names = gguf.get_tensor_name_map(arch, SIZES["num_hidden_layers"])
+    for name, value in open_checkpoint(folder).items():
+        stem, _, end = name.rpartition(".")
+        if stem.startswith("pooler"):
+            continue
+        called, data = names.get_name(stem), np.array(value, np.float32)
+        if split and "gated_layers" in stem:
+            gate, data = np.split(data, 2)
+            writer.add_tensor(f"{called.replace('ffn_up', 'ffn_gate')}.{end}", gate)
+        writer.add_tensor(f"{called}.{end}", data)
+    finish(writer)
+    return path
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_vectors_of_a_gguf_file(tmp_path: Path, split: bool) -> None:
+    weights = write(tmp_path, 6)
+    model = load(write_file(tmp_path, tmp_path / "m.gguf", split), device="cpu")
+    ids = [5, 3, 90, 7, 7, 12, 33]
+    want = reference(weights, ids, 6, f.gelu)
+    (found,) = model.embed_ids([ids])
+    np.testing.assert_allclose(found, want / np.linalg.norm(want), atol=1e-5)
 
 
 @pytest.mark.parametrize(("fields", "said"), [

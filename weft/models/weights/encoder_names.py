@@ -138,6 +138,7 @@ NAMES: Mapping[str, _Names] = {
         "encoder.layer.{}.",
         {
             **_BERT_LAYER, "up": "mlp.gated_layers", "down": "mlp.wo", "mlp_norm": "mlp.layernorm",
+            "gate": "mlp.gate",  # of old GGUF files
         },
         ("", "bert."),
     ),

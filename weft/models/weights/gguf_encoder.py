@@ -1,4 +1,5 @@
-"""Reads a GGUF file as an encoder: BERT and what llama.cpp calls so, Nomic BERT, ModernBERT."""
+"""Reads a GGUF file as an encoder: BERT and what llama.cpp calls so, Nomic BERT, Jina v2,
+ModernBERT."""
 
 from __future__ import annotations
 
@@ -79,10 +80,15 @@ def _modern(c: Metadata, data: dict[str, Any]) -> None:
     data["mlp_bias"] = c.has("blk.0.ffn_up.bias")
 
 
+def _jina(c: Metadata, data: dict[str, Any]) -> None:
+    data |= {"position_embedding_type": "alibi", "feed_forward_type": "geglu"}
+
+
 # architecture -> model_type, and what its own keys add
 ENCODERS: Mapping[str, tuple[str, Callable[[Metadata, dict[str, Any]], None]]] = {
     "bert": ("bert", lambda c, data: None),
     "nomic-bert": ("nomic_bert", _nomic),
+    "jina-bert-v2": ("bert", _jina),
     "modern-bert": ("modernbert", _modern),
 }
 _OWN = ("rope.freq_base", "rope.freq_base_swa", "attention.sliding_window",
@@ -159,6 +165,8 @@ def _with_tensors(c: Metadata, made: EncoderConfig, typed: bool) -> EncoderConfi
     """Returns the config with what the tensors of a file show."""
     if made.family == "bert":
         made = replace(made, fused_qkv=c.has("blk.0.attn_qkv.weight"))
+    if made.family == "jina_v2" and c.has("blk.0.ffn_gate.weight"):  # older files cut the matrix
+        made = replace(made, fused_gate="")
     return made if typed else replace(made, token_types=0)
 
 
