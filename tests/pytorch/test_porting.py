@@ -122,3 +122,29 @@ def test_every_difference_names_something() -> None:
         (used,) = names_in(f"import torch\nx = {path}\n")
         assert used.verdict == "differs", path
         assert hasattr(weft.torch, path.split(".")[1])
+
+
+EXAMPLE = """
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+opt = optim.AdamW(net.parameters(), lr=1e-3)
+x = torch.randn(16, 4)
+spectrum = torch.fft.rfft(x, dim=1).abs()
+loss = F.cross_entropy(net(x), torch.zeros(16, dtype=torch.long))
+loss.backward()
+opt.step()
+print(x.sum(dim=0).to_sparse(), torch.sofmax(x, dim=1))
+torch.save(net.state_dict(), "net.pt")
+"""
+
+
+def test_the_docs_show_what_it_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(EXAMPLE)
+    said = CliRunner().invoke(cli, ["port", "train.py", "-o", "train_weft.py"]).output
+    page = (Path(__file__).parents[2] / "docs/coming-from.md").read_text(encoding="utf-8")
+    shown = page.split("$ weft port train.py -o train_weft.py\n")[1].split("```")[0]
+    assert shown == said
