@@ -183,3 +183,26 @@ def test_sequences_of_different_lengths(side: str) -> None:
             for m in (torch, theirs)
         )
         assert made.tolist() == want.tolist()
+
+
+def test_functions_with_a_derivative_of_their_own() -> None:
+    def run(m: Any) -> list[Any]:
+        class Straight(m.autograd.Function):  # type: ignore[misc,name-defined]
+            @staticmethod
+            def forward(ctx: Any, x: Any, scale: float) -> Any:
+                ctx.save_for_backward(x)
+                ctx.scale = scale
+                return x.round() * scale, x.sign()
+
+            @staticmethod
+            def backward(ctx: Any, g: Any, h: Any) -> Any:
+                (x,) = ctx.saved_tensors
+                return g * ctx.scale + h * x.clamp(-1, 1), None
+
+        x = m.tensor(A).requires_grad_()
+        a, b = Straight.apply(x * 2, 3.0)
+        (a.sum() + (b * b.detach()).sum()).backward()
+        return [a.detach().numpy(), b.detach().numpy(), x.grad.numpy()]
+
+    for mine, other in zip(run(torch), run(theirs)):
+        np.testing.assert_allclose(mine, other, rtol=1e-6)

@@ -1,3 +1,74 @@
-"""torch.autograd: derivatives by weft's tape."""
+"""torch.autograd: derivatives by weft's tape, and functions with a derivative of their own."""
 
+from __future__ import annotations
+
+from typing import Any
+
+from weft.core.errors import UsageError
+from weft.ops.tape import plain, remember
+from weft.tensor.autograd import no_grad
+from weft.tensor.core import Tensor as Base
 from weft.torch.runtime import grad as grad
+from weft.torch.tensor import Tensor, own
+
+
+class Context:
+    """What `forward` leaves for `backward`; it takes any attributes."""
+
+    saved_tensors: tuple[Any, ...] = ()
+    needs_input_grad: tuple[bool, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """Keeps tensors, as `saved_tensors`."""
+        self.saved_tensors = tensors
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        """Changes nothing: integers and bools have no gradient."""
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Changes nothing: gradients that are missing are zeros."""
+
+
+class Function:
+    """A function with a derivative of its own: `forward(ctx, ...)` and `backward(ctx, ...)` are
+    static methods; `apply` calls it."""
+
+    @staticmethod
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        """The function's value."""
+        raise UsageError("autograd.Function: a subclass defines forward and backward")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """The derivatives of the arguments of `forward`, None for those without."""
+        raise UsageError("autograd.Function: a subclass defines forward and backward")
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """The function's value, which remembers how to go back."""
+        ctx = Context()
+        ctx.needs_input_grad = tuple(isinstance(a, Base) and a.requires_grad for a in args)
+        setup = getattr(cls, "setup_context", None)
+        with no_grad():
+            found = cls.forward(*args) if setup else cls.forward(ctx, *args)
+            if setup:
+                setup(ctx, args, found)
+        results = found if isinstance(found, tuple) else (found,)
+        made = tuple(cls._remembered(ctx, args, results, i) for i in range(len(results)))
+        return made if isinstance(found, tuple) else made[0]
+
+    @classmethod
+    def _remembered(cls, ctx: Context, args: Any, results: Any, at: int) -> Any:
+        """Result `at`, with its part of the derivative."""
+        if not isinstance(results[at], Base):
+            return results[at]
+
+        def rule(g: Any, out: Any, values: Any) -> list[Any]:
+            grads = [Tensor(g) if i == at else own(y * 0) for i, y in enumerate(results)]
+            given = cls.backward(ctx, *grads)
+            given = given if isinstance(given, tuple) else (given,)
+            wanted = [d for d, a in zip(given, args) if isinstance(a, Base)]
+            return [None if d is None else d.value for d in wanted]
+
+        inputs = tuple(a.value for a in args if isinstance(a, Base))
+        return Tensor(remember(cls.__name__, plain(results[at].value), inputs, rule))
