@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from weft.core import dtypes as dt
 from weft.core.errors import UsageError
-from weft.tensor import angles
+from weft.tensor import angles, elementwise as ew
 from weft.tensor.core import Tensor
 from weft.tensor.elementwise import derivative, wide
 from weft.torch.elementwise import of_reals
-from weft.torch.tensor import public, real
+from weft.torch.tensor import floats, public, real
 
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)  # B2, B4, ...
 _SHIFT = 8  # from here on the asymptotic series have all digits of float32
@@ -28,12 +31,30 @@ def polynomial(x: Any, coefficients: Sequence[float]) -> Any:
 # -- the gamma function
 
 
+def _zeta_less_one(s: int) -> float:
+    """Riemann's zeta at a whole number, less 1."""
+    n = 20.0
+    head = sum(k ** -float(s) for k in range(2, 20))
+    return float(head + n ** (1 - s) / (s - 1) + n**-s / 2 + s * n ** (-s - 1) / 12)
+
+
+def _log_near_zeros(t: Tensor) -> Tensor:
+    """log gamma of 0.5 to 2.5, by its series at 2: there and at 1 it is 0."""
+    upper = t >= 1.5
+    z = upper.where(t - 2.0, t - 1.0)
+    last = 30 if t.dtype == dt.float64 else 15
+    terms = [(-1) ** k * _zeta_less_one(k) / k for k in range(last, 1, -1)]
+    made = (polynomial(z, terms) * z + (1.0 - 0.5772156649015329)) * z
+    return upper.where(made, made - ew.log1p(upper.where(0.0, z)))
+
+
 @wide
 @derivative(lambda g, out, x: g * _digamma(x))
 def _lgamma(x: Tensor) -> Tensor:
     """log |gamma(x)|, by Stirling's series."""
     mirrored = x < 0.5
     t = mirrored.where(1.0 - x, x)
+    near = _log_near_zeros(t.minimum(2.5))
     product, high = t * 0 + 1.0, t
     for _ in range(_SHIFT):
         low = high < _SHIFT
@@ -43,7 +64,8 @@ def _lgamma(x: Tensor) -> Tensor:
     terms = [b / (2 * k * (2 * k - 1)) for k, b in enumerate(_BERNOULLI[:5], 1)]
     series = polynomial(z, terms[::-1]) / high
     made = (high - 0.5) * high.log() - high + 0.5 * math.log(2 * math.pi) + series - product.log()
-    fraction = x - x.floor()
+    made = (t < 2.5).where(near, made)
+    fraction = x - x.round()
     turned = math.log(math.pi) - (fraction * math.pi).sin().abs().log() - made
     out: Tensor = mirrored.where(turned, made)
     out = ((x <= 0) & (fraction == 0)).where(math.inf, out)
@@ -123,3 +145,28 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
 
 
 multigammaln = mvlgamma
+
+
+@public
+def zeta(input: Any, other: Any) -> Tensor:
+    """The sum of (other + k)^-input over k >= 0 (Hurwitz), by Euler's and Maclaurin's series."""
+    s, q = floats(input, other)
+    shape = np.broadcast_shapes(s.shape, q.shape)
+    wide = dt.compute_dtype(s.dtype)
+    s, q = s.cast(wide).expand(shape), q.cast(wide).expand(shape)
+    total, at = q * 0, q
+    for k in range(24):
+        low = at <= 9.0 if k >= 9 else at == at
+        total = total + low.where(low.where(at, 1.0) ** (-s), 0.0)
+        at = low.where(at + 1.0, at)
+    power = at ** (-s)
+    total = total + power * at / (s - 1.0) + power * 0.5
+    factor = s * power / at
+    for k, b in enumerate(_BERNOULLI[:5], 1):
+        total = total + factor * (b / math.factorial(2 * k))
+        factor = factor * ((s + (2.0 * k - 1.0)) * (s + 2.0 * k)) / (at * at)
+    pole = (q <= 0) & (q == q.floor())
+    total = (pole | (s == 1)).where(math.inf, total)
+    undefined = (s < 1) | ((q <= 0) & ~pole & (s != s.floor()))
+    made: Tensor = undefined.where(math.nan, total)
+    return made.cast(floats(input, other)[0].dtype)

@@ -18,6 +18,17 @@ from weft.tensor import elementwise as ew
 from weft.tensor.core import Tensor
 from weft.tensor.elementwise import derivative, wide
 from weft.torch import elementwise, reductions, statistics
+from weft.torch.bessel import (
+    bessel_j0 as bessel_j0,
+    bessel_j1 as bessel_j1,
+    bessel_y0 as bessel_y0,
+    bessel_y1 as bessel_y1,
+    modified_bessel_k0 as modified_bessel_k0,
+    modified_bessel_k1 as modified_bessel_k1,
+    scaled_modified_bessel_k0 as scaled_modified_bessel_k0,
+    scaled_modified_bessel_k1 as scaled_modified_bessel_k1,
+    spherical_bessel_j0 as spherical_bessel_j0,
+)
 from weft.torch.elementwise import of_reals, of_two_reals
 from weft.torch.gamma import (
     digamma as digamma,
@@ -28,6 +39,7 @@ from weft.torch.gamma import (
     polygamma as polygamma,
     polynomial,
     psi as psi,
+    zeta as zeta,
 )
 from weft.torch.polynomials import (
     chebyshev_polynomial_t as chebyshev_polynomial_t,
@@ -117,11 +129,18 @@ ndtr = of_reals(derivative(lambda g, out, x: g * _bell(x))(_ndtr), "ndtr")
 @derivative(lambda g, out, x: g / _bell(out))
 def _ndtri(p: Tensor) -> Tensor:
     inside = (p > 0) & (p < 1)
-    held = inside.where(p, 0.5)
-    out = (held * 2.0 - 1.0) * _tail(-(held * (1.0 - held) * 4.0).log()) * math.sqrt(2)
-    if p.dtype == dt.float64:
-        for _ in range(3):
-            out = out - (_ndtr(out) - held) / _bell(out)
+    upper = p > 0.5
+    tail = inside.where(upper.where(1.0 - p, p), 0.5)
+    x = (tail * 2.0 - 1.0) * _tail(-(tail * (1.0 - tail) * 4.0).log().maximum(-16.0)) * math.sqrt(2)
+    log = tail.log()
+    far = tail < 1e-7  # too far out for the polynomials
+    size = (log * -2.0).sqrt()
+    out = far.where(-(size - (size.log() * 2.0 + math.log(2 * math.pi)) / (size * 2.0)), x)
+    for _ in range(4):
+        have = _log_ndtr(out)
+        step = (have - log) * (out * out * 0.5 + have).exp() * math.sqrt(2 * math.pi)
+        out = out - (step if p.dtype == dt.float64 else far.where(step, 0.0))
+    out = upper.where(-out, out)
     edge = (p == 0).where(-math.inf, (p == 1).where(math.inf, math.nan))
     return inside.where(out, edge.cast(out.dtype))
 
@@ -205,9 +224,11 @@ def _scaled_bessel(order: int) -> Callable[..., Tensor]:
         size = x.abs()
         near, far = size.minimum(100.0), size.maximum(100.0)
         total = size * 0
-        for angle in nodes:
-            weight = math.cos(order * angle) / len(nodes)
-            total = total + (near * (math.cos(angle) - 1.0)).exp() * weight
+        for angle in nodes[:16]:  # the other half of them by symmetry
+            c = math.cos(angle)
+            wave, back = (near * (c - 1.0)).exp(), near * (-2.0 * c)
+            pair = -ew.expm1(back) * c if order else back.exp() + 1.0
+            total = total + wave * pair * (1 / len(nodes))
         term, series = far * 0 + 1.0, far * 0 + 1.0
         for k in range(1, 5):
             term = term * ((2 * k - 1) ** 2 - 4 * order * order) / (far * (8.0 * k))
@@ -239,6 +260,8 @@ def _i1_slope(g: Tensor, out: Tensor, x: Tensor) -> Tensor:
     return g * none.where(0.5, _unscaled(_I0E)(x) - out / none.where(1.0, x))
 
 
+modified_bessel_i0 = of_reals(_unscaled(_I0E), "modified_bessel_i0")
+modified_bessel_i1 = of_reals(_unscaled(_I1E), "modified_bessel_i1")
 i0 = of_reals(derivative(lambda g, out, x: g * _unscaled(_I1E)(x))(_unscaled(_I0E)), "i0")
 i1 = of_reals(derivative(_i1_slope)(_unscaled(_I1E)), "i1")
 
