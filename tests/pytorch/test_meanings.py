@@ -206,3 +206,31 @@ def test_functions_with_a_derivative_of_their_own() -> None:
 
     for mine, other in zip(run(torch), run(theirs)):
         np.testing.assert_allclose(mine, other, rtol=1e-6)
+
+
+def test_batches_are_pytorchs() -> None:
+    def run(m: Any) -> list[Any]:
+        class Squares(m.utils.data.Dataset):  # type: ignore[misc,name-defined]
+            def __len__(self) -> int:
+                return 5
+
+            def __getitem__(self, i: int) -> Any:
+                return {"x": m.tensor([i, i * i]).float(), "y": i, "z": i / 2, "name": str(i)}
+
+        found = []
+        for batch in m.utils.data.DataLoader(Squares(), batch_size=2):
+            for key, value in batch.items():
+                found.append((key, getattr(value, "tolist", lambda v=value: v)()))
+                found.append(str(getattr(value, "dtype", "")).replace("torch.", ""))
+        pairs = m.utils.data.TensorDataset(m.tensor(A), m.arange(3))
+        for x, y in m.utils.data.DataLoader(pairs, batch_size=2, drop_last=True):
+            found.append((x.max(1)[1].tolist(), y.tolist(), str(y.dtype).replace("torch.", "")))
+        return found
+
+    assert run(torch) == run(theirs)
+    parts = torch.utils.data.random_split(
+        range(10), [7, 3], generator=torch.Generator().manual_seed(3)
+    )
+    assert [len(p) for p in parts] == [7, 3]
+    loader = torch.utils.data.DataLoader(range(10), batch_size=4, shuffle=True)
+    assert sorted(i for batch in loader for i in batch.tolist()) == list(range(10))

@@ -13,7 +13,8 @@ import weft.torch
 
 SPACES = ["", ".linalg", ".special", ".nn", ".nn.functional", ".nn.init", ".nn.utils",
           ".nn.utils.rnn", ".optim",
-          ".optim.lr_scheduler", ".signal.windows", ".func", ".masked"]  # fmt: skip
+          ".optim.lr_scheduler", ".signal.windows", ".func", ".masked",
+          ".utils.data"]  # fmt: skip
 OURS = {"Mismatch"}
 
 

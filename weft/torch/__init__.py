@@ -59,6 +59,7 @@ from weft.torch import (
     signal as signal,
     special as special,
     statistics as _statistics,
+    utils as utils,
 )
 from weft.torch.creation import (
     device as device,
@@ -124,7 +125,7 @@ for _name in _functional.SHARED:
 globals().update(_TYPED)
 
 
-_LISTED = """amp autograd backends cuda func linalg masked mps nn ops optim signal special
+_LISTED = """amp autograd backends cuda func linalg masked mps nn ops optim signal special utils
 Generator Size Tensor autocast broadcast_shapes compile device dtype e enable_grad finfo
 get_default_dtype get_num_threads iinfo inf inference_mode is_grad_enabled load lu manual_seed nan
 no_grad numel pi save set_default_dtype set_float32_matmul_precision set_grad_enabled

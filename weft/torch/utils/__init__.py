@@ -1,0 +1,3 @@
+"""torch.utils: loading of data."""
+
+from weft.torch.utils import data as data
