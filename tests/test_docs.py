@@ -87,6 +87,16 @@ def test_getting_started_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "weft" in names and "model" in names
 
 
+def test_kernels_runs() -> None:
+    """Its blocks of Python, in their order."""
+    page = ROOT / "docs" / "kernels.md"
+    text, names = page.read_text(encoding="utf-8"), dict[str, object]()
+    for block in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
+        above = "\n" * text[: block.start(1)].count("\n")  # so that errors name the page's lines
+        exec(compile(above + block[1], str(page), "exec"), names)
+    assert "softmax" in names and "product" in names
+
+
 def test_inside_shows_what_its_recipes_print(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,13 +1,15 @@
 """A kernel whose groups are one thread each, for CPUs: the threads of a group become a loop.
 
-The text between two barriers becomes one loop over the threads; a loop or branch with a barrier
-inside stays outside, as all threads take it alike. What a thread keeps from one such stretch to the
-next goes to an array with a place per thread, except for index arithmetic, which is done again.
-Values that all threads share are computed once. (Stratton, Stone & Hwu, "MCUDA", 2008.)
+The text between two barriers becomes one loop over the threads, or over vectors of them. A loop or
+branch with a barrier inside stays outside, as all threads take it alike. What a thread keeps from
+one such stretch to the next goes to an array with a place per thread, except for index arithmetic,
+which is done again. Values that all threads share are computed once. (Stratton, Stone & Hwu,
+"MCUDA", 2008.)
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,38 +17,42 @@ from typing import Any
 
 from weft.core.errors import CompileError
 from weft.kernel import expr as kb, ir
-from weft.kernel.ir import I32, Expr, Kernel, Stmt
-from weft.kernel.rewrite import rebuilt
+from weft.kernel.ir import I32, Expr, Kernel, Stmt, Type
+from weft.kernel.lanes_of_threads import Lanes, NoLanesError, fitting
+from weft.kernel.rewrite import copied
 from weft.kernel.walk import declared, operands, statements, walk, with_body
 
 
 @dataclass(eq=False)
-class _Stretch:
+class Stretch:
     """Statements that each thread runs through without meeting the others."""
 
     body: list[Stmt] = field(default_factory=list)
 
 
-_LEAVES = (ir.Const, ir.Param, ir.Var, ir.Axis)
-_Item = Any  # a _Stretch, or a statement for all threads at once: Let, or (For | If, its regions)
+_Item = Any  # a Stretch, or a statement for all threads at once: Let, or (For | If, its regions)
 
 
-def one_thread(kernel: Kernel) -> Kernel:
-    """The same kernel with threads (1, 1, 1). `kernel` must pass the verifier. Raises CompileError
-    for what threads of a subgroup do together."""
+def one_thread(kernel: Kernel, lanes: int = 1) -> Kernel:
+    """The same kernel with threads (1, 1, 1). Where it can, a step of the loop is a vector of up to
+    `lanes` threads. `kernel` must pass the verifier. Raises CompileError for what threads of a
+    subgroup do together."""
     if kernel.threads == (1, 1, 1):
         return kernel
-    body = _Threads(kernel).run()
+    body = Threads(kernel, lanes).run()
     return replace(with_body(kernel, ir.Block(tuple(body))), threads=(1, 1, 1))
 
 
-class _Threads:
-    def __init__(self, kernel: Kernel) -> None:
+class Threads:
+    def __init__(self, kernel: Kernel, lanes: int) -> None:
         self.kernel = kernel
         self.count = math.prod(kernel.threads)
+        self.lanes = fitting(kernel.threads[0], lanes)
+        # Elements of a private array lie beside those of the next thread, unless lanes are loaded.
+        self.interleaved = not any(map(_of_lanes, walk(kernel.body)))
         self.names = set(declared(kernel))
         self.alike: set[str] = set()  # variables that are the same in all threads
-        self.homes: dict[str, _Stretch] = {}  # variables and arrays: where they are declared
+        self.homes: dict[str, Stretch] = {}  # variables and arrays: where they are declared
         self.lets: dict[str, ir.Let] = {}  # of `homes`, in the order of the text
         self.kept: dict[str, ir.Array] = {}  # variables and private arrays with a place per thread
         self.again: set[str] = set()  # variables that are computed again where they are needed
@@ -61,7 +67,7 @@ class _Threads:
     # -- which statements are for all threads at once
 
     def region(self, block: ir.Block) -> Iterator[_Item]:
-        stretch = _Stretch()
+        stretch = Stretch()
         for s in block.body:
             if isinstance(s, ir.Array) and s.space == "shared":
                 self.shared[s.name] = replace(s, space="private")
@@ -74,7 +80,7 @@ class _Threads:
             else:
                 if stretch.body:
                     yield stretch
-                    stretch = _Stretch()
+                    stretch = Stretch()
                 if isinstance(s, ir.For):
                     self.alike.add(s.var.name)
                     yield s, (list(self.region(s.body)),)
@@ -86,7 +92,7 @@ class _Threads:
         if stretch.body:
             yield stretch
 
-    def note(self, s: Stmt, stretch: _Stretch) -> None:
+    def note(self, s: Stmt, stretch: Stretch) -> None:
         if isinstance(s, ir.Let):
             self.homes[s.var.name] = stretch
             self.lets[s.var.name] = s
@@ -124,7 +130,7 @@ class _Threads:
 
     def foreign(self, item: _Item) -> Iterator[str]:
         """The names that an item uses and that a stretch elsewhere declares."""
-        if isinstance(item, _Stretch):
+        if isinstance(item, Stretch):
             for name in dict.fromkeys(n for s in item.body for n in _used(s)):
                 if name in self.homes and self.homes[name] is not item:
                     yield name
@@ -155,13 +161,13 @@ class _Threads:
     # -- the new text
 
     def item(self, item: _Item) -> list[Stmt]:
-        if isinstance(item, _Stretch):
+        if isinstance(item, Stretch):
             return [self.loops(item)]
         if isinstance(item, ir.Let):
             return [replace(item, value=_Thread(self, [kb.const(0)] * 3).expr(item.value))]
         control, regions = item
         first = _Thread(self, [kb.const(0)] * 3)
-        made = first.fetched([n for e in operands_of(control) for n in _used(e)])
+        made = first.fetched(self.needed([n for e in operands_of(control) for n in _used(e)]))
         blocks = [ir.Block(tuple(s for x in region for s in self.item(x))) for region in regions]
         if isinstance(control, ir.For):
             start, stop = first.expr(control.start), first.expr(control.stop)
@@ -169,17 +175,54 @@ class _Threads:
         other = blocks[1] if len(blocks) > 1 else None
         return [*made, ir.If(first.expr(control.cond), blocks[0], other)]
 
-    def loops(self, stretch: _Stretch) -> Stmt:
+    def loops(self, stretch: Stretch) -> Stmt:
         """The loop of a stretch over all threads."""
         at: list[Expr] = []
         for dim, n in enumerate(self.kernel.threads):
             at.append(ir.Var(self.unique(f"thread{dim}"), I32) if n > 1 else kb.const(0))
-        thread = _Thread(self, at)
-        body = thread.stretch(stretch)
-        for var, n in zip(at, self.kernel.threads):
+        body, steps = None, [1, 1, 1]
+        if self.lanes > 1:
+            with contextlib.suppress(NoLanesError):
+                body, steps[0] = Lanes(self, at, self.lanes).stretch(stretch), self.lanes
+        if body is None:
+            body = _Thread(self, at).stretch(stretch)
+        for var, n, step in zip(at, self.kernel.threads, steps):
             if isinstance(var, ir.Var):
-                body = [ir.For(var, kb.const(0), kb.const(n), ir.Block(tuple(body)))]
-        return body[0]
+                body = [ir.For(var, kb.const(0), kb.const(n), ir.Block(tuple(body)), step)]
+        return ir.Block(tuple(body))
+
+    def moved(self, stretch: Stretch) -> tuple[list[str], list[str]]:
+        """The variables of other stretches that this one needs, and those that it leaves behind for
+        others, both in the order of the text."""
+        used = dict.fromkeys(n for s in stretch.body for n in _used(s))
+        needed = self.needed([n for n in used if self.homes.get(n) is not stretch])
+        written = {s.var.name for one in stretch.body for s in statements(one)
+                   if isinstance(s, ir.Assign)}  # fmt: skip
+        left = [
+            name
+            for name in self.lets
+            if name in self.kept and (self.homes[name] is stretch or name in written)
+        ]
+        return needed, left
+
+    def needed(self, names: Sequence[str]) -> list[str]:
+        """The variables among `names`, and those that they are computed from again."""
+        found, stack = set[str](), list(names)
+        while stack:
+            name = stack.pop()
+            if name in self.lets and name not in found:
+                found.add(name)
+                stack += _used(self.lets[name].value) if name in self.again else ()
+        return [n for n in self.lets if n in found and n in self.again | self.kept.keys()]
+
+
+def _of_lanes(node: Expr | Stmt) -> bool:
+    """True for an access to several elements of a private array."""
+    memory: Any = node.source if isinstance(node, ir.Load) else getattr(node, "target", None)
+    private = isinstance(memory, ir.Array) and memory.space == "private"
+    value = node.type if isinstance(node, ir.Load) else getattr(node, "value", None)
+    lanes = value.lanes if isinstance(value, Type) else getattr(value, "type", I32).lanes
+    return private and lanes > 1
 
 
 def operands_of(control: ir.For | ir.If) -> list[Expr]:
@@ -200,7 +243,7 @@ def _used(node: Expr | Stmt) -> Iterator[str]:
 class _Thread:
     """Rewrites what one thread does, the thread at the places `at` of the group's axes."""
 
-    def __init__(self, all_: _Threads, at: Sequence[Expr]) -> None:
+    def __init__(self, all_: Threads, at: Sequence[Expr]) -> None:
         self.all, self.at = all_, at
         self.now: dict[str, ir.Var] = {}  # variables under the names that they have here
 
@@ -208,33 +251,20 @@ class _Thread:
         x, y, _ = self.all.kernel.threads
         return self.at[0] + self.at[1] * x + self.at[2] * (x * y)
 
-    def stretch(self, stretch: _Stretch) -> list[Stmt]:
-        used = dict.fromkeys(n for s in stretch.body for n in _used(s))
-        wanted = [n for n in used if self.all.homes.get(n) is not stretch]
-        before = self.fetched(wanted)
-        body = self.stmts(stretch.body)
-        written = {s.var.name for one in stretch.body for s in statements(one)
-                   if isinstance(s, ir.Assign)}  # fmt: skip
-        after: list[Stmt] = []
-        for name, let in self.all.lets.items():
-            here = self.all.homes[name] is stretch
-            if name in self.all.kept and (here or name in written):
-                var = self.now.get(name, let.var)
-                after.append(ir.Store(self.all.kept[name], self.place(let.var.type.lanes), var))
-        return [*before, *body, *after]
+    def stretch(self, stretch: Stretch) -> list[Stmt]:
+        wanted, left = self.all.moved(stretch)
+        made = [*self.fetched(wanted), *self.stmts(stretch.body)]
+        for name in left:
+            var = self.all.lets[name].var
+            place = self.place(var.type.lanes)
+            made.append(ir.Store(self.all.kept[name], place, self.now.get(name, var)))
+        return made
 
     def fetched(self, names: Sequence[str]) -> list[Stmt]:
         """The statements that give this thread the variables `names` of other stretches."""
-        needed, stack = set[str](), list(names)
-        while stack:
-            name = stack.pop()
-            if name in self.all.lets and name not in needed:
-                needed.add(name)
-                stack += _used(self.all.lets[name].value) if name in self.all.again else ()
         made: list[Stmt] = []
-        for name, let in self.all.lets.items():
-            if name not in needed or name not in self.all.again | self.all.kept.keys():
-                continue
+        for name in names:
+            let = self.all.lets[name]
             type_ = let.var.type
             value = (
                 self.expr(let.value)
@@ -289,6 +319,8 @@ class _Thread:
         kept = self.all.kept.get(memory.name)
         if kept is None:
             return memory, found
+        if self.all.interleaved:
+            return kept, kb.binary("add", kb.binary("mul", found, self.all.count), self.number())
         place = self.place(memory.size)
         return kept, kb.binary("add", found, kb.splat(place, found.type.lanes))
 
@@ -303,6 +335,4 @@ class _Thread:
             return ir.Load(source, index, e.type, mask)
         if isinstance(e, ir.Collective) and e.op.startswith("subgroup"):
             raise CompileError(f"kernel {self.all.kernel.name}: {e.op} on a CPU")
-        made = rebuilt(e, [self.expr(c) for c in operands(e)])
-        anew: Any = made  # an object of its own, as the text may be written twice
-        return replace(anew) if made is e and not isinstance(e, _LEAVES) else made
+        return copied(e, [self.expr(c) for c in operands(e)])

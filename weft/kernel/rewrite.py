@@ -27,6 +27,18 @@ def rebuilt(e: Any, parts: list[Expr]) -> Expr:
     return made
 
 
+def copied(e: Any, parts: list[Expr]) -> Expr:
+    """The expression over other children, an object of its own: the text may be written twice."""
+    made: Any = rebuilt(e, parts)
+    if made is e and not isinstance(e, ATOMS):
+        made = replace(made)
+    found: Expr = made
+    return found
+
+
+ATOMS = (ir.Const, ir.Param, ir.Var, ir.Axis)  # they may stand in several places
+
+
 def unsigned(e: Any) -> Expr:
     """An int32 sum, product or shift computed in uint32, which every target lets wrap."""
     a, b = kb.bitcast(e.a, dt.uint32), kb.bitcast(e.b, dt.uint32)

@@ -201,7 +201,8 @@ def pair(what: str, a: Operand, b: Operand) -> tuple[Expr, Expr]:
         x = a.expr
         y = operand(b, x.type)
     else:
-        y = operand(b, ir.F32)
+        like = ir.I32 if isinstance(a, int) and isinstance(b, int) else ir.F32
+        y = operand(b, like)
         x = operand(a, y.type)
     if x.type.dtype is not y.type.dtype:
         raise DTypeError(f"{what}: {x.type.dtype.name} with {y.type.dtype.name}; cast one first")

@@ -148,7 +148,7 @@ def for_caps(kernel: Kernel, caps: Caps) -> Kernel:
     # Guards rely on integers in local arrays, which must start as zeros then; floats need not.
     arrays = [s for s in statements(kernel.body) if isinstance(s, ir.Array)]
     guarded = changed(guarded, clean=any(a.dtype is dt.int32 for a in arrays))
-    return one_thread(guarded) if caps.is_cpu else guarded
+    return one_thread(guarded, caps.lanes) if caps.is_cpu else guarded
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:

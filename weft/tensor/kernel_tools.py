@@ -44,7 +44,7 @@ def check(own: OwnKernel, arrays: Sequence[np.ndarray], target: str | None) -> N
             _interpret(own, written, written.kernel, arrays)
             ran.add(id(written))
         if caps.is_cpu and -id(written) not in ran:
-            _interpret(own, written, one_thread(written.kernel), arrays)
+            _interpret(own, written, one_thread(written.kernel, caps.lanes), arrays)
             ran.add(-id(written))
 
 

@@ -94,7 +94,7 @@ class Kernel:
         inside = given if level is None else [tape.peel(v, level) for v in given]
         out = ops.call("own", *inside, kernel=own.digest)
         outs = out if isinstance(out, tuple) else (out,)
-        made = [tensors[0]._wrap(x) for x in self._remembered(own, outs, tuple(given), numbers)]
+        made = [tensors[0]._wrap(x) for x in self._remembered(own, outs, tuple(given))]
         return tuple(made) if len(made) > 1 else made[0]
 
     def _mapped(self, frame: MapFrame, whole: Sequence[Tensor], numbers: Any) -> Any:
@@ -201,17 +201,18 @@ class Kernel:
 
     def gradient(self, function: Gradient) -> Gradient:
         """Gives the kernel a derivative: `@my_kernel.gradient` over a function of (gradient of the
-        output, output, *arguments) that returns the gradient of each argument, or None. With
-        several outputs, gradients and outputs are tuples. It is written in weft's functions or
+        output, output, *arguments) that returns the gradient of each argument, or None. It gets
+        those of the numbers that it has parameters for. With several outputs, gradients and outputs
+        are tuples. It is written in weft's functions or
         other kernels."""
         self._gradient = function
         return function
 
     def _remembered(
-        self, own: OwnKernel, outs: tuple[Any, ...], given: tuple[Any, ...], numbers: Any
+        self, own: OwnKernel, outs: tuple[Any, ...], given: tuple[Any, ...]
     ) -> list[Any]:
         def rule_of(i: int) -> tape.Rule:
-            return lambda g, out, xs: self._pull(i, g, outs, xs, numbers)
+            return lambda g, out, xs: self._pull(i, g, outs, xs, own.numbers)
 
         return [tape.remember(self.__name__, out, given, rule_of(i)) for i, out in enumerate(outs)]
 
@@ -228,7 +229,7 @@ class Kernel:
         found = self._gradient(
             *(Tensor(v[0]) if single else tuple(map(Tensor, v)) for v in (grads, outs)),
             *map(Tensor, xs),
-            **numbers,
+            **{name: numbers[name] for name in _named(self._gradient) & numbers.keys()},
         )
         found = found if isinstance(found, tuple | list) else (found,)
         if len(found) != len(xs):
@@ -237,6 +238,11 @@ class Kernel:
                 f"{len(xs)} arguments; return one for each, or None"
             )
         return [None if t is None else t.value for t in found]
+
+
+def _named(function: Callable[..., Any]) -> set[str]:
+    """The names of a derivative's parameters."""
+    return set(inspect.signature(function).parameters)
 
 
 def _parameters(function: Callable[..., None]) -> tuple[list[str], dict[str, Any]]:
