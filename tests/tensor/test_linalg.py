@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import weft
+from weft import func
 from weft.errors import GradientError, ShapeError, TraceError, UsageError
 
 L = weft.linalg
@@ -134,6 +135,28 @@ def test_second_derivatives() -> None:
     assert ours.grad is not None and theirs.grad is not None
     np.testing.assert_allclose(one.item(), two.item(), rtol=1e-9)
     np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-6, atol=1e-7)
+
+
+def test_mapped_functions_and_their_derivatives() -> None:
+    """All examples at once; derivatives inside a map and around it."""
+    stack = weft.tensor(np.stack([SYMMETRIC[0], SYMMETRIC[1], SYMMETRIC[0] + 1]))
+    b = weft.tensor(RNG.normal(size=4))
+
+    def loss(x: Any) -> Any:
+        return L.slogdet(x).logabsdet + (L.solve(x, b) ** 2).sum() + L.eigvalsh(x).max()
+
+    def each(fn: Any) -> np.ndarray:
+        return np.stack([fn(x).numpy() for x in stack])
+
+    for fn in (L.inv, L.det, L.cholesky, L.pinv, L.svdvals, lambda x: L.qr(x).R, loss):
+        np.testing.assert_allclose(func.vmap(fn)(stack).numpy(), each(fn), rtol=1e-9, atol=1e-12)
+    for slope in (func.grad(loss), func.jacrev(L.inv), func.jacfwd(L.inv), func.hessian(loss)):
+        np.testing.assert_allclose(func.vmap(slope)(stack).numpy(), each(slope), rtol=1e-8)
+    around = func.grad(lambda s: func.vmap(loss)(s).sum())(stack)
+    np.testing.assert_allclose(around.numpy(), each(func.grad(loss)), rtol=1e-8)
+    x = torch.tensor(SYMMETRIC[0])
+    want = torch.func.jacrev(torch.linalg.inv)(x)
+    np.testing.assert_allclose(func.jacfwd(L.inv)(stack[0]).numpy(), want.numpy(), atol=1e-9)
 
 
 def test_the_determinant_of_a_singular_matrix_has_a_gradient() -> None:

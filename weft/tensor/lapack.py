@@ -14,7 +14,8 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import GradientError, ShapeError, UsageError
-from weft.ops.tape import Tracked, remember
+from weft.ops.batching import Batched, leading, top_frame
+from weft.ops.tape import is_tracked, peel, remember, tape_level
 from weft.tensor.core import Tensor
 from weft.tensor.create import eye, tril
 from weft.tensor.elementwise import reals
@@ -37,9 +38,32 @@ def matrices(name: str, x: Operand, square: bool = False) -> Tensor:
 def by_numpy(
     name: str, of: Callable[..., Any], given: Sequence[Tensor], *slopes: Slope
 ) -> list[Tensor]:
-    """The outputs of NumPy's function `of`, each with its slope. Raises UsageError where NumPy
-    finds a matrix singular, not positive definite or without convergence."""
-    dtype, inputs = given[0].dtype, tuple(t.value for t in given)
+    """The outputs of NumPy's function `of`, which takes stacks, each with its slope. Raises
+    UsageError where NumPy finds a matrix singular, not positive definite or without convergence."""
+    inputs = tuple(t.value for t in given)
+    frame, level = top_frame(inputs), tape_level(inputs)
+    if frame is not None:  # in a mapped function: all examples at once
+        stacks = [Tensor(leading(v, frame)) for v in inputs]
+        return [Tensor(Batched(t.value, frame)) for t in by_numpy(name, of, stacks, *slopes)]
+    if level is None:
+        return [Tensor(place_like(given[0], a)) for a in _arrays(name, of, given)]
+    bare = [Tensor(peel(v, level)) for v in inputs]
+    values = [t.value for t in by_numpy(name, of, bare, *slopes)]
+
+    def kept(value: Any, slope: Slope) -> Tensor:
+        def rule(g: Any, out: Any, operands: tuple[Any, ...]) -> list[Any]:
+            xs = [Tensor(v) for v in operands]
+            again = is_tracked(operands, level)  # a derivative of derivatives
+            outs = by_numpy(name, of, xs, *slopes) if again else [Tensor(v) for v in values]
+            return [t.value for t in slope(Tensor(g), outs, xs)]
+
+        return Tensor(remember(f"linalg.{name}", value, inputs, rule))
+
+    return [kept(value, slope) for value, slope in zip(values, slopes, strict=True)]
+
+
+def _arrays(name: str, of: Callable[..., Any], given: Sequence[Tensor]) -> list[np.ndarray]:
+    dtype = given[0].dtype
     wide = dt.compute_dtype(dtype).numpy
     try:
         found = of(*(t._host(f"linalg.{name}").astype(wide, copy=False) for t in given))
@@ -47,18 +71,7 @@ def by_numpy(
         shown = ", ".join(t._known() for t in given)
         raise UsageError(f"linalg.{name}({shown}): {error}") from None
     arrays = found if isinstance(found, tuple) else (found,)
-    values = [place_like(given[0], np.asarray(a).astype(dtype.numpy)) for a in arrays]
-
-    def kept(value: Any, slope: Slope) -> Tensor:
-        def rule(g: Any, out: Any, operands: tuple[Any, ...]) -> list[Any]:
-            xs = [Tensor(v) for v in operands]
-            again = any(isinstance(v, Tracked) for v in operands)  # a derivative of derivatives
-            outs = by_numpy(name, of, xs, *slopes) if again else [Tensor(v) for v in values]
-            return [t.value for t in slope(Tensor(g), outs, xs)]
-
-        return Tensor(remember(f"linalg.{name}", value, inputs, rule))
-
-    return [kept(value, slope) for value, slope in zip(values, slopes, strict=True)]
+    return [np.asarray(a).astype(dtype.numpy) for a in arrays]
 
 
 def refused(why: str) -> Slope:
