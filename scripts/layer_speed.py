@@ -33,8 +33,12 @@ def models(hidden: int, tokens: int) -> dict[str, dict[str, Any]]:
         "max_position_embeddings": 2 * tokens, "mamba_num_heads": 2 * heads,
         "mamba_head_dim": HEAD, "n_groups": 1, "ssm_state_size": 128,
     }  # fmt: skip
+    # As many heads as give attention (four matrices) the weights of Mamba 2 (five, two twice as
+    # wide; and those of its states), 8 to 5.
+    more = {"num_attention_heads": heads * 8 // 5, "num_key_value_heads": heads * 8 // 5}
     return {
         "attention": {**single, "hybrid_override_pattern": "*" * LAYERS},
+        "as heavy": {**single, **more, "hybrid_override_pattern": "*" * LAYERS},
         "Mamba 2": {**single, "hybrid_override_pattern": "M" * LAYERS},
         "Mamba": {**sizes, "model_type": "mamba", "num_hidden_layers": LAYERS},
     }
@@ -51,7 +55,7 @@ def main() -> None:
     for name, default in (("tokens", 1024), ("hidden", 768), ("threads", 2), ("rounds", 15)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
-    os.environ["WEFT_THREADS"] = str(given.threads)
+    os.environ["WEFT_NUM_THREADS"] = str(given.threads)
 
     import weft
     from weft.models import random_folder
