@@ -90,6 +90,23 @@ def _(here: Here) -> str:
     return here.said("compile", here.decoder(), "-o", "a {file}.weft", *given, status=0)
 
 
+@hint("cli/compile.py", "weft embed {} TEXT")
+def _(here: Here) -> str:
+    return here.said("compile", here.encoder(), "-o", "a bert.weft", "--device", "cpu", status=0)
+
+
+@hint("cli/compile.py", "weft classify {} TEXT")
+def _(here: Here) -> str:
+    path = here.judge(labels=2)
+    return here.said("compile", path, "-o", "a judge.weft", "--device", "cpu", status=0)
+
+
+@hint("cli/compile.py", "weft rerank {} QUERY DOCUMENT")
+def _(here: Here) -> str:
+    path = here.judge()
+    return here.said("compile", path, "-o", "a ranker.weft", "--device", "cpu", status=0)
+
+
 @hint("cli/compile.py", "weft run {} --input NAME=F.npy")
 def _(here: Here) -> str:
     return here.said("compile", here.function(), "-o", "a net.weft", "--device", "cpu", status=0)

@@ -46,7 +46,9 @@ class Here:
 
     folder: Path
     patch: pytest.MonkeyPatch
-    fill: dict[str, str] = field(default_factory=lambda: {"PROMPT": "x", "TEXT": "x", "QUERY": "x"})
+    fill: dict[str, str] = field(
+        default_factory=lambda: dict.fromkeys(("PROMPT", "TEXT", "QUERY", "DOCUMENT"), "x")
+    )
 
     def decoder(self, name: str = "a llama") -> str:
         made = random_folder(self.folder / name, LLAMA)
@@ -59,17 +61,17 @@ class Here:
         shutil.copy(box_folder() / "tokenizer.json", made)
         return name
 
-    def judge(self, name: str = "a judge") -> str:
+    def judge(self, name: str = "a judge", labels: int = 1) -> str:
         import numpy as np
         from safetensors.numpy import load_file, save_file
 
         made = Path(self.folder / self.encoder(name))
         config = json.loads((made / "config.json").read_text())
-        config |= {"architectures": ["BertForSequenceClassification"], "num_labels": 1}
+        config |= {"architectures": ["BertForSequenceClassification"], "num_labels": labels}
         (made / "config.json").write_text(json.dumps(config))
         tensors, n = load_file(made / "model.safetensors"), config["hidden_size"]
         shapes = {"pooler.dense.weight": (n, n), "pooler.dense.bias": (n,)}
-        shapes |= {"classifier.weight": (1, n), "classifier.bias": (1,)}
+        shapes |= {"classifier.weight": (labels, n), "classifier.bias": (labels,)}
         tensors |= {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
         save_file(tensors, made / "model.safetensors", {"format": "pt"})
         return name

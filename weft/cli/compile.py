@@ -81,8 +81,20 @@ def compile_model(
     bundle = saved.save(loaded, Path(output), device, caps, given, weights == "beside")
     _prepare(device, bundle)
     size = sum(array.nbytes for array in bundle.tensors.values())
-    then = f"run it: {command('run', output, 'PROMPT')}"
+    then = _next(bundle, output)
     _say(output, device, list(bundle.programs), size, as_json, then)
+
+
+def _next(bundle: Bundle, output: str) -> str:
+    """Returns what to do with a compiled model."""
+    kind, judging = bundle.head["kind"], bundle.head.get("judging", {})
+    if kind == "encoder":
+        return f"embed with it: {command('embed', output, 'TEXT')}"
+    if kind == "judge" and len(judging["labels"]) == 1:
+        return f"rank with it: {command('rerank', output, 'QUERY', 'DOCUMENT')}"
+    if kind == "judge":
+        return f"classify with it: {command('classify', output, 'TEXT')}"
+    return f"run it: {command('run', output, 'PROMPT')}"
 
 
 def _say(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from weft.program.program import BufferSpec, Program
 
 NAME = "main"
-KINDS = ("decoder", "encoder", "function")
+KINDS = ("decoder", "encoder", "judge", "function")
 
 
 def opened(
@@ -48,7 +48,7 @@ def opened(
     kind = read.head.get("kind")
     if kind not in KINDS:
         raise FileFormatError(
-            f"{path}: kind {ascii(kind)[:60]}; expected decoder, encoder or function"
+            f"{path}: kind {ascii(kind)[:60]}; expected one of {', '.join(KINDS)}"
         )
     caps = from_data(Caps, read.head.get("caps"), f"{path}: caps")
     return read, _device(path, read.head, caps, device, fallback)

@@ -9,7 +9,6 @@ import numpy as np
 
 from weft import ops
 from weft.core.records import dataclass
-from weft.models.arch.config import Activation
 
 Floats = Any  # np.ndarray float32
 
@@ -19,6 +18,11 @@ Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "la
 MODES: tuple[Mode, ...] = (
     "cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken",
 )  # fmt: skip
+
+
+StepActivation = Literal[  # those of layers, and others
+    "silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu", "tanh", "sigmoid", "identity",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Step:
     """
 
     kind: Literal["normalize", "dense", "norm"]
-    act: Activation | Literal["tanh", "sigmoid", "identity"] = "identity"
+    act: StepActivation = "identity"
     residual: bool = False
     width: int = 0
     eps: float = 1e-5

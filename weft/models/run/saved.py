@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,19 +17,26 @@ from weft.core.caps import Caps
 from weft.core.errors import FileFormatError, UsageError
 from weft.engine.defaults import NO_DEFAULTS, GenerationDefaults
 from weft.host.records import from_data, to_data
-from weft.models.arch.config import DecoderConfig, TokenIds, TokenizerContent
-from weft.models.arch.encoder_config import EncoderConfig
+from weft.models.arch.config import DecoderConfig, TokenIds
 from weft.models.arch.inputs import columns, states
-from weft.models.arch.pooling import Pooling
 from weft.models.arch.weights import Weights
 from weft.models.run.base import Model
-from weft.models.run.compiled_runner import CompiledRunner, model_caps, step_sizes
+from weft.models.run.compiled_runner import CompiledRunner, step_sizes
 from weft.models.run.embedder import Encoder
+from weft.models.run.judge import Judge
 from weft.models.run.model import Decoder
-from weft.models.run.placed import Placed, weight_avals
-from weft.models.run.reader import Hidden
+from weft.models.run.placed import Placed
 from weft.models.run.recomputed import CompiledRecomputing
 from weft.models.run.runner import PREFILL, ROWS, Runner, kind_of
+from weft.models.run.saved_reader import (
+    Parts,
+    compiled,
+    given,
+    load_reader,
+    reader_parts,
+    tokenizer_of,
+    with_steps,
+)
 from weft.program import bundle
 from weft.program.bundle import Bundle
 from weft.program.program import Program
@@ -37,10 +44,7 @@ from weft.program.weights import Ordered
 from weft.tensor.program_cache import vouch
 
 if TYPE_CHECKING:
-    from weft.graph.ir import Graph
-    from weft.models.text.tokenizer import Tokenizer
     from weft.program.device import Device
-    from weft.program.session import Session
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -57,10 +61,10 @@ def save(
     head |= {"caps": to_data(caps), "flags": dict(flags), "precision": model.precision}
     if isinstance(model, Decoder):
         made, weights, more = _decoder_parts(model, caps)
-    elif isinstance(model, Encoder):
-        made, weights, more = _encoder_parts(model, caps)
+    elif isinstance(model, Encoder | Judge):
+        made, weights, more = reader_parts(model, caps)
     else:
-        raise UsageError(f"{model.folder}: decoders and encoders can be compiled to a file")
+        raise UsageError(f"{model.folder}: a {type(model).__name__} is not compiled to a file")
     files = {}
     tokenizer = model.tokenizer
     if tokenizer is not None:
@@ -71,14 +75,13 @@ def save(
     from weft.program import serial
 
     data = {name: serial.dumps(program) for name, program in made.items()}
-    saved = Bundle(head | more, data, Ordered(made, weights), files)
+    tensors: Mapping[str, np.ndarray] = Ordered(made, weights)
+    tensors = tensors if isinstance(model, Decoder) else with_steps(model, tensors)
+    saved = Bundle(head | more, data, tensors, files)
     bundle.write(saved, path, beside)
     for name, program in made.items():
         vouch(data[name], program)
     return saved
-
-
-Parts = tuple[dict[str, Program], Mapping[str, np.ndarray], dict[str, Any]]
 
 
 def _decoder_parts(model: Decoder, caps: Caps) -> Parts:
@@ -88,32 +91,12 @@ def _decoder_parts(model: Decoder, caps: Caps) -> Parts:
     if isinstance(runner, CompiledRecomputing):
         raise UsageError(f'{model.folder}: a file holds the steps of a cache, not of cache="none"')
     kinds = [PREFILL, *map(kind_of, step_sizes(caps))]
-    made = {kind: _compiled(runner.graph(kind), caps) for kind in kinds}
+    made = {kind: compiled(runner.graph(kind), caps) for kind in kinds}
     config = replace(model.config, traced=None)  # its steps are in the Programs
     head = {"kind": "decoder", "config": to_data(config), "context": model.context}
     head |= {"slots": runner.slots, "pages": runner.pages, "tokens": to_data(model.tokens)}
     head |= {"defaults": to_data(model.defaults)}
     return made, runner.weights, head
-
-
-def _compiled(graph: Graph, caps: Caps) -> Program:
-    """Compiles now, to include the report, which Programs in weft's disk cache lack."""
-    from weft.compile.passes import compile_graph
-
-    return compile_graph(graph, model_caps(caps), name=graph.name)
-
-
-def _encoder_parts(model: Encoder, caps: Caps) -> Parts:
-    from weft.models.arch.encoder import encoder_graph
-
-    c, weights = model.config, model.weights
-    if model.arrays:
-        raise UsageError(f"{model.folder}: files hold no steps with weights after the pooling")
-    avals = weight_avals(weights)
-    made = {str(n): _compiled(encoder_graph(c, avals, 1, n), caps) for n in model.widths}
-    head = {"kind": "encoder", "config": to_data(c), "pooling": to_data(model.pooling)}
-    head["of"] = "decoder" if isinstance(c, DecoderConfig) else "encoder"
-    return made, weights, head | {"max_length": model.max_length}
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -131,45 +114,21 @@ class _Decoder:
     defaults: GenerationDefaults = NO_DEFAULTS
 
 
-@dataclass(frozen=True)
-class _Encoder:
-    config: EncoderConfig
-    pooling: Pooling
-    max_length: int
-
-
-@dataclass(frozen=True)
-class _Stream:
-    """The head of the file of a decoder that gives vectors."""
-
-    config: DecoderConfig
-    pooling: Pooling
-    max_length: int
-
-
-@dataclass(frozen=True)
-class _Text:
-    limit: int | None
-    lower: bool
-
-
-def load(path: Path, read: Bundle, device: Device, advised: bool = True) -> Decoder | Encoder:
+def load(
+    path: Path, read: Bundle, device: Device, advised: bool = True
+) -> Decoder | Encoder | Judge:
     """Loads the model in a file that `save` wrote, onto a suitable device; `advised`: its author's
     settings for generating are used. Raises FileFormatError."""
     if read.head["kind"] != "decoder":
-        return _load_encoder(path, read, device)
+        return load_reader(path, read, device)
     made = _load_decoder(path, read, device)
     if not advised:
         made.advice = lambda: NO_DEFAULTS
     return made
 
 
-def _given(head: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    return {n: head[n] for n in kind.__dataclass_fields__ if n in head}
-
-
 def _load_decoder(path: Path, read: Bundle, device: Device) -> Decoder:
-    about = from_data(_Decoder, _given(read.head, _Decoder), str(path))
+    about = from_data(_Decoder, given(read.head, _Decoder), str(path))
     c = about.config
     sizes = {"layers": c.layers, "context": about.context, "slots": about.slots}
     sizes |= {"pages": about.pages, "table": about.slots * columns(about.context)}
@@ -180,7 +139,7 @@ def _load_decoder(path: Path, read: Bundle, device: Device) -> Decoder:
 
     weights = Weights.of(read.tensors)
     made = SavedDecoder(
-        path, c, weights, Placed(weights, device), _tokenizer(path, read, c.vocab), about.tokens,
+        path, c, weights, Placed(weights, device), tokenizer_of(path, read, c.vocab), about.tokens,
         about.context, about.slots,
     )  # fmt: skip
     made.file, made.pages = read, about.pages
@@ -274,56 +233,3 @@ class SavedRunner(CompiledRunner):
                 f"{self._path}: Program {name!r} is of another model than its head"
             )
         return program
-
-
-def _load_encoder(path: Path, read: Bundle, device: Device) -> Encoder:
-    kind: Any = _Stream if read.head.get("of") == "decoder" else _Encoder
-    about = from_data(kind, _given(read.head, kind), str(path))
-    c = about.config
-    tokenizer = _tokenizer(path, read, c.vocab)
-    weights = Weights.of(read.tensors)
-    hidden = _hidden(path, read, Placed(weights, device))
-    return Encoder(path, c, weights, device, tokenizer, hidden, about.pooling, about.max_length)
-
-
-def _hidden(path: Path, read: Bundle, placed: Placed) -> Hidden:
-    """Returns an encoder from the file's Programs: one per width, applied text by text."""
-    from weft.tensor.program_cache import program_from
-
-    sessions: dict[int, Session] = {}
-
-    def session(width: int) -> Session:
-        if width not in sessions:
-            if str(width) not in read.programs:
-                raise FileFormatError(f"{path}: no Program {str(width)!r} in it")
-            sessions[width] = placed.session(program_from(read.programs[str(width)]))
-        return sessions[width]
-
-    def hidden(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        one = session(ids.shape[1])
-        rows = (
-            one.run({"ids": row[None], "lengths": n[None]})[0].copy()
-            for row, n in zip(ids, lengths)
-        )
-        return np.concatenate(list(rows))
-
-    return hidden
-
-
-def _tokenizer(path: Path, read: Bundle, vocab: int) -> Callable[[], Tokenizer | None]:
-    def make() -> Tokenizer | None:
-        if "tokenizer.json" not in read.files:
-            return None
-        from weft.models.text.tokenizer import Tokenizer
-
-        text = from_data(_Text, read.head.get("text"), f"{path}: text")
-        try:
-            config = json.loads(read.files.get("tokenizer_config.json", b"{}"))
-        except (ValueError, RecursionError):
-            config = None
-        if not isinstance(config, dict):
-            raise FileFormatError(f"{path}: tokenizer_config.json in it is not an object")
-        made = TokenizerContent(read.files["tokenizer.json"], config)
-        return Tokenizer(path, vocab, text.limit, text.lower, made)
-
-    return make
