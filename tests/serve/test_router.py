@@ -33,6 +33,7 @@ from weft.cli.main import invoke
 from weft.core.errors import DeviceError
 from weft.models.run.model import Decoder
 from weft.serve.router import replica as looking
+from weft.serve.router.resume import FORMS, events_of
 
 KEY = b"0123456789abcdef"
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -256,17 +257,94 @@ def test_a_device_that_is_lost_costs_nobody_an_answer(
         assert "weft_router_retries_total 3.0" in router.ask("GET", "/metrics")[1]
 
 
-def test_a_stream_that_breaks_says_so(two: tuple[Process, Process]) -> None:
+TALK = [{"role": "user", "content": "Write a loop."}]
+STREAMS: dict[str, dict[str, Any]] = {
+    TEXT: {**LONG, "max_tokens": 60, "n": 3, "seed": 5, "logprobs": 2},
+    CHAT: {"messages": TALK, "max_tokens": 60, "ignore_eos": True, "seed": 4, "logprobs": True,
+           "stream_options": {"include_usage": True}},
+    "/v1/messages": {"messages": TALK, "max_tokens": 60, "seed": 4},
+    "/api/chat": {"model": "box", "messages": TALK, "options": {"num_predict": 60, "seed": 4}},
+    "/api/generate": {"model": "box", "prompt": "x", "options": {"num_predict": 60, "seed": 1}},
+}  # fmt: skip
+
+
+def joined(path: str, data: bytes) -> dict[Any, Any]:
+    """What the events of a stream join to, by part; and how often each mark comes."""
+    found: dict[Any, Any] = {}
+    for _, event in events_of(data):
+        assert "error" not in event, event
+        for part in FORMS[path](event):
+            value = part.value if isinstance(part.value, str | list) else 1
+            found[part.key] = found[part.key] + value if part.key in found else value
+    return found
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_a_stream_goes_on_at_another_replica(two: tuple[Process, Process], path: str) -> None:
+    asked = {**STREAMS[path], "stream": True}
     with routing(*two) as made:
-        with shut(two), streaming(made, {**LONG, "n": 4}) as response:
+        with shut(two):
+            connection = HTTPConnection(made.host, made.port, timeout=240)
+            connection.request("POST", path, json.dumps(asked).encode())
             lost = at_work(two)
-            lines = [response().readline()]
+            response = connection.getresponse()
+            data = response.readline()
             lost.popen.kill()
-            lines += response().read().splitlines()
+        data += response.read()
+        connection.close()
+        (left,) = [server for server in two if server is not lost]
+        whole = HTTPConnection(left.host, left.port, timeout=240)
+        whole.request("POST", path, json.dumps(asked).encode())
+        expected = joined(path, whole.getresponse().read())
+        whole.close()
+        assert joined(path, data) == expected
+        assert "weft_router_resumed_total 1.0" in made.ask("GET", "/metrics")[1]
+        ids = {event["id"] for _, event in events_of(data) if "id" in event}
+        assert len(ids) <= 1  # one answer, as a client sees it
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_five_hundred_kills(chatty: Path) -> None:
+    """A replica is killed in the midst of a stream, and comes back on its port, 500 times."""
+    words = ("serve", f"box={chatty}", "--device", "cpu")
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(process(*words)) for _ in range(2)]
+        made = stack.enter_context(routing(*servers))
+        texts: dict[int, str] = {}
+        for n in range(500):
+            until(lambda: len(made.fleet.ready) == 2)
+            asked = {**LONG, "max_tokens": 80, "seed": n % 20, "stream": True}
+            connection = HTTPConnection(made.host, made.port, timeout=240)
+            connection.request("POST", TEXT, json.dumps(asked).encode())
+            response = connection.getresponse()
+            data = b"".join(response.readline() for _ in range(2 * (n % 17) + 1))
+            lost = max(range(2), key=lambda i: made.fleet.replicas[i].outstanding)
+            port = servers[lost].port
+            servers[lost].end()
+            data += response.read()
+            connection.close()
+            text = joined(TEXT, data)[0, "text"]
+            assert texts.setdefault(n % 20, text) == text, n
+            servers[lost] = stack.enter_context(process(*words, "--port", str(port)))
+
+
+def test_a_stream_that_cannot_go_on_says_so(two: tuple[Process, Process]) -> None:
+    """Without a seed of its own in the protocol, another replica would give another answer."""
+    asked = {"input": "x", "max_output_tokens": 400, "ignore_eos": True}
+    with routing(*two) as made:
+        with shut(two):
+            connection = HTTPConnection(made.host, made.port, timeout=240)
+            connection.request("POST", "/v1/responses", json.dumps({**asked, "stream": True}))
+            lost = at_work(two)
+            response = connection.getresponse()
+            lines = [response.readline()]
+            lost.popen.kill()
+        lines += response.read().splitlines()
+        connection.close()
         events = [line for line in lines if line.startswith(b"data: ")]
         error = json.loads(events[-1][6:])["error"]
         assert "broke off" in error["message"] and error["type"] == "api_error"
-        assert all(json.loads(event[6:])["choices"] for event in events[:-1])  # none is torn
         assert made.ask("POST", TEXT, {"prompt": "x", "max_tokens": 1})[0] == 200
 
 

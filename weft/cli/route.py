@@ -25,8 +25,8 @@ def route(replicas: tuple[str, ...], **options: Any) -> int:
     """Balance requests over REPLICAS, addresses of running `weft serve` (http://HOST:PORT).
 
     Each turn of a conversation goes to the replica that has the earlier turns in its cache. If a
-    replica fails before the client has received any text, another one answers, with the same
-    seed."""
+    replica fails, another one answers with the same seed, and goes on with a stream where the
+    first one broke off."""
     need()
     return asyncio.run(_route(replicas, keys_to(options), options))
 

@@ -36,7 +36,7 @@ class Fleet:
     their answers. Raises UsageError for an address that is given twice."""
 
     def __init__(self, replicas: Sequence[Replica], mixed: bool = False) -> None:
-        self.replicas, self._mixed = list(replicas), mixed
+        self.replicas, self.mixed = list(replicas), mixed
         names = [replica.name for replica in replicas]
         for name in names:
             if names.count(name) > 1:
@@ -94,7 +94,7 @@ class Fleet:
             if other and other != replica.differs:
                 _log.warning("replica %s has another %s", replica.name, ", ".join(other))
             replica.differs = other
-            if other and not self._mixed:
+            if other and not self.mixed:
                 replica.joined = None
                 continue
             replica.joined = replica.joined or time.monotonic()

@@ -76,6 +76,9 @@ class RouterMetrics:
         self.retries = Counter(
             "weft_router_retries", "Requests that were handed to a further replica.", registry=made
         )
+        self.resumed = Counter(
+            "weft_router_resumed", "Streams that went on at another replica.", registry=made
+        )
         self._fleet = fleet
         made.register(_Replicas(fleet))
 

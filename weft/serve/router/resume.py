@@ -1,0 +1,170 @@
+"""The rest of a stream whose replica broke off, from another replica.
+
+An answer depends only on model, request and seed. So another replica gives the same text; only the
+cuts between events, ids and times differ. What the client has already is compared and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+MAX_SENT = 4 << 20  # bytes of a stream that are kept to go on after
+
+Key = tuple[Any, ...]
+Event = dict[str, Any]
+
+
+class Differs(Exception):
+    """The other replica's answer is another one."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One growing value of a stream, by `key`: a text, a list, or a mark that comes once. In an
+    event it is `holder[name]`."""
+
+    key: Key
+    holder: dict[str, Any]
+    name: str
+
+    @property
+    def value(self) -> Any:
+        return self.holder[self.name]
+
+
+class StreamRest:
+    """What follows `sent`, the events of one stream, in another stream of the same answer."""
+
+    def __init__(self, path: str, sent: bytes) -> None:
+        self._parts = FORMS[path]
+        self._sent: dict[Key, Any] = {}
+        self._head: Event = {}
+        for _, event in events_of(sent):
+            if not self._head:
+                self._head = {k: event[k] for k in ("id", "created") if k in event}
+            for part in self._parts(event):
+                old = self._sent.get(part.key)
+                whole = part.value if isinstance(part.value, str | list) else [part.value]
+                self._sent[part.key] = whole if old is None else old + whole
+
+    def of(self, events: bytes) -> bytes:
+        """Returns the events without what was sent. Raises Differs."""
+        made = b""
+        for lines, event in events_of(events):
+            kept = "error" in event
+            for part in self._parts(event):
+                kept |= self._cut(part)
+            if kept:
+                made += _written(lines, event | self._head)
+        return made
+
+    def _cut(self, part: Part) -> bool:
+        """Takes from an event what was sent of a part; returns True if something is left."""
+        value, sent = part.value, self._sent.get(part.key)
+        if not isinstance(value, str | list):  # a mark: its value, such as an id, may be another
+            if sent:
+                self._sent[part.key] = sent[1:]
+                part.holder[part.name] = None
+            return not sent
+        n = min(len(value), len(sent or ()))
+        if sent:
+            if value[:n] != sent[:n]:
+                raise Differs
+            self._sent[part.key] = sent[n:]
+            part.holder[part.name] = value[n:]
+        return len(value) > n
+
+
+def events_of(data: bytes) -> Iterator[tuple[list[bytes], Event]]:
+    """Yields the lines and the JSON of each event; [DONE] is {"done": "[DONE]"}. Comments are left
+    out."""
+    blocks = data.split(b"\n\n") if data.lstrip()[:1] != b"{" else data.split(b"\n")
+    for block in blocks:
+        lines = [line for line in block.split(b"\n") if line and not line.startswith(b":")]
+        text = next((line[5:].strip() for line in lines if line.startswith(b"data:")), block)
+        if not lines:
+            continue
+        yield lines, {"done": "[DONE]"} if text == b"[DONE]" else msgspec.json.decode(text)
+
+
+def _written(lines: list[bytes], event: Event) -> bytes:
+    if event.get("done") == "[DONE]":
+        return b"data: [DONE]\n\n"
+    if not lines[-1].startswith(b"data:"):
+        return msgspec.json.encode(event) + b"\n"
+    head = b"".join(line + b"\n" for line in lines[:-1])
+    return head + b"data: " + msgspec.json.encode(event) + b"\n\n"
+
+
+def _given(key: Key, holder: dict[str, Any] | None, *names: str) -> Iterator[Part]:
+    """The parts of these names that an object has."""
+    for name in names:
+        if holder is not None and holder.get(name) is not None:
+            yield Part((*key, name), holder, name)
+
+
+def _ends(event: Event) -> Iterator[Part]:
+    yield from _given((), event, "usage")
+    if event.get("done"):
+        yield Part(("done",), event, "done")
+
+
+def _chat(event: Event) -> Iterator[Part]:
+    for choice in event.get("choices", ()):
+        i, delta = choice["index"], choice["delta"]
+        if "role" in delta:
+            yield Part((i, "role"), {"role": True}, "role")
+        yield from _given((i,), delta, "content", "reasoning", "reasoning_content")
+        for call in delta.get("tool_calls", ()):
+            key = (i, "call", call["index"])
+            if "id" in call:
+                yield Part((*key, "id"), {"id": True}, "id")
+            yield from _given(key, call["function"], "arguments")
+        yield from _given((i, "logprobs"), choice.get("logprobs"), "content")
+        if choice["finish_reason"] is not None:
+            yield Part((i, "finish"), {"finish": True}, "finish")
+    yield from _ends(event)
+
+
+def _text(event: Event) -> Iterator[Part]:
+    for choice in event.get("choices", ()):
+        i = choice["index"]
+        yield from _given((i,), choice, "text")
+        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        yield from _given((i, "logprobs"), choice.get("logprobs"), *names)
+        if choice["finish_reason"] is not None:
+            yield Part((i, "finish"), {"finish": True}, "finish")
+    yield from _ends(event)
+
+
+def _ollama(event: Event) -> Iterator[Part]:
+    yield from _given((), event.get("message"), "content", "thinking")
+    calls = (event.get("message") or {}).get("tool_calls", ())
+    for call in calls:  # whole, with ids of their own
+        yield Part(("call", call["function"].get("index")), {"call": True}, "call")
+    yield from _given((), event, "response", "thinking", "logprobs")
+    if event.get("done"):
+        yield Part(("done",), {"done": True}, "done")
+
+
+def _messages(event: Event) -> Iterator[Part]:
+    kind, i = event["type"], event.get("index")
+    if kind == "content_block_delta":
+        names = ("text", "thinking", "partial_json", "signature")
+        yield from _given((i,), event["delta"], *names)
+    elif kind != "ping":
+        yield Part((kind, i), {"kind": True}, "kind")
+
+
+FORMS: Mapping[str, Callable[[Event], Iterator[Part]]] = {
+    "/v1/chat/completions": _chat,
+    "/v1/completions": _text,
+    "/v1/messages": _messages,
+    "/api/chat": _ollama,
+    "/api/generate": _ollama,
+}
+"""The growing values in an event, by the route; other streams cannot go on elsewhere."""
