@@ -376,6 +376,26 @@ def test_weights_that_do_not_fit(made: Any, tmp_path: Path) -> None:
             loaded(changed(folder, tmp_path / name, **fields))
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("inverse", [False, True])
+def test_elements_by_turns(tmp_path: Path, axis: int, inverse: bool) -> None:
+    """A checkpoint's elements go where transformers' conversion puts them."""
+    from transformers.core_model_loading import Interleave
+
+    from weft.importers.safetensors import open_checkpoint, save_file
+    from weft.models.zoo.places import _after
+    from weft.models.zoo.source import _fill, _shape
+
+    x = np.arange(48, dtype=np.float32).reshape(6, 8)
+    save_file(tmp_path / "model.safetensors", {"x": x}, {"format": "pt"})
+    turns = Interleave(axis, inverse)
+    wanted = turns.convert({"x": torch.from_numpy(x)}, ["x"], ["y"])["y"].numpy()
+    ((place,),) = _after(turns, {"x": [{"tensor": "x"}]}).values()
+    out = np.empty(_shape(place, {"x": x.shape}, "here"), np.float32)
+    _fill(open_checkpoint(tmp_path), place, out)
+    np.testing.assert_array_equal(out, wanted)
+
+
 @pytest.mark.parametrize("kind", ["cohere2", "mixtral", "opt"])
 def test_traced_models_show_attention_and_linear_layers(made: Any, kind: str) -> None:
     folder, reference = made(kind)

@@ -12,6 +12,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
     Chunk,
     Concatenate,
+    Interleave,
     MergeModulelist,
     Split,
     Transpose,
@@ -28,8 +29,10 @@ class Unplaced(Exception):
 
 class Placed(NamedTuple):
     """`places`: parameter -> how it is made of tensors: {"tensor": name}, {"stack": [...]},
-    {"join": [...], "axis": n}, {"part": place, "axis": n, "start": i, "stop": k} or
-    {"turn": place, "axes": [a, b]}. `unread`: tensors that the model has no place for."""
+    {"join": [...], "axis": n}, {"part": place, "axis": n, "start": i, "stop": k},
+    {"turn": place, "axes": [a, b]}, {"apart": place, "axis": n}, whose elements go to two halves by
+    turns, or {"mingle": place, "axis": n}, the reverse. `unread`: tensors that the model has no
+    place for."""
 
     places: dict[str, Any]
     unread: list[str]
@@ -123,4 +126,7 @@ def _after(operation: Any, held: dict[str, list[Any]]) -> dict[str, list[Any]]:
     if isinstance(operation, Transpose) and not getattr(operation, "check_dims", False):
         axes = [operation.dim0, operation.dim1]
         return {p: [{"turn": x, "axes": axes} for x in v] for p, v in held.items()}
+    if isinstance(operation, Interleave):
+        way = "mingle" if operation.inverse else "apart"
+        return {p: [{way: x, "axis": operation.dim} for x in v] for p, v in held.items()}
     raise Unplaced(f"a conversion of weights by {type(operation).__name__} is not known here")

@@ -73,13 +73,16 @@ def _turn(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[:-2], shape[-1], shape[-2])
 
 
+_INNER = ("part", "turn", "apart", "mingle")
+
+
 def _tensors(place: Place) -> Iterator[str]:
     """Yields the names of the tensors that a place reads."""
     if "tensor" in place:
         yield place["tensor"]
     for below in [*place.get("stack", ()), *place.get("join", ())]:
         yield from _tensors(below)
-    for key in ("part", "turn"):
+    for key in _INNER:
         if key in place:
             yield from _tensors(place[key])
 
@@ -94,6 +97,9 @@ def _shape(place: Place, names: Mapping[str, tuple[int, ...]], where: str) -> tu
         a, b = place["axes"]
         shape[a], shape[b] = shape[b], shape[a]
         return tuple(shape)
+    for key in ("apart", "mingle"):
+        if key in place:
+            return _shape(place[key], names, where)
     if "part" in place:
         shape = list(_shape(place["part"], names, where))
         shape[place["axis"]] = place["stop"] - place["start"]
@@ -144,8 +150,19 @@ def _fill(checkpoint: Checkpoint, place: Place, out: np.ndarray) -> None:
             _fill(checkpoint, below, out[at])
             start += count
     else:
+        below = next(place[key] for key in _INNER if key in place)
         names = {n: checkpoint.info(n).shape for n in _tensors(place)}
-        whole = fresh(_shape(place["part"], names, ""), out.dtype)
-        _fill(checkpoint, place["part"], whole)
-        cut = (slice(None),) * place["axis"] + (slice(place["start"], place["stop"]),)
-        out[...] = whole[cut]
+        whole = fresh(_shape(below, names, ""), out.dtype)
+        _fill(checkpoint, below, whole)
+        for made, read in _parts(place, out.shape[place["axis"]]):
+            at = (slice(None),) * place["axis"]
+            out[*at, made] = whole[*at, read]
+
+
+def _parts(place: Place, count: int) -> list[tuple[slice, slice]]:
+    """Returns the elements along the axis of a place: where they go, and where they come from."""
+    if "part" in place:
+        return [(slice(None), slice(place["start"], place["stop"]))]
+    turns, half = [slice(k, None, 2) for k in (0, 1)], count // 2
+    halves = [slice(0, half), slice(half, None)]
+    return list(zip(halves, turns) if "apart" in place else zip(turns, halves))
