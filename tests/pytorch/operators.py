@@ -288,10 +288,10 @@ def _gradients(op: Any, sample: Any, got: Any, want: Any, leaves: list[tuple[Any
         want_grad = torch.zeros(m.shape, dtype=torch.float32) if t is None else t
         if op.name in SYMMETRIC or op.variant_test_name == "hermitian":
             have, want_grad = have + have.mT, want_grad + want_grad.mT
-        said = difference(have, want_grad, False, 5)
+        said = difference(have, want_grad, False, 20)
         if said:
             exact = _exact(op, sample, seeds)
-            said = exact is None or difference(have, exact[place], False, 5)
+            said = exact is None or difference(have, exact[place], False, 20)
         if said:
             return f"gradient: {said}"
     return ""

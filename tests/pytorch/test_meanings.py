@@ -234,3 +234,28 @@ def test_batches_are_pytorchs() -> None:
     assert [len(p) for p in parts] == [7, 3]
     loader = torch.utils.data.DataLoader(range(10), batch_size=4, shuffle=True)
     assert sorted(i for batch in loader for i in batch.tolist()) == list(range(10))
+
+
+def test_a_compiled_module_trains() -> None:
+    def losses(m: Any) -> list[float]:
+        net = m.nn.Sequential(m.nn.Linear(4, 6), m.nn.ReLU(), m.nn.Linear(6, 1))
+        for i, p in enumerate(net.parameters()):
+            p.data.copy_(m.cos(m.arange(p.numel()).float() + i).view_as(p))
+        model = torch.compile(net) if m is torch else net
+        opt = m.optim.Adam(model.parameters(), lr=0.1)
+        model.train()
+        found = []
+        for _ in range(3):
+            opt.zero_grad()
+            loss = m.nn.functional.mse_loss(model(m.tensor(A)), m.ones(3, 1))
+            loss.backward()
+            opt.step()
+            found.append(loss.item())
+        return found
+
+    np.testing.assert_allclose(losses(torch), losses(theirs), rtol=1e-4)
+    net = torch.nn.Linear(4, 2)
+    run = torch.compile(net)
+    with torch.no_grad():
+        assert torch.allclose(run(torch.tensor(A)), net(torch.tensor(A)), atol=1e-6)
+    assert run.weight is net.weight and run.eval() is net

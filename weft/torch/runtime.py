@@ -27,6 +27,7 @@ from weft.core.dtypes import (
 from weft.core.errors import FileFormatError, UsageError
 from weft.importers.safetensors import SafetensorsFile
 from weft.importers.tensor_files import save as write
+from weft.nn.module import Module
 from weft.tensor import autograd as tape
 from weft.tensor.autocast import autocast as _autocast
 from weft.tensor.compiled import compile as _compile
@@ -127,15 +128,38 @@ def autocast(
 
 def compile(model: Any = None, *, device: Any = None, **options: Any) -> Any:
     """The function or module as one Program per signature (weft.compile); PyTorch's options of
-    its own compiler mean nothing here."""
+    its own compiler mean nothing here. A call whose gradient may be asked for outside (of a module
+    that trains, or with arguments that require gradients) runs eagerly: to compile training, give
+    the function that computes the loss, calls backward and steps."""
     if model is None:
         return lambda fn: compile(fn, device=device)
     found = _compile(_taking_ours(model), device="cpu" if device is None else device)
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        if tape.is_grad_enabled() and _trains(model, (*args, *kwargs.values())):
+            return model(*args, **kwargs)
         return own(found(*args, **kwargs))
 
-    return run
+    return _CompiledModule(model, run) if isinstance(model, Module) else run
+
+
+def _trains(model: Any, operands: tuple[Any, ...]) -> bool:
+    own_leaves = model.parameters() if isinstance(model, Module) else ()
+    given = [x for x in operands if isinstance(x, Tensor)]
+    return any(t.requires_grad for t in (*own_leaves, *given))
+
+
+class _CompiledModule:
+    """A module whose calls run compiled; everything else is the module's."""
+
+    def __init__(self, module: Module, run: Callable[..., Any]) -> None:
+        self._orig_mod, self._run = module, run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._orig_mod, name)
 
 
 def _taking_ours(fn: Callable[..., Any]) -> Callable[..., Any]:
