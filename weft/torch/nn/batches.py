@@ -13,15 +13,13 @@ from weft.torch.tensor import common, real
 _IMAGES = ("conv", "avg_pool", "lp_pool", "max_pool", "dropout1d", "dropout2d", "dropout3d",
            "max_unpool", "adaptive", "instance_norm")  # fmt: skip
 _KEPT = ("hardtanh", "relu6", "linear", "bilinear", "threshold", "relu")  # integers stay integers
-_REAL = ("local_response_norm", "pdist")
+_REAL = ("pdist",)
 
 
 def batched(name: str, call: Callable[..., Any], given: dict[str, Any]) -> Any:
     """A call with an image [C, ...] as a batch of one."""
     if given.get("stride") == ():
         given = {k: v for k, v in given.items() if k != "stride"}
-    if name == "local_response_norm" and not given["input"].size:
-        return given["input"].clone()
     if name in _REAL:
         given = {k: real(v) if isinstance(v, Tensor) else v for k, v in given.items()}
     x = given.get("input")

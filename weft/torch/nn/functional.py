@@ -24,6 +24,7 @@ from weft.torch.nn.images import (
     adaptive_max_pool3d as adaptive_max_pool3d,
     affine_grid as affine_grid,
     interpolate as interpolate,
+    local_response_norm as local_response_norm,
     max_pool1d as max_pool1d,
     max_pool2d as max_pool2d,
     max_pool3d as max_pool3d,

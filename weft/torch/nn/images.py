@@ -10,6 +10,7 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
+from weft.torch import arithmetic
 from weft.torch.nn.batches import batched
 from weft.torch.tensor import index_of, public
 
@@ -105,3 +106,17 @@ def _each(value: Any, rank: int) -> list[Any] | None:
     if value is None:
         return None
     return [value] * rank if isinstance(value, int | float) else list(value)
+
+
+@public
+def local_response_norm(
+    input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """Divided by (k + alpha * the mean square over `size` neighbouring channels) ** beta."""
+    if input.dtype.is_float or not input.size:
+        return F.local_response_norm(input, size, alpha, beta, k) if input.size else input.clone()
+    sides = [(0, 0), (size // 2, (size - 1) // 2), *[(0, 0)] * (input.ndim - 2)]
+    square = Tensor.pad(input * input, sides)  # integers have whole means, as in PyTorch
+    n = input.shape[1]
+    total: Any = sum(square.narrow(1, i, n) for i in range(size))
+    return arithmetic.div(input, ((total // size).cast(dt.float32) * alpha + k) ** beta)

@@ -69,7 +69,6 @@ ROWS: dict[str, tuple[Callable[..., Any], str]] = {
     "group_norm": (F.group_norm, "input num_groups weight bias eps"),
     "instance_norm": (F.instance_norm,
                       "input running_mean running_var weight bias use_input_stats -momentum eps"),
-    "local_response_norm": (F.local_response_norm, "input size alpha beta k"),
     "pdist": (F.pdist, "input p"),
     "cross_entropy": (F.cross_entropy, "input target weight -size_average ignore_index -reduce "
                       "reduction label_smoothing"),
