@@ -9,7 +9,15 @@ from own_kernels import double, normal, product, softmax, softmax_of
 from present import opened
 
 import weft
-from weft.errors import CallError, DTypeError, LimitError, ShapeError, TraceError, UsageError
+from weft.errors import (
+    CallError,
+    DTypeError,
+    KernelError,
+    LimitError,
+    ShapeError,
+    TraceError,
+    UsageError,
+)
 
 DEVICES = ["cpu", "vulkan"]
 
@@ -170,6 +178,52 @@ def test_an_endless_loop_of_python_ends():
 
     with pytest.raises(LimitError, match=r"more than 65,536 statements.*use `with k.loop"):
         wrong(weft.ones(4))
+
+
+def test_an_endless_recursion_of_python_ends():
+    @weft.kernel
+    def wrong(k, x):
+        y = k.output(1)
+        k.launch(1)
+
+        def inner(n):
+            with k.when(x[0] > n):
+                inner(n + 1)
+
+        inner(0)
+        y[0] = 1.0
+
+    with pytest.raises(LimitError, match="more than 64 loops and branches within one another"):
+        wrong(weft.ones(4))
+
+
+def test_values_of_another_place_are_refused():
+    kept = []
+
+    @weft.kernel
+    def first(k, x):
+        kept.append(x[0])
+        k.output(1)[0] = 1.0
+        k.launch(1)
+
+    @weft.kernel
+    def second(k, x):
+        y = k.output(1)
+        k.launch(1)
+        y[0] = kept[0] + 1.0
+
+    @weft.kernel
+    def third(k, x):
+        y = k.output(1)
+        k.launch(1, 4)
+        with k.when(k.thread() < 2):
+            inside = x[0]
+        y[0] = inside
+
+    first(weft.ones(4))
+    for kernel in (second, third):
+        with pytest.raises(KernelError, match="is not declared here"):
+            kernel(weft.ones(4))
 
 
 def test_a_saved_function_needs_no_kernel(tmp_path):

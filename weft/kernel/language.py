@@ -21,6 +21,7 @@ from weft.kernel.values import COMPUTED, Operand, Value, Variable, arithmetic, o
 
 MAX_STATEMENTS = 1 << 16  # beyond: more likely an endless loop of Python than a kernel
 MAX_THREADS = 1024
+MAX_DEPTH = 64  # of loops and branches within one another
 
 
 class _Lines(Builder):
@@ -40,6 +41,14 @@ class _Lines(Builder):
             )
         self.lines[id(stmt)] = user_line()
         super().emit(stmt)
+
+    def _open(self) -> None:
+        if len(self._stack) > MAX_DEPTH:
+            raise LimitError(
+                f"the kernel has more than {MAX_DEPTH} loops and branches within one another: a "
+                "function of Python that calls itself does not end by k.when"
+            )
+        super()._open()
 
     @property
     def after_when(self) -> bool:
