@@ -138,8 +138,9 @@ def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
 
 
 def tunable() -> list[str]:
-    """The kinds whose templates list candidates."""
-    found = ((kind, importlib.import_module(module)) for kind, module in MODULES.items())
+    """The kinds of weft's own templates that list candidates (a user's kernel has its `tune`)."""
+    ours = ((kind, module) for kind, module in MODULES.items() if kind != "own")
+    found = ((kind, importlib.import_module(module)) for kind, module in ours)
     return [kind for kind, module in found if hasattr(module, "candidates")]
 
 
