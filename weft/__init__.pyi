@@ -76,7 +76,7 @@ from weft.tensor.autograd import (
     is_grad_enabled as is_grad_enabled,
     no_grad as no_grad,
 )
-from weft.tensor.compiled import compile as compile
+from weft.tensor.compiling import compile as compile
 from weft.tensor.core import (
     Tensor as Tensor,
     from_dlpack as from_dlpack,

@@ -11,7 +11,7 @@ import pytest
 from weft.backends.cpu import CpuDevice
 from weft.backends.cpu.places import WorkerCpus
 from weft.backends.cpu.threads import Workers
-from weft.tensor.compiled import compile as compile_
+from weft.tensor.compiling import compile as compile_
 
 few = not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2
 pytestmark = pytest.mark.skipif(few, reason="this process may use one CPU only")

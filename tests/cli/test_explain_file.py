@@ -15,7 +15,7 @@ from weft.cli.explain_page import Life, lifetimes
 from weft.core.errors import UsageError
 from weft.models import random_folder
 from weft.models.run import saved
-from weft.tensor.compiled import compile as compile_function
+from weft.tensor.compiling import compile as compile_function
 
 CONFIG = {
     "model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 2,

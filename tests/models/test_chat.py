@@ -17,7 +17,7 @@ from model_zoo import write_model, write_tokenizer
 
 import weft
 from weft.cli.main import invoke
-from weft.core.errors import LimitError
+from weft.core.errors import LimitError, UsageError
 from weft.models.run.model import Decoder
 from weft.models.run.talk import Talk
 
@@ -208,3 +208,17 @@ def test_what_a_conversation_keeps(
         talk.answer("w " * min(answered, talk.room(ids, limit)))
     talk.clear()
     assert talk.whole == ([{"role": "system", "content": system}] if system else [])
+
+
+def test_chat_is_generate_through_the_template(folder: Path) -> None:
+    model = weft.load(folder, device="cpu")
+    assert isinstance(model, Decoder)
+    talk = [{"role": "user", "content": "the fox"}]
+    expected = model.generate(model.chat_ids(talk), 6, temperature=0)
+    for messages in (talk, "the fox", tuple(talk)):
+        assert model.chat(messages, max_new_tokens=6, temperature=0).ids == expected.ids
+    pieces = model.chat(talk, max_new_tokens=6, temperature=0, stream=True)
+    assert "".join(map(str, pieces)) == expected.text
+    for wrong in (5, [5], ["the fox"]):
+        with pytest.raises(UsageError, match="role and content"):
+            model.chat(wrong)  # type: ignore[arg-type]

@@ -92,3 +92,14 @@ def test_entries_of_changing_guards_are_bounded() -> None:
 def test_a_size_that_is_none(size) -> None:
     with pytest.raises(UsageError, match="cache_size"):
         weft.compile(lambda x: x, cache_size=size)
+
+
+def test_a_decorator_with_options() -> None:
+    @weft.compile(device="cpu", cache_size=2)
+    def double(x: weft.Tensor) -> weft.Tensor:
+        return x + x
+
+    assert double(weft.ones(2)).tolist() == [2.0, 2.0]
+    assert double.__name__ == "double" and "cpu" in repr(double)
+    with pytest.raises(UsageError, match="cache_size"):
+        weft.compile(cache_size=0)(lambda x: x)

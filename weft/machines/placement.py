@@ -35,7 +35,7 @@ class Measure(NamedTuple):
 
 def measure(device: Device, beside: int) -> Measure:
     """Measures this rank, which shares its machine with `beside` - 1 others."""
-    from weft.tensor.compiled import compile as compiled
+    from weft.tensor.compiling import compile as compiled
     from weft.tensor.core import tensor
 
     w = tensor(np.ones((ROWS, COLUMNS), np.float32)).to(device)

@@ -21,7 +21,7 @@ from weft.models.arch.hooks import TrainingHooks
 from weft.models.arch.inputs import tables
 from weft.models.arch.layers import Value
 from weft.models.arch.places import linear_layer
-from weft.tensor.compiled import compile as compile_
+from weft.tensor.compiling import compile as compile_
 from weft.tensor.core import Tensor, tensor
 
 ROWS = 1024  # tokens that pass through a layer together

@@ -23,7 +23,7 @@ from weft.core.errors import ModelError
 from weft.core.packed import Form, packed_codes
 from weft.host.mapped import release
 from weft.quantize import super_blocks
-from weft.tensor.compiled import compile as compile_
+from weft.tensor.compiling import compile as compile_
 from weft.tensor.core import Tensor, tensor
 from weft.tensor.functional import where
 

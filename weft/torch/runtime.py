@@ -30,7 +30,7 @@ from weft.importers.tensor_files import save as write
 from weft.nn.module import Module
 from weft.tensor import autograd as tape
 from weft.tensor.autocast import autocast as _autocast
-from weft.tensor.compiled import compile as _compile
+from weft.tensor.compiling import compile as _compile
 from weft.tensor.core import Tensor
 from weft.torch.creation import tensor
 from weft.torch.randomness import manual_seed

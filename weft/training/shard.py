@@ -19,7 +19,7 @@ from weft.core.errors import ModelError, UsageError
 from weft.program.device import Device
 from weft.ranks import Ranks
 from weft.tensor import autograd
-from weft.tensor.compiled import compile as compile_
+from weft.tensor.compiling import compile as compile_
 from weft.tensor.core import Tensor
 from weft.training import parts
 from weft.training.model import TrainableDecoder

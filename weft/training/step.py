@@ -13,7 +13,7 @@ from weft import optim
 from weft.core.dtypes import float32
 from weft.ops.tape import plain
 from weft.tensor import autograd
-from weft.tensor.compiled import compile as compile_
+from weft.tensor.compiling import compile as compile_
 from weft.tensor.core import Tensor
 from weft.training.contradictions import warmup_of
 from weft.training.model import TrainableDecoder

@@ -212,6 +212,27 @@ class Generating(Model):
         results = pieces.results
         return _shaped([results[i : i + n] for i in range(0, len(results), n)], n, single)
 
+    def chat(
+        self,
+        messages: str | Sequence[Mapping[str, Any]],
+        *,
+        variables: Mapping[str, Any] = {},
+        **options: Any,
+    ) -> Any:
+        """Answers a conversation; options and result are those of `generate`. `messages` are
+        dicts with role and content, through the model's chat template; a text is one message of the
+        user's. `variables` are the template's, such as enable_thinking or tools. Raises UsageError
+        for a model without a template.
+
+        >>> model = weft.load("box-chat", device="cpu")
+        >>> model.chat("Say hello.", max_new_tokens=4).text[:1].isalpha()
+        True
+        """
+        talk = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        if not isinstance(talk, Sequence) or not all(isinstance(m, Mapping) for m in talk):
+            raise UsageError("messages are a text, or a list of dicts with role and content")
+        return self.generate(self.chat_ids(talk, **variables), **options)
+
     def _play(
         self,
         parts: Sequence[PromptRun],

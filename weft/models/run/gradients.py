@@ -49,7 +49,7 @@ def value_and_gradients(
 
     The pass is that of training, in float32. Each place's value has a tensor of zeros added to it,
     whose gradient is the value's."""
-    from weft.tensor.compiled import compile as compiled
+    from weft.tensor.compiling import compile as compiled
     from weft.tensor.core import Tensor
     from weft.tensor.derivatives import value_and_grad
 
