@@ -174,7 +174,7 @@ def _granite(name: str, value: np.ndarray, sparse: bool) -> Iterator[tuple[str, 
             yield f"{at}ffn_{part}{end}.weight", half
 
 
-def own_name(name: str) -> str:
+def own_name(name: str, arch: str) -> str:
     """Names that only the converter gives."""
     if name.startswith("blk."):
         return name
@@ -205,6 +205,8 @@ def own_name(name: str) -> str:
         return "output_norm.weight"
     if name.startswith("embeddings."):
         return "token_embd.weight"
+    if arch == "falcon-h1":  # whose norm the package names without "weight", and llama.cpp reads so
+        return ""
     for theirs, ours in (("pre_ff_layernorm", "ffn_norm"), ("feed_forward.router", "ffn_gate_inp"),
                          ("feed_forward.experts.gate_proj", "ffn_gate_exps"),
                          ("feed_forward.experts.up_proj", "ffn_up_exps"),

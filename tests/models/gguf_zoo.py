@@ -400,7 +400,7 @@ def write_gguf(
         read = dict(delta_net(dict(read.items()), config))
     for name, value in stacked(read).items():
         if config["model_type"] in space.ARCHS:
-            ours = space.own_name(name) or more.tensor_name(arch, name)
+            ours = space.own_name(name, arch) or more.tensor_name(arch, name)
         elif config["model_type"] in more.KINDS:
             ours = more.own_name(name) or more.tensor_name(arch, name)
         else:

@@ -71,7 +71,8 @@ STATE_SPACES: Mapping[str, GgufFamily] = {
     ),
     "falcon_h1": GgufFamily(
         "falcon-h1", _sizes("mamba_n_heads", "mamba_d_ssm", *_HYBRID),
-        {"mamba_d_head": "auto", "mamba_norm_before_gate": False}, names=_NAMES, written=False,
+        {"mamba_d_head": "auto", "mamba_norm_before_gate": False},
+        names={**_NAMES, "ffn_norm.weight": "ffn_norm"}, written=False,
     ),
     "nemotron_h": GgufFamily(
         "nemotron_h",
