@@ -35,7 +35,7 @@ COMMANDS = {
     "merge": ("train", "Add a LoRA adapter to its model."),
     "quantize": ("quantize", "Write a model with weights of fewer bits."),
     "compile": ("compile", "Compile a model to one file, also for a device this machine lacks."),
-    "serve": ("serve", "Serve models over HTTP: OpenAI, Anthropic and Ollama protocols."),
+    "serve": ("serve", "Serve models over HTTP: OpenAI, Anthropic, Ollama, llama-server."),
     "route": ("route", "Balance requests over several servers; a conversation keeps its server."),
     "export": ("export", "Export a model as a static web page."),
     "serve-page": ("export", "Show an exported web page on localhost."),

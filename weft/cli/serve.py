@@ -106,7 +106,7 @@ def bytes_of(text: str | None, option: str) -> int | None:
 def serve(
     models: tuple[str, ...], parallel: str, split: str | None, loading: Loading, **given: Any
 ) -> int:  # fmt: skip
-    """Serve MODELS over HTTP with the protocols of OpenAI, Anthropic and Ollama.
+    """Serve MODELS over HTTP: OpenAI, Anthropic, Ollama and llama-server protocols.
 
     A model is a folder, a GGUF file or ORG/NAME. Write NAME=MODEL to choose the name that clients
     use. The default is box-chat, a small chat model that comes with weft; box completes Python
