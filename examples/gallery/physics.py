@@ -100,6 +100,6 @@ for s, mine, theirs in zip((0, 0.25, 0.5, 0.75, 1), found, frames):
     (line,) = last.plot(places, mine, label=f"t = {s}")
     last.plot(places[::20], theirs[::20], ".", color=line.get_color(), ms=3)
 last.set(xlabel="x")
-last.set_title("lines: the net; dots: finite differences", fontsize=9)
+last.set_title("net (lines), differences (dots)", fontsize=9)
 last.legend(frameon=False, fontsize=8)
 finish(made)
