@@ -261,5 +261,5 @@ def test_weft_merge(made: Any, tmp_path: Path) -> None:
     folder, _ = made("opt")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "adapter_config.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"use the adapter beside it: weft serve .* --adapter"):
+    with pytest.raises(UsageError, match="load the adapter beside it, with --adapter"):
         merge_folders(folder, tmp_path / "a", tmp_path / "out")

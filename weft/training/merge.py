@@ -8,7 +8,6 @@ import numpy as np
 
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import UsageError
-from weft.core.hints import command
 from weft.host.files import replacing_folder
 from weft.importers.hf_config import read_config
 from weft.models.weights import adapter_files, adapter_merge, adapters
@@ -32,10 +31,9 @@ def merge_folders(
     fields = read_config(base)
     config = config_of(fields, base)
     if config.traced is not None:
-        serving = command("serve", base, "--adapter", adapter)
         raise UsageError(
             f"{base}: {config.family} is traced from transformers, and weft writes no such model; "
-            f"use the adapter beside it: {serving}"
+            "load the adapter beside it, with --adapter"
         )
     layout, packed = decoder_layout(config), is_packed(base, fields)
     first = read_weights(base, fields, layout)["norm.w" if packed else "embed"].value()
