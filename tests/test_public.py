@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import weft
 from weft.tensor import functional
@@ -36,3 +40,27 @@ def test_no_function_shows_an_object_of_its_own() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(weft, "nothing") and "exp" in dir(weft)
+
+
+@pytest.mark.parametrize("module", [
+    "weft", "weft.tensor", "weft.models", "weft.importers", "weft.compile", "weft.torch",
+    "weft.torch.nn", "weft.torch.nn.functional", "weft.torch.nn.modules", "weft.torch.nn.init",
+    "weft.torch.optim", "weft.torch.optim.lr_scheduler",
+])  # fmt: skip
+def test_a_misspelt_name_gets_the_right_one(module: str) -> None:
+    found = importlib.import_module(module) if module != "weft.compile" else compile_package()
+    name = next(n for n in sorted(dir(found)) if not n.startswith("_") and len(n) > 7)
+    with pytest.raises(AttributeError, match=f"did you mean {name}"):
+        getattr(found, f"{name[:3]}{name[4:]}")
+    with pytest.raises(AttributeError) as plain:
+        found.qqqqqq  # noqa: B018
+    assert "did you mean" not in str(plain.value) and repr(module) in str(plain.value)
+
+
+def compile_package() -> Any:
+    """The package behind `weft.compile`, which is the function."""
+    import sys
+
+    import weft.compile.passes  # noqa: F401
+
+    return sys.modules["weft.compile"]

@@ -42,7 +42,9 @@ def __getattr__(name: str) -> Any:
         return sorted(_homes())
     home, attribute = _homes().get(name, (None, name))
     if home is None:
-        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+        from weft.core.missing import missing
+
+        raise missing(__name__, name)
     if home == "weft":
         return import_module(f"weft.{attribute}")
     value = getattr(import_module(home), attribute)

@@ -17,7 +17,9 @@ __all__ = ["CompileReport", "compile_graph", "simplify_graph"]
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module 'weft.compile' has no attribute {name!r}")
+        from weft.core.missing import missing
+
+        raise missing(__name__, name)
     from weft.compile import passes, report
 
     return getattr(report if name == "CompileReport" else passes, name)

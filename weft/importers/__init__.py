@@ -17,7 +17,9 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from weft.core.missing import missing
+
+        raise missing(__name__, name)
     return getattr(import_module(f"weft.importers.{_HOMES[name]}"), name)
 
 

@@ -12,7 +12,9 @@ __all__ = ["load", "random_folder"]
 
 def __getattr__(name: str) -> Any:
     if name != "random_folder":
-        raise AttributeError(f"module 'weft.models' has no attribute {name!r}")
+        from weft.core.missing import missing
+
+        raise missing(__name__, name)
     from weft.models.weights.random_weights import random_folder
 
     return random_folder

@@ -22,5 +22,7 @@ _HOMES = {"Tensor": "core", "from_dlpack": "core", "tensor": "core"} | dict.from
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'weft.tensor' has no attribute {name!r}")
+        from weft.core.missing import missing
+
+        raise missing(__name__, name)
     return getattr(import_module(f"weft.tensor.{_HOMES[name]}"), name)

@@ -133,7 +133,9 @@ set_num_threads tensor use_deterministic_algorithms"""
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"module 'weft.torch' has no attribute {name!r}")
+    from weft.core.missing import missing
+
+    raise missing(__name__, name)
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,9 @@ globals().update({kind.__name__: kind for kind in _KINDS.values()})
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"module 'weft.torch.nn' has no attribute {name!r}")
+    from weft.core.missing import missing
+
+    raise missing(__name__, name)
 
 
 def __dir__() -> list[str]:

@@ -121,7 +121,9 @@ globals().update({name: _row(name) for name in ROWS})
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from weft.core.missing import missing
+
+    raise missing(__name__, name)
 
 
 def __dir__() -> list[str]:

@@ -36,4 +36,6 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from weft.core.missing import missing
+
+    raise missing(__name__, name)

@@ -209,4 +209,6 @@ for _name in nn.__all__:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from weft.core.missing import missing
+
+    raise missing(__name__, name)

@@ -79,7 +79,9 @@ for _name in ("ASGD", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW"
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"module 'weft.torch.optim' has no attribute {name!r}")
+    from weft.core.missing import missing
+
+    raise missing(__name__, name)
 
 
 def __dir__() -> list[str]:

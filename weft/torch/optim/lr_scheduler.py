@@ -74,7 +74,9 @@ for _name, _kind in list(vars(mine).items()):
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from weft.core.missing import missing
+
+    raise missing(__name__, name)
 
 
 def __dir__() -> list[str]:
