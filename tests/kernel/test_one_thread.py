@@ -192,7 +192,7 @@ class Random:
             self.shared[self.t] = self.float()
             self.k.barrier()
             v = self.r.choice(self.floats)
-            v += self.shared[(self.t + self.r.randrange(16)) % 16]
+            v += self.shared[(self.t + self.r.randrange(16)) % self.k.threads]
         elif kind == 1 and depth < 2:
             with self.k.loop(self.r.randrange(1, 4)):
                 self.top(depth + 1)

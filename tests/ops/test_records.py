@@ -11,8 +11,10 @@ import weft
 from weft.ops.primitive import PRIMITIVES
 
 ROOT = Path(weft.__file__).parent
-# Who spells the public functions, and other frameworks' operators; and conform/unary.py, accuracy.
-PUBLIC = ("tensor", "nn", "importers")
+# Who spells the public functions, and other frameworks' operators; and conform/unary.py, accuracy,
+# and the maths of users' own kernels.
+PUBLIC = ("tensor", "nn", "importers", "torch")
+SPELLED = ("conform/unary.py", "kernel/formulas.py")
 # Its function, its record, what the record is made of: the kernel's formula, and NumPy's where
 # NumPy has none.
 ERF = ["kernel/math.py", "ops/functions.py", "ops/special.py", "ops/unary.py"]
@@ -23,7 +25,7 @@ def naming(word: str) -> list[str]:
     found = []
     for path in sorted(ROOT.rglob("*.py")):
         name = str(path.relative_to(ROOT))
-        public = path.parent == ROOT or name.split("/")[0] in PUBLIC or name == "conform/unary.py"
+        public = path.parent == ROOT or name.split("/")[0] in PUBLIC or name in SPELLED
         if not public and re.search(rf"\b{word}\b", path.read_text(encoding="utf-8")):
             found.append(name)
     return found
