@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "models"))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "models")]  # this clone, whichever is installed
 
 import causal_zoo as kit  # noqa: E402
 import numpy as np  # noqa: E402

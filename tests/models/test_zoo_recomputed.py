@@ -24,7 +24,7 @@ from weft.models.zoo import ask
 # of keys, positions as biases, lightning attention, experts that padding moves, hashed attention.
 TYPES = (
     "roformer", "git", "doge", "glm_moe_dsa", "hy_v4", "inkling_text", "minimax", "zaya",
-    "reformer", "mixtral",
+    "reformer", "mixtral", "inkling2_text",
 )  # fmt: skip
 
 

@@ -94,6 +94,8 @@ def _converted(
         if isinstance(operation, Chunk | Split) and len(targets) > 1:
             sizes = [state[target.replace(stem, t)].shape[operation.dim] for t in targets]
             held = _cut(held, operation.dim, sizes)
+        elif type(operation).__name__ == "Inkling2UnpadVocab" and not operation.inverse:
+            held = _cut(held, 0, [state[target].shape[0]])
         else:
             held = _after(operation, held)
     made = [x for values in held.values() for x in values]
