@@ -35,11 +35,26 @@ def flat(batch: Any) -> Any:
     return batch.numpy().tolist() if isinstance(batch, weft.Tensor) else batch
 
 
-def children() -> set[int]:
+def processes() -> set[int]:
     task = Path(f"/proc/{os.getpid()}/task")
     return {
         int(pid) for t in task.iterdir() for pid in (t / "children").read_text().split()
     }  # fmt: skip
+
+
+_others: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def _noted() -> None:
+    """Other tests in this process may have left children, such as the tokenizers' and grammars'."""
+    _others.clear()
+    _others.update(processes())
+
+
+def children() -> set[int]:
+    """The children that the test has started."""
+    return processes() - _others
 
 
 @pytest.mark.parametrize("options", [

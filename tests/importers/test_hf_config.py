@@ -41,7 +41,9 @@ for kind in ("mamba2", "bamba", "granitemoehybrid"):
     }
 SAMPLES |= {k: {"text_config": LLAMA} for k in WRAPPER_FIELDS}
 SAMPLES |= dict.fromkeys(ENCODERS, BERT)
-SAMPLES["deberta-v2"] = {**BERT, "relative_attention": True, "pos_att_type": "p2c|c2p"}
+for kind in ("deberta", "deberta-v2"):
+    SAMPLES[kind] = {**BERT, "relative_attention": True, "pos_att_type": "p2c|c2p"}
+SAMPLES["gemma3n_text"] = LLAMA | {"num_kv_shared_layers": 0}
 SAMPLES["distilbert"] = {**BERT, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
 ALL = {**DECODERS, **ENCODERS}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], right: str = "") -> str:
@@ -97,3 +97,10 @@ def count(n: float) -> str:
         if abs(n) >= factor:
             return f"{n / factor:.{2 if suffix == 'G' else 1}f}{suffix}"
     return f"{n:g}"
+
+
+def listed(names: Iterable[str], most: int = 24) -> str:
+    """Returns names for a message, with commas: the first `most`, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more

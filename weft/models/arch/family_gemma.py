@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import NormalDist
 
 import numpy as np
 
@@ -166,6 +165,8 @@ def gemma3n(c: Fields) -> DecoderConfig:
 
 def _cuts(c: Fields, layers: int) -> tuple[float | None, ...]:
     """Returns where gates are cut in each layer, for the shares of them that are to be 0."""
+    from statistics import NormalDist  # takes milliseconds to import
+
     usual = (0.95,) * (10 if layers > 10 else 0)
     shares = c.numbers("activation_sparsity_pattern", 0.0, 0.999999)
     shares = shares or usual + (0.0,) * (layers - len(usual))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.errors import ModelError
-from weft.core.text import shown
+from weft.core.text import listed, shown
 from weft.importers.hf_config import Fields, read_object
 from weft.importers.safetensors import open_checkpoint
 from weft.models.arch.config import Layout, TokenizerContent
@@ -113,7 +113,7 @@ def _body(raw: Fields, kind: str) -> tuple[VectorConfig, Layout]:
         return encoder, encoder_layout(encoder)
     if kind not in DECODERS:
         raise ModelError(
-            f"{raw.where}: weft judges texts with {', '.join([*ENCODERS, *DECODERS])}, not with "
+            f"{raw.where}: weft judges texts with {listed([*ENCODERS, *DECODERS])}, not with "
             f"{shown(kind, 40)}"
         )
     decoder = replace(read_stream(kind, raw), tied=True, head_bias=False)

@@ -12,7 +12,7 @@ import numpy as np
 from weft.core.dtypes import int8
 from weft.core.errors import LimitError, ModelError, UsageError
 from weft.core.hints import command
-from weft.core.text import shown
+from weft.core.text import listed, shown
 from weft.host.progress import progress
 from weft.hub.names import name_of
 from weft.importers.hf_config import Fields, has_weights, read_config
@@ -158,7 +158,7 @@ def _kind(config: Fields) -> str:
 
 
 def _unsupported(config: Fields) -> ModelError:
-    known = ", ".join([*DECODERS, *ENCODERS])
+    known = listed([*DECODERS, *ENCODERS])
     names = config.data.get("architectures")
     name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
     said = f"{shown(name)}, unnamed (no model_type)," if name else "unnamed (no model_type)"
@@ -178,7 +178,7 @@ def _embeds(folder: Path, raw: Fields, kind: str) -> bool:
         if made:
             raise ModelError(
                 f"{folder / 'modules.json'} makes vectors of a {shown(kind, 40)}; weft embeds with "
-                f"{', '.join([*ENCODERS, *DECODERS])}"
+                f"{listed([*ENCODERS, *DECODERS])}"
             )
         return False
     return made or bool(raw.data.get("use_bidirectional_attention") is True)

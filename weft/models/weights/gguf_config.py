@@ -14,6 +14,7 @@ from typing import Any
 
 from weft.core.errors import ModelError
 from weft.core.notices import say_unknown
+from weft.core.text import listed
 from weft.importers.gguf import Gguf
 from weft.importers.gguf_values import Texts
 from weft.importers.hf_config import Fields
@@ -65,7 +66,7 @@ def read_config(gguf: Gguf) -> DecoderConfig:
     architecture, and for metadata that are missing or invalid."""
     arch = gguf.metadata.get("general.architecture")
     if not isinstance(arch, str) or arch not in architectures():
-        known = ", ".join(architectures())
+        known = listed(architectures())
         raise ModelError(
             f"{gguf.path}: architecture {arch!r:.60} is not supported; supported in GGUF: {known}"
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from statistics import NormalDist
 from typing import Any
 
 from weft.models.arch.family_gguf import MORE_TOKENS, SIGMOID, SOFTMAX
@@ -76,6 +75,8 @@ def _gemma3n(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
     if scales is not None:
         if not isinstance(scales, list) or not all(isinstance(x, float) for x in scales):
             raise c.refuse("activation_sparsity_scale", f"expected {layers} numbers")
+        from statistics import NormalDist  # takes milliseconds to import
+
         share = NormalDist().cdf
         data["activation_sparsity_pattern"] = [share(x) if x > -math.inf else 0.0 for x in scales]
 
