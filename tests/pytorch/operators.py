@@ -39,7 +39,7 @@ from results import (
 from torch.testing._internal.common_methods_invocations import op_db
 
 # That import forbids changes of torch.backends' flags, which other tests in the process make.
-torch.backends.__allow_nonbracketed_mutation_flag = True
+torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_flag"] = True
 
 
 @dataclass
