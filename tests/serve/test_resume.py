@@ -168,3 +168,11 @@ def test_nobody_else_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lasting, "RESUME_SECONDS", 0.3)
     data = asked_of(iter([breaking(text_event("ab")), breaking(text_event("a"))]), 1)
     assert b"broke off" in data
+
+
+def test_what_is_no_stream_of_the_protocol_ends_with_an_error() -> None:
+    odd = b"data: {broken\n\n"
+    data = asked_of(iter([breaking(text_event("ab")), whole(odd)]), 2)
+    assert b"broke off" in data and b"{broken" not in data
+    data = asked_of(iter([breaking(sse({"choices": [{"text": "a"}]})), whole(text_event("ab"))]), 2)
+    assert b"broke off" in data

@@ -120,6 +120,14 @@ def test_ollamas_keep_alive(chatty: Path) -> None:
             assert status == 400 and "keep_alive" in made["error"], wrong
 
 
+def test_a_model_with_adapters_that_came_stays(chatty: Path, tmp_path: Path) -> None:
+    with serving({"a": str(chatty)}, keep_alive=0.01, adapter_folder=str(tmp_path)) as running:
+        asked = {"model": "a", "stream": False, "keep_alive": 0}
+        assert running.ask("POST", "/api/generate", asked)[0] == 200
+        time.sleep(0.2)
+        assert running.shelf.loaded()
+
+
 def test_a_model_that_is_used_stays(chatty: Path, tmp_path: Path) -> None:
     with serving({"a": str(chatty)}, keep_alive=0.05) as running, ThreadPoolExecutor(1) as pool:
         with holding(running, file=tmp_path / "steps") as gate:

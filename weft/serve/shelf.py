@@ -160,7 +160,10 @@ class ModelShelf:
         _log.info("let %s go", model.name)
 
     async def _expire(self, model: Served) -> None:
-        """Lets a model go whose time is over, unless somebody uses it."""
+        """Lets a model go whose time is over, unless somebody uses it. A model whose adapters came
+        by requests stays, since they would be lost."""
+        if self.settings.adapter_folder is not None:
+            return
         if self._loaded.get(model.name) is model and model.users == 0:
             while not model.idle:
                 await asyncio.sleep(_LOOKS)

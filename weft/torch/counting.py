@@ -8,7 +8,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import UsageError
-from weft.importers.aten import indexing
+from weft.importers.aten import counting, indexing
 from weft.tensor.core import Tensor
 from weft.torch.picking import gather
 from weft.torch.tensor import (
@@ -46,9 +46,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 @public
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """The number of elements in each of `bins` equal parts of min..max."""
-    from weft.importers.aten.counting import histc as counted
-
-    return counted(input, bins, min, max) if input.size else input.new_zeros(bins)
+    return counting.histc(input, bins, min, max) if input.size else input.new_zeros(bins)
 
 
 @function_only
@@ -68,25 +66,8 @@ def searchsorted(
     line = sorted_sequence if sorter is None else gather(sorted_sequence, -1, sorter)
     values = as_tensor(input)
     line, values = together(line, values)
-    after = right or side == "right"
-    if line.ndim == 1 and values.ndim != 1:
-        flat = values.reshape(-1)
-        found = _counted(line, flat, after).reshape(values.shape)
-    else:
-        found = _counted(line, values, after)
+    found = counting.searchsorted(line, values, right=right, side=side)
     return found.cast(dt.int32) if out_int32 else index_of(found)
-
-
-def _counted(line: Tensor, values: Tensor, after: bool) -> Tensor:
-    row, value = line.unsqueeze(-2), values.unsqueeze(-1)
-    # NaN is the largest: what is not above a value is counted
-    below = ~(row > value) & ~(row.isnan() & ~value.isnan()) if after else (
-        (row < value) | (value.isnan() & ~row.isnan())
-    )  # fmt: skip
-    if not line.dtype.is_float:
-        below = row <= value if after else row < value
-    made: Tensor = below.cast(dt.int32).sum(-1)
-    return made
 
 
 @function_only

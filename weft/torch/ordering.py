@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from weft.core import dtypes as dt
+from weft.importers.aten import reductions
 from weft.ops.rules import axis_of
-from weft.tensor import folding
 from weft.tensor.core import Tensor
 from weft.torch import elementwise as ew
 from weft.torch.reductions import Picked, at_index, summed
@@ -56,17 +56,7 @@ def diff(
     append: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The n-th differences of neighbours along an axis; those of bools are xor."""
-    from weft.torch.joining import cat
-
-    if n == 0:
-        return input.clone()
-    parts = [t for t in (prepend, input, append) if t is not None]
-    x = cat(parts, dim) if len(parts) > 1 else input
-    if x.dtype != dt.bool_:
-        return folding.diff(x, n, dim)
-    for _ in range(min(n, x.shape[dim])):
-        x = folding.diff(x.cast(dt.int32), axis=dim) != 0
-    return x
+    return reductions.diff(input, n, dim, prepend, append) if n else input.clone()
 
 
 # -- order

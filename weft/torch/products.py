@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError, UsageError
-from weft.tensor import folding, functional as F
+from weft.tensor import folding, functional as F, linalg
 from weft.tensor.core import Tensor
 from weft.tensor.einsum import einsum as contracted
 from weft.torch.arithmetic import div, mul
@@ -172,12 +172,7 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     shape = _common(a, b)
     a, b = a.expand(shape), b.expand(shape)
     axis = shape.index(3) if dim is None else dim
-    if a.shape[axis] != 3:
-        raise ShapeError(f"cross: axis {axis} of {list(shape)} has {shape[axis]} elements, not 3")
-    (a1, a2, a3), (b1, b2, b3) = ([x.narrow(axis, i, 1) for i in range(3)] for x in (a, b))
-    from weft.torch.joining import cat
-
-    return cat([a2 * b3 - a3 * b2, a3 * b1 - a1 * b3, a1 * b2 - a2 * b1], axis)
+    return linalg.cross(a, b, axis=axis)
 
 
 @function_only

@@ -33,9 +33,14 @@ def searchsorted(
     side: str | None = None, sorter: None = None,
 ) -> Tensor:  # fmt: skip
     """The number of elements in each row of the sequence that are less than (`right`: or equal to)
-    each value."""
-    line, value = sorted_sequence.unsqueeze(-2), self.unsqueeze(-1)
-    below = line <= value if right or side == "right" else line < value
+    each value. NaN is the largest."""
+    line, value = sorted_sequence, self.unsqueeze(-1)
+    line = line if line.ndim == 1 else line.unsqueeze(-2)
+    after = right or side == "right"
+    below = line <= value if after else line < value
+    if line.dtype.is_float:
+        last = value.isnan()
+        below = below | last if after else below | (last & ~line.isnan())
     return below.cast(dt.int32).sum(-1)
 
 

@@ -133,7 +133,7 @@ def diff(
     x = cat(parts, dim) if len(parts) > 1 else self
     if x.dtype != dt.bool_:
         return folding.diff(x, n, dim)
-    for _ in range(n):
+    for _ in range(min(n, x.shape[dim])):  # then nothing is left
         x = folding.diff(x.cast(dt.int32), 1, dim) != 0
     return x
 

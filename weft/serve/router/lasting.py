@@ -54,8 +54,11 @@ class LastingAnswer:
                     continue
             except Broken as e:
                 self._answer.lost(e)
-                if await self._goes_on():
-                    continue
+                try:
+                    if await self._goes_on():
+                        continue
+                except Differs:
+                    self._answer.close()
                 return self._broken(e)
             except Differs:
                 self._answer.close()
@@ -92,7 +95,8 @@ class LastingAnswer:
         while time.monotonic() < over:
             answer = await self._others.again()
             if answer is not None and answer.status == 200 and answer.end == self._end:
-                self._answer, self._rest = answer, StreamRest(self._path, b"".join(self._sent))
+                self._answer = answer
+                self._rest = StreamRest(self._path, b"".join(self._sent))
                 self._others.resumed()
                 return True
             if answer is not None:

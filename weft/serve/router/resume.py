@@ -40,13 +40,14 @@ class StreamRest:
     """What follows `sent`, the events of one stream, in another stream of the same answer."""
 
     def __init__(self, path: str, sent: bytes) -> None:
+        """Raises Differs for events that are not this protocol's."""
         self._parts = FORMS[path]
         self._sent: dict[Key, Any] = {}
         self._head: Event = {}
         for _, event in events_of(sent):
             if not self._head:
                 self._head = {k: event[k] for k in ("id", "created") if k in event}
-            for part in self._parts(event):
+            for part in self._read(event):
                 old = self._sent.get(part.key)
                 whole = part.value if isinstance(part.value, str | list) else [part.value]
                 self._sent[part.key] = whole if old is None else old + whole
@@ -56,11 +57,17 @@ class StreamRest:
         made = b""
         for lines, event in events_of(events):
             kept = "error" in event
-            for part in self._parts(event):
+            for part in self._read(event):
                 kept |= self._cut(part)
             if kept:
                 made += _written(lines, event | self._head)
         return made
+
+    def _read(self, event: Event) -> list[Part]:
+        try:
+            return [*self._parts(event)]
+        except (KeyError, TypeError, AttributeError):
+            raise Differs from None
 
     def _cut(self, part: Part) -> bool:
         """Takes from an event what was sent of a part; returns True if something is left."""
@@ -88,7 +95,12 @@ def events_of(data: bytes) -> Iterator[tuple[list[bytes], Event]]:
         text = next((line[5:].strip() for line in lines if line.startswith(b"data:")), block)
         if not lines:
             continue
-        yield lines, {"done": "[DONE]"} if text == b"[DONE]" else msgspec.json.decode(text)
+        try:
+            done = text == b"[DONE]"
+            event = {"done": "[DONE]"} if done else msgspec.json.decode(text, type=Event)
+        except (msgspec.DecodeError, RecursionError):
+            raise Differs from None
+        yield lines, event
 
 
 def _written(lines: list[bytes], event: Event) -> bytes:
