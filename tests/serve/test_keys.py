@@ -154,7 +154,7 @@ def test_a_configuration_file(chatty: Path, tmp_path: Path) -> None:
     path.write_text("max-batches = 4\n")
     status, said = checked("--config", str(path))
     assert status != 0
-    with pytest.raises(UsageError, match="no option 'max-batches'; did you mean max-batch"):
+    with pytest.raises(UsageError, match="lacks an option 'max-batches'; did you mean max-batch"):
         cli.main(["serve", "--check", "--config", str(path)], standalone_mode=False)
     path.write_text('allow-host = "a.example"\n')
     with pytest.raises(UsageError, match="expected a list"):

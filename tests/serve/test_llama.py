@@ -188,9 +188,9 @@ def test_a_file_token_ends_the_middle(marked: tuple[Running, dict[str, int]]) ->
 
 def test_models_without_such_tokens(server: Running) -> None:
     told = {"input_prefix": "a", "input_suffix": "b"}
-    assert "no tokens to fill in" in refused(server, "/infill", **told)[1]
+    assert "lacks tokens to fill in" in refused(server, "/infill", **told)[1]
     assert refused(server, "/v1/completions", prompt="a", suffix="b")[0] == "suffix"
     status, made, _ = server.ask(
         "POST", "/api/generate", {"model": "box", "prompt": "a", "suffix": "b"}
     )
-    assert status == 400 and "no tokens to fill in" in made["error"]
+    assert status == 400 and "lacks tokens to fill in" in made["error"]

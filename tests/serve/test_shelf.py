@@ -186,7 +186,7 @@ def test_a_folder_of_models(chatty: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="called 'one'"):
         models_in(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="has no models"):
+    with pytest.raises(UsageError, match="lacks models"):
         models_in(tmp_path / "empty")
 
 

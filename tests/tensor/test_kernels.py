@@ -106,7 +106,7 @@ def test_arguments():
         double(x, x)
     with pytest.raises(CallError, match="x is a float; expected a tensor"):
         double(1.0)
-    with pytest.raises(CallError, match="double has no number 'block'; known: threads"):
+    with pytest.raises(CallError, match="double lacks a number 'block'; known: threads"):
         double(x, block=3)
     with pytest.raises(DTypeError, match="x is float64, which no device holds; cast it"):
         double(np.ones(3))

@@ -55,8 +55,8 @@ def classify(
     loading: Loading,
     as_json: bool,
 ) -> None:
-    """Label each of TEXTS with the classifier MODEL, a folder or ORG/NAME, with probabilities. Of a
-    model that labels tokens, print the parts of each text that have a label."""
+    """Label each of TEXTS with the classifier MODEL, a folder or ORG/NAME, with probabilities. A
+    model for tokens labels parts of each text, which are printed."""
     from weft.models.run.judge import Judge
 
     corpus = _corpus(texts, source, "text")

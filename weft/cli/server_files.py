@@ -29,7 +29,7 @@ def read_config(ctx: click.Context, param: click.Parameter, path: str | None) ->
         if option not in known:
             near = difflib.get_close_matches(option, map(str, known), 1)
             hint = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
-            raise UsageError(f"{path}: {ctx.command.name} has no option {name!r:.60}{hint}")
+            raise UsageError(f"{path}: {ctx.command.name} lacks an option {name!r:.60}{hint}")
         several = known[option].multiple or known[option].nargs == -1
         if isinstance(value, list) != several:
             expected = "a list" if several else "one value"

@@ -92,7 +92,7 @@ class ConcatDataset(Dataset):
 
 
 class Subset(Dataset):
-    """The examples of these numbers.
+    """The examples with the given numbers.
 
     >>> data.Subset(data.TensorDataset(weft.tensor([5.0, 6.0, 7.0])), [2])[0][0].item()
     7.0

@@ -58,7 +58,7 @@ class _Lines(Builder):
 
 
 class KernelWriter(Formulas):
-    """What a kernel is written with: the first argument of a function under `@weft.kernel`."""
+    """The writer of a kernel: the first argument of a function under `@weft.kernel`."""
 
     def __init__(self, name: str) -> None:
         self.builder: _Lines = _Lines(name)
@@ -242,7 +242,7 @@ class KernelWriter(Formulas):
         if not self._grid:
             raise UsageError("the kernel never calls k.launch(groups, threads)")
         if not self.outputs:
-            raise UsageError("the kernel has no output: y = k.output(shape, dtype)")
+            raise UsageError("the kernel lacks an output: y = k.output(shape, dtype)")
         if not all(self._grid) and any(out.size for out in self.outputs):
             raise UsageError(f"launch of {list(self._grid)} groups: nothing would be written")
         moved = sum(b.size * b.dtype.itemsize for b in self.builder.buffers)

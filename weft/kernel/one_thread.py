@@ -276,7 +276,7 @@ class _Thread:
         return made
 
     def place(self, size: int) -> Expr:
-        """Where this thread's `size` elements of a kept array begin."""
+        """The first of this thread's `size` elements of a kept array."""
         return self.number() * size
 
     # -- statements and expressions, all of them new objects

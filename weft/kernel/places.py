@@ -127,7 +127,7 @@ class Memory:
 
 
 def _widened(dtype: DType) -> DType:
-    """What a kernel computes in with elements of `dtype`."""
+    """The dtype in which a kernel computes with elements of `dtype`."""
     return dt.float32 if dtype.is_float else dtype if dtype in COMPUTED else dt.int32
 
 

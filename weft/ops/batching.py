@@ -132,7 +132,7 @@ RULES: dict[str, Rule] = {}
 
 
 def batching(*ops: str) -> Callable[[Rule], Rule]:
-    """Makes a function the rule of these primitives."""
+    """Makes a function the rule of the primitives named."""
 
     def register(rule: Rule) -> Rule:
         RULES.update(dict.fromkeys(ops, rule))

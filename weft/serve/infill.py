@@ -62,7 +62,7 @@ async def infill(
     marks = next((m for m in MARKS if {m.prefix, m.suffix, m.middle or m.suffix} <= known.keys()),
                  None)  # fmt: skip
     if marks is None:
-        raise HttpError(400, f"{model.name} has no tokens to fill in a middle with; leave suffix "
+        raise HttpError(400, f"{model.name} lacks tokens to fill in a middle with; leave suffix "
                         "out", "suffix")  # fmt: skip
     before, after = await model.encoded([prefix, suffix], special=False)
     lead = model.tokenizer.around()[0]
@@ -82,7 +82,7 @@ async def _others(
         return []
     marks = next((m for m in FILES if known.keys() >= set(m)), None)
     if marks is None:
-        raise HttpError(400, f"{model.name} has no tokens for further files; leave input_extra out",
+        raise HttpError(400, f"{model.name} lacks tokens for further files; leave input_extra out",
                         "input_extra")  # fmt: skip
     texts = ["repository\n", *(f"{name}\n{text}\n" for name, text in files)]
     coded = await model.encoded(texts, special=False)

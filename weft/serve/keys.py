@@ -17,8 +17,8 @@ Clock = Callable[[], float]
 
 
 class Bucket:
-    """An allowance of `amount` per `seconds` that refills steadily. What is known only afterwards
-    may overdraw it."""
+    """An allowance of `amount` per `seconds` that refills steadily. Amounts that are known only
+    afterwards may overdraw it."""
 
     def __init__(self, amount: float, seconds: float, clock: Clock) -> None:
         self.amount, self._rate, self._clock = amount, amount / seconds, clock

@@ -213,5 +213,5 @@ def models_in(folder: Path) -> dict[str, str]:
             raise UsageError(f"two models in {folder} are called {name!r}; rename one")
         made[name] = str(path)
     if not made:
-        raise UsageError(f"{folder} has no models: folders with a config.json, or .gguf files")
+        raise UsageError(f"{folder} lacks models: folders with a config.json, or .gguf files")
     return made

@@ -52,5 +52,5 @@ class Certificate:
 
 
 def _no_password() -> str:
-    """Where OpenSSL would ask on the terminal."""
+    """Stands in for OpenSSL's question on the terminal."""
     raise ValueError("the key is encrypted")

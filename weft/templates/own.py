@@ -127,7 +127,7 @@ def build_own(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 
 
 def beyond(kernel: Kernel, caps: Caps) -> str:
-    """What the target lacks for the kernel, or ""."""
+    """The feature that the kernel needs and the target lacks, or ""."""
     if len(kernel.buffers) > caps.max_bindings:
         return f"{len(kernel.buffers)} tensors, but {caps.name} binds {caps.max_bindings}"
     if caps.is_cpu:

@@ -1,4 +1,4 @@
-"""What one can ask of a kernel of one's own: is it right, its text, its best numbers."""
+"""Tools for kernels of one's own: checks, texts, the fastest numbers."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class Kernel:
         wrong = [n for n in numbers if n not in self._numbers]
         if wrong:
             known = ", ".join(self._numbers) or "none"
-            raise CallError(f"{self.__name__} has no number {wrong[0]!r}; known: {known}")
+            raise CallError(f"{self.__name__} lacks a number {wrong[0]!r}; known: {known}")
         chosen = {**self._numbers, **numbers}
         for name, value in chosen.items():
             if value is inspect.Parameter.empty:

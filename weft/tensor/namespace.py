@@ -1,4 +1,4 @@
-"""What the array API says of a namespace and its dtypes (Python array API standard 2024.12):
+"""The array API's facts about a namespace and its dtypes (Python array API standard 2024.12):
 `weft.__array_namespace_info__()`, `weft.finfo`, `weft.can_cast`, ..."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class IntInfo:
 
 
 class NamespaceInfo:
-    """What weft can do, in the words of the array API standard."""
+    """The abilities of weft, in the words of the array API standard."""
 
     def capabilities(self) -> dict[str, Any]:
         """Boolean masks index, shapes may depend on values (eager, not in weft.compile), and an

@@ -13,7 +13,7 @@ from weft.torch.tensor import Tensor, own
 
 
 class Context:
-    """What `forward` leaves for `backward`; it takes any attributes."""
+    """Values that `forward` leaves for `backward`, as attributes of any name."""
 
     saved_tensors: tuple[Any, ...] = ()
     needs_input_grad: tuple[bool, ...] = ()

@@ -180,7 +180,7 @@ def empty_strided(size: Any, stride: Any, **options: Any) -> Tensor:
 
 @function_only
 def empty_permuted(size: Any, physical_layout: Any, **options: Any) -> Tensor:
-    """A tensor of zeros; weft has no layout to choose."""
+    """A tensor of zeros; weft has one layout."""
     return zeros(*size, **options)  # type: ignore[no-any-return]
 
 

@@ -139,7 +139,7 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
 
 @public
 def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-    """Pieces of these sizes along an axis."""
+    """Pieces along an axis, by their sizes."""
     return Tensor.split(input, list(split_sizes), dim)
 
 

@@ -44,7 +44,7 @@ _COMPARED = {
 
 
 def functions(home: ModuleType, *kinds: str) -> dict[str, Any]:
-    """The functions of these kinds ("function", "method", "both") that a file defines."""
+    """The functions of a file, by kind ("function", "method", "both")."""
     return {
         name: value
         for name, value in vars(home).items()
@@ -53,7 +53,7 @@ def functions(home: ModuleType, *kinds: str) -> dict[str, Any]:
 
 
 def attach(homes: Sequence[ModuleType]) -> None:
-    """Gives Tensor the functions of these files as methods, in-place forms and operators."""
+    """Gives Tensor the functions of files as methods, in-place forms and operators."""
     found: dict[str, Any] = {}
     for home in homes:
         found |= functions(home, "both", "method")
@@ -119,7 +119,7 @@ def _where(self: Tensor, condition: Tensor, other: Any) -> Any:
 
 
 def _to(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """As another dtype, on another device, or as another tensor is."""
+    """In another dtype, on another device, or like another tensor."""
     given = [*args, *(kwargs[k] for k in ("device", "dtype", "other") if k in kwargs)]
     made: Any = self
     for wanted in given:

@@ -1,4 +1,4 @@
-"""What a script uses of PyTorch, and what of that weft.torch has.
+"""The names of PyTorch in a script, and their counterparts in weft.torch.
 
 The script is read, not run. A name is followed from its import (`import torch.nn.functional as F`).
 A method is known by its name alone, since the type of an object is not known.
@@ -204,7 +204,7 @@ def _near(steps: list[str]) -> str:
 
 
 def _counterpart(path: str) -> Any:
-    """What weft.torch has by a dotted name of PyTorch's; None: nothing."""
+    """The counterpart in weft.torch of a dotted name of PyTorch's (None: there is none)."""
     if not _is_torch(path):
         return None
     found: Any = importlib.import_module("weft.torch")

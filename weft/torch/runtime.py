@@ -1,4 +1,4 @@
-"""What scripts ask of torch besides functions: gradients, devices, files, compilation."""
+"""The parts of torch besides functions: gradients, devices, files, compilation."""
 
 from __future__ import annotations
 

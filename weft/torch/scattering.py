@@ -33,7 +33,7 @@ def index_add(
 
 
 def _counting(x: Tensor, new: Any, write: Callable[[Any, Any], Any]) -> Tensor:
-    """What `write` makes of x and new values; bools are counted, and true from 1 on."""
+    """The result of `write` on x and new values; bools are counted, and true from 1 on."""
     if x.dtype != dt.bool_:
         return write(x, new)  # type: ignore[no-any-return]
     made: Tensor = write(x.cast(dt.int32), new.cast(dt.int32)).cast(dt.bool_)

@@ -46,7 +46,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 @public
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """An axis divided into axes of these sizes."""
+    """An axis divided into several."""
     return Tensor.unflatten(input, dim, sizes)
 
 

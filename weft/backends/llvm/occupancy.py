@@ -1,4 +1,4 @@
-"""How many groups of a kernel one core of a GPU holds at a time.
+"""The number of groups of a kernel that one core of a GPU holds at a time.
 
 Sources: NVIDIA "CUDA C++ Programming Guide", "Technical Specifications per Compute Capability", and
 the occupancy calculator of Nsight Compute; LLVM "User Guide for AMDGPU Backend", "Kernel

@@ -77,7 +77,7 @@ def with_steps(
 
 @dataclass(frozen=True)
 class _Encoder:
-    """What the head of the file of an encoder says, as declared for JSON."""
+    """The head of an encoder's file, as declared for JSON."""
 
     config: EncoderConfig
     max_length: int

@@ -24,8 +24,8 @@ _LABELS = "classifier.output_labels"
 
 @dataclass(frozen=True)
 class FileHead:
-    """What follows an encoder's token vectors: the steps, their arrays (as `pool` takes them), and
-    the labels of the result."""
+    """The end of an encoder, after its token vectors: the steps, their arrays (as `pool` takes
+    them), and the labels of the result."""
 
     pooling: Pooling
     arrays: Mapping[str, np.ndarray]

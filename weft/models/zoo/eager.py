@@ -25,8 +25,8 @@ PERIOD = 256  # positions are written as PERIOD a + b: bfloat16 holds both below
 
 
 class Kind(NamedTuple):
-    """What one attention of a model is: heads of queries and keys, the factor on q . k, the window
-    (0: none), and ALiBi's slope of each head (none: no ALiBi)."""
+    """The facts about one attention of a model: heads of queries and keys, the factor on q . k,
+    the window (0: none), and ALiBi's slope of each head (none: no ALiBi)."""
 
     heads: int
     kv_heads: int

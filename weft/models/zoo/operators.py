@@ -61,7 +61,7 @@ def _(x: Any, w: Any, chosen: Any, turned: bool) -> Any:
 
 
 class _Masks:
-    """What is known of the masks that a model makes for its inputs: masks of ones mask nothing."""
+    """The values of a model's masks for its inputs: masks of ones mask nothing."""
 
     def __init__(self) -> None:
         self.looking, self.ones = False, False

@@ -173,7 +173,7 @@ def _selective_trials() -> Iterator[dict[str, Any]]:
 
 
 class StandIn(NamedTuple):
-    """What stands for a function, and arguments to try both with."""
+    """A stand-in for a function, and arguments to try both with."""
 
     function: Callable[..., Any]
     trials: Callable[[], Iterator[dict[str, Any]]]

@@ -1,7 +1,8 @@
 """The rest of a stream whose replica broke off, from another replica.
 
 An answer depends only on model, request and seed. So another replica gives the same text; only the
-cuts between events, ids and times differ. What the client has already is compared and left out.
+cuts between events, ids and times differ. The router compares the part that the client has, and
+leaves it out.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Part:
 
 
 class StreamRest:
-    """What follows `sent`, the events of one stream, in another stream of the same answer."""
+    """The rest of a stream after `sent`, taken from another stream of the same answer."""
 
     def __init__(self, path: str, sent: bytes) -> None:
         """Raises Differs for events that are not this protocol's."""
@@ -113,7 +114,7 @@ def _written(lines: list[bytes], event: Event) -> bytes:
 
 
 def _given(key: Key, holder: dict[str, Any] | None, *names: str) -> Iterator[Part]:
-    """The parts of these names that an object has."""
+    """Yields the parts that an object has, by name."""
     for name in names:
         if holder is not None and holder.get(name) is not None:
             yield Part((*key, name), holder, name)

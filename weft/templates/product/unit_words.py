@@ -122,7 +122,7 @@ class UnitWordBlocks(MatrixUnitBlocks):
         return self.b.tile(name, dt.float32, TILE, TILE)
 
     def _ones(self) -> None:
-        """What adds up rows of x: bytes of one, and floats that their scales are taken into."""
+        """Sums of rows of x: bytes of one, and floats that their scales are taken into."""
         b = self.b
         self.float_ones = b.array("float_ones", dt.float32, TILE, "shared")
         byte_ones = b.array("byte_ones", dt.int8, BLOCK, "shared")
@@ -192,7 +192,7 @@ class UnitWordBlocks(MatrixUnitBlocks):
         b = self.b
 
         def start(way: int, line: Expr) -> Expr:
-            """Of a run's codes from a line on."""
+            """The codes of a run from a line on."""
             return b.let(bases[way] + line * stages[way].pitch + first, "codes_at")
 
         def numbers(way: int, line: Expr) -> Expr:

@@ -1,4 +1,4 @@
-"""What functions of torch.nn.functional take and give besides: an image without a batch, and
+"""Further inputs and results of torch.nn.functional: an image without a batch, and
 results in the dtype of their operands."""
 
 from __future__ import annotations
