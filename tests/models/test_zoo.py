@@ -369,7 +369,7 @@ def test_weights_that_do_not_fit(made: Any, tmp_path: Path) -> None:
         ("more", {"num_hidden_layers": 3}, r"no tensor for 'model\.layers\.2"),
         ("fewer", {"num_hidden_layers": 1}, r"'model\.layers\.1.*is not part of this model"),
         ("wide", {"vocab_size": 98}, r"has shape \[97, 64\] in the weights; .* \[98, 64\]"),
-        ("packed", {"quantization_config": {"quant_method": "gptq"}}, "weights are packed"),
+        ("packed", {"quantization_config": {"quant_method": "awq"}}, "no layer has a tensor"),
         ("strange", {"model_type": "none_such"}, "no causal model of this type"),
     ):
         with pytest.raises(ModelError, match=said):
@@ -384,15 +384,15 @@ def test_elements_by_turns(tmp_path: Path, axis: int, inverse: bool) -> None:
 
     from weft.importers.safetensors import open_checkpoint, save_file
     from weft.models.zoo.places import _after
-    from weft.models.zoo.source import _fill, _shape
+    from weft.models.zoo.placing import fill, shape_of
 
     x = np.arange(48, dtype=np.float32).reshape(6, 8)
     save_file(tmp_path / "model.safetensors", {"x": x}, {"format": "pt"})
     turns = Interleave(axis, inverse)
     wanted = turns.convert({"x": torch.from_numpy(x)}, ["x"], ["y"])["y"].numpy()
     ((place,),) = _after(turns, {"x": [{"tensor": "x"}]}).values()
-    out = np.empty(_shape(place, {"x": x.shape}, "here"), np.float32)
-    _fill(open_checkpoint(tmp_path), place, out)
+    out = np.empty(shape_of(place, {"x": x.shape}, "here"), np.float32)
+    fill(open_checkpoint(tmp_path), place, out)
     np.testing.assert_array_equal(out, wanted)
 
 

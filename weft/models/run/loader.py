@@ -105,7 +105,7 @@ def _source(folder: Path, raw: Fields, kind: str, place: Placement) -> Source:
         return folder_source(folder, raw, DECODERS[kind](raw), wanted(place.dtype))
     from weft.models.zoo.source import zoo_source
 
-    return zoo_source(folder, raw, place.cache)
+    return zoo_source(folder, raw, place.cache, wanted(place.dtype))
 
 
 def _check_encoder(what: str, place: Placement) -> None:

@@ -44,7 +44,7 @@ def read_weights(
 ) -> dict[str, Weight]:
     """Returns role -> weight: floats unchanged; packed ones packed, or in `dtype` if it is given.
     Raises ModelError, FileFormatError."""
-    return _weights(folder, _opened(folder, raw), layout, dtype)
+    return _weights(folder, opened(folder, raw), layout, dtype)
 
 
 def folder_source(
@@ -52,7 +52,7 @@ def folder_source(
 ) -> Source:
     """Returns the decoder in a folder, whose config.json is `raw`; for `dtype` see `read_weights`.
     Raises ModelError, FileFormatError."""
-    checkpoint = _opened(folder, raw)
+    checkpoint = opened(folder, raw)
     config = _untied(folder, config, checkpoint)
     weights = _weights(folder, checkpoint, decoder_layout(config), dtype)
     return Source(
@@ -72,10 +72,11 @@ def stream_weights(
 
 def as_stored(folder: Path, raw: Fields, config: DecoderConfig) -> DecoderConfig:
     """Returns the config, untied if the weights in the folder have a head of their own."""
-    return _untied(folder, config, _opened(folder, raw)) if config.tied else config
+    return _untied(folder, config, opened(folder, raw)) if config.tied else config
 
 
-def _opened(folder: Path, raw: Fields) -> Checkpoint | PackedCheckpoint:
+def opened(folder: Path, raw: Fields) -> Checkpoint | PackedCheckpoint:
+    """Returns the checkpoint in a folder, whose config.json is `raw`. Raises ModelError."""
     checkpoint = open_checkpoint(folder)
     if not is_packed(folder, raw):
         return checkpoint

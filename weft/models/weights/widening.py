@@ -29,12 +29,14 @@ def packed_weights(
     """Returns role -> weight. Plain floats are unchanged; packed weights are in `dtype`, or Packed
     if that is None. Without a form for them, or with reordered columns (act-order), they are
     float16."""
-    names, reader = bind_names(layout, checkpoint), _Reader(checkpoint, dtype)
+    names, reader = bind_names(layout, checkpoint), Reader(checkpoint, dtype)
     specs = layout.weights
     return {r: Weight(specs[r], partial(reader.read, specs[r], names[r])) for r in names}
 
 
-class _Reader:
+class Reader:
+    """Reads weights of a checkpoint, packed ones packed or in a dtype."""
+
     def __init__(self, checkpoint: PackedCheckpoint, dtype: DType | None) -> None:
         self._checkpoint, self._dtype = checkpoint, dtype
 
@@ -45,9 +47,9 @@ class _Reader:
         if name not in self._checkpoint.packed:
             return read_weight(spec, name, self._floats)
         if len(spec.shape) < 3:
-            return self._one(name, spec.shape, self._dtype)
+            return self.one(name, spec.shape, self._dtype)
         # Experts, stacked; packed ones are never turned.
-        found = self._one(name, (math.prod(spec.shape[:-1]), spec.shape[-1]), self._dtype)
+        found = self.one(name, (math.prod(spec.shape[:-1]), spec.shape[-1]), self._dtype)
         return found if isinstance(found, Packed) else found.reshape(spec.shape)
 
     def _stacked(self, name: str, spec: WeightSpec) -> Packed | None:
@@ -58,7 +60,7 @@ class _Reader:
             return None
         out: Packed | None = None
         for i, part in enumerate(names):
-            found = self._one(part, spec.shape[1:], None)
+            found = self.one(part, spec.shape[1:], None)
             if not isinstance(found, Packed):
                 return None
             if out is None:
@@ -75,16 +77,18 @@ class _Reader:
         return out
 
     def _floats(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        found = self._one(name, shape, self._dtype or float16)
+        found = self.one(name, shape, self._dtype or float16)
         assert isinstance(found, np.ndarray)
         return found
 
-    def _one(self, name: str, wanted: tuple[int, ...], kept: DType | None) -> Value:
+    def one(self, name: str, wanted: tuple[int, ...] | None, kept: DType | None) -> Value:
+        """Returns a tensor, in the dtype `kept` if it is packed; if that is None, it stays so. A
+        packed one has the shape `wanted`, if it is given."""
         at = self._checkpoint
         if name not in at.packed:
             return at.plain(name)
         found = at.read(name)
-        if found.shape != wanted:
+        if wanted is not None and found.shape != wanted:
             raise ModelError(
                 f"{at.where}: packed weights {name!r} are {list(found.shape)}; "
                 f"config.json asks for {list(wanted)}"

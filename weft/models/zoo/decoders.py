@@ -43,6 +43,12 @@ class TracedModel(NamedTuple):
     config: DecoderConfig
     places: Mapping[str, Mapping[str, Any]]
 
+    @property
+    def weights(self) -> Mapping[str, WeightSpec]:
+        """The weights by role."""
+        assert self.config.traced is not None
+        return self.config.traced.weights
+
 
 def traced_model(form: Mapping[str, Any], where: str) -> TracedModel:
     """Returns the decoder of a form. Raises ModelError for what the engine does not run,
