@@ -63,6 +63,14 @@ def _(here: Here) -> str:
     return here.said("serve", here.decoder(), "--port", "0", status=2)
 
 
+@hint("serve/batches/upload.py", "pip install .[serve]")
+def _(here: Here) -> str:
+    from weft.serve.batches import upload
+
+    here.patch.setattr(upload, "PACKAGE", "nosuch_package")
+    return here.said("serve", here.decoder(), "--port", "0", "--batch-folder", "b", status=2)
+
+
 @hint("models/run/constraints.py", "pip install .[serve]")
 def _(here: Here) -> str:
     from weft.models.run.constraints import grammars_of

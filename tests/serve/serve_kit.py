@@ -23,6 +23,7 @@ from held import Gate
 
 from weft.hub.box import box_folder
 from weft.serve.app import make_app
+from weft.serve.batches.folder import BatchFolder
 from weft.serve.guard import LOCAL
 from weft.serve.keys import ApiKeys
 from weft.serve.metrics import ServerMetrics
@@ -141,14 +142,15 @@ def keys_of(key: bytes | ApiKeys | None) -> ApiKeys | None:
 @contextlib.contextmanager
 def serving(
     models: Mapping[str, str], key: bytes | ApiKeys | None = None, limit: int | None = None,
-    origins: Iterable[str] = (), **settings: Any,
+    origins: Iterable[str] = (), batches: Path | None = None, **settings: Any,
 ) -> Iterator[Running]:  # fmt: skip
     """A server of these models until the block ends."""
 
     def make() -> tuple[App, ModelShelf]:
         given = {"load": {"device": "cpu"}, "sequences": 8, **settings}
         shelf = ModelShelf(models, ServeSettings(**given), ServerMetrics(), limit)
-        return make_app(shelf, keys_of(key), set(LOCAL), origins), shelf
+        folder = None if batches is None else BatchFolder(batches, time.time)
+        return make_app(shelf, keys_of(key), set(LOCAL), origins, folder), shelf
 
     with threaded(make) as (server, shelf):
         yield Running(*vars(server).values(), shelf)

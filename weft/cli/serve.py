@@ -78,6 +78,11 @@ def bytes_of(text: str | None, option: str) -> int | None:
     "--keys-file", help="TOML file with several API keys: a table per name with key and, if "
     "wanted, requests_per_minute, tokens_per_minute, tokens_per_day, running.",
 )  # fmt: skip
+@click.option(
+    "--batch-folder", metavar="DIR",
+    help="Keep batch files in this folder and answer them when there is time (/v1/files, "
+    "/v1/batches). Prompts and answers lie there until they are deleted.",
+)  # fmt: skip
 @click.option("--check", is_flag=True, help="Check the options, files and models, and exit.")
 @loads(
     "device", "dtype", "quant", "act_dtype", "context", "cache", "adapters", "generation_config"
@@ -188,16 +193,18 @@ async def _serve(
 ) -> int:  # fmt: skip
     import weft
     from weft.serve.app import make_app
+    from weft.serve.batches.routes import open_folder
     from weft.serve.logs import quiet_logs
     from weft.serve.metrics import ServerMetrics
     from weft.serve.running import listen
     from weft.serve.shelf import ModelShelf
 
     quiet_logs(given["log_level"], given["log_json"])
+    batches = open_folder(Path(given["batch_folder"])) if given["batch_folder"] else None
     limit = bytes_of(given["memory"], "--memory")
     shelf = ModelShelf(paths, settings, ServerMetrics(), limit, load or weft.load)
     listening = listen(given["host"], given["port"])
-    app = make_app(shelf, keys, hosts_of(given), origins_of(given))
+    app = make_app(shelf, keys, hosts_of(given), origins_of(given), batches)
     try:
         summary = ["models are loaded when requests name them"]
         if eager:
@@ -210,3 +217,5 @@ async def _serve(
     finally:
         await shelf.close()
         listening.close()
+        if batches is not None:
+            batches.close()

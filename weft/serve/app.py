@@ -13,6 +13,10 @@ from starlette.responses import FileResponse, Response
 import weft
 from weft.serve.adapting import routes as adapter_routes
 from weft.serve.anthropic.messages import routes as anthropic_routes
+from weft.serve.batches.folder import BatchFolder
+from weft.serve.batches.owners import Owners
+from weft.serve.batches.routes import routes as batch_routes
+from weft.serve.batches.work import BatchWorker
 from weft.serve.judging import routes as judging_routes
 from weft.serve.keys import ApiKeys
 from weft.serve.llama.properties import routes as llama_routes
@@ -94,6 +98,7 @@ def routes() -> list[Described]:
     """All of the server's."""
     return [
         *openai_routes(),
+        *batch_routes(),
         *judging_routes(),
         *adapter_routes(),
         *responses_routes(),
@@ -110,20 +115,24 @@ def routes() -> list[Described]:
 
 def make_app(
     shelf: ModelShelf, keys: ApiKeys | None = None, hosts: Iterable[str] | None = None,
-    origins: Iterable[str] = (),
+    origins: Iterable[str] = (), batches: BatchFolder | None = None,
 ) -> App:  # fmt: skip
     """The application over the models of `shelf`. keys: what requests have to bring one of. hosts:
     names that requests may call this server by (None: any). origins: other origins whose pages
-    are answered."""
+    are answered. batches: where files and batches are kept (None: there are none)."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(shelf.close)
+            if batches is not None:
+                lanes = max(1, shelf.settings.sequences // 2)
+                app.state.batches = worker = BatchWorker(batches, app, Owners(keys), lanes)
+                worker.start()
+                stack.push_async_callback(worker.close)
             yield
-        finally:
-            await shelf.close()
 
     if keys is not None:
         shelf.metrics.count_keys(keys)
-    state = {"shelf": shelf, "metrics": shelf.metrics}
+    state = {"shelf": shelf, "metrics": shelf.metrics, "batches": None}
     return assembled(routes(), lifespan, state, keys, hosts, origins)

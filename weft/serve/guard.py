@@ -113,10 +113,12 @@ class Guard:
         return host in self._hosts
 
 
-def key_of(headers: list[tuple[bytes, bytes]]) -> bytes:
+def key_of(scope: Scope) -> bytes:
     """Whose request this is: a digest of the key that it names (b"" without one). Caches of
-    prefixes are kept apart by it."""
-    found = _keys(headers)
+    prefixes are kept apart by it. Requests of the server's own say it themselves."""
+    if "weft.owner" in scope:
+        return bytes(scope["weft.owner"])
+    found = _keys(scope["headers"])
     return hashlib.sha256(found[0]).digest() if found else b""
 
 

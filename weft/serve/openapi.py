@@ -116,7 +116,7 @@ def _operation(route: Described, path: str, schemas: Mapping[type, Any]) -> dict
             for name in names
         ]
     if body is not None:
-        made["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+        made["requestBody"] = {"required": True, "content": {route.media: {"schema": body}}}
     return made
 
 

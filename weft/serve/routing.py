@@ -23,21 +23,23 @@ from weft.serve.keys import ApiKeys
 from weft.serve.wire import HttpError, json_response, refusal
 
 _log = logging.getLogger(__name__)
+JSON, FORM = "application/json", "multipart/form-data"  # media types of bodies
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Described(Route):
     """A route with what the OpenAPI file says of it: the first line of its handler's text, the
-    type of its body and of its answer (None: it is no JSON)."""
+    type of its body and of its answer (None: it is no JSON), and the body's media type."""
 
     summary: str
+    media: str
     body: type | None
     answer: type | None
 
 
 def route(
     path: str, handler: Handler, body: type | None = None, method: str | None = None,
-    answer: type | None = None,
+    answer: type | None = None, media: str = JSON,
 ) -> Described:  # fmt: skip
     """A route (POST where it has a body) whose refusals have its protocol's form. No reply holds
     the text of an exception that is not meant for it."""
@@ -73,7 +75,7 @@ def route(
 
     made = Described(path, answered, methods=[method or ("GET" if body is None else "POST")])
     made.summary = (handler.__doc__ or path).split("\n", 1)[0].rstrip(".")
-    made.body, made.answer = body, answer
+    made.body, made.answer, made.media = body, answer, media
     return made
 
 

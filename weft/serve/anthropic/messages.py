@@ -31,7 +31,7 @@ async def messages(request: Request) -> Response:
     """Answers a conversation, as Anthropic's Messages API does."""
     body = await read(request, Messages)
     body.refuse()
-    turn = turn_of(body, options_of(body, key_of(request.scope["headers"])))
+    turn = turn_of(body, options_of(body, key_of(request.scope)))
 
     async def start(model: ServedDecoder) -> ReplyWriter:
         return _MessageWriter(model, body, (await begin(model, turn))[0])

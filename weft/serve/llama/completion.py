@@ -56,7 +56,7 @@ async def infill(request: Request) -> Response:
 
 async def _answered(request: Request, body: LlamaOptions, make: Ids) -> Response:
     body.refuse()
-    options = options_of(body, key_of(request.scope["headers"]))
+    options = options_of(body, key_of(request.scope))
 
     async def start(model: ServedDecoder) -> ReplyWriter:
         try:

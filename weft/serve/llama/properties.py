@@ -31,7 +31,7 @@ async def apply_template(request: Request) -> Response:
     """The prompt that a conversation becomes."""
     body = await read(request, Chat)
     body.refuse()
-    turn = turn_of(body, key_of(request.scope["headers"]))
+    turn = turn_of(body, key_of(request.scope))
     shelf: ModelShelf = request.app.state.shelf
     async with shelf.use(body.model) as model:
         made = await while_there(request, prompt_of(decoder(model), turn))

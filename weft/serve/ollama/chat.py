@@ -31,7 +31,7 @@ async def chat(request: Request) -> Response:
     """Answers a conversation, as Ollama does."""
     body, started = await read(request, OllamaChat), time.monotonic_ns()
     body.refuse()
-    options = options_of(body, key_of(request.scope["headers"]))
+    options = options_of(body, key_of(request.scope))
     tools = [
         function(tool.function.name, tool.function.description, tool.function.parameters)
         for tool in body.tools or ()
@@ -54,7 +54,7 @@ async def generate(request: Request) -> Response:
     """Answers a prompt, as Ollama does."""
     body, started = await read(request, Generate), time.monotonic_ns()
     body.refuse()
-    options = options_of(body, key_of(request.scope["headers"]))
+    options = options_of(body, key_of(request.scope))
     system = {"role": "system", "content": body.system}
     asked = {"role": "user", "content": body.prompt}
     turn = Turn([system, asked] if body.system else [asked], options, variables_of(body))

@@ -38,7 +38,7 @@ async def chat(request: Request) -> Response:
     """Answers a conversation."""
     body = await read(request, Chat)
     body.refuse()
-    turn = turn_of(body, key_of(request.scope["headers"]))
+    turn = turn_of(body, key_of(request.scope))
 
     async def start(model: ServedDecoder) -> ReplyWriter:
         return _ChatWriter(model, body, await begin(model, turn))

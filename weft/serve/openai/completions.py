@@ -39,7 +39,7 @@ async def completions(request: Request) -> Response:
     if len(prompts) > MAX_PROMPTS:
         raise HttpError(400, f"{len(prompts)} prompts; at most {MAX_PROMPTS} are taken", "prompt")
     limit = new_tokens(body) if body.max_tokens is None else body.max_tokens
-    options = choices_of(body, limit, key_of(request.scope["headers"]))
+    options = choices_of(body, limit, key_of(request.scope))
     wanted = tops(body.logprobs, "logprobs")
     asked = [options.prompt_logprobs, wanted if body.echo else None]
     options = replace(

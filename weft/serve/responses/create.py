@@ -74,7 +74,7 @@ async def _asked(request: Request) -> ParsedRequest:
         if isinstance(item, ToolsItem):
             tools.add(item.tools, "input.tools")
     tools = tools.chosen(body.tool_choice)
-    turn = _turn(body, tools, key_of(request.scope["headers"]))
+    turn = _turn(body, tools, key_of(request.scope))
     return ParsedRequest(body, replace(turn, messages=messages_of(body.instructions, items)), tools)
 
 

@@ -43,7 +43,7 @@ async def relay(request: Request) -> Response:
     path = request.scope["path"]
     if path in ADAPTING:
         raise HttpError(404, "the router loads no adapters; ask each replica itself")
-    asked = asked_of(path, await body_of(request), key_of(request.scope["headers"]))
+    asked = asked_of(path, await body_of(request), key_of(request.scope))
     attempts = Attempts(request, asked)
     answer = await while_there(request, attempts.next())
     if answer is None:
