@@ -134,9 +134,11 @@ def test_it_is_served(made: Any, cache: str | None) -> None:
 
 
 def test_weft_quantize(made: Any, tmp_path: Path) -> None:
-    done = weft_command("quantize", made("opt")[0], "-o", tmp_path / "q", "--scheme", "int8")
-    assert 'load it with quant="int8"' in str(done.exception)
+    words = ("quantize", made("opt")[0], "-o", tmp_path / "q", "--scheme", "int8")
+    assert "--method search" in str(weft_command(*words).exception)
     assert not (tmp_path / "q").exists()
+    assert "bits per packed weight" in output_of(*words, "--method", "search")
+    assert loaded(tmp_path / "q").generate("some words", 4).ids
 
 
 @pytest.mark.parametrize("target", ["cpu", "sm_80", "gfx1100"])

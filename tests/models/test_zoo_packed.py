@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.core.errors import ModelError
+from weft.core.errors import ModelError, WeftError
 from weft.core.packed import Packed, dequantized
 from weft.importers.safetensors import open_checkpoint, save_file
 
@@ -23,12 +23,15 @@ from zoo_kit import here, loaded
 from weft.importers.hf_config import read_config
 from weft.models.zoo import ask
 from weft.models.zoo.source import zoo_source
+from weft.quantize.job import QuantizeOptions, quantize
+from weft.quantize.kept import quantised
 
 
 @pytest.fixture(autouse=True)
 def traced_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(ask, "_asked", here)
-    monkeypatch.setattr("weft.models.run.loader.DECODERS", {})
+    for user in ("models.run.loader", "quantize.source", "models.weights.writing"):
+        monkeypatch.setattr(f"weft.{user}.DECODERS", {})
     yield
 
 
@@ -40,7 +43,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def make(kind: str) -> Path:
         if kind not in found:
             found[kind] = tmp_path_factory.mktemp("floats") / kind
-            kit.written(kind, found[kind])
+            latent = {"q_lora_rank": 32} if kind in ("deepseek_v3", "kimi_linear") else {}
+            kit.written(kind, found[kind], **latent)
         return found[kind]
 
     return make
@@ -81,7 +85,7 @@ CASES = [
     ("deepseek_v3", "pack zeros"), ("jamba", "gptq"), ("qwen3_next", "nf4"), ("phi", "nf4 nested"),
 ]  # fmt: skip
 DEFAULT = [
-    ("stablelm", "nf4"), ("mixtral", "awq"), ("deepseek_v3", "pack zeros"), ("bamba", "pack 8"),
+    ("stablelm", "nf4"), ("mixtral", "awq"),
 ]  # fmt: skip
 
 
@@ -113,3 +117,49 @@ def test_packed_weights_of_another_shape(made: Any, tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"intermediate_size": 128}))
     with pytest.raises(ModelError, match=r"has shape \[96, 64\].*asks for \[128, 64\]"):
         loaded(folder)
+
+
+# -- weft quantize --------------------------------------------------------------------------------
+
+WRITTEN = ["stablelm", "mixtral", "opt", "bamba", "deepseek_v3", "phi", "kimi_linear", "bloom"]
+
+
+@pytest.mark.parametrize("kind", few(WRITTEN, "mixtral"))
+def test_weft_quantize_writes_what_quant_computes(made: Any, tmp_path: Path, kind: str) -> None:
+    """The folder's weights are bit for bit those of quant=, the embeddings aside."""
+    folder = made(kind)
+    quantize(folder, tmp_path / "q", QuantizeOptions("int4", "int8", method="search"))
+    now = quantised(folder, *both_of(zoo_source(folder, read_config(folder))), "int4")[1]
+    written = zoo_source(tmp_path / "q", read_config(tmp_path / "q")).weights
+    packed = 0
+    for role, weight in now.items():
+        wanted, got = weight.value(), written[role].value()
+        assert isinstance(wanted, Packed) == isinstance(got, Packed) or role == "embed"
+        if isinstance(wanted, Packed) and isinstance(got, Packed):
+            np.testing.assert_array_equal(dequantized(*got), dequantized(*wanted))
+            packed += role != "head"
+    assert packed > 4
+    ids = list(range(5, 25))
+    got = loaded(tmp_path / "q", act_dtype="float32").logits(ids)
+    wide = loaded(tmp_path / "q", dtype="float32").logits(ids)
+    np.testing.assert_allclose(got, wide, atol=5e-3 * np.abs(wide).max())
+
+
+def both_of(source: Any) -> tuple[Any, Any]:
+    return source.config, source.weights
+
+
+def test_what_weft_quantize_refuses_of_traced_types(made: Any, tmp_path: Path) -> None:
+    folder, search = made("opt"), {"method": "search"}
+    ids = np.zeros((1, 8), np.int32)
+    for out, options, said in (
+        ("q.gguf", QuantizeOptions(**search), "no GGUF of opt"),
+        ("q", QuantizeOptions(), "does not calibrate opt, which is traced"),
+        ("q", QuantizeOptions(text="some", **search), "does not calibrate opt, which is traced"),
+        ("q", QuantizeOptions("nf4", **search), "does not hold nf4"),
+    ):
+        with pytest.raises(WeftError, match=said):
+            quantize(folder, tmp_path / out, options, ids)
+    with pytest.raises(ModelError, match=r"input_linear\.weight' holds all of a layer"):
+        quantize(made("granitemoe"), tmp_path / "q", QuantizeOptions(**search))
+    assert not any(tmp_path.iterdir())

@@ -22,12 +22,9 @@ from weft.host.mapped import release
 from weft.importers.hf_config import Fields, read_config
 from weft.importers.safetensors import open_checkpoint
 from weft.models.arch.config import Kind
-from weft.models.arch.latent_weights import absorbed, joined
 from weft.models.arch.weights import Weights
 from weft.models.text.token_ids import read_token_ids
 from weft.models.weights.content import model_digests
-from weft.models.weights.decoder_names import decoder_layout
-from weft.models.weights.names import bind_weights
 from weft.models.weights.weight_dtypes import main_dtype
 from weft.quantize import compressed
 from weft.quantize.calibrate import Calibration
@@ -39,7 +36,7 @@ from weft.quantize.pieces import Pieces
 from weft.quantize.plan import Losses, choose, loss
 from weft.quantize.resume import FORMAT, Unfinished
 from weft.quantize.schemes import better, bits_per_weight
-from weft.quantize.source import check_target, decoder_config, is_gguf
+from weft.quantize.source import check_target, is_gguf, read_decoder, uncalibrated
 
 METHODS = ("gptq", "search")
 Report = Callable[[str, int, int], None]  # (what is done, number done, total)
@@ -129,13 +126,10 @@ class _Job:
         self.source, self.out, self.options, self.device = source, out, options, device
         raw = read_config(source)
         self.gguf = is_gguf(out)
-        self.config = decoder_config(source, raw, self.gguf)
+        self.config, weights = read_decoder(source, raw, self.gguf)
         self.raw = dict(raw.data)
-        checkpoint = open_checkpoint(source)
-        self.before = checkpoint.nbytes
-        stored = joined(self.config)
-        bound = bind_weights(decoder_layout(stored), checkpoint)
-        self.weights = Weights(absorbed(stored, bound)[1] if self.gguf else bound)
+        self.before = open_checkpoint(source).nbytes
+        self.weights = Weights(weights)
         # Readers of a folder convert scales to the model's dtype.
         wide = not self.gguf and main_dtype(self.weights) is bfloat16
         schemes: dict[Kind, str] = {
@@ -153,10 +147,11 @@ class _Job:
             raise UsageError(f"method is {o.method!r}; expected {' or '.join(METHODS)}")
         if o.embed != "none" and not self.gguf:
             raise UsageError("embeddings become less bits in GGUF only; leave --embed out")
-        if o.text and (self.config.shares or self.config.layer_input):
+        why = uncalibrated(self.config)
+        if why and (o.text or o.method == "gptq"):
             raise UsageError(
-                f"weft does not calibrate {self.config.family}, whose layers take more than what "
-                "the one before gives: --method search, without --text"
+                f"weft does not calibrate {self.config.family}, {why}: --method search, without "
+                "--text"
             )
         check_target(self.out)
         forms = self.pieces.forms(self.weights)

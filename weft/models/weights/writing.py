@@ -53,7 +53,8 @@ def write_model(
 
 def said_of_head(raw: Mapping[str, Any], config: DecoderConfig) -> dict[str, Any]:
     """Returns config.json's fields with the tying of the output layer that the weights have."""
-    if DECODERS[raw["model_type"]](Fields(raw, "config.json")).tied == config.tied:
+    read = DECODERS.get(raw["model_type"])
+    if read is None or read(Fields(raw, "config.json")).tied == config.tied:  # None: traced
         return dict(raw)
     # LFM2 reads its own spelling first.
     names = [name for name in ("tie_embedding",) if name in raw]

@@ -159,6 +159,10 @@ def _roles(
     if head and len(shapes[head]) == 2 and shapes[head][0] == shapes[embed][0]:
         roles[head], kinds[head] = "head", "head"
     roles[embed], kinds[embed] = "embed", "embed"
+    counts = {shapes[name][0] for name, kind in kinds.items() if kind == "experts"}
+    for name, kind in kinds.items():
+        if kind == "matrix" and shapes[name][0] in counts:
+            kinds[name] = "router"
     if head and roles[head] == "head" and places[head] == places[embed]:
         roles[head] = "embed"
     return roles, kinds

@@ -111,7 +111,7 @@ def rows_of(place: Place, shapes: Shapes) -> np.ndarray | None:
     """Returns the number of each row of the array [..., K] that a place makes, where the rows of
     its tensors follow each other in the order of `tensors_of`; None if columns move as well."""
     names = dict.fromkeys(tensors_of(place))
-    if not _keeps_columns(place, shapes):
+    if not keeps_columns(place, shapes):
         return None
     numbers, start = {}, 0
     for name in names:
@@ -124,10 +124,10 @@ def rows_of(place: Place, shapes: Shapes) -> np.ndarray | None:
     return out
 
 
-def _keeps_columns(place: Place, shapes: Shapes) -> bool:
+def keeps_columns(place: Place, shapes: Shapes) -> bool:
     """Returns True if the last axis of a place is that of all its tensors."""
     inner = [*place.get("stack", ()), *place.get("join", ())]
     inner += [place[key] for key in _INNER if key in place]
     axes = place.get("axes", [place.get("axis", 0)])
     last = len(shape_of(place, shapes, "")) - 1
-    return last > 0 and not {last, -1} & {*axes} and all(_keeps_columns(x, shapes) for x in inner)
+    return last > 0 and not {last, -1} & {*axes} and all(keeps_columns(x, shapes) for x in inner)

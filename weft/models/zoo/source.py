@@ -11,6 +11,7 @@ from weft.core.dtypes import DType
 from weft.core.notices import say
 from weft.host.pages import fresh
 from weft.importers.hf_config import Fields
+from weft.importers.packed.checkpoint import PackedCheckpoint
 from weft.importers.safetensors import Checkpoint
 from weft.models.arch.config import WeightSpec
 from weft.models.arch.weights import Weight
@@ -34,25 +35,33 @@ def zoo_source(
     """Returns the decoder in a folder, whose config.json is `raw`, traced from transformers' code;
     with `cache` "none" it reads whole texts. Packed weights stay packed unless a dtype is given.
     Raises ModelError, FileFormatError."""
-    checkpoint = opened(folder, raw)
-    names = {n: () if n in checkpoint.packed else checkpoint.info(n).shape for n in checkpoint}
-    whole = cache == NO_CACHE
-    form = traced_form(raw.where, raw.data, names, whole)
-    model = traced_model(form, raw.where)
-    for name in (n for place in model.places.values() for n in tensors_of(place)):
-        if name not in checkpoint.packed:
-            check_float(checkpoint, name)
+    checkpoint, whole = opened(folder, raw), cache == NO_CACHE
+    model, unread = traced_folder(raw, checkpoint, whole)
     if isinstance(checkpoint, Checkpoint):
         weights = _floats(model, checkpoint, raw.where)
     else:
         weights = _packed(model, PackedTensors(checkpoint, dtype))
-    check_unread(set(names) - set(form["unread"]), INERT, checkpoint)
+    check_unread({*checkpoint} - unread, INERT, checkpoint)
     if whole:
         say(f"{raw.where}: without a cache, each token costs a pass over the whole text before it")
     return Source(
         folder, model.config, read_token_ids(folder, raw), weights,
         advice=partial(read_defaults, folder, model.config.vocab),
     )  # fmt: skip
+
+
+def traced_folder(
+    raw: Fields, checkpoint: Checkpoint | PackedCheckpoint, whole: bool = False
+) -> tuple[TracedModel, set[str]]:
+    """Returns the decoder of a checkpoint, and the tensors that it has no place for. Raises
+    ModelError, FileFormatError."""
+    names = {n: () if n in checkpoint.packed else checkpoint.info(n).shape for n in checkpoint}
+    form = traced_form(raw.where, raw.data, names, whole)
+    model = traced_model(form, raw.where)
+    for name in (n for place in model.places.values() for n in tensors_of(place)):
+        if name not in checkpoint.packed:
+            check_float(checkpoint, name)
+    return model, set(form["unread"])
 
 
 def _floats(model: TracedModel, checkpoint: Checkpoint, where: str) -> dict[str, Weight]:
