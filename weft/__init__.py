@@ -61,9 +61,9 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """weft itself. Importing a submodule sets it as an attribute of its package; for the public
-    functions that share a submodule's name (`weft.compile`, `weft.tensor`) that is ignored, so
-    that `weft.compile(fn)` works in whatever order things are imported."""
+    """weft itself. Importing a submodule sets it as an attribute of its package. This module
+    ignores it for public functions with a submodule's name (`weft.compile`, `weft.tensor`), so
+    `weft.compile(fn)` works in any order of imports."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         function = isinstance(value, ModuleType) and _homes().get(name, ("weft", ""))[0] != "weft"

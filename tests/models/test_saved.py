@@ -114,7 +114,7 @@ def test_weights_beside(zoo: Any, tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="does not match its name"):
         weft.load(first)
     weights.unlink()
-    with pytest.raises(FileFormatError, match="not beside it"):
+    with pytest.raises(FileFormatError, match="not in the same folder"):
         weft.load(first)
 
 

@@ -127,7 +127,7 @@ def test_wrong_dimensions(dim: Any, tmp_path: Path) -> None:
     [
         ({"in_features": 31, "out_features": 4}, "in_features is 31; the vectors before have 32"),
         ({"in_features": 32, "out_features": 31}, r"has shape \[20, 32\]"),
-        ({"in_features": 32, "out_features": 20, "bias": False}, "linear.bias is not part of it"),
+        ({"in_features": 32, "out_features": 20, "bias": False}, "linear.bias is not expected"),
         ({"in_features": 32, "out_features": 20, "activation_function": "os.system"}, "os.system"),
         ({"in_features": 32, "out_features": 20, "module_output_name": "scores"}, "scores"),
         ({"in_features": 32, "out_features": 20, "use_residual": True}, "residual.weight"),

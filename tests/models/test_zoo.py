@@ -366,7 +366,7 @@ def changed(folder: Path, to: Path, **fields: Any) -> Path:
 def test_weights_that_do_not_fit(made: Any, tmp_path: Path) -> None:
     folder, _ = made("stablelm")
     for name, fields, said in (
-        ("more", {"num_hidden_layers": 3}, r"no tensor for 'model\.layers\.2"),
+        ("more", {"num_hidden_layers": 3}, r"lack a tensor for 'model\.layers\.2"),
         ("fewer", {"num_hidden_layers": 1}, r"'model\.layers\.1.*is not part of this model"),
         ("wide", {"vocab_size": 98}, r"has shape \[97, 64\] in the weights; .* \[98, 64\]"),
         ("packed", {"quantization_config": {"quant_method": "awq"}}, "no layer has a tensor"),

@@ -263,5 +263,5 @@ def test_weft_merge(made: Any, tmp_path: Path) -> None:
     folder, _ = made("opt")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "adapter_config.json").write_text("{}")
-    with pytest.raises(UsageError, match="load the adapter beside it, with --adapter"):
+    with pytest.raises(UsageError, match="load the model with --adapter instead"):
         merge_folders(folder, tmp_path / "a", tmp_path / "out")

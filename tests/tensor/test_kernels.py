@@ -108,7 +108,7 @@ def test_arguments():
         double(1.0)
     with pytest.raises(CallError, match="double lacks a number 'block'; known: threads"):
         double(x, block=3)
-    with pytest.raises(DTypeError, match="x is float64, which no device holds; cast it"):
+    with pytest.raises(DTypeError, match="x is float64, which no device holds; cast x"):
         double(np.ones(3))
     assert double(weft.ones((0, 3))).shape == (0, 3)
 

@@ -172,7 +172,7 @@ def test_a_lie(compiled: Any, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "g.weft", "w") as new:
         for name, data in parts.items():
             new.writestr(name, json.dumps(head) if name == "weft.json" else data)
-    with pytest.raises(FileFormatError, match="no Program 'main'"):
+    with pytest.raises(FileFormatError, match="Program 'main' is missing"):
         weft.load(tmp_path / "g.weft", device="cpu")
 
 

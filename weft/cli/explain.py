@@ -212,8 +212,8 @@ def _model(path: str, loading: Loading, target: str | None, view: ExplainOptions
 def _refuse(path: str, target: str | None) -> None:
     if target is not None:
         raise UsageError(
-            f"{path} is compiled already, so --target does not apply; compile "
-            "the model again for it"
+            f"{path} is compiled already, so --target does not apply; explain "
+            "the model itself for another target"
         )
 
 

@@ -43,9 +43,9 @@ def web(
     model: str | None, output: str, loading: Loading, train: tuple[str, ...], search: str | None,
     search_quant: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Export MODEL (default: box, the small model that comes with weft) as a static web page that
-    runs it in the visitor's browser, with WebGPU or WebAssembly. Any web server can host the
-    folder; the page loads nothing from elsewhere."""
+    """Export MODEL (default: box, the small model included with weft) as a static web page. The
+    page runs the model in the visitor's browser, with WebGPU or WebAssembly. Any web server can
+    host the folder; the page loads nothing from elsewhere."""
     from weft.hub.box import box_folder
     from weft.web.export import export_web, sizes
 

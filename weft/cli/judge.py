@@ -62,7 +62,7 @@ def classify(
     corpus = _corpus(texts, source, "text")
     loaded = loading.load(loading.path(model))
     if not isinstance(loaded, Judge):
-        raise UsageError(f"{model} is not a classifier: it has no labels")
+        raise UsageError(f"{model} is not a classifier: it lacks labels")
     if loaded.judging.tokens:
         entities = loaded.entities(corpus, not tokens, not no_truncate)
         _print_entities(corpus, entities, as_json)
@@ -130,7 +130,7 @@ def rerank(
     loaded = loading.load(loading.path(model))
     if isinstance(loaded, Encoder):
         ranks = command("embed", model, "TEXT", "--query", "QUERY")
-        raise UsageError(f"{model} gives vectors; rank by them: {ranks}")
+        raise UsageError(f"{model} gives vectors; to rank by vectors: {ranks}")
     if isinstance(loaded, Judge):
         if instruction is not None:
             raise UsageError(f"--instruction: {model} is not a language model; leave it out")

@@ -77,8 +77,7 @@ def checked_key(key: bytes, where: str) -> bytes:
 
 
 def read_keys(path: str | None) -> list[ApiKey]:
-    """The keys of a TOML file: a table each, by its name, with `key` and limits. Raises
-    UsageError."""
+    """The keys of a TOML file: one table per name, with `key` and limits. Raises UsageError."""
     from weft.serve.keys import ApiKey, KeyLimits
 
     if path is None:

@@ -269,8 +269,8 @@ def _row_counts(node: Node) -> Node | None:
 
 
 def _writes_all(root: Node, counts: Node | None) -> bool:
-    """True if a product that computes `counts` rows may write `root`: all that root is made of,
-    element by element, has meaning in these rows alone."""
+    """True if a product that computes `counts` rows may write `root`: every elementwise input of
+    root has meaning in these rows alone."""
     stack, seen = [root], {id(root)}
     while counts is not None and stack:
         for x in stack.pop().inputs:

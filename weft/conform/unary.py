@@ -156,7 +156,7 @@ def largest(f: UnaryFunction, device: str | None, count: int = 1_000_000) -> tup
 
 
 def widths(found: Callable[[dt.DType], Array]) -> tuple[float, float]:
-    """Returns the largest of the errors found in float32, and of those in the two 16-bit floats."""
+    """Returns the largest error found in float32, and the largest in the two 16-bit floats."""
     wide, *narrow = (float(found(d).max()) for d in (dt.float32, dt.float16, dt.bfloat16))
     return wide, max(narrow)
 

@@ -27,9 +27,9 @@ class CachedFile(NamedTuple):
 
 
 class CacheFolder(NamedTuple):
-    """The files of one kind in `folder`, or with `halls` in its subfolders of those names. `names`
-    matches these files; anything else there belongs to others. `limit` is in bytes. With `notes`, a
-    file of that folder records the time of last use, so that the files' own times stay
+    """The files of one kind in `folder`, or with `halls` in its subfolders with these names.
+    `names` matches these files; anything else there belongs to others. `limit` is in bytes. With
+    `notes`, a file of that folder records the time of last use, so that the files' own times stay
     unchanged."""
 
     folder: Path

@@ -30,7 +30,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
         shapes = {tuple(x.shape) for x in batch}
         if len(shapes) > 1:
             shown = " and ".join(str(list(s)) for s in sorted(shapes)[:2])
-            raise ShapeError(f"a batch of shapes {shown}; give a collate_fn that pads them")
+            raise ShapeError(f"a batch of shapes {shown}; give a collate_fn that pads the examples")
         return Tensor(np.stack([np.asarray(x) for x in batch]))
     if isinstance(first, bool | int | float):
         return tensor(list(batch))
@@ -43,9 +43,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
             raise ShapeError("a batch of tuples of different lengths; give a collate_fn")
         parts = [default_collate(part) for part in zip(*batch)]
         return getattr(type(first), "_make", type(first))(parts)
-    raise UsageError(
-        f"a batch of {type(first).__name__}; give a collate_fn that makes tensors of them"
-    )
+    raise UsageError(f"a batch of {type(first).__name__}; give a collate_fn that makes tensors")
 
 
 def encoded(value: Any) -> list[Any]:

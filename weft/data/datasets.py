@@ -27,8 +27,8 @@ class Dataset:
 
 
 class IterableDataset:
-    """The base of data that has no numbers: __iter__ yields the examples, in its own order. A
-    loader reads it in this process alone."""
+    """The base of data without indices: __iter__ yields the examples, in its own order. A loader
+    reads it in this process alone."""
 
     def __iter__(self) -> Iterator[Any]:
         raise UsageError(f"{type(self).__name__} defines no __iter__")
@@ -111,9 +111,9 @@ class Subset(Dataset):
 def random_split(
     dataset: Any, lengths: Sequence[int | float], generator: Any = None
 ) -> list[Subset]:
-    """Returns the data set in parts of these lengths, or of these shares (which add up to 1), with
-    the examples in a random order: that of the seed `generator`. Raises UsageError for lengths that
-    do not add up.
+    """Returns the data set in parts of the given lengths, or shares (which add up to 1), with the
+    examples in a random order, which the seed `generator` decides. Raises UsageError for lengths
+    that do not add up.
 
     >>> whole = data.TensorDataset(weft.zeros(10))
     >>> [len(part) for part in data.random_split(whole, [0.8, 0.2], generator=7)]
@@ -131,7 +131,7 @@ def random_split(
 
 
 def mapped(path: str | os.PathLike[str]) -> Any:
-    """Returns the array of a .npy file, or a dict of those of a .safetensors file, without reading
+    """Returns the array of a .npy file, or a dict of a .safetensors file's arrays, without reading
     them: rows come from the disk as they are used. Nothing in a file is executed. Raises
     FileFormatError for other files and for objects, StorageError for what cannot be opened.
 

@@ -17,7 +17,7 @@ AHEAD = 2  # batches that a worker is asked for before the first is taken
 
 class DataLoader:
     """Batches of `dataset` in the order of a sampler: one after another, or with `shuffle` a new
-    random order each time. `generator` is the seed of these orders (None draws one). A batch has
+    random order each time. `generator` is the seed of the orders (None draws one). A batch has
     `batch_size` examples (None: single examples), which `collate_fn` joins. `num_workers` processes
     load batches ahead; the batches and their order are the same for any number of them. Random
     numbers that the data set draws in a worker depend on the seed and the batch. A worker that

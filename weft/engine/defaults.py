@@ -64,8 +64,8 @@ class GenerationDefaults:
         return room if usual is None else min(room, usual)
 
     def told(self, given: Mapping[str, Any] = {}, usual: Mapping[str, Any] = {}) -> str:
-        """Returns the author's settings, without those that the caller gives or that have no
-        effect: "temperature 0.6, top_p 0.95"; "" if there are none."""
+        """Returns the author's settings as text: "temperature 0.6, top_p 0.95", or "" if there are
+        none. Settings that the caller gives, or without effect, are left out."""
         names = [*_FIELDS, "max_new_tokens", "max_length"]
         temperatures = (each.get("temperature") for each in (given, vars(self), usual))
         if not next((t for t in temperatures if t is not None), 0.0):

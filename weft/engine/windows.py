@@ -1,10 +1,10 @@
 """Pages of layers with a sliding window, which keep what the next rows can read.
 
 Such layers have a small pool of their own. Each of its pages is the *twin* of a page of the large
-pool (`Pages`): it holds the same positions of these layers. A sequence refers to the twins of the
-positions that its next rows see and gives earlier ones back. Twins without references stay until
-their space is needed: spent ones, in the middle of texts, go before those of the ends of prompts
-and sequences, from which others may resume.
+pool (`Pages`): it holds the same positions, for the window layers. A sequence refers to the twins
+of the positions that its next rows see and gives earlier ones back. Twins without references stay
+until their space is needed: spent ones, in the middle of texts, go before those of the ends of
+prompts and sequences, from which others may resume.
 
 The pool never runs out. A running sequence refers to no more twins than a step needs, and to none
 but those of its own pages.

@@ -19,10 +19,10 @@ State = Mapping[str, Tensor]
 def functional_call(
     module: Module, state: State | Sequence[State], args: Any = (), kwargs: Any = None
 ) -> Any:
-    """Returns module(*args, **kwargs) with tensors of `state` in the place of the parameters and
-    buffers of these dotted names; the others stay. `state` is a dict or several; `args` that is no
-    tuple is the only argument. The module is as before afterwards, so an assignment to a buffer
-    goes to the tensor in `state`. Raises ModelError for a name that the module has not.
+    """Returns module(*args, **kwargs) with tensors of `state` in place of the parameters and
+    buffers with the same dotted names; the others stay. `state` is a dict or several. `args` that
+    is not a tuple is the only argument. The module is as before afterwards, so an assignment to a
+    buffer goes to the tensor in `state`. Raises ModelError for a name that the module has not.
 
     >>> layer = nn.Linear(1, 1, bias=False)
     >>> weft.func.functional_call(layer, {"weight": weft.tensor([[3.0]])}, weft.ones(1)).tolist()

@@ -62,8 +62,8 @@ def guarded(function: F, name: str = "") -> F:
 
 
 def torch_form(form: Callable[..., Any]) -> Callable[[F], F]:
-    """Decorates a function that means something else in PyTorch: a call that says `dim` or
-    `keepdim` is a call of `form`, which means what PyTorch's does."""
+    """Decorates a function whose name means something else in PyTorch. A call with `dim` or
+    `keepdim` goes to `form`, which has PyTorch's meaning."""
 
     def marked(function: F) -> F:
         setattr(function, _FORM, form)
@@ -96,7 +96,7 @@ def _respelled(args: Any, kwargs: dict[str, Any], spelled: dict[str, str]) -> An
         if name.startswith("*"):
             args = (*args, value)
         elif name in kwargs:
-            raise CallError(f"{spelling} and {name} are one argument; give one of them")
+            raise CallError(f"{spelling} and {name} are one argument; give only one")
         else:
             kwargs[name] = value
     return args, kwargs

@@ -1,4 +1,4 @@
-"""Arrays of other libraries, taken through DLPack without importing any of those libraries."""
+"""Arrays of other libraries, taken through DLPack without importing the libraries."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _gguf(repo: str, part: str, names: Collection[str]) -> list[str]:
         return whole(repo, next(iter(found.values())))
     if found:
         raise ModelError(
-            f"{repo} holds {len(found)} files of {part}: {shown(found)}\nname one of them"
+            f"{repo} holds {len(found)} files of {part}: {shown(found)}\nadd the name of one file"
         )
     held = f"it holds {shown(models)}" if models else f"no GGUF is among {shown(names, 6)}"
     raise ModelError(f"{repo} holds no {shown([part])}; {held}")

@@ -31,9 +31,9 @@ def last_uses(
     steps: Sequence[tuple[str, list[str], str | tuple[str, ...]]],
     results: Sequence[str],
 ) -> list[list[str]]:
-    """The values that no later step reads, for each step (its operator, the values that it reads,
-    and those that it makes). Raises FileFormatError for a step that reads a value which nothing
-    before it made, and for a name made twice."""
+    """For each step, the values that no later step reads. A step is its operator, the values it
+    reads and the values it makes. Raises FileFormatError for a step that reads a value which
+    nothing before it made, and for a name made twice."""
     known = set(given)
     if len(known) < len(given):
         raise FileFormatError("two inputs or tensors have one name")

@@ -21,8 +21,8 @@ def save(
 ) -> None:
     """Writes named tensors or arrays, such as a module's or an optimiser's `state_dict()`, as one
     safetensors file, whole or not at all. `metadata` is text for readers. Raises UsageError for
-    anything but a dict of names, DTypeError for values that are no arrays, StorageError where
-    the file cannot be written.
+    anything but a dict of names, DTypeError for values that are not arrays, StorageError where the
+    file cannot be written.
 
     >>> weft.save(nn.Linear(2, 3).state_dict(), "linear.safetensors")
     >>> sorted(weft.load_tensors("linear.safetensors"))

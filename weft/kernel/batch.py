@@ -232,7 +232,7 @@ class Batch:
             raise KernelError(f"{op} with {self.threads} threads and subgroups of {width}")
         arrived = self.active.reshape(-1, width).sum(1)
         if ((arrived != 0) & (arrived != width)).any():
-            raise KernelError(f"divergent {op}: part of a subgroup reaches it")
+            raise KernelError(f"divergent {op}: only part of a subgroup reaches the operation")
         return width
 
     def apart(self, who: Who, width: int = 1) -> Who:

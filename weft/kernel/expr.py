@@ -22,7 +22,9 @@ def const(value: float | int | bool, type_: Type = I32) -> ir.Const:
     """A literal of the given type (every lane the same). Raises LimitError for an extent or index
     that int32 does not hold."""
     if type_.dtype == dt.int32 and not _I32[0] <= value <= _I32[1]:
-        raise LimitError(f"an index over {value:,}; 32 bits count at most {_I32[1]:,}: split it")
+        raise LimitError(
+            f"an index over {value:,}; 32 bits count at most {_I32[1]:,}: split the array"
+        )
     return ir.Const(value, type_)
 
 

@@ -215,7 +215,7 @@ def _barrier(batch: Batch, s: ir.Barrier) -> None:
         g = int(split.argmax())
         raise KernelError(
             f"divergent barrier: {arrived[g]} of {batch.threads} threads of group "
-            f"{batch.group[g * batch.threads]} reach it"
+            f"{batch.group[g * batch.threads]} arrive"
         )
     batch.epoch += arrived != 0
 

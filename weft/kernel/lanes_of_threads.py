@@ -1,7 +1,7 @@
 """The threads of a group as lanes of vectors, for CPUs: one stretch between two barriers.
 
 Neighbours along the first axis become the lanes. A number that grows by a constant from thread to
-thread keeps its first value and that constant, so that neighbours in memory move as one vector. A
+thread keeps its first value and the constant, so neighbours in memory move as one vector. A
 condition that differs between lanes becomes a mask. (Pharr & Mark, "ispc", 2012.)
 """
 

@@ -37,7 +37,7 @@ class _Lines(Builder):
         if self._count > MAX_STATEMENTS:
             raise LimitError(
                 f"the kernel has more than {MAX_STATEMENTS:,} statements: a Python loop writes its "
-                "body anew each time; use `with k.loop(n) as i:`"
+                "body once per turn; use `with k.loop(n) as i:`"
             )
         self.lines[id(stmt)] = user_line()
         super().emit(stmt)
@@ -79,7 +79,7 @@ class KernelWriter(Formulas):
         return self._memory(self.builder.buffer(name, dtype, math.prod(shape)), shape)
 
     def output(self, shape: int | Sequence[int], dtype: Any = dt.float32) -> Memory:
-        """The next output of the kernel, a new tensor. What a kernel does not write there is
+        """The next output of the kernel, a new tensor. Elements that a kernel does not write are
         undefined."""
         dims, kind = _dims("output", shape), _stored("output", dtype)
         name = f"out{len(self.outputs)}"
@@ -88,8 +88,8 @@ class KernelWriter(Formulas):
         return made
 
     def shared(self, shape: int | Sequence[int], dtype: Any = dt.float32) -> Memory:
-        """An array that all threads of a group share; undefined until stored. What one thread
-        writes, others may read after a barrier."""
+        """An array that all threads of a group share; undefined until stored. Other threads may
+        read a thread's writes after a barrier."""
         return self._array("shared", shape, dtype)
 
     def private(self, shape: int | Sequence[int], dtype: Any = dt.float32) -> Memory:

@@ -1,10 +1,9 @@
 """A kernel whose groups are one thread each, for CPUs: the threads of a group become a loop.
 
 The text between two barriers becomes one loop over the threads, or over vectors of them. A loop or
-branch with a barrier inside stays outside, as all threads take it alike. What a thread keeps from
-one such stretch to the next goes to an array with a place per thread, except for index arithmetic,
-which is done again. Values that all threads share are computed once. (Stratton, Stone & Hwu,
-"MCUDA", 2008.)
+branch with a barrier inside stays outside, as all threads take it alike. Values that a thread keeps
+from one stretch to the next go to an array with a place per thread. Index arithmetic is done again
+instead. Values that all threads share are computed once. (Stratton, Stone & Hwu, "MCUDA", 2008.)
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ class Threads:
                 self.kept[name] = replace(array, size=array.size * self.count)
 
     def foreign(self, item: _Item) -> Iterator[str]:
-        """The names that an item uses and that a stretch elsewhere declares."""
+        """The names that an item uses but another stretch declares."""
         if isinstance(item, Stretch):
             for name in dict.fromkeys(n for s in item.body for n in _used(s)):
                 if name in self.homes and self.homes[name] is not item:

@@ -34,7 +34,7 @@ _INTEGERS = ("rem", "shl", "shr")
 
 
 def fresh(e: Expr) -> Expr:
-    """A copy of a condition: no expression object may stand in two places."""
+    """A copy of a condition: no expression object may be used in two places."""
     if isinstance(e, ir.Binary):
         return replace(e, a=fresh(e.a), b=fresh(e.b))
     return replace(e, x=fresh(e.x)) if isinstance(e, ir.Unary) else e
@@ -138,7 +138,7 @@ class Value:
 
 
 class Variable(Value):
-    """A value that can be given anew: `total.set(x)` or `total += x`."""
+    """A value that can be set again: `total.set(x)` or `total += x`."""
 
     __slots__ = ()
 
@@ -147,7 +147,9 @@ class Variable(Value):
         b, var = self.writer.builder, self._expr
         expr = operand(value, var.type)
         if expr.type.dtype is not var.type.dtype:
-            raise DTypeError(f"a variable of {self.dtype.name} was given {value!r}; cast it")
+            raise DTypeError(
+                f"a {self.dtype.name} variable was given {value!r}; use .cast({self.dtype.name!r})"
+            )
         b.assign(var, expr)
 
     def __iadd__(self, other: Operand) -> Variable:  # type: ignore[misc]

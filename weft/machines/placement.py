@@ -52,7 +52,7 @@ def measure(device: Device, beside: int) -> Measure:
 
 class LayerBytes(NamedTuple):
     """Bytes of each layer's weights, of embedding and output layer together (one matrix if tied),
-    and of the part of these two that a token reads."""
+    and of the part of both that a token reads."""
 
     layers: tuple[float, ...]
     ends: float

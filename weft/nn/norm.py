@@ -16,7 +16,7 @@ from weft.tensor.create import ones, zeros
 
 
 class _RowNorm(Module):
-    """The base of the norms over the last axes; weight (and bias) have the shape of those axes."""
+    """The base of the norms over the last axes; weight (and bias) have their shape."""
 
     weight: Tensor | None
 

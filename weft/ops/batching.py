@@ -83,7 +83,7 @@ def frames() -> tuple[MapFrame, ...]:
 
 
 def top_frame(inputs: Sequence[Value]) -> MapFrame | None:
-    """The mapped function that an op of these operands concerns; None if it concerns none."""
+    """The mapped function that an op on these operands belongs to, or None."""
     top = max((x for x in inputs if is_wrapper(x)), key=lambda x: x.rank, default=None)
     return top.frame if isinstance(top, Batched) else None
 

@@ -110,7 +110,7 @@ def is_tracked(values: Sequence[Value], level: int) -> bool:
 
 
 def tape_level(inputs: Sequence[Value]) -> int | None:
-    """The level of the tape that an op of these operands concerns; None if it concerns none."""
+    """The level of the tape that records an op on these operands, or None."""
     top = max((x for x in inputs if is_wrapper(x)), key=lambda x: x.rank, default=None)
     return top.level if isinstance(top, Tracked) else None
 

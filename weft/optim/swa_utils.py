@@ -97,8 +97,8 @@ class AveragedModel(Module):
 
 
 def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
-    """Computes the running statistics of the model's batch norms anew, as averages over the batches
-    of `loader` (tensors, or tuples whose first part is the input).
+    """Recomputes the running statistics of the model's batch norms as averages over the batches of
+    `loader` (tensors, or tuples whose first part is the input).
 
     >>> model = nn.Sequential(nn.BatchNorm1d(1, momentum=0.5))
     >>> optim.update_bn([weft.tensor([[1.0], [3.0]]), weft.tensor([[3.0], [5.0]])], model)

@@ -238,7 +238,7 @@ def _beside(path: Path, name: Any, digest: Any, nbytes: int) -> memoryview:
         )
     file = path.parent / name
     if not file.exists():
-        raise FileFormatError(f"{path}: its weights are in {name}, which is not beside it")
+        raise FileFormatError(f"{path}: its weights are in {name}, which is not in the same folder")
     data = map_file(file, nbytes, f"{path.name} needs {nbytes}")
     if hashlib.sha256(data).hexdigest() != digest:
         raise FileFormatError(f"{file}: its content does not match its name; copy it again")

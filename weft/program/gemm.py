@@ -73,9 +73,9 @@ def plain(x: Matrix, rows: int, columns: int) -> bool:
 
 
 def check_gemm(g: Gemm, buffers: Sequence[Buffer], want: Callable[[bool, str], None]) -> None:
-    """Calls want(holds, message) for every condition on `g` as a product of these kernel arguments.
-    All its accesses must lie within them, and it must write the kernel's written argument,
-    whole."""
+    """Calls want(holds, message) for every condition on `g` as a product of the given kernel
+    arguments. All its accesses must lie within them, and it must write the kernel's written
+    argument, whole."""
     sides = (g.m, g.n, g.k, g.batch)
     want(all(type(s) is int and 0 < s < MAX_SIDE for s in sides), f"has sides {sides!r}")
     want(type(g.gelu) is bool, f"has gelu {g.gelu!r}")

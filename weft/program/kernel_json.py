@@ -31,8 +31,8 @@ _MEMORY = ("source", "target", "memory")  # fields that name a Buffer or an Arra
 
 
 def _written(kind: type) -> tuple[str, Callable[[Any], tuple[Any, ...]], set[int]]:
-    """Returns what writes a class of nodes: the text before its fields, what reads these, and the
-    places of those that are written by name."""
+    """Returns the writer of a class of nodes: the text before its fields, their getter, and the
+    places of fields written by name."""
     names = _FIELDS[kind.__name__]
     named = {i for i, name in enumerate(names) if name in (*_MEMORY, "tiles")}
     return f'["{kind.__name__}"', values_of(names), named

@@ -15,9 +15,9 @@ _PIECE = 1 << 24  # bytes cleared at once
 
 
 def check_fits(program: Program, device: Device, given: Container[str] = ()) -> None:
-    """Raises OutOfMemoryError unless the buffers that a Session makes fit together: the states that
-    are not `given`, and all others of an untrusted Program. Each buffer alone may fit, and memory
-    that a host only promises ends the process at its first use."""
+    """Raises OutOfMemoryError unless the buffers that a Session makes fit together: the states,
+    except those `given`, and all other buffers of an untrusted Program. Each buffer alone may fit,
+    and memory that a host only promises ends the process at its first use."""
     foreign = program.meta.get("foreign")
     if not foreign and not device.is_host:  # a device's own allocator refuses
         return

@@ -124,7 +124,7 @@ class Session:
         return buffer
 
     def _small_inputs(self) -> dict[int, np.ndarray]:
-        """Returns arrays over the memory of those NumPy inputs that are small enough to copy."""
+        """Returns arrays over the memory of NumPy inputs small enough to copy."""
         specs = ((i, self.program.buffers[i]) for i in self.program.inputs)
         small = ((i, s) for i, s in specs if 0 < s.nbytes < _WRAP_BYTES)
         return {i: DeviceArray(self._own[i], s.shape, s.dtype).view() for i, s in small}

@@ -53,7 +53,7 @@ class Pieces:
         return found
 
     def forms(self, roles: Iterable[str]) -> dict[str, Target]:
-        """Returns the forms of those weights that are packed, by role."""
+        """Returns the forms of the packed weights, by role."""
         return {r: form for r in roles if (form := self.form(r)) is not None}
 
     def target(self, role: str, scheme: str) -> Target:

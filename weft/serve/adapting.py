@@ -107,7 +107,7 @@ def _folder(shelf: ModelShelf) -> Path:
     """The folder of adapters. Raises HttpError if the server has none."""
     if shelf.settings.adapter_folder is None:
         raise HttpError(
-            404, "this server loads no adapters while it runs; --adapter-folder would allow it"
+            404, "this server loads no adapters while it runs; start it with --adapter-folder DIR"
         )
     return Path(shelf.settings.adapter_folder)
 

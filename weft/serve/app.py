@@ -64,7 +64,7 @@ async def page(request: Request) -> Response:
 async def health(request: Request) -> Response:
     """Whether it serves.
 
-    200 while all that is loaded plays, 503 where a device was lost or the server is going."""
+    200 while every loaded model answers, 503 where a device was lost or the server is going."""
     shelf: ModelShelf = request.app.state.shelf
     failed = {m.name: m.player.failed for m in shelf.decoders() if m.player.failed}
     leaving = request.app.state.leaving

@@ -1,4 +1,4 @@
-"""When a model that nobody uses is let go."""
+"""When to release an unused model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Expiry:
         self._task: asyncio.Task[None] | None = None
 
     def set(self, seconds: float | None, go: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Starts `go` in so many seconds, unless it is set or stopped before (None or negative:
-        never)."""
+        """Starts `go` after the given seconds, unless it is set or stopped before (None or
+        negative: never)."""
         self.stop()
         if seconds is None or seconds < 0:
             return

@@ -45,8 +45,8 @@ class Guard:
     `Authorization: Basic`.
 
     hosts: the names that a Host header may have (None: any). A page of another site whose name
-    points here sends its own name. Requests from pages of another origin are rejected, except of
-    those in `origins`.
+    points here sends its own name. Requests from pages of another origin are rejected, unless
+    `origins` has it.
     """
 
     def __init__(

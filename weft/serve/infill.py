@@ -1,7 +1,8 @@
 """Prompts that ask for the text between a prefix and a suffix.
 
-A model that was trained for it has tokens that mark the parts (Bavarian et al., "Efficient Training
-of Language Models to Fill in the Middle", arXiv:2207.14255); their names are each family's own.
+A model trained for it has tokens that mark the parts (Bavarian et al., "Efficient Training of
+Language Models to Fill in the Middle", arXiv:2207.14255). Each family names these tokens
+differently.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class ModelShelf:
                 await self._let_go(min(idle, key=lambda m: m.used))
                 continue
             if not self._queue.waits(name):
-                raise HttpError(503, f"nobody waits for {name} any more")
+                raise HttpError(503, f"no request waits for {name} any more")
             oldest = min(self._loaded.values(), key=lambda m: m.used)
             if oldest.name not in self._draining:
                 self._draining.add(oldest.name)

@@ -173,8 +173,8 @@ class _MemoryColumns:
     def _learned(
         self, row: Affine, whole: Expr | None, faded: Callable[[Affine, int], Expr]
     ) -> list[Expr]:
-        """Returns the news for each vector: the row's values, or by the delta rule a part of those
-        that its key does not recall. `whole` is the head's decay, which a sum needs only once."""
+        """Returns the news for each vector: the row's values; by the delta rule, a part of what its
+        key does not recall. `whole` is the head's decay, which a sum needs only once."""
         b, em = self.b, self.em
         rates = [em.value(rate, (row, self.head)) for rate in self.rates]
         sums = [b.var(0.0, "recalled", self.kind) for _ in self.columns if rates]

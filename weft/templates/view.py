@@ -46,7 +46,7 @@ def source_index(node: Node, index: Sequence[Affine]) -> Index:
 class Pick:
     """A matrix chosen at run time: `by` elements further for each unit of the int32 value `index`.
     Axis j of `index` is at `at[j]`, affine in the view's axes except the last two. With `count`,
-    only that many of the rows that meet it are read (ops/picks)."""
+    only the first `count` matching rows are read (ops/picks)."""
 
     index: Node
     at: Index
@@ -101,7 +101,7 @@ def views(node: Node, picks: bool = False) -> Iterator[OperandView]:
 
     With `picks` it also passes a gather of whole matrices whose index cannot be outside. An exact
     cast is one of f16 or bf16 to f32: a template loads the narrow value and widens it. Under a
-    `dequantize` whose parts products read directly (see compile/interleave) is the view of these
+    `dequantize` whose parts products read directly (see compile/interleave) is the view of the
     parts.
     """
     syms = [Sym(f"axis{i}", "var", max(d, 1)) for i, d in enumerate(node.shape)]

@@ -20,9 +20,10 @@ _LOCK = threading.Lock()  # a Session is for one thread
 
 
 def cast_array(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """`array` as `dtype` (float32, float16 or bfloat16, from any of these), rounded to nearest even
-    as `ndarray.astype` rounds; the array itself if it has that dtype. Values beyond the range
-    become infinite. The result is C-contiguous. Raises the errors of compiling for the CPU."""
+    """`array` as `dtype` (float32, float16 or bfloat16, each from any of the three), rounded to
+    nearest even as `ndarray.astype` rounds; the array itself if it has that dtype. Values beyond
+    the range become infinite. The result is C-contiguous. Raises the errors of compiling for the
+    CPU."""
     if array.dtype == dtype.numpy:
         return array
     flat = np.ascontiguousarray(array).reshape(-1)

@@ -42,9 +42,8 @@ def compile(
     first device tensor among the arguments, else the one that WEFT_DEVICE names, else the CPU.
     Arguments and results nest as lists, tuples, dicts and dataclasses, to any depth. Tensors that
     fn reads without being passed them become weights. Tensors that fn assigns to become state,
-    which the Program updates in place. A .grad that fn leaves behind becomes state too: the next
-    run that computes it overwrites it. Arguments of 64-bit integers are taken as int32 (values must
-    fit).
+    which the Program updates in place. A .grad that fn leaves behind becomes state too; the next
+    run overwrites it. Arguments of 64-bit integers are taken as int32 (values must fit).
 
     weft watches its own modules and optimisers in fn. After a change of a parameter, a sub-module
     or a number the next call traces fn again. It cannot watch globals, closures, lists

@@ -82,7 +82,7 @@ class Tensor(TorchNames, Autograd):
     def __bool__(self) -> bool:
         if self.size != 1:
             raise ShapeError(
-                f"the truth of {self._known()} is ambiguous; use any() or all() to reduce it"
+                f"the truth of {self._known()} is ambiguous; reduce it with any() or all()"
             )
         return bool(self._host("control flow (if, while, and, or, not)").item())
 
@@ -149,7 +149,7 @@ class Tensor(TorchNames, Autograd):
         return self
 
     def to_device(self, device: Any, /, *, stream: None = None) -> Self:
-        """On another device, as `to` (array API standard). weft has no streams: raises UsageError
+        """On another device, as `to` (array API standard). weft lacks streams: raises UsageError
         for one."""
         if stream is not None:
             raise UsageError(

@@ -100,7 +100,7 @@ class DeviceListener:
         self._lock = lock_of(self)  # Sessions and the arena are shared: one op at a time
 
     def forget(self) -> None:
-        """Drops what was compiled: the next op is compiled anew."""
+        """Drops what was compiled: the next op compiles again."""
         with self._lock:
             self._programs.clear()
             self._sessions.clear()

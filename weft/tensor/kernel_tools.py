@@ -111,7 +111,7 @@ def _timed(device: Device, run: Callable[[], Any], count: int) -> float:
 
 
 def keep(own: OwnKernel, caps: Caps, numbers: Mapping[str, Any], ms: float, default: float) -> None:
-    """Writes the numbers to the tuning table of these Caps, where compiling finds them."""
+    """Writes the numbers to the tuning table of the Caps, where compiling finds them."""
     from weft.compile import tuned
 
     path = tuned.default_path(caps)

@@ -141,7 +141,8 @@ class Kernel:
             for name, x in operands:
                 if x.dtype not in dt.DEVICE:
                     raise DTypeError(
-                        f"{self.__name__}: {name} is {x.dtype.name}, which no device holds; cast it"
+                        f"{self.__name__}: {name} is {x.dtype.name}, which no device holds; "
+                        f"cast {name}"
                     )
             choices = [c for c in self._choices if not c.keys() & numbers.keys()]
             own = OwnKernel(self.__name__, self.function, operands, chosen, choices)
@@ -161,7 +162,7 @@ class Kernel:
         kernel_tools.check(own, [t.detach().numpy() for t in tensors], target)
 
     def source(self, *arguments: Any, target: str = "ir", **numbers: Any) -> str:
-        """The text of the kernel for arguments of these shapes (tensors, or weft.Spec). `target`:
+        """The text of the kernel for the shapes of the arguments (tensors, or weft.Spec). `target`:
         "ir" (weft's own, which the interpreter runs), "wgsl", "llvm" (for this CPU), "llvm:sm_90"
         and the like, an architecture ("sm_90", "gfx942": its assembly), or a device."""
         own = self._own(self._tensors(arguments, Spec), numbers)
@@ -169,8 +170,8 @@ class Kernel:
 
     def tune(self, *arguments: Any, **numbers: Any) -> list[tuple[dict[str, Any], float]]:
         """Measures the candidates of `@weft.kernel(tune=...)` on the device of the arguments, and
-        keeps the fastest for arguments of these shapes: what is compiled from now on, in any
-        process, uses it. Returns (numbers, milliseconds of a call), the chosen ones first."""
+        keeps the fastest for their shapes. Later compilations, in any process, use it. Returns
+        (numbers, milliseconds of a call), the chosen ones first."""
         tensors = self._tensors(arguments)
         own = self._own(tensors, numbers)
         device = place(tensors[0]) or registry.host()
@@ -257,7 +258,9 @@ def _parameters(function: Callable[..., None]) -> tuple[list[str], dict[str, Any
         raise CallError(f"kernel {name}: its first parameter is the writer: def {name}(k, x, ...)")
     for p in rest:
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            raise CallError(f"kernel {name}: *{p.name} has no fixed number; name each argument")
+            raise CallError(
+                f"kernel {name}: *{p.name} does not fix the number of arguments; name each one"
+            )
         if p.kind is not p.KEYWORD_ONLY and p.default is not p.empty:
             raise CallError(
                 f"kernel {name}: the number {p.name} goes after a *: (k, x, *, {p.name})"

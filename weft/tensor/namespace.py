@@ -81,7 +81,7 @@ class NamespaceInfo:
         return [HOST, *(d for d in found if d.partition(":")[0] != HOST)]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
-        """The dtypes of Python's numbers and of indices; there are no complex ones."""
+        """The dtypes of Python's numbers and of indices; complex ones do not exist."""
         return {"real floating": dt.float32, "integral": dt.int32, "indexing": dt.int32}
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:

@@ -165,7 +165,7 @@ def next_key(key: Tensor) -> Tensor:
 
 
 def example_key(key: Tensor) -> Tensor:
-    """The key of a draw that was given none: in a mapped function (vmap) that of each example, or
+    """The key of a draw without a key argument. A mapped function (vmap) has a key per example, or
     one for all, as its `randomness` says. Raises UsageError where that is "error"."""
     for frame in frames():
         if frame.randomness == "error":

@@ -115,7 +115,7 @@ def interpolate(
     if rank not in (1, 2, 3) or {**_LINEAR, "bicubic": 2}.get(mode, rank) != rank:
         raise ShapeError(f"interpolate: x {list(x.shape)} does not fit mode {mode!r}")
     if not x.dtype.is_float and not mode.startswith("nearest"):
-        raise DTypeError(f"interpolate: {x.dtype.name} has no means; cast x to float32 first")
+        raise DTypeError(f"interpolate: {x.dtype.name} cannot hold means; cast x to float32 first")
     if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
         raise UsageError(f"interpolate: align_corners does not apply to mode {mode!r}")
     if antialias and mode not in ("bilinear", "bicubic"):

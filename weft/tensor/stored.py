@@ -77,7 +77,7 @@ class StoredFunction:
     def __init__(self, path: Path, read: Bundle, device: Device) -> None:
         """Raises FileFormatError, LimitError, OutOfMemoryError."""
         if NAME not in read.programs:
-            raise FileFormatError(f"{path}: no Program {NAME!r} in it")
+            raise FileFormatError(f"{path}: Program {NAME!r} is missing")
         self.path, self.device = path, device
         self.program: Program = program_from(read.programs[NAME])
         if self.program.scalars or any(b.role == "state" for b in self.program.buffers):

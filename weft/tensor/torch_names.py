@@ -76,7 +76,7 @@ def _order(dtype: DType) -> int:
 
 
 class Casts(Indexing):
-    """The dtypes, in a class of their own: in it these names are no types."""
+    """The dtypes, in a class of their own, so that here these names are not types."""
 
     __slots__ = ()
 

@@ -67,7 +67,7 @@ class TorchNames(Named):
         return self.reshape(-1)
 
     def unflatten(self, axis: int, sizes: Sequence[int]) -> Self:
-        """An axis divided into axes of these sizes, one of which may be -1."""
+        """An axis divided into axes of the given sizes, one of which may be -1."""
         a = axis_of("unflatten", axis, self.ndim)
         given, n = list(integers("unflatten", "each size", sizes)), self.shape[a]
         known = math.prod(d for d in given if d >= 0)
@@ -141,8 +141,8 @@ class TorchNames(Named):
 
     def scatter(self, axis: int, index: Any, src: Any) -> Self:
         """A copy in which element `index` of the axis is that of `src` (a tensor of the index's
-        shape, or a number), position by position. Of equal indices any may win in PyTorch; here
-        the last does."""
+        shape, or a number), position by position. If indices repeat, any value may win in PyTorch;
+        here the last does."""
         a = axis_of("scatter", axis, self.ndim)
         given: Any = src if isinstance(src, TensorBase) else self.new_full(index.shape, src)
         places = _along(self, a, index)

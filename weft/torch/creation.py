@@ -174,7 +174,7 @@ zeros_like, ones_like, empty_like = _like("zeros", 0), _like("ones", 1), _like("
 
 @function_only
 def empty_strided(size: Any, stride: Any, **options: Any) -> Tensor:
-    """A tensor of zeros; weft has no strides to choose."""
+    """A tensor of zeros; weft does not choose strides."""
     return zeros(*size, **options)  # type: ignore[no-any-return]
 
 
@@ -314,7 +314,7 @@ def new_full(input: Tensor, size: Any, fill_value: Any, **options: Any) -> Tenso
 
 @method_only
 def new_empty_strided(input: Tensor, size: Any, stride: Any, **options: Any) -> Tensor:
-    """A new tensor of zeros; weft has no strides to choose."""
+    """A new tensor of zeros; weft does not choose strides."""
     return new_zeros(input, *many((size,)), **options)  # type: ignore[no-any-return]
 
 

@@ -198,7 +198,7 @@ def isposinf(input: Tensor) -> Tensor:
 
 @public
 def isreal(input: Tensor) -> Tensor:
-    """True everywhere: weft has no complex numbers."""
+    """True everywhere: weft lacks complex numbers."""
     return isnan(input) | True
 
 

@@ -151,7 +151,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 @public
 def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """Pieces that begin at these indices, or so many of nearly equal size."""
+    """Pieces that begin at these indices, or the given number of nearly equal pieces."""
     n = input.shape[dim]
     given = indices_or_sections
     given = given.tolist() if isinstance(given, Tensor) else given

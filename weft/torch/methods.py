@@ -1,4 +1,4 @@
-"""The methods of weft.torch's Tensor: its functions, and those that have no function."""
+"""The methods of weft.torch's Tensor: its functions, and the methods without a function."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def attach(homes: Sequence[ModuleType]) -> None:
 
 
 def add(name: str, method: Any) -> None:
-    """Gives Tensor a method, beside weft's of that name."""
+    """Gives Tensor a method, in addition to weft's of the same name."""
     setattr(Tensor, name, either(name, method) if hasattr(Base, name) else method)
 
 

@@ -19,7 +19,7 @@ class Operator:
     def __getattr__(self, overload: str) -> Any:
         found = TABLE.get(f"aten.{self._name}.{overload}")
         if found is None:
-            raise AttributeError(f"ops.aten.{self._name} has no overload {overload!r}")
+            raise AttributeError(f"ops.aten.{self._name} lacks overload {overload!r}")
         return public(found.run)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -38,7 +38,7 @@ class _Aten:
 
     def __getattr__(self, name: str) -> Operator:
         if not any(target.startswith(f"aten.{name}.") for target in TABLE):
-            raise AttributeError(f"ops.aten has no operator {name!r}")
+            raise AttributeError(f"ops.aten lacks operator {name!r}")
         return Operator(name)
 
 

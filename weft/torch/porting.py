@@ -1,7 +1,7 @@
 """The names of PyTorch in a script, and their counterparts in weft.torch.
 
 The script is read, not run. A name is followed from its import (`import torch.nn.functional as F`).
-A method is known by its name alone, since the type of an object is not known.
+A method is recognised from its name alone, since the type of an object is unknown.
 """
 
 from __future__ import annotations

@@ -127,10 +127,10 @@ def autocast(
 
 
 def compile(model: Any = None, *, device: Any = None, **options: Any) -> Any:
-    """The function or module as one Program per signature (weft.compile); PyTorch's options of
-    its own compiler mean nothing here. A call whose gradient may be asked for outside (of a module
-    that trains, or with arguments that require gradients) runs eagerly: to compile training, give
-    the function that computes the loss, calls backward and steps."""
+    """The function or module as one Program per signature (weft.compile); PyTorch's options of its
+    own compiler mean nothing here. A call runs eagerly if its gradient may be needed outside: the
+    call of a module in training, or with arguments that require gradients. To compile training,
+    pass a function that computes the loss, calls backward and steps."""
     if model is None:
         return lambda fn: compile(fn, device=device)
     found = _compile(_taking_ours(model), device="cpu" if device is None else device)

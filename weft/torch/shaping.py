@@ -34,7 +34,9 @@ def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
 def view(input: Tensor, *shape: Any) -> Tensor:
     """The same elements in row-major order; a dtype of the same width reads their bits."""
     if len(shape) == 1 and isinstance(shape[0], dt.DType):
-        raise UsageError("view: weft has no bits of another dtype; use to(dtype) for its values")
+        raise UsageError(
+            "view: weft cannot reinterpret bits as another dtype; use to(dtype) for values"
+        )
     return Tensor.reshape(input, many(shape))
 
 
@@ -52,7 +54,7 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 
 @public
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
-    """Without axes of size 1 (of those named, if any are); other axes stay."""
+    """Drops axes of size 1, or only the named ones among them; other axes stay."""
     if dim is None:
         return Tensor.squeeze(input)
     named = [dim] if isinstance(dim, int) else list(dim)

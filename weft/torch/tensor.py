@@ -199,7 +199,7 @@ def as_tensor(x: Any) -> Base:
 
 
 def whole(*tensors: Any) -> DType:
-    """The dtype of PyTorch's 64-bit integers: int32 where there are no others."""
+    """The dtype of PyTorch's 64-bit integers: int32 where a device lacks them."""
     if CURRENT.trace is not None:
         return dt.int32
     far = any(isinstance(getattr(t, "_value", None), DeviceArray) for t in tensors)

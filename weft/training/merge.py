@@ -33,7 +33,7 @@ def merge_folders(
     if config.traced is not None:
         raise UsageError(
             f"{base}: {config.family} is traced from transformers, and weft writes no such model; "
-            "load the adapter beside it, with --adapter"
+            "load the model with --adapter instead"
         )
     layout, packed = decoder_layout(config), is_packed(base, fields)
     first = read_weights(base, fields, layout)["norm.w" if packed else "embed"].value()

@@ -76,8 +76,8 @@ def compile_object(text: str, host: Host, name: str) -> bytes:
 def compile_objects(
     sources: Sequence[tuple[str, Callable[[], str]]], host: Host, threads: int
 ) -> list[bytes]:
-    """Returns the objects of several modules, given as names and functions that render them. Of
-    `threads` threads, a free one takes the longest text. Raises CompileError naming the kernel."""
+    """Returns the objects of several modules, given as names and functions that render them. A free
+    one of the `threads` threads takes the longest text. Raises CompileError naming the kernel."""
     if min(threads, len(sources)) < 2:
         return [compile_object(text(), host, name) for name, text in sources]
     waiting: PriorityQueue[tuple[int, int, str]] = PriorityQueue()

@@ -171,7 +171,7 @@ def pause_here(f: NativeFunction, pause: str) -> None:
 
 
 def _bytes(f: NativeFunction) -> tuple[NativeValue, NativeValue, NativeValue]:
-    """Returns destination, first byte and number of bytes of these groups, for Copy and Fill.
+    """Returns destination, first byte and number of bytes of the given groups, for Copy and Fill.
     `args` are destination, source or byte, bytes, bytes per group."""
     to = f["args"].at("ptr").get()
     nbytes, size = f["args"].at("i64", 16).get(), f["args"].at("i64", 24).get()

@@ -97,8 +97,8 @@ class Workers:
         return self._scratch_at[-1 if locked else 0]
 
     def guarded(self, play: Callable[..., int]) -> Callable[..., int]:
-        """Wraps `play`, whose native code wakes the workers itself, so that one thread at a time
-        runs it."""
+        """Wraps `play`, whose native code wakes the workers itself, so one thread at a time runs
+        it."""
 
         def played(*arguments: object) -> int:
             with self.lock:

@@ -133,9 +133,9 @@ def _dot4_unsigned(
 def _dot4_pairs(
     w: LlvmWriter, n: int, acc: str, a: str, b: str, a_dtype: dt.DType, small: int
 ) -> str:
-    """Sums pairs of products in 16 bits, then pairs of these sums. vpmaddubsw saturates, so it
-    is used only for bytes promised to be small. Otherwise bytes are widened first, even and odd
-    ones separately."""
+    """Sums pairs of products in 16 bits, then pairs of the sums. vpmaddubsw saturates, so it is
+    used only for bytes promised to be small. Otherwise bytes are widened first, even and odd ones
+    separately."""
     of_bytes, of_words, sign = w.target.pairs[n]
     i8, i16, i32 = f"<{4 * n} x i8>", f"<{2 * n} x i16>", f"<{n} x i32>"
 

@@ -220,8 +220,8 @@ def _beyond(w: LlvmWriter, memory: ir.Buffer | ir.Array, base: str, elements: st
 def _runs(
     w: LlvmWriter, s: ir.TileOp, held: TileRegisters
 ) -> Iterator[tuple[int, int, int, str, int]]:
-    """Yields (register, first element in it, elements, pointer, bytes that divide the address)
-    for each row of memory that one register holds."""
+    """Yields (register, first element in it, elements, pointer, alignment of the address in bytes)
+    for each row of memory in a register."""
     assert s.memory is not None
     layout = held.layout
     row, col = (layout.col, layout.row) if held.turned else (layout.row, layout.col)

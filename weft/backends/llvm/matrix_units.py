@@ -42,8 +42,8 @@ class LaneLayout:
 
 @dataclass(frozen=True)
 class Unit:
-    """A kind of matrix unit. `operand` is the layout of elements of two bytes, `bytes` of those of
-    one. `products` maps the operands' dtype to an intrinsic and the LLVM type of an operand's
+    """A kind of matrix unit. `operand` is the layout of 2-byte elements, `bytes` that of 1-byte
+    elements. `products` maps the operands' dtype to an intrinsic and the LLVM type of an operand's
     register in it."""
 
     operand: LaneLayout

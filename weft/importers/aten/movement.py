@@ -38,7 +38,7 @@ rows(__name__, {
 
 @aten("detach", "detach_copy")
 def detached(self: Tensor | int) -> Tensor | int:
-    """A size that a region without gradients returns is no tensor."""
+    """A size that a region without gradients returns is not a tensor."""
     return self.detach() if isinstance(self, Tensor) else self
 
 

@@ -33,10 +33,10 @@ def unread(graph: OnnxGraph) -> Iterator[str]:
 
 
 def hold_constants(module: Foreign, graphs: Sequence[OnnxGraph], device: Device | None) -> set[str]:
-    """Makes tensors of the module from the constants of these graphs and their subgraphs:
-    parameters from float initializers, buffers from other arrays. Single numbers and short integer
-    arrays stay arrays, since shapes are computed from them; so do integers beyond 32 bits. Returns
-    the names of the int64 ones, which are int32 now."""
+    """Makes tensors of the module from the constants of the graphs and their subgraphs: parameters
+    from float initializers, buffers from other arrays. Single numbers and short integer arrays stay
+    arrays, since shapes are computed from them; so do integers beyond 32 bits. Returns the names of
+    the int64 ones, which are int32 now."""
     longs: set[str] = set()
     for graph in (inner for g in graphs for inner in (g, *g.subgraphs())):
         measured = {

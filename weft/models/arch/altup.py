@@ -32,8 +32,8 @@ def joined(p: Pass, x: Value) -> Value:
 
 
 def alternating(p: Pass, i: int, x: Value, part: Callable[[Value], Value]) -> Value:
-    """Applies layer i to the streams x; `part` computes one of them, [N, hidden]. What the layer's
-    own input adds goes to all but the first."""
+    """Applies layer i to the streams x; `part` computes one of them, [N, hidden]. The contribution
+    of the layer's own input goes to all but the first."""
     active = _of(p.c).active
     guessed = _guessed(p, i, _streams(p.c, x))
     found = part(guessed[active])

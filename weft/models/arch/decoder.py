@@ -202,8 +202,8 @@ def decoder_graph(
     With `last` it returns the logits of one row, given by the input "last" [1]; else of all rows.
     `weights` gives each role's shape and dtype. A part of a model (`c.run`) without the embedding
     has the input "x" [rows, hidden] instead of "ids". `gather`: see `forward`. If the model has
-    adapters, the input "adapter" chooses them, with `one` for all rows [1]. What a `visit` reads
-    are further outputs, float32 [rows, ...].
+    adapters, the input "adapter" chooses them, with `one` for all rows [1]. The values that a
+    `visit` reads are further outputs, float32 [rows, ...].
     """
 
     def given(label: str, size: int, bound: str | None = "n") -> Node:

@@ -47,7 +47,7 @@ def _layers(c: Fields) -> int:
 
 
 def bert_or_jina(c: Fields) -> EncoderConfig:
-    """Reads BERT, or Jina v2, which goes by the same name: a BERT with ALiBi and gated
+    """Reads BERT, or Jina v2, which has the same model_type: a BERT with ALiBi and gated
     feed-forwards."""
     if c.text("position_embedding_type", "absolute") != "alibi":
         refuse(c, "feed_forward_type", "original", "a gated feed-forward beside learned positions")
@@ -62,7 +62,7 @@ def bert_or_jina(c: Fields) -> EncoderConfig:
 
 
 def bert(c: Fields, types: int = 1) -> EncoderConfig:
-    """Reads BERT, and what shares its fields; a family has at least so many `types` of tokens."""
+    """Reads BERT, and what shares its fields; a family has at least `types` types of tokens."""
     refuse(c, "position_embedding_type", "absolute", "relative position embedding")
     refuse(c, "is_decoder", False, "a BERT decoder")
     made = EncoderConfig(

@@ -261,7 +261,7 @@ def _read(kind: str, raw: Fields) -> DecoderConfig:
     if not made.causal:
         raise ModelError(
             f"{raw.where}: tokens see later ones (use_bidirectional_attention), so the model "
-            "writes no text; weft embeds with it"
+            "writes no text; load it to embed texts"
         )
     return made
 

@@ -185,8 +185,8 @@ def granitemoehybrid(c: Fields) -> DecoderConfig:
 
 
 def falcon_h1(c: Fields) -> DecoderConfig:
-    """Reads Falcon-H1: attention and Mamba 2's state space beside one another in every layer, with
-    factors throughout."""
+    """Reads Falcon-H1: attention and Mamba 2's state space in parallel in every layer, with factors
+    throughout."""
     bias = c.flag("attention_bias", False)
     made = base(c, "falcon_h1", act=activation(c, "hidden_act", "silu"))
     found = _hybrid(c, c.integer("mamba_d_ssm", 1, _MAX_CHANNELS, None))

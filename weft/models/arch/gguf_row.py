@@ -13,7 +13,7 @@ class Key(NamedTuple):
     """A key of the metadata, without the architecture's name.
 
     `field` is the path of the field in config.json; one that begins with a dot is in the rope of
-    full layers; "" is no field, but known. `config` is the path in a DecoderConfig of the value
+    full layers; "" is not a field, but known. `config` is the path in a DecoderConfig of the value
     that a writer writes; "" if it writes none, or computes it. A file must hold what is `needed`,
     and what the family's function requires.
     """

@@ -95,7 +95,7 @@ CONFIG: Mapping[str, str] = {
         ("is read with the weights", "quantization_config quantization compression_config"),
         (_FURTHER, "num_nextn_predict_layers mtp_num_hidden_layers mtp_use_dedicated_embeddings "
          "mtp_layers_block_type"),
-        ("ties an encoder to a decoder, of which weft plays one", "tie_encoder_decoder"),
+        ("ties an encoder to a decoder, of which weft runs one", "tie_encoder_decoder"),
         (_SENSES, "vision_config audio_config language_model_only modality"),
     ),
 }  # fmt: skip

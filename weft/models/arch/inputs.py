@@ -79,9 +79,9 @@ def kept_window(c: DecoderConfig, context: int) -> int:
 
 
 def window_pages(c: DecoderConfig, slots: int, pages: int) -> int:
-    """Returns how many pages layers that keep only their window have beside `pages` of the others:
-    enough for a step of each of `slots` sequences, and one more window, so that a sequence can
-    resume from the end of a prompt."""
+    """Returns the number of pages for layers that keep only their window, where others have
+    `pages`. They suffice for a step of each of `slots` sequences and one more window, so a sequence
+    can resume from the end of a prompt."""
     return min(pages, slots * _sliding(c.kv_window) + columns(c.kv_window)) if c.kv_window else 0
 
 

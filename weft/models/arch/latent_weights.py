@@ -41,7 +41,8 @@ def absorbed(
 
 
 def with_joined(c: DecoderConfig, weights: Mapping[str, Weight]) -> Mapping[str, Weight]:
-    """Returns the weights with the joined matrices, which adapters are for, beside their parts."""
+    """Returns the weights with the joined matrices, which adapters are for, in addition to their
+    parts."""
     d = c.latent
     if d is None or not d.absorbed:
         return weights

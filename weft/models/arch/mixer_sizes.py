@@ -9,8 +9,8 @@ from weft.core.records import dataclass
 
 
 class Kept(NamedTuple):
-    """The state of a layer for a sequence in addition to keys and values: the last rows of these
-    channels, and the memory [H, K, V] of a recurrence."""
+    """The state of a layer for a sequence in addition to keys and values: the last rows of the
+    given channels, and the memory [H, K, V] of a recurrence."""
 
     channels: int = 0
     memory: tuple[int, int, int] | None = None
@@ -60,10 +60,10 @@ class AltUp:
 
 @dataclass(frozen=True)
 class Latent:
-    """Sizes of layers with latent attention: the widths that queries (0: none) and that keys and
-    values together are squeezed to. Of a head, the elements of its queries and keys that do not
-    turn with the position, those that do, and the elements of its values. `absorbed`: the cache
-    holds latents, and the matrix of keys and values is in two (`latent_weights`)."""
+    """Sizes of layers with latent attention: the widths to which queries (0: none), and keys and
+    values together, are squeezed. For each head: the elements of queries and keys without rotary
+    positions, those with, and the elements of values. `absorbed`: the cache holds latents, and the
+    matrix of keys and values is in two (`latent_weights`)."""
 
     query_rank: int
     rank: int
@@ -86,7 +86,7 @@ class StateSpace:
     `norm` is that of Mamba 2's result: after its gate, "first" before it, or none. `norms` says
     that Mamba's steps, keys and queries are divided by their norms, with `norms_eps`; weights are
     "weighted". The rest is Falcon-H1's: factors on the input, on its projections (gate, values,
-    keys, queries, steps), on the result, and on the input and result of the attention beside."""
+    keys, queries, steps), on the result, and on the input and result of its attention."""
 
     heads: int
     width: int

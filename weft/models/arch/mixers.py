@@ -88,7 +88,7 @@ def _normed_head(p: Pass, i: int, r: str, x: Value) -> Value:
 
 
 def attention_and_states(p: Pass, i: int, h: Value) -> Value:
-    """Applies Falcon-H1's attention and state space beside one another."""
+    """Applies Falcon-H1's attention and state space in parallel."""
     s = p.c.space
     assert s is not None
     one = scaled(attention(p, i, scaled(h, s.beside_in)), s.beside_out)

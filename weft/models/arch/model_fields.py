@@ -47,7 +47,7 @@ def check_architecture(raw: Fields, task: Task) -> None:
     what = next((said for end, said in _OTHERS.items() if names[0].endswith(end)), "something else")
     kind = raw.text("model_type", "")
     raise ModelError(
-        f"{raw.where}: {shown(names[0], 80)} is {what}; of type {shown(kind, 40)} weft plays "
+        f"{raw.where}: {shown(names[0], 80)} is {what}; of type {shown(kind, 40)} weft runs "
         f"{_WANTED[task]}"
     )
 

@@ -15,7 +15,7 @@ Each part of the pass shows its values to one hook, `TrainingHooks.place`, under
     norm, logits              the output layer's input, and its result
 
 Values are [rows, ...]. A `Visit` is the hook that reads and changes. Without one the hook returns
-its argument, so Programs of untouched models have no trace of it. Changes are inputs of the
+its argument, so it leaves Programs of untouched models as they are. Changes are inputs of the
 Program, so that other values need no other Program.
 """
 

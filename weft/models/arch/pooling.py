@@ -128,7 +128,7 @@ def _after(step: Step, x: Floats, w: Mapping[str, np.ndarray]) -> Floats:
 
 
 def activated(name: str, x: Floats) -> Floats:
-    """Returns an activation of x float32, by its name in a Step."""
+    """Returns an activation of x float32, which a Step names."""
     if name == "identity":
         return x
     if name == "tanh":

@@ -5,7 +5,7 @@ Each rank has its heads, and the columns (rows of the weight) of every matrix th
 the result: queries, keys, values, gates and the like. The two output matrices of a layer are
 divided by columns too, and take the gathered results of all ranks. So every product adds all of its
 K on one rank, in the usual order, and no bit depends on the number of ranks. Megatron divides K of
-those two matrices and adds the partial results.
+both matrices and adds the partial results.
 """
 
 from __future__ import annotations

@@ -37,11 +37,11 @@ class AttentionCall:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TracedBody:
-    """The steps of a traced decoder. `inputs` are the values of ids and positions (of ids alone in
-    one that reads `whole` texts), `result` that of the logits; `tensors` names the role of each
-    value that is a weight, `constants` the content of others. `attends` lists the calls of
-    attention in order, `weights` by role the weights, with their names in the other library's
-    model. `mark` stands for all of it in keys of kept Programs."""
+    """The steps of a traced decoder. `inputs` are the values of ids and positions (ids alone if it
+    reads `whole` texts), and `result` is the logits. `tensors` gives the role of each weight,
+    `constants` the content of other values. `attends` lists the calls of attention in order,
+    `weights` by role the weights, with their names in the other library's model. `mark` identifies
+    the graph in keys of kept Programs."""
 
     inputs: tuple[str, ...]
     calls: Sequence[CallNode]

@@ -21,7 +21,7 @@ class AdapterSlots:
 
     `read` may run in any thread. `put` and `drop` change what steps read, so no step may run
     meanwhile, and no sequence may use the slot. A name stands for one adapter for good, since a
-    cache keeps keys and values by it: whoever puts another one in gives it another name.
+    cache keeps keys and values by it: a different adapter must have a different name.
     """
 
     def __init__(

@@ -123,7 +123,7 @@ class Model:
 
     def classify(self, texts: Any, **options: Any) -> Any:
         """Returns labels of texts (classifiers only). Raises UsageError for other models."""
-        raise UsageError(f"{self.folder} is not a classifier: it has no labels")
+        raise UsageError(f"{self.folder} is not a classifier: it lacks labels")
 
     def rerank(self, query: str, documents: Sequence[str], **options: Any) -> Any:
         """Returns documents by how well they match a query (rerankers only). Raises UsageError for

@@ -118,15 +118,15 @@ class Generating(Model):
 
         **Choosing.** `temperature`, `top_k`, `top_p`, `min_p`, the penalties and `logit_bias` are
         those of `weft.engine.sampler.Sampling`, which the server has too. temperature 0 is greedy.
-        What is None is as the model's author advises (generation_config.json, a GGUF file's
-        general.sampling keys), which a notice says; without advice, 64 new tokens, greedy. Seeds:
-        see `weft.models.run.generate`. `logits(ids, row)` takes the ids so far (a list, prompt
+        None takes the author's setting (generation_config.json, a GGUF file's general.sampling
+        keys), and a notice says so. Without one: 64 new tokens, greedy. Seeds: see
+        `weft.models.run.generate`. `logits(ids, row)` takes the ids so far (a list, prompt
         included) and a copy of the model's logits, float32 [vocab]; it returns the logits to choose
         from, before the sampling rule. It runs on the host, once per token: its own time and a copy
         of 4 * vocab bytes.
 
         **Ending.** `stop` strings end a text and are not part of it; so do the tokens `stop_ids`.
-        With `ignore_eos` the model's own end tokens do not end it. None of these ends it before
+        With `ignore_eos` the model's own end tokens do not end it. Nothing ends it before
         `min_new_tokens`.
 
         **Form.** `json_schema` (a dict; True for any JSON), `regex` (of the whole text) or

@@ -26,7 +26,7 @@ class Placed:
     """The weights that a model's runners share. A decoder's include the tables by position and the
     stacked `adapters` (`inputs.with_tables`). `device` is None for the NumPy oracle. `buffers` are
     the weights that are on the device already, by the names of Programs' buffers; packed weights
-    have no other copy."""
+    exist nowhere else."""
 
     def __init__(
         self, weights: Weights, device: Device | None, adapters: Sequence[str] = ()

@@ -1,8 +1,8 @@
 """Runners of models that keep nothing of earlier tokens: each step reads the whole text again.
 
-The pages of these runners hold token ids, which an engine shares, copies and drops as it does keys
-and values. A text is computed alone, padded to the next of a few lengths. The length follows from
-a token's position, so its logits have the same bits however a prompt is cut and whatever else is in
+The pages of such a runner hold token ids, which an engine shares, copies and drops as it does keys
+and values. A text is computed alone, padded to the next of a few lengths. The length follows from a
+token's position, so its logits have the same bits however a prompt is cut and whatever else is in
 the batch. Padding changes nothing, because no token may see later ones: the first step of a model
 proves it for this text and another.
 """
@@ -109,7 +109,7 @@ class Recomputing(Runner):
         first, *others = (self._computed(text, half, none).copy() for text in texts)
         if not all(np.array_equal(first, other) for other in others):
             raise ModelError(
-                f"{self.config.family}: tokens see later ones, so their logits do not predict them"
+                f"{self.config.family}: tokens see later ones, so logits predict no next token"
             )
 
     def compute(self, kind: str, given: dict[str, np.ndarray]) -> np.ndarray:

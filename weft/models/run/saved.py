@@ -212,7 +212,7 @@ class SavedRunner(CompiledRunner):
     def program(self, kind: str, caps: Caps) -> Program:
         if kind not in self._programs:
             if kind not in self._file.programs:
-                raise FileFormatError(f"{self._path}: no Program {kind!r} in it")
+                raise FileFormatError(f"{self._path}: Program {kind!r} is missing")
             self._programs[kind] = self._checked(kind)
         return self._programs[kind]
 

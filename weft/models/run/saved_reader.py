@@ -167,7 +167,7 @@ def _hidden(path: Path, read: Bundle, placed: Placed) -> Hidden:
     def session(width: int) -> Session:
         if width not in sessions:
             if str(width) not in read.programs:
-                raise FileFormatError(f"{path}: no Program {str(width)!r} in it")
+                raise FileFormatError(f"{path}: Program {str(width)!r} is missing")
             sessions[width] = placed.session(program_from(read.programs[str(width)]))
         return sessions[width]
 

@@ -82,7 +82,7 @@ def read_arrays(home: Path, wanted: Mapping[str, tuple[str, tuple[int, ...]]]) -
     known = {name for name, _ in wanted.values()}
     for name in checkpoint:
         if name not in known:
-            raise ModelError(f"{checkpoint.where}: tensor {shown(name, 80)} is not part of it")
+            raise ModelError(f"{checkpoint.where}: tensor {shown(name, 80)} is not expected")
     return {role: _array(checkpoint, *what) for role, what in wanted.items()}
 
 

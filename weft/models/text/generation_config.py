@@ -26,7 +26,7 @@ _STOPS, _STOP = 16, 1024  # strings, and characters in each
 
 def read_defaults(folder: Path, vocab: int) -> GenerationDefaults:
     """Returns the settings in a folder's generation_config.json, and names those that weft does not
-    follow. `do_sample` false means temperature 0; true means 1 if the file has no temperature.
+    follow. `do_sample` false means temperature 0; true means 1 if the file lacks a temperature.
     Raises ModelError and FileFormatError, which name the file and the field."""
     path = folder / NAME
     if not path.exists():

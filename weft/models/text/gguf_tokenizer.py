@@ -282,7 +282,9 @@ def _sentencepiece(v: Vocabulary, listed: bool = False) -> dict[str, Any]:
     """Returns BPE on characters, with "▁" for spaces; unknown characters fall back to their bytes.
     Merges come from the file if it has them `listed`, else from scores."""
     if v.scores is None and not listed:
-        raise ModelError(f"{v.where}: {_AT}scores is missing; model llama needs them")
+        raise ModelError(
+            f"{v.where}: {_AT}scores is missing; a tokenizer of model llama needs scores"
+        )
     for i in v.of_type(_BYTE):
         if not _BYTE_TOKEN.fullmatch(v.tokens[i]):
             raise ModelError(

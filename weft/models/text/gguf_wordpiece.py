@@ -48,7 +48,9 @@ def _piece(token: str) -> str:
 def unigram(v: Vocabulary) -> dict[str, Any]:
     """Returns SentencePiece's unigrams, as XLM-RoBERTa and T5 have them."""
     if v.scores is None:
-        raise ModelError(f"{v.where}: tokenizer.ggml.scores is missing; model t5 needs them")
+        raise ModelError(
+            f"{v.where}: tokenizer.ggml.scores is missing; a tokenizer of model t5 needs scores"
+        )
     unknown = v.id_of("unknown")
     unknown = next(iter(v.of_type(2)), None) if unknown is None else unknown
     table = v.fields.data.get("tokenizer.ggml.precompiled_charsmap")
@@ -76,9 +78,9 @@ def unigram(v: Vocabulary) -> dict[str, Any]:
 
 
 def between(v: Vocabulary, twice: bool = False) -> dict[str, Any] | None:
-    """Returns the post-processor that puts a text between the tokens that begin and end it. Those
-    that the metadata name count, unless a flag says otherwise. With `twice` the texts of a pair
-    have the last one twice between them, if texts have a first one (XLM-RoBERTa)."""
+    """Returns the post-processor that adds the tokens before and after a text. Those that the
+    metadata name count, unless a flag says otherwise. With `twice` the texts of a pair have the
+    last one twice between them, if texts have a first one (XLM-RoBERTa)."""
     flags = {"bos": True, "eos": True}
     found: list[tuple[str, int] | None] = []
     for name, other in (("bos", "cls"), ("eos", "seperator")):

@@ -31,8 +31,8 @@ from weft.models.text.tokenizer_settings import SETTINGS, read_settings
 
 
 class TokenRow(NamedTuple):
-    """The tokens of a text or a pair: ids, the part that each is in (0 or 1), its characters in
-    that part (first, end), and 1 for tokens that the tokenizer adds."""
+    """The tokens of a text or a pair: ids, each one's part (0 or 1), its characters in the part
+    (first, end), and 1 for tokens added by the tokenizer."""
 
     ids: list[int]
     types: list[int]
@@ -134,7 +134,7 @@ class Tokenizer:
 
     def read(self, texts: Sequence[str | tuple[str, str]]) -> list[TokenRow]:
         """Returns ids, parts and places of the tokens of texts, or of pairs of texts, with the
-        tokens around them. Of a pair, the longer text is cut first."""
+        tokens around them. In a pair, the longer text is cut first."""
         given = [
             self._checked(t) if isinstance(t, str) else tuple(map(self._checked, t)) for t in texts
         ]

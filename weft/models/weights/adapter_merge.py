@@ -1,4 +1,4 @@
-"""Applies an adapter to the weights of a decoder: merged into them, or beside packed ones."""
+"""Applies an adapter to the weights of a decoder: merged into them, or alongside packed ones."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from weft.models.weights.adapters import TABLES, Adapter, is_adapter
 def added(
     config: DecoderConfig, weights: Mapping[str, Weight], adapter: Adapter
 ) -> tuple[DecoderConfig, Mapping[str, Weight]]:
-    """Returns config and weights of the model with the adapter. It is merged; if weights are
-    packed, its low-rank matrices stay beside them in float32, since merging would undo the packing.
-    Raises ModelError."""
+    """Returns config and weights of the model with the adapter. It is merged, except into packed
+    weights, since merging would undo the packing. There its low-rank matrices stay separate, in
+    float32. Raises ModelError."""
     if any(isinstance(_outline(weight), Packed) for weight in weights.values()):
         beside: dict[str, np.ndarray] = {}
         for role in (role for role in adapter.roles if role not in TABLES):
@@ -48,7 +48,7 @@ def _outline(weight: Weight) -> Value:
 def _beside(
     config: DecoderConfig, adapter: Adapter, role: str, weight: Weight
 ) -> dict[str, np.ndarray]:
-    """Returns the arrays of a layer that stay beside its weight."""
+    """Returns the arrays of a layer that stay separate from its weight."""
     a, b = adapter.weights[f"{role}.lora_a"], adapter.weights[f"{role}.lora_b"]
     made = {f"{role}.lora_a": a, f"{role}.lora_b": b}
     factor = row_factors(config, adapter, role, weight.value())

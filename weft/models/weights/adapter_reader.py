@@ -1,7 +1,7 @@
 """Collects the tensors of an adapter and checks them against its model.
 
 Tensors come under PEFT's names; readers of other formats translate theirs, and messages show the
-file's own. Everything that would change results and that weft does not compute is refused by name.
+file's own. weft rejects, with an error naming it, everything unsupported that would change results.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class AdapterReader:
         )  # fmt: skip
 
     def _check_saved(self) -> None:
-        """Raises ModelError for modules that the config names and that the file lacks."""
+        """Raises ModelError for modules that are in the config but not in the file."""
         asked = self.given.texts("modules_to_save")
         missing = [one for one in asked if not any(f".{one}." in name for name in self.held)]
         if missing:

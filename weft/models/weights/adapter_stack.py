@@ -32,8 +32,8 @@ def stacked(
     [E * out, r], float32; loras_b includes the scale. Zeros, which change no sum, fill up smaller
     ranks and missing layers. "<role>.loras_m" [E, out] has factors of the model's own result, if an
     adapter has DoRA there or a slot is free. "<role>.loras_c" [E, out] is added, if an adapter has
-    biases there or a slot is free. Raises ModelError for an adapter that overflows float32, or that
-    needs more than that."""
+    biases there or a slot is free. Raises ModelError for an adapter that overflows float32 or
+    changes anything else."""
     roles = {role for one in adapters.values() for role in (*one.roles, *one.biases)}
     if slots:
         roles |= set(modules(config))

@@ -41,7 +41,7 @@ class Adapter:
     "<role>.lora_b" [out, rank], float32. `base` names the folder of its model; `base_digest` is
     that model's `adapter_base.fingerprint` ("": unknown).
 
-    What goes beyond low-rank matrices, float32 each:
+    The parts of an adapter besides low-rank matrices, float32 each:
 
     - `magnitudes`: the norm of each row of role's adapted matrix [out] (DoRA, Liu et al.,
       arXiv:2402.09353).

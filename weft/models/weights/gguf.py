@@ -170,7 +170,7 @@ def _one_of(gguf: Gguf, tensor: GgufTensor, number: int) -> GgufTensor:
 
 
 def told(gguf: Gguf, name: str) -> GgufTensor:
-    """Returns a tensor by its name. Raises ModelError if the file lacks it."""
+    """Returns the tensor called `name`. Raises ModelError if the file lacks it."""
     if name not in gguf.tensors:
         held = ", ".join(list(gguf.tensors)[:3])
         raise ModelError(

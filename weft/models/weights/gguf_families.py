@@ -36,7 +36,7 @@ def _gemma(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
 
 def _gemma4(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
     """Adds the sizes of each layer. The usual head size is that of full layers; tensors show which
-    layers have no values of their own, and whether there are experts."""
+    layers lack values of their own, and whether there are experts."""
     layers = data["num_hidden_layers"]
     size = c.integer("attention.key_length_swa", 2, MAX_HEAD_DIM, head_dim)
     if c.integer("attention.value_length_swa", 1, MAX_HIDDEN, size) != size:
@@ -191,8 +191,8 @@ def _jamba(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
 
 
 def _latent(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
-    """Adds the sizes of heads, which newer files give beside those of the cache, and what YaRN does
-    to scores: llama.cpp takes one number for both of its multipliers."""
+    """Adds the sizes of heads, which newer files give in addition to those of the cache, and YaRN's
+    scaling of scores. llama.cpp takes one number for both of its multipliers."""
     if c.value("expert_gating_func") not in (None, SOFTMAX, SIGMOID):
         raise c.refuse("expert_gating_func", f"expected {SOFTMAX}, softmax, or {SIGMOID}, sigmoid")
     if c.value("expert_gating_func") != SIGMOID and c.value("expert_weights_norm"):
@@ -216,8 +216,8 @@ def _latent(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
 
 
 def _llama4(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
-    """Adds whether queries and keys are normed, which they are not with 128 experts. What llama.cpp
-    reads otherwise of a file without chunks is not what such a model was trained as."""
+    """Adds whether queries and keys are normed, which they are not with 128 experts. For a file
+    without chunks, llama.cpp computes something other than the model's training did."""
     if c.value("attention.sliding_window") == 0:
         raise c.refuse("attention.sliding_window", "a model without chunks; load its folder")
     if c.value("attention.sliding_window_pattern") not in (None, 4):

@@ -48,7 +48,7 @@ class Metadata:
 
     def uniform(self, key: str, none: bool = False) -> Any:
         """Returns a value. A size given per layer must be the same for all layers, except layers
-        with 0 if `none` is allowed; None if there is no other."""
+        with 0 if `none` is allowed; None if all are 0."""
         value = self.value(key)
         if not isinstance(value, list) or key not in _BY_LAYER:
             return value

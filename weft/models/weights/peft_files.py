@@ -1,7 +1,7 @@
 """Reads an adapter in PEFT's layout, and checks it against its model.
 
 The tensors say what an adapter changes; adapter_config.json says ranks and scales, and what must be
-there. Fields that would change results and that weft does not compute are refused by name.
+there. weft rejects unsupported fields that would change results, with an error naming them.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ _KINDS: dict[str, Kind] = {
 
 
 def _kind(readers: set[str], shape: tuple[int, ...]) -> Kind:
-    """Returns the kind of a weight that is read in these ways: one that may be packed only where
-    all of them are products."""
+    """Returns the kind of a weight from the ways in which it is read. Only a weight that products
+    alone read may be packed."""
     kinds = {_KINDS.get(how) for how in readers}
     found = kinds.pop() if len(kinds) == 1 else None
     if found is not None:

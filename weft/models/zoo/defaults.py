@@ -2,8 +2,8 @@
 
 A traced model is given its positions. That is right only if they mean what the model itself assumes
 without them: some count from 0, some from the padding's id on. The model runs once with and once
-without positions. Weights have no content, but ids, positions and what follows from them alone do;
-the runs agree if all such numbers that meet weights are equal.
+without positions. Weights are empty, but ids, positions and the values computed from them alone are
+real. The runs agree if all such values that meet weights are equal.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """In the tracing process: attention that a model writes out, as softmax(q k^T * scale + bias) v.
 
 The product of queries and keys gives `Scores`, which follow what the model does to them until they
-meet the values: there one operator stands for all of it. What they add (masks, ALiBi) is known from
-numbers: the model runs once on a long text without weights (`Eager.probe`), and the bias of some of
-its queries must be that of a mask of the last keys, or of one that falls with the distance.
+meet the values: there one operator replaces all of it. Their summands (masks, ALiBi) are known from
+numbers: the model runs once on a long text without weights (`Eager.probe`). The bias of some of its
+queries must equal a mask of the last keys, or fall with the distance.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""In the tracing process: what stands for transformers' attention, masks and experts.
-
-transformers lets registered functions compute them. Ours put one operator each into the traced
-graph; the engine gives the operators their meaning (`models.arch.traced`).
+"""In the tracing process: replacements of transformers' attention, masks and experts, which
+transformers lets registered functions compute. Ours put one operator each into the traced graph;
+the engine gives the operators their meaning (`models.arch.traced`).
 """
 
 from __future__ import annotations

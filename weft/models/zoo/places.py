@@ -29,10 +29,9 @@ class Unplaced(Exception):
 
 class Placed(NamedTuple):
     """`places`: parameter -> how it is made of tensors: {"tensor": name}, {"stack": [...]},
-    {"join": [...], "axis": n}, {"part": place, "axis": n, "start": i, "stop": k},
-    {"turn": place, "axes": [a, b]}, {"apart": place, "axis": n}, whose elements go to two halves by
-    turns, or {"mingle": place, "axis": n}, the reverse. `unread`: tensors that the model has no
-    place for."""
+    {"join": [...], "axis": n}, {"part": place, "axis": n, "start": i, "stop": k}, {"turn": place,
+    "axes": [a, b]}, {"apart": place, "axis": n}, whose elements go to two halves by turns, or
+    {"mingle": place, "axis": n}, the reverse. `unread`: tensors without a place in the model."""
 
     places: dict[str, Any]
     unread: list[str]
@@ -65,7 +64,7 @@ def placed(model: Any, names: dict[str, list[int]], wanted: set[str]) -> Placed:
     missing = sorted(wanted - set(found))
     if missing:
         raise Unplaced(
-            f"the weights have no tensor for {missing[0]!r} ({len(missing)} of {len(wanted)} "
+            f"the weights lack a tensor for {missing[0]!r} ({len(missing)} of {len(wanted)} "
             f"parameters are missing); the first tensors are {', '.join(sorted(names)[:3])}"
         )
     return Placed({n: found[n] for n in sorted(wanted)}, unread)

@@ -1,9 +1,8 @@
-"""In the tracing process: what stands for transformers' short convolutions and recurrences.
-
-transformers' models call functions of their own modules for these, under the same names in all of
-them. While a model is traced, those of `NAMES` are ours, each an operator that the engine gives its
-meaning with a state by slot (`models.arch.traced`). A name alone proves nothing: each function is
-called with small random numbers first, and must give what ours does.
+"""In the tracing process: replacements of transformers' short convolutions and recurrences. Every
+model calls its own module's functions for them, under the same names. While a model is traced,
+those of `NAMES` are ours, each an operator that the engine gives its meaning with a state by slot
+(`models.arch.traced`). A name alone proves nothing: each function is called with small random
+numbers first, and must give what ours does.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def _(q: Any, k: Any, v: Any, *rest: Any) -> Any:
 
 
 def _known(name: str, **given: Any) -> None:
-    """Raises Refused for arguments that change results and have no meaning here."""
+    """Raises Refused for unsupported arguments that change results."""
     for key, value in given.items():
         if value is not None and value is not False:
             raise Refused(f"{name} takes {key}, which is not known here")

@@ -127,15 +127,15 @@ class _Place(NamedTuple):
 
 
 def _place(node: Node, shape: tuple[int, ...], rows: _Rows) -> _Place:
-    """Returns the axis that the rows lie in, alone or beside others (heads of tokens are often one
-    axis)."""
+    """Returns the axis that the rows lie in, alone or joined with others (heads of tokens are often
+    one axis)."""
     for k, size in enumerate(shape):
         before, after = math.prod(shape[:k]), math.prod(shape[k + 1 :])
         if rows.outer % before == 0 and rows.inner % after == 0:
             outer, inner = rows.outer // before, rows.inner // after
             if outer * COUNT * inner == size:
                 return _Place(k, outer, inner)
-    raise Mixed(f"{node.op} of {list(shape)}: tokens are no axis of their own")
+    raise Mixed(f"{node.op} of {list(shape)}: tokens are not an axis of their own")
 
 
 def _joined(node: Node, given: list[_Known]) -> _Known:

@@ -1,8 +1,8 @@
 """The tracing process: builds a model of transformers without weights, and returns its graph.
 
 It runs by `weft.host.confined`. The model is built on PyTorch's meta device, which holds shapes
-alone. Rows are sequences of one token each when the graph runs, so that its first axis is that of
-the engine's rows; it is exported with both sizes open.
+alone. When the graph runs, each row is a sequence of one token, so its first axis is the engine's
+rows. It is exported with both sizes open.
 """
 
 from __future__ import annotations

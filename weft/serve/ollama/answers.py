@@ -98,8 +98,8 @@ class TagsAnswer(AnswerFields):
 
 
 class RunningModel(AnswerFields):
-    """size: bytes that it holds; size_vram: of them, those on another device than the CPU.
-    expires_at: when it goes if nobody uses it; centuries away if no time is set."""
+    """size: its bytes in memory; size_vram: the part on another device than the CPU. expires_at:
+    when an unused model is released; centuries away if no time is set."""
 
     name: str
     model: str

@@ -1,4 +1,4 @@
-"""An answer as the client gets it: if a replica breaks off amid a stream, another goes on."""
+"""An answer as the client gets it: if a replica breaks off during a stream, another goes on."""
 
 from __future__ import annotations
 

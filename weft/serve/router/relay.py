@@ -107,7 +107,8 @@ class Attempts:
         self._request.app.state.metrics.resumed.inc()
 
     def lost(self) -> bool:
-        """Counts a replica that broke off amid the answer. Returns True if another may be asked."""
+        """Counts a replica that broke off during the answer. Returns True if another may be
+        asked."""
         self._broke += 1
         return self._broke < BREAKS
 

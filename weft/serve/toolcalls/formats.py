@@ -23,7 +23,7 @@ class ParserContext:
     - `prompt`: the text before the answer.
     - `tools`: the schemas of the tools' parameters by name (empty: none are offered).
     - `marks`: the marks that are tokens (None: unknown).
-    - `begun`: the part of the prompt that belongs to the answer, if known. It never contains a
+    - `begun`: the prompt's last part if it belongs to the answer and is known. It never contains a
     user's text.
     """
 

@@ -46,8 +46,8 @@ def until(
     begun: str = "",
 ) -> Generator[None, str, str]:
     """Gives `take` the text up to the first of `markers`, and returns that marker, or END. While
-    `outside` is false nothing is a marker. No marker is the beginning of another. begun: text that
-    was read before; it does not end in a whole marker."""
+    `outside` is false nothing is a marker. No marker is the beginning of another. begun: earlier
+    text, which does not end in a whole marker."""
     firsts = {m[0] for m in markers}
     held = ""
     waiting = iter(begun)

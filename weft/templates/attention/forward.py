@@ -63,7 +63,7 @@ def sinks_of(node: Node) -> Node | None:
 
 
 def table_of(node: Node) -> Node | None:
-    """Returns the table of pages of each slot, or None where the cache has no pages."""
+    """Returns the table of pages of each slot, or None for a cache without pages."""
     return next(iter(beside(node.inputs[5:])[1]), None) if cached(node) else None
 
 
@@ -97,7 +97,7 @@ class QueryRow:
 class ForwardKernel:
     """One call: its rows, the keys they see, and the places of results. `few`: rows of a group are
     query heads. `flat`: rows of a group belong to all sequences (else to one key/value head).
-    `statistics`: there are no values, and the rows' log-sum-exp is the result."""
+    `statistics`: without values; the rows' log-sum-exp is the result."""
 
     def __init__(self, group: Group, node: Node, caps: Caps, flat: bool = False) -> None:
         self.group, self.node, self.caps = group, node, caps

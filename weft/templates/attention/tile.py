@@ -2,7 +2,7 @@
 
 Scores run along columns (`against`), are hidden where rows do not see them and become weights in
 scratch (`ScoreRows`), and weights multiply rows of components (`add`). The forward, decoding and
-backward kernels consist of these steps.
+backward kernels consist of them.
 """
 
 from __future__ import annotations

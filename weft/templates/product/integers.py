@@ -2,8 +2,8 @@
 
 A run is the k that share both scales: 32, or 16 where a group of w is shorter. Its products add up
 exactly in int32; core/order defines how runs add up. Codes of w are multiplied in their packed
-order, the fields of a word at once, so x is rearranged into the order of these fields. An offset or
-zero, subtracted from every code, becomes a multiple of the sum of the run's codes of x.
+order, the fields of a word at once, so x is rearranged into their order. An offset or zero,
+subtracted from every code, becomes a multiple of the sum of the run's codes of x.
 
 Two planes of x are multiplied one after the other, or joined: `dot2_int16` multiplies pairs of
 their 15-bit codes. The even codes of a word of four are one pair, the odd ones the other.
