@@ -32,6 +32,7 @@ SMOKE = {  # extra -> commands, tests
     "bench": ([], ["tests/hints", "-k", "size_picture or side_by_side"]),
     "cuda": ([], ["tests/backends/test_gpu_probe.py"]),
     "hip": ([], ["tests/backends/test_gpu_probe.py"]),
+    "otel": ([], ["tests/hints", "-k", "tracing"]),
     "mpi": (["-m weft launch -n 2 devices"], ["tests/ranks/test_transport.py"]),
 }
 

@@ -71,6 +71,14 @@ def _(here: Here) -> str:
     return here.said("serve", here.decoder(), "--port", "0", "--batch-folder", "b", status=2)
 
 
+@hint("serve/tracing.py", "pip install .[otel]")
+def _(here: Here) -> str:
+    from weft.serve import tracing
+
+    here.patch.setattr(tracing, "PACKAGES", ("nosuch_package",))
+    return here.said("serve", here.decoder(), "--port", "0", "--traces", status=2)
+
+
 @hint("models/run/constraints.py", "pip install .[serve]")
 def _(here: Here) -> str:
     from weft.models.run.constraints import grammars_of

@@ -35,6 +35,7 @@ from weft.serve.routing import App
 from weft.serve.running import Server, listen
 from weft.serve.settings import ServeSettings
 from weft.serve.shelf import ModelShelf
+from weft.serve.tracing import Traces
 
 T = TypeVar("T")
 
@@ -142,13 +143,16 @@ def keys_of(key: bytes | ApiKeys | None) -> ApiKeys | None:
 @contextlib.contextmanager
 def serving(
     models: Mapping[str, str], key: bytes | ApiKeys | None = None, limit: int | None = None,
-    origins: Iterable[str] = (), batches: Path | None = None, **settings: Any,
+    origins: Iterable[str] = (), batches: Path | None = None, traces: Traces | None = None,
+    **settings: Any,
 ) -> Iterator[Running]:  # fmt: skip
     """A server of these models until the block ends."""
 
     def make() -> tuple[App, ModelShelf]:
         given = {"load": {"device": "cpu"}, "sequences": 8, **settings}
-        shelf = ModelShelf(models, ServeSettings(**given), ServerMetrics(), limit)
+        metrics = ServerMetrics()
+        metrics.traces = traces
+        shelf = ModelShelf(models, ServeSettings(**given), metrics, limit)
         folder = None if batches is None else BatchFolder(batches, time.time)
         return make_app(shelf, keys_of(key), set(LOCAL), origins, folder), shelf
 

@@ -16,6 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from serve_kit import Running, routing
 
 from weft.cli.main import COMMANDS, cli
+from weft.serve.keys import ApiKey, ApiKeys
+from weft.serve.metrics import ServerMetrics
 from weft.serve.running import DRAIN_SECONDS, LAST_SECONDS
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -106,7 +108,11 @@ def test_every_query_names_what_is_measured(server: Running) -> None:
     with routing(server) as router:
         router.ask("GET", "/health")
         known: dict[str, set[str]] = {}
-        for text in (server.ask("GET", "/metrics")[1], router.ask("GET", "/metrics")[1]):
+        for text in (
+            metrics_of_keys(),
+            server.ask("GET", "/metrics")[1],
+            router.ask("GET", "/metrics")[1],
+        ):
             for name, labels in samples(text).items():
                 known.setdefault(name, set()).update(labels)
     assert len(queries()) > 12
@@ -116,6 +122,13 @@ def test_every_query_names_what_is_measured(server: Running) -> None:
         labels = {label for by in re.findall(r"by \(([^)]*)\)", query) for label in by.split(", ")}
         labels |= set(re.findall(r"[{,](\w+)=", query))
         assert all(labels <= known[name] for name in names), query
+
+
+def metrics_of_keys() -> str:
+    """What a server with a named key shows."""
+    metrics = ServerMetrics()
+    metrics.count_keys(ApiKeys([ApiKey("ann", b"x" * 16)]))
+    return metrics.text().decode()
 
 
 def test_panels_lie_side_by_side() -> None:

@@ -92,7 +92,9 @@ def test_a_server_counts_by_key(keyed: Running) -> None:
     assert f'weft_key_requests_total{{key="ann"}} {5 - len(refused)}.0' in text
     assert f'weft_key_refused_total{{key="ann"}} {len(refused) + 1}.0' in text
     assert f'weft_key_tokens_total{{key="ann"}} {used * (5 - len(refused))}.0' in text
-    assert 'key=""' not in text
+    assert 'weft_key_requests_total{key=""}' not in text
+    mine = f'weft_new_tokens_total{{adapter="",key="ann",model="box"}} {4 * (5 - len(refused))}.0'
+    assert mine in text
 
 
 def test_running_requests_of_a_key(keyed: Running) -> None:

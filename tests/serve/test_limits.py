@@ -81,7 +81,7 @@ def wait_idle(server: Running, seconds: float = 20) -> None:
 
 def cancelled(server: Running) -> float:
     """How many answers have been cancelled so far."""
-    found = server.shelf.metrics.answers.labels("box", "cancelled")
+    found = server.shelf.metrics.answers.labels("box", "", "cancelled")
     return float(found._value.get())
 
 

@@ -127,7 +127,7 @@ def test_a_client_that_leaves_ends_its_answer_there(
     router: Routing, server: Running, second: Running, tmp_path: Path, streamed: bool
 ) -> None:
     def cancelled() -> float:
-        found = (s.shelf.metrics.answers.labels("box", "cancelled") for s in (server, second))
+        found = (s.shelf.metrics.answers.labels("box", "", "cancelled") for s in (server, second))
         return sum(float(each._value.get()) for each in found)
 
     with holding(server, second, file=tmp_path / "steps") as gate:

@@ -19,6 +19,7 @@ from weft.ranks import launched
 
 if TYPE_CHECKING:
     from weft.serve.keys import ApiKeys
+    from weft.serve.metrics import ServerMetrics
     from weft.serve.settings import ServeSettings
     from weft.serve.tls import Certificate
 
@@ -83,6 +84,15 @@ def bytes_of(text: str | None, option: str) -> int | None:
     help="Keep batch files in this folder and answer them when there is time (/v1/files, "
     "/v1/batches). Prompts and answers lie there until they are deleted.",
 )  # fmt: skip
+@click.option(
+    "--traces", is_flag=True,
+    help="Send OpenTelemetry spans of requests to a collector on this machine "
+    "(http://127.0.0.1:4318/v1/traces). Needs the extra otel.",
+)  # fmt: skip
+@click.option(
+    "--traces-endpoint", metavar="URL",
+    help="Send them to this collector (OTLP over HTTP), which may be another machine.",
+)  # fmt: skip
 @click.option("--check", is_flag=True, help="Check the options, files and models, and exit.")
 @loads(
     "device", "dtype", "quant", "act_dtype", "context", "cache", "adapters", "generation_config"
@@ -118,6 +128,7 @@ def serve(
     code. The same model, request and seed always give the same answer, whatever the load."""
     need()
     from weft.hub.box import CHAT
+    from weft.serve.metrics import ServerMetrics
     from weft.serve.settings import ServeSettings
     from weft.serve.shelf import models_in, named
 
@@ -139,6 +150,15 @@ def serve(
             _check(name, Path(path))
         return models
 
+    metrics = ServerMetrics()
+    if given["traces"] or given["traces_endpoint"]:
+        from weft.serve import tracing
+
+        tracing.need()
+        metrics.traces = tracing.Traces(
+            tracing.endpoint_of(given["traces_endpoint"] or tracing.LOCAL)
+        )
+
     if given["check"]:
         for name, path in found().items():
             click.echo(f"{name}: {path}")
@@ -157,7 +177,7 @@ def serve(
             given["tool_parser"], loads, given["draft_model"], adapters, given["adapter_folder"],
             given["load_timeout"], keep_alive_of(given["keep_alive"]),
         )  # fmt: skip
-        return asyncio.run(_serve(models, keys, settings, given, load, eager, certificate))
+        return asyncio.run(_serve(models, keys, settings, metrics, given, load, eager, certificate))
 
     first = lambda: next(iter(found().values()))  # noqa: E731
     return on_ranks(first, loading.device, parallel, split, work)
@@ -188,21 +208,21 @@ def _check(name: str, path: Path) -> None:
 
 
 async def _serve(
-    paths: dict[str, str], keys: ApiKeys | None, settings: ServeSettings, given: dict[str, Any],
-    load: Callable[..., Any] | None, eager: bool, certificate: Certificate | None,
+    paths: dict[str, str], keys: ApiKeys | None, settings: ServeSettings, metrics: ServerMetrics,
+    given: dict[str, Any], load: Callable[..., Any] | None, eager: bool,
+    certificate: Certificate | None,
 ) -> int:  # fmt: skip
     import weft
     from weft.serve.app import make_app
     from weft.serve.batches.routes import open_folder
     from weft.serve.logs import quiet_logs
-    from weft.serve.metrics import ServerMetrics
     from weft.serve.running import listen
     from weft.serve.shelf import ModelShelf
 
     quiet_logs(given["log_level"], given["log_json"])
     batches = open_folder(Path(given["batch_folder"])) if given["batch_folder"] else None
     limit = bytes_of(given["memory"], "--memory")
-    shelf = ModelShelf(paths, settings, ServerMetrics(), limit, load or weft.load)
+    shelf = ModelShelf(paths, settings, metrics, limit, load or weft.load)
     listening = listen(given["host"], given["port"])
     app = make_app(shelf, keys, hosts_of(given), origins_of(given), batches)
     try:

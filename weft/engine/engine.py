@@ -73,7 +73,7 @@ class Engine:
     ) -> None:
         self.runner, self.vocab, self.queue = runner, vocab, queue
         self._texts, self._explain, self._sizes = texts, explain, (budget, beside)
-        self._few, self._clock = few, clock
+        self._few, self.clock = few, clock
         self._live: dict[int, Ticket] = {}  # from submit to the last output
         self._inbox: list[Ticket] = []
         self._cancelled: list[Ticket] = []
@@ -101,7 +101,7 @@ class Engine:
         self._proposer = Proposer(runner, self.vocab, self._schedule, drafts)
         self._player = StepRunner(
             runner, self._schedule, self._counts, weakly(self._alone), self._few, self._proposer,
-            pace, self._clock,
+            pace, self.clock,
         )  # fmt: skip
 
     # -- from any thread --------------------------------------------------------------------------

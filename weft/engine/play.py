@@ -51,10 +51,11 @@ class StepRunner:
     def play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
         """Feeds the given number of tokens of each job. Long parts of prompts go one after the
         other; the rest and the drafts go in one call. Raises Failed if the runner fails."""
+        started, compiled = self._clock(), compiling.total
         for ticket, _ in parts:  # All tables first, before anything can be interrupted.
             self.table(ticket.place)
+            ticket.begun = ticket.begun or started
         prompts = [(ticket.place.fed, count) for ticket, count in parts if ticket.place.rest > 1]
-        started, compiled = self._clock(), compiling.total
         self._play(parts)
         if prompts:
             passed = self._clock() - started - (compiling.total - compiled)

@@ -23,6 +23,7 @@ class Ticket:
     draft: list[int] = field(default_factory=list)  # proposed for this step
     guessed: bool = False  # True if a draft source proposed it, False if a constraint forced it
     trust: Trust = field(default_factory=Trust)  # success rate of tokens that its constraint forces
+    begun: float = 0.0  # when its first step began, by the engine's clock
     done: bool = False
     cancelled: bool = False
 

@@ -124,6 +124,8 @@ def make_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with contextlib.AsyncExitStack() as stack:
+            if (traces := shelf.metrics.traces) is not None:
+                stack.push_async_callback(traces.close)
             stack.push_async_callback(shelf.close)
             if batches is not None:
                 lanes = max(1, shelf.settings.sequences // 2)
@@ -135,4 +137,6 @@ def make_app(
     if keys is not None:
         shelf.metrics.count_keys(keys)
     state = {"shelf": shelf, "metrics": shelf.metrics, "batches": None}
-    return assembled(routes(), lifespan, state, keys, hosts, origins)
+    traces = shelf.metrics.traces
+    around = None if traces is None else traces.around
+    return assembled(routes(), lifespan, state, keys, hosts, origins, around)

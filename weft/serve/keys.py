@@ -123,11 +123,9 @@ class ApiKeys:
         found = [k for k in self.keys for d in digests if hmac.compare_digest(d, k.digest)]
         return found[0] if found else None
 
-    def spend(self, salt: bytes, tokens: int) -> None:
-        """Counts the tokens of an answer whose job has this salt, which begins with the digest of
-        its key."""
-        if key := self._by_digest.get(salt[:32]):
-            key.spend(tokens)
+    def of_salt(self, salt: bytes) -> ApiKey | None:
+        """The key whose job has this salt, which begins with the key's digest."""
+        return self._by_digest.get(salt[:32])
 
     def collect(self) -> Any:
         """Yields Prometheus's counters of the keys that have names."""

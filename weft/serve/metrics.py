@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from weft.serve.keys import ApiKeys
     from weft.serve.player import JobOutputs
     from weft.serve.shelf import ModelShelf
+    from weft.serve.tracing import Traces
 
 TEXT = "text/plain; version=0.0.4"  # the media type of Prometheus's text format
 _FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # seconds
@@ -25,18 +26,22 @@ class ServerMetrics:
     def __init__(self) -> None:
         self.registry = made = CollectorRegistry()
         self._keys: ApiKeys | None = None
-        by = ("model",)
+        self.traces: Traces | None = None
+        by, whose = ("model", "adapter"), ("model", "adapter", "key")
         self.requests = Counter(
             "weft_requests", "Requests by route and status.", ("route", "status"), registry=made
         )
         self.answers = Counter(
-            "weft_answers", "Answers by how they ended.", ("model", "finish"), registry=made
+            "weft_answers", "Answers by how they ended.", (*by, "finish"), registry=made
         )
-        self.prompt = Counter("weft_prompt_tokens", "Tokens of prompts.", by, registry=made)
+        self.prompt = Counter("weft_prompt_tokens", "Tokens of prompts.", whose, registry=made)
         self.cached = Counter(
-            "weft_cached_tokens", "Tokens of prompts found in the cache.", by, registry=made
+            "weft_cached_tokens",
+            "Tokens of prompts found in the cache.",
+            whose,
+            registry=made,
         )
-        self.new = Counter("weft_new_tokens", "Tokens of answers.", by, registry=made)
+        self.new = Counter("weft_new_tokens", "Tokens of answers.", whose, registry=made)
         self.drafted = Counter(
             "weft_drafted_tokens", "Tokens of answers that were proposed and right.", by,
             registry=made,
@@ -59,24 +64,34 @@ class ServerMetrics:
         self._keys = keys
         self.registry.register(keys)
 
+    def context(self) -> Any:
+        """The context of the present request for spans; None without traces."""
+        return None if self.traces is None else self.traces.current()
+
     def came(self, model: str, answer: JobOutputs, output: Output, now: float) -> None:
         """An output reached the event loop at `now` (time.monotonic)."""
+        job = None if answer.ticket is None else answer.ticket.job
+        by = model, "" if job is None else job.adapter
         if output.tokens:
             if answer.told:
-                self.next.labels(model).observe(now - answer.told)
+                self.next.labels(*by).observe(now - answer.told)
             else:
-                self.first.labels(model).observe(now - answer.begun)
+                self.first.labels(*by).observe(now - answer.begun)
+                answer.first = now
         ended = output.finish or ("error" if output.error is not None else None)
         if ended is not None:
-            self.answers.labels(model, ended).inc()
+            self.answers.labels(*by, ended).inc()
+            if self.traces is not None and answer.context is not None:
+                self.traces.ended(model, answer, output, now)
         if output.usage is not None:
-            self.prompt.labels(model).inc(output.usage.prompt)
-            self.cached.labels(model).inc(output.usage.cached)
-            self.new.labels(model).inc(output.usage.new)
-            self.drafted.labels(model).inc(output.usage.drafted)
-            if self._keys is not None and answer.ticket is not None:
-                total = output.usage.prompt + output.usage.new
-                self._keys.spend(answer.ticket.job.salt, total)
+            key = self._keys and job and self._keys.of_salt(job.salt)
+            whose = (*by, key.name if key else "")
+            self.prompt.labels(*whose).inc(output.usage.prompt)
+            self.cached.labels(*whose).inc(output.usage.cached)
+            self.new.labels(*whose).inc(output.usage.new)
+            self.drafted.labels(*by).inc(output.usage.drafted)
+            if key:
+                key.spend(output.usage.prompt + output.usage.new)
 
     def text(self) -> bytes:
         """All of it in Prometheus's text format."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from weft.core.errors import BusyError, DeviceError, WeftError
 from weft.engine.engine import Engine
@@ -35,6 +36,8 @@ class JobOutputs:
     news: asyncio.Event = field(default_factory=asyncio.Event)
     begun: float = field(default_factory=time.monotonic)
     told: float = 0.0  # when the last output came
+    first: float = 0.0  # when the first token came
+    context: Any = None  # the request's context, for its spans
 
     async def __aiter__(self) -> AsyncIterator[Output]:
         """The outputs as they come, the last one with `finish`. Raises the job's WeftError."""
@@ -61,7 +64,8 @@ class RequestQueue:
     """The answers of one request that are not with the engine yet; `running` are."""
 
     def __init__(self, player: EngineThread, jobs: Sequence[Job]) -> None:
-        self.answers = [JobOutputs(player, self) for _ in jobs]
+        context = player.metrics.context()
+        self.answers = [JobOutputs(player, self, context=context) for _ in jobs]
         self.left = deque(zip(self.answers, jobs))
         self.running = 0
 
@@ -74,7 +78,7 @@ class EngineThread:
     """Plays `engine` in a thread until closed. Made on the event loop that awaits the answers."""
 
     def __init__(self, engine: Engine, name: str, metrics: ServerMetrics) -> None:
-        self.engine, self.name, self._metrics = engine, name, metrics
+        self.engine, self.name, self.metrics = engine, name, metrics
         self.failed: str | None = None  # the reason why the engine has stopped, if it has
         self._loop = asyncio.get_running_loop()
         self._work = threading.Condition()
@@ -207,7 +211,7 @@ class EngineThread:
     def _deliver(self, batch: list[tuple[JobOutputs, Output]]) -> None:
         now = time.monotonic()
         for answer, output in batch:
-            self._metrics.came(self.name, answer, output, now)
+            self.metrics.came(self.name, answer, output, now)
             answer.told = now
             self._give(answer, output)
             if output.finish is not None or output.error is not None:

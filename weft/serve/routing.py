@@ -91,9 +91,10 @@ class App:
 def assembled(
     routes: Sequence[Route], lifespan: Callable[[Starlette], Any], state: Mapping[str, Any],
     keys: ApiKeys | None, hosts: Iterable[str] | None, origins: Iterable[str] = (),
+    around: Callable[[ASGIApp], ASGIApp] | None = None,
 ) -> App:  # fmt: skip
     """An application behind a guard. state: what its routes find in `request.app.state`, where
-    `leaving` says whether it is about to end."""
+    `leaving` says whether it is about to end. around: makes what lies between the guard and it."""
 
     async def missing(request: Request, found: Exception) -> Response:
         path, status = request.scope["path"], getattr(found, "status_code", 404)
@@ -110,4 +111,5 @@ def assembled(
     def leave() -> None:
         app.state.leaving = True
 
-    return App(Guard(app, keys, hosts, origins), leave, keys is not None)
+    inner = app if around is None else around(app)
+    return App(Guard(inner, keys, hosts, origins), leave, keys is not None)
