@@ -12,6 +12,7 @@ from weft.core.errors import (
     HubError,
     KernelError,
     LimitError,
+    MissingFileError,
     ModelError,
     OutOfMemoryError,
     RankError,
@@ -26,8 +27,7 @@ from weft.core.errors import (
 
 __all__ = [
     "AxisError", "BusyError", "CallError", "CompileError", "DTypeError", "DeviceError",
-    "FileFormatError",
-    "GradientError", "HubError", "KernelError", "LimitError", "ModelError", "OutOfMemoryError",
-    "RankError", "ShapeError", "StorageError", "TraceError", "UnknownDeviceError", "UsageError",
-    "WeftError", "WorkerError",
+    "FileFormatError", "GradientError", "HubError", "KernelError", "LimitError",
+    "MissingFileError", "ModelError", "OutOfMemoryError", "RankError", "ShapeError",
+    "StorageError", "TraceError", "UnknownDeviceError", "UsageError", "WeftError", "WorkerError",
 ]  # fmt: skip

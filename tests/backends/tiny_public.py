@@ -78,7 +78,7 @@ _HOST = (
     "item numpy tolist to to_ to_device cpu sync backward requires_grad_ assign detach "
     "__array__ __array_function__ __array_namespace__ "
     "__complex__ __bool__ __dlpack__ __dlpack_device__ __float__ __index__ "
-    "__init__ __int__ __len__ __repr__ __copy__ __deepcopy__ __reduce__"
+    "__format__ __init__ __int__ __len__ __repr__ __copy__ __deepcopy__ __reduce__"
 )
 HOST = set(_HOST.split())
 

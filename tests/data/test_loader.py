@@ -187,7 +187,7 @@ def test_mapped_files(tmp_path: Path) -> None:
     for name in ("o.npy", "none.npz"):
         with pytest.raises(FileFormatError):
             data.mapped(tmp_path / name)
-    with pytest.raises(weft.errors.StorageError):
+    with pytest.raises(weft.errors.MissingFileError):
         data.mapped(tmp_path / "missing.npy")
 
 

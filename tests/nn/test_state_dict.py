@@ -257,3 +257,18 @@ def test_training_moves_between_devices() -> None:
     net.to("cpu")
     opt.to("cpu")
     assert on_cpu(x).item() < want[-1] and len(on_cpu.programs()) == 1
+
+
+def test_orthogonal_identical_and_sparse_starts() -> None:
+    for shape in ((3, 5), (5, 3), (4, 2, 3)):
+        w = nn.init.orthogonal_(nn.Parameter(np.zeros(shape, np.float32)), 2.0, key=7).numpy()
+        flat = w.reshape(shape[0], -1)
+        flat = flat if flat.shape[0] <= flat.shape[1] else flat.T
+        np.testing.assert_allclose(flat @ flat.T, 4 * np.eye(len(flat)), atol=1e-5)
+    for shape, groups in (((4, 2, 3), 1), ((4, 2, 3, 3), 2), ((2, 4, 2, 3, 5), 1)):
+        made = nn.init.dirac_(nn.Parameter(np.ones(shape, np.float32)), groups).numpy()
+        want = torch.nn.init.dirac_(torch.ones(shape), groups).numpy()
+        np.testing.assert_array_equal(made, want)
+    np.testing.assert_array_equal(nn.init.eye_(weft.zeros((2, 3))).numpy(), np.eye(2, 3))
+    drawn = nn.init.sparse_(weft.zeros((50, 20)), 0.3, key=7).numpy()
+    assert ((drawn == 0).sum(0) == 15).all() and 0.005 < drawn[drawn != 0].std() < 0.015

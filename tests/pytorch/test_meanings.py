@@ -12,6 +12,7 @@ import torch as theirs
 import weft
 import weft.torch as torch
 from weft.core.errors import DTypeError, FileFormatError, ShapeError, TraceError, UsageError
+from weft.importers import from_onnx, from_torch
 
 A = np.random.default_rng(0).uniform(-2, 2, (3, 4)).astype(np.float32)
 
@@ -259,3 +260,142 @@ def test_a_compiled_module_trains() -> None:
     with torch.no_grad():
         assert torch.allclose(run(torch.tensor(A)), net(torch.tensor(A)), atol=1e-6)
     assert run.weight is net.weight and run.eval() is net
+
+
+def test_every_layer_has_the_methods_of_weft_torchs_module() -> None:
+    base = torch.nn.Module
+    for name in dir(torch.nn):
+        kind = getattr(torch.nn, name)
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base:
+            mine = {n for n in vars(base) if n[0] != "_"} - set(vars(kind))
+            assert [n for n in mine if getattr(kind, n) is not getattr(base, n)] == [], name
+    layer = torch.nn.Linear(2, 3)
+    best = {k: v.clone() for k, v in layer.state_dict(prefix="a.").items()}
+    assert {type(v) for v in best.values()} == {torch.Tensor} and list(best) == [
+        "a.weight",
+        "a.bias",
+    ]
+    assert layer.load_state_dict({}, strict=False).missing_keys == ["weight", "bias"]
+
+
+def test_places_in_the_stream_of_random_numbers() -> None:
+    torch.manual_seed(5)
+    assert torch.initial_seed() == 5
+    torch.rand(2)
+    state, own = torch.get_rng_state(), torch.Generator().manual_seed(6)
+    kept = own.get_state()
+    first = [torch.rand(3).tolist(), torch.rand(3, generator=own).tolist()]
+    torch.set_rng_state(state), own.set_state(kept)
+    assert [torch.rand(3).tolist(), torch.rand(3, generator=own).tolist()] == first
+    with pytest.raises(UsageError, match="uint8"):
+        torch.set_rng_state(torch.zeros(3))
+
+
+def test_formats() -> None:
+    assert f"{torch.tensor(1.2345):.2f} {torch.tensor(7):>3d} {torch.tensor([1.0])}" == (
+        "1.23   7 Tensor([1.])"
+    )
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4), (7, 3), (2, 2, 2), (0, 3)])
+@pytest.mark.parametrize("wrap", [False, True])
+def test_fill_diagonal(shape: tuple[int, ...], wrap: bool) -> None:
+    made, want = (m.zeros(*shape).fill_diagonal_(2.0, wrap) for m in (torch, theirs))
+    assert made.tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("name", ["bartlett", "blackman", "hamming", "hann", "kaiser"])
+def test_windows(name: str) -> None:
+    for n in (1, 2, 9):
+        for periodic in (True, False):
+            made, want = (getattr(m, f"{name}_window")(n, periodic) for m in (torch, theirs))
+            np.testing.assert_allclose(made.numpy(), want.numpy(), atol=1e-6)
+    made, want = (m.hamming_window(8, False, 0.6, 0.3) for m in (torch, theirs))
+    np.testing.assert_allclose(made.numpy(), want.numpy(), atol=1e-6)
+
+
+def test_promotion() -> None:
+    kinds = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32"]
+    for a in kinds:
+        for b in kinds:
+            pair, other = ([getattr(m, n) for n in (a, b)] for m in (torch, theirs))
+            found = str(theirs.promote_types(*other)).removeprefix("torch.")
+            assert str(torch.promote_types(*pair)) == found, (a, b)
+            assert torch.can_cast(*pair) == theirs.can_cast(*other), (a, b)
+    for m in (torch, theirs):
+        assert m.result_type(m.ones(2, dtype=m.int32), 1.5) == m.float32
+
+
+def test_derivatives_of_functions() -> None:
+    def run(m: Any) -> list[Any]:
+        f, x, y = m.autograd.functional, m.tensor(A), m.tensor(A[::-1].copy())
+        found = [
+            f.jacobian(lambda a: a.sin() * a.sum(), x),
+            *f.jacobian(lambda a, b: a * b, (x, y)),
+            f.hessian(lambda a: (a**3).sum(), x),
+            *f.vjp(lambda a: a * a, x, y),
+            *f.jvp(lambda a: a * a, x, y),
+            f.vjp(lambda a: (a * a).sum(), x)[1],
+        ]
+        return [t.numpy() for t in found]
+
+    for mine, want in zip(run(torch), run(theirs)):
+        np.testing.assert_allclose(mine, want, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_beside_differences() -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g
+
+    x = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda a: (a**3, a.exp().sum()), (x,))
+    assert not torch.autograd.gradcheck(Wrong.apply, x, raise_exception=False)
+    with pytest.raises(RuntimeError, match="the gradient is 1, differences give 4"):
+        torch.autograd.gradcheck(Wrong.apply, (x,))
+    with pytest.raises(UsageError, match="float64"):
+        torch.autograd.gradcheck(lambda a: a, (torch.ones(2, requires_grad=True),))
+
+
+def test_values_that_are_computed_again() -> None:
+    runs = []
+
+    def block(x: Any, scale: float) -> Any:
+        runs.append(1)
+        return (x * scale).tanh()
+
+    x = torch.tensor(A).requires_grad_()
+    torch.utils.checkpoint.checkpoint(block, x, 2.0, use_reentrant=False).sum().backward()
+    other = theirs.tensor(A).requires_grad_()
+    (other * 2.0).tanh().sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), other.grad.numpy(), atol=1e-6)
+    assert len(runs) == 2
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    y = torch.ones(2, 3)
+    made = torch.utils.checkpoint.checkpoint_sequential(net, 2, y, use_reentrant=False)
+    assert made.tolist() == net(y).tolist()
+
+
+def test_what_is_no_tensor() -> None:
+    for make in (torch.tensor, torch.Tensor, torch.FloatTensor, torch.as_tensor):
+        with pytest.raises(ShapeError, match="ragged"):
+            make([[1.0], [2.0, 3.0]])
+        with pytest.raises(DTypeError, match="numbers"):
+            make(["a"])
+    for weights in ([0.0, 0.0], [1.0, -1.0], [float("nan"), 1.0]):
+        with pytest.raises(UsageError, match="multinomial"):
+            torch.multinomial(torch.tensor(weights), 1)
+
+
+def test_a_missing_file_is_an_error_that_scripts_expect(tmp_path: Path) -> None:
+    for read in (torch.load, weft.load_tensors, weft.data.mapped, from_onnx, from_torch):
+        for name in ("a.safetensors", "a.npy", "a.onnx", "a.pt2"):
+            if read is weft.data.mapped and Path(name).suffix not in (".npy", ".safetensors"):
+                continue
+            with pytest.raises(FileNotFoundError, match="No such file"):
+                read(tmp_path / name)

@@ -58,6 +58,16 @@ class FileFormatError(WeftError, ValueError):
     """A file from outside whose content is truncated, inconsistent or hostile."""
 
 
+class MissingFileError(FileFormatError, FileNotFoundError):
+    """A file that does not exist. Also a FileNotFoundError."""
+
+
+def unreadable(path: object, error: OSError, more: str = "") -> FileFormatError:
+    """The error for a file that the system does not give."""
+    kind = MissingFileError if isinstance(error, FileNotFoundError) else FileFormatError
+    return kind(f"{path}: cannot be read: {error.strerror or error}{more}")
+
+
 class ModelError(WeftError, ValueError):
     """A model folder that cannot be loaded: architecture, config, tokenizer or weights."""
 

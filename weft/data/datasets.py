@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import FileFormatError, ShapeError, StorageError, UsageError
+from weft.core.errors import FileFormatError, ShapeError, UsageError, unreadable
 from weft.data.samplers import permutation
 from weft.importers.safetensors import SafetensorsFile
 from weft.tensor.core import Tensor
@@ -133,7 +133,7 @@ def random_split(
 def mapped(path: str | os.PathLike[str]) -> Any:
     """Returns the array of a .npy file, or a dict of a .safetensors file's arrays, without reading
     them: rows come from the disk as they are used. Nothing in a file is executed. Raises
-    FileFormatError for other files and for objects, StorageError for what cannot be opened.
+    FileFormatError for other files and for objects, MissingFileError if there is none.
 
     >>> np.save("rows.npy", np.ones((3, 2), np.float32))
     >>> data.mapped("rows.npy")[1].tolist()
@@ -147,6 +147,6 @@ def mapped(path: str | os.PathLike[str]) -> Any:
     try:
         return np.load(name, mmap_mode="r", allow_pickle=False)
     except OSError as error:
-        raise StorageError(f"{name}: cannot be opened: {error.strerror or error}") from None
+        raise unreadable(name, error) from None
     except (ValueError, EOFError) as error:
         raise FileFormatError(f"{name}: is no .npy file of numbers: {error}") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.core.errors import FileFormatError
+from weft.core.errors import FileFormatError, unreadable
 from weft.host.pages import Pages, base_of
 from weft.host.private import open_regular
 
@@ -45,8 +45,7 @@ def map_file(path: Path, least: int, wanted: str, own: bool = False) -> MappedFi
                 raise FileFormatError(f"{path}: {status.st_size} bytes; {wanted}")
             made = MappedFile(f.fileno(), status.st_size, access=mmap.ACCESS_READ)
     except OSError as e:
-        what = f"cannot be read: {e.strerror}" if e.strerror else str(e)
-        raise FileFormatError(f"{path}: {what}") from None
+        raise unreadable(path, e) if e.strerror else FileFormatError(f"{path}: {e}") from None
     made.path, made.status = path, status
     return made
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.core.errors import FileFormatError, ModelError
+from weft.core.errors import FileFormatError, ModelError, unreadable
 from weft.core.hints import command
 from weft.core.notices import say
 from weft.core.text import shown
@@ -46,7 +46,7 @@ def read_bounded(path: Path, limit: int = MAX_JSON) -> bytes:
     try:
         return read_regular(path, limit)
     except OSError as e:
-        raise FileFormatError(f"{path}: cannot be read: {e.strerror or e}") from None
+        raise unreadable(path, e) from None
     except UnicodeEncodeError:  # a name from a file, with what no file system holds
         raise FileFormatError(f"{str(path)!a}: not the name of a file") from None
 

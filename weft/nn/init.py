@@ -175,3 +175,62 @@ def kaiming_normal_(
     (2, 3)
     """
     return normal_(t, 0.0, _deviation(t, a, mode, nonlinearity), key)
+
+
+def orthogonal_(t: Tensor, gain: float = 1.0, key: Any = None) -> Tensor:
+    """A matrix [N, K * ...] with orthonormal rows, or columns if there are fewer of them, times
+    gain (Saxe et al. 2013): Q of the QR factors of a normal matrix, made unique by R's signs.
+
+    >>> weft.allclose((w := nn.init.orthogonal_(weft.zeros((2, 3)), key=7)) @ w.T, weft.eye(2))
+    True
+    """
+    fans(t)
+    rows, columns = t.shape[0], math.prod(t.shape[1:])
+    drawn = randn(max(rows, columns), min(rows, columns), key=key).numpy().astype(np.float64)
+    q, r = np.linalg.qr(drawn)
+    q = q * np.where(np.diagonal(r) < 0, -1.0, 1.0)
+    made = (q if rows >= columns else q.T) * gain
+    return _set(t, Tensor(made.astype(np.float32)).reshape(t.shape))
+
+
+def eye_(t: Tensor) -> Tensor:
+    """The identity matrix.
+
+    >>> nn.init.eye_(weft.zeros((2, 2))).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    if t.ndim != 2:
+        raise ShapeError(f"eye_: expected a matrix, got {list(t.shape)}")
+    return _set(t, Tensor(np.eye(*t.shape, dtype=np.float32)))
+
+
+def dirac_(t: Tensor, groups: int = 1) -> Tensor:
+    """The weight [O, C, *kernel] of a convolution that gives each channel as it is, in each of the
+    groups.
+
+    >>> nn.init.dirac_(weft.zeros((1, 1, 3))).tolist()
+    [[[0.0, 1.0, 0.0]]]
+    """
+    if t.ndim not in (3, 4, 5) or t.shape[0] % groups:
+        raise ShapeError(
+            f"dirac_: {list(t.shape)} in {groups} groups; give [O, C, *kernel] whose O the groups "
+            "divide"
+        )
+    made, size = np.zeros(t.shape, np.float32), t.shape[0] // groups
+    for channel in range(t.shape[0]):
+        if channel % size < t.shape[1]:
+            made[(channel, channel % size, *(n // 2 for n in t.shape[2:]))] = 1
+    return _set(t, Tensor(made))
+
+
+def sparse_(t: Tensor, sparsity: float, std: float = 0.01, key: Any = None) -> Tensor:
+    """A normal matrix in which a share `sparsity` of each column is zero (Martens 2010).
+
+    >>> (nn.init.sparse_(weft.zeros((4, 3)), 0.5, key=7) == 0).sum(0).tolist()
+    [2, 2, 2]
+    """
+    if t.ndim != 2 or not 0 <= sparsity <= 1:
+        raise UsageError(f"sparse_: {list(t.shape)}, sparsity {sparsity}; a matrix and 0..1")
+    zeros = math.ceil(sparsity * t.shape[0])
+    order = rand(*t.shape, key=key).numpy().argsort(0).argsort(0)
+    return _set(t, randn(*t.shape, key=key) * std * Tensor((order >= zeros).astype(np.float32)))

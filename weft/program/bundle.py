@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from weft.core.dtypes import as_dtype
-from weft.core.errors import FileFormatError
+from weft.core.errors import FileFormatError, unreadable
 from weft.core.records import dataclass
 from weft.host.files import replacing
 from weft.host.mapped import MappedFile, map_file
@@ -153,7 +153,7 @@ def read(path: Path) -> Bundle:
     except RecursionError:
         raise FileFormatError(f"{path}: damaged: nested too deeply") from None
     except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
 
 
 def _bundle(path: Path, mapped: MappedFile, f: IO[bytes], archive: zipfile.ZipFile) -> Bundle:

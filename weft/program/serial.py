@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.dtypes import as_dtype
-from weft.core.errors import DTypeError, FileFormatError
+from weft.core.errors import DTypeError, FileFormatError, unreadable
 from weft.host.files import write_bytes
 from weft.program import tensors
 from weft.program.checks import check_program_data
@@ -152,7 +152,7 @@ def read(path: Path) -> bytes:
             raise FileFormatError(f"{path}: {info.st_size} bytes; {MAX_BYTES} are the most allowed")
         return path.read_bytes()
     except OSError as e:
-        raise FileFormatError(f"{path}: cannot be read: {e.strerror}; not a weft program") from None
+        raise unreadable(path, e, "; not a weft program") from None
 
 
 def loads(data: bytes, trusted: bool = False) -> Program:

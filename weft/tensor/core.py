@@ -117,6 +117,9 @@ class Tensor(TorchNames, Autograd):
         body = np.array2string(_pythonic(self._host("repr")), prefix="Tensor(", separator=", ")
         return f"Tensor({body}{facts})"
 
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and not self.ndim else format(str(self), spec)
+
     # -- place
 
     def to(self, target: Any) -> Self:
@@ -293,8 +296,9 @@ def _named(t: Tensor, name: str) -> Tensor:
     return t
 
 
-def _array(data: Any, wanted: dt.DType | None) -> np.ndarray:
-    typed = isinstance(data, np.ndarray | np.generic)
+def host_array(data: Any) -> np.ndarray:
+    """A number, nested lists or an array as a new array of numbers. Raises ShapeError for ragged
+    lists, DTypeError for what is no number."""
     try:
         plain = isinstance(data, np.ndarray) and not data.dtype.hasobject
         array = aligned_copy(data) if plain else np.array(data)
@@ -306,6 +310,11 @@ def _array(data: Any, wanted: dt.DType | None) -> np.ndarray:
         raise DTypeError(
             f"tensor: cannot take {type(data).__name__} of {array.dtype}; give numbers or an array"
         )
+    return array
+
+
+def _array(data: Any, wanted: dt.DType | None) -> np.ndarray:
+    typed, array = isinstance(data, np.ndarray | np.generic), host_array(data)
     if wanted is None and not typed and array.dtype.kind in "iuf":
         wanted = dt.float32 if array.dtype.kind == "f" or not array.size else dt.int32
     if wanted is None:

@@ -138,6 +138,18 @@ def manual_seed(seed: int) -> None:
         _STREAM_OF_KEYS.seed, _STREAM_OF_KEYS.calls = int(seed), 0
 
 
+def state() -> tuple[int, int]:
+    """The seed of the global stream, and the number of keys that it gave."""
+    with _STREAM_OF_KEYS.lock:
+        return _STREAM_OF_KEYS.seed, _STREAM_OF_KEYS.calls
+
+
+def set_state(seed: int, calls: int) -> None:
+    """Makes the global stream go on from where `state` was called."""
+    with _STREAM_OF_KEYS.lock:
+        _STREAM_OF_KEYS.seed, _STREAM_OF_KEYS.calls = seed, calls
+
+
 def draw_seed() -> int:
     """A seed of 63 bits from the next key of the global stream."""
     low, high = (int(word) for word in _STREAM_OF_KEYS.next())

@@ -39,6 +39,7 @@ from weft.torch import (
     counting as _counting,
     creation as _creation,
     diagonals as _diagonals,
+    distributions as distributions,
     elementwise as _elementwise,
     func as func,
     joining as _joining,
@@ -52,6 +53,7 @@ from weft.torch import (
     ordering as _ordering,
     picking as _picking,
     products as _products,
+    promotion as _promotion,
     randomness as _randomness,
     reductions as _reductions,
     scattering as _scattering,
@@ -68,38 +70,58 @@ from weft.torch.creation import (
     tensor as tensor,
 )
 from weft.torch.diagonals import numel as numel
+from weft.torch.func import vmap as vmap
 from weft.torch.nn import functional as _functional
-from weft.torch.randomness import Generator as Generator, manual_seed as manual_seed
+from weft.torch.randomness import (
+    Generator as Generator,
+    get_rng_state as get_rng_state,
+    initial_seed as initial_seed,
+    manual_seed as manual_seed,
+    seed as seed,
+    set_rng_state as set_rng_state,
+)
 from weft.torch.runtime import (
     TYPED as _TYPED,
+    Size as Size,
     autocast as autocast,
     backends as backends,
+    channels_last as channels_last,
+    channels_last_3d as channels_last_3d,
     compile as compile,
+    contiguous_format as contiguous_format,
     cuda as cuda,
     get_num_threads as get_num_threads,
     inference_mode as inference_mode,
     load as load,
     mps as mps,
+    preserve_format as preserve_format,
     save as save,
     set_float32_matmul_precision as set_float32_matmul_precision,
     set_grad_enabled as set_grad_enabled,
     set_num_threads as set_num_threads,
+    strided as strided,
     use_deterministic_algorithms as use_deterministic_algorithms,
 )
 from weft.torch.shaping import broadcast_shapes as broadcast_shapes
+from weft.torch.signal.periodic import (
+    bartlett_window as bartlett_window,
+    blackman_window as blackman_window,
+    hamming_window as hamming_window,
+    hann_window as hann_window,
+    kaiser_window as kaiser_window,
+)
 from weft.torch.tensor import Tensor as Tensor
 from weft.torch.triangular import lu_solve as lu_solve, lu_unpack as lu_unpack, whole as lu  # noqa: F401
 
 dtype, bool = DType, bool_
 float, double, half = float32, float64, float16
 short, int, long = int16, int32, int64
-Size: Any = tuple
 pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
 
 _FILES = (
     _elementwise, _arithmetic, _reductions, _ordering, _shaping, _joining, _diagonals, _picking,
     _scattering, _counting, _creation, _products, _matrices, _randomness,
-    _copies, _statistics,
+    _copies, _statistics, _promotion,
 )  # fmt: skip
 for _home in _FILES:
     globals().update(_methods.functions(_home, "both", "function"))
@@ -125,11 +147,13 @@ for _name in _functional.SHARED:
 globals().update(_TYPED)
 
 
-_LISTED = """amp autograd backends cuda func linalg masked mps nn ops optim signal special utils
+_LISTED = """amp autograd backends cuda distributions func linalg masked mps nn ops optim signal
+special utils
 Generator Size Tensor autocast broadcast_shapes compile device dtype e enable_grad finfo
-get_default_dtype get_num_threads iinfo inf inference_mode is_grad_enabled load lu manual_seed nan
-no_grad numel pi save set_default_dtype set_float32_matmul_precision set_grad_enabled
-set_num_threads tensor use_deterministic_algorithms"""
+get_default_dtype get_num_threads get_rng_state iinfo inf inference_mode initial_seed
+is_grad_enabled load lu manual_seed nan no_grad numel pi save seed set_default_dtype
+set_float32_matmul_precision set_grad_enabled set_num_threads set_rng_state
+tensor use_deterministic_algorithms vmap"""
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from weft.core.errors import UsageError
 from weft.importers.aten import numbers
 from weft.tensor import create
 from weft.tensor.base import place
-from weft.tensor.core import Tensor, from_dlpack as shared, tensor as make
+from weft.tensor.core import Tensor, from_dlpack as shared, host_array, tensor as make
 from weft.torch.shaping import many
 from weft.torch.tensor import Device, function_only, method_only, own, whole
 
@@ -55,7 +55,7 @@ def tensor(
 ) -> Tensor:
     """A copy of numbers, nested lists, an array or a tensor, without history."""
     if dtype is None and isinstance(data, bool | int | float | list | tuple):
-        array = np.array(_plain(data))
+        array = host_array(_plain(data))
         if array.dtype.kind == "f" and not isinstance(
             _first(data), Tensor | np.ndarray | np.generic
         ):

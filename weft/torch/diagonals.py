@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from weft.core.errors import ShapeError
 from weft.tensor import arrays, create
-from weft.tensor.core import Tensor
-from weft.torch.tensor import public
+from weft.tensor.base import place
+from weft.tensor.core import Tensor, tensor as make
+from weft.tensor.torch_names import written
+from weft.torch.tensor import method_only, public
 
 # -- diagonals and triangles
 
@@ -65,6 +69,21 @@ def tril(input: Tensor, diagonal: int = 0) -> Tensor:
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """Zeros below a diagonal of the last two axes."""
     return create.triu(input, diagonal)
+
+
+@method_only
+def fill_diagonal_(input: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    """Takes a value where all indices are equal; with wrap, a tall matrix's diagonal starts anew
+    below its square."""
+    if input.ndim < 2 or (input.ndim > 2 and len({*input.shape}) > 1):
+        raise ShapeError(f"fill_diagonal_: {list(input.shape)}; give a matrix, or equal sizes")
+    step = sum(math.prod(input.shape[axis + 1 :]) for axis in range(input.ndim))
+    length = min(input.shape) and (min(input.shape) - 1) * step + 1
+    hit = np.zeros(input.shape, bool)
+    hit.reshape(-1)[: None if wrap and input.ndim == 2 else length : step] = True
+    mask = make(hit, device=place(input))
+    made = mask.where(create.full_like(input, fill_value), input)
+    return written(input, made, "fill_diagonal_", "masked_fill")  # type: ignore[no-any-return]
 
 
 @public

@@ -6,7 +6,7 @@ from __future__ import annotations
 _NAMES = """
     apply_ arccosh_ arcsinh_ arctan2_ arctanh_ as_strided_ as_subclass ccol_indices cdouble
     cfloat chalf coalesce col_indices conj_physical_ const_data_ptr crow_indices data_ptr
-    deg2rad_ dense_dim dequantize digamma_ dim_order eig erfinv_ fill_diagonal_ fix_ gcd_ geqrf
+    deg2rad_ dense_dim dequantize digamma_ dim_order eig erfinv_ fix_ gcd_ geqrf
     get_device grad_dtype greater_ greater_equal_ hardshrink hash_tensor heaviside_ i0_ igamma
     igamma_ igammac igammac_ int_repr ipu is_coalesced is_conj is_cpu is_distributed
     is_inference is_ipu is_maia is_meta is_mkldnn is_mps is_mtia is_neg is_nested is_pinned

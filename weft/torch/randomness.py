@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from weft.tensor.base import place
 from weft.tensor.core import Tensor
 from weft.torch.creation import _dtype, _finished
 from weft.torch.shaping import many
-from weft.torch.tensor import function_only, index_of, method_only, public, real
+from weft.torch.tensor import function_only, index_of, method_only, own, public, real
 
 
 class Generator:
@@ -33,6 +34,18 @@ class Generator:
         """The seed of the stream."""
         return self._seed
 
+    def seed(self) -> int:
+        """Restarts the stream at a number from the system, and returns it."""
+        return self.manual_seed(_from_system()).initial_seed()
+
+    def get_state(self) -> Tensor:
+        """The place in the stream, for `set_state`."""
+        return _packed(self._seed, self._drawn)
+
+    def set_state(self, new_state: Any) -> None:
+        """Goes on from a place in the stream."""
+        self._seed, self._drawn = _unpacked(new_state)
+
     def _next(self) -> Tensor:
         """The key of the next draw."""
         self._drawn += 1
@@ -43,6 +56,44 @@ def manual_seed(seed: int) -> Generator:
     """Restarts the stream of all draws that name no generator."""
     random.manual_seed(seed)
     return Generator().manual_seed(seed)
+
+
+def _from_system() -> int:
+    return int.from_bytes(os.urandom(7), "little")
+
+
+def _packed(seed: int, drawn: int) -> Tensor:
+    """A seed and the number of draws as bytes: uint8[16]."""
+    words = (seed & (1 << 64) - 1).to_bytes(8, "little") + drawn.to_bytes(8, "little")
+    return own(Tensor(np.frombuffer(words, np.uint8).copy()))  # type: ignore[no-any-return]
+
+
+def _unpacked(state: Any) -> tuple[int, int]:
+    held = np.asarray(state.numpy() if isinstance(state, Tensor) else state)
+    if held.dtype != np.uint8 or held.shape != (16,):
+        raise UsageError("the state of a generator is uint8[16], as get_state gives it")
+    words = held.tobytes()
+    return int.from_bytes(words[:8], "little"), int.from_bytes(words[8:], "little")
+
+
+def seed() -> int:
+    """Restarts the stream of all draws at a number from the system, and returns it."""
+    return manual_seed(_from_system()).initial_seed()
+
+
+def initial_seed() -> int:
+    """The seed of the stream of all draws."""
+    return random.state()[0]
+
+
+def get_rng_state() -> Tensor:
+    """The place in the stream of all draws, for `set_rng_state`."""
+    return _packed(*random.state())
+
+
+def set_rng_state(new_state: Any) -> None:
+    """Goes on from a place in the stream of all draws."""
+    random.set_state(*_unpacked(new_state))
 
 
 def _key(generator: Generator | None) -> Any:
@@ -155,6 +206,10 @@ def multinomial(
         raise UsageError(
             f"multinomial: {num_samples} of {rows.shape[-1]} without replacement; ask for less"
         )
+    if not rows.is_traced:
+        held = rows.detach().numpy()
+        if not (np.isfinite(held).all() and (held >= 0).all() and (held.sum(-1) > 0).all()):
+            raise UsageError("multinomial: weights are finite, 0 or more, and not all 0 in a row")
     draws = num_samples if replacement else 1
     shape = (rows.shape[0], draws, rows.shape[1])
     u = random.rand(*shape, device=place(input), key=_key(generator))

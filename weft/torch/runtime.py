@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -121,6 +122,27 @@ def autocast(
 ) -> Any:
     """Mixed precision: see weft.autocast."""
     return _autocast(dtype or bfloat16, enabled)
+
+
+class Layout(str):
+    """An order of elements in memory. weft has one, so that none of them changes anything."""
+
+    __slots__ = ()
+
+
+contiguous_format, preserve_format = Layout("contiguous"), Layout("preserve")
+channels_last, channels_last_3d = Layout("channels_last"), Layout("channels_last_3d")
+strided = Layout("strided")
+
+
+class Size(tuple[int, ...]):
+    """Sizes of axes."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return math.prod(self)
 
 
 # -- compilation

@@ -14,10 +14,7 @@ from weft.importers.aten import indexing, movement
 from weft.tensor.core import Tensor
 from weft.torch.arithmetic import mul
 from weft.torch.picking import axis_at, inside, with_axis
-from weft.torch.tensor import (
-    method_only,
-    public,
-)
+from weft.torch.tensor import public
 
 
 @public
@@ -151,7 +148,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return indexing.masked_scatter(input.expand(shape), mask, source)
 
 
-@method_only
+@public
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """A copy with `source` written (or added) at places of the flattened tensor."""
     at = inside("put", index, input.size).reshape(-1)

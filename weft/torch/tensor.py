@@ -22,7 +22,7 @@ from weft.nn import module as nn
 from weft.program.array import DeviceArray
 from weft.tensor.autograd import no_grad
 from weft.tensor.base import CURRENT, Value
-from weft.tensor.core import Tensor as Base, tensor as make
+from weft.tensor.core import Tensor as Base, host_array, tensor as make
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,7 +63,8 @@ class Tensor(Base):
         data = data or ([],)
         if isinstance(data[0], list | tuple | int):
             sizes = bool(data) and all(isinstance(n, int) for n in data)
-            data = (np.zeros(data, np.float32) if sizes else np.array(data[0], np.float32),)
+            array = np.zeros(data) if sizes else host_array(data[0])
+            data = (array.astype(np.float32),)
         super().__init__(*data)
 
     @property

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.core.errors import FileFormatError, UsageError
+from weft.core.errors import FileFormatError, UsageError, unreadable
 from weft.importers.hf_config import parse_json
 from weft.training.corpus import MAX_FILE, find_files
 
@@ -94,7 +94,7 @@ def _read_file(name: str, file: Path, unused: set[str]) -> list[Conversation]:
         with file.open("rb") as f:
             data = f.read(MAX_FILE + 1)
     except OSError as error:
-        raise FileFormatError(f"{file}: cannot be read: {error.strerror}") from None
+        raise unreadable(file, error) from None
     if len(data) > MAX_FILE:
         raise FileFormatError(f"{file}: split it into files of at most {MAX_FILE} bytes")
     lines = [(n, line) for n, line in enumerate(data.split(b"\n"), 1) if line.strip()]

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from weft.core.errors import FileFormatError, UsageError
+from weft.core.errors import FileFormatError, UsageError, unreadable
 from weft.host.progress import progress
 
 STDLIB = "stdlib"  # a path that stands for the source of the running Python
@@ -173,7 +173,7 @@ def _read(file: Path) -> str | None:
             parts = iter(partial(f.read, 1 << 20), b"")
             data = b"".join(islice(parts, (MAX_FILE >> 20) + 1))
     except OSError as error:
-        raise FileFormatError(f"{file}: cannot be read: {error.strerror}") from None
+        raise unreadable(file, error) from None
     if len(data) > MAX_FILE:
         raise FileFormatError(f"{file}: split it into files of at most {MAX_FILE} bytes")
     if b"\0" in data:

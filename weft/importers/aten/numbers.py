@@ -17,7 +17,7 @@ from weft.core.dtypes import DType, promote
 from weft.core.errors import DTypeError
 from weft.tensor.core import Tensor
 
-_KINDS = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+KINDS = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 
 
 def number_dtype(value: bool | int | float, whole: DType = dt.int32) -> DType:
@@ -40,7 +40,7 @@ def common(*operands: Any, whole: DType = dt.int32) -> DType:
         if not group:
             continue
         dtype = functools.reduce(promote, group)
-        if found is None or _KINDS[dtype.kind] > _KINDS[found.kind]:
+        if found is None or KINDS[dtype.kind] > KINDS[found.kind]:
             found = dtype
     if found is None:
         raise DTypeError("an op without a tensor or a number")

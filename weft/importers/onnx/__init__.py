@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from weft.core.errors import FileFormatError, UsageError
+from weft.core.errors import FileFormatError, UsageError, unreadable
 from weft.core.install import how
 from weft.core.notices import say, say_unread
 from weft.importers.onnx import (  # noqa: F401  (each fills its part of the table)
@@ -81,7 +81,7 @@ def _parsed(path: Path, onnx: Any) -> Any:
             raise FileFormatError(f"{path}: {info.st_size} bytes; protobuf ends at 2 GiB")
         data = path.read_bytes()
     except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
     try:
         proto = onnx.ModelProto.FromString(data)
     except Exception as error:  # protobuf's own class, whatever its version

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.dtypes import bfloat16
-from weft.core.errors import DTypeError, FileFormatError, WeftError
+from weft.core.errors import DTypeError, FileFormatError, WeftError, unreadable
 from weft.importers.hf_config import parse_json
 from weft.importers.ports import Port, Ref
 from weft.importers.torch_export.graph import ExportedProgram, StoredTensor, bounds_of
@@ -44,7 +44,7 @@ def read(path: Path) -> ExportedProgram:
         with zipfile.ZipFile(path) as archive:
             return _File(path, archive).program()
     except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise unreadable(path, error) from None
     except zipfile.BadZipFile as error:
         raise FileFormatError(
             f"{path}: not a whole .pt2 file ({error}); save it again with torch.export.save"

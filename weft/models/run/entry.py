@@ -12,7 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from weft.core.errors import FileFormatError, ModelError, OutOfMemoryError, UsageError
+from weft.core.errors import (
+    ModelError,
+    OutOfMemoryError,
+    UsageError,
+    unreadable,
+)
 from weft.hub.box import NAMES
 from weft.program.bundle import is_bundle
 
@@ -120,7 +125,7 @@ def naming(folder: Path) -> Iterator[None]:
             raise
         raise OutOfMemoryError(f"{folder}: loading needs more memory than is free: {e}") from None
     except OSError as e:  # from reading the folder: no permission, a name too long
-        raise FileFormatError(f"{str(folder)[:200]}: cannot be read: {e.strerror or e}") from None
+        raise unreadable(str(folder)[:200], e) from None
 
 
 def runnable(folder: Path) -> str:

@@ -14,6 +14,8 @@ _ROWS = {
     "uniform_": "tensor a>low b>high -generator", "normal_": "tensor mean std -generator",
     "trunc_normal_": "tensor mean std a>low b>high -generator",
     "xavier_uniform_": "tensor gain -generator", "xavier_normal_": "tensor gain -generator",
+    "orthogonal_": "tensor gain -generator", "eye_": "tensor", "dirac_": "tensor groups",
+    "sparse_": "tensor sparsity std -generator",
     "kaiming_uniform_": "tensor a mode nonlinearity -generator",
     "kaiming_normal_": "tensor a mode nonlinearity -generator",
 }  # fmt: skip

@@ -11,6 +11,7 @@ from weft.core.errors import UsageError
 from weft.nn.tree import join
 from weft.tensor.core import Tensor as Base
 from weft.torch.nn.functional import reduction
+from weft.torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from weft.torch.tensor import Parameter as Parameter, own
 
 
@@ -140,7 +141,26 @@ def _attend(
     return made.squeeze(axis), None if weights is None else weights.squeeze(0)
 
 
-_FORWARD = {"MultiheadAttention": _attend}  # what means something else in PyTorch
+def _recurrent(kind: Any) -> Any:
+    """The pass of a recurrent module, which takes a PackedSequence too."""
+
+    def forward(self: Any, input: Any, hx: Any = None) -> Any:
+        if not isinstance(input, PackedSequence):
+            return kind.forward(self, input, hx)
+        x, lengths = pad_packed_sequence(input, self.batch_first)
+        made, state = kind.forward(self, x, hx, lengths)
+        sizes = lengths.tolist()
+        packed = pack_padded_sequence(own(made), sizes, self.batch_first, enforce_sorted=False)
+        return packed._replace(
+            sorted_indices=input.sorted_indices, unsorted_indices=input.unsorted_indices
+        ), state
+
+    return forward
+
+
+_FORWARD = {"MultiheadAttention": _attend} | {
+    kind.__name__: _recurrent(kind) for kind in (nn.LSTM, nn.GRU, nn.RNN)
+}  # what means something else in PyTorch
 
 
 def _with_torch_tensors(module: nn.Module) -> None:
@@ -197,7 +217,7 @@ def _made(kind: Any) -> Any:
     names = {"__init__": __init__, "__doc__": kind.__doc__, "__module__": __name__}
     if kind.__name__ in _FORWARD:
         names["forward"] = _FORWARD[kind.__name__]
-    made: Any = type(kind.__name__, (kind, Module), names)
+    made: Any = type(kind.__name__, (Module, kind), names)  # kind has copies of nn.Module's methods
     return made
 
 

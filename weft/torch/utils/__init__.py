@@ -1,3 +1,3 @@
-"""torch.utils: loading of data."""
+"""torch.utils: loading of data, derivatives that compute values again, shared arrays."""
 
-from weft.torch.utils import data as data
+from weft.torch.utils import checkpoint as checkpoint, data as data, dlpack as dlpack

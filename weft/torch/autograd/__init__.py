@@ -8,6 +8,8 @@ from weft.core.errors import UsageError
 from weft.ops.tape import plain, remember
 from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor as Base
+from weft.torch.autograd import functional as functional
+from weft.torch.autograd.checks import gradcheck as gradcheck
 from weft.torch.runtime import grad as grad
 from weft.torch.tensor import Tensor, own
 
@@ -72,3 +74,7 @@ class Function:
 
         inputs = tuple(a.value for a in args if isinstance(a, Base))
         return Tensor(remember(cls.__name__, plain(results[at].value), inputs, rule))
+
+
+def __dir__() -> list[str]:
+    return ["Function", "functional", "grad", "gradcheck"]

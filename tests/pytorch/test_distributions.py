@@ -1,0 +1,106 @@
+"""torch.distributions: densities, entropies and divergences beside PyTorch's, samples by their
+moments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as theirs
+
+import weft.torch as torch
+from weft.core.errors import UsageError
+
+LOC, SCALE = [-1.0, 0.0, 2.5], [0.5, 1.0, 3.0]
+P = [[0.2, 0.3, 0.5], [0.0, 0.25, 0.75]]
+MADE: dict[str, tuple[Any, Any]] = {
+    "Normal": (lambda m: m.distributions.Normal(m.tensor(LOC), m.tensor(SCALE)), LOC),
+    "LogNormal": (lambda m: m.distributions.LogNormal(m.tensor(LOC), m.tensor(SCALE)), SCALE),
+    "Laplace": (lambda m: m.distributions.Laplace(m.tensor(LOC), m.tensor(SCALE)), LOC),
+    "Uniform": (lambda m: m.distributions.Uniform(m.tensor(LOC), 3.0), [0.0, 0.5, 2.75]),
+    "Exponential": (lambda m: m.distributions.Exponential(m.tensor(SCALE)), SCALE),
+    "Bernoulli": (lambda m: m.distributions.Bernoulli(m.tensor(P[0])), [0.0, 1.0, 1.0]),
+    "BernoulliLogits": (
+        lambda m: m.distributions.Bernoulli(logits=m.tensor(LOC)), [0.0, 1.0, 1.0]),
+    "Categorical": (lambda m: m.distributions.Categorical(m.tensor(P)), [2, 0]),
+    "CategoricalLogits": (lambda m: m.distributions.Categorical(logits=m.tensor(P)), [2, 0]),
+    "Independent": (
+        lambda m: m.distributions.Independent(
+            m.distributions.Normal(m.tensor(P), m.tensor(SCALE)), 1), P),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_against_pytorch(name: str) -> None:
+    make, at = MADE[name]
+    mine, want = make(torch), make(theirs)
+    assert mine.batch_shape == tuple(want.batch_shape)
+    assert mine.event_shape == tuple(want.event_shape)
+    pairs = [(mine.log_prob(torch.tensor(at)), want.log_prob(theirs.tensor(at))),
+             (mine.entropy(), want.entropy())]  # fmt: skip
+    if "Categorical" not in name:
+        pairs += [(mine.mean, want.mean), (mine.variance, want.variance)]
+    for a, b in pairs:
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=2e-6, atol=1e-6)
+    torch.manual_seed(3)
+    drawn = mine.sample((4000,))
+    assert tuple(drawn.shape) == tuple(want.sample((4000,)).shape)
+    assert str(drawn.dtype) == str(want.sample().dtype).removeprefix("torch.")
+    if "Categorical" in name:
+        shares = np.stack([(drawn.numpy() == k).mean(0) for k in range(3)], -1)
+        np.testing.assert_allclose(shares, want.probs.numpy(), atol=0.03)
+    elif name != "LogNormal":  # whose tail is too long for means of 4,000
+        off = np.abs(drawn.numpy().mean(0) - want.mean.numpy()) / want.stddev.numpy()
+        assert off.max() < 0.08
+
+
+@pytest.mark.parametrize("name", ["Normal", "Bernoulli", "Categorical", "Exponential", "Uniform",
+                                  "Independent"])  # fmt: skip
+def test_divergence(name: str) -> None:
+    def run(m: Any) -> Any:
+        p = MADE[name][0](m)
+        q = {
+            "Uniform": lambda: m.distributions.Uniform(-2.0, m.tensor([4.0, 2.0, 3.0])),
+            "Normal": lambda: m.distributions.Normal(0.0, m.tensor([1.0, 2.0, 0.1])),
+            "Exponential": lambda: m.distributions.Exponential(2.0),
+            "Bernoulli": lambda: m.distributions.Bernoulli(0.4),
+            "Categorical": lambda: m.distributions.Categorical(logits=m.tensor([0.0, 1.0, -1.0])),
+            "Independent": lambda: m.distributions.Independent(
+                m.distributions.Normal(m.zeros(2, 3), 1.0), 1),
+        }[name]()  # fmt: skip
+        return m.distributions.kl_divergence(p, q).numpy()
+
+    np.testing.assert_allclose(run(torch), run(theirs), rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_flow_through_samples_and_scores() -> None:
+    def run(m: Any, noise: Any) -> list[Any]:
+        loc, scale = (m.tensor(v, requires_grad=True) for v in (LOC, SCALE))
+        policy = m.distributions.Normal(loc, scale)
+        (policy.log_prob(m.tensor([0.1, 0.2, 0.3])) * m.tensor([1.0, -2.0, 0.5])).sum().backward()
+        logits = m.tensor(P, requires_grad=True)
+        chosen = m.distributions.Categorical(logits=logits)
+        (chosen.log_prob(m.tensor([1, 2])) + 0.1 * chosen.entropy()).sum().backward()
+        return [loc.grad, scale.grad, logits.grad]
+
+    for a, b in zip(run(torch, None), run(theirs, None)):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5, atol=1e-6)
+    scale = torch.tensor(SCALE, requires_grad=True)
+    drawn = torch.distributions.Normal(torch.tensor(LOC), scale).rsample()
+    drawn.sum().backward()
+    z = (drawn.detach().numpy() - LOC) / SCALE
+    np.testing.assert_allclose(scale.grad.numpy(), z, rtol=1e-5, atol=1e-6)
+    assert not torch.distributions.Normal(torch.tensor(LOC), scale).sample().requires_grad
+
+
+def test_refusals() -> None:
+    d = torch.distributions
+    with pytest.raises(UsageError, match="either probs or logits"):
+        d.Bernoulli()
+    with pytest.raises(UsageError, match="kl_divergence"):
+        d.kl_divergence(d.Normal(0.0, 1.0), d.Uniform(0.0, 1.0))
+    with pytest.raises(UsageError, match="rsample"):
+        d.Categorical(torch.tensor(P)).rsample()
+    with pytest.raises(AttributeError, match="did you mean Normal"):
+        d.Norml  # noqa: B018

@@ -1,0 +1,32 @@
+"""torch.distributions: distributions with samples, log-probabilities and entropies.
+
+A distribution's parameters broadcast to `batch_shape`. `sample(n)` has the shape
+n + batch_shape + event_shape; `log_prob` and `entropy` sum over the event. `rsample` is a function
+of the parameters, so gradients flow through it.
+"""
+
+from typing import Any
+
+from weft.torch.distributions.base import Distribution as Distribution, Independent as Independent
+from weft.torch.distributions.continuous import (
+    Exponential as Exponential,
+    Laplace as Laplace,
+    LogNormal as LogNormal,
+    Normal as Normal,
+    Uniform as Uniform,
+)
+from weft.torch.distributions.discrete import Bernoulli as Bernoulli, Categorical as Categorical
+from weft.torch.distributions.divergence import kl_divergence as kl_divergence
+
+_NAMES = """Bernoulli Categorical Distribution Exponential Independent Laplace LogNormal Normal
+Uniform kl_divergence"""
+
+
+def __dir__() -> list[str]:
+    return _NAMES.split()
+
+
+def __getattr__(name: str) -> Any:
+    from weft.core.missing import missing
+
+    raise missing(__name__, name)

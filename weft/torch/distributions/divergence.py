@@ -1,0 +1,57 @@
+"""The Kullback-Leibler divergence of two distributions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from weft.core.errors import UsageError
+from weft.torch.arithmetic import where
+from weft.torch.distributions.base import Independent, parameters
+from weft.torch.distributions.continuous import Exponential, LogNormal, Normal, Uniform
+from weft.torch.distributions.discrete import Bernoulli, Categorical
+from weft.torch.nn import functional as F
+from weft.torch.tensor import public
+
+
+def _normals(p: Any, q: Any) -> Any:
+    ratio = p.scale / q.scale
+    shift = (p.loc - q.loc) / q.scale
+    return 0.5 * (ratio * ratio + shift * shift - 1) - ratio.log()
+
+
+def _bernoullis(p: Any, q: Any) -> Any:
+    logits, probs = parameters(q.logits, p.probs)
+    return F.binary_cross_entropy_with_logits(logits, probs, reduction="none") - p.entropy()
+
+
+_DIVERGENCES: dict[type, Callable[[Any, Any], Any]] = {
+    Normal: _normals,
+    LogNormal: _normals,
+    Bernoulli: _bernoullis,
+    Categorical: lambda p, q: (p.probs * (p.logits - q.logits)).sum(-1),
+    Exponential: lambda p, q: q.rate / p.rate - (q.rate / p.rate).log() - 1,
+    Uniform: lambda p, q: where(
+        (q.low <= p.low) & (p.high <= q.high),
+        ((q.high - q.low) / (p.high - p.low)).log(), math.inf,
+    ),
+    Independent: lambda p, q: p.summed(_divergence(p.base_dist, q.base_dist)),
+}  # fmt: skip
+
+
+def _divergence(p: Any, q: Any) -> Any:
+    of = _DIVERGENCES.get(type(p))
+    if of is None or type(p) is not type(q):
+        names = f"{type(p).__name__}, {type(q).__name__}"
+        raise UsageError(
+            f"kl_divergence({names}): known for two {', '.join(k.__name__ for k in _DIVERGENCES)}"
+        )
+    return of(p, q)
+
+
+@public
+def kl_divergence(p: Any, q: Any) -> Any:
+    """The expected value under p of p.log_prob - q.log_prob. Raises UsageError for two kinds of
+    distributions whose formula is not here."""
+    return _divergence(p, q)
