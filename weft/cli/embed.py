@@ -16,7 +16,16 @@ from weft.core.errors import FileFormatError, UsageError
 from weft.core.hints import command
 
 
-def read_lines(path: str) -> list[str]:
+def read_corpus(texts: tuple[str, ...], source: str | None, what: str) -> list[str]:
+    """Returns the texts, and the lines of the file `source`. Raises UsageError if there are none;
+    `what` names one."""
+    corpus = [*texts, *(_read_lines(source) if source else [])]
+    if not corpus:
+        raise click.UsageError(f"give at least one {what}, or --text FILE")
+    return corpus
+
+
+def _read_lines(path: str) -> list[str]:
     """The non-empty lines of a UTF-8 text file ("-" is standard input)."""
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
@@ -37,13 +46,7 @@ def read_lines(path: str) -> list[str]:
 @click.argument("texts", nargs=-1)
 @options.text("Embed each non-empty line of this file ('-': standard input).", old=["--file"])
 @click.option("--query", help="Rank the texts by cosine similarity to this one.")
-@click.option(
-    "--top",
-    default=5,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Number of results to print.",
-)
+@options.top("Number of results to print.")
 @click.option(
     "--prompt",
     help="Text to put before each text, like 'query: ' (default: as the model's files say).",
@@ -78,9 +81,7 @@ def embed(
     from weft.models.run.embedder import Encoder
     from weft.models.run.judge import Judge
 
-    corpus = [*texts, *(read_lines(source) if source else [])]
-    if not corpus:
-        raise click.UsageError("give at least one text, or --text FILE")
+    corpus = read_corpus(texts, source, "text")
     loaded = loading.load(loading.path(model))
     if isinstance(loaded, Judge):
         raise UsageError(

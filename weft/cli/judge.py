@@ -8,18 +8,11 @@ from typing import Any
 import click
 
 from weft.cli import options
-from weft.cli.embed import read_lines
+from weft.cli.embed import read_corpus
 from weft.cli.loading import Loading, loads
 from weft.core import text
 from weft.core.errors import UsageError
 from weft.core.hints import command
-
-
-def _corpus(texts: tuple[str, ...], source: str | None, what: str) -> list[str]:
-    corpus = [*texts, *(read_lines(source) if source else [])]
-    if not corpus:
-        raise click.UsageError(f"give at least one {what}, or --text FILE")
-    return corpus
 
 
 def _short(line: str) -> str:
@@ -31,13 +24,7 @@ def _short(line: str) -> str:
 @click.argument("texts", nargs=-1)
 @options.text("Judge each non-empty line of this file ('-': standard input).", old=[])
 @click.option("--pair", help="The second text of each pair, for models that judge pairs.")
-@click.option(
-    "--top",
-    default=5,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Number of labels of each text to print.",
-)
+@options.top("Number of labels of each text to print.")
 @click.option(
     "--tokens", is_flag=True, help="Label each token by itself, where a model labels tokens."
 )
@@ -59,7 +46,7 @@ def classify(
     model for tokens labels parts of each text, which are printed."""
     from weft.models.run.judge import Judge
 
-    corpus = _corpus(texts, source, "text")
+    corpus = read_corpus(texts, source, "text")
     loaded = loading.load(loading.path(model))
     if not isinstance(loaded, Judge):
         raise UsageError(f"{model} is not a classifier: it lacks labels")
@@ -97,13 +84,7 @@ def _print_entities(corpus: list[str], found: Any, as_json: bool) -> None:
 @click.argument("query")
 @click.argument("documents", nargs=-1)
 @options.text("Rank each non-empty line of this file ('-': standard input).", old=[])
-@click.option(
-    "--top",
-    default=5,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Number of results to print.",
-)
+@options.top("Number of results to print.")
 @click.option("--instruction", help="What to look for, for language models that say yes or no.")
 @click.option(
     "--no-truncate", is_flag=True, help="Reject documents that are too long, never cut them."
@@ -126,7 +107,7 @@ def rerank(
     from weft.models.run.embedder import Encoder
     from weft.models.run.judge import Judge
 
-    corpus = _corpus(documents, source, "document")
+    corpus = read_corpus(documents, source, "document")
     loaded = loading.load(loading.path(model))
     if isinstance(loaded, Encoder):
         ranks = command("embed", model, "TEXT", "--query", "QUERY")

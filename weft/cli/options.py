@@ -186,6 +186,10 @@ def max_batch(
     )  # fmt: skip
 
 
+def top(text: str) -> Callable[[Command], Command]:
+    return option("--top", default=5, show_default=True, type=click.IntRange(1), help=text)
+
+
 def repeats(default: int, least: int = 1, **settings: Any) -> Callable[[Command], Command]:
     return option("--repeats", default=default, show_default=True, type=click.IntRange(least),
                   help="Number of measurements of each case.", **settings)  # fmt: skip

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.core.errors import UsageError
 from weft.host.boundary import guard_methods
-from weft.models.arch.encoder_config import VectorConfig
 from weft.models.arch.pooling import COMMON_PROMPTS, Pooling, normalized, pool
-from weft.models.arch.weights import Weights
-from weft.models.run.reader import Hidden, Reader
+from weft.models.run.reader import Body, Reader
 
 if TYPE_CHECKING:
-    from weft.models.text.tokenizer import Tokenizer
-    from weft.program.device import Device
+    pass
 
 
 class Encoder(Reader):
     """A model that turns texts into vectors: an encoder, or a decoder trained for it."""
 
-    def __init__(
-        self,
-        folder: Path,
-        config: VectorConfig,
-        weights: Weights,
-        device: Device | None,
-        make_tokenizer: Callable[[], Tokenizer | None],
-        hidden: Hidden,
-        pooling: Pooling,
-        max_length: int,
-        arrays: Mapping[str, np.ndarray] = {},
-    ) -> None:
-        """`hidden` computes token vectors; `arrays` are those of the pooling's steps."""
-        super().__init__(folder, config, weights, device, make_tokenizer, hidden, max_length)
+    def __init__(self, body: Body, pooling: Pooling, arrays: Mapping[str, np.ndarray]) -> None:
+        """`arrays` are those of the pooling's steps."""
+        super().__init__(body)
         self.pooling, self.arrays = pooling, arrays
 
     @property

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.host.progress import progress
+from weft.models.arch.config import TokenizerContent
 from weft.models.arch.encoder_config import VectorConfig
+from weft.models.arch.inputs import with_tables
+from weft.models.arch.weights import Weight
 from weft.models.run.compiled_runner import model_caps
 from weft.models.run.placed import Avals, Placed
-from weft.models.run.reader import Hidden
+from weft.models.run.reader import Body, Hidden
+from weft.models.text.maker import tokenizer_maker
+from weft.models.weights.placement import Placement
+from weft.models.weights.weight_dtypes import ready
 
 if TYPE_CHECKING:
     from weft.core.caps import Caps
     from weft.graph.ir import Graph
+    from weft.program.device import Device
     from weft.program.program import Program
     from weft.program.session import Session
 
@@ -58,3 +66,25 @@ def compiled_encoder(config: VectorConfig, placed: Placed, typed: bool = False) 
         return sessions[ids.shape].run(given)[0]
 
     return hidden
+
+
+def body_of(
+    path: Path, config: VectorConfig, weights: Mapping[str, Weight], device: Device | None,
+    place: Placement, longest: int, typed: bool = False, lower: bool = False,
+    made: Callable[[], TokenizerContent | None] = lambda: None,
+) -> Body:  # fmt: skip
+    """Returns the parts of a Reader of texts of at most `longest` tokens: its weights in their
+    dtypes, quantised if `place` says so, and its steps. Raises ModelError."""
+    if place.quant is not None:
+        from weft.quantize.kept import quantised
+
+        config, weights = quantised(path, config, weights, place.quant)
+    config, arrays = ready(path, config, weights, place, device)
+    longest = min(longest, config.max_positions)
+    arrays = with_tables(config, arrays, longest)
+    if device is None:
+        hidden = eager_encoder(config, arrays)
+    else:
+        hidden = compiled_encoder(config, Placed(arrays, device), typed)
+    make = tokenizer_maker(path, config.vocab, longest, lower, made)
+    return Body(path, config, arrays, device, make, hidden, longest)

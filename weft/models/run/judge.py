@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,14 +11,11 @@ import numpy as np
 from weft.core.errors import LimitError, UsageError
 from weft.core.records import dataclass
 from weft.host.boundary import guard_methods
-from weft.models.arch.encoder_config import VectorConfig
 from weft.models.arch.pooling import Pooling, activated, pool, stepped
-from weft.models.arch.weights import Weights
-from weft.models.run.reader import Hidden, Reader
+from weft.models.run.reader import Body, Reader
 
 if TYPE_CHECKING:
-    from weft.models.text.tokenizer import Tokenizer, TokenRow
-    from weft.program.device import Device
+    from weft.models.text.tokenizer import TokenRow
 
 Activation = Literal["identity", "sigmoid", "softmax", "tanh", "gelu", "relu", "silu"]
 Text = str | tuple[str, str]
@@ -70,19 +66,8 @@ class Judge(Reader):
 
     _instead = "a judge of texts: use classify, rerank or entities"
 
-    def __init__(
-        self,
-        folder: Path,
-        config: VectorConfig,
-        weights: Weights,
-        device: Device | None,
-        make_tokenizer: Callable[[], Tokenizer | None],
-        hidden: Hidden,
-        max_length: int,
-        judging: Judging,
-        typed: bool,
-    ) -> None:
-        super().__init__(folder, config, weights, device, make_tokenizer, hidden, max_length)
+    def __init__(self, body: Body, judging: Judging, typed: bool) -> None:
+        super().__init__(body)
         self.judging, self.typed = judging, typed
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,27 +14,24 @@ from weft.core.errors import ModelError
 from weft.core.text import listed, shown
 from weft.importers.hf_config import Fields, read_object
 from weft.importers.safetensors import open_checkpoint
-from weft.models.arch.config import Layout, TokenizerContent
+from weft.models.arch.config import Layout
 from weft.models.arch.encoder_config import EncoderConfig, VectorConfig
 from weft.models.arch.encoders import ENCODERS, read_encoder
 from weft.models.arch.families import DECODERS, read_stream
 from weft.models.arch.heads import INERT, Head, text_head, token_head
-from weft.models.arch.inputs import with_tables
 from weft.models.arch.pooling import Pooling
 from weft.models.arch.weights import Weight
-from weft.models.run.encoder_runner import compiled_encoder, eager_encoder
+from weft.models.run.encoder_runner import body_of
 from weft.models.run.judge import Activation, Judge, Judging
-from weft.models.run.placed import Placed
 from weft.models.run.sentence_folder import tokenizer_limit
 from weft.models.run.sentence_steps import activation_of
-from weft.models.text.maker import tokenizer_maker
 from weft.models.text.tokenizer_settings import read_settings
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.encoder_names import encoder_layout
 from weft.models.weights.names import check_float
 from weft.models.weights.placement import Placement
 from weft.models.weights.reading import read_weights
-from weft.models.weights.weight_dtypes import ready, wanted
+from weft.models.weights.weight_dtypes import wanted
 
 if TYPE_CHECKING:
     from weft.models.weights.gguf_encoder import EncoderFile
@@ -61,7 +58,7 @@ def load_judge(
     weights: Mapping[str, Weight] = read_weights(folder, raw, layout, wanted(place.dtype))
     longest = min(tokenizer_limit(folder) or config.max_positions, config.max_positions)
     typed = isinstance(config, EncoderConfig) and config.token_types > 1 and _types(folder)
-    return _made(folder, config, weights, device, place, judging, longest, typed)
+    return Judge(body_of(folder, config, weights, device, place, longest, typed), judging, typed)
 
 
 def file_judge(file: EncoderFile, device: Device | None, place: Placement) -> Judge:
@@ -71,29 +68,9 @@ def file_judge(file: EncoderFile, device: Device | None, place: Placement) -> Ju
     chosen: Activation = "sigmoid" if len(head.labels) == 1 else "softmax"
     scored: Activation = "sigmoid" if len(head.labels) == 1 else "identity"
     judging = Judging(head.pooling, head.labels, chosen, scored, arrays=head.arrays)
-    longest = file.config.max_positions
-    return _made(
-        file.path, file.config, file.weights, device, place, judging, longest, False, file.made
-    )  # fmt: skip
-
-
-def _made(
-    path: Path, config: VectorConfig, weights: Mapping[str, Weight], device: Device | None,
-    place: Placement, judging: Judging, longest: int, typed: bool,
-    made: Callable[[], TokenizerContent | None] = lambda: None,
-) -> Judge:  # fmt: skip
-    if place.quant is not None:
-        from weft.quantize.kept import quantised
-
-        config, weights = quantised(path, config, weights, place.quant)
-    config, arrays = ready(path, config, weights, place, device)
-    arrays = with_tables(config, arrays, longest)
-    if device is None:
-        hidden = eager_encoder(config, arrays)
-    else:
-        hidden = compiled_encoder(config, Placed(arrays, device), typed)
-    make = tokenizer_maker(path, config.vocab, longest, made=made)
-    return Judge(path, config, arrays, device, make, hidden, longest, judging, typed)
+    config, weights, longest = file.config, file.weights, file.config.max_positions
+    body = body_of(file.path, config, weights, device, place, longest, made=file.made)
+    return Judge(body, judging, typed=False)
 
 
 def _types(folder: Path) -> bool:

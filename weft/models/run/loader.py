@@ -30,7 +30,7 @@ from weft.models.arch.weights import Weight, Weights
 from weft.models.run.adapter_slots import AdapterSlots
 from weft.models.run.base import Model
 from weft.models.run.embedder import Encoder
-from weft.models.run.encoder_runner import compiled_encoder, eager_encoder
+from weft.models.run.encoder_runner import body_of
 from weft.models.run.judge_folder import file_judge, judges, load_judge
 from weft.models.run.model import Decoder
 from weft.models.run.placed import Placed
@@ -322,25 +322,10 @@ def _embedder(
 
 
 def _vectors_of(
-    folder: Path,
-    config: VectorConfig,
-    weights: Mapping[str, Weight],
-    device: Device | None,
-    place: Placement,
-    pooling: Pooling,
-    steps: Mapping[str, np.ndarray],
+    folder: Path, config: VectorConfig, weights: Mapping[str, Weight], device: Device | None,
+    place: Placement, pooling: Pooling, steps: Mapping[str, np.ndarray],
     made: Callable[[], TokenizerContent | None] = lambda: None,
-) -> Encoder:
-    if place.quant is not None:
-        from weft.quantize.kept import quantised
-
-        config, weights = quantised(folder, config, weights, place.quant)
-    config, arrays = ready(folder, config, weights, place, device)
-    longest = min(pooling.max_length or config.max_positions, config.max_positions)
-    arrays = with_tables(config, arrays, longest)
-    tokenizer = tokenizer_maker(folder, config.vocab, longest, pooling.lower_case, made)
-    if device is None:
-        hidden = eager_encoder(config, arrays)
-    else:
-        hidden = compiled_encoder(config, Placed(arrays, device))
-    return Encoder(folder, config, arrays, device, tokenizer, hidden, pooling, longest, steps)
+) -> Encoder:  # fmt: skip
+    longest, lower = pooling.max_length or config.max_positions, pooling.lower_case
+    body = body_of(folder, config, weights, device, place, longest, lower=lower, made=made)
+    return Encoder(body, pooling, steps)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.errors import LimitError, UsageError
+from weft.core.records import dataclass
 from weft.host.forks import lock_of
 from weft.models.arch.encoder_config import EncoderConfig, VectorConfig
 from weft.models.arch.weights import Weights
@@ -25,24 +26,29 @@ Hidden = Callable[..., np.ndarray]
 float32 [B, T, hidden]."""
 
 
+@dataclass(frozen=True)
+class Body:
+    """The parts of every Reader. `hidden` computes token vectors of texts of at most `max_length`
+    tokens; `device` is None for the NumPy oracle."""
+
+    folder: Path  # or a file
+    config: VectorConfig
+    weights: Weights
+    device: Device | None
+    make_tokenizer: Callable[[], Tokenizer | None]
+    hidden: Hidden
+    max_length: int
+
+
 class Reader(Model):
     """A model that computes token vectors of whole texts: an encoder, or a decoder used as one."""
 
     typed = False  # its steps take the parts of a text that tokens are in
 
-    def __init__(
-        self,
-        folder: Path,
-        config: VectorConfig,
-        weights: Weights,
-        device: Device | None,
-        make_tokenizer: Callable[[], Tokenizer | None],
-        hidden: Hidden,
-        max_length: int,
-    ) -> None:
-        """`hidden` computes token vectors of texts of at most `max_length` tokens."""
-        super().__init__(folder, config, weights, device, make_tokenizer)
-        self._hidden, self.max_length = hidden, max_length
+    def __init__(self, body: Body) -> None:
+        config = body.config
+        super().__init__(body.folder, config, body.weights, body.device, body.make_tokenizer)
+        self._hidden, self.max_length = body.hidden, body.max_length
         self.pad = config.pad_id if isinstance(config, EncoderConfig) else 0
         self._lock = lock_of(self)  # steps share buffers, so one thread at a time
 

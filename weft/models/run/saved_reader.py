@@ -23,7 +23,7 @@ from weft.models.run.compiled_runner import model_caps
 from weft.models.run.embedder import Encoder
 from weft.models.run.judge import Activation, Judge, Judging
 from weft.models.run.placed import Placed, weight_avals
-from weft.models.run.reader import Hidden
+from weft.models.run.reader import Body, Hidden
 from weft.program.bundle import Bundle
 from weft.program.program import Program
 
@@ -122,11 +122,11 @@ def load_reader(path: Path, read: Bundle, device: Device) -> Encoder | Judge:
     arrays = {k.removeprefix(_STEPS): v for k, v in read.tensors.items() if k not in own}
     weights, make = Weights.of(own), tokenizer_of(path, read, about.config.vocab)
     hidden = _hidden(path, read, Placed(weights, device))
-    body = path, about.config, weights, device, make, hidden
+    body = Body(path, about.config, weights, device, make, hidden, about.max_length)
     if read.head["kind"] != "judge":
         pooling = from_data(Pooling, read.head.get("pooling"), str(path))
         _check(path, pooling, arrays, about.config.hidden)
-        return Encoder(*body, pooling, about.max_length, arrays)
+        return Encoder(body, pooling, arrays)
     said = from_data(_Said, read.head.get("judging"), str(path))
     _check(path, said.pooling, arrays, about.config.hidden)
     if not said.labels or said.pooling.width(about.config.hidden) != len(said.labels):
@@ -134,7 +134,7 @@ def load_reader(path: Path, read: Bundle, device: Device) -> Encoder | Judge:
     how = Judging(
         said.pooling, said.labels, said.chosen, said.scored, said.tokens, said.ends, arrays
     )  # fmt: skip
-    return Judge(*body, about.max_length, how, said.typed)
+    return Judge(body, how, said.typed)
 
 
 def _check(path: Path, how: Pooling, arrays: Mapping[str, np.ndarray], hidden: int) -> None:
