@@ -54,8 +54,8 @@ def get(spec: str | Device | None = None, fallback: str | None = None) -> Device
     - "auto": the device in WEFT_DEVICE, else the fastest real device: a hardware GPU (through
       cuda, then hip, then wgpu), else the CPU. A software rasteriser is never chosen. One line on
       stderr names the choice and the reason.
-    - "gpu" or "gpu:index": the best hardware GPU, in the same order. If none opens, the CPU, with
-      a warning on stderr naming the reason.
+    - "gpu" or "gpu:index": the best hardware GPU, in the same order. If none opens, the CPU, with a
+      warning on stderr naming the reason.
     - None: the device in WEFT_DEVICE, else the CPU.
     - `fallback="cpu"`: the CPU with a warning, if an explicitly named device does not open.
     """

@@ -185,7 +185,7 @@ def nets(
     device: str, only: str, peers: str, model: str, repeats: int, budget: float, as_json: bool
 ) -> None:
     """Time neural networks in float32 with random weights: ResNet-50, MobileNetV3-Large, a detector
-    like YOLOv8n, ViT-B/16, and BERT-base at 128 tokens. --peers also times PyTorch (eager,
+    like YOLOv8n, ViT-B/16, and BERT-base at 128 tokens. With --peers, also time PyTorch (eager,
     torch.compile) and ONNX Runtime with as many threads, each in its own process."""
     from weft.backends import registry
     from weft.bench import nets as bench_nets, roofline

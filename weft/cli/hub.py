@@ -61,7 +61,7 @@ def pull(name: str, revision: str | None, yes: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with paths.")
 def list_models(prune: bool, as_json: bool) -> None:
     """List the models in huggingface_hub's cache that weft can load, with the names that commands
-    take, and the content of weft's own cache. --prune removes quantised weights whose model is
+    take, and the content of weft's own cache. With --prune, remove quantised weights whose model is
     gone or has changed, then the least recently used entries of each kind above its size limit. It
     never removes models; `weft rm NAME` does."""
     from weft.cli import kept

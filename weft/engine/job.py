@@ -164,8 +164,8 @@ class PagedRunner(Protocol):
 
     tables: int32 [slots, context / page], the page that holds each block of a slot's positions; the
     engine fills it in before a step. Pages that a step does not write keep their contents.
-    windows: the pool of layers that keep only their window, if there are any. window_tables is
-    their table; only what a step writes or sees needs a page in it.
+    `windows` is the pool of layers that keep only their window, if any, and `window_tables` their
+    table. Only positions that a step writes or sees need a page in it.
     """
 
     slots: int

@@ -145,7 +145,7 @@ class KernelWriter(Formulas):
         start, stop = operand(low, I32), operand(high, I32)
         for bound in (start, stop):
             if bound.type != I32:
-                raise DTypeError(f"loop: a bound is an int32, not {bound.type!r}; cast it")
+                raise DTypeError(f"loop: a bound is an int32, not {bound.type!r}; cast the bound")
         if unroll and not (isinstance(start, ir.Const) and isinstance(stop, ir.Const)):
             raise UsageError("loop: unroll=True needs bounds that are Python numbers")
         return self._loop(start, stop, step, unroll)

@@ -80,7 +80,7 @@ class Memory:
         stored = operand(value, Type(wide))
         if stored.type.dtype is not wide:
             raise DTypeError(
-                f"{stored.type.dtype.name} in {target.name}, which takes {wide.name}: cast it"
+                f"{target.name} takes {wide.name}, not {stored.type.dtype.name}: cast the value"
             )
         at, where = self._address(index), self._mask(mask, stored.type.lanes)
         b = self.writer.builder
@@ -121,7 +121,7 @@ class Memory:
                 raise UsageError(f"{self!r}: an index is an integer, not {i!r}")
             part = operand(i, I32)
             if part.type != I32:
-                raise DTypeError(f"{self!r}: an index is a plain int32, not {i!r}; cast it")
+                raise DTypeError(f"{self!r}: an index is a plain int32, not {i!r}; cast the index")
             place = kb.binary("add", place, kb.binary("mul", part, stride))
         return place
 

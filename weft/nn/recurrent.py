@@ -82,15 +82,14 @@ class _Layers(_Weights):
 
 class LSTM(_Layers):
     """An LSTM over x[T, N, input_size], [N, T, input_size] with batch_first, or [T, input_size].
-
-    forward(x, hx) returns the results [T, N, D R] (in x's layout) and (h [L D, N, R], c [L D, N,
-    H]) after the last step. `hx` = (h, c) is the state before the first step, zeros by default. H
-    is hidden_size, R proj_size or else H, L num_layers and D the number of directions. `lengths`
-    (integers [N], a tensor or a sequence, in any order) ends sequences early, as PyTorch's packed
-    sequences do: later results are zeros, and nothing beyond a length is read. Parameters are
-    PyTorch's: weight_ih_l0 [4 H, I], weight_hh_l0 [4 H, R], bias_ih_l0, bias_hh_l0, weight_hr_l0
-    [R, H], weight_ih_l0_reverse and so on. Raises ShapeError for sizes that do not fit and
-    UsageError for options that make no layer.
+    Calling forward(x, hx) returns the results [T, N, D R] (in x's layout), and (h [L D, N, R], c [L
+    D, N, H]) after the last step. `hx` = (h, c) is the state before the first step, zeros by
+    default. H is hidden_size, R proj_size or else H, L num_layers and D the number of directions.
+    `lengths` (integers [N], a tensor or a sequence, in any order) ends sequences early, as
+    PyTorch's packed sequences do: later results are zeros, and nothing beyond a length is read.
+    Parameters are PyTorch's: weight_ih_l0 [4 H, I], weight_hh_l0 [4 H, R], bias_ih_l0, bias_hh_l0,
+    weight_hr_l0 [R, H], weight_ih_l0_reverse and so on. Raises ShapeError for sizes that do not
+    fit, UsageError for invalid options.
 
     >>> out, (h, c) = nn.LSTM(3, 2, bidirectional=True)(weft.ones((5, 1, 3)))
     >>> out.shape, h.shape

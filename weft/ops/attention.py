@@ -104,8 +104,8 @@ def _attend(
 ) -> Value:  # fmt: skip
     """Computes softmax(q k^T scale) v in f32 for q[B,G,R,D], k and v [B,G,S,D], mask[B,G,R,S].
 
-    mask is bool, False where a key is hidden; a row that sees no key gives zeros. sinks[B,G,R] are
-    scores of one more key per row, whose value is zero.
+    The mask is bool, False where a key is hidden; a row that sees no key gives zeros. The scores
+    sinks[B,G,R] are those of one more key per row, whose value is zero.
     """
     kt, v = f.swap_last(compute(k)), compute(v)
     scores = f.mul(f.dot(compute(q), kt), scale)

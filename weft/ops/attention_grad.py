@@ -1,10 +1,8 @@
 """The derivative of attention: composites whose bodies materialise the scores (templates do not).
 
-With s the scores, p = exp(s - lse) the weights, g the gradient of the output and
-
-    delta = sum(g * out, -1), dv = p^T g, ds = p * (g v^T - delta), dq = ds k, dk = ds^T q
-
-(Dao et al., "FlashAttention", 2022, appendix B.4).
+Let s be the scores, p = exp(s - lse) the weights, g the gradient of the output and delta = sum(g *
+out, -1). The gradients are dv = p^T g, ds = p * (g v^T - delta), dq = ds k, dk = ds^T q. (Dao et
+al., "FlashAttention", 2022, appendix B.4.)
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A linear recurrence: a memory of one matrix for each head, which fades, learns and is read.
 
-It is what layers keep that need no cache of keys and values: the state spaces of Mamba (Gu and Dao,
-arXiv:2312.00752) and Mamba 2 (Dao and Gu, arXiv:2405.21060), and the gated delta rule (Yang, Kautz
-and Hatamizadeh, arXiv:2412.06464), which learns of a key what the memory does not know.
+It is the state of layers without a cache of keys and values. The state spaces of Mamba (Gu and Dao,
+arXiv:2312.00752) and Mamba 2 (Dao and Gu, arXiv:2405.21060) are such layers. So is the gated delta
+rule (Yang, Kautz and Hatamizadeh, arXiv:2412.06464), which stores only the part of a key's value
+that the memory lacks.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ def _recurrence(
 ) -> tuple[Value, Value]:
     """Returns each row's reading [N,H,V], and the memories after all rows.
 
-    `more` is slot and memory, or rate, slot and memory. Row n, in order, does M = decay M;
-    M += k v, or with a rate M += k (rate (v - k M)); and reads scale q M, on the memory of its
-    slot. A slot of -1 - s is slot s, emptied first. The rows of a slot are adjacent. Head h shares
-    key h // (H / G), or h % G where heads are `tiled`. The decay is one number for a head, for an
-    element of its keys, or for an element of its memory.
+    `more` is slot and memory, or rate, slot and memory. Row n, in order, works on the memory M of
+    its slot. It does M = decay M, then M += k v, or with a rate M += k (rate (v - k M)), and reads
+    scale q M. A slot of -1 - s is slot s, emptied first. The rows of a slot are adjacent. Head h
+    shares key h // (H / G), or h % G where heads are `tiled`. The decay is one number for a head,
+    for an element of its keys, or for an element of its memory.
     """
     *rates, slot, memory = more
     (n, groups, depth), (_, heads, width) = aval(q).shape, aval(v).shape

@@ -130,7 +130,9 @@ def _of_weights(x: Aval, g: Aval, *, eps: float, centred: bool, chunks: int) -> 
     floats("norm_weight_grads", x)
     same("norm_weight_grads", x, g)
     if chunks < 1 or math.prod(x.shape[:-1]) % chunks:
-        raise ShapeError(f"norm_weight_grads: {list(x.shape)} has no {chunks} equal runs of rows")
+        raise ShapeError(
+            f"norm_weight_grads: {list(x.shape)} does not divide into {chunks} equal runs of rows"
+        )
     sums = Aval((chunks, x.shape[-1]), dt.compute_dtype(x.dtype))
     return (sums, sums) if centred else sums
 

@@ -117,9 +117,9 @@ def make_app(
     shelf: ModelShelf, keys: ApiKeys | None = None, hosts: Iterable[str] | None = None,
     origins: Iterable[str] = (), batches: BatchFolder | None = None,
 ) -> App:  # fmt: skip
-    """The application over the models of `shelf`. keys: what requests have to bring one of. hosts:
-    names that requests may call this server by (None: any). origins: other origins whose pages
-    are answered. batches: where files and batches are kept (None: there are none)."""
+    """The application over the models of `shelf`. Each request must have one of `keys`, and use one
+    of `hosts` as the server's name (None: any). Pages of `origins` are answered too. `batches` is
+    the folder of files and batches, if any."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

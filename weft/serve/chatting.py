@@ -33,9 +33,9 @@ MAX_BIASES = 1024
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """Settings of an answer, in any protocol. stop None: the author's. seed None: one is drawn.
-    context: the positions that prompt and answer may take, at most the model's. constraint:
-    compiles to a Constraint, off the event loop."""
+    """Settings of an answer, in any protocol. `stop` None takes the author's, `seed` None draws
+    one. `context` is the number of positions for prompt and answer, at most the model's.
+    `constraint` compiles to a Constraint, off the event loop."""
 
     max_new_tokens: int | None = None  # None: the author's, or `usual_tokens`
     usual_tokens: int | None = None  # None: up to the end of the context

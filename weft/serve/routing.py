@@ -28,8 +28,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Described(Route):
-    """A route with what the OpenAPI file says of it: the first line of its handler's text, the
-    type of its body and of its answer (None: it is no JSON), and the body's media type."""
+    """A route with its description in the OpenAPI file: the first line of its handler's text, the
+    types of its body and answer (None: not JSON), and the body's media type."""
 
     summary: str
     media: str

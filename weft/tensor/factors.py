@@ -68,9 +68,9 @@ def cholesky(x: Operand, /, *, upper: bool = False) -> Tensor:
 
 
 def qr(x: Operand, /, *, mode: str = "reduced") -> QRResult:
-    """Q, whose columns are orthonormal, and R, upper triangular, with Q R = x: for matrices
-    [..., m, n] and k = min(m, n), Q [..., m, k] and R [..., k, n], or with mode="complete"
-    Q [..., m, m] and R [..., m, n]. By LAPACK on the host; gradients for m >= n. Raises ShapeError,
+    """Q, whose columns are orthonormal, and R, upper triangular, with Q R = x. Matrices [..., m, n]
+    with k = min(m, n) give Q [..., m, k] and R [..., k, n]. With mode="complete" they give Q [...,
+    m, m] and R [..., m, n]. By LAPACK on the host; gradients for m >= n. Raises ShapeError,
     UsageError, TraceError inside weft.compile.
 
     >>> weft.linalg.qr(weft.tensor([[3.0], [4.0]])).R.shape

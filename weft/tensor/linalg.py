@@ -126,9 +126,9 @@ def matrix_power(x: Operand, n: int, /) -> Tensor:
 
 
 def matrix_norm(x: Operand, /, *, keepdims: bool = False, ord: float | str = "fro") -> Tensor:
-    """The norms [...] of matrices [..., m, n]: "fro" (the root of the sum of squares), 1 and inf
-    (the largest sum of magnitudes of a column, of a row; -1 and -inf: the smallest), 2, -2 and
-    "nuc" (the largest, the smallest, the sum of singular values, on the host: see `svdvals`).
+    """The norms [...] of matrices [..., m, n]. "fro" is the root of the sum of squares. 1 and inf
+    are the largest sum of magnitudes of a column and of a row, -1 and -inf the smallest. 2, -2 and
+    "nuc" are the largest, the smallest and the sum of singular values, on the host (see `svdvals`).
     Raises ShapeError, UsageError.
 
     >>> weft.linalg.matrix_norm(weft.tensor([[3.0, 0.0], [0.0, 4.0]])).item()

@@ -86,8 +86,8 @@ class NamespaceInfo:
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
         """The standard's dtypes of a kind ("integral", "real floating", ..., a tuple of them; None:
-        all) that a device holds (None: the host, which holds all). float16 and bfloat16, which
-        every device has, are not the standard's."""
+        all) that a device holds (None: the host, which holds all). The standard lacks float16 and
+        bfloat16, which every device has."""
         from weft.backends import registry
 
         known: tuple[DType, ...] = (*dt.INTS, dt.bool_, dt.float32, dt.float64)

@@ -63,10 +63,10 @@ def nonzero(x: Operand, /) -> tuple[Tensor, ...]:
 
 
 def unique_all(x: Operand, /) -> UniqueAll:
-    """The different values, sorted (each NaN is one); for each the index of its first occurrence
-    in the flattened tensor and its count; and for each element of x the index of its value (in the
-    shape of x). Indices and counts are int32. Computed on the host. Raises TraceError inside
-    weft.compile.
+    """The different values, sorted (each NaN is one), and three more results. For each value: the
+    index of its first occurrence in the flattened tensor, and its count. For each element of x: the
+    index of its value, in the shape of x. Indices and counts are int32. Computed on the host.
+    Raises TraceError inside weft.compile.
 
     >>> weft.unique_all(weft.tensor([3, 1, 3])).counts.tolist()
     [1, 2]

@@ -47,7 +47,7 @@ def sub(input: Operand, other: Operand, *, alpha: float = 1) -> Tensor:
     """input - alpha * other."""
     x, y = together(input, other)
     if x.dtype == dt.bool_:
-        raise UsageError("sub: bools have no difference; use logical_xor or ^")
+        raise UsageError("sub: bools cannot be subtracted; use logical_xor or ^")
     return x - _scaled(y, alpha)
 
 

@@ -33,7 +33,7 @@ class PackedRowsFile:
         try:
             self._flat: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise FileFormatError(f"{path}: not a token file: {error}; delete it") from None
+            raise FileFormatError(f"{path}: not a token file: {error}; delete the file") from None
         flat = self._flat
         if flat.ndim != 1 or flat.dtype != np.int32:
             raise FileFormatError(f"{path}: {flat.dtype}{list(flat.shape)} are not conversations")

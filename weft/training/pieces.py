@@ -40,7 +40,7 @@ def pieces_of(texts: Iterable[str]) -> Iterator[str]:
 
 
 def encoded(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[tuple[list[int], bool]]:
-    """Yields the ids of each text, in one or more parts; True beside the last part of a text."""
+    """Yields the ids of each text, in one or more parts; True with the last part of a text."""
     waiting: list[tuple[str, str, bool]] = []
     characters = 0
     for text in texts:

@@ -105,7 +105,7 @@ def open_tokens(path: Path, vocab: int) -> np.ndarray:
     try:
         tokens: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise FileFormatError(f"{path}: not a token file: {error}; delete it") from None
+        raise FileFormatError(f"{path}: not a token file: {error}; delete the file") from None
     if tokens.ndim != 1 or tokens.dtype not in (np.uint16, np.uint32):
         raise FileFormatError(f"{path}: {tokens.dtype}{list(tokens.shape)} are not tokens")
     highest = int(tokens.max(initial=0))

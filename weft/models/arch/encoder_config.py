@@ -12,9 +12,9 @@ from weft.models.arch.config import Activation, DecoderConfig, Rope
 
 @dataclass(frozen=True)
 class Relative:
-    """Scores by the distance of query and key: a bias per head from a table of `buckets` distances
-    ("bias": T5, MPNet; with `each` a table for each layer), or one that falls with the distance
-    ("alibi": Jina v2). Or it is products with vectors of distances ("product": DeBERTa), of the
+    """Scores by the distance of query and key. "bias": a bias per head from a table of `buckets`
+    distances (T5, MPNet), with `each` a table for each layer. "alibi": a bias that falls with the
+    distance (Jina v2). Or it is products with vectors of distances ("product": DeBERTa), of the
     `kinds` c2p and p2c. Beyond `distance` all are one."""
 
     form: Literal["bias", "alibi", "product"]

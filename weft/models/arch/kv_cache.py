@@ -35,8 +35,9 @@ _LEAST_INFINITE = 65520.0  # the smallest number that rounds beyond float16
 
 
 def store(c: DecoderConfig, cache: Cache, at: Value, k: Value, v: Value | None) -> Cache:
-    """Writes k and v [N, G, D] (None: the keys are the values too) to the rows `at` [N * G] of each
-    plane's view [G * pages * PAGE, ...] and returns the cache; negative rows are skipped."""
+    """Writes k and v [N, G, D] (None: the keys are the values too) to the cache and returns it.
+    `at` [N * G] are rows of each plane's view [G * pages * PAGE, ...]; negative rows are
+    skipped."""
     fresh: Cache
     if c.kv_dtype is int8 and v is None:
         k, scale = quantized(ops.cast(k, float32))

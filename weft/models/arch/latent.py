@@ -128,8 +128,9 @@ def _of_part(p: Pass, part: str, w: Value, n: int) -> Value:
 def _low_rank(
     p: Pass, part: str, x: Value, a: Value, b: Value, chosen: AdapterRows | None = None
 ) -> Value:
-    """Returns what a low-rank adapter of the joined matrix, b a, adds to x[N, H, K] times each
-    head's part: a [r, rank], b [H * (plain + value), r]; or stacks of which rows choose."""
+    """Returns the addition of a low-rank adapter of the joined matrix, b a, to x[N, H, K] times
+    each head's part. a is [r, rank] and b is [H * (plain + value), r], or both are stacks of which
+    rows choose."""
     d = p.c.latent
     assert d is not None
     n, heads, _ = ops.aval(x).shape

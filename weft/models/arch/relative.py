@@ -33,8 +33,8 @@ def biased_attention(
 
 
 def by_distance(x: Value) -> Value:
-    """Returns y[..., q, k] = x[..., q, k - q + T - 1], [..., T, T], for x[..., T, 2 T - 1]: each
-    row is moved by its number, with reshapes alone (Dai et al., arXiv:1901.02860)."""
+    """Returns y[..., q, k] = x[..., q, k - q + T - 1], [..., T, T], for x[..., T, 2 T - 1].
+    Reshapes alone move each row by its number (Dai et al., arXiv:1901.02860)."""
     *lead, length, wide = ops.aval(x).shape
     ends = (0,) * len(lead)
     flat = ops.reshape(ops.pad(x, (*ends, 0, 0), (*ends, 0, 1)), (*lead, length * (wide + 1)))
@@ -100,9 +100,9 @@ def disentangled(
     how: Relative, table: Value, q: Value, k: Value, scale: float, length: int,
     project: Callable[[str, Value], Value],
 ) -> Value:  # fmt: skip
-    """Returns DeBERTa's scores of contents against distances, [B, H, T, T]: of queries with
-    distances' keys ("c2p"), and of keys with distances' queries ("p2c"). project("q" or "k", rows)
-    gives these as [rows, H, D]; `table` is [2 span, hidden]."""
+    """Returns DeBERTa's scores of contents against distances, [B, H, T, T]: queries with distances'
+    keys ("c2p"), and keys with distances' queries ("p2c"). The function project("q" or "k", rows)
+    gives them as [rows, H, D]. `table` is [2 span, hidden]."""
     batch = ops.aval(q).shape[0]
     rows = span_rows(how, length)
     total = None

@@ -20,8 +20,8 @@ class AdapterSlots:
     `weights` are the model's, as adapters see them.
 
     `read` may run in any thread. `put` and `drop` change what steps read, so no step may run
-    meanwhile, and no sequence may use the slot. A name stands for one adapter for good, since a
-    cache keeps keys and values by it: a different adapter must have a different name.
+    meanwhile, and no sequence may use the slot. A name belongs to one adapter for good, since a
+    cache keeps keys and values under it: a different adapter must have a different name.
     """
 
     def __init__(

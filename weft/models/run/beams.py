@@ -42,8 +42,8 @@ class Beam:
 class BeamSearch:
     """The settings of a search with `beams` beams that returns the `best`. A finished text's score
     is the sum of its log-probabilities over length ** length_penalty; the length counts the end
-    token. early_stopping True: it ends once `beams` texts are finished; False: once the best
-    running beam would not improve them at its present length; "never": at no length."""
+    token. The search ends with early_stopping True once `beams` texts are finished; False: once the
+    best running beam would not improve them at its present length; "never": at no length."""
 
     beams: int
     length_penalty: float

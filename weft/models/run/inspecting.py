@@ -114,10 +114,10 @@ class Inspecting(Generating):
     ) -> Inspection:
         """Returns values inside the model for a text or ids, from one pass.
 
-        `places` are names or patterns (`*` stands for one part: "layers.*.attn.weights"); by
-        default the hidden states. `edits` change values on the way. Without edits the logits have
-        the bits of `logits(ids)`. Each set of places, and of edits' places and shapes, has a
-        Program of its own; it is kept.
+        `places` are names or patterns (`*` matches one part: "layers.*.attn.weights"); by default
+        the hidden states. `edits` change values on the way. Without edits the logits have the bits
+        of `logits(ids)`. Each set of places, and of edits' places and shapes, has a Program of its
+        own; it is kept.
 
         Raises UsageError for unknown places and edits that do not fit, LimitError and ModelError as
         `logits` does.
@@ -157,9 +157,9 @@ class Inspecting(Generating):
     def embed(
         self, texts: Prompt | Sequence[Prompt], layer: int | None = None, pooling: str = "mean"
     ) -> np.ndarray:
-        """Returns vectors of texts (or ids), float32 [N, hidden]: the residual stream after a
-        layer, 0 or more (None: after the last one and the final norm), of which `pooling` takes the
-        "mean" over a text's tokens or the "last" token's. Raises UsageError as `inspect` does."""
+        """Returns vectors of texts (or ids), float32 [N, hidden], from the residual stream after a
+        layer, 0 or more (None: after the last one and the final norm). `pooling` takes the "mean"
+        over a text's tokens or the "last" token's. Raises UsageError as `inspect` does."""
         if pooling not in ("mean", "last"):
             raise UsageError(f'pooling is {pooling!r:.60}; expected "mean" or "last"')
         place = "norm" if layer is None else f"layers.{layer}.out"

@@ -41,13 +41,13 @@ class Adapter:
     "<role>.lora_b" [out, rank], float32. `base` names the folder of its model; `base_digest` is
     that model's `adapter_base.fingerprint` ("": unknown).
 
-    The parts of an adapter besides low-rank matrices, float32 each:
+    The parts of an adapter besides low-rank matrices, each in float32.
 
     - `magnitudes`: the norm of each row of role's adapted matrix [out] (DoRA, Liu et al.,
       arXiv:2402.09353).
     - `biases`: added to role's result [out].
-    - `shared`, `own`: weights that replace the model's. An output layer that is tied to the
-      embedding stays so with `shared`, and becomes a matrix of its own with `own`.
+    - `shared`, `own`: weights that replace the model's. An output layer tied to the embedding stays
+      tied with `shared`, and becomes a matrix of its own with `own`.
     - `rows`: token ids and the rows that replace theirs in "embed" or "head".
     - `experts`: A [experts, rank, in] and B [experts, out, rank] of a stack of matrices.
     """

@@ -28,10 +28,10 @@ class Unplaced(Exception):
 
 
 class Placed(NamedTuple):
-    """`places`: parameter -> how it is made of tensors: {"tensor": name}, {"stack": [...]},
-    {"join": [...], "axis": n}, {"part": place, "axis": n, "start": i, "stop": k}, {"turn": place,
-    "axes": [a, b]}, {"apart": place, "axis": n}, whose elements go to two halves by turns, or
-    {"mingle": place, "axis": n}, the reverse. `unread`: tensors without a place in the model."""
+    """`places` maps a parameter to its making from tensors: {"tensor": name}, {"stack": [...]},
+    {"join": [...], "axis": n}, {"part": place, "axis": n, "start": i, "stop": k}, or {"turn":
+    place, "axes": [a, b]}. {"apart": place, "axis": n} deals elements to two halves by turns, and
+    {"mingle": place, "axis": n} is the reverse. `unread`: tensors without a place in the model."""
 
     places: dict[str, Any]
     unread: list[str]

@@ -53,7 +53,7 @@ def zoo_source(
 def traced_folder(
     raw: Fields, checkpoint: Checkpoint | PackedCheckpoint, whole: bool = False
 ) -> tuple[TracedModel, set[str]]:
-    """Returns the decoder of a checkpoint, and the tensors that it has no place for. Raises
+    """Returns the decoder of a checkpoint, and the tensors without a place in it. Raises
     ModelError, FileFormatError."""
     names = {n: () if n in checkpoint.packed else checkpoint.info(n).shape for n in checkpoint}
     form = traced_form(raw.where, raw.data, names, whole)

@@ -36,8 +36,8 @@ SHORTEST, LONGEST = 16, 1 << 30  # tokens of a text
 def handle(request: dict[str, Any]) -> dict[str, Any]:
     """Returns {"traced": the form of the model}, or {"refused": the reason} for a request of
     {"config": config.json, "names": {checkpoint name: shape}, "whole": True for one that reads
-    whole texts}. {"type": ...} asks whether there are causal models of the type; the first request,
-    {}, cuts the process off the network."""
+    whole texts}. The request {"type": ...} asks whether there are causal models of the type. The
+    first request, {}, cuts the process off the network."""
     if not request:
         socket.socket = _no_network  # type: ignore[assignment, misc]
         sys.setrecursionlimit(10_000)  # graphs are deep
@@ -117,7 +117,7 @@ def _count(func: Any, args: Any) -> int:
 def _known(kind: str) -> None:
     if kind not in CONFIG_MAPPING or CONFIG_MAPPING[kind] not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise operators.Refused(
-            f"transformers {transformers.__version__} has no causal model of this type"
+            f"transformers {transformers.__version__} lacks a causal model of this type"
         )
 
 

@@ -22,9 +22,10 @@ OFF: dict[str, tuple[Any, ...]] = {
 
 
 class LlamaOptions(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The options of an answer. Inert: cache_prompt, id_slot and n_keep (answers have the same bits
-    with any cache in any slot, and none is cut), timings_per_token (the last part has them), what
-    shapes a sampler that is off, and samplers that are the server's own."""
+    """The options of an answer. Some fields are inert. Answers have the same bits with any
+    cache_prompt and id_slot, and none is cut (n_keep). The last part has timings whatever
+    timings_per_token says. Fields of samplers that are off, and `samplers` in the server's own
+    order, change nothing."""
 
     model: str | None = None
     stream: bool | None = None
