@@ -29,7 +29,7 @@ the comparison; the default suite takes a few samples of each name.
 - {foreign:,} samples are left out: they hold what weft has nowhere (complex numbers, sparse
   tensors), or PyTorch refuses them.
 
-Of equal elements (`sort`, `topk`, `mode`) any index counts. float16 and bfloat16 agree with
+Among equal elements (`sort`, `topk`, `mode`) any index counts. float16 and bfloat16 agree with
 PyTorch's result in that dtype or with its float32 result rounded once, gradients with PyTorch's in
 float32 or in float64. Resized bytes may differ by 2, since PyTorch weighs them by fixed-point
 numbers. Random results are compared by shape and dtype. PyTorch's gradient of

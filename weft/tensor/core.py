@@ -298,7 +298,7 @@ def _named(t: Tensor, name: str) -> Tensor:
 
 def host_array(data: Any) -> np.ndarray:
     """A number, nested lists or an array as a new array of numbers. Raises ShapeError for ragged
-    lists, DTypeError for what is no number."""
+    lists, DTypeError for an element that is not a number."""
     try:
         plain = isinstance(data, np.ndarray) and not data.dtype.hasobject
         array = aligned_copy(data) if plain else np.array(data)

@@ -73,7 +73,7 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
 
 @method_only
 def fill_diagonal_(input: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
-    """Takes a value where all indices are equal; with wrap, a tall matrix's diagonal starts anew
+    """Takes a value where all indices are equal; with wrap, a tall matrix's diagonal starts again
     below its square."""
     if input.ndim < 2 or (input.ndim > 2 and len({*input.shape}) > 1):
         raise ShapeError(f"fill_diagonal_: {list(input.shape)}; give a matrix, or equal sizes")

@@ -1,16 +1,13 @@
 """A model as a static folder that runs in a visitor's browser (docs/browser.md).
 
-manifest.json     a list of the content: sizes, hashes, tensors, the model's numbers
-webgpu.json       Programs with WGSL; webgpu-FEATURE.json the same for GPUs that have it
-wasm.json         Programs for WebAssembly, kernels*.wasm their code
-selftest.json     results of its kernels on another device, for ?selftest
-weights-*.bin     tensors
-tokenizer.json    as the checkpoint has it
-chat.json         its chat template, if it has one that a page can run
-scratch/, lora/   files that train a new model, or an adapter: each with its own manifest
-search/           an encoder for the page's search, likewise
-LICENSE, NOTICE   weft's terms; model-LICENSE and the like: the model's, if its folder has them
-index.html, *.js  the page and the player, copied from weft/web/js
+manifest.json     a list of the content: sizes, hashes, tensors, the model's numbers webgpu.json
+Programs with WGSL; webgpu-FEATURE.json the same for GPUs with FEATURE wasm.json         Programs
+for WebAssembly, kernels*.wasm their code selftest.json     results of its kernels on another
+device, for ?selftest weights-*.bin     tensors tokenizer.json    as the checkpoint has it chat.json
+its chat template, if it has one that a page can run scratch/, lora/   files that train a new model,
+or an adapter: each with its own manifest search/           an encoder for the page's search,
+likewise LICENSE, NOTICE   weft's terms; model-LICENSE and the like: the model's, if its folder has
+them index.html, *.js  the page and the player, copied from weft/web/js
 """
 
 from __future__ import annotations

@@ -272,7 +272,9 @@ class Matching:
         said = first_line(self._matcher.get_error())
         if "doesn't satisfy the grammar" in said:
             raise UsageError("a token that the grammar does not allow here")
-        raise LimitError(f"the grammar became too complex for this answer: {said}; simplify it")
+        raise LimitError(
+            f"the grammar became too complex for this answer: {said}; simplify the grammar"
+        )
 
 
 def check_size(text: str) -> None:

@@ -1,8 +1,8 @@
-"""Where files and batches are kept: a folder that one server owns.
+"""The folder of files and batches, which one server owns.
 
 files/ID/ has `meta.json` and `content`; batches/ID.json is a batch; work/ID/ has the answers that a
-batch has so far. Whatever is replaced is replaced as a whole, so that a killed server leaves no
-half of it. Answers are appended; a half last line of them is cut off at the next start.
+batch has so far. weft replaces files as a whole, so a killed server leaves no half of one. Answers
+are appended; a half last line of them is cut off at the next start.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class BatchFolder:
         return int(self._clock())
 
     def content(self, file: StoredFile) -> Path:
-        """Where a file's content lies."""
+        """The path of a file's content."""
         return self.path / FILES / file.id / "content"
 
     def work(self, batch: Batch, name: str) -> Path:
-        """Where the answers of a batch are written until it ends."""
+        """The path of a batch's answers until it ends."""
         return self.path / WORK / batch.id / name
 
     def keep(self, file: StoredFile, source: Path) -> None:
@@ -129,7 +129,7 @@ class BatchFolder:
 
 
 def new_id(kind: str) -> str:
-    """An id that nobody can guess."""
+    """An id that cannot be guessed."""
     return kind + secrets.token_hex(16)
 
 

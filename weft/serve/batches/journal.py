@@ -14,7 +14,7 @@ from weft.serve.batches.types import Batch
 
 
 class Journal:
-    """What a batch has answered. `done`: the ids of its requests, by whether they succeeded.
+    """The answers of a batch so far. `done`: the ids of its requests, by whether they succeeded.
 
     A line counts once it is whole on the disk. The rest of one that was being written when the
     process ended is cut off, and its request is asked again."""

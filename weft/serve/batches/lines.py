@@ -17,7 +17,7 @@ MAX_ERRORS = 100  # faults that are said of one file
 
 @dataclass(frozen=True)
 class Line:
-    """Where a request lies in its file, in bytes, and its id."""
+    """A request's place in its file, in bytes, and its id."""
 
     begin: int
     length: int

@@ -50,7 +50,7 @@ class BatchErrors(Struct, kw_only=True):
 
 
 class Counts(Struct, kw_only=True):
-    """How many requests a batch has, and how many of them were answered or failed."""
+    """The number of a batch's requests, and of those answered or failed."""
 
     total: int = 0
     completed: int = 0
@@ -86,7 +86,7 @@ class Batch(Struct, kw_only=True):
 
 
 class OutputExpiry(Struct, forbid_unknown_fields=True, kw_only=True):
-    """How long output files stay after their creation: an hour to 30 days."""
+    """The lifetime of output files after their creation: an hour to 30 days."""
 
     anchor: Literal["created_at"]
     seconds: Annotated[int, Meta(ge=3600, le=2592000)]
@@ -124,7 +124,7 @@ class RequestLine(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RequestHead(Struct):
-    """What is read of a request's body before its turn comes."""
+    """The fields of a request's body that are read before its turn comes."""
 
     stream: Any = None
 

@@ -54,7 +54,7 @@ def need() -> None:
 
 
 def check_form(request: Request) -> None:
-    """Raises HttpError for a body that is no form."""
+    """Raises HttpError for a body that is not a form."""
     if not request.headers.get("content-type", "").lower().startswith(FORM):
         raise HttpError(400, f"send the file in a form: Content-Type: {FORM}", "file")
 

@@ -1,4 +1,4 @@
-"""Answers the requests of batches, beside those of clients.
+"""Answers the requests of batches, in addition to those of clients.
 
 A batch goes through `validating`, `in_progress` and `finalizing` to `completed`; or it ends as
 `failed` (its input is wrong), `expired` or `cancelled`. Each request has one line in the output or
@@ -41,8 +41,8 @@ _SAID: dict[Status, tuple[str, str]] = {
 
 @dataclass(eq=False)
 class Running:
-    """A batch at work: its requests that wait, the tasks of those that are asked, and when it may
-    go on (the event loop's time)."""
+    """A batch at work: its waiting requests, the tasks of running ones, and when it may go on (the
+    event loop's time)."""
 
     batch: Batch
     journal: Journal
@@ -272,8 +272,8 @@ class BatchWorker:
 
 
 def _later(body: bytes) -> bytes:
-    """The request with the last place in the queue, unless it names one. What is no object is left
-    to the route to refuse."""
+    """The request with the last place in the queue, unless it names one. The route rejects a body
+    that is not an object."""
     try:
         given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError:

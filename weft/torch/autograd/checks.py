@@ -1,4 +1,4 @@
-"""Derivatives beside finite differences."""
+"""Derivatives compared with finite differences."""
 
 from __future__ import annotations
 

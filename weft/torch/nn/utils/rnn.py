@@ -17,7 +17,8 @@ from weft.torch.tensor import adopt, function_only, functions
 
 class PackedSequence(NamedTuple):
     """Sequences without padding: `data` [sum of lengths, ...] has step 0 of all sequences, longest
-    first, then step 1 of those that have one, and so on; `batch_sizes` counts them by step."""
+    first, then step 1 of the sequences that have one, and so on; `batch_sizes` counts them by
+    step."""
 
     data: Any
     batch_sizes: Any
