@@ -96,7 +96,7 @@ def in_place(program: Program, n: int, k: int) -> bool:
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_cpu_reads_them_packed(form: Form, name: str) -> None:
     device = device_of(name)
-    m, n, k = (20 if form.bits == 4 else 3), 3 * device.caps.lanes, 96
+    m, n, k = (20 if form.bits == 4 else 3), 3 * device.caps.lanes - 5 * (name == "cpu"), 96
     program = played(form, device, m if name == "cpu" else 2, n, k)
     assert in_place(program, n, k) and program.recipes
     (line,) = program.meta["report"].weights
@@ -119,14 +119,14 @@ def test_gpus_read_them_packed(form: str, name: str) -> None:
 def test_chunks_and_spans(m: int) -> None:
     """K of several chunks and spans, several weights over one x, columns that no strip divides."""
     cpu = get("cpu")
-    program = played(FORMS["q5_0"], cpu, m, 5 * cpu.caps.lanes, 2432, 3)
-    assert in_place(program, 5 * cpu.caps.lanes, 2432)
+    n = 5 * cpu.caps.lanes - 3
+    assert in_place(played(FORMS["q5_0"], cpu, m, n, 2432, 3), n, 2432)
 
 
 @pytest.mark.parametrize(
     ("form", "n", "k"),
-    [(Form(4, 32, offset=8), 37, 96), (Form(4, 6, offset=8), 64, 96), (Form(1, 8), 64, 40)],
-    ids=["odd rows", "a group of no words", "rows of no words"],
+    [(Form(4, 6, offset=8), 64, 96), (Form(1, 8), 64, 40)],
+    ids=["a group of no words", "rows of no words"],
 )
 def test_what_no_band_holds_is_widened_first(form: Form, n: int, k: int) -> None:
     program = played(form, get("cpu"), 3, n, k)

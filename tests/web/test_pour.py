@@ -16,14 +16,16 @@ SCRIPT = Path(__file__).with_name("pour.mjs")
 
 @pytest.mark.parametrize("cuts", [[], [6], [2, 4, 250, 252], [128, 384], [750]])
 @pytest.mark.parametrize(
-    ("start", "lanes", "item"), [(0, 1, 1), (5, 1, 1), (0, 8, 1), (8, 8, 1), (4, 4, 4)]
+    ("start", "lanes", "item"),
+    [(0, 1, 1), (5, 1, 1), (0, 8, 1), (8, 8, 1), (4, 4, 4), (16, 16, 1), (16, 16, 4)],
 )
 def test_pieces_make_the_whole(cuts: list[int], start: int, lanes: int, item: int) -> None:
     need()
     dtype = np.dtype(np.int8 if item == 4 else np.float16)
     rows, count, depth = 24, 16, 36
     w = np.arange(rows * depth).astype(np.int8).astype(dtype).reshape(rows, depth)
-    part = w[start : start + count]
+    part = np.zeros((count, depth), dtype)  # zeros follow the last row
+    part[: rows - start] = w[start : start + count]
     want = part
     if lanes > 1:  # docstring of weft.program.recipe
         want = part.reshape(count // lanes, lanes, depth // item, item).transpose(0, 2, 1, 3)

@@ -2,8 +2,8 @@
 
 Checkpoints hold a linear layer as w[N, K]. Lanes of a product are rows of w (core.order), which are
 K apart there. If no node writes a weight, its product reads a copy in which `lanes` rows are
-interleaved, w[N / lanes, K, lanes]: one stream, no shuffle. Other readers of the weight (a gather
-of embeddings) read the checkpoint's order.
+interleaved, w[N / lanes, K, lanes]: one stream, no shuffle. Rows of zeros fill the last band up.
+Other readers of the weight (a gather of embeddings) read the checkpoint's order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weft.core.caps import Caps
 from weft.core.packed import Form
 from weft.graph.ir import Graph, Node
 from weft.ops import functions as f
-from weft.ops.packed import form_of
+from weft.ops.packed import dequantize, form_of
 from weft.ops.quantize import BLOCK, run_of
 from weft.templates.product.bands import BYTES, step_of
 from weft.templates.product.packed_rows import fits
@@ -55,11 +55,12 @@ def interleave(graph: Graph, caps: Caps) -> Graph:
             return remake(node, inputs)
         form, left = form_of(weight), inputs[0]
         if form is not None:
-            rows = remake(weight, tuple(map(kept, weight.inputs, form.parts)))
+            parts = dict(zip(form.parts, map(kept, weight.inputs, form.parts)))
+            rows = _first(dequantize(form, parts), weight.shape[0])
             if _takes_integers(node.inputs[0], form, weight.shape[1], caps):
                 left = integers(left)
         else:
-            rows = kept(weight)
+            rows = _first(kept(weight), math.prod(weight.shape[:-1]))
         return remake(node, (left, _over(inputs[1], rows)))
 
     return rewrite(graph, visit)
@@ -86,7 +87,14 @@ def _kept(weight: Node, lanes: int, part: str) -> Node:
     attrs |= {"packed": True} if part else {}
     if lanes > 1:
         attrs |= {"interleave": lanes} | ({"item": BYTES} if part in ("codes", "high") else {})
-    return Node("input", (), attrs, shape, weight.dtype)
+    padded = -(-shape[0] // lanes) * lanes
+    return Node("input", (), attrs, (padded, shape[1]), weight.dtype)
+
+
+def _first(weight: Node, rows: int) -> Node:
+    """The first rows of a weight; what fills its last band up is not read."""
+    found: Node = f.slice_(weight, (0, 0), (rows, weight.shape[1]))
+    return found
 
 
 def _over(node: Node, weight: Node) -> Node:
@@ -108,8 +116,10 @@ def _weight(node: Node, caps: Caps) -> Node | None:
     by = 0 if view.pick is None else view.pick.by  # 0 too where there is one matrix to pick
     whole = by // max(depth, 1) if by else math.prod(at.shape[:-1])
     plain = (node.shape[-2], rows) == (depth, whole) and not (view.offset or any(found[:-2]))
-    even = rows and (not caps.is_cpu or rows % caps.lanes == 0) and depth > 1
-    return at if plain and found[-2:] == (1, depth) and even else None
+    whole_bands = not caps.is_cpu or rows % caps.lanes == 0
+    fills = view.pick is None and (rows >= caps.lanes or form_of(at) is not None)
+    fits_ = rows and (whole_bands or fills) and depth > 1
+    return at if plain and found[-2:] == (1, depth) and fits_ else None
 
 
 def _readable(weight: Node, caps: Caps) -> bool:

@@ -185,11 +185,12 @@ class _Planner:
     def _interleaved(self, node: Node) -> int:
         """A buffer for a weight in another order than the checkpoint's."""
         name, lanes, (rows, depth) = node.attrs["name"], node.attrs["interleave"], node.shape
+        stored = node.attrs["part"][1]
         item = node.attrs.get("item", 1)
         label = f"{name}@{lanes}" if item == 1 else f"{name}@{lanes}x{item}"
         kept = Node("input", (), {}, (rows // lanes, depth // item, lanes * item), node.dtype)
         number = self._buffer(label, "weight", kept)
-        self.recipes[label] = Recipe(name, 0, rows, lanes, item)
+        self.recipes[label] = Recipe(name, 0, stored, lanes, item)
         self.refs[id(self.layout.sources[id(node)])] = BufferRef(number, 0, node.nbytes)
         return number
 

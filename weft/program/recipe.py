@@ -16,8 +16,8 @@ class Recipe(NamedTuple):
 
     The weight has `rows` rows; the buffer holds them from `start` on, as many as fit. If `lanes` >
     1, that many rows are interleaved, `item` elements of each at a time. For w[N, K] the buffer is
-    [N / lanes, K / item, lanes * item]. Its element (i, j, l * item + u) is w[i * lanes + l, j *
-    item + u].
+    [ceil(N / lanes), K / item, lanes * item]. Its element (i, j, l * item + u) is w[i * lanes + l,
+    j * item + u], or 0 beyond the last row.
     """
 
     whole: str
@@ -31,12 +31,13 @@ class Recipe(NamedTuple):
         if self.lanes == 1:
             return bool(shape) and self.start + shape[0] <= self.rows
         whole = len(shape) == 3 and self.item in ITEMS and shape[2] == self.lanes * self.item
-        return whole and self.start + shape[0] * self.lanes <= self.rows
+        bands = -(-(self.rows - self.start) // self.lanes)
+        return whole and self.start % self.lanes == 0 and shape[0] == bands
 
     def rows_of(self, value: Any, inner: tuple[int, ...], count: int) -> np.ndarray:
-        """The `count` rows of the weight from `start` on, each of shape `inner`. Raises ShapeError
-        for anything but the whole weight on the host. Its first axis may be in two, as that of
-        several matrices is."""
+        """The `count` rows of the weight from `start` on, as far as there are any, each of shape
+        `inner`. Raises ShapeError for anything but the whole weight on the host. Its first axis may
+        be in two, as that of several matrices is."""
         wanted = (self.rows, *inner)
         if isinstance(value, np.ndarray) and value.ndim == len(wanted) + 1:
             value = value.reshape(-1, *value.shape[2:])

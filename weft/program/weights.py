@@ -30,28 +30,34 @@ def interleaved(
     recipe: Recipe, spec: BufferSpec, value: Any, device: Device, threads: Executor
 ) -> Buffer:
     """A new buffer with rows of the weight `value` interleaved by `recipe` (spec.shape is
-    [rows / lanes, K / item, lanes * item]). Pages of a mapped file, and spent ones, are given back
+    [bands, K / item, lanes * item]). Pages of a mapped file, and spent ones, are given back
     piece by piece: there is one copy of the model at a time. Raises ShapeError, DTypeError or
     OutOfMemoryError."""
-    bands, item = spec.shape[0], recipe.item
-    turned = _turned(recipe, spec, value)
+    item = recipe.item
+    turned, rest = _turned(recipe, spec, value)
+    bands = len(turned)
     value = value.reshape(-1, value.shape[-1])
-    step = max(_PIECE // (spec.nbytes // bands), 1)
+    size = spec.nbytes // spec.shape[0]
+    step = max(_PIECE // size, 1)
     buffer = device.alloc(spec.nbytes)
     memory = None
     if device.is_host:
         memory = _items(DeviceArray(buffer, spec.shape, spec.dtype).view(), item)
 
+    def put(start: int, part: np.ndarray) -> None:
+        if memory is not None:
+            memory[start : start + len(part)] = part
+        else:
+            device.write(buffer, np.ascontiguousarray(part), start * size)
+
     def piece(start: int) -> None:
         part = turned[start : start + step]
-        if memory is not None:
-            memory[start : start + step] = part
-        else:
-            device.write(buffer, np.ascontiguousarray(part), start * (spec.nbytes // bands))
+        put(start, part)
         first = recipe.start + start * recipe.lanes
         release(value[first : first + len(part) * recipe.lanes])
 
     list(threads.map(piece, range(0, bands, step)))
+    put(bands, rest)
     release(value)
     return buffer
 
@@ -61,16 +67,24 @@ def arranged(recipe: Recipe, spec: BufferSpec, value: Any) -> np.ndarray:
     `interleaved` does."""
     if recipe.lanes == 1:
         return recipe.rows_of(value, spec.shape[1:], spec.shape[0])
-    turned = np.ascontiguousarray(_turned(recipe, spec, value))
+    turned = np.concatenate(_turned(recipe, spec, value))
     return turned.view(spec.dtype.numpy).reshape(spec.shape)
 
 
-def _turned(recipe: Recipe, spec: BufferSpec, value: Any) -> np.ndarray:
-    """A view of the weight's rows in the buffer's order, `item` neighbours as one element."""
+def _turned(recipe: Recipe, spec: BufferSpec, value: Any) -> tuple[np.ndarray, np.ndarray]:
+    """A view of the weight's whole bands in the buffer's order, `item` neighbours as one element,
+    and the band that zeros fill up, if there is one."""
     (bands, depth, _), lanes, item = spec.shape, recipe.lanes, recipe.item
     rows = recipe.rows_of(value, (depth * item,), bands * lanes)
     check_fit(spec, spec.shape, as_dtype(rows.dtype), None)
-    return _items(rows, item).reshape(bands, lanes, depth).transpose(0, 2, 1)
+    whole = len(rows) // lanes * lanes
+    rest = rows[whole:]
+    if len(rest):
+        rest = np.concatenate([rest, np.zeros((lanes - len(rest), depth * item), rows.dtype)])
+    one, other = (
+        _items(x, item).reshape(-1, lanes, depth).transpose(0, 2, 1) for x in (rows[:whole], rest)
+    )
+    return one, other
 
 
 def _items(array: np.ndarray, item: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.packed import Form
 from weft.kernel import ir
-from weft.kernel.expr import bitcast, cast, const, load, minimum, shuffle, splat
+from weft.kernel.expr import bitcast, cast, const, load, shuffle, splat
 from weft.kernel.ir import Expr, Type
 from weft.ops.quantize import BLOCK, STEP, run_of
 from weft.templates.emit import Emitter
@@ -116,11 +116,10 @@ class IntegerMatmul(CpuMatmul):
         return row * (self.kc // 2) + half * (self.kc // 4) + k // 4
 
     def _unpack(self, w: PackedBands, at: int, n0: Expr) -> None:
-        b, lanes, n = self.b, self.plan.lanes, self.p.n
+        b, lanes = self.b, self.plan.lanes
         weights = self.weights[at // self.plan.nr]
         for c in range(0, self.plan.nr, lanes):
-            first = minimum(n0 + c, n - lanes) if n % self.plan.nr else n0 + c
-            own = weights.at(b, b.let(first, "n"))
+            own = weights.at(b, b.let(self._band_at(n0 + c), "n"))
             assert isinstance(own, IntegerBands)
             with b.loop(self.klen, step=BLOCK, name="k") as k:
                 self._unpack_block(own, at + c, b.let(self.k0 + k, "k"), k)

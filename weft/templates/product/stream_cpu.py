@@ -240,7 +240,8 @@ class Streamer(StreamedProduct):
         # not there takes a CPU hundreds of cycles.
         last = -(-p.n // lanes) * lanes - lanes
         near = [b.let(minimum(c, last), "near") if ragged else c for c in columns]
-        inside = masks if p.n % lanes else [None] * vectors
+        # Interleaved rows are padded to whole bands.
+        inside = masks if p.n % lanes and p.bs[0].run == 1 else [None] * vectors
         own = [[w.at(b, c) for c in near] if isinstance(w, PackedBands) else w for w in self.ws]
 
         def lines(w: list[PackedBands] | Right, k: Expr) -> Iterator[list[Expr]]:
@@ -299,7 +300,7 @@ class IntegerStreamer(Streamer):
         p, caps = self.p, self.caps
         self.mb = min(p.m, 8 if caps.registers >= 32 else 4)
         self.width = self.lanes
-        self.bands = p.n // self.lanes
+        self.bands = -(-p.n // self.lanes)
         self.per_group = min(
             config.get("bands", max(1, self.bands // (16 * caps.cores))), self.bands
         )
@@ -333,7 +334,9 @@ class IntegerStreamer(Streamer):
                         w.add(b, self.ints, near, at, [line for (line,) in dot])
 
         sums.chunks(chunk)
-        self.store(rows, n0, self.lanes, [[v for (v,) in dot] for dot in sums.result])
+        own_columns = b.let(tail_mask(n0, p.n, self.lanes), "cols") if p.n % self.lanes else None
+        values = [[v for (v,) in dot] for dot in sums.result]
+        self.store(rows, n0, self.lanes, values, own_columns)
 
     def _ask(self, w: IntegerBands, k: Expr) -> None:
         """Asks for the codes that come some lines later."""

@@ -84,17 +84,18 @@ export class Sessions {
       const { place, spec, recipe } = use;
       const row = total / (recipe?.rows ?? 1);
       const first = (recipe?.start ?? 0) * row;
-      if (!whole(row) || (recipe ? first + spec.nbytes > total : total !== spec.nbytes)) {
+      const size = Math.min(spec.nbytes, total - first);  // zeros fill up the last band
+      if (!whole(row) || (recipe ? spec.nbytes - size >= recipe.lanes * row : total !== spec.nbytes)) {
         throw new WeftError(`${spec.name} cannot be made of the ${total} bytes of ${tensor}`);
       }
       const from = Math.max(start, first);
-      const part = bytes.subarray(from - start, Math.max(first + spec.nbytes - start, 0));
+      const part = bytes.subarray(from - start, Math.max(first + size - start, 0));
       if (!part.length) continue;
       if (!recipe) {
         this.device.write(place, part, start);
         continue;
       }
-      use.lanes ??= new Lanes(spec, recipe, row);
+      use.lanes ??= new Lanes(spec, recipe, row, size);
       use.lanes.put(part, (rows, at) => this.device.write(place, rows, at));
       if (!use.lanes.left) use.lanes = undefined;
     }
@@ -130,8 +131,11 @@ const isArena = (spec) => spec.role === "arena";
 
 /** Rows, `lanes` of them at a time, with an item of each in turn (weft/program/recipe.py). */
 class Lanes {
-  /** @param {BufferSpec} spec @param {import("./program.js").Recipe} recipe @param {number} row */
-  constructor({ name, dtype, nbytes }, recipe, row) {
+  /**
+   * @param {BufferSpec} spec @param {import("./program.js").Recipe} recipe
+   * @param {number} row bytes of one @param {number} come bytes of all
+   */
+  constructor({ name, dtype, nbytes }, recipe, row, come) {
     const size = ITEM[/** @type {keyof typeof ITEM} */ (dtype)] * recipe.item;
     const kind = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array }[size];
     const block = row * recipe.lanes;
@@ -146,6 +150,7 @@ class Lanes {
     this.held = new Uint8Array(this.from.buffer);
     this.have = this.at = 0;
     this.left = nbytes;
+    this.come = come;
   }
 
   /** @param {Uint8Array} bytes @param {(rows: Uint8Array, at: number) => void} write */
@@ -154,7 +159,12 @@ class Lanes {
       const part = bytes.subarray(0, this.held.length - this.have);
       this.held.set(part, this.have);
       this.have += part.length;
+      this.come -= part.length;
       bytes = bytes.subarray(part.length);
+      if (!this.come) {
+        this.held.fill(0, this.have, this.left);
+        this.have = this.left;
+      }
       if (this.have < Math.min(this.held.length, this.left)) return;
       this.turn();
       write(new Uint8Array(this.to.buffer, 0, this.have), this.at);
