@@ -146,16 +146,11 @@ class CpuMatmul(BlockedProduct):
         """panel[k][column] of a packed operand; columns that do not exist hold others."""
         b, lanes = self.b, self.plan.lanes
         for c in range(0, self.plan.nr, lanes):
-            band = w.at(b, self._band_at(n0 + c))
+            band = w.at(b, self.plan.band(n0 + c, self.p.n))
             with b.loop(self.klen, step=w.step, name="k") as k:
                 start = b.let(k * self.wide + (at + c), "spot")
                 for u, vector in enumerate(band.vectors(b, b.let(self.k0 + k, "k"))):
                     b.store(self.panel, start + u * self.wide, vector)
-
-    def _band_at(self, n: Expr) -> Expr:
-        """The band of rows of w at column n; the last one for columns beyond it."""
-        last = (self.p.n - 1) // self.plan.lanes * self.plan.lanes
-        return minimum(n, last) if self.p.n % self.plan.nr else n
 
     # -- computing
 

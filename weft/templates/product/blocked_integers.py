@@ -119,7 +119,7 @@ class IntegerMatmul(CpuMatmul):
         b, lanes = self.b, self.plan.lanes
         weights = self.weights[at // self.plan.nr]
         for c in range(0, self.plan.nr, lanes):
-            own = weights.at(b, b.let(self._band_at(n0 + c), "n"))
+            own = weights.at(b, b.let(self.plan.band(n0 + c, self.p.n), "n"))
             assert isinstance(own, IntegerBands)
             with b.loop(self.klen, step=BLOCK, name="k") as k:
                 self._unpack_block(own, at + c, b.let(self.k0 + k, "k"), k)

@@ -11,6 +11,8 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import CHUNK, SPAN
 from weft.core.records import dataclass
+from weft.kernel.expr import minimum
+from weft.kernel.ir import Expr
 from weft.templates.product.integers import joins
 from weft.templates.product.problem import MatmulProblem, mode
 
@@ -34,6 +36,11 @@ class CpuPlan:
     @property
     def nr(self) -> int:
         return self.nv * self.lanes
+
+    def band(self, n: Expr, columns: int) -> Expr:
+        """The first row of w of the band at column n; of the last band, for columns beyond it."""
+        last = (columns - 1) // self.lanes * self.lanes
+        return minimum(n, last) if columns % self.nr else n
 
     @property
     def pair(self) -> int:
