@@ -41,6 +41,18 @@ class DType:
         """True for signed and unsigned integers; a bool is not one."""
         return self.kind in ("int", "uint")
 
+    @property
+    def is_floating_point(self) -> bool:
+        """`is_float` by PyTorch's name."""
+        return self.is_float
+
+    @property
+    def is_signed(self) -> bool:
+        """True for floats and signed integers."""
+        return self.kind in ("int", "float")
+
+    is_complex = False
+
     def __repr__(self) -> str:
         return self.name
 

@@ -35,9 +35,11 @@ from weft.torch import (
     amp as amp,
     arithmetic as _arithmetic,
     autograd as autograd,
+    backends as backends,
     copies as _copies,
     counting as _counting,
     creation as _creation,
+    cuda as cuda,
     diagonals as _diagonals,
     distributions as distributions,
     elementwise as _elementwise,
@@ -63,6 +65,8 @@ from weft.torch import (
     statistics as _statistics,
     utils as utils,
 )
+from weft.torch.amp import GradScaler as GradScaler, autocast as autocast
+from weft.torch.backends import mps as mps
 from weft.torch.creation import (
     device as device,
     get_default_dtype as get_default_dtype,
@@ -83,17 +87,13 @@ from weft.torch.randomness import (
 from weft.torch.runtime import (
     TYPED as _TYPED,
     Size as Size,
-    autocast as autocast,
-    backends as backends,
     channels_last as channels_last,
     channels_last_3d as channels_last_3d,
     compile as compile,
     contiguous_format as contiguous_format,
-    cuda as cuda,
     get_num_threads as get_num_threads,
     inference_mode as inference_mode,
     load as load,
-    mps as mps,
     preserve_format as preserve_format,
     save as save,
     set_float32_matmul_precision as set_float32_matmul_precision,
@@ -116,6 +116,7 @@ from weft.torch.triangular import lu_solve as lu_solve, lu_unpack as lu_unpack, 
 dtype, bool = DType, bool_
 float, double, half = float32, float64, float16
 short, int, long = int16, int32, int64
+__version__ = "2.13.0+weft"  # the PyTorch whose names these are
 pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
 
 _FILES = (
@@ -149,7 +150,7 @@ globals().update(_TYPED)
 
 _LISTED = """amp autograd backends cuda distributions func linalg masked mps nn ops optim signal
 special utils
-Generator Size Tensor autocast broadcast_shapes compile device dtype e enable_grad finfo
+Generator GradScaler Size Tensor autocast broadcast_shapes compile device dtype e enable_grad finfo
 get_default_dtype get_num_threads get_rng_state iinfo inf inference_mode initial_seed
 is_grad_enabled load lu manual_seed nan no_grad numel pi save seed set_default_dtype
 set_float32_matmul_precision set_grad_enabled set_num_threads set_rng_state

@@ -21,9 +21,7 @@ Verdict = Literal["same", "differs", "missing"]
 
 # Packages and parts of PyTorch that weft.torch lacks as a whole, and what to use.
 LACKING: Mapping[str, str] = {
-    "torch.cuda": "weft.devices() lists devices; weft compiles for CUDA without this module",
     "torch.distributed": "several ranks are started from the command line",
-    "torch.distributions": "weft has the draws alone, such as torch.normal",
     "torch.fft": "weft has no complex numbers",
     "torch.fx": "weft.compile traces functions",
     "torch.jit": "weft.compile",

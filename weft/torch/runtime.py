@@ -6,12 +6,10 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from weft.backends.registry import probe
 from weft.core.dtypes import (
     DType,
     bfloat16,
@@ -30,11 +28,9 @@ from weft.importers.safetensors import SafetensorsFile
 from weft.importers.tensor_files import save as write
 from weft.nn.module import Module
 from weft.tensor import autograd as tape
-from weft.tensor.autocast import autocast as _autocast
 from weft.tensor.compiling import compile as _compile
 from weft.tensor.core import Tensor
 from weft.torch.creation import tensor
-from weft.torch.randomness import manual_seed
 from weft.torch.tensor import adopt, own
 
 _TREE = "weft.torch.tree"
@@ -78,27 +74,6 @@ def grad(
 # -- devices
 
 
-def _available(kind: str) -> bool:
-    return any(info.available for info in probe(kind))
-
-
-def _count(kind: str) -> int:
-    return sum(info.available for info in probe(kind))
-
-
-cuda = SimpleNamespace(
-    is_available=lambda: _available("cuda"), device_count=lambda: _count("cuda"),
-    manual_seed=manual_seed, manual_seed_all=manual_seed, empty_cache=lambda: None,
-    synchronize=lambda device=None: None, is_bf16_supported=lambda: True,
-)  # fmt: skip
-backends = SimpleNamespace(
-    cudnn=SimpleNamespace(deterministic=True, benchmark=False, enabled=False),
-    mps=SimpleNamespace(is_available=lambda: False, is_built=lambda: False),
-    cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=False)),
-)
-mps = SimpleNamespace(is_available=lambda: False)
-
-
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
     """Changes nothing: on one device weft's results are the same bits in every run."""
 
@@ -115,13 +90,6 @@ def get_num_threads() -> int:
 def set_num_threads(number: int) -> None:
     """The threads that the CPU's kernels use; before the first of them is compiled."""
     os.environ["OMP_NUM_THREADS"] = str(number)
-
-
-def autocast(
-    device_type: str = "", dtype: DType | None = None, enabled: bool = True, **options: Any
-) -> Any:
-    """Mixed precision: see weft.autocast."""
-    return _autocast(dtype or bfloat16, enabled)
 
 
 class Layout(str):
