@@ -126,6 +126,7 @@ class Engine:
             most = len(job.prompt) + max(limit, 1) - 1
             place = SequenceState(self._number, answer.tokens, job.salt, chain, reads, most)
             place.prompt, place.priority = len(job.prompt), job.priority
+            place.insets = job.insets
             ticket = Ticket(self._number, job, sink, answer, place)
             self._live[ticket.number] = ticket
             self._inbox.append(ticket)

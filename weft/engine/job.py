@@ -14,6 +14,7 @@ import numpy as np
 
 from weft.core.errors import WeftError
 from weft.core.records import dataclass
+from weft.engine.insets import Insets
 from weft.engine.sampler import Sampling
 from weft.engine.windows import WindowPool
 
@@ -73,7 +74,7 @@ class Job:
     nothing else, and stop strings are not looked for.
     `adapter` names one of the runner's adapters ("": none). Jobs share cached prefixes only with
     jobs of the same `salt`, and among these a lower `priority` leaves the queue first. `drafts`
-    allows draft tokens. Neither changes a result.
+    allows draft tokens. Neither changes a result. `insets` are vectors in place of some tokens.
     """
 
     prompt: tuple[int, ...]
@@ -95,6 +96,7 @@ class Job:
     logits: LogitsFunction | None = None
     min_new_tokens: int = 0
     priority: int = 0
+    insets: Insets | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,17 @@ class Movable(Protocol):
         self, pages: Sequence[int], held: Mapping[str, np.ndarray], window: bool = False
     ) -> None:
         """Fills pages with arrays from `read_pages`."""
+
+
+@runtime_checkable
+class Inserting(Protocol):
+    """A runner that takes vectors in place of tokens' embeddings: `insets` has those of each slot's
+    prompt, and the engine fills it in before a step."""
+
+    insets: dict[int, Insets]
+
+    def takes(self, insets: Insets) -> str:
+        """Returns "" if the model takes them, else why not."""
 
 
 class PagedRunner(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.core.errors import LimitError, UsageError
-from weft.engine.job import Job, PagedRunner
+from weft.engine.job import Inserting, Job, PagedRunner
 from weft.engine.sequence import needed
 
 
@@ -17,6 +17,8 @@ def limit_of(job: Job, runner: PagedRunner, vocab: int) -> int:
     for i in (min(prompt), max(prompt), *(i for i, _ in job.sampling.logit_bias[-1:])):
         if not 0 <= i < vocab:
             raise UsageError(f"token id {i} is outside the vocabulary 0..{vocab - 1}")
+    if job.insets is not None:
+        _check_insets(job, runner)
     if not runner.knows(job.adapter):
         raise UsageError(f"unknown adapter {job.adapter!r:.100}")
     tops = (job.logprobs or 0, job.prompt_logprobs or 0)
@@ -35,3 +37,16 @@ def limit_of(job: Job, runner: PagedRunner, vocab: int) -> int:
             f"there are {runner.pages}: ask for fewer new tokens"
         )
     return limit
+
+
+def _check_insets(job: Job, runner: PagedRunner) -> None:
+    """Raises UsageError for insets that the runner does not take."""
+    insets = job.insets
+    assert insets is not None
+    if insets.length != len(job.prompt):
+        raise UsageError(f"insets for {insets.length} tokens; the prompt has {len(job.prompt)}")
+    why = runner.takes(insets) if isinstance(runner, Inserting) else "the model reads text alone"
+    if why:
+        raise UsageError(why)
+    if job.prompt_logprobs is not None:
+        raise UsageError("prompt_logprobs are for prompts of text alone")

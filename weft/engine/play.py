@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import WeftError
-from weft.engine.job import Movable, PagedRunner
+from weft.engine.job import Inserting, Movable, PagedRunner
 from weft.engine.pace import PromptPace
 from weft.engine.propose import Proposer
 from weft.engine.schedule import Schedule
@@ -71,7 +71,7 @@ class StepRunner:
                 self._restore(place)
             if ticket.scores:
                 self._score(ticket, count)
-            elif count > self._few:
+            elif count > self._few or _inset(place, count):
                 ids, adapter = place.tokens[place.fed : place.fed + count], ticket.job.adapter
                 logits = self._call(self._runner.prefill, place.slot, ids, place.fed, adapter)
                 self._settle(ticket, count, logits[None])
@@ -100,6 +100,10 @@ class StepRunner:
         row = self._runner.tables[place.slot]
         row[: len(place.pages)] = place.pages
         row[len(place.pages) :] = 0
+        if isinstance(self._runner, Inserting):
+            self._runner.insets.pop(place.slot or 0, None)
+            if place.insets is not None:
+                self._runner.insets[place.slot or 0] = place.insets
         if (windows := self._schedule.windows) is not None:
             row = self._runner.window_tables[place.slot]
             row[:] = 0
@@ -183,6 +187,12 @@ class StepRunner:
             raise RunnerFailure(e) from e
         self.away = False
         return out
+
+
+def _inset(place: SequenceState, count: int) -> bool:
+    """Returns True if the next tokens of a sequence have vectors of their own."""
+    at = place.fed
+    return place.insets is not None and any(place.insets.between(at, at + count))
 
 
 def as_weft(error: BaseException) -> WeftError:

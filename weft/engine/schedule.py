@@ -27,7 +27,6 @@ had."""
 
 class Schedule:
     """The running and waiting sequences on `slots` slots and a pool of pages.
-
     `shared` is True if a sequence may continue from pages that another one filled. A step has
     `budget` rows. While sequences decode, prompts get at most `beside(fed)` of them if the deepest
     prompt has `fed` tokens in the cache. `copy` saves the pages of preempted sequences on the
@@ -88,8 +87,9 @@ class Schedule:
         """Returns how many of `left` tokens each running sequence may feed, by number."""
         wanted = {}
         for place in sorted(self.running, key=lambda p: (p.rest > 1, p.number)):
-            wanted[place.number] = min(place.rest, left, self.most)
-            left -= wanted[place.number]
+            count = min(place.rest, left, self.most)
+            wanted[place.number] = place.cut(count, self.most) if count else 0
+            left = max(left - wanted[place.number], 0)
         return wanted
 
     def _reserve(self, place: SequenceState, positions: int) -> bool:
@@ -193,7 +193,8 @@ class Schedule:
             if place is None or not self._seat(place):
                 break
             most = min(left, self.most) if alone else min(left, self.most, self.beside(place.fed))
-            parts.append(Feed(place, min(place.rest, most)))
+            count = place.cut(min(place.rest, most), self.most)
+            parts.append(Feed(place, count))
             self._widen(place, place.fed + parts[-1].count)
             left -= parts[-1].count
         return parts
@@ -213,11 +214,11 @@ class Schedule:
         """Yields the digests of the full pages that the running sequences are about to fill."""
         for place in self.running if self.shared else ():
             for n in range(place.filled, len(place.tokens) // self.pages.size):
-                yield place.chain.at(n + 1, place.tokens)
+                yield place.chain.at(n + 1, place.keys)
 
     def _lacks(self, place: SequenceState) -> bytes | None:
         """Returns the digest of the first page that a waiting sequence would not find."""
-        return self.pages.lacks(place.chain, place.tokens, self._most(place))
+        return self.pages.lacks(place.chain, place.keys, self._most(place))
 
     def _most(self, place: SequenceState) -> int:
         """Returns how many tokens of a waiting sequence may come from the cache."""
@@ -227,7 +228,7 @@ class Schedule:
         """Gives a waiting sequence a slot and pages for all its tokens, including cached ones.
         Returns False if too few pages would stay idle for the next tokens of the running
         sequences."""
-        pages, tokens = self.pages, place.tokens
+        pages, tokens = self.pages, place.keys
         most = self._most(place)
         held = pages.find(place.chain, tokens, most)
         lacks = needed(len(tokens), pages.size) - len(held)
@@ -259,7 +260,7 @@ class Schedule:
         pages, n = self.pages, place.filled
         if most <= place.fed:
             return None
-        parent, rest = place.chain.at(n, place.tokens), place.tokens[place.fed : most]
+        parent, rest = place.chain.at(n, place.keys), place.keys[place.fed : most]
         own, shared = pages.alike(parent, rest, idle=True)
         other, more = pages.alike(parent, rest, idle=False)
         few = pages.size // 8  # so many tokens are read again sooner than a page is copied
@@ -280,11 +281,11 @@ class Schedule:
     def advance(self, place: SequenceState, count: int) -> None:
         """Records that a step fed `count` tokens, and registers the pages that became full."""
         place.fed += count
-        size, chain = self.pages.size, place.chain
+        size, chain, keys = self.pages.size, place.chain, place.keys
         while self.shared and (place.filled + 1) * size <= place.fed:
             n = place.filled
-            parent, digest = chain.at(n, place.tokens), chain.at(n + 1, place.tokens)
-            self.pages.fill(place.pages[n], parent, digest, place.tokens[n * size : (n + 1) * size])
+            parent, digest = chain.at(n, keys), chain.at(n + 1, keys)
+            self.pages.fill(place.pages[n], parent, digest, keys[n * size : (n + 1) * size])
             place.filled += 1
         self.slide(place)
 
@@ -297,8 +298,8 @@ class Schedule:
             return
         n, size = place.filled, self.pages.size
         if self.shared and n * size < place.fed and not pending:
-            parent = place.chain.at(n, place.tokens)
-            self.pages.fill(place.pages[n], parent, None, place.tokens[n * size : place.fed])
+            parent = place.chain.at(n, place.keys)
+            self.pages.fill(place.pages[n], parent, None, place.keys[n * size : place.fed])
         self._close(place)
         self.pages.release(place.pages)
         self.running.remove(place)

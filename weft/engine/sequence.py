@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
 
 from weft.core.records import dataclass
+from weft.engine.insets import Insets, Keys
 from weft.engine.pages import Chain
 
 
@@ -48,11 +49,21 @@ class SequenceState:
     seen: int = 0  # the first page whose twin it refers to (`windows`)
     end: int = 0  # the page after the last such page
     priority: int = 0
+    insets: Insets | None = None
 
     @property
     def rank(self) -> tuple[int, int]:
         """Its place among the waiting jobs of the same salt: by priority, then by age."""
         return self.priority, self.number
+
+    @property
+    def keys(self) -> Sequence[int]:
+        """The tokens as the cache sees them."""
+        return self.tokens if self.insets is None else Keys(self.tokens, self.insets)
+
+    def cut(self, count: int, room: int) -> int:
+        """Returns how many tokens a step of at most `room` rows feeds, about `count`."""
+        return count if self.insets is None else self.insets.cut(self.fed, count, room)
 
     @property
     def rest(self) -> int:

@@ -14,6 +14,7 @@ from weft.models.arch.config import DecoderConfig
 from weft.models.arch.hooks import INFERENCE, TrainingHooks
 from weft.models.arch.inputs import planes, slides
 from weft.models.arch.layers import KeysValues, Value
+from weft.models.arch.picture_rows import PictureRows
 from weft.models.arch.places import WEIGHTS, place_of
 
 
@@ -43,6 +44,8 @@ class StepRows:
     adapter: Value | None = None
     window_at: Mapping[int, Value] = field(default_factory=dict)
     window_table: Value | None = None
+    pictures: PictureRows | None = None
+    turns: Value | None = None  # [N, 3], rotary positions, where they are not `pos`
 
     def cached(self, c: DecoderConfig, i: int) -> tuple[Value, Value]:
         """Returns the cache rows and the table of layer i."""
@@ -74,6 +77,9 @@ class CachedPast:
         if i in self.hooks.mapped:
             seen = kv_cache.weights(c, cache, q, rows.pos, table, c.window(i), sinks)
             self.hooks.place(place_of(f"{i}.{WEIGHTS}"), seen)
+        seen = rows.pictures
+        if seen is not None and seen.span is not None:
+            return seen.attend(c, cache, q, rows.slot, rows.pos, table, c.window(i))
         return kv_cache.attend(c, cache, q, rows.slot, rows.pos, table, c.window(i), sinks)
 
     def recent(self, i: int, z: Value, count: int) -> list[Value]:

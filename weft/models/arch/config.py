@@ -179,6 +179,10 @@ class DecoderConfig:
     # What a traced decoder's convolutions and recurrences keep, each in the order of its steps.
     keeps: tuple[Kept, ...] = ()
     alibi: bool = False  # a traced decoder's keys hold their positions
+    # Of each pair of the rope, the position that turns it: 0 in time, 1 in height, 2 in width.
+    turns_by: tuple[int, ...] = ()
+    looks: bool = False  # tokens of a picture see each other
+    deep: int = 0  # the first layers after which vectors of a picture are added
     traced: TracedBody | None = None  # the steps of a decoder that another library describes
 
     def planes_of(self, form: Form, role: str) -> int:

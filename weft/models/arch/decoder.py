@@ -41,6 +41,7 @@ from weft.models.arch.layers import (
     rounded,
 )
 from weft.models.arch.matrices import matrices
+from weft.models.arch.picture_rows import PictureRows, nodes, turned_tables
 from weft.models.arch.places import Visit
 from weft.models.arch.whole import TrainingPast
 from weft.ops.picks import first_rows
@@ -64,6 +65,7 @@ def forward(
     real = ops.less_equal(0, ops.slice_(places, (0, 0), (ops.aval(places).shape[0], 1)))
     chosen = None if rows.adapter is None else _chosen(c, rows.adapter, real)
     more = {"real": real, "gather": gather, "chosen": chosen}
+    more |= {"pictures": rows.pictures, "turns": rows.turns}
     logits = body(c, w, rows.ids, rows.pos, past, hooks, rows.last, rows.x, **more)
     return logits, {name: past.new[name] for name in state}
 
@@ -127,16 +129,21 @@ def whole(c: DecoderConfig, batch: int, length: int) -> tuple[Value, TrainingPas
 
 
 def _pass(
-    c: DecoderConfig, w: Weights, pos: Value, past: Past, training: TrainingHooks, **more: Any
-) -> Pass:
-    names = [name for name in w if name.startswith("rope.") or name == "query_growth"]
-    tables = {name: ops.gather(w[name], pos) for name in names}
+    c: DecoderConfig, w: Weights, pos: Value, past: Past, training: TrainingHooks,
+    turns: Value | None = None, **more: Any,
+) -> Pass:  # fmt: skip
+    if turns is not None:
+        tables = turned_tables(c, w, pos, turns)
+    else:
+        names = [name for name in w if name.startswith("rope.") or name == "query_growth"]
+        tables = {name: ops.gather(w[name], pos) for name in names}
     return Pass(c, w, tables, past, training, **more)
 
 
 def body(
     c: DecoderConfig, w: Weights, ids: Value, pos: Value, past: Past, training: TrainingHooks,
-    last: Value | None = None, x: Value | None = None, **more: Any,
+    last: Value | None = None, x: Value | None = None, pictures: PictureRows | None = None,
+    turns: Value | None = None, **more: Any,
 ) -> Value:  # fmt: skip
     """Returns logits of the rows (of rows `last` if given) at positions `pos`; `c.run` limits the
     parts that are computed, as in `forward`."""
@@ -147,11 +154,14 @@ def body(
         logits = traced_logits(Pass(c, w, {}, past, training, **more), ids, pos, last)
         return training.place("logits", logits)
     if x is None:
-        x = training.place("embed", (training.drop or keep)(_embed(c, w, ids, pos)))
-    p = with_layer_inputs(_pass(c, w, pos, past, training, **more), ids, x)
+        x = _embed(c, w, ids, pos)
+        x = x if pictures is None else pictures.embedded(x)
+        x = training.place("embed", (training.drop or keep)(x))
+    p = with_layer_inputs(_pass(c, w, pos, past, training, turns, **more), ids, x)
     x = x if c.altup is None else spread(p, x)
     for i in c.here:
         x = p.at(f"{i}.out", training.layer(i, partial(layer, p, i), x))
+        x = x if pictures is None else pictures.deepened(c, i, x)
     if last is not None:
         x = ops.gather(x, last)
     return output(p, x) if c.run is None or c.run.ends else x
@@ -193,6 +203,7 @@ def decoder_graph(
     name: str,
     gather: Callable[[Value], Value] | None = None,
     visit: Visit | None = None,
+    pictured: bool = False,
 ) -> Graph:
     """Returns the Graph of one step of at most `rows` rows (the scalar "n" is their number) over
     `pages` pages, assigned to `slots` sequences of `context` positions by the input "table" [slots,
@@ -203,7 +214,8 @@ def decoder_graph(
     `weights` gives each role's shape and dtype. A part of a model (`c.run`) without the embedding
     has the input "x" [rows, hidden] instead of "ids". `gather`: see `forward`. If the model has
     adapters, the input "adapter" chooses them, with `one` for all rows [1]. The values that a
-    `visit` reads are further outputs, float32 [rows, ...].
+    `visit` reads are further outputs, float32 [rows, ...]. With `pictured`, rows may have a
+    picture's vectors.
     """
 
     def given(label: str, size: int, bound: str | None = "n") -> Node:
@@ -227,7 +239,12 @@ def decoder_graph(
         bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
         kept = states(c, slots, context, pages).items()
         state = {k: ops.input_node(k, *what, "state") for k, what in kept}
-        step = StepRows(ids, slot, place, at, table, end, x, by, near, sliding)
+        shown, given_too = nodes(c, rows) if pictured else (None, [])
+        turns = None
+        if c.turns_by:
+            turns = ops.input_node("turns", (rows, 3), int32, "input", rows="n")
+            given_too.append(turns)
+        step = StepRows(ids, slot, place, at, table, end, x, by, near, sliding, shown, turns)
         wanted = {} if visit is None else visit.places.inputs(rows)
         changed = {k: ops.input_node(k, s, d, "input", rows=n) for k, (s, d, n) in wanted.items()}
         hooks = INFERENCE if visit is None else hooks_of(visit, changed, end)
@@ -235,6 +252,6 @@ def decoder_graph(
     assigns = tuple((state[k], new[k]) for k in state)
     ins = [fed, where, *at.values(), table]
     ins += [*near.values(), *(more for more in (sliding, end, by) if more is not None)]
-    ins += changed.values()
+    ins += [*changed.values(), *given_too]
     outs = (logits, *(() if visit is None else visit.results()))
     return Graph((*ins, *bound.values(), *state.values()), outs, assigns, name, {"frozen": True})

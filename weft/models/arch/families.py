@@ -209,6 +209,9 @@ _READERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "qwen3": family_qwen.qwen3,
     "qwen3_moe": family_qwen.qwen3_moe,
     "qwen2_moe": family_qwen.qwen2_moe,
+    "qwen2_vl_text": family_qwen.qwen2_vl,
+    "qwen2_5_vl_text": family_qwen.qwen2_vl,
+    "qwen3_vl_text": family_qwen.qwen3_vl,
     "gemma": family_gemma.gemma,
     "gemma2": family_gemma.gemma2,
     "gemma3_text": family_gemma.gemma3,
@@ -276,9 +279,13 @@ def read_stream(kind: str, raw: Fields) -> DecoderConfig:
 def _wrapped(kind: str, raw: Fields) -> DecoderConfig:
     """Reads the text model of a multimodal model. Its own config is in text_config, but the wrapper
     decides about tied embeddings."""
-    outer = seen(raw, kind, WRAPPER_FIELDS[kind])
+    outer = seen(raw, kind, WRAPPER_FIELDS[kind], _OF_EYES)
     text = outer.section("text_config")
-    inner = text.text("model_type", "") if text is not None else ""
+    if text is None and f"{kind}_text" in _READERS:  # older files have its fields beside others
+        text = raw.having({k: v for k, v in raw.data.items() if k != "model_type"})
+    inner = text.text("model_type", f"{kind}_text") if text is not None else ""
+    if kind in ("llava", "llava_next") and text is not None and inner in _LLAVA:
+        text = text.having({**_LLAVA[inner], **text.data})
     if text is None or inner not in _READERS:
         known = ", ".join(_READERS)
         raise ModelError(
@@ -287,6 +294,14 @@ def _wrapped(kind: str, raw: Fields) -> DecoderConfig:
     made = _READERS[inner](seen(text, inner, DECODER_FIELDS[inner]))
     return replace(made, tied=outer.flag("tie_word_embeddings", False))
 
+
+# Sizes that LLaVA's files leave out, as in transformers' configs.
+_SEVEN = {"vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32,
+          "num_attention_heads": 32}  # fmt: skip
+_LLAVA = {"llama": {**_SEVEN, "intermediate_size": 11008},
+          "mistral": {**_SEVEN, "intermediate_size": 14336}}  # fmt: skip
+# Fields of a wrapper that concern pictures, and how they are prepared.
+_OF_EYES = dict.fromkeys(("scale_factor", "downsample_ratio", "use_image_newline_parameter"), "")
 
 DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     kind: partial(_read, kind) for kind in (*_READERS, *WRAPPER_FIELDS)

@@ -35,6 +35,10 @@ _QWEN2: Table = {
     **_BASE, "hidden_act": "silu", "num_key_value_heads": 32, "max_position_embeddings": 32768,
     **_SLIDES, "max_window_layers": 28, "layer_types": None,
 }  # fmt: skip
+_QWEN2_VL: Table = {
+    **_QWEN2, "num_key_value_heads": 8, "rope_theta": 1e6, "rms_norm_eps": 1e-5,
+    "max_window_layers": 80,
+}  # fmt: skip
 _GEMMA: Table = {
     **_BASE, "hidden_activation": "gelu_pytorch_tanh", "num_key_value_heads": 4, "head_dim": 256,
     "max_position_embeddings": 8192, "tie_word_embeddings": True, "attention_bias": False,
@@ -136,6 +140,11 @@ DECODER_FIELDS: Mapping[str, Table] = {
     "qwen3_5_moe_text": {
         **{k: v for k, v in _DELTA.items() if k not in _NO_WIDTH}, **_SHARED,
         "num_experts_per_tok": 8, "num_experts": 256,
+    },
+    "qwen2_vl_text": _QWEN2_VL, "qwen2_5_vl_text": _QWEN2_VL,
+    "qwen3_vl_text": {
+        **_BASE, "hidden_act": "silu", "head_dim": 128, "attention_bias": False,
+        "num_key_value_heads": 32, "max_position_embeddings": 128000, "rope_theta": 5e5,
     },
     "gemma2": {**_GEMMA, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
     "gemma3_text": {
@@ -298,10 +307,12 @@ DECODER_FIELDS: Mapping[str, Table] = {
 
 # A wrapper's text model has its own config; only the wrapper's tied embeddings count.
 WRAPPER_FIELDS: Mapping[str, Table] = {
-    kind: {"text_config": None, "tie_word_embeddings": tied}
+    kind: {"text_config": None, "vision_config": None, "tie_word_embeddings": tied}
     for kind, tied in {
         "mistral3": True, "gemma3": True, "qwen3_5": False, "qwen3_5_moe": False, "gemma4": True,
-        "gemma4_unified": True, "llama4": False, "gemma3n": True,
+        "gemma4_unified": True, "llama4": False, "gemma3n": True, "llava": False,
+        "idefics3": False, "smolvlm": False, "qwen2_vl": False,
+        "qwen2_5_vl": False, "qwen3_vl": False, "internvl": True,
     }.items()
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ from weft.models.arch.family_parts import (
     kinds_of,
     windows_of,
 )
-from weft.models.arch.family_ropes import single_rope
+from weft.models.arch.family_ropes import said_of, single_rope
 from weft.models.arch.mixer_sizes import Delta
 
 
@@ -48,6 +48,39 @@ def _qwen3(c: Fields, family: str) -> DecoderConfig:
 def qwen3(c: Fields) -> DecoderConfig:
     made = _qwen3(c, "qwen3")
     return replace(made, windows=_qwen_windows(c, made.layers))
+
+
+def qwen2_vl(c: Fields) -> DecoderConfig:
+    """Reads the text model of Qwen2-VL and Qwen2.5-VL: a Qwen 2 whose rope turns by three
+    positions, a section of its pairs each."""
+    made = base(c, "qwen2", act=activation(c, "hidden_act", "silu"), qkv_bias=True)
+    rope = single_rope(c, made.head_dim, renamed={"mrope": "default"})
+    made = replace(made, ropes=(rope,), windows=_qwen_windows(c, made.layers))
+    sections = _sections(c, made.head_dim // 2)
+    by = [k % 3 for k, count in enumerate(sections) for _ in range(count)]
+    return replace(made, turns_by=tuple(by))
+
+
+def qwen3_vl(c: Fields) -> DecoderConfig:
+    """Reads the text model of Qwen3-VL: a Qwen 3 whose rope turns by three positions in turn."""
+    made = _qwen3(c, "qwen3")
+    sections, pairs = _sections(c, made.head_dim // 2), made.head_dim // 2
+    by = [0] * pairs
+    for axis in (1, 2):
+        for k in range(axis, min(3 * sections[axis], pairs), 3):
+            by[k] = axis
+    return replace(made, turns_by=tuple(by))
+
+
+def _sections(c: Fields, pairs: int) -> tuple[int, ...]:
+    said = said_of(c)
+    found = said.integers("mrope_section", 0, MAX_HEAD_DIM) or (pairs,)
+    if sum(found) != pairs or len(found) > 3:
+        raise ModelError(
+            f"{said.where}: mrope_section is {list(found)}; expected three numbers that add up to "
+            f"{pairs}"
+        )
+    return (*found, 0, 0)[:3]
 
 
 def qwen3_moe(c: Fields) -> DecoderConfig:

@@ -96,30 +96,17 @@ def _query(c: DecoderConfig, cache: Cache, q: Value) -> Value:
 
 def weights(
     c: DecoderConfig, cache: Cache, q: Value, pos: Value, table: Value, window: int,
-    sinks: Value | None = None,
+    sinks: Value | None = None, first: Value | None = None,
 ) -> Value:  # fmt: skip
     """Returns the weights that `attend` gives to positions, float32 [N, H, L], for rows of slot 0:
     the softmax of the scores, in one piece, of all L positions of the table. A sink has a part of
-    the sum and no column."""
-    groups, pages, size, depth = ops.aval(cache[0]).shape
+    the sum and no column. `first` [N] has the first position that each row sees, in place of a
+    window."""
+    groups, _, size, depth = ops.aval(cache[0]).shape
     n, heads, _ = ops.aval(q).shape
-    count = ops.aval(table).shape[1]
-    length = count * size
+    length = ops.aval(table).shape[1] * size
     q = _query(c, cache, q)
-    first = ops.mul(ops.slice_(table, (0, 0), (1, count)), size)
-    place = ops.add(ops.broadcast(first, (size, count)), ops.iota((size, count), 0, int32))
-    place = ops.reshape(ops.transpose(place), (length,))
-
-    def read(plane: Value) -> Value:
-        """Returns the slot's rows of a plane, [G, L, ...]."""
-        wide = ops.aval(plane).shape[3]
-        rows = ops.reshape(plane, (groups, pages * size, wide))
-        return ops.cast(ops.gather(rows, place, 1), float32)
-
-    k = read(cache[0])
-    if c.kv_dtype is int8:
-        scale = ops.slice_(read(cache[-1]), (0, 0, 0), (groups, length, 1))
-        k = ops.mul(k, ops.broadcast(scale, (groups, length, depth)))
+    k = _rows(c, cache, 0, table)
     share = heads // groups
     q = ops.reshape(ops.cast(q, float32), (n, groups, share, depth))
     q = ops.reshape(ops.transpose(q, (1, 0, 2, 3)), (groups, n * share, depth))
@@ -131,14 +118,58 @@ def weights(
     number, shape = ops.iota((n, heads, length), 2, int32), (n, heads, length)
     at = ops.broadcast(ops.reshape(pos, (n, 1, 1)), shape)
     seen = ops.less_equal(number, at)
-    if window:
-        first = ops.sub(at, ops.remainder(at, window) if c.chunked else window - 1)
-        seen = ops.bitwise_and(seen, ops.less_equal(first, number))
+    if first is not None:
+        low = ops.broadcast(ops.reshape(first, (n, 1, 1)), shape)
+        seen = ops.bitwise_and(seen, ops.less_equal(low, number))
+    elif window:
+        low = ops.sub(at, ops.remainder(at, window) if c.chunked else window - 1)
+        seen = ops.bitwise_and(seen, ops.less_equal(low, number))
     scores = ops.where(seen, scores, -1e30)
     if sinks is not None:
         sink = ops.reshape(ops.cast(sinks, float32), (1, heads, 1))
         scores = ops.concat([scores, ops.broadcast(sink, (n, heads, 1))], 2)
     return ops.slice_(ops.call("softmax", scores), (0, 0, 0), shape)
+
+
+def _rows(c: DecoderConfig, cache: Cache, which: int, table: Value) -> Value:
+    """Returns the keys (`which` 0) or values (1) of slot 0, float32 [G, L, D]."""
+    groups, pages, size, _ = ops.aval(cache[0]).shape
+    count = ops.aval(table).shape[1]
+    begins = ops.mul(ops.slice_(table, (0, 0), (1, count)), size)
+    place = ops.add(ops.broadcast(begins, (size, count)), ops.iota((size, count), 0, int32))
+    place = ops.reshape(ops.transpose(place), (count * size,))
+
+    def read(plane: Value) -> Value:
+        wide = ops.aval(plane).shape[3]
+        rows = ops.reshape(plane, (groups, pages * size, wide))
+        return ops.cast(ops.gather(rows, place, 1), float32)
+
+    found = read(cache[min(which, _both(c, cache) - 1)])
+    if c.kv_dtype is not int8:
+        return found
+    scale = ops.slice_(read(cache[-1]), (0, 0, which), (groups, count * size, which + 1))
+    return ops.mul(found, ops.broadcast(scale, ops.aval(found).shape))
+
+
+def attended(
+    c: DecoderConfig, cache: Cache, q: Value, first: Value, last: Value, table: Value
+) -> Value:
+    """Returns attention of q[N, H, D] of rows of slot 0 over the positions from first[N] to
+    last[N], in one piece: float32 [N, H, D]."""
+    n, heads, depth = ops.aval(q).shape
+    v = _rows(c, cache, 1, table)
+    groups, length, _ = ops.aval(v).shape
+    share = heads // groups
+    by = weights(c, cache, q, last, table, 0, None, first)
+    # Rows beyond the last one written may hold anything, and nothing times NaN is NaN.
+    shape = (groups, length, depth)
+    number = ops.iota(shape, 1, int32)
+    end = ops.broadcast(ops.reshape(ops.max_(last, 0), (1, 1, 1)), shape)
+    v = ops.where(ops.less_equal(number, end), v, 0.0)
+    by = ops.transpose(ops.reshape(by, (n, groups, share, length)), (1, 0, 2, 3))
+    out = ops.dot(ops.reshape(by, (groups, n * share, length)), v, float32)
+    out = ops.transpose(ops.reshape(out, (groups, n, share, depth)), (1, 0, 2, 3))
+    return ops.reshape(out, (n, heads, depth))
 
 
 def quantized(x: Value) -> tuple[Value, Value]:

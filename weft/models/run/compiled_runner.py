@@ -18,7 +18,7 @@ from weft.models.arch.config import DecoderConfig
 from weft.models.arch.stages import roles_of
 from weft.models.arch.weights import Weights
 from weft.models.run.placed import Placed
-from weft.models.run.runner import OF_ONE, PREFILL, STEP, Runner, kind_of
+from weft.models.run.runner import OF_ONE, PICTURED, PREFILL, STEP, Runner, kind_of
 
 if TYPE_CHECKING:
     from weft.core.caps import Caps
@@ -64,7 +64,7 @@ class CompiledRunner(Runner):
 
     def _shape(self, kind: str) -> tuple[int, int, int, int, bool, bool, str]:
         run, name = self.config.run, f"{self.config.family}.{kind}"
-        last = kind == PREFILL and (run is None or run.end == self.config.layers)
+        last = kind in (PREFILL, PICTURED) and (run is None or run.end == self.config.layers)
         return self.room(kind), self.slots, self.pages, self.context, kind in OF_ONE, last, name
 
     @property
@@ -80,7 +80,8 @@ class CompiledRunner(Runner):
         """Returns the graph of one kind of step, before compilation."""
         from weft.models.arch.decoder import decoder_graph
 
-        return decoder_graph(self.config, self._avals, *self._shape(kind))
+        pictured = kind == PICTURED
+        return decoder_graph(self.config, self._avals, *self._shape(kind), pictured=pictured)
 
     def program(self, kind: str, caps: Caps) -> Program:
         """Returns one kind of step as a Program for `caps`: from weft's cache, or compiled."""

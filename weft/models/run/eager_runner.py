@@ -35,6 +35,7 @@ class EagerRunner(Runner):
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         from weft.models.arch import decoder
         from weft.models.arch.cached import StepRows
+        from weft.models.arch.picture_rows import of_arrays
 
         at = {g: rows[f"at.{g}"][: n * g] for g in kv_counts(self.config)}
         windowed = kv_counts(self.config, window=True)
@@ -43,6 +44,7 @@ class EagerRunner(Runner):
         given = StepRows(
             rows["ids"], slot, pos, at, rows["table"], rows.get("last"),
             adapter=rows.get("adapter"), window_at=near, window_table=rows.get("window_table"),
+            pictures=of_arrays(rows, n), turns=rows.get("turns"),
         )  # fmt: skip
         logits, self._state = decoder.forward(
             self.config, self._weights, given, self._state, hooks=self.hooks(rows)

@@ -23,6 +23,7 @@ from weft.models.run.beams import OFF, BeamSearch
 from weft.models.run.constraints import constraint_of, grammars_of
 from weft.models.run.edits import Edit
 from weft.models.run.generate import Generation, PromptRun, Stream, TextChunk, play
+from weft.models.text.picture_prompt import PicturePrompt
 from weft.models.text.prompts import (
     Prompt,
     as_list,
@@ -82,7 +83,7 @@ class Generating(Model):
 
     def generate(  # type: ignore[override]
         self,
-        prompt: Prompt | Sequence[Prompt],
+        prompt: Prompt | Sequence[Prompt] | None = None,
         max_new_tokens: int | None = None,
         temperature: float | None = None,
         top_k: int | None = None,
@@ -112,9 +113,11 @@ class Generating(Model):
         length_penalty: float = 1.0,
         early_stopping: bool | str = False,
         edits: Sequence[Edit] = (),
+        messages: Sequence[Mapping[str, Any]] | None = None,
     ) -> Generation | list[Generation] | list[list[Generation]] | Stream:
         """Generates new tokens after `prompt` (text or ids) and returns a Generation; a list of
         prompts returns a list. With `n` above 1 each prompt has a list of n answers in its place.
+        `messages`, in place of a prompt, are a conversation as in `chat`.
 
         **Choosing.** `temperature`, `top_k`, `top_p`, `min_p`, the penalties and `logit_bias` are
         those of `weft.engine.sampler.Sampling`, which the server has too. temperature 0 is greedy.
@@ -151,7 +154,9 @@ class Generating(Model):
         Raises UsageError (empty prompt, bad options, unknown ids), LimitError (prompt longer than
         the context), ModelError (NaN in weights or logits).
         """
-        prompts, single = as_list(prompt)
+        if (prompt is None) == (messages is None):
+            raise UsageError("give a prompt, or the messages of a conversation")
+        prompts, single = as_list(prompt if messages is None else self.chat_ids(messages))
         stops = checked_stops(self.defaults.stop if stop is None else stop)
         asked = None if max_new_tokens is None else checked_count(max_new_tokens)
         if stops:
@@ -189,9 +194,10 @@ class Generating(Model):
         jobs = []
         for one in prompts:
             ids = tuple(self.encode(one))
+            insets = one.insets if isinstance(one, PicturePrompt) else None
             count = self.defaults.limit(len(ids), asked, NEW_TOKENS) or 0
             room = min(count, self.context - len(ids) + 1)
-            jobs.append(replace(base, prompt=ids, max_new_tokens=room))
+            jobs.append(replace(base, prompt=ids, max_new_tokens=room, insets=insets))
         if beams is not None:
             beams.check(base, stream, edits)
             return _shaped([beams.search(job, self._rows) for job in jobs], n, single)

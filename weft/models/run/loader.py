@@ -35,6 +35,7 @@ from weft.models.run.judge_folder import file_judge, judges, load_judge
 from weft.models.run.model import Decoder
 from weft.models.run.placed import Placed
 from weft.models.run.sentence_folder import makes_vectors, read_pooling
+from weft.models.run.sight import eyes_maker, sighted
 from weft.models.text.maker import tokenizer_maker
 from weft.models.weights.encoder_names import encoder_layout
 from weft.models.weights.names import OUTPUTS
@@ -96,7 +97,13 @@ def load_uncompiled(path: Path, place: Placement) -> Model:
             _check_encoder(f"{raw.where}: this {kind} gives vectors", place)
             return _embedder(path, raw, kind, device, place)
         source = _source(path, raw, kind, place)
-        return _decoder(source, device, place, None if adapter is None else adapter[1])
+        found = sighted(raw, source.config) if place.part is None and kind in DECODERS else None
+        if found is not None:
+            source = replace(source, config=found[0])
+        made = _decoder(source, device, place, None if adapter is None else adapter[1])
+        if found is not None:
+            made.make_eyes = eyes_maker(path, raw, found[1], device, place)
+        return made
 
 
 def _source(folder: Path, raw: Fields, kind: str, place: Placement) -> Source:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,9 @@ from weft.models.text.prompts import (
 if TYPE_CHECKING:
     from weft.engine.drafts import Drafts
     from weft.graph.ir import Graph
+    from weft.models.run.eyes import Eyes
     from weft.models.run.judge import Ranked
+    from weft.models.text.picture_prompt import PicturePrompt
     from weft.models.text.tokenizer import Tokenizer
     from weft.program.program import Program
 
@@ -57,6 +59,7 @@ class Decoder(Inspecting):
     config: DecoderConfig
     fixed = False  # True if a file fixes the numbers of slots and pages
     slots: AdapterSlots | None = None  # room for adapters that come later
+    make_eyes: Callable[[Tokenizer], Eyes] | None = None
 
     def __init__(
         self,
@@ -232,10 +235,34 @@ class Decoder(Inspecting):
         """Returns the token ids of a flat list, each within the vocabulary."""
         return checked_ids(prompt, self.config.vocab)
 
-    def chat_ids(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
-        """Returns the ids of a conversation (role, content) through the model's chat template."""
+    @cached_property
+    def eyes(self) -> Eyes | None:
+        """What reads pictures; None if the model does not. Read on first use. Raises ModelError."""
+        if self.make_eyes is None:
+            return None
+        return self.make_eyes(self.need_tokenizer("pictures in a prompt need one"))
+
+    def need_eyes(self) -> Eyes:
+        """Returns the eyes. Raises UsageError for a model that reads text alone."""
+        if self.eyes is None:
+            raise UsageError(f"{self.folder} reads text alone, and a picture was given")
+        return self.eyes
+
+    def chat_ids(  # type: ignore[override]
+        self, messages: Sequence[Mapping[str, Any]], **variables: Any
+    ) -> list[int] | PicturePrompt:
+        """Returns the prompt of a conversation (role, content) through the model's chat template:
+        its ids, or what stands for them where messages have pictures (`eyes.with_places`)."""
         tokenizer = self.need_tokenizer("chatting needs one")
-        return tokenizer.encode(tokenizer.chat(messages, **variables), special=False)
+        if not any(isinstance(m.get("content"), list | tuple) for m in messages):
+            return tokenizer.encode(tokenizer.chat(messages, **variables), special=False)
+        from weft.models.run.eyes import with_places
+
+        said, pictures = with_places(messages)
+        if not pictures:
+            return tokenizer.encode(tokenizer.chat(said, **variables), special=False)
+        eyes = self.need_eyes()
+        return eyes.prompt(tokenizer.chat(said, **variables), pictures, tokenizer, False)
 
     def _explain_logits(self) -> ModelError:
         return self.explain_bad("the logits are")

@@ -21,6 +21,7 @@ import numpy as np
 
 from weft.core.errors import LimitError, UsageError
 from weft.core.order import STREAM_ROWS
+from weft.engine.insets import Insets
 from weft.engine.windows import WindowPool
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.inputs import (
@@ -35,13 +36,15 @@ from weft.models.arch.inputs import (
     states,
     window_pages,
 )
+from weft.models.run.inset_rows import turn_rows, untaken, vector_rows
 
 STEP = 64  # most rows of a step that returns every row's logits
 DECODE = "decode"  # the kind of a step of one row
 ROWS = "rows"  # the kind of a larger step that returns every row's logits, followed by its size
 PREFILL = "prefill"  # the kind of a step that returns the last row's logits
 SCORE = "score"  # the kind of a step that returns every row's logits, faster than ROWS if many
-OF_ONE = (PREFILL, SCORE)  # steps whose rows belong to one slot
+PICTURED = "pictured"  # the kind of a PREFILL whose rows may have vectors of their own
+OF_ONE = (PREFILL, SCORE, PICTURED)  # steps whose rows belong to one slot
 Fed = list[tuple[int, int, int]]  # rows of a step: (slot, position of the first, their number)
 
 MakeRunner = Callable[[int, int], "Runner"]
@@ -73,6 +76,7 @@ class Runner(abc.ABC):
             near = near + np.arange(count, dtype=np.int32) % ring
             self.window_tables = self.tables.copy() if short == pages else near
         self._adapters = adapters
+        self.insets: dict[int, Insets] = {}
         self._fed = [0] * slots if remembers(config) else None  # rows that each slot was fed
 
     def knows(self, adapter: str) -> bool:
@@ -90,7 +94,8 @@ class Runner(abc.ABC):
 
     def room(self, kind: str) -> int:
         """Returns the most rows that a step of this kind takes, such as PREFILL or "rows16"."""
-        fixed = {PREFILL: min(CHUNK, self.context), SCORE: STEP, DECODE: 1}
+        most = min(CHUNK, self.context)
+        fixed = {PREFILL: most, PICTURED: most, SCORE: STEP, DECODE: 1}
         return fixed[kind] if kind in fixed else int(kind.removeprefix(ROWS))
 
     def resumes(self, fed: int, start: int) -> bool:
@@ -111,7 +116,9 @@ class Runner(abc.ABC):
             places = range(first, first + len(part))
             rows = self.inputs(chunk, part, [slot] * len(part), places, [adapter])
             rows["last"] = np.array([len(part) - 1], np.int32)
-            logits = self._feed(PREFILL, rows, len(part), [(slot, first, len(part))])[0]
+            shown = vector_rows(self.config, self.insets.get(slot), first, len(part), chunk)
+            kind = PICTURED if shown else PREFILL
+            logits = self._feed(kind, rows | shown, len(part), [(slot, first, len(part))])[0]
         return logits
 
     def rows(
@@ -190,7 +197,8 @@ class Runner(abc.ABC):
         if len(ids) and not 0 <= min(pos) <= max(pos) < self.context:
             raise LimitError(f"position {max(pos)} of a sequence; the context is {self.context}")
         if size == len(ids) == 1:
-            return self._one(ids[0], slots[0], pos[0]) | self._chosen(adapters)
+            more = self._chosen(adapters) | self._turns(slots, pos, 1)
+            return self._one(ids[0], slots[0], pos[0]) | more
         where = np.empty((len(ids), 2), np.int32)
         where[:, 0], where[:, 1] = slots, pos
         slot, place = where.T
@@ -204,7 +212,14 @@ class Runner(abc.ABC):
                 at = np.full((size, count), -1, np.int32)
                 at[: len(ids)] = row + heads
                 made[f"{name}at.{count}"] = at.reshape(-1)
-        return made | self._chosen(adapters)
+        return made | self._chosen(adapters) | self._turns(slots, pos, size)
+
+    def takes(self, insets: Insets) -> str:
+        """Returns "" if the model takes vectors in place of embeddings, else why not."""
+        return untaken(self.config, insets, self.room(PICTURED))
+
+    def _turns(self, slots: Sequence[int], pos: Sequence[int], size: int) -> dict[str, np.ndarray]:
+        return turn_rows(self.insets, slots, pos, size) if self.config.turns_by else {}
 
     def _one(self, token: int, slot: int, place: int) -> dict[str, np.ndarray]:
         """Returns the inputs of one row as `inputs` makes them, by Python's arithmetic: a decode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weft.core.errors import LimitError
@@ -27,7 +28,7 @@ class Talk:
         """All messages, the system message first."""
         return [*self._system, *self.messages]
 
-    def ask(self, text: str, limit: int | None = None) -> list[int]:
+    def ask(self, text: str, limit: int | None = None) -> Sequence[int]:
         """Adds the user's text and returns the prompt's token ids, for an answer of at most `limit`
         tokens. Raises LimitError if that text alone exceeds the context. On any error the message
         is dropped."""
@@ -38,7 +39,7 @@ class Talk:
             self.take_back()
             raise
 
-    def room(self, ids: list[int], limit: int | None = None) -> int:
+    def room(self, ids: Sequence[int], limit: int | None = None) -> int:
         """Returns how many new tokens may follow a prompt."""
         room = self.model.context - len(ids) + 1
         return room if limit is None else min(limit, room)
@@ -56,7 +57,7 @@ class Talk:
         """Starts again; the system message stays."""
         self.messages, self.start = [], 0
 
-    def _fitted(self, limit: int | None) -> list[int]:
+    def _fitted(self, limit: int | None) -> Sequence[int]:
         context, start = self.model.context, self.start
         free = min(context // SHARE, context if limit is None else limit)
         turns = [i for i, m in enumerate(self.messages) if m["role"] == "user" and i > start]

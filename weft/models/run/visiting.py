@@ -15,7 +15,7 @@ from weft.models.run.compiled_runner import CompiledRunner, model_caps
 from weft.models.run.eager_runner import EagerRunner
 from weft.models.run.edits import Edit
 from weft.models.run.placed import Placed
-from weft.models.run.runner import ROWS, SCORE, STEP, Runner
+from weft.models.run.runner import PICTURED, ROWS, SCORE, STEP, Runner
 
 if TYPE_CHECKING:
     from weft.graph.ir import Graph
@@ -79,7 +79,8 @@ class CompiledVisiting(Visiting, CompiledRunner):
     def graph(self, kind: str) -> Graph:
         from weft.models.arch.decoder import decoder_graph
 
-        return decoder_graph(self.config, self._avals, *self._shape(kind), visit=Visit(self.places))
+        more: Any = {"visit": Visit(self.places), "pictured": kind == PICTURED}
+        return decoder_graph(self.config, self._avals, *self._shape(kind), **more)
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         logits, *found = self.outputs(kind, rows, n)

@@ -9,13 +9,14 @@ import numpy as np
 
 from weft.core.errors import UsageError
 from weft.engine.sampler import check_seed
+from weft.models.text.picture_prompt import PicturePrompt
 
 Prompt = str | Sequence[int] | np.ndarray
 
 
 def as_list(prompt: Any) -> tuple[list[Prompt], bool]:
     """Returns (prompts, True if a single one was given). A list of ints is one prompt of ids."""
-    if isinstance(prompt, str):
+    if isinstance(prompt, str | PicturePrompt):
         return [prompt], True
     if isinstance(prompt, np.ndarray):
         return ([prompt], True) if prompt.ndim <= 1 else (list(prompt), False)
@@ -24,7 +25,7 @@ def as_list(prompt: Any) -> tuple[list[Prompt], bool]:
             f"a prompt is text, token ids or a list of these; got {type(prompt).__name__}"
         )
     items = list(prompt)
-    if items and all(isinstance(p, str | list | tuple | np.ndarray) for p in items):
+    if items and all(isinstance(p, str | list | tuple | np.ndarray | PicturePrompt) for p in items):
         return items, False
     return [items], True
 

@@ -12,6 +12,7 @@ from weft.hub.names import name_of
 from weft.importers.hf_config import Fields
 from weft.importers.safetensors import Checkpoint, open_checkpoint
 from weft.models.arch.config import DecoderConfig, Layout
+from weft.models.arch.tower_families import USUAL
 from weft.models.arch.weights import Weight
 from weft.models.text.generation_config import read_defaults
 from weft.models.text.token_ids import read_token_ids
@@ -54,7 +55,8 @@ def folder_source(
     Raises ModelError, FileFormatError."""
     checkpoint = opened(folder, raw)
     config = _untied(folder, config, checkpoint)
-    weights = _weights(folder, checkpoint, decoder_layout(config), dtype)
+    eyes = raw.text("model_type", "") in USUAL
+    weights = _weights(folder, checkpoint, decoder_layout(config), dtype, eyes)
     return Source(
         folder, config, read_token_ids(folder, raw), weights,
         advice=partial(read_defaults, folder, config.vocab),
@@ -86,9 +88,13 @@ def opened(folder: Path, raw: Fields) -> Checkpoint | PackedCheckpoint:
 
 
 def _weights(
-    folder: Path, checkpoint: Checkpoint | PackedCheckpoint, layout: Layout, dtype: DType | None
+    folder: Path,
+    checkpoint: Checkpoint | PackedCheckpoint,
+    layout: Layout,
+    dtype: DType | None,
+    eyes: bool = False,
 ) -> dict[str, Weight]:
-    if any(map(SENSES.search, checkpoint)):
+    if any(map(SENSES.search, checkpoint)) and not eyes:
         say(f"{name_of(folder)}: weft takes its text model alone, no images and no sound")
     if isinstance(checkpoint, Checkpoint):
         return bind_weights(layout, checkpoint)

@@ -68,8 +68,8 @@ BESIDE = {  # norms for experts in parallel with a dense feed-forward
     "dense_post": "post_feedforward_layernorm_1",
     "exps_post": "post_feedforward_layernorm_2",
 }
-# The last two are prefixes of the text model in a multimodal one.
-PREFIXES = ("model.", "", "language_model.model.", "model.language_model.")
+# The last three are prefixes of the text model in a multimodal one.
+PREFIXES = ("model.", "", "language_model.model.", "model.language_model.", "model.text_model.")
 PREFIX_OF = {
     "gpt_neox": ("gpt_neox.", ""),
     **dict.fromkeys(("mamba", "falcon_mamba", "mamba2"), ("backbone.", "")),
@@ -191,5 +191,6 @@ INERT_OF = {
     },
 }
 SENSES = re.compile(
-    r"(?:^|\.)(?:vision|visual|audio|embed_vision|embed_audio|multi_modal_projector)\w*\."
+    r"(?:^|\.)(?:vision|visual|audio|embed_vision|embed_audio|multi_modal_projector|connector)\w*\."
+    r"|(?:^|\.)image_newline$"
 )

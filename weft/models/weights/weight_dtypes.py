@@ -40,16 +40,22 @@ def ready(
     is requested: config.forms describes their parts. Raises UsageError, ModelError, DTypeError."""
     if isinstance(config, DecoderConfig):
         _check_cache(where, config, place.cache)
-    target = wanted(place.dtype)
-    if target is not None:
-        cast = partial(_cast, where, target)
-        weights = {role: w.then(partial(cast, role)) for role, w in weights.items()}
-    made = Weights(weights)
+    made = Weights(cast_weights(where, weights, wanted(place.dtype)))
     check_dtypes(device, {f"weight {r!r}": as_dtype(w.dtype) for r, w in made.outlines.items()})
     fields: dict[str, Any] = {"act_dtype": _act_dtype(place.act_dtype, made), "forms": made.forms}
     if isinstance(config, DecoderConfig):
         fields["act_by_form"] = config.act_by_form or place.act_dtype is None
     return replace(config, **fields), made
+
+
+def cast_weights(
+    where: Path, weights: Mapping[str, Weight], target: DType | None
+) -> Mapping[str, Weight]:
+    """Returns weights in a dtype (None: their own)."""
+    if target is None:
+        return weights
+    cast = partial(_cast, where, target)
+    return {role: w.then(partial(cast, role)) for role, w in weights.items()}
 
 
 def _cast(where: Path, target: DType, role: str, given: Value) -> Value:

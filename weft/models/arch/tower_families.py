@@ -1,0 +1,276 @@
+"""Vision towers of each family: turns the parts of a config.json into a TowerConfig."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from weft.core.errors import ModelError
+from weft.core.text import shown
+from weft.importers.hf_config import Fields
+from weft.models.arch.tower_config import Projector, TowerActivation, TowerConfig
+
+MOST = 1 << 16  # elements of a width
+_ACTS: Mapping[str, TowerActivation] = {
+    "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh",
+    "quick_gelu": "quick_gelu", "silu": "silu", "swish": "silu", "relu": "relu",
+}  # fmt: skip
+
+
+def side(c: Fields, name: str, default: int) -> int:
+    """Returns a size in pixels, given as one number or as two equal ones."""
+    found = c.integers(name, 1, 1 << 14) or (default,)
+    if len(set(found)) != 1:
+        raise ModelError(f"{c.where}: {name} is {list(found)}; expected a square")
+    return int(found[0])
+
+
+def act(c: Fields, name: str, default: str) -> TowerActivation:
+    """Returns an activation function."""
+    return _ACTS[c.text(name, default, tuple(_ACTS))]
+
+
+def _base(c: Fields, family: str, usual: Mapping[str, Any], **more: Any) -> TowerConfig:
+    hidden = c.integer(usual.get("hidden", "hidden_size"), 1, MOST, usual.get("width", 768))
+    heads = c.integer(usual.get("heads", "num_attention_heads"), 1, 1024, usual.get("count", 12))
+    if hidden % heads:
+        raise ModelError(f"{c.where}: hidden_size {hidden} is not a multiple of {heads} heads")
+    patch = side(c, "patch_size", usual.get("patch", 16))
+    image = side(c, "image_size", usual.get("image", 224)) if usual.get("image", 1) else 0
+    made: dict[str, Any] = {
+        "family": family, "hidden": hidden, "heads": heads, "patch": patch, "image": image,
+        "layers": c.integer(
+            usual.get("layers", "num_hidden_layers"), 1, 1024, usual.get("depth", 12)
+        ),
+        "ffn": c.integer("intermediate_size", 1, MOST, usual.get("ffn", 4 * hidden)),
+        "channels": c.integer(usual.get("channels", "num_channels"), 1, 16, 3),
+        "eps": c.number("layer_norm_eps", 0.0, 1.0, usual.get("eps", 1e-6)),
+        "act": act(c, "hidden_act", usual.get("act", "gelu")), "table": image // patch,
+    }  # fmt: skip
+    return TowerConfig(**(made | more))
+
+
+def clip(c: Fields) -> TowerConfig:
+    """Reads CLIP's tower: a class, and a norm before the layers."""
+    usual = {"patch": 32, "ffn": 3072, "act": "quick_gelu", "eps": 1e-5}
+    return _base(c, "clip", usual, leads=1, patch_bias=False, first_norm=True)
+
+
+def siglip(c: Fields) -> TowerConfig:
+    usual = {"ffn": 3072, "act": "gelu_pytorch_tanh"}
+    return _base(c, "siglip", usual, last_norm=True)
+
+
+def idefics3(c: Fields) -> TowerConfig:
+    usual = {"width": 1152, "count": 16, "patch": 32, "ffn": 3072, "act": "gelu_pytorch_tanh"}
+    return _base(c, "siglip", usual, last_norm=True)
+
+
+def pixtral(c: Fields) -> TowerConfig:
+    """Reads Pixtral's tower: RMS norms, a rope by row and column, pictures of any size."""
+    usual = {"width": 1024, "count": 16, "depth": 24, "ffn": 4096, "image": 1024}
+    plain = {"patch_bias": False, "qkv_bias": False, "out_bias": False, "mlp_bias": False}
+    made = _base(
+        c, "pixtral", usual, norm="rms", eps=1e-5, gated=True, first_norm=True, ropes=True,
+        alternating=True, table=0, theta=_theta(c), **plain,
+    )  # fmt: skip
+    return replace(made, image=0)
+
+
+def internvl(c: Fields) -> TowerConfig:
+    usual = {"width": 1024, "count": 16, "depth": 24, "ffn": 4096, "image": 448, "patch": 14}
+    made = _base(
+        c, "internvl", usual, leads=1, layer_scale=True,
+        qkv_bias=c.flag("attention_bias", False), qk_norm=c.flag("use_qk_norm", False),
+        last_norm=not c.flag("use_mean_pooling", True),
+        norm={"layer_norm": "layer", "rms_norm": "rms"}[
+            c.text("norm_type", "layer_norm", ("layer_norm", "rms_norm"))],
+    )  # fmt: skip
+    return made if c.flag("use_absolute_position_embeddings", True) else replace(made, table=0)
+
+
+def dinov2(c: Fields) -> TowerConfig:
+    """Reads DINOv2's tower: a class, scales of layers; its vectors are those of all tokens."""
+    if c.flag("use_swiglu_ffn", False):
+        raise ModelError(f"{c.where}: use_swiglu_ffn is not supported")
+    usual = {
+        "patch": 14,
+        "ffn": c.integer("mlp_ratio", 1, 64, 4) * c.integer("hidden_size", 1, MOST),
+    }
+    made = _base(
+        c, "dinov2", usual, leads=1, layer_scale=True, last_norm=True, keeps_leads=True,
+        qkv_bias=c.flag("qkv_bias", True),
+    )  # fmt: skip
+    return replace(made, ffn=usual["ffn"])
+
+
+_QWEN = {
+    "heads": "num_heads", "count": 16, "layers": "depth", "channels": "in_channels", "image": 0,
+    "patch": 14, "depth": 32,
+}  # fmt: skip
+
+
+def _qwen(c: Fields, usual: Mapping[str, Any], **more: Any) -> TowerConfig:
+    frames = side(c, "temporal_patch_size", 2)
+    more = {"frames": frames, "fused_qkv": True, "ropes": True, "theta": _theta(c), **more}
+    return _base(c, "qwen", {**_QWEN, **usual}, eps=1e-6, **more)
+
+
+def qwen2_vl(c: Fields) -> TowerConfig:
+    """Reads Qwen2-VL's tower: a rope by row and column; its hidden_size is the text model's."""
+    usual = {"hidden": "embed_dim", "width": 1280, "act": "quick_gelu"}
+    hidden = c.integer("embed_dim", 1, MOST, 1280)
+    ffn = int(hidden * c.number("mlp_ratio", 0.1, 64, 4))
+    merger = Projector(
+        "merger", c.integer("hidden_size", 1, MOST, 3584),
+        c.integer("spatial_merge_size", 1, 16, 2), eps=1e-6,
+    )  # fmt: skip
+    return replace(_qwen(c, usual, patch_bias=False, projector=merger), ffn=ffn)
+
+
+def qwen2_5_vl(c: Fields) -> TowerConfig:
+    """Reads Qwen2.5-VL's tower: RMS norms, gates, and windows in most layers."""
+    merge, patch = c.integer("spatial_merge_size", 1, 16, 2), side(c, "patch_size", 14)
+    full = c.integers("fullatt_block_indexes", 0, 1023)
+    merger = Projector("merger", c.integer("out_hidden_size", 1, MOST, 3584), merge, eps=1e-6,
+                       rms=True)  # fmt: skip
+    return _qwen(
+        c, {"width": 3584, "act": "silu", "ffn": 3420}, patch_bias=False, norm="rms", gated=True,
+        window=c.integer("window_size", 1, MOST, 112) // merge // patch * merge,
+        full=full if "fullatt_block_indexes" in c.data else (7, 15, 23, 31), projector=merger,
+    )  # fmt: skip
+
+
+def qwen3_vl(c: Fields) -> TowerConfig:
+    """Reads Qwen3-VL's tower: also a table of positions, stretched to each picture; vectors of
+    some layers go to layers of the text model."""
+    rows = c.integer("num_position_embeddings", 1, 1 << 20, 2304)
+    deep = (8, 16, 24)
+    if "deepstack_visual_indexes" in c.data:
+        deep = c.integers("deepstack_visual_indexes", 0, 1023)
+    merger = Projector(
+        "merger", c.integer("out_hidden_size", 1, MOST, 3584),
+        c.integer("spatial_merge_size", 1, 16, 2), eps=1e-6, deep=deep,
+    )  # fmt: skip
+    usual = {"width": 1152, "depth": 27, "patch": 16, "ffn": 4304, "act": "gelu_pytorch_tanh"}
+    return _qwen(c, usual, table=int(rows**0.5), projector=merger)
+
+
+def _theta(c: Fields) -> float:
+    said = c.section("rope_parameters")
+    if said is not None:
+        kind = said.text("rope_type", "default")
+        if kind != "default":
+            raise ModelError(f"{c.where}: rope_type {shown(kind, 40)} is not supported in a tower")
+        return float(said.number("rope_theta", 1.0, 1e12, 1e4))
+    return float(c.number("rope_theta", 1.0, 1e12, 1e4))
+
+
+TOWERS: Mapping[str, Callable[[Fields], TowerConfig]] = {
+    "clip_vision_model": clip, "siglip_vision_model": siglip, "pixtral": pixtral,
+    "idefics3_vision": idefics3, "smolvlm_vision": idefics3, "internvl_vision": internvl,
+    "qwen2_vl_vision": qwen2_vl, "qwen2_5_vl_vision": qwen2_5_vl, "qwen3_vl_vision": qwen3_vl,
+    "dinov2": dinov2,
+}  # fmt: skip
+# The tower of a wrapper whose vision_config does not say its type.
+USUAL: Mapping[str, str] = {
+    "llava": "clip_vision_model", "llava_next": "clip_vision_model",
+    "gemma3": "siglip_vision_model", "idefics3": "idefics3_vision", "smolvlm": "smolvlm_vision",
+    "mistral3": "pixtral", "internvl": "internvl_vision", "qwen2_vl": "qwen2_vl_vision",
+    "qwen2_5_vl": "qwen2_5_vl_vision", "qwen3_vl": "qwen3_vl_vision",
+    "clip": "clip_vision_model", "siglip": "siglip_vision_model",
+}  # fmt: skip
+SHORT = {"qwen2_vl": "qwen2_vl_vision", "qwen2_5_vl": "qwen2_5_vl_vision",
+         "qwen3_vl": "qwen3_vl_vision", "idefics3": "idefics3_vision"}  # fmt: skip
+
+
+def read_tower(kind: str, raw: Fields, width: int) -> TowerConfig:
+    """Returns the tower and the projector of a multimodal model whose text model is `width` wide.
+    Raises ModelError."""
+    vision = raw.section("vision_config")
+    vision = raw.having({}) if vision is None else vision
+    said = vision.text("model_type", USUAL[kind])
+    said = SHORT.get(said, said)
+    if said not in TOWERS:
+        raise ModelError(
+            f"{raw.where}: vision_config has model_type {shown(said, 40)}; supported in it: "
+            f"{', '.join(TOWERS)}"
+        )
+    c = TOWERS[said](vision)
+    if c.projector.kind:
+        if c.projector.width != width:
+            raise ModelError(
+                f"{raw.where}: the tower gives vectors of {c.projector.width}; the text model's "
+                f"are {width}"
+            )
+        return c
+    return _PROJECTED[kind](raw, c, width)
+
+
+def _llava(raw: Fields, c: TowerConfig, width: int) -> TowerConfig:
+    """LLaVA and LLaVA-NeXT: vectors after an inner layer, with or without the class."""
+    layers = raw.integers("vision_feature_layer", -1024, 1024) or (-2,)
+    full = raw.text("vision_feature_select_strategy", "default", ("default", "full")) == "full"
+    if not full and not c.leads and c.family != "pixtral":
+        raise ModelError(
+            f"{raw.where}: vision_feature_select_strategy default drops the first vector, and "
+            f"{c.family} has no class; full keeps all"
+        )
+    taken = tuple(k if k >= 0 else c.layers + 1 + k for k in layers)
+    if any(not 0 <= k <= c.layers for k in taken):
+        raise ModelError(f"{raw.where}: vision_feature_layer is {list(layers)}, of {c.layers}")
+    made = Projector(
+        "mlp", width, act=act(raw, "projector_hidden_act", "gelu"),
+        bias=raw.flag("multimodal_projector_bias", True),
+    )  # fmt: skip
+    return replace(c, taken=taken, keeps_leads=full, last_norm=False, projector=made)
+
+
+def _gemma3(raw: Fields, c: TowerConfig, width: int) -> TowerConfig:
+    tokens = raw.integer("mm_tokens_per_image", 1, MOST, 256)
+    across = int(tokens**0.5)
+    if across * across != tokens or c.across % across:
+        raise ModelError(
+            f"{raw.where}: mm_tokens_per_image is {tokens}; {c.across} patches of a side do not "
+            "divide into the root of it"
+        )
+    return replace(c, projector=Projector("mean", width, c.across // across, eps=c.eps))
+
+
+def _idefics(raw: Fields, c: TowerConfig, width: int) -> TowerConfig:
+    block = raw.integer("scale_factor", 1, 64, 2)
+    if c.across % block:
+        raise ModelError(f"{raw.where}: scale_factor {block} does not divide {c.across} patches")
+    return replace(c, projector=Projector("blocks", width, block, bias=False))
+
+
+def _internvl(raw: Fields, c: TowerConfig, width: int) -> TowerConfig:
+    block = round(1 / raw.number("downsample_ratio", 0.01, 1.0, 0.5))
+    layer = raw.integers("vision_feature_layer", -1024, 1024) or (-1,)
+    full = raw.text("vision_feature_select_strategy", "default", ("default", "full")) == "full"
+    if layer != (-1,) or full or c.across % block:
+        raise ModelError(
+            f"{raw.where}: only vision_feature_layer -1 without the class is supported"
+        )
+    made = Projector("normed blocks", width, block, act(raw, "projector_hidden_act", "gelu"))
+    return replace(c, projector=made)
+
+
+def _mistral3(raw: Fields, c: TowerConfig, width: int) -> TowerConfig:
+    text = raw.section("text_config")
+    eps = 1e-5 if text is None else text.number("rms_norm_eps", 0.0, 1.0, 1e-5)
+    if (raw.integers("vision_feature_layer", -1024, 1024) or (-1,)) != (-1,):
+        raise ModelError(f"{raw.where}: only vision_feature_layer -1 is supported")
+    made = Projector(
+        "patch merger", width, raw.integer("spatial_merge_size", 1, 16, 2),
+        act(raw, "projector_hidden_act", "gelu"), eps,
+        raw.flag("multimodal_projector_bias", False),
+    )  # fmt: skip
+    return replace(c, projector=made)
+
+
+_PROJECTED: Mapping[str, Callable[[Fields, TowerConfig, int], TowerConfig]] = {
+    "llava": _llava, "llava_next": _llava, "gemma3": _gemma3, "idefics3": _idefics,
+    "smolvlm": _idefics, "internvl": _internvl, "mistral3": _mistral3,
+}  # fmt: skip

@@ -1,0 +1,166 @@
+"""The eyes of a multimodal model: pictures in, prompts with their vectors out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import ModelError, UsageError
+from weft.core.records import dataclass
+from weft.engine.insets import Inset, Insets
+from weft.models.run.tower_runner import Tower
+from weft.models.text.picture_prompt import PicturePrompt
+from weft.models.text.placeholders import Marks, Shown, spread
+from weft.models.text.tokenizer import Tokenizer
+from weft.vision.decode import decode, digest
+from weft.vision.steps import Steps
+from weft.vision.tiles import Prepared, prepare
+
+KEPT = 256 << 20  # bytes of vectors of pictures seen lately
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """A picture that the tower has read: what names its content, its vectors, and how they lie."""
+
+    digest: bytes
+    vectors: np.ndarray
+    shown: Shown
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a family does with pictures: its placeholders, the id of the one for a vector, and True
+    for `whole` if tokens of a picture see each other."""
+
+    marks: Marks
+    token: int
+    whole: bool = False
+    turned: bool = False  # tokens turn by their place in the picture (Qwen-VL)
+
+
+class Eyes:
+    """A vision tower with its steps before, and the rules of its family's prompts."""
+
+    def __init__(self, tower: Tower, steps: Steps, sight: Sight) -> None:
+        self.tower, self.steps, self.sight = tower, steps, sight
+        self._seen: OrderedDict[bytes, Seen] = OrderedDict()
+        self._bytes = 0
+
+    def see(self, picture: Any, where: str = "") -> Seen:
+        """Returns a picture as the text model reads it. Raises what `decode` raises."""
+        image = decode(picture, where)
+        name = digest(image)
+        found = self._seen.pop(name, None)
+        if found is None:
+            found = self._read(name, prepare(self.steps, image))
+            self._bytes += found.vectors.nbytes
+        self._seen[name] = found
+        while self._bytes > KEPT and len(self._seen) > 1:
+            self._bytes -= self._seen.popitem(last=False)[1].vectors.nbytes
+        return found
+
+    def _read(self, name: bytes, prepared: Prepared) -> Seen:
+        c = self.tower.config
+        parts = [self.tower.vectors(pixels) for pixels in prepared.pixels]
+        vectors = np.concatenate(parts)
+        if not np.isfinite(vectors).all():
+            raise ModelError("the vectors of a picture are not finite; load with dtype='float32'")
+        rows, columns = prepared.rows, prepared.columns
+        if c.ropes:
+            _, height, width = prepared.pixels[0].shape
+            side = c.patch * c.projector.block
+            rows, columns = height // side, width // side
+        shown = Shown(len(parts[0]), len(parts), rows, columns)
+        return Seen(name, vectors, shown)
+
+    def prompt(
+        self, text: str, pictures: Sequence[Any], tokenizer: Tokenizer, special: bool
+    ) -> PicturePrompt:
+        """Returns the prompt of a text with a placeholder for each picture. Raises UsageError for
+        another number of placeholders."""
+        seen = [self.see(picture, f"picture {i + 1}") if not isinstance(picture, Seen) else picture
+                for i, picture in enumerate(pictures)]  # fmt: skip
+        spelled = spread(self.sight.marks, text, [one.shown for one in seen])
+        return self._placed(tokenizer.encode(spelled, special), seen)
+
+    def _placed(self, ids: Sequence[int], seen: Sequence[Seen]) -> PicturePrompt:
+        """Returns ids with the pictures' vectors in place of their placeholders, in order."""
+        places = [i for i, token in enumerate(ids) if token == self.sight.token]
+        wanted = sum(len(one.vectors) for one in seen)
+        if len(places) != wanted:
+            raise UsageError(
+                f"the prompt has {len(places)} tokens {self.sight.marks.token!r} for {wanted} "
+                "vectors of pictures; the text may not have that token itself"
+            )
+        parts: list[Inset] = []
+        at = 0
+        for one in seen:
+            begin, own = 0, places[at : at + len(one.vectors)]
+            for end in range(1, len(own) + 1):
+                each = self.sight.whole and end - begin == one.shown.each
+                if each or end == len(own) or own[end] != own[end - 1] + 1:
+                    name = hashlib.blake2b(one.digest + begin.to_bytes(8), digest_size=32).digest()
+                    vectors = one.vectors[begin:end]
+                    parts.append(Inset(own[begin], name, vectors, self.sight.whole))
+                    begin = end
+            at += len(own)
+        turned = turns_of(len(ids), parts, seen) if self.sight.turned and parts else None
+        return PicturePrompt(ids, Insets(tuple(parts), len(ids), turned))
+
+
+def turns_of(length: int, parts: Sequence[Inset], seen: Sequence[Seen]) -> np.ndarray:
+    """Returns the rotary positions of a prompt's tokens in time, height and width, int32 [length,
+    3]: a picture's tokens lie side by side, and the text goes on after its longer side."""
+    out, at, now = np.zeros((length, 3), np.int32), 0, 0
+    for part, one in zip(parts, seen):
+        before = part.start - at
+        out[at : part.start] = (now + np.arange(before))[:, None]
+        now += before
+        rows, columns = one.shown.rows, one.shown.columns
+        y, x = np.divmod(np.arange(rows * columns), columns)
+        out[part.start : part.end] = now + np.stack([np.zeros_like(y), y, x], 1)
+        at, now = part.end, now + max(rows, columns)
+    out[at:] = (now + np.arange(length - at))[:, None]
+    return out
+
+
+def with_places(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Returns messages as chat templates read them, with {"type": "image"} for each picture, and
+    the pictures in order. A part is {"type": "image", "image": ...} or {"type": "image_url",
+    "image_url": a data URI}; see `decode`."""
+    out, pictures = [], []
+    for message in messages:
+        content = message.get("content")
+        if not isinstance(content, list | tuple):
+            out.append(dict(message))
+            continue
+        parts = []
+        for part in content:
+            if isinstance(part, Mapping) and part.get("type") in ("image", "image_url"):
+                pictures.append(_picture(part))
+                parts.append({"type": "image"})
+            elif isinstance(part, Mapping):
+                parts.append(dict(part))
+            else:
+                raise UsageError(f"a part of a message is {str(part)[:60]}; expected a dict")
+        out.append({**message, "content": parts})
+    return out, pictures
+
+
+def _picture(part: Mapping[str, Any]) -> Any:
+    for name in ("image", "path", "image_url", "url"):
+        if (found := part.get(name)) is not None:
+            found = found.get("url") if isinstance(found, Mapping) else found
+            if isinstance(found, str) and found.startswith("data:"):
+                from weft.vision.uri import data_of
+
+                return data_of(found)
+            if isinstance(found, str) and "://" in found:
+                raise UsageError(f"{found[:80]} is an address; weft fetches nothing: give a file")
+            return found
+    raise UsageError('a picture in a message is {"type": "image", "image": path, bytes or array}')

@@ -1,0 +1,138 @@
+"""Opens the eyes of a multimodal model in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.core.dtypes import as_dtype, bfloat16, float32
+from weft.core.errors import ModelError
+from weft.importers.hf_config import Fields, read_config
+from weft.importers.safetensors import open_checkpoint
+from weft.models.arch.config import DecoderConfig
+from weft.models.arch.tower_config import TowerConfig
+from weft.models.arch.tower_families import USUAL, read_tower
+from weft.models.arch.weights import Weights
+from weft.models.run.eyes import Eyes, Sight
+from weft.models.run.tower_runner import Tower
+from weft.models.text.placeholders import Marks
+from weft.models.text.tokenizer import Tokenizer
+from weft.models.weights.placement import Placement
+from weft.models.weights.tower_names import tower_weights
+from weft.models.weights.weight_dtypes import cast_weights, check_dtypes, wanted
+from weft.vision.steps import Steps, steps_of
+
+if TYPE_CHECKING:
+    from weft.program.device import Device
+
+PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
+KINDS = tuple(kind for kind in USUAL if kind not in ("clip", "siglip"))
+
+
+def sighted(raw: Fields, config: DecoderConfig) -> tuple[DecoderConfig, TowerConfig] | None:
+    """Returns the config of a text model that reads pictures, and its tower's; None if the folder's
+    type has no eyes here."""
+    kind = raw.text("model_type", "")
+    if kind not in KINDS or raw.section("vision_config") is None:
+        return None
+    tower = read_tower(kind, raw, config.hidden)
+    return replace(config, looks=kind == "gemma3", deep=tower.deep), tower
+
+
+def eyes_maker(
+    folder: Path, raw: Fields, tower: TowerConfig, device: Device | None, place: Placement
+) -> Callable[[Tokenizer], Eyes]:
+    """Returns a maker of the eyes, which reads the weights. Raises ModelError."""
+    return partial(_open, folder, raw, tower, device, place)
+
+
+def _open(
+    folder: Path, raw: Fields, config: TowerConfig, device: Device | None, place: Placement,
+    tokenizer: Tokenizer,
+) -> Eyes:  # fmt: skip
+    kind = raw.text("model_type")
+    steps = read_steps(folder, kind)
+    tower = open_tower(folder, config, device, place)
+    return Eyes(tower, steps, _sight(kind, raw, tokenizer))
+
+
+def open_tower(folder: Path, config: TowerConfig, device: Device | None, place: Placement) -> Tower:
+    """Returns the tower of a folder on a device, in the requested dtype."""
+    found = tower_weights(config, open_checkpoint(folder)).weights
+    made = Weights(cast_weights(folder, found, wanted(place.dtype)))
+    kept = as_dtype(made["patch.w"].dtype)
+    check_dtypes(device, {"the vision tower": kept})
+    narrow = place.act_dtype in (None, bfloat16, bfloat16.name) and kept is bfloat16
+    return Tower(replace(config, act_dtype=bfloat16 if narrow else float32), made, device)
+
+
+def read_steps(folder: Path, kind: str = "") -> Steps:
+    """Returns the steps before the tower, as the folder's files say. Raises ModelError."""
+    for name in (PREPROCESSOR, PROCESSOR):
+        if not (folder / name).exists():
+            continue
+        found = read_config(folder, name).data
+        if name == PROCESSOR:
+            found = found.get("image_processor") or {}
+        if not found:
+            continue
+        also = _ASKED.get(kind, {})
+        given = {**also, **{k: v for k, v in found.items() if v is not None}}
+        return steps_of(str(folder / name), given)
+    raise ModelError(
+        f"{folder} has no {PREPROCESSOR}, which says how pictures are prepared; copy it from where "
+        "the model comes from"
+    )
+
+
+# What transformers' processors say in the call, where the file says nothing.
+_ASKED: Mapping[str, Mapping[str, Any]] = {
+    "gemma3": {
+        "do_pan_and_scan": False, "pan_and_scan_min_crop_size": 256,
+        "pan_and_scan_max_num_crops": 4, "pan_and_scan_min_ratio_to_activate": 1.2,
+    },
+    "internvl": {"crop_to_patches": True},
+}  # fmt: skip
+
+
+def _sight(kind: str, raw: Fields, tokenizer: Tokenizer) -> Sight:
+    usual = _TOKENS.get(kind, 0)
+    most = 1 << 31
+    name = "image_token_id" if raw.data.get("image_token_id") is not None else "image_token_index"
+    token = raw.integer(name, 0, most, usual)
+    spelled = _spelled(raw, tokenizer, token)
+    given, around = spelled, ("", "")
+    if kind == "gemma3":
+        ends = raw.integer("boi_token_index", 0, most, 255999), raw.integer(
+            "eoi_token_index", 0, most, 256000)  # fmt: skip
+        around = _spelled(raw, tokenizer, ends[0]), _spelled(raw, tokenizer, ends[1])
+        given = around[0]
+    elif kind in ("idefics3", "smolvlm"):
+        around = "<fake_token_around_image>", ""
+    elif kind == "mistral3":
+        around = "[IMG_BREAK]", "[IMG_END]"
+    elif kind == "internvl":
+        around = "<img>", "</img>"
+    marks = Marks(kind, spelled, given, around)
+    return Sight(marks, token, kind == "gemma3", kind.startswith("qwen"))
+
+
+_TOKENS: Mapping[str, int] = {
+    "llava": 32000, "llava_next": 32000, "gemma3": 262144, "idefics3": 128257, "smolvlm": 128257,
+    "mistral3": 10, "internvl": 151667, "qwen2_vl": 151655, "qwen2_5_vl": 151655,
+    "qwen3_vl": 151655,
+}  # fmt: skip
+
+
+def _spelled(raw: Fields, tokenizer: Tokenizer, token: int) -> str:
+    """Returns the text of a token, which no other text gives."""
+    found = tokenizer.added.get(token)
+    if not found:
+        raise ModelError(
+            f"{raw.where}: the token {token} stands for pictures, and tokenizer.json has no added "
+            "token of this id"
+        )
+    return found

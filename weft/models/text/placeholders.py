@@ -1,0 +1,90 @@
+"""The text that stands for a picture in a prompt, by family: placeholder tokens for its vectors,
+and marks around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+
+from weft.core.errors import UsageError
+from weft.core.records import dataclass
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The vectors of a picture: `each` per tile, of `tiles`; `rows` and `columns` of a grid of
+    tiles (0: none), or of vectors where pictures have any size."""
+
+    each: int
+    tiles: int = 1
+    rows: int = 0
+    columns: int = 0
+
+
+@dataclass(frozen=True)
+class Marks:
+    """A family's placeholder: `token` stands for one vector, `given` for a whole picture in what a
+    chat template writes. `around` begins and ends a picture."""
+
+    kind: str
+    token: str
+    given: str
+    around: Sequence[str] = field(default=("", ""))
+
+
+def spread(marks: Marks, text: str, pictures: Sequence[Shown]) -> str:
+    """Returns a prompt with the placeholders of all vectors, for one with one placeholder per
+    picture. Raises UsageError for another number of them."""
+    parts = text.split(marks.given)
+    if len(parts) != len(pictures) + 1:
+        raise UsageError(
+            f"the prompt has {_count(len(parts) - 1)} for a picture ({marks.given}), and "
+            f"{len(pictures)} were given; expected one for each"
+        )
+    out = parts[0]
+    for shown, after in zip(pictures, parts[1:]):
+        out += _SPREAD.get(marks.kind, _plain)(marks, shown) + after
+    return out
+
+
+def _count(n: int) -> str:
+    return f"{n} place" + "s" * (n != 1)
+
+
+def _plain(marks: Marks, shown: Shown) -> str:
+    begin, end = marks.around
+    return begin + marks.token * (shown.each * shown.tiles) + end
+
+
+def _gemma(marks: Marks, shown: Shown) -> str:
+    begin, end = marks.around
+    one = f"\n\n{begin}{marks.token * shown.each}{end}\n\n"
+    if shown.tiles == 1:
+        return one
+    crops = " ".join([one] * (shown.tiles - 1))
+    return (
+        f"Here is the original image {one} and here are some crops to help you see better {crops}"
+    )
+
+
+def _idefics(marks: Marks, shown: Shown) -> str:
+    mark, one = marks.around[0], marks.token * shown.each
+    whole = f"{mark}<global-img>{one}{mark}"
+    if not shown.rows:
+        return whole
+    out = ""
+    for r in range(shown.rows):
+        cells = (f"{mark}<row_{r + 1}_col_{c + 1}>{one}" for c in range(shown.columns))
+        out += "".join(cells) + "\n"
+    return f"{out}\n{whole}"
+
+
+def _pixtral(marks: Marks, shown: Shown) -> str:
+    broken, end = marks.around
+    return broken.join([marks.token * shown.columns] * shown.rows) + end
+
+
+_SPREAD: Mapping[str, Callable[[Marks, Shown], str]] = {
+    "gemma3": _gemma, "idefics3": _idefics, "smolvlm": _idefics, "mistral3": _pixtral,
+    "pixtral": _pixtral,
+}  # fmt: skip

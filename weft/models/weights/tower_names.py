@@ -1,0 +1,238 @@
+"""The names of a vision tower's weights in Hugging Face checkpoints, and their required shapes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from functools import partial
+
+import numpy as np
+
+from weft.core.errors import ModelError
+from weft.core.records import dataclass
+from weft.importers.safetensors import Checkpoint
+from weft.models.arch.config import WeightSpec
+from weft.models.arch.tower_config import TowerConfig
+from weft.models.arch.weights import Weight
+from weft.models.weights.layout_builder import LayoutBuilder
+from weft.models.weights.names import check_float
+
+
+@dataclass(frozen=True)
+class _Names:
+    """A family's names: `layer` begins those of a layer's parts."""
+
+    outer: Mapping[str, str]
+    layer: str
+    inner: Mapping[str, str]
+    unread: str = r"(?!)"  # tensors that nothing here reads
+
+
+_CLIP = _Names(
+    {"patch": "embeddings.patch_embedding", "places": "embeddings.position_embedding.weight",
+     "leads": "embeddings.class_embedding", "first": "pre_layrnorm", "last": "post_layernorm"},
+    "encoder.layers.{}.",
+    {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj",
+     "o": "self_attn.out_proj", "up": "mlp.fc1", "down": "mlp.fc2", "attn_norm": "layer_norm1",
+     "mlp_norm": "layer_norm2"},
+    r"embeddings\.position_ids$|^head\.",
+)  # fmt: skip
+_QWEN = _Names(
+    {"patch": "patch_embed.proj", "places": "pos_embed.weight"}, "blocks.{}.",
+    {"qkv": "attn.qkv", "o": "attn.proj", "attn_norm": "norm1", "mlp_norm": "norm2"},
+)  # fmt: skip
+NAMES: Mapping[str, _Names] = {
+    "clip": _CLIP, "siglip": _CLIP,
+    "pixtral": _Names(
+        {"patch": "patch_conv", "first": "ln_pre"}, "transformer.layers.{}.",
+        {"q": "attention.q_proj", "k": "attention.k_proj", "v": "attention.v_proj",
+         "o": "attention.o_proj", "gate": "feed_forward.gate_proj", "up": "feed_forward.up_proj",
+         "down": "feed_forward.down_proj", "attn_norm": "attention_norm", "mlp_norm": "ffn_norm"},
+    ),
+    "internvl": _Names(
+        {"patch": "embeddings.patch_embeddings.projection", "leads": "embeddings.cls_token",
+         "places": "embeddings.position_embeddings", "last": "layernorm"}, "encoder.layer.{}.",
+        {"q": "attention.q_proj", "k": "attention.k_proj", "v": "attention.v_proj",
+         "o": "attention.projection_layer", "q_norm": "attention.q_norm",
+         "k_norm": "attention.k_norm", "up": "mlp.fc1", "down": "mlp.fc2",
+         "attn_norm": "layernorm_before", "mlp_norm": "layernorm_after", "attn_scale": "lambda_1",
+         "mlp_scale": "lambda_2"},
+        r"embeddings\.mask_token$",
+    ),
+    "dinov2": _Names(
+        {"patch": "embeddings.patch_embeddings.projection", "leads": "embeddings.cls_token",
+         "places": "embeddings.position_embeddings", "last": "layernorm"}, "encoder.layer.{}.",
+        {"q": "attention.attention.query", "k": "attention.attention.key",
+         "v": "attention.attention.value", "o": "attention.output.dense", "up": "mlp.fc1",
+         "down": "mlp.fc2", "attn_norm": "norm1", "mlp_norm": "norm2",
+         "attn_scale": "layer_scale1.lambda1", "mlp_scale": "layer_scale2.lambda1"},
+        r"embeddings\.mask_token$",
+    ),
+    "qwen": _QWEN,
+}  # fmt: skip
+_QWEN_MLP = {
+    False: {"up": "mlp.fc1", "down": "mlp.fc2"},
+    True: {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"},
+}
+_QWEN3_MLP = {"up": "mlp.linear_fc1", "down": "mlp.linear_fc2"}
+# What may stand before the names, of the tower and of the projector.
+TOWER = (
+    "vision_tower.vision_model.", "vision_tower.", "model.vision_tower.vision_model.",
+    "model.vision_tower.", "model.vision_model.", "vision_model.", "model.visual.", "visual.",
+    "vision_encoder.", "vision_tower.vision_tower.", "",
+)  # fmt: skip
+PROJECTOR = (
+    "multi_modal_projector.", "model.multi_modal_projector.", "model.connector.", "connector.",
+    "model.visual.", "visual.", "",
+)  # fmt: skip
+OURS = re.compile(
+    r"^(?:model\.)?(?:vision_tower|vision_model|vision_encoder|visual|multi_modal_projector|"
+    r"connector)\."
+)
+
+
+def tower_layout(c: TowerConfig) -> tuple[dict[str, WeightSpec], dict[str, WeightSpec]]:
+    """Returns the weights of the tower and of the projector, by role."""
+    b, names = LayoutBuilder(), NAMES[c.family]
+    inner = dict(names.inner)
+    if c.family == "qwen":
+        inner |= _QWEN3_MLP if c.table else _QWEN_MLP[c.gated]
+    biased = c.norm == "layer"
+    b.both("matrix", "patch", names.outer["patch"], c.hidden, c.row, biased=c.patch_bias)
+    if c.leads:
+        b.add("table", "leads", names.outer["leads"], c.leads, c.hidden)
+    if c.table:
+        rows = c.table * c.table + (c.leads if c.class_position else 0)
+        b.add("table", "places", names.outer["places"], rows, c.hidden)
+    if c.first_norm:
+        b.both("norm", "first", names.outer["first"], c.hidden, biased=biased)
+    if c.last_norm:
+        b.both("norm", "last", names.outer["last"], c.hidden, biased=biased)
+    for i in range(c.depth):
+        _layer(c, b, names.layer.format(i), inner, i)
+    return b.weights, _projector(c)
+
+
+def _layer(c: TowerConfig, b: LayoutBuilder, at: str, inner: Mapping[str, str], i: int) -> None:
+    shapes = {"o": (c.hidden, c.hidden), "up": (c.ffn, c.hidden), "down": (c.hidden, c.ffn)}
+    square = (c.hidden, c.hidden)
+    shapes |= {"qkv": (3 * c.hidden, c.hidden)} if c.fused_qkv else dict.fromkeys("qkv", square)
+    shapes |= {"gate": (c.ffn, c.hidden)} if c.gated else {}
+    has = {"o": c.out_bias, "up": c.mlp_bias, "gate": c.mlp_bias, "down": c.mlp_bias}
+    for role, shape in shapes.items():
+        biased = has.get(role, c.qkv_bias)
+        b.both("matrix", f"{i}.{role}", at + inner[role], *shape, biased=biased)
+    norms = ["attn_norm", "mlp_norm"]
+    for role in norms:
+        b.both("norm", f"{i}.{role}", at + inner[role], c.hidden, biased=c.norm == "layer")
+    for role in ("q_norm", "k_norm") if c.qk_norm else ():
+        b.both("norm", f"{i}.{role}", at + inner[role], c.hidden, biased=False)
+    for part in ("attn", "mlp") if c.layer_scale else ():
+        b.add("scale", f"{i}.{part}_scale", at + inner[f"{part}_scale"], c.hidden)
+
+
+def _projector(c: TowerConfig) -> dict[str, WeightSpec]:
+    b, p = LayoutBuilder(), c.projector
+    wide = p.block * p.block * c.hidden
+    if p.kind in ("mlp", "normed blocks", "patch merger"):
+        count = {"mlp": c.hidden * max(len(c.taken), 1), "normed blocks": wide}
+        if p.kind == "normed blocks":
+            b.both("norm", "project.norm", "layer_norm", wide)
+        if p.kind == "patch merger":
+            b.both("norm", "project.norm", "norm", c.hidden, biased=False)
+            name = "patch_merger.merging_layer"
+            b.both("matrix", "project.merge", name, c.hidden, wide, biased=False)
+        inside = count.get(p.kind, c.hidden)
+        b.both("matrix", "project.1", "linear_1", p.width, inside, biased=p.bias)
+        b.both("matrix", "project.2", "linear_2", p.width, p.width, biased=p.bias)
+    if p.kind == "mean":
+        b.add("norm", "project.norm.w", "mm_soft_emb_norm.weight", c.hidden)
+        b.add("matrix", "project.w", "mm_input_projection_weight", c.hidden, p.width)
+    if p.kind == "blocks":
+        b.both("matrix", "project", "modality_projection.proj", p.width, wide, biased=False)
+    if p.kind == "merger":
+        first, second, norm = ("linear_fc1", "linear_fc2", "norm") if c.table else (
+            "mlp.0", "mlp.2", "ln_q")  # fmt: skip
+        b.both("norm", "project.norm", f"merger.{norm}", c.hidden, biased=not p.rms)
+        b.both("matrix", "project.1", f"merger.{first}", wide, wide)
+        b.both("matrix", "project.2", f"merger.{second}", p.width, wide)
+        for k in range(len(p.deep)):
+            at = f"deepstack_merger_list.{k}."
+            b.both("norm", f"deep.{k}.norm", f"{at}norm", wide)
+            b.both("matrix", f"deep.{k}.1", f"{at}{first}", wide, wide)
+            b.both("matrix", f"deep.{k}.2", f"{at}{second}", p.width, wide)
+    return b.weights
+
+
+@dataclass(frozen=True)
+class Found:
+    """The weights of a tower by role, and the names of the tensors behind them."""
+
+    weights: dict[str, Weight]
+    used: set[str] = field(default_factory=set)
+
+
+def tower_weights(c: TowerConfig, checkpoint: Checkpoint, also: Iterable[str] = ()) -> Found:
+    """Returns the weights of a tower and its projector in a checkpoint. `also` names tensors that
+    another reads. Raises ModelError for one that is missing or of another shape, and for one of the
+    tower's that nothing reads."""
+    found, used = {}, set(also)
+    for specs, prefixes in zip(tower_layout(c), (TOWER, PROJECTOR)):
+        at = _prefix(specs, prefixes, checkpoint)
+        for role, spec in specs.items():
+            name = at + spec.name
+            _check(checkpoint, name, spec)
+            used.add(name)
+            found[role] = Weight(spec, partial(_read, checkpoint, name, spec.shape))
+    _check_unread(c, used, checkpoint)
+    return Found(found, used)
+
+
+def _prefix(
+    specs: Mapping[str, WeightSpec], prefixes: tuple[str, ...], checkpoint: Checkpoint
+) -> str:
+    probe = next(iter(specs.values())).name if specs else ""
+    return next((at for at in prefixes if at + probe in checkpoint), prefixes[0])
+
+
+def _check(checkpoint: Checkpoint, name: str, spec: WeightSpec) -> None:
+    if name not in checkpoint:
+        raise ModelError(
+            f"{checkpoint.where}: tensor {name!r} of the vision tower is missing; weft reads text "
+            'alone with vision="off"'
+        )
+    shape = checkpoint.info(name).shape
+    size = int(np.prod(shape, dtype=np.int64))
+    wanted = int(np.prod(spec.shape, dtype=np.int64))
+    ends = [n for n in shape if n != 1][:1], [n for n in spec.shape if n != 1][:1]
+    if size != wanted or ends[0] != ends[1]:
+        raise ModelError(
+            f"{checkpoint.where}: tensor {name!r} has shape {list(shape)}; config.json asks for "
+            f"{list(spec.shape)}"
+        )
+    check_float(checkpoint, name)
+
+
+def _read(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns a weight; convolutions over patches as matrices."""
+    return checkpoint[name].reshape(shape)
+
+
+def _check_unread(c: TowerConfig, used: set[str], checkpoint: Checkpoint) -> None:
+    """Raises ModelError for a tensor of the tower that is neither used nor known to be inert."""
+    names = NAMES[c.family]
+    later = re.compile(re.escape(names.layer).replace(r"\{\}", r"(\d+)"))
+    for name in checkpoint:
+        if name in used or not OURS.search(name):
+            continue
+        own = next((name.removeprefix(at) for at in TOWER if at and name.startswith(at)), name)
+        layer = later.match(own)
+        if layer is not None and c.depth <= int(layer[1]) < c.layers:
+            continue  # a layer after those that vectors are taken from
+        if re.search(names.unread, own) or (own.startswith("post_layernorm") and not c.last_norm):
+            continue
+        raise ModelError(
+            f"{checkpoint.where}: tensor {name[:200]!r} is not part of the vision tower; leaving "
+            "it out would change the results. Does config.json belong to these weights?"
+        )

@@ -1,0 +1,1 @@
+"""Pictures as arrays: decoding, and the steps before a vision tower."""

@@ -1,0 +1,203 @@
+"""The steps from a decoded picture to the pixels that a vision tower reads, as data.
+
+`preprocessor_config.json` says them; a class of transformers has values for what a file leaves
+out. Arithmetic is that of transformers' processors over Pillow, to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import ModelError
+from weft.core.records import dataclass
+
+_CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
+_HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
+_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+BILINEAR, BICUBIC, LANCZOS = 2, 3, 1  # numbers of Pillow's filters
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one model. `kind` says how sizes and tiles are chosen (`tiles.py`), `size` has
+    its numbers; `crop` is the size of a cut from the centre, height first; None leaves a step out.
+    `filter` is Pillow's number of a filter. A pixel becomes (value * scale - mean) / std."""
+
+    kind: str
+    size: Mapping[str, int]
+    filter: int = BICUBIC
+    crop: tuple[int, int] | None = None
+    scale: float | None = 1 / 255
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    resizes: bool = True
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+# The values of transformers' classes: how tiles are chosen, then what a file may leave out.
+_CROPPED: dict[str, Any] = {
+    "size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224},
+    "do_center_crop": True, "filter": BICUBIC,
+}  # fmt: skip
+_SQUARE = {"size": {"height": 224, "width": 224}}
+_QWEN = {
+    "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}, "patch_size": 14,
+    "temporal_patch_size": 2, "merge_size": 2, "filter": BICUBIC, **_CLIP,
+}  # fmt: skip
+_IDEFICS: dict[str, Any] = {
+    "size": {"longest_edge": 4 * 364}, "max_image_size": {"longest_edge": 364},
+    "do_image_splitting": True, "filter": LANCZOS, **_HALF,
+}  # fmt: skip
+PROCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "CLIPImageProcessor": ("plain", {**_CROPPED, **_CLIP}),
+    "LlavaImageProcessor": ("squared", {**_CROPPED, **_CLIP}),
+    "SiglipImageProcessor": ("plain", {**_SQUARE, "filter": BICUBIC, **_HALF}),
+    "BitImageProcessor": ("plain", {**_CROPPED, **_CLIP}),
+    "ViTImageProcessor": ("plain", {**_SQUARE, "filter": BILINEAR, **_HALF}),
+    "Gemma3ImageProcessor": ("crops", {**_SQUARE, "filter": BILINEAR, **_HALF}),
+    "Idefics3ImageProcessor": ("tiles", _IDEFICS),
+    "SmolVLMImageProcessor": ("tiles", _IDEFICS),
+    "Qwen2VLImageProcessor": ("smart", _QWEN),
+    "LlavaNextImageProcessor": (
+        "grid",
+        {**_CROPPED, **_CLIP, "image_grid_pinpoints": [
+            [336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]},
+    ),
+    "PixtralImageProcessor": (
+        "patches",
+        {"size": {"longest_edge": 1024}, "patch_size": {"height": 16, "width": 16},
+         "filter": BICUBIC, **_CLIP},
+    ),
+    "GotOcr2ImageProcessor": (
+        "mosaic",
+        {"size": {"height": 384, "width": 384}, "crop_to_patches": False, "min_patches": 1,
+         "max_patches": 12, "filter": BICUBIC, **_CLIP},
+    ),
+}  # fmt: skip
+_FLAGS = ("do_resize", "do_rescale", "do_normalize", "do_center_crop", "do_convert_rgb", "do_pad")
+_INERT = (
+    "image_processor_type", "feature_extractor_type", "processor_class", "auto_map", "data_format",
+    "input_data_format", "device", "return_tensors", "default_to_square", "disable_grouping",
+    "return_row_col_info", "image_seq_length", "image_seq_len", "num_additional_image_tokens",
+    "_processor_class", "pad_size", "return_metadata", "video_sampling", "aspect_ratio_setting",
+)  # fmt: skip
+_MORE = (
+    "patch_size", "merge_size", "temporal_patch_size", "max_image_size", "do_image_splitting",
+    "do_pan_and_scan", "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops",
+    "pan_and_scan_min_ratio_to_activate", "image_grid_pinpoints", "min_pixels", "max_pixels",
+    "crop_to_patches", "min_patches", "max_patches",
+)  # fmt: skip
+
+
+def steps_of(where: str, raw: Mapping[str, Any]) -> Steps:
+    """Returns the steps that the content of a preprocessor_config.json says. Raises ModelError for
+    a processor, a field or a value that weft does not know."""
+    said = str(raw.get("image_processor_type") or raw.get("feature_extractor_type") or "")
+    name = said.removesuffix("Fast").removesuffix("Pil")
+    name = name.replace("FeatureExtractor", "ImageProcessor")
+    if name not in PROCESSORS:
+        known = ", ".join(PROCESSORS)
+        raise ModelError(f"{where}: image processor {said[:60]!r} is not supported; known: {known}")
+    kind, usual = PROCESSORS[name]
+    known_fields = {*_FLAGS, *_INERT, *_MORE, *usual, "size", "crop_size", "resample",
+                    "rescale_factor", "image_mean", "image_std"}  # fmt: skip
+    for key in raw:
+        if key not in known_fields:
+            raise ModelError(f"{where}: field {str(key)[:60]!r} is unknown; it may change pictures")
+    given = {**usual, **{k: v for k, v in raw.items() if v is not None}}
+    flags = {k: bool(given.get(k, k not in ("do_center_crop", "do_pad"))) for k in _FLAGS}
+    size = _size(where, "size", given["size"], square=kind not in ("plain", "squared"))
+    crop = _size(where, "crop_size", given["crop_size"]) if flags["do_center_crop"] else None
+    if kind == "plain" and not {"shortest_edge", "height"} & set(size):
+        raise ModelError(f"{where}: size {size} is not supported; expected shortest_edge or height")
+    mean = _numbers(where, "image_mean", given.get("image_mean", usual["mean"]))
+    std = _numbers(where, "image_std", given.get("image_std", usual["std"]))
+    more = {k: given[k] for k in _MORE if given.get(k) is not None}
+    return Steps(
+        kind, size, _filter(where, given.get("resample", usual["filter"])),
+        None if crop is None else (crop["height"], crop["width"]),
+        float(given.get("rescale_factor", 1 / 255)) if flags["do_rescale"] else None,
+        mean if flags["do_normalize"] else None, std if flags["do_normalize"] else None,
+        flags["do_resize"], more | {"do_pad": flags["do_pad"]},
+    )  # fmt: skip
+
+
+def _size(where: str, name: str, given: Any, square: bool = True) -> dict[str, int]:
+    if isinstance(given, int) and not isinstance(given, bool):
+        given = {"height": given, "width": given} if square or name == "crop_size" else {
+            "shortest_edge": given}  # fmt: skip
+    fits = isinstance(given, Mapping) and all(
+        isinstance(v, int) and not isinstance(v, bool) and 1 <= v <= 1 << 28
+        for v in given.values()
+        if v is not None
+    )
+    if not fits or not given:
+        raise ModelError(f"{where}: {name} is {str(given)[:80]}; expected sizes in pixels")
+    return {str(k): int(v) for k, v in given.items() if v is not None}
+
+
+def _numbers(where: str, name: str, given: Any) -> tuple[float, ...]:
+    values = [given] * 3 if isinstance(given, int | float) else given
+    good = isinstance(values, Sequence) and len(values) == 3
+    if not good or not all(isinstance(v, int | float) for v in values):
+        raise ModelError(f"{where}: {name} is {str(given)[:80]}; expected three numbers")
+    return tuple(float(v) for v in values)
+
+
+def _filter(where: str, given: Any) -> int:
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= 5:
+        return given
+    raise ModelError(f"{where}: resample is {str(given)[:40]}; expected one of Pillow's filters")
+
+
+# -- the steps themselves --------------------------------------------------------------------------
+
+
+def resized(image: np.ndarray, size: tuple[int, int], filter: int) -> np.ndarray:
+    """Returns uint8 [H, W, 3] in another size, height first."""
+    if image.shape[:2] == size:
+        return image
+    from weft.vision.decode import pillow
+
+    images = pillow()
+    made = images.fromarray(image).resize((size[1], size[0]), resample=filter)
+    return np.asarray(made)
+
+
+def centred(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Returns a cut of this size from the centre, with zeros around a picture that is smaller."""
+    height, width, _ = image.shape
+    out = np.zeros((*size, 3), image.dtype)
+    sides = [_cut(have, want) for have, want in zip((height, width), size)]
+    (to_y, from_y, rows), (to_x, from_x, columns) = sides
+    out[to_y : to_y + rows, to_x : to_x + columns] = image[
+        from_y : from_y + rows, from_x : from_x + columns
+    ]
+    return out
+
+
+def _cut(have: int, want: int) -> tuple[int, int, int]:
+    """Returns where a side goes, where it comes from, and its length."""
+    start = (have - want) // 2
+    if start < 0:
+        pad = -(-(want - have) // 2)
+        start += pad
+        return max(pad - start, 0), max(start - pad, 0), have
+    return 0, start, want
+
+
+def floats(steps: Steps, image: np.ndarray) -> np.ndarray:
+    """Returns the pixels as the tower reads them, float32 [3, H, W]."""
+    values = np.arange(256, dtype=np.uint8)
+    table = values.astype(np.float32)
+    if steps.scale is not None:
+        table = (values.astype(np.float64) * steps.scale).astype(np.float32)
+    tables = [table] * 3
+    if steps.mean is not None and steps.std is not None:
+        pairs = zip(np.array(steps.mean, np.float32), np.array(steps.std, np.float32))
+        tables = [(table - mean) / std for mean, std in pairs]
+    return np.stack([t[image[:, :, k]] for k, t in enumerate(tables)])
