@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent / "weft"
 # directly in it are its door, above all of them.
 ORDER = [
     "core", "host", "kernel", "graph", "program", "ops", "transform", "templates", "compile",
-    "backends", "tensor", "nn", "func", "optim", "importers", "data", "torch", "ranks", "engine",
-    "hub", "models/arch", "models/text", "models/grammar", "models/weights", "models/zoo",
+    "backends", "tensor", "nn", "func", "optim", "importers", "data", "torch", "ranks", "vision",
+    "engine", "hub", "models/arch", "models/text", "models/grammar", "models/weights", "models/zoo",
     "quantize", "models/run", "models", "evaluate", "training", "machines", "serve", "web",
     "conform", "bench", "cli",
 ]  # fmt: skip

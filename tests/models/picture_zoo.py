@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,12 @@ def _configs() -> dict[str, tuple[str, str, Any, dict[str, Any], str, dict[str, 
     t = transformers
     square = VISION | {"image_size": 28, "patch_size": 7}
     qwen = {"depth": 3, "num_heads": 3, "patch_size": 7}
-    ids = {"image_token_id": ID["<|image_pad|>"], "vision_start_token_id": ID["<|vision_start|>"],
-           "vision_end_token_id": ID["<|vision_end|>"], "video_token_id": ID["<|video_pad|>"]}
+    ids = {
+        "image_token_id": ID["<|image_pad|>"],
+        "vision_start_token_id": ID["<|vision_start|>"],
+        "vision_end_token_id": ID["<|vision_end|>"],
+        "video_token_id": ID["<|video_pad|>"],
+    }
     shown = "<|vision_start|><|image_pad|><|vision_end|>"
     return {
         "llava": (
@@ -128,7 +133,7 @@ _IMAGE_PROCESSORS = {
 }  # fmt: skip
 _PROCESSORS = {
     "llava": "LlavaProcessor", "gemma3": "Gemma3Processor", "idefics3": "Idefics3Processor",
-    "internvl": "InternVLProcessor", "pixtral": "PixtralProcessor", "smolvlm": "SmolVLMProcessor",
+    "internvl": "InternVLProcessor", "pixtral": "", "smolvlm": "Idefics3Processor",
     "qwen2_vl": "Qwen2VLProcessor", "qwen2_5_vl": "Qwen2_5_VLProcessor",
     "qwen3_vl": "Qwen3VLProcessor",
 }  # fmt: skip
@@ -192,7 +197,10 @@ def _processor(module: str, images: Any, folder: Path, more: dict[str, Any]) -> 
     ):  # fmt: skip
         setattr(own, name, token)
         setattr(own, f"{name}_id", ID[token])
-    found = importlib.import_module(f"transformers.models.{module}.processing_{module}")
+    if module == "pixtral":  # its own asks for torchvision
+        return partial(_pixtral, processor=images, own=own)
+    where = "idefics3" if module == "smolvlm" else module
+    found = importlib.import_module(f"transformers.models.{where}.processing_{where}")
     cls = getattr(found, _PROCESSORS[module])
     made = cls.__new__(cls)
     cls.check_argument_for_proper_class = lambda self, *given: None
@@ -200,6 +208,18 @@ def _processor(module: str, images: Any, folder: Path, more: dict[str, Any]) -> 
         more = {**more, "video_processor": None}
     cls.__init__(made, image_processor=images, tokenizer=own, **more)
     return made
+
+
+def _pixtral(processor: Any, own: Any, **given: Any) -> dict[str, Any]:
+    """What PixtralProcessor makes."""
+    made = processor(given["images"], return_tensors="pt")
+    (text,) = given["text"]
+    for height, width in made["image_sizes"]:
+        line = "[IMG]" * (int(width) // 14)
+        lines = "[IMG_BREAK]".join([line.replace("[IMG]", "@")] * (int(height) // 14))
+        text = text.replace("[IMG]", lines + "[IMG_END]", 1)
+    made["input_ids"] = own(text.replace("@", "[IMG]"), return_tensors="pt")["input_ids"]
+    return dict(made)
 
 
 def picture(seed: int, height: int, width: int) -> np.ndarray:

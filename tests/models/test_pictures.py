@@ -54,6 +54,14 @@ def close(got: np.ndarray, want: np.ndarray, tol: float = 2e-4) -> None:
     np.testing.assert_allclose(got, want, atol=tol * max(1.0, np.abs(want).max()), rtol=tol)
 
 
+def blind(model: Any, inputs: dict[str, Any]) -> np.ndarray:
+    """transformers' logits of the same prompt with black pictures."""
+    black = {k: v * 0 if k == "pixel_values" else v for k, v in inputs.items()}
+    if "pixel_attention_mask" in inputs:
+        black["pixel_values"] = black["pixel_values"] + 1e-3
+    return greedy(model, black, 1)[1][0]
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_family(pictured: Pictured, name: str) -> None:
     folder, reference, processor = pictured(name)
@@ -70,6 +78,7 @@ def test_family(pictured: Pictured, name: str) -> None:
 
     made = model.generate(messages=talk(name), max_new_tokens=16, logits=kept)
     close(rows[0], logits[0])
+    assert np.abs(logits[0] - blind(reference, inputs)).max() > 1e-2  # pictures matter
     assert list(made.ids) == wanted
     close(np.stack(rows), logits)
     # a second time most of it is in the cache, and beside another it is the same
@@ -77,6 +86,6 @@ def test_family(pictured: Pictured, name: str) -> None:
     assert again[0].ids == made.ids
     other = [*PICTURES[1:], PICTURES[0]]
     moved = [{"role": "user", "content": [{"type": "image", "image": p} for p in other]}]
-    assert model.generate(messages=moved, max_new_tokens=4).ids != made.ids[:4] or True
+    model.generate(messages=moved, max_new_tokens=4)
     assert model.generate(prompt, max_new_tokens=16).ids == made.ids
     assert torch.is_grad_enabled()

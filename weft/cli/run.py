@@ -166,19 +166,27 @@ def stream(pieces: Any) -> str:
 Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
           weft run MODEL - < prompt.txt
           weft run ORG/NAME:Q4_K_M 'Once upon a time'
+          weft run MODEL 'What is this?' --image cat.jpg
           weft run net.onnx --input images=photo.npy --output results
 """
 )
 @click.argument("path", metavar="[MODEL]", required=False)
 @click.argument("prompt", metavar="PROMPT", required=False)
 @generates(64)
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    type=click.Path(dir_okay=False),
+    help="A picture for PROMPT to be about (PNG, JPEG, WebP, GIF, BMP, TIFF). May be repeated.",
+)
 @options.inputs
 @options.sizes
 @options.output("A folder for a function's results, NAME.npy.", type=click.Path(file_okay=False))
 @options.as_json
 @divides
 def run(
-    path: str | None, prompt: str | None, inputs: tuple[str, ...],
+    path: str | None, prompt: str | None, images: tuple[str, ...], inputs: tuple[str, ...],
     sizes: tuple[str, ...], output: str | None, as_json: bool, parallel: str, split: str | None,
     loading: Loading, **given: Any,
 ) -> int:  # fmt: skip
@@ -206,20 +214,21 @@ def run(
     def work(load: Callable[..., Any] | None) -> int:
         text = read_prompt(given_prompt)
         _note_on_prompt(given_prompt, alone)
-        _run(given_path, text, as_json, loading, given, load)
+        _run(given_path, text, images, as_json, loading, given, load)
         return 0
 
     return on_ranks(lambda: loading.path(given_path), loading.device, parallel, split, work)
 
 
 def _run(
-    path: str, text: str, as_json: bool, loading: Loading, given: dict[str, Any],
+    path: str, said: str, images: tuple[str, ...], as_json: bool, loading: Loading, given: dict[str, Any],
     load: Callable[..., Any] | None,
 ) -> None:  # fmt: skip
     start = time.perf_counter()
     model = load_decoder(path, loading, given, load)
     seed = drawn(model, given)
     given["seed"] = seed.get("seed", 0)
+    text = model.look(said, images) if images else said
     loaded = time.perf_counter()
     where = model.device.info.id if model.device else "oracle"
     if as_json:

@@ -161,7 +161,7 @@ def _theta(c: Fields) -> float:
     said = c.section("rope_parameters")
     if said is not None:
         kind = said.text("rope_type", "default")
-        if kind != "default":
+        if kind not in ("default", "axial"):
             raise ModelError(f"{c.where}: rope_type {shown(kind, 40)} is not supported in a tower")
         return float(said.number("rope_theta", 1.0, 1e12, 1e4))
     return float(c.number("rope_theta", 1.0, 1e12, 1e4))

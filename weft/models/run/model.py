@@ -248,6 +248,21 @@ class Decoder(Inspecting):
             raise UsageError(f"{self.folder} reads text alone, and a picture was given")
         return self.eyes
 
+    def look(self, text: str, pictures: Sequence[Any]) -> PicturePrompt:
+        """Returns the prompt of a question about pictures (paths, bytes, arrays uint8 [H, W, 3] or
+        images of Pillow's): through the chat template, if there is one; else the pictures go before
+        the text, unless it has a place for each."""
+        eyes, tokenizer = self.need_eyes(), self.need_tokenizer("pictures need one")
+        parts = [{"type": "image", "image": one} for one in pictures]
+        if tokenizer.has_chat:
+            talk = [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]
+            found = self.chat_ids(talk)
+            assert not isinstance(found, list)
+            return found
+        mark = eyes.sight.marks.given
+        text = text if mark in text else mark * len(pictures) + text
+        return eyes.prompt(text, pictures, tokenizer, True)
+
     def chat_ids(  # type: ignore[override]
         self, messages: Sequence[Mapping[str, Any]], **variables: Any
     ) -> list[int] | PicturePrompt:

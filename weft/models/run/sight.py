@@ -79,16 +79,14 @@ def read_steps(folder: Path, kind: str = "") -> Steps:
             found = found.get("image_processor") or {}
         if not found:
             continue
-        also = _ASKED.get(kind, {})
-        given = {**also, **{k: v for k, v in found.items() if v is not None}}
-        return steps_of(str(folder / name), given)
+        return steps_of(str(folder / name), {**found, **_ASKED.get(kind, {})})
     raise ModelError(
         f"{folder} has no {PREPROCESSOR}, which says how pictures are prepared; copy it from where "
         "the model comes from"
     )
 
 
-# What transformers' processors say in the call, where the file says nothing.
+# What transformers' processors say in the call, whatever the file says.
 _ASKED: Mapping[str, Mapping[str, Any]] = {
     "gemma3": {
         "do_pan_and_scan": False, "pan_and_scan_min_crop_size": 256,
