@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -140,7 +141,7 @@ def _read_turn() -> str:
 
 
 def _answer(
-    model: Any, ids: list[int], options: dict[str, Any], seed: dict[str, int]
+    model: Any, ids: Sequence[int], options: dict[str, Any], seed: dict[str, int]
 ) -> tuple[str, str]:
     """Prints a turn's text as it comes; returns it, and how it ended."""
     pieces = model.generate(ids, stream=True, **options)
@@ -152,7 +153,7 @@ def _answer(
 
 
 def _answer_json(
-    model: Any, ids: list[int], options: dict[str, Any], seed: dict[str, int]
+    model: Any, ids: Sequence[int], options: dict[str, Any], seed: dict[str, int]
 ) -> tuple[str, str]:
     """Prints a turn as one line of JSON; returns its text, and how it ended."""
     watch = SpeedMeter()

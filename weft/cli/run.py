@@ -221,8 +221,8 @@ def run(
 
 
 def _run(
-    path: str, said: str, images: tuple[str, ...], as_json: bool, loading: Loading, given: dict[str, Any],
-    load: Callable[..., Any] | None,
+    path: str, said: str, images: tuple[str, ...], as_json: bool, loading: Loading,
+    given: dict[str, Any], load: Callable[..., Any] | None,
 ) -> None:  # fmt: skip
     start = time.perf_counter()
     model = load_decoder(path, loading, given, load)

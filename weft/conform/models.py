@@ -54,6 +54,8 @@ _DELTA = {
 _ALONE = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 120, "state_size": 12}
 _SPACE = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 12}
 _KINDS = {"layer_types": ["linear_attention", "full_attention"]}
+_TURNED = {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3],
+                               "rope_theta": 1e4}}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 120,
              "n_positions": 64},
@@ -61,6 +63,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mistral": {"model_type": "mistral", **_LLAMA, "sliding_window": 7},
     "qwen2": {"model_type": "qwen2", **_LLAMA, "tie_word_embeddings": True},
     "qwen3": {"model_type": "qwen3", **_LLAMA, "head_dim": 32},
+    "qwen2_vl": {"model_type": "qwen2_vl_text", **_LLAMA, **_TURNED},
+    "qwen2_5_vl": {"model_type": "qwen2_5_vl_text", **_LLAMA, **_TURNED},
+    "qwen3_vl": {"model_type": "qwen3_vl_text", **_LLAMA, **_TURNED, "head_dim": 16},
     "gemma2": {"model_type": "gemma2", **_LLAMA, "head_dim": 16, "sliding_window": 8,
                "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     "gemma3": {"model_type": "gemma3_text", **_LLAMA, "head_dim": 16, "sliding_window": 8},

@@ -87,8 +87,7 @@ class Schedule:
         """Returns how many of `left` tokens each running sequence may feed, by number."""
         wanted = {}
         for place in sorted(self.running, key=lambda p: (p.rest > 1, p.number)):
-            count = min(place.rest, left, self.most)
-            wanted[place.number] = place.cut(count, self.most) if count else 0
+            wanted[place.number] = place.cut(min(place.rest, left, self.most), self.most)
             left = max(left - wanted[place.number], 0)
         return wanted
 

@@ -63,7 +63,7 @@ class SequenceState:
 
     def cut(self, count: int, room: int) -> int:
         """Returns how many tokens a step of at most `room` rows feeds, about `count`."""
-        return count if self.insets is None else self.insets.cut(self.fed, count, room)
+        return self.insets.cut(self.fed, count, room) if self.insets and count else count
 
     @property
     def rest(self) -> int:

@@ -87,7 +87,8 @@ def export_decoder(
 ) -> dict[str, Any]:
     """Writes the files of a decoder into an empty `folder`; the manifest."""
     # A page has one table for all layers.
-    config = replace(model.config, kv_window=0)
+    # A page's prompts are text, whose three rotary positions are one.
+    config = replace(model.config, kv_window=0, turns_by=())
     runner = CompiledRunner(config, model.placed, model.context, 1, columns(model.context))
     made = {caps.name: {kind: runner.program(kind, caps) for kind in KINDS} for caps in TARGETS}
     c = model.config
