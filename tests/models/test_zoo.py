@@ -370,7 +370,7 @@ def test_weights_that_do_not_fit(made: Any, tmp_path: Path) -> None:
         ("fewer", {"num_hidden_layers": 1}, r"'model\.layers\.1.*is not part of this model"),
         ("wide", {"vocab_size": 98}, r"has shape \[97, 64\] in the weights; .* \[98, 64\]"),
         ("packed", {"quantization_config": {"quant_method": "awq"}}, "no layer has a tensor"),
-        ("strange", {"model_type": "none_such"}, "no causal model of this type"),
+        ("strange", {"model_type": "none_such"}, "lacks a causal model of this type"),
     ):
         with pytest.raises(ModelError, match=said):
             loaded(changed(folder, tmp_path / name, **fields))

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any
 
 from weft.core.dtypes import DType
 from weft.core.records import dataclass
 
 Shape = tuple[int, ...]
-Role = Literal["input", "scalar", "state", "weight"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

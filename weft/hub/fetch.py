@@ -3,6 +3,7 @@ and digests that the hub lists."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -22,7 +23,6 @@ from weft.host.progress import progress
 from weft.hub.bar import Bar
 from weft.hub.choice import CONFIG, choose, shown
 from weft.hub.errors import explained
-from weft.hub.guard import refuse_paths
 from weft.hub.names import COMMIT, Name, cache
 from weft.hub.resolve import entry, note_whole, shards
 from weft.hub.store import check_store, clear, discard
@@ -31,6 +31,8 @@ from weft.importers.hf_config import MAX_CONFIG
 MAX_INDEX = 1 << 26  # bytes; an index is fetched early, to learn the size of the rest
 SECONDS = 10.0  # timeout of a request
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_PLAIN = re.compile(r'(?:W/)?"?[0-9A-Za-z][\w.+=-]{0,199}"?', re.ASCII)
+_HEADERS = "ETag", "X-Linked-Etag"
 
 
 @dataclass(frozen=True)
@@ -226,3 +228,27 @@ def _endpoint() -> str | None:
 
 def _say(offer: Offer) -> None:
     tell(f"weft: fetching {offer}")
+
+
+@functools.cache
+def refuse_paths() -> None:
+    """Makes every HTTP client that huggingface_hub creates from now on reject an ETag that is a
+    path. A cached file has its ETag as its name, so a path would lead out of the cache."""
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils import _http  # the only place that holds the current factory
+
+    made = _http._GLOBAL_CLIENT_FACTORY
+
+    def guarded() -> Any:
+        client = made()
+        client.event_hooks["response"].append(_check_etag)
+        return client
+
+    set_client_factory(guarded)
+
+
+def _check_etag(response: Any) -> None:
+    for header in _HEADERS if response.request.method == "HEAD" else ():
+        value = response.headers.get(header, "0")
+        if not _PLAIN.fullmatch(value):
+            raise HubError(f"{response.url.host} gave {value[:60]!a} as the {header} of a file")

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from weft.kernel.language import KernelWriter
 
 Operand = Any  # a Value or a Python number
-_ATOMS = (ir.Const, ir.Param, ir.Var, ir.Axis)
 _SIGNS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^",
     "shl": "<<", "shr": ">>", "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "min": "minimum",

@@ -37,20 +37,25 @@ class _Layer(Module):
     """The base of both kinds of layers: parts, each with a norm and a sum around it, the last one a
     feed-forward net."""
 
-    linear1: Linear
-    linear2: Linear
-    dropout: Dropout
+    _attentions: tuple[str, ...] = ("self_attn",)
+    self_attn: MultiheadAttention
 
-    def _parts(
-        self, count: int, d_model: int, wide: int, dropout: float, eps: float, bias: bool
-    ) -> None:
-        """Makes the feed-forward net, and the norms and dropouts of `count` parts."""
-        self.linear1 = Linear(d_model, wide, bias)
+    def __init__(
+        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
+        activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
+        norm_first: bool = False, bias: bool = True,
+    ):  # fmt: skip
+        for name in self._attentions:
+            part = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first)
+            setattr(self, name, part)
+        self.norm_first, self.activation = norm_first, _activation(self, activation)
+        self.linear1 = Linear(d_model, dim_feedforward, bias)
         self.dropout = Dropout(dropout)
-        self.linear2 = Linear(wide, d_model, bias)
-        for i in range(1, count + 1):
-            setattr(self, f"norm{i}", LayerNorm(d_model, eps, bias=bias))
-        for i in range(1, count + 1):
+        self.linear2 = Linear(dim_feedforward, d_model, bias)
+        count = len(self._attentions) + 2
+        for i in range(1, count):
+            setattr(self, f"norm{i}", LayerNorm(d_model, layer_norm_eps, bias=bias))
+        for i in range(1, count):
             setattr(self, f"dropout{i}", Dropout(dropout))
 
     def _around(self, x: Tensor, part: Callable[[Tensor], Tensor], number: int) -> Tensor:
@@ -78,16 +83,6 @@ class TransformerEncoderLayer(_Layer):
     (5, 1, 8)
     """
 
-    def __init__(
-        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-        activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
-        norm_first: bool = False, bias: bool = True,
-    ):  # fmt: skip
-        heads = (d_model, nhead, dropout, bias)
-        self.self_attn = MultiheadAttention(*heads, batch_first=batch_first)
-        self.norm_first, self.activation = norm_first, _activation(self, activation)
-        self._parts(2, d_model, dim_feedforward, dropout, layer_norm_eps, bias)
-
     def forward(
         self, src: Tensor, src_mask: Mask = None, src_key_padding_mask: Mask = None,
         is_causal: bool = False,
@@ -112,16 +107,8 @@ class TransformerDecoderLayer(_Layer):
     (5, 1, 8)
     """
 
-    def __init__(
-        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-        activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
-        norm_first: bool = False, bias: bool = True,
-    ):  # fmt: skip
-        heads = (d_model, nhead, dropout, bias)
-        self.self_attn = MultiheadAttention(*heads, batch_first=batch_first)
-        self.multihead_attn = MultiheadAttention(*heads, batch_first=batch_first)
-        self.norm_first, self.activation = norm_first, _activation(self, activation)
-        self._parts(3, d_model, dim_feedforward, dropout, layer_norm_eps, bias)
+    _attentions = ("self_attn", "multihead_attn")
+    multihead_attn: MultiheadAttention
 
     def forward(
         self, tgt: Tensor, memory: Tensor, tgt_mask: Mask = None, memory_mask: Mask = None,

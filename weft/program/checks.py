@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import get_args
 
-from weft.core.errors import FileFormatError
+from weft.core.errors import DeviceError, FileFormatError
 from weft.kernel.ir import Kernel
 from weft.program.gemm import check_gemm
 from weft.program.program import (
@@ -135,3 +135,17 @@ def _overlap(a: BufferRef, b: BufferRef) -> bool:
     """True if two ranges share a byte."""
     same = a.buffer == b.buffer and a.nbytes > 0 and b.nbytes > 0
     return same and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
+
+
+def check_args(kernel: Kernel, step: Dispatch) -> None:
+    """Raises DeviceError for a step whose arguments do not fit its kernel's buffers."""
+    if len(step.args) != len(kernel.buffers):
+        raise DeviceError(
+            f"kernel {kernel.name}: {len(step.args)} arguments for {len(kernel.buffers)} buffers"
+        )
+    for buffer, ref in zip(kernel.buffers, step.args):
+        if buffer.size * buffer.dtype.itemsize > ref.nbytes:
+            raise DeviceError(
+                f"kernel {kernel.name}: buffer {buffer.name} has {buffer.size} {buffer.dtype} "
+                f"elements, its argument {ref.nbytes} bytes"
+            )

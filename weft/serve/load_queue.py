@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 from weft.serve.served import Served
 from weft.serve.wire import HttpError
-
-_log = logging.getLogger(__name__)
 
 
 class LoadQueue:

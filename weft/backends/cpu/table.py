@@ -9,8 +9,8 @@ import numpy as np
 
 from weft.backends.cpu.layout import ENTRY_DTYPE
 from weft.core.errors import DeviceError
-from weft.kernel import ir
 from weft.kernel.grid import grid_function, grid_text
+from weft.program.checks import check_args
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
 from weft.program.values import INT32, check_scalars
 
@@ -58,7 +58,7 @@ class ProgramTable:
             starts.append(len(words))
             if isinstance(step, Dispatch):
                 kernel = self.program.kernels[step.kernel]
-                self._check_args(kernel, step)
+                check_args(kernel, step)
                 e["fn"][i] = handles[step.kernel]
                 for ref in step.args:
                     pointer(ref)
@@ -87,19 +87,6 @@ class ProgramTable:
             for buffer, pairs in uses.items()
         }
         self._grids(grids)
-
-    def _check_args(self, kernel: ir.Kernel, step: Dispatch) -> None:
-        if len(step.args) != len(kernel.buffers):
-            raise DeviceError(
-                f"kernel {kernel.name}: {len(step.args)} arguments for "
-                f"{len(kernel.buffers)} buffers"
-            )
-        for buffer, ref in zip(kernel.buffers, step.args):
-            if buffer.size * buffer.dtype.itemsize > ref.nbytes:
-                raise DeviceError(
-                    f"kernel {kernel.name}: buffer {buffer.name} has {buffer.size} {buffer.dtype} "
-                    f"elements, its argument {ref.nbytes} bytes"
-                )
 
     def _grids(self, grids: Mapping[str, list[int]]) -> None:
         """Constant grids are written now; the others become functions of the scalars."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from weft.backends.emulated import guest
 from weft.core.errors import DeviceError
-from weft.kernel import ir
 from weft.kernel.grid import groups
+from weft.program.checks import check_args
 from weft.program.device import Bound, Buffer
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program, Step
 from weft.program.values import INT32, check_scalars
@@ -104,18 +104,5 @@ def _operands(program: Program, step: Step) -> list[BufferRef | int]:
     if isinstance(step, Fill):
         return [step.dst, step.byte & 0xFF, step.dst.nbytes]
     kernel = program.kernels[step.kernel]
-    _check(kernel, step)
+    check_args(kernel, step)
     return list(step.args)
-
-
-def _check(kernel: ir.Kernel, step: Dispatch) -> None:
-    if len(step.args) != len(kernel.buffers):
-        raise DeviceError(
-            f"kernel {kernel.name}: {len(step.args)} arguments for {len(kernel.buffers)} buffers"
-        )
-    for buffer, ref in zip(kernel.buffers, step.args):
-        if buffer.size * buffer.dtype.itemsize > ref.nbytes:
-            raise DeviceError(
-                f"kernel {kernel.name}: buffer {buffer.name} has {buffer.size} {buffer.dtype} "
-                f"elements, its argument {ref.nbytes} bytes"
-            )

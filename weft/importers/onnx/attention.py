@@ -228,13 +228,20 @@ def multi_head_attention(
     q, k, v = (heads(x, count) if x.ndim == 3 else x for x in (q, k, v))
     if past_k is not None and past_v is not None:
         k, v = weft.concat([past_k, k], axis=2), weft.concat([past_v, v], axis=2)
+    return _attended(call, q, k, v, padding, scores), k, v
+
+
+def _attended(
+    call: NodeCall, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scores: Tensor | None
+) -> Tensor:
+    """Attention in com.microsoft's forms, [N, T, H D], of q, k and v [N, H, T, D]."""
     t, s = q.shape[2], k.shape[2]
     seen = frontier(call, t, s, s - t, bool(call.get("unidirectional", 0)))
-    shown = _padding(call, padding, q.shape[0], t, s)
+    shown = _padding(call, mask, q.shape[0], t, s)
     seen = shown if seen is None else seen if shown is None else seen & shown
     scale = call.get("scale", 0.0) or 1 / math.sqrt(q.shape[3])
     made, _ = attend(q, k, v, ScoreRules(scale, 0.0, seen, scores, q.dtype))
-    return joined(made), k, v
+    return joined(made)
 
 
 def _parts(x: Tensor, count: int) -> list[Tensor]:
@@ -269,13 +276,7 @@ def attention_ms(
     q, k, v = (heads(p, count) for p in (made if bias is None else made + bias).split(sizes, -1))
     if past is not None:
         k, v = weft.concat([past[0], k], axis=2), weft.concat([past[1], v], axis=2)
-    t, s = q.shape[2], k.shape[2]
-    seen = frontier(call, t, s, s - t, bool(call.get("unidirectional", 0)))
-    shown = _padding(call, mask, x.shape[0], t, s)
-    seen = shown if seen is None else seen if shown is None else seen & shown
-    scale = call.get("scale", 0.0) or 1 / math.sqrt(q.shape[3])
-    out, _ = attend(q, k, v, ScoreRules(scale, 0.0, seen, scores, q.dtype))
-    return joined(out), weft.stack([k, v], 0)
+    return _attended(call, q, k, v, mask, scores), weft.stack([k, v], 0)
 
 
 @op("GroupQueryAttention", domain=MICROSOFT, host=(6,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,25 @@ def _gemma(c: Fields, family: str) -> DecoderConfig:
         tied=c.flag("tie_word_embeddings", False),
     )
     return replace(made, embed_scale=made.hidden**0.5, embed_scale_rounded=True)
+
+
+def _normed(c: Fields, family: str, **more: Any) -> DecoderConfig:
+    """Reads the fields that Gemma 3n and 4 share: norms of queries, keys and values."""
+    bias = c.flag("attention_bias", False)
+    return base(
+        c,
+        family,
+        act=activation(c, "hidden_activation", "gelu_pytorch_tanh"),
+        qkv_bias=bias,
+        out_bias=bias,
+        post_norms=True,
+        qk_norm="head",
+        value_norm=True,
+        scale=1.0,
+        embed_scale_rounded=True,
+        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
+        **more,
+    )
 
 
 def gemma(c: Fields) -> DecoderConfig:
@@ -92,21 +112,11 @@ def gemma4(c: Fields) -> DecoderConfig:
     if c.data.get("use_bidirectional_attention") != "vision":  # this value concerns images
         refuse(c, "use_bidirectional_attention", False, "bidirectional attention")
     refuse(c, "vocab_size_per_layer_input", c.data.get("vocab_size"), "another vocabulary")
-    bias = c.flag("attention_bias", False)
-    made = base(
+    made = _normed(
         c,
         "gemma4_text",
-        act=activation(c, "hidden_activation", "gelu_pytorch_tanh"),
-        qkv_bias=bias,
-        out_bias=bias,
-        post_norms=True,
-        qk_norm="head",
-        value_norm=True,
-        scale=1.0,
         layer_scale=True,
         layer_input=c.integer("hidden_size_per_layer_input", 0, MAX_HIDDEN, 0),
-        embed_scale_rounded=True,
-        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
     )
     window = c.integer("sliding_window", 1, MAX_POSITIONS, 512)
     windows = windows_of(c, made.layers, window, lambda i: (i + 1) % 6 != 0)
@@ -126,21 +136,11 @@ def gemma3n(c: Fields) -> DecoderConfig:
     """Reads Gemma 3n's text model: several residual streams, a learned residual, an own input for
     each layer, late layers on the keys and values of earlier ones, sparse activations."""
     refuse(c, "altup_correct_scale", True, "alternating updates without a scale")
-    bias = c.flag("attention_bias", False)
     widths = c.integers("intermediate_size", 1, MAX_FFN) or (0,)
-    made = base(
+    made = _normed(
         c.over({"intermediate_size": widths[-1] or None}),
         "gemma3n_text",
-        act=activation(c, "hidden_activation", "gelu_pytorch_tanh"),
-        qkv_bias=bias,
-        out_bias=bias,
-        post_norms=True,
-        qk_norm="head",
-        value_norm=True,
-        scale=1.0,
         layer_input=c.integer("hidden_size_per_layer_input", 1, MAX_HIDDEN, 256),
-        embed_scale_rounded=True,
-        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
     )
     window = c.integer("sliding_window", 1, MAX_POSITIONS, 512)
     windows = windows_of(c, made.layers, window, lambda i: (i + 1) % 5 != 0)

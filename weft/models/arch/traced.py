@@ -17,13 +17,14 @@ from typing import Any
 from weft import ops
 from weft.core.dtypes import float32
 from weft.core.errors import ModelError, WeftError
+from weft.core.order import STREAM_ROWS
 from weft.graph.ir import Node
 from weft.importers.aten.table import entry
 from weft.importers.ports import Ref
 from weft.importers.steps import filled, keep_results, last_uses, refs
 from weft.importers.torch_export.graph import CallNode
+from weft.models.arch.feed_forward import pair_blocks
 from weft.models.arch.layers import Pass, Value, product, rounded, weighted
-from weft.models.arch.picked import picked_rows
 from weft.models.arch.traced_body import TracedBody
 from weft.ops.tape import plain
 from weft.tensor.base import CURRENT
@@ -243,3 +244,17 @@ def _wide(x: Value, width: int) -> Value:
     """Returns x[N, H, D] with zeros up to `width` columns."""
     missing = width - ops.aval(x).shape[2]
     return ops.pad(x, (0, 0, 0), (0, 0, missing)) if missing else x
+
+
+def picked_rows(p: Pass, role: str, x: Value, chosen: Value) -> Value:
+    """Returns x[N, C, K] times the matrix `role`[chosen[N, C]] of each pair: float32 [N, C, M].
+    Many rows are grouped by matrix first (`feed_forward.pair_blocks`)."""
+    n, used, depth = ops.aval(x).shape
+    if n <= STREAM_ROWS:
+        rows = rounded(p.c, f"{role}.w", ops.reshape(x, (n, used, 1, depth)))
+        out = p.pick(role, rows, chosen)
+        return ops.reshape(out, (n, used, -1))
+    numbers, pair, slot = pair_blocks(p.c, chosen, p.real)
+    flat = ops.reshape(ops.transpose(x, (1, 0, 2)), (used * n, depth))
+    out = p.pick(role, rounded(p.c, f"{role}.w", flat, lambda v: ops.gather(v, pair)), numbers)
+    return ops.gather(ops.reshape(out, (-1, ops.aval(out).shape[-1])), slot)

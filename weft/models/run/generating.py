@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.errors import UsageError
+from weft.core.notices import say
 from weft.engine.defaults import NO_DEFAULTS, GenerationDefaults
 from weft.engine.engine import Engine
 from weft.engine.job import Job, LogitsFunction, TextStream
 from weft.host.progress import line_taken
+from weft.hub.names import name_of
 from weft.models.arch.config import DecoderConfig, TokenIds
-from weft.models.run.advice import NEW_TOKENS, say_defaults
 from weft.models.run.base import Model
 from weft.models.run.beams import OFF, BeamSearch
 from weft.models.run.constraints import constraint_of, grammars_of
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from weft.models.grammar.grammars import Grammars
     from weft.models.run.model import Decoder
     from weft.models.run.runner import Runner
+
+NEW_TOKENS = 64  # of an answer, if neither the caller nor the model's author says a number
 
 
 class Generating(Model):
@@ -296,3 +299,10 @@ def _shaped(
     if n > 1:
         return answers[0] if single else answers
     return answers[0][0] if single else [one[0] for one in answers]
+
+
+def say_defaults(model: Generating, given: Mapping[str, Any]) -> None:
+    """Gives a notice, once, of the author's settings that take effect; `given` are the caller's."""
+    told = model.defaults.told(given)
+    if told:
+        say(f"{name_of(model.folder)}: sampling as {model.defaults.where} says: {told}")

@@ -21,7 +21,6 @@ from weft.templates.registers import tail_mask
 
 PLACES = 256  # most places of a window: one chunk of the order of sums
 TILE = {32: 8, 16: 4}  # registers -> places at once
-HELD = {32: 12, 16: 4}  # registers -> weights of a window's row kept in them
 BLOCK = 1 << 15  # results of a group
 
 
