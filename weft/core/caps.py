@@ -93,7 +93,7 @@ class Caps:
 ALL_DTYPES = frozenset(dt.DEVICE)
 
 _HUGE = 1 << 40  # bytes: a limit that only memory itself sets
-_CPU = Caps(
+CPU = Caps(  # the limits that all CPUs share
     "cpu",
     max_threads=1,
     shared_bytes=0,
@@ -123,19 +123,19 @@ PRESETS: dict[str, Caps] = {
     caps.name: caps
     for caps in (
         replace(
-            _CPU,
+            CPU,
             name="cpu-avx512",
             lanes=16,
             features=_VECTOR | {"dot2_bf16", "dot2_fast", *_VNNI},
         ),
         replace(
-            _CPU,
+            CPU,
             name="cpu-amx",
             lanes=16,
             features=_VECTOR | {"dot2_bf16", "mma_bf16", *_VNNI},
         ),
-        replace(_CPU, name="cpu-avx2", lanes=8, registers=16, features=_VECTOR | {"dot2_int16"}),
-        replace(_CPU, name="cpu-neon", lanes=4),
+        replace(CPU, name="cpu-avx2", lanes=8, registers=16, features=_VECTOR | {"dot2_int16"}),
+        replace(CPU, name="cpu-neon", lanes=4),
         _WEBGPU,
         replace(_WEBGPU, name="webgpu-small", max_threads=64, max_binding_bytes=1 << 16),
         replace(

@@ -13,7 +13,7 @@ import sys
 from dataclasses import astuple, replace
 
 from weft.backends.cpu import arm
-from weft.core.caps import Caps
+from weft.core.caps import CPU, Caps
 from weft.core.errors import DeviceError, UsageError
 from weft.core.records import dataclass
 from weft.host.cache import DiskCache
@@ -147,16 +147,10 @@ def caps_of(host: Host, cores: int) -> Caps:
         features |= {"nontemporal"} | ({"gather", "lookup"} if "avx2" in on else set())
     elif "dotprod" in on:
         features |= {"dot4"}
-    return Caps(
-        "cpu",
-        max_threads=1,
+    return replace(
+        CPU,
         lanes=lanes,
         registers=registers,
-        shared_bytes=0,
-        cheap_barrier=False,
-        max_bindings=64,
-        max_binding_bytes=1 << 40,
-        max_buffer_bytes=1 << 40,
         max_groups=(1 << 31) - 1,
         scratch_bytes=SCRATCH_BYTES,
         cores=cores,

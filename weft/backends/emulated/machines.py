@@ -14,9 +14,7 @@ from types import MappingProxyType
 
 from weft.backends.llvm.launch import ALIGN
 from weft.backends.llvm.target import LlvmTarget, neon
-from weft.core.caps import Caps
-
-_HUGE = 1 << 40
+from weft.core.caps import CPU, Caps
 
 
 @dataclass(frozen=True)
@@ -46,18 +44,13 @@ class Machine:
 
 
 def _caps(name: str, lanes: int, registers: int = 32, *features: str) -> Caps:
-    return Caps(
-        name,
-        max_threads=1,
+    return replace(
+        CPU,
+        name=name,
         lanes=lanes,
         registers=registers,
-        shared_bytes=0,
-        cheap_barrier=False,
-        max_bindings=64,
-        max_binding_bytes=_HUGE,
-        max_buffer_bytes=_HUGE,
         max_groups=(1 << 31) - 1,
-        scratch_bytes=4 << 20,
+        cores=1,
         features=frozenset(features),
     )
 
