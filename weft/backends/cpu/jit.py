@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 
 from weft.backends.cpu import arm
 from weft.backends.cpu.host import Host
-from weft.backends.llvm.optimise import LLVM, emitted, optimised
+from weft.backends.llvm.optimise import LLVM, emitted, has_register_tile, optimised
 
 _lock = threading.Lock()  # only ever held inside LLVM, so never while forking
 _spare: dict[Host, list[llvm.TargetMachine]] = {}  # machines that no thread uses now
@@ -67,10 +67,14 @@ def _machine(host: Host) -> Iterator[llvm.TargetMachine]:
             free.append(machine)
 
 
+def _optimised(text: str, machine: llvm.TargetMachine, name: str) -> llvm.ModuleRef:
+    return optimised(text, machine, name, level=2, loops=True, short=has_register_tile(text))
+
+
 def compile_object(text: str, host: Host, name: str) -> bytes:
     """The relocatable object of one module. Raises CompileError naming the kernel."""
     with _machine(host) as machine:
-        return emitted(optimised(text, machine, name, level=2, loops=True), machine)
+        return emitted(_optimised(text, machine, name), machine)
 
 
 def compile_objects(
@@ -99,7 +103,7 @@ def compile_objects(
 def assembly(text: str, host: Host, name: str = "kernel") -> str:
     """The optimised assembly, for people."""
     with _machine(host) as machine:
-        return str(machine.emit_assembly(optimised(text, machine, name, level=2, loops=True)))
+        return str(machine.emit_assembly(_optimised(text, machine, name)))
 
 
 def link_by_llvm(host: Host, data: bytes, wanted: Sequence[str]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -11,15 +12,33 @@ from llvmlite.binding import ffi
 from weft.core.errors import CompileError
 from weft.host.forks import ForkLock
 
+_TILE = 16  # multiply-adds in a loop's body from which a template has written it out
+_MULTIPLY_ADD = re.compile(r" call .*@llvm\.(?:fma\.v|x86\.avx512bf16\.dp|x86\.avx512\.vpdp)")
+_LOAD = re.compile(r" = load .*, ptr %t")  # from memory, and not from a slot of a register
+_BLOCK = re.compile(r"^(\w+):\n((?:  .*\n)*)", re.MULTILINE)
+
 LLVM = ForkLock()  # every call of llvmlite's happens in it: its lock and LLVM's outlive no fork
 
 
+def has_register_tile(text: str) -> bool:
+    """True if the innermost loop of a kernel's code adds products to a tile of registers: it uses
+    each value that it loads more than once, and repeats single numbers along vectors."""
+    for label, body in _BLOCK.findall(text):
+        if body.count("@llvm.") < _TILE or f"label %{label}," not in body:
+            continue
+        sums, loads = len(_MULTIPLY_ADD.findall(body)), len(_LOAD.findall(body))
+        if sums >= max(_TILE, 2 * loads) and body.count("insertelement") > 1:
+            return True
+    return False
+
+
 def optimised(
-    text: str, machine: llvm.TargetMachine, name: str, level: int, loops: bool
+    text: str, machine: llvm.TargetMachine, name: str, level: int, loops: bool, short: bool = False
 ) -> llvm.ModuleRef:
     """The parsed, verified and optimised module, in a context of its own: threads that have a
     machine each optimise at once. `loops`: let LLVM vectorise, interleave and unroll loops.
-    Raises CompileError naming the kernel."""
+    `short`: run a few passes instead of all those of `level`. Raises CompileError naming the
+    kernel."""
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
@@ -33,13 +52,27 @@ def optimised(
         options.loop_interleaving = options.loop_unrolling = True
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
-    manager = builder.getModulePassManager()
+    manager = _few_passes() if short else builder.getModulePassManager()
     run = _without_lock("LLVMPY_RunNewModulePassManager")
     run(manager, module, builder)
     # llvmlite's own _dispose of a manager is hidden by its other base class: 100 KiB a module.
     ffi.lib.LLVMPY_DisposeNewModulePassManger(manager)
     manager.detach()
     return module
+
+
+def _few_passes() -> llvm.ModulePassManager:
+    """What a kernel needs whose products a template wrote out: its arrays become registers, and
+    its short loops are unrolled. LLVM's own list goes over such code eight times."""
+    manager = llvm.create_new_module_pass_manager()
+    manager.add_sroa_pass()
+    manager.add_simplify_cfg_pass()
+    manager.add_instruction_combine_pass()
+    manager.add_loop_unroll_pass()
+    manager.add_sroa_pass()
+    manager.add_new_gvn_pass()
+    manager.add_instruction_combine_pass()
+    return manager
 
 
 def emitted(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> bytes:
