@@ -1,6 +1,6 @@
-"""Speed of a random Llama by weft's own family and traced from transformers, in turn, as JSON:
-python scripts/zoo_speed.py [--quant int4] (two minutes on two cores). docs/performance.md has
-results."""
+"""Speed of a random model by weft's own family and traced from transformers, in turn, as JSON:
+python scripts/zoo_speed.py [--type qwen3_moe] [--quant int4] (two minutes on two cores).
+docs/performance.md has results."""
 
 from __future__ import annotations
 
@@ -13,12 +13,24 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
 import weft
 from weft.models.run import loader
 
 PROMPT, STEPS, ROUNDS = 512, 32, 7
+SIZES = {"vocab_size": 32000, "max_position_embeddings": 2048, "intermediate_size": 3072}
+GROUPED = {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64, "hidden_size": 1024}
+CONFIGS: dict[str, Callable[..., Any]] = {
+    "llama": lambda layers: LlamaConfig(
+        **SIZES, hidden_size=768, num_hidden_layers=layers or 12, num_attention_heads=12
+    ),
+    "qwen3": lambda layers: Qwen3Config(**SIZES, **GROUPED, num_hidden_layers=layers or 8),
+    "qwen3_moe": lambda layers: Qwen3MoeConfig(
+        **SIZES, **GROUPED, num_hidden_layers=layers or 6, moe_intermediate_size=512,
+        num_experts=16, num_experts_per_tok=4,
+    ),
+}  # fmt: skip
 
 
 def seconds(run: Callable[[], Any]) -> float:
@@ -42,20 +54,19 @@ def measured(model: Any) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--type", choices=[*CONFIGS], default="llama")
     parser.add_argument("--quant", help="a scheme of weft.load, such as int4")
-    quant = parser.parse_args().quant
-    config = LlamaConfig(
-        hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12,
-        num_key_value_heads=12, vocab_size=32000, max_position_embeddings=2048,
-    )  # fmt: skip
+    parser.add_argument("--layers", type=int, help="how many (default: by type)")
+    given = parser.parse_args()
+    config = CONFIGS[given.type](given.layers)
     own = loader.DECODERS
     with tempfile.TemporaryDirectory() as folder:
-        LlamaForCausalLM._from_config(config, dtype=torch.float16).save_pretrained(folder)
+        AutoModelForCausalLM.from_config(config, dtype=torch.float16).save_pretrained(folder)
         models, loads = {}, {}
         for name, families in (("own", own), ("traced", {})):
             loader.DECODERS = families
             start = time.perf_counter()
-            models[name] = weft.load(folder, device="cpu", context=1024, quant=quant)
+            models[name] = weft.load(folder, device="cpu", context=1024, quant=given.quant)
             loads[name] = round(time.perf_counter() - start, 2)
         rounds: dict[str, list[dict[str, float]]] = {name: [] for name in models}
         for turn in range(ROUNDS + 1):
@@ -67,7 +78,8 @@ def main() -> None:
         name: {key: round(statistics.median(r[key] for r in runs), 1) for key in runs[0]}
         for name, runs in rounds.items()
     }
-    print(json.dumps({"quant": quant, "load": loads, "tokens per second": medians}, indent=1))
+    said = {"type": given.type, "layers": config.num_hidden_layers, "quant": given.quant}
+    print(json.dumps({**said, "load": loads, "tokens per second": medians}, indent=1))
 
 
 if __name__ == "__main__":
