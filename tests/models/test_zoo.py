@@ -412,8 +412,32 @@ def test_traced_models_show_attention_and_linear_layers(made: Any, kind: str) ->
     assert np.array_equal(model.inspect(ids, (), edits=edit).logits, found.logits)
     with pytest.raises(UsageError, match="is traced"):
         model.unembed(np.zeros((1, 64)))
-    with pytest.raises(UsageError, match="have no derivative"):
-        model.gradients(ids, lambda logits: logits.sum(), last)
+
+
+@pytest.mark.parametrize("kind", few(["opt", "mixtral", "bloom"], "mixtral"))
+def test_gradients_are_pytorchs(made: Any, kind: str) -> None:
+    folder, reference = made(kind)
+    model, ids, held = loaded(folder, device="oracle"), kit.prompt(reference), {}
+    place = next(name for name in model.places() if "layers.0" in name or "h.0" in name)
+    place = place.rpartition(".")[0] + ".out"
+
+    def keep(module: Any, given: Any, out: Any) -> None:
+        out.retain_grad()
+        held["out"] = out
+
+    hook = reference.get_submodule(place.removesuffix(".out")).register_forward_hook(keep)
+    reference(torch.tensor([ids]), use_cache=False).logits.square().sum().backward()
+    hook.remove()
+    _, found = model.gradients(ids, lambda logits: (logits * logits).sum(), place)
+    wanted = held["out"].grad[0].numpy()
+    np.testing.assert_allclose(found[place], wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_recurrences_have_no_derivative(made: Any) -> None:
+    folder, reference = made("bamba")
+    with pytest.raises(UsageError, match="a recurrence, which have no derivative"):
+        model, ids = loaded(folder, device="oracle"), kit.prompt(reference)
+        model.gradients(ids, lambda logits: logits.sum(), "model.layers.0.mamba.in_proj.out")
 
 
 def test_machines_are_refused(made: Any) -> None:

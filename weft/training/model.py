@@ -31,7 +31,8 @@ from weft.tensor.random import rand
 
 RESIDUAL = (".o.w", ".conv_out.w", ".down.w")  # projections that add to the residual stream
 # kinds of weights that are cast to the compute dtype
-MULTIPLIED: tuple[Kind, ...] = ("matrix", "head", "router", "gate", "conv", "adapter")
+MULTIPLIED: tuple[Kind, ...] = ("matrix", "experts", "head", "router", "gate", "conv", "adapter")
+GIVEN = ".router_bias"  # chooses experts, and no gradient reaches it
 Watch = Callable[[str, Any], None]
 
 
@@ -84,7 +85,7 @@ class TrainableDecoder:
         )
         self.tensors: dict[str, Tensor] = {}
         for role, value in arrays.items():
-            if trainable is None or trainable(role):
+            if (trainable is None or trainable(role)) and not role.endswith(GIVEN):
                 self.tensors[role] = Tensor(np.array(value, np.float32), role).requires_grad_()
             else:
                 self.tensors[role] = Tensor(value, role)
@@ -154,7 +155,7 @@ class TrainableDecoder:
             return out
 
         return TrainingHooks(
-            layer, self._dropper(self.dropout), self._dropper(self.adapter_dropout)
+            layer, self._dropper(self.dropout), self._dropper(self.adapter_dropout), derived=True
         )
 
     def _dropper(self, share: float) -> Callable[[Any], Any] | None:
@@ -252,7 +253,7 @@ def config_of(raw: Fields, folder: Path | None = None) -> DecoderConfig:
 
 def _trainable(raw: Fields, made: DecoderConfig) -> DecoderConfig:
     """Returns the config. Raises ModelError if a model like this cannot be trained."""
-    what = "experts" if made.experts else "layers with a recurrence" if made.recurs else ""
+    what = "layers with a recurrence" if made.recurs else ""
     if made.traced is not None and any(s.kind == "sinks" for s in made.traced.weights.values()):
         what = "attention sinks"
     if what:

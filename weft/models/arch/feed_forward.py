@@ -91,7 +91,7 @@ def _experts(p: Pass, i: int, h: Value, routed: Value) -> Value:
     if c.expert_hidden:
         h = p.project(f"{i}.exps_in", h)
     many = n > STREAM_ROWS
-    numbers, pair, slot = pair_blocks(c, chosen, p.real) if many else (chosen, None, None)
+    numbers, pair, slot = pair_blocks(p, chosen) if many else (chosen, None, None)
     token = ops.remainder(pair, n) if many else None
 
     def rows(role: str) -> Value:
@@ -163,16 +163,16 @@ def _half(both: Value, j: int, turns: bool) -> Value:
     return ops.reshape(one, (*lead, wide // 2))
 
 
-def pair_blocks(c: DecoderConfig, chosen: Value, real: Value | None) -> tuple[Value, Value, Value]:
+def pair_blocks(p: Pass, chosen: Value) -> tuple[Value, Value, Value]:
     """Groups rows by expert into blocks of R rows, each of one expert.
 
     Returns three arrays. The first, int32 [B], encodes each block's expert and its number of valid
-    rows. The second, int32 [B, R], has the pair of each row of a block: k * N + n for chosen[n, k].
-    The third, int32 [N, K], has the place in the blocks of each chosen[N, K]. Tokens that are not
-    `real` get no block.
+    rows (all, if a derivative is taken). The second, int32 [B, R], has the pair of each row of a
+    block: k * N + n for chosen[n, k]. The third, int32 [N, K], has the place in the blocks of each
+    chosen[N, K]. Tokens that are not `real` get no block.
     """
     n, k = ops.aval(chosen).shape
-    pairs, count = n * k, c.experts
+    pairs, count, real = n * k, p.c.experts, p.real
     size, most = block_rows(pairs, count), min(count, pairs)
     each, number = (ops.iota((many,), 0, int32) for many in (count, (pairs - most) // size + most))
 
@@ -209,7 +209,8 @@ def pair_blocks(c: DecoderConfig, chosen: Value, real: Value | None) -> tuple[Va
     pair = ops.gather(order, at)
     slot = ops.add(ops.mul(ops.gather(first, owner), size), place)
     slot = ops.sub(slot, ops.gather(start, owner))
-    return first_rows(expert, wanted), pair, ops.transpose(ops.reshape(slot, (k, n)))
+    numbers = expert if p.training.derived else first_rows(expert, wanted)
+    return numbers, pair, ops.transpose(ops.reshape(slot, (k, n)))
 
 
 def block_rows(pairs: int, experts: int) -> int:

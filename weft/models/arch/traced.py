@@ -254,7 +254,7 @@ def picked_rows(p: Pass, role: str, x: Value, chosen: Value) -> Value:
         rows = rounded(p.c, f"{role}.w", ops.reshape(x, (n, used, 1, depth)))
         out = p.pick(role, rows, chosen)
         return ops.reshape(out, (n, used, -1))
-    numbers, pair, slot = pair_blocks(p.c, chosen, p.real)
+    numbers, pair, slot = pair_blocks(p, chosen)
     flat = ops.reshape(ops.transpose(x, (1, 0, 2)), (used * n, depth))
     out = p.pick(role, rounded(p.c, f"{role}.w", flat, lambda v: ops.gather(v, pair)), numbers)
     return ops.gather(ops.reshape(out, (-1, ops.aval(out).shape[-1])), slot)

@@ -27,8 +27,7 @@ Objective = Callable[["Tensor"], "Tensor"]
 def check_differentiable(c: DecoderConfig, names: Sequence[str]) -> None:
     """Raises UsageError for a model without a derivative, or a place without one."""
     lacks = {
-        "experts": c.experts, "layers by the delta rule": c.delta, "attention sinks": c.sinks,
-        "layers traced from another library's code": c.traced is not None,
+        "layers with a recurrence": c.recurs, "attention sinks": _has_sinks(c),
     }  # fmt: skip
     for what, there in lacks.items():
         if there:
@@ -36,6 +35,11 @@ def check_differentiable(c: DecoderConfig, names: Sequence[str]) -> None:
     for name in names:
         if name.endswith(WEIGHTS):
             raise UsageError(f"{name} can be read only; take the gradient at attn.q or attn.heads")
+
+
+def _has_sinks(c: DecoderConfig) -> bool:
+    specs = () if c.traced is None else c.traced.weights.values()
+    return bool(c.sinks) or any(spec.kind == "sinks" for spec in specs)
 
 
 def value_and_gradients(
@@ -66,7 +70,7 @@ def value_and_gradients(
             return ops.add(x, zeros[name].value) if name in zeros else x
 
         values = {role: tensor.value for role, tensor in held.items()}
-        logits = train_forward(c, values, text.value, TrainingHooks(place=place))
+        logits = train_forward(c, values, text.value, TrainingHooks(place=place, derived=True))
         return of(Tensor(logits))
 
     both = value_and_grad(run, range(1, 1 + len(shapes)))

@@ -19,7 +19,8 @@ from weft.models.arch.families import DECODERS
 from weft.models.text.chat import TEMPLATE
 from weft.models.text.tokenizer_fields import FIX, OLDER_TOKENS, mended
 from weft.models.text.tokenizer_settings import SETTINGS, read_settings
-from weft.models.weights.names import checkpoint_names
+from weft.models.weights.decoder_names import decoder_layout
+from weft.models.weights.names import checkpoint_names, tensors_of
 from weft.tensor.casting import cast_array
 
 TOKENIZER_FILES = (
@@ -40,14 +41,14 @@ def write_model(
     ends = {k: raw[k] for k in ("bos_token_id", "eos_token_id", "pad_token_id") if k in raw}
     write_json(folder / "generation_config.json", ends)
     copy_tokenizer(tokenizer, folder)  # includes the base model's own generation_config.json
-    names = checkpoint_names(config)
+    names, specs = checkpoint_names(config), decoder_layout(config).weights
     out = {}
     for role, value in weights.items():
         cast = cast_array(value, as_dtype(dtype))
         if not all_finite(cast) and all_finite(value):
             wider = "float32" if dtype == "bfloat16" else "bfloat16"
             raise ModelError(f"weight {names[role]!r} overflows {dtype}; use {wider}")
-        out[names[role]] = cast
+        out |= tensors_of(specs[role], names[role], cast)
     save_file(folder / SINGLE, out, {"format": "pt"})
 
 
