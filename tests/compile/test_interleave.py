@@ -16,9 +16,10 @@ from weft.core.caps import PRESETS
 from weft.core.errors import CompileError, DTypeError, FileFormatError, ShapeError, UsageError
 from weft.graph.ir import Graph
 from weft.ops.graph_listener import input_node
-from weft.program.program import Program
+from weft.program.program import BufferSpec, Program
+from weft.program.recipe import Recipe
 from weft.program.session import Session
-from weft.program.weights import _PIECE
+from weft.program.weights import _PIECE, arranged
 
 DTYPES = (dt.float32, dt.float16, dt.bfloat16)
 
@@ -179,6 +180,17 @@ def test_programs_share_an_interleaved_weight_and_files_keep_the_recipe(tmp_path
     x = np.repeat(values["x"], 40, axis=0)
     row, rows = first.run({"x": values["x"]})[0], second.run({"x": x})[0]
     np.testing.assert_array_equal(np.repeat(row, 40, axis=0), rows)
+
+
+@pytest.mark.parametrize("item", [1, 4])
+@pytest.mark.parametrize("rows", [32, 27])
+def test_the_order_is_that_of_its_definition(rows, item):
+    w = np.random.default_rng(0).integers(0, 99, (rows, 24)).astype(np.uint8)
+    spec = BufferSpec("w@8", "weight", dt.uint8, (4, 24 // item, 8 * item), 32 * 24)
+    found = arranged(Recipe("w", 0, rows, 8, item), spec, w)
+    padded = np.concatenate([w, np.zeros((32 - rows, 24), np.uint8)])
+    wanted = padded.reshape(4, 8, 24 // item, item).transpose(0, 2, 1, 3)
+    np.testing.assert_array_equal(found, wanted.reshape(spec.shape))
 
 
 def test_wrong_weights_are_named():

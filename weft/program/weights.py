@@ -67,7 +67,9 @@ def arranged(recipe: Recipe, spec: BufferSpec, value: Any) -> np.ndarray:
     `interleaved` does."""
     if recipe.lanes == 1:
         return recipe.rows_of(value, spec.shape[1:], spec.shape[0])
-    turned = np.concatenate(_turned(recipe, spec, value))
+    parts = _turned(recipe, spec, value)
+    turned = np.empty((spec.shape[0], *parts[0].shape[1:]), parts[0].dtype)
+    np.concatenate(parts, out=turned)
     return turned.view(spec.dtype.numpy).reshape(spec.shape)
 
 
