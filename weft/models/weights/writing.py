@@ -42,7 +42,7 @@ def write_model(
     write_json(folder / "generation_config.json", ends)
     copy_tokenizer(tokenizer, folder)  # includes the base model's own generation_config.json
     names, specs = checkpoint_names(config), decoder_layout(config).weights
-    out = {}
+    out: dict[str, np.ndarray] = {}
     for role, value in weights.items():
         cast = cast_array(value, as_dtype(dtype))
         if not all_finite(cast) and all_finite(value):
