@@ -3,6 +3,9 @@ values."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
 import numpy as np
 
 from weft.core.errors import ShapeError
@@ -12,18 +15,42 @@ from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 
 
-class ReLU6(Module):
+class Plain(Module):
+    """The base of activations without options."""
+
+    _apply: ClassVar[Callable[..., Tensor]]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return type(self)._apply(x)
+
+
+class InPlace(Plain):
+    """The base of those whose only option changes nothing."""
+
+    def __init__(self, inplace: bool = False):
+        pass
+
+
+class Along(Module):
+    """The base of activations along an axis."""
+
+    _apply: ClassVar[Callable[..., Tensor]]
+
+    def __init__(self, dim: int = -1):
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return type(self)._apply(x, self.dim)
+
+
+class ReLU6(InPlace):
     """min(max(x, 0), 6). x is floats of any shape; the result is like x. See weft.functional.relu6.
 
     >>> nn.ReLU6()(weft.tensor([-1.0, 7.0])).tolist()
     [0.0, 6.0]
     """
 
-    def __init__(self, inplace: bool = False):
-        pass
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu6(x)
+    _apply = staticmethod(F.relu6)
 
 
 class Hardtanh(Module):
@@ -87,7 +114,7 @@ class CELU(Module):
         return F.celu(x, self.alpha)
 
 
-class SELU(Module):
+class SELU(InPlace):
     """ELU with the scales of self-normalising nets. x is floats of any shape; the result is like x.
     See weft.functional.selu.
 
@@ -95,14 +122,10 @@ class SELU(Module):
     [0.0, -0.0]
     """
 
-    def __init__(self, inplace: bool = False):
-        pass
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.selu(x)
+    _apply = staticmethod(F.selu)
 
 
-class Mish(Module):
+class Mish(InPlace):
     """x tanh(softplus(x)). x is floats of any shape; the result is like x. See
     weft.functional.mish.
 
@@ -110,11 +133,7 @@ class Mish(Module):
     [0.0, 1000.0]
     """
 
-    def __init__(self, inplace: bool = False):
-        pass
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.mish(x)
+    _apply = staticmethod(F.mish)
 
 
 class Softplus(Module):
@@ -133,7 +152,7 @@ class Softplus(Module):
         return F.softplus(x, self.beta, self.threshold)
 
 
-class LogSigmoid(Module):
+class LogSigmoid(Plain):
     """log(sigmoid(x)). x is floats of any shape; the result is like x. See
     weft.functional.logsigmoid.
 
@@ -141,19 +160,17 @@ class LogSigmoid(Module):
     [-1000.0, 0.0]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.logsigmoid(x)
+    _apply = staticmethod(F.logsigmoid)
 
 
-class Softsign(Module):
+class Softsign(Plain):
     """x / (1 + |x|). x is floats of any shape; the result is like x. See weft.functional.softsign.
 
     >>> nn.Softsign()(weft.tensor([-1.0, 3.0])).tolist()
     [-0.5, 0.75]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.softsign(x)
+    _apply = staticmethod(F.softsign)
 
 
 class Softshrink(Module):
@@ -186,15 +203,14 @@ class Hardshrink(Module):
         return F.hardshrink(x, self.lambd)
 
 
-class Tanhshrink(Module):
+class Tanhshrink(Plain):
     """x - tanh(x). x is floats of any shape; the result is like x. See weft.functional.tanhshrink.
 
     >>> nn.Tanhshrink()(weft.tensor([0.0, 1000.0])).tolist()
     [0.0, 999.0]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.tanhshrink(x)
+    _apply = staticmethod(F.tanhshrink)
 
 
 class RReLU(Module):
@@ -217,7 +233,7 @@ class RReLU(Module):
         return F.rrelu(x, self.lower, self.upper, self.training, key)
 
 
-class Softmin(Module):
+class Softmin(Along):
     """softmax(-x) along an axis. x is floats of any shape; the result is like x. See
     weft.functional.softmin.
 
@@ -225,11 +241,7 @@ class Softmin(Module):
     [0.5, 0.5]
     """
 
-    def __init__(self, dim: int = -1):
-        self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.softmin(x, self.dim)
+    _apply = staticmethod(F.softmin)
 
 
 class Softmax2d(Module):
@@ -261,7 +273,7 @@ class Threshold(Module):
         return F.threshold(x, self.threshold, self.value)
 
 
-class GLU(Module):
+class GLU(Along):
     """The first half of an axis times the sigmoid of the second. Raises UsageError for an axis of
     odd size. See weft.functional.glu.
 
@@ -269,11 +281,7 @@ class GLU(Module):
     [2.0]
     """
 
-    def __init__(self, dim: int = -1):
-        self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.glu(x, self.dim)
+    _apply = staticmethod(F.glu)
 
 
 class PReLU(Module):

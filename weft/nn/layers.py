@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.core.errors import UsageError
 from weft.nn import init, tree
+from weft.nn.activations import Along, InPlace, Plain
 from weft.nn.module import Module, Parameter, lacks
 from weft.ops.rules import axis_of
 from weft.tensor import functional as F
@@ -143,7 +144,7 @@ class Unflatten(Module):
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
 
 
-class ReLU(Module):
+class ReLU(InPlace):
     """max(x, 0). `inplace` changes nothing: tensors are values. x is floats of any shape; the
     result is like x. See weft.functional.relu.
 
@@ -151,11 +152,7 @@ class ReLU(Module):
     [0.0, 2.0]
     """
 
-    def __init__(self, inplace: bool = False):
-        pass
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x)
+    _apply = staticmethod(F.relu)
 
 
 class GELU(Module):
@@ -173,7 +170,7 @@ class GELU(Module):
         return F.gelu(x, self.approximate)
 
 
-class SiLU(Module):
+class SiLU(InPlace):
     """x sigmoid(x). `inplace` changes nothing: tensors are values. x is floats of any shape; the
     result is like x. See weft.functional.silu.
 
@@ -181,14 +178,10 @@ class SiLU(Module):
     [0.0, 1000.0]
     """
 
-    def __init__(self, inplace: bool = False):
-        pass
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.silu(x)
+    _apply = staticmethod(F.silu)
 
 
-class Hardsigmoid(Module):
+class Hardsigmoid(InPlace):
     """min(max(x + 3, 0), 6) / 6. `inplace` changes nothing: tensors are values. x is floats of any
     shape; the result is like x. See weft.functional.hardsigmoid.
 
@@ -196,14 +189,10 @@ class Hardsigmoid(Module):
     [0.0, 0.5, 1.0]
     """
 
-    def __init__(self, inplace: bool = False):
-        pass
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.hardsigmoid(x)
+    _apply = staticmethod(F.hardsigmoid)
 
 
-class Hardswish(Module):
+class Hardswish(InPlace):
     """x min(max(x + 3, 0), 6) / 6. `inplace` changes nothing: tensors are values. x is floats of
     any shape; the result is like x. See weft.functional.hardswish.
 
@@ -211,14 +200,10 @@ class Hardswish(Module):
     [-0.0, 4.0]
     """
 
-    def __init__(self, inplace: bool = False):
-        pass
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.hardswish(x)
+    _apply = staticmethod(F.hardswish)
 
 
-class Tanh(Module):
+class Tanh(Plain):
     """The hyperbolic tangent. x is floats of any shape; the result is like x. See
     weft.functional.tanh.
 
@@ -226,11 +211,10 @@ class Tanh(Module):
     [0.0, 1.0]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.tanh(x)
+    _apply = staticmethod(F.tanh)
 
 
-class Sigmoid(Module):
+class Sigmoid(Plain):
     """1 / (1 + exp(-x)). x is floats of any shape; the result is like x. See
     weft.functional.sigmoid.
 
@@ -238,11 +222,10 @@ class Sigmoid(Module):
     [0.5, 1.0]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.sigmoid(x)
+    _apply = staticmethod(F.sigmoid)
 
 
-class Softmax(Module):
+class Softmax(Along):
     """exp(x - max) / sum along an axis. x is floats of any shape; the result is like x. See
     weft.functional.softmax.
 
@@ -250,14 +233,10 @@ class Softmax(Module):
     [0.5, 0.5]
     """
 
-    def __init__(self, dim: int = -1):
-        self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.softmax(x, self.dim)
+    _apply = staticmethod(F.softmax)
 
 
-class LogSoftmax(Module):
+class LogSoftmax(Along):
     """log(softmax(x)) along an axis. x is floats of any shape; the result is like x. See
     weft.functional.log_softmax.
 
@@ -265,11 +244,7 @@ class LogSoftmax(Module):
     [0.0]
     """
 
-    def __init__(self, dim: int = -1):
-        self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.log_softmax(x, self.dim)
+    _apply = staticmethod(F.log_softmax)
 
 
 class Unfold(Module):
