@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ class FileFunction:
     weights: tuple[int, int]
     where: Callable[[], list[tuple[str, str]]]
     report: Callable[[], str]
+    metadata: Mapping[str, str] = field(default_factory=dict)  # what the file says of itself
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _of_onnx(path: str, device: Device) -> FileFunction:
     elements = sum(w.size for w in model.weights.values())
     said, weights = [p.text() for p in model.outputs], (len(model.weights), elements)
     inputs = [_input(p, declared(p)) for p in model.inputs]
-    return FileFunction(inputs, said, call, {}, weights, model.where, model.report)
+    return FileFunction(inputs, said, call, {}, weights, model.where, model.report, model.metadata)
 
 
 def _input(port: Port, dtype: np.dtype | None) -> Input:

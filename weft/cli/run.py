@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from weft.cli import functions, options
+from weft.cli import functions, options, pictures
 from weft.cli.loading import Loading, loads
 from weft.cli.machines import divides, on_ranks
 from weft.core.errors import FileFormatError, UsageError
@@ -168,6 +168,7 @@ Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
           weft run ORG/NAME:Q4_K_M 'Once upon a time'
           weft run MODEL 'What is this?' --image cat.jpg
           weft run net.onnx --input images=photo.npy --output results
+          weft run detector.onnx --image street.jpg --output results
 """
 )
 @click.argument("path", metavar="[MODEL]", required=False)
@@ -178,17 +179,22 @@ Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
     "images",
     multiple=True,
     type=click.Path(dir_okay=False),
-    help="A picture for PROMPT to be about (PNG, JPEG, WebP, GIF, BMP, TIFF). May be repeated.",
+    help="A picture for PROMPT to be about, or for a net to look at (PNG, JPEG, WebP, GIF, BMP, "
+    "TIFF). May be repeated.",
 )
+@pictures.sees
 @options.inputs
 @options.sizes
-@options.output("A folder for a function's results, NAME.npy.", type=click.Path(file_okay=False))
+@options.output(
+    "A folder for a function's results, NAME.npy, or for pictures with the answers.",
+    type=click.Path(file_okay=False),
+)
 @options.as_json
 @divides
 def run(
     path: str | None, prompt: str | None, images: tuple[str, ...], inputs: tuple[str, ...],
     sizes: tuple[str, ...], output: str | None, as_json: bool, parallel: str, split: str | None,
-    loading: Loading, **given: Any,
+    task: str | None, threshold: float, stretch: bool, loading: Loading, **given: Any,
 ) -> int:  # fmt: skip
     """Generate text from PROMPT ('-': standard input). MODEL is a Hugging Face folder, a GGUF file
     or a hub name (ORG/NAME, ORG/NAME:FILE.gguf). The default is box, a small model of Python code
@@ -196,14 +202,23 @@ def run(
     while it is generated, and the speed to stderr.
 
     Without a PROMPT, MODEL may be a function: an ONNX file, a .pt2 file of torch.export, or a file
-    that `weft compile` or Compiled.save wrote. weft calls it once."""
+    that `weft compile` or Compiled.save wrote. weft calls it once; with --image it looks at
+    pictures and says what it sees (docs/pictures.md)."""
     if path is None:
         raise click.UsageError(f"give a PROMPT: {command('run', 'def fibonacci(n):')}")
     if prompt is None and os.path.isfile(path) and functions.is_function(path):
+        if images:
+            if inputs or sizes:
+                raise click.UsageError("--image is the input; leave --input and --size out")
+            click.echo(pictures.see(path, images, loading.device, output, as_json, task, threshold,
+                                    stretch))  # fmt: skip
+            return 0
         click.echo(functions.run(path, inputs, sizes, loading.device, output, as_json))
         return 0
-    if inputs or sizes or output:
-        raise click.UsageError("--input, --size and --output are for the file of a function")
+    if inputs or sizes or output or task or stretch:
+        raise click.UsageError(
+            "--input, --size, --output, --task and --stretch are for the file of a function"
+        )
     alone = prompt is None
     if prompt is None:
         path, prompt = _boxed(path)

@@ -52,12 +52,37 @@ _IDEFICS: dict[str, Any] = {
     "size": {"longest_edge": 4 * 364}, "max_image_size": {"longest_edge": 364},
     "do_image_splitting": True, "filter": LANCZOS, **_HALF,
 }  # fmt: skip
+_DETR: dict[str, Any] = {
+    "size": {"shortest_edge": 800, "longest_edge": 1333}, "filter": BILINEAR, **_IMAGENET,
+}  # fmt: skip
 PROCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "CLIPImageProcessor": ("plain", {**_CROPPED, **_CLIP}),
     "LlavaImageProcessor": ("squared", {**_CROPPED, **_CLIP}),
     "SiglipImageProcessor": ("plain", {**_SQUARE, "filter": BICUBIC, **_HALF}),
     "BitImageProcessor": ("plain", {**_CROPPED, **_CLIP}),
     "ViTImageProcessor": ("plain", {**_SQUARE, "filter": BILINEAR, **_HALF}),
+    "DeiTImageProcessor": (
+        "plain",
+        {"size": {"height": 256, "width": 256}, "crop_size": {"height": 224, "width": 224},
+         "do_center_crop": True, "filter": BICUBIC, **_HALF},
+    ),
+    "ConvNextImageProcessor": (
+        "margin", {"size": {"shortest_edge": 384}, "filter": BICUBIC, **_HALF},
+    ),
+    "SegformerImageProcessor": (
+        "plain", {"size": {"height": 512, "width": 512}, "filter": BILINEAR, **_IMAGENET},
+    ),
+    "DPTImageProcessor": (
+        "multiple", {"size": {"height": 384, "width": 384}, "filter": BICUBIC, **_HALF},
+    ),
+    "DetrImageProcessor": ("bounded", _DETR),
+    "ConditionalDetrImageProcessor": ("bounded", _DETR),
+    "DeformableDetrImageProcessor": ("bounded", _DETR),
+    "YolosImageProcessor": ("bounded", {**_DETR, "mod_size": 16}),
+    "RTDetrImageProcessor": (
+        "bounded", {"size": {"height": 640, "width": 640}, "filter": BILINEAR, **_IMAGENET,
+                    "do_normalize": False},
+    ),
     "Gemma3ImageProcessor": ("crops", {**_SQUARE, "filter": BILINEAR, **_HALF}),
     "Idefics3ImageProcessor": ("tiles", _IDEFICS),
     "SmolVLMImageProcessor": ("tiles", _IDEFICS),
@@ -83,13 +108,15 @@ _INERT = (
     "image_processor_type", "feature_extractor_type", "processor_class", "auto_map", "data_format",
     "input_data_format", "device", "return_tensors", "default_to_square", "disable_grouping",
     "return_row_col_info", "image_seq_length", "image_seq_len", "num_additional_image_tokens",
-    "_processor_class", "pad_size", "return_metadata", "video_sampling", "aspect_ratio_setting",
+    "_processor_class", "pad_size", "max_size", "do_reduce_labels", "format",
+    "do_convert_annotations", "return_metadata", "video_sampling", "aspect_ratio_setting",
 )  # fmt: skip
 _MORE = (
     "patch_size", "merge_size", "temporal_patch_size", "max_image_size", "do_image_splitting",
     "do_pan_and_scan", "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops",
     "pan_and_scan_min_ratio_to_activate", "image_grid_pinpoints", "min_pixels", "max_pixels",
-    "crop_to_patches", "min_patches", "max_patches",
+    "crop_to_patches", "min_patches", "max_patches", "crop_pct", "keep_aspect_ratio",
+    "ensure_multiple_of", "mod_size",
 )  # fmt: skip
 
 
@@ -109,9 +136,12 @@ def steps_of(where: str, raw: Mapping[str, Any]) -> Steps:
         if key not in known_fields:
             raise ModelError(f"{where}: field {str(key)[:60]!r} is unknown; it may change pictures")
     given = {**usual, **{k: v for k, v in raw.items() if v is not None}}
+    if kind == "bounded" and isinstance(given["size"], int):  # as files before 2023 say it
+        given["size"] = {"shortest_edge": given["size"],
+                         "longest_edge": given.get("max_size", 1333)}  # fmt: skip
     flags = {k: bool(given.get(k, k not in ("do_center_crop", "do_pad"))) for k in _FLAGS}
     size = _size(where, "size", given["size"], square=kind not in ("plain", "squared"))
-    crop = _size(where, "crop_size", given["crop_size"]) if flags["do_center_crop"] else None
+    crop = _size(where, "crop_size", given.get("crop_size")) if flags["do_center_crop"] else None
     if kind == "plain" and not {"shortest_edge", "height"} & set(size):
         raise ModelError(f"{where}: size {size} is not supported; expected shortest_edge or height")
     mean = _numbers(where, "image_mean", given.get("image_mean", usual["mean"]))

@@ -9,6 +9,7 @@ from dataclasses import field
 import numpy as np
 
 from weft.core.records import dataclass
+from weft.vision.sizes import RULES, shortest
 from weft.vision.steps import Steps, centred, floats, resized
 
 LARGEST = 4096  # pixels of a side, in Idefics 3
@@ -30,18 +31,11 @@ def prepare(steps: Steps, image: np.ndarray) -> Prepared:
     return KINDS[steps.kind](steps, image)
 
 
-def _shortest(height: int, width: int, size: int) -> tuple[int, int]:
-    """Returns the size with the shorter side `size`, in the same proportion."""
-    short, long = min(height, width), max(height, width)
-    other = int(size * long / short)
-    return (other, size) if width <= height else (size, other)
-
-
 def _plain_size(steps: Steps, height: int, width: int) -> tuple[int, int]:
     size = steps.size
     if "height" in size:
         return size["height"], size["width"]
-    return _shortest(height, width, size["shortest_edge"])
+    return shortest(height, width, size["shortest_edge"])
 
 
 def _plain(steps: Steps, image: np.ndarray) -> Prepared:
@@ -278,9 +272,15 @@ def _grid(steps: Steps, image: np.ndarray) -> Prepared:
     return Prepared(tuple(made), tall // side, wide // side, (height, width))
 
 
+def _net(steps: Steps, image: np.ndarray) -> Prepared:
+    made = RULES[steps.kind](steps, image).image
+    return Prepared((floats(steps, made),), original=image.shape[:2])
+
+
 KINDS: Mapping[str, Callable[[Steps, np.ndarray], Prepared]] = {
     "plain": _plain, "squared": _squared, "crops": _crops, "tiles": _tiles, "smart": _smart,
     "patches": _patches, "mosaic": _mosaic, "grid": _grid,
+    "bounded": _net, "multiple": _net, "margin": _net, "boxed": _net,
 }  # fmt: skip
 
 

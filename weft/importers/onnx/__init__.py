@@ -69,7 +69,8 @@ def from_onnx(path: str | os.PathLike[str] | Any, device: Any = None) -> OnnxMod
     if proto.training_info:
         say(f"{label(name)}: weft does not read training_info, which changes nothing here")
     home = None if device is None else open_device(device)
-    return OnnxModel(label(name), graph, local, opsets, home)
+    metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    return OnnxModel(label(name), graph, local, opsets, home, metadata)
 
 
 def _parsed(path: Path, onnx: Any) -> Any:

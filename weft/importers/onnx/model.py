@@ -42,7 +42,8 @@ class _Kept(CompiledFunctions):
 
 
 class OnnxModel(Foreign):
-    """A model of `from_onnx`. `inputs` and `outputs` are its Ports: name, shape, dtype.
+    """A model of `from_onnx`. `inputs` and `outputs` are its Ports: name, shape, dtype. `metadata`
+    is what the file says of itself, by name.
 
     A call takes arrays in the order of the inputs, or by their names. It gives the output, or a
     tuple of outputs, as Tensors on the device. If the file lists an initializer among its inputs, a
@@ -58,8 +59,10 @@ class OnnxModel(Foreign):
     def __init__(
         self, name: str, graph: OnnxGraph, local: Mapping[tuple[str, str], OnnxFunction],
         versions: Mapping[str, int], device: Device | None = None,
+        metadata: Mapping[str, str] | None = None,
     ):  # fmt: skip
         super().__init__(name, graph.inputs)
+        self.metadata = dict(metadata or {})
         self._kept = _Kept()
         self._home, self._versions = device, dict(versions)
         self._bound: dict[str, str] = {}  # inputs that are part of the signature, and why
