@@ -1,8 +1,7 @@
-"""What a prompt holds besides tokens: vectors in place of the embeddings of some of them.
-
-The tokens there are placeholders. The cache must tell two prompts apart whose placeholders stand
-for different content, so it looks at `keys`: negative numbers drawn from the content's digest in
-place of the placeholders.
+"""The content of a prompt besides tokens: vectors in place of the embeddings of some tokens, which
+are placeholders. The cache must tell apart two prompts with different content at their
+placeholders. So it looks at `keys`, which has negative numbers from the content's digest in place
+of the placeholders.
 """
 
 from __future__ import annotations

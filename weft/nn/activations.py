@@ -25,7 +25,7 @@ class Plain(Module):
 
 
 class InPlace(Plain):
-    """The base of those whose only option changes nothing."""
+    """The base of activations whose only option changes nothing."""
 
     def __init__(self, inplace: bool = False):
         pass

@@ -116,7 +116,7 @@ def _checked(image: np.ndarray, where: str) -> np.ndarray:
     if max(height, width) > MAX_RATIO * min(height, width):
         raise LimitError(
             f"{where} has {width} x {height} pixels; one side may be at most {MAX_RATIO} times "
-            "the other: cut it"
+            "the other: crop the picture"
         )
     return image
 

@@ -1,4 +1,4 @@
-"""How each kind of processor chooses sizes and tiles."""
+"""The choice of sizes and tiles by each kind of processor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST = 4096  # pixels of a side, in Idefics 3
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a tower reads of one picture: `pixels`, float32 [3, H, W] each, one or several tiles.
+    """A tower's input for one picture: `pixels`, float32 [3, H, W] each, one or several tiles.
     `rows` and `columns` count the tiles of a grid (0: none)."""
 
     pixels: tuple[np.ndarray, ...]

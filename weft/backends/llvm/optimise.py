@@ -62,7 +62,7 @@ def optimised(
 
 
 def _few_passes() -> llvm.ModulePassManager:
-    """What a kernel needs whose products a template wrote out: its arrays become registers, and
+    """The passes for a kernel whose products a template wrote out. Its arrays become registers, and
     its short loops are unrolled. LLVM's own list goes over such code eight times."""
     manager = llvm.create_new_module_pass_manager()
     manager.add_sroa_pass()

@@ -19,7 +19,7 @@ Value = Any  # np.ndarray or graph Node
 
 def project(run: TowerPass, x: Value, deep: Sequence[Value] = ()) -> Value:
     """Returns the text model's vectors of a tower's x[B * T, hidden], float32 [N, width], picture
-    by picture; beside them those of the mergers that took `deep`. A "head" returns one row per
+    by picture, and the vectors of the mergers that took `deep`. A "head" returns one row per
     picture."""
     c = run.c
     kind = c.projector.kind

@@ -23,9 +23,9 @@ Projects = Literal[
 
 @dataclass(frozen=True)
 class Projector:
-    """What turns a tower's vectors into the text model's, `width` wide. `block` neighbours along
-    each side become one; `columns` are the patches of a side where it is fixed. `deep` are the
-    layers after which mergers of their own take vectors (Qwen3-VL)."""
+    """The layers that turn a tower's vectors into the text model's, `width` wide. `block`
+    neighbours along each side become one; `columns` are the patches of a side where it is fixed.
+    `deep` are the layers after which mergers of their own take vectors (Qwen3-VL)."""
 
     kind: Projects = ""
     width: int = 0
@@ -99,5 +99,5 @@ class TowerConfig:
 
     @property
     def deep(self) -> int:
-        """The mergers beside the last one."""
+        """The mergers other than the last one."""
         return len(self.projector.deep)

@@ -34,7 +34,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Sight:
-    """What a family does with pictures: its placeholders, the id of the one for a vector, and True
+    """A family's handling of pictures: its placeholders, the id of the one for a vector, and True
     for `whole` if tokens of a picture see each other."""
 
     marks: Marks

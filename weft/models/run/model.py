@@ -237,7 +237,8 @@ class Decoder(Inspecting):
 
     @cached_property
     def eyes(self) -> Eyes | None:
-        """What reads pictures; None if the model does not. Read on first use. Raises ModelError."""
+        """The reader of pictures; None for a model without one. Loaded on first use. Raises
+        ModelError."""
         if self.make_eyes is None:
             return None
         return self.make_eyes(self.need_tokenizer("pictures in a prompt need one"))
@@ -267,7 +268,7 @@ class Decoder(Inspecting):
         self, messages: Sequence[Mapping[str, Any]], **variables: Any
     ) -> list[int] | PicturePrompt:
         """Returns the prompt of a conversation (role, content) through the model's chat template:
-        its ids, or what stands for them where messages have pictures (`eyes.with_places`)."""
+        its ids, or ids with places for pictures if messages have some (`eyes.with_places`)."""
         tokenizer = self.need_tokenizer("chatting needs one")
         if not any(isinstance(m.get("content"), list | tuple) for m in messages):
             return tokenizer.encode(tokenizer.chat(messages, **variables), special=False)

@@ -33,8 +33,8 @@ KINDS = tuple(kind for kind in USUAL if kind not in ("clip", "siglip"))
 
 
 def sighted(raw: Fields, config: DecoderConfig) -> tuple[DecoderConfig, TowerConfig] | None:
-    """Returns the config of a text model that reads pictures, and its tower's; None if the folder's
-    type has no eyes here."""
+    """Returns the config of a text model that reads pictures, and its tower's; None if weft reads
+    no pictures for the folder's type."""
     kind = raw.text("model_type", "")
     if kind not in KINDS or raw.section("vision_config") is None:
         return None

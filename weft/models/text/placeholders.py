@@ -1,5 +1,5 @@
-"""The text that stands for a picture in a prompt, by family: placeholder tokens for its vectors,
-and marks around them."""
+"""The text in place of a picture in a prompt, by family: placeholder tokens for its vectors, and
+marks around them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Shown:
 
 @dataclass(frozen=True)
 class Marks:
-    """A family's placeholder: `token` stands for one vector, `given` for a whole picture in what a
-    chat template writes. `around` begins and ends a picture."""
+    """A family's placeholder: `token` is the place of one vector, `given` of a whole picture in the
+    output of a chat template. `around` begins and ends a picture."""
 
     kind: str
     token: str

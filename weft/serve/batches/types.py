@@ -50,7 +50,7 @@ class BatchErrors(Struct, kw_only=True):
 
 
 class Counts(Struct, kw_only=True):
-    """The number of a batch's requests, and of those answered or failed."""
+    """The numbers of a batch's requests: all, answered and failed."""
 
     total: int = 0
     completed: int = 0
