@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from click.testing import CliRunner
 from picture_zoo import FAMILIES, MARK, greedy, picture, write_pictured
+from PIL import Image
 
 import weft
+from weft.cli import main
+from weft.core.errors import LimitError, UsageError
 
 PICTURES = [picture(1, 37, 53), picture(2, 90, 41), picture(3, 60, 61)]
 Pictured = Callable[[str], tuple[Path, Any, Any]]
@@ -88,4 +92,106 @@ def test_family(pictured: Pictured, name: str) -> None:
     moved = [{"role": "user", "content": [{"type": "image", "image": p} for p in other]}]
     model.generate(messages=moved, max_new_tokens=4)
     assert model.generate(prompt, max_new_tokens=16).ids == made.ids
-    assert torch.is_grad_enabled()
+
+
+def ask(model: Any, which: int, text: str = "hi") -> Any:
+    parts = [{"type": "image", "image": PICTURES[which]}, {"type": "text", "text": text}]
+    return model.chat_ids([{"role": "user", "content": parts}])
+
+
+@pytest.mark.parametrize("name", ["llava", "gemma3", "qwen3_vl"])
+def test_an_answer_is_one_of_model_request_and_seed(pictured: Pictured, name: str) -> None:
+    """Alone, beside others, from the cache, preempted, with drafts: to the last bit."""
+    folder, _, _ = pictured(name)
+    alone = {}
+    for which in range(3):
+        model = weft.load(folder, device="cpu", context=512)
+        alone[which] = model.generate(
+            ask(model, which), max_new_tokens=12, temperature=0.8, seed=which, logprobs=0
+        )
+    model = weft.load(folder, device="cpu", context=512, max_batch=4)
+    prompts = [ask(model, 0), "some text of another", ask(model, 1), ask(model, 2)]
+    for _ in range(2):
+        made = model.generate(
+            prompts, max_new_tokens=12, temperature=0.8, seed=[0, 9, 1, 2], logprobs=0
+        )
+        for which, at in ((0, 0), (1, 2), (2, 3)):
+            assert made[at].ids == alone[which].ids
+            told = [t.logprob for t in made[at].logprobs]
+            assert told == [t.logprob for t in alone[which].logprobs]
+    assert made[0].reused  # the second time
+    single = weft.load(folder, device="cpu", context=512)
+    first = single.generate(ask(single, 0), max_new_tokens=2)
+    other = single.generate(ask(single, 1), max_new_tokens=2)
+    assert other.reused < 10 <= len(ask(single, 0)), first  # it knows pictures apart
+    drafted = single.generate(
+        ask(single, 2), max_new_tokens=12, temperature=0.8, seed=2, draft=True
+    )
+    assert drafted.ids == alone[2].ids
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen2_5_vl"])
+def test_any_cut_of_a_prompt_gives_the_same(pictured: Pictured, name: str) -> None:
+    folder, _, _ = pictured(name)
+    model = weft.load(folder, device="cpu", context=512, max_batch=2)
+    prompt = ask(model, 0, "x" * 20)
+    runner = model.new_runner(2, 16)
+    runner.insets[0] = runner.insets[1] = prompt.insets
+    whole = runner.prefill(0, prompt).copy()
+    start = 0
+    while start < len(prompt):
+        count = prompt.insets.cut(start, min(7, len(prompt) - start), 512)
+        part = runner.prefill(1, prompt[start : start + count], start)
+        start += count
+    np.testing.assert_array_equal(whole, part)
+
+
+@pytest.mark.parametrize("options", [
+    {"dtype": "bfloat16"}, {"quant": "int8"}, {"cache": "int8"}, {"device": "oracle"},
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["gemma3", "qwen3_vl"])
+def test_narrow_numbers(pictured: Pictured, name: str, options: dict[str, Any]) -> None:
+    folder, reference, processor = pictured(name)
+    _, logits = greedy(reference, inputs_of(name, processor), 1)
+    model = weft.load(folder, **{"device": "cpu", "context": 512, **options})
+    rows: list[np.ndarray] = []
+    model.generate(messages=talk(name), max_new_tokens=1,
+                   logits=lambda ids, row: rows.append(row) or row)  # fmt: skip
+    exact = options.get("device") == "oracle"
+    off = np.abs(rows[0] - logits[0]).max() / np.abs(logits[0]).max()
+    assert off < (1e-4 if exact else 0.1), off
+    assert exact or off > 1e-7
+
+
+def test_wrong_pictures_are_named(pictured: Pictured, tmp_path: Path) -> None:
+    folder, _, _ = pictured("llava")
+    model = weft.load(folder, device="cpu", context=64)
+    eyes = model.need_eyes()
+    with pytest.raises(UsageError, match=r"1 place for a picture .*2 were given"):
+        eyes.prompt("see <image>", PICTURES[:2], model.tokenizer, False)
+    with pytest.raises(UsageError, match=r"1 place .*0 were given"):
+        eyes.prompt("see <image>", [], model.tokenizer, False)
+    with pytest.raises(UsageError, match="is an address; weft fetches nothing"):
+        model.chat([{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": "https://some.org/a.png"}}]}])  # fmt: skip
+    with pytest.raises(LimitError, match="the context holds 64"):
+        model.generate(model.look("what?", PICTURES * 2))
+    blind = weft.load("box-chat", device="cpu")
+    with pytest.raises(UsageError, match="reads text alone"):
+        blind.generate(messages=[{"role": "user", "content": [
+            {"type": "image", "image": PICTURES[0]}]}])  # fmt: skip
+    with pytest.raises(UsageError, match="prompt_logprobs"):
+        big = weft.load(folder, device="cpu", context=512)
+        big.generate(big.look("x", PICTURES[:1]), prompt_logprobs=0)
+
+
+def test_run_reads_images(pictured: Pictured, tmp_path: Path) -> None:
+    folder, _, _ = pictured("llava")
+    path = tmp_path / "cat.png"
+    Image.fromarray(PICTURES[0]).save(path)
+    model = weft.load(folder, device="cpu")
+    want = model.generate(model.look("what is this?", [path]), max_new_tokens=5)
+    said = CliRunner().invoke(main.cli, [
+        "run", str(folder), "what is this?", "--image", str(path), "--max-new-tokens", "5",
+        "--device", "cpu", "--json"])  # fmt: skip
+    assert json.loads(said.stdout)["ids"] == list(want.ids), said.stderr

@@ -61,7 +61,7 @@ class PictureRows:
         first = ops.minimum(first, ops.sub(pos, window - 1))
         own = ops.gather(table, ops.slice_(slot, (0,), (1,)))
         seen = kv_cache.attended(c, cache, q, first, self.last(), own)
-        return ops.where(_wide(self.here, out), seen, out)
+        return ops.where(_wide(self.here, out), seen, ops.cast(out, float32))
 
 
 def _wide(here: Value, like: Value) -> Value:
