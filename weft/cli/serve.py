@@ -110,6 +110,10 @@ def bytes_of(text: str | None, option: str) -> int | None:
     "--adapter-rank", default=64, show_default=True, type=click.IntRange(1, 4096),
     help="With --adapter-folder: largest rank of an adapter.",
 )  # fmt: skip
+@click.option(
+    "--picture-folder", type=click.Path(exists=True, file_okay=False),
+    help="Let requests name pictures in this folder, as file:///...; otherwise they send them.",
+)  # fmt: skip
 @options.draft_model
 @click.option(
     "--tool-parser",
@@ -175,7 +179,7 @@ def serve(
         settings = ServeSettings(
             given["max_batch"], given["queue"], bytes_of(given["cache_memory"], "--cache-memory"),
             given["tool_parser"], loads, given["draft_model"], adapters, given["adapter_folder"],
-            given["load_timeout"], keep_alive_of(given["keep_alive"]),
+            given["load_timeout"], keep_alive_of(given["keep_alive"]), given["picture_folder"],
         )  # fmt: skip
         return asyncio.run(_serve(models, keys, settings, metrics, given, load, eager, certificate))
 

@@ -14,9 +14,11 @@ from typing import Any
 
 from weft.core.errors import UsageError, WeftError
 from weft.engine.job import Constraint, Job
+from weft.models.text.picture_prompt import PicturePrompt
 from weft.serve.choices import Choice
 from weft.serve.fields import SamplingRequest
 from weft.serve.forcing import AnswerShape, forced, shaped
+from weft.serve.pictures import pictured_ids
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.asked import Calls
 from weft.serve.toolcalls.events import Parser
@@ -108,20 +110,23 @@ def continued(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str
     return messages[:-1], last["content"]
 
 
-async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int], str | None]:
+async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, Sequence[int], str | None]:
     """The conversation in the model's own chat template: text, ids, and the part of the answer that
     it already contains (None: unknown). Raises HttpError."""
 
-    def made() -> tuple[str, str | None]:
-        chat, begun = model.chat(turn.messages, turn.values, turn.opens), None
+    def made() -> tuple[str, str | None, list[Any]]:
+        messages, pictures = model.model.parted(turn.messages)
+        chat, begun = model.chat(messages, turn.values, turn.opens), None
         with contextlib.suppress(WeftError):  # a template may refuse to begin nothing
-            asked = model.chat(turn.messages, turn.values, False)
+            asked = model.chat(messages, turn.values, False)
             if chat.startswith(asked):
                 begun = chat[len(asked) :] + turn.prefix
-        return chat + turn.prefix, begun
+        return chat + turn.prefix, begun, pictures
 
     try:
-        text, begun = await model.pools.templates.run(made)
+        text, begun, pictures = await model.pools.templates.run(made)
+        if pictures:
+            return text, await pictured_ids(model, text, pictures), begun
         long = turn.options.truncate is not None
         ids = (await model.encoded([text], special=False, unlimited=long))[0]
         return text, truncated(model, ids, turn.options), begun
@@ -201,7 +206,7 @@ async def begin_ids(
         jobs = [
             job if made is None else replace(job, constraint=made, eos=job.eos | model.eos)
             for ids in prompts
-            for job in _jobs(model, tuple(ids), options)
+            for job in _jobs(model, ids, options)
         ]
         parsers = [None if parser is None else parser() for _ in jobs]
         answers = model.player.submit(jobs)
@@ -213,7 +218,8 @@ async def begin_ids(
     ]
 
 
-def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: AnswerOptions) -> list[Job]:
+def _jobs(model: ServedDecoder, prompt: Sequence[int], options: AnswerOptions) -> list[Job]:
+    ids = tuple(prompt)
     context, limit = model.model.context, options.max_new_tokens
     context = min(context, options.context or context)
     if options.min_new_tokens > (context if limit is None else limit):
@@ -234,5 +240,6 @@ def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: AnswerOptions) ->
         options.logprobs, options.prompt_logprobs, salt=options.salt, adapter=model.adapter,
         drafts=options.drafts, min_new_tokens=options.min_new_tokens, priority=options.priority,
         texts=(lambda: model.tokenizer.stream(True)) if options.special else None,
+        insets=prompt.insets if isinstance(prompt, PicturePrompt) else None,
     )  # fmt: skip
     return [replace(job, index=i) for i in range(options.n)]

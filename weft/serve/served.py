@@ -220,6 +220,7 @@ class ServedDecoder(Served):
         self.marks = self.parser.marks
         self._asked = settings.memory  # bytes of the cache; None: the free memory
         self._made = TokenizerObjects()
+        self.pictures = settings.pictures
         self.adapted = ServedAdapters(self)
         self.adapted.begin(settings.adapters)
 

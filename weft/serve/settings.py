@@ -21,7 +21,8 @@ class ServeSettings:
     `adapters` are LoRA adapters of the first model: paths by the names that requests use. Further
     ones in `adapter_folder` may be loaded later (None: none). A request waits `load_seconds` at
     most for its model to be loaded. A model that is not used for `keep_alive` seconds goes (None:
-    only where another needs its memory)."""
+    only where another needs its memory). Requests may name pictures in the folder `pictures`
+    (None: none)."""
 
     sequences: int = 32
     queue: int = 256
@@ -33,6 +34,7 @@ class ServeSettings:
     adapter_folder: str | None = None
     load_seconds: float = 300.0
     keep_alive: float | None = None
+    pictures: str | None = None
 
 
 def bytes_of(model: Model, settings: ServeSettings, draft: Decoder | None = None) -> int:

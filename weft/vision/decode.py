@@ -95,8 +95,8 @@ def _decoded(images: Any, data: bytes, where: str) -> np.ndarray:
         raise FileFormatError(f"{where} is not a picture that weft reads ({known})") from None
     except images.DecompressionBombError:  # far beyond our own limit
         raise LimitError(
-            f"{where} has more pixels than the {MAX_PIXELS >> 20} Mi that weft reads: scale it down "
-            "first"
+            f"{where} has more pixels than the {MAX_PIXELS >> 20} Mi that weft reads: scale it "
+            "down first"
         ) from None
     except Exception as error:  # decoders raise errors of many kinds on damaged files
         said = str(error).strip() or type(error).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -127,40 +127,3 @@ def turns_of(length: int, parts: Sequence[Inset], seen: Sequence[Seen]) -> np.nd
         at, now = part.end, now + max(rows, columns)
     out[at:] = (now + np.arange(length - at))[:, None]
     return out
-
-
-def with_places(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Returns messages as chat templates read them, with {"type": "image"} for each picture, and
-    the pictures in order. A part is {"type": "image", "image": ...} or {"type": "image_url",
-    "image_url": a data URI}; see `decode`."""
-    out, pictures = [], []
-    for message in messages:
-        content = message.get("content")
-        if not isinstance(content, list | tuple):
-            out.append(dict(message))
-            continue
-        parts = []
-        for part in content:
-            if isinstance(part, Mapping) and part.get("type") in ("image", "image_url"):
-                pictures.append(_picture(part))
-                parts.append({"type": "image"})
-            elif isinstance(part, Mapping):
-                parts.append(dict(part))
-            else:
-                raise UsageError(f"a part of a message is {str(part)[:60]}; expected a dict")
-        out.append({**message, "content": parts})
-    return out, pictures
-
-
-def _picture(part: Mapping[str, Any]) -> Any:
-    for name in ("image", "path", "image_url", "url"):
-        if (found := part.get(name)) is not None:
-            found = found.get("url") if isinstance(found, Mapping) else found
-            if isinstance(found, str) and found.startswith("data:"):
-                from weft.vision.uri import data_of
-
-                return data_of(found)
-            if isinstance(found, str) and "://" in found:
-                raise UsageError(f"{found[:80]} is an address; weft fetches nothing: give a file")
-            return found
-    raise UsageError('a picture in a message is {"type": "image", "image": path, bytes or array}')

@@ -35,6 +35,7 @@ from weft.models.run.fit import pages_in
 from weft.models.run.inspecting import Inspecting
 from weft.models.run.placed import Placed
 from weft.models.run.runner import DECODE, PREFILL, MakeRunner, Runner
+from weft.models.text.parts import with_places
 from weft.models.text.prompts import (
     Prompt,
     checked_ids,
@@ -264,17 +265,21 @@ class Decoder(Inspecting):
         text = text if mark in text else mark * len(pictures) + text
         return eyes.prompt(text, pictures, tokenizer, True)
 
+    def parted(
+        self, messages: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[dict[str, Any]], list[Any]]:
+        """Returns messages as the chat template takes them, with places for pictures, and the
+        pictures in order (`parts.with_places`)."""
+        lists = self.make_eyes is not None and self.need_tokenizer("chatting needs one").takes_parts
+        return with_places(messages, lists)
+
     def chat_ids(  # type: ignore[override]
         self, messages: Sequence[Mapping[str, Any]], **variables: Any
     ) -> list[int] | PicturePrompt:
         """Returns the prompt of a conversation (role, content) through the model's chat template:
-        its ids, or ids with places for pictures if messages have some (`eyes.with_places`)."""
+        its ids, or ids with places for pictures if messages have some (`parts.with_places`)."""
         tokenizer = self.need_tokenizer("chatting needs one")
-        if not any(isinstance(m.get("content"), list | tuple) for m in messages):
-            return tokenizer.encode(tokenizer.chat(messages, **variables), special=False)
-        from weft.models.run.eyes import with_places
-
-        said, pictures = with_places(messages)
+        said, pictures = self.parted(messages)
         if not pictures:
             return tokenizer.encode(tokenizer.chat(said, **variables), special=False)
         eyes = self.need_eyes()

@@ -216,6 +216,11 @@ class Tokenizer:
     def has_chat(self) -> bool:
         return read_template(self._folder, self._config) is not None
 
+    @functools.cached_property
+    def takes_parts(self) -> bool:
+        """True if the chat template reads the types of a message's parts."""
+        return "type" in (read_template(self._folder, self._config) or "")
+
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -13,6 +13,7 @@ from weft.serve.anthropic.types import (
     AnthropicMessage,
     Blocks,
     CountTokens,
+    Image,
     RedactedThinking,
     TextPart,
     Thinking,
@@ -21,6 +22,7 @@ from weft.serve.anthropic.types import (
     ToolUse,
 )
 from weft.serve.chatting import AnswerOptions, Turn, continued
+from weft.serve.pictures import Part, content_of, from_source
 from weft.serve.tooling import called, function, needed_of
 from weft.serve.wire import HttpError
 
@@ -106,6 +108,8 @@ class TemplateMessages:
         for block in blocks:
             if isinstance(block, TextPart):
                 self._in("user").texts.append(block.text)
+            elif isinstance(block, Image):
+                self._in("user").texts.append(from_source(block.source))
             elif isinstance(block, ToolResult):
                 self._said.append(self._result(block))
             else:
@@ -116,7 +120,7 @@ class TemplateMessages:
     def _result(self, block: ToolResult) -> _Said:
         said = _Said("tool", [self._part(part) for part in _blocks(block.content)])
         if block.is_error:
-            said.texts[:1] = ["Error: " + "".join(said.texts[:1])]
+            said.texts.insert(0, "Error: " + str(said.texts.pop(0) if said.texts else ""))
         said.more["tool_call_id"] = block.tool_use_id
         if block.tool_use_id in self._names:
             said.more["name"] = self._names[block.tool_use_id]
@@ -143,13 +147,16 @@ class _Said:
     """A message, part by part: joined once, however many there are."""
 
     role: str
-    texts: list[str] = field(default_factory=list)
+    texts: list[Part] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
     more: dict[str, Any] = field(default_factory=dict)
 
     def message(self) -> dict[str, Any]:
-        made: dict[str, Any] = {"role": self.role, "content": _lines(self.texts)}
+        made: dict[str, Any] = {
+            "role": self.role,
+            "content": content_of([part for part in self.texts if part]),
+        }
         if any(self.thoughts):
             made["reasoning_content"] = _lines(self.thoughts)
         if self.calls:

@@ -70,7 +70,7 @@ class ToolReference(ContentBlock, kw_only=True, tag="tool_reference"):
 
 
 class Image(ContentBlock, kw_only=True, tag="image"):
-    """Rejected: weft reads text only."""
+    """A picture of the user's, or of a tool's result."""
 
     source: Any = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from weft.serve.guard import key_of
 from weft.serve.infill import infill
 from weft.serve.ollama.replies import ChatForm, GenerateForm, Loaded, Replies, ReplyTimes
 from weft.serve.ollama.types import Answered, Generate, ModelOptions, OllamaChat, OllamaMessage
+from weft.serve.pictures import content_of, from_text
 from weft.serve.replies import ReplyWriter, reply
 from weft.serve.served import ServedDecoder
 from weft.serve.tooling import called, follow_json, follow_schema, function
@@ -56,7 +57,7 @@ async def generate(request: Request) -> Response:
     body.refuse()
     options = options_of(body, key_of(request.scope))
     system = {"role": "system", "content": body.system}
-    asked = {"role": "user", "content": body.prompt}
+    asked = {"role": "user", "content": _shown(body.prompt, body.images)}
     turn = Turn([system, asked] if body.system else [asked], options, variables_of(body))
 
     async def start(model: ServedDecoder) -> ReplyWriter:
@@ -147,9 +148,14 @@ def variables_of(body: Answered) -> dict[str, Any]:
     return {**made, "reasoning_effort": body.think} if isinstance(body.think, str) else made
 
 
+def _shown(text: str | None, images: Sequence[Any] | None) -> str | list[dict[str, Any]]:
+    """The content of a message: text, after its pictures if there are any."""
+    return content_of([*(from_text(one, "images") for one in images or ()), text or ""])
+
+
 def message_of(given: OllamaMessage) -> dict[str, Any]:
     """A message as chat templates take it."""
-    made: dict[str, Any] = {"role": given.role, "content": given.content or ""}
+    made: dict[str, Any] = {"role": given.role, "content": _shown(given.content, given.images)}
     if given.thinking:
         made["reasoning_content"] = given.thinking
     if given.tool_calls:

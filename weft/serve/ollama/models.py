@@ -153,7 +153,8 @@ def _capabilities(model: Served, template: str) -> list[str]:
     if not isinstance(model, ServedDecoder):
         return ["embedding"] if isinstance(model, ServedEncoder) else []
     tools = ["tools"] if "tools" in template and model.parser_name not in ("text", "think") else []
-    return ["completion", *tools, *(["thinking"] if "think" in template else [])]
+    eyes = ["vision"] if model.model.make_eyes is not None else []
+    return ["completion", *tools, *eyes, *(["thinking"] if "think" in template else [])]
 
 
 def _template(model: Served) -> str:

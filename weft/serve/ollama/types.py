@@ -129,11 +129,6 @@ class OllamaChat(Answered, kw_only=True):
     messages: Annotated[list[OllamaMessage], Meta(max_length=10_000)] | None = None
     tools: Annotated[list[Tool], Meta(max_length=512)] | None = None
 
-    def refuse(self) -> None:
-        super().refuse()
-        if any(message.images for message in self.messages or ()):
-            raise HttpError(400, "images are not taken: text alone is", "images")
-
 
 class Generate(Answered, kw_only=True):
     """POST /api/generate. Without a prompt the model is loaded, and that is all."""
@@ -151,11 +146,13 @@ class Generate(Answered, kw_only=True):
 
     def refuse(self) -> None:
         super().refuse()
-        for field in ("template", "context", "images", "width", "height", "steps"):
+        for field in ("template", "context", "width", "height", "steps"):
             if getattr(self, field):
                 raise HttpError(400, f"{field} is not supported; leave it out", field)
         if self.suffix and self.system:
             raise HttpError(400, "suffix does not go with system: leave one out", "suffix")
+        if self.images and (self.suffix or self.raw):
+            raise HttpError(400, "images do not go with suffix or raw: leave one out", "images")
         if self.raw and self.system:
             raise HttpError(
                 400, "system cannot be used with a raw prompt: write it into the prompt", "system"

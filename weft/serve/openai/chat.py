@@ -19,6 +19,7 @@ from weft.serve.guard import key_of
 from weft.serve.openai.options import choices_of, new_tokens
 from weft.serve.openai.scored import scored
 from weft.serve.openai.types import Chat, ContentPart, Message, NamedTool
+from weft.serve.pictures import Part, content_of, from_url
 from weft.serve.replies import ReplyWriter, reply
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.events import (
@@ -96,9 +97,10 @@ def check_arguments(texts: Iterable[str], field: str) -> None:
 
 
 def message_of(given: Message) -> dict[str, Any]:
-    """A message in the form that chat templates take. Raises HttpError for content that is not
-    text."""
-    made: dict[str, Any] = {"role": given.role, "content": text_of(given.content)}
+    """A message in the form that chat templates take. Raises HttpError for content that is neither
+    text nor a picture of the user's."""
+    read = shown_of if given.role == "user" else text_of
+    made: dict[str, Any] = {"role": given.role, "content": read(given.content)}
     if given.role == "developer":
         made["role"] = "system"
     if given.name is not None:
@@ -120,6 +122,25 @@ def arguments(text: str) -> Any:
     """A call's arguments as templates take them: an object, where they are one."""
     found = object_of(text)
     return text if found is None else found
+
+
+def shown_of(
+    content: str | Sequence[ContentPart] | None, field: str = "messages"
+) -> str | list[dict[str, Any]]:
+    """The content of a message of the user's: text, or parts with pictures. Raises HttpError."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return content_of(parts_of(content, field))
+
+
+def parts_of(content: Sequence[ContentPart], field: str) -> list[Part]:
+    """Texts and pictures, in order. Raises HttpError for other parts."""
+    return [
+        from_url(part.image_url, field)
+        if part.type in ("image_url", "input_image")
+        else text_of([part], field)
+        for part in content
+    ]
 
 
 def text_of(content: str | Sequence[ContentPart] | None, field: str = "messages") -> str:

@@ -121,7 +121,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
 
 
 class ContentPart(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A part of a message's content; of text only."""
+    """A part of a message's content: text, or a picture of the user's."""
 
     type: str
     text: str | None = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.serve.openai.chat import arguments, check_arguments, text_of
+from weft.serve.openai.chat import arguments, check_arguments, parts_of, text_of
+from weft.serve.pictures import Part, content_of
 from weft.serve.responses.tools import INPUT, told_name
 from weft.serve.responses.types import (
     ITEMS,
@@ -59,10 +60,19 @@ _ORDER = ("reasoning_content", "content", "tool_calls")
 """The parts of an assistant's message, as templates write them."""
 
 
+def _shown(content: str | Sequence[ResponsePart] | None) -> list[Part]:
+    """The texts of an item as one, or its texts and pictures in order."""
+    if not isinstance(content, list) or all(part.type != "input_image" for part in content):
+        return [text_of(content, "input")]
+    return parts_of(content, "input")
+
+
 class _Talk:
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
-        self._said: list[str] = []  # texts of the last message, if it is the system's or the user's
+        self._said: list[
+            Part
+        ] = []  # texts of the last message, if it is the system's or the user's
         self._names: dict[str, str] = {}  # tool names by the ids of their calls
         self._last = -1  # the part that the assistant's message has come to
 
@@ -70,9 +80,10 @@ class _Talk:
         match item:
             case MessageItem(role="assistant"):
                 self._assistant("content", text_of(item.content, "input"))
+            case MessageItem(role="user"):
+                self.say("user", *_shown(item.content))
             case MessageItem():
-                role = "user" if item.role == "user" else "system"
-                self.say(role, text_of(item.content, "input"))
+                self.say("system", text_of(item.content, "input"))
             case ReasoningItem():
                 self._think(item.content or item.summary)
             case CallItem():
@@ -82,15 +93,15 @@ class _Talk:
             case OutputItem():
                 self._result(item)
 
-    def say(self, role: str, text: str) -> None:
+    def say(self, role: str, *parts: Part) -> None:
         if not (self.messages and self.messages[-1]["role"] == role):
             self._append({"role": role})
-        self._said.append(text)
+        self._said += parts
 
     def whole(self) -> list[dict[str, Any]]:
         """All messages."""
         if self._said:
-            self.messages[-1]["content"] = "\n\n".join(self._said)
+            self.messages[-1]["content"] = content_of(self._said, "\n\n")
             self._said = []
         return self.messages
 

@@ -127,7 +127,7 @@ class Responses(Generating, kw_only=True):
 
 
 class ResponsePart(ContentPart, kw_only=True):
-    """A part of content as input or as a reply told it; of text only."""
+    """A part of content as input or as a reply told it: text, or a picture of the user's."""
 
     annotations: list[Any] | None = None  # inert
     logprobs: list[Any] | None = None  # inert
