@@ -192,7 +192,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"template": "{{ .Prompt }}"}, "template"),
     ({"suffix": "x"}, "suffix"),
     ({"context": [1, 2]}, "context"),
-    ({"images": ["eA=="]}, "images"),
+    ({"images": ["eA=="]}, "reads text alone"),
     ({"raw": True, "system": "x"}, "system"),
 ]
 

@@ -84,7 +84,10 @@ def by_anthropic(running: Running, url: str) -> str:
     source: Any = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
     parts: Any = [{"type": "image", "source": source}, {"type": "text", "text": TEXT}]
     made = client.messages.create(
-        model="eyes", max_tokens=9, temperature=0, messages=[{"role": "user", "content": parts}]
+        model="eyes",
+        max_tokens=9,
+        extra_body={"temperature": 0},
+        messages=[{"role": "user", "content": parts}],
     )
     return "".join(block.text for block in made.content if block.type == "text")
 
