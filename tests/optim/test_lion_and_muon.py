@@ -69,6 +69,7 @@ def test_options_out_of_range() -> None:
         lambda: optim.RMSprop([weft.ones(2)], alpha=1.0),
         lambda: optim.Adagrad([weft.ones(2)], eps=-1.0),
         lambda: optim.NAdam([weft.ones(2)], betas=(0.9, 1.0)),
+        lambda: optim.Adam([weft.ones(2)], eps=float("nan")),
     ):
         with pytest.raises(UsageError):
             make()

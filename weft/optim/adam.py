@@ -12,6 +12,17 @@ from weft.optim.optimizer import Group, Optimizer, Schedule, Write
 from weft.tensor.core import Tensor
 
 
+def check_options(opt: Optimizer) -> None:
+    """Raises UsageError for betas, eps or weight_decay out of their range."""
+    for group in opt.groups:
+        ok = all(0.0 <= b < 1.0 for b in group["betas"]) and len(group["betas"]) == 2
+        if not ok or not group["eps"] >= 0 or not group["weight_decay"] >= 0:
+            raise UsageError(
+                f"{type(opt).__name__}: betas {group['betas']} (two of 0 <= b < 1), eps "
+                f"{group['eps']} and weight_decay {group['weight_decay']} (>= 0)"
+            )
+
+
 def correction(beta: float, steps: Tensor) -> Tensor:
     """1 - beta^steps in float32, exact to the last bits also where beta^steps is close to 1:
     1 - exp(z) = -2 u / (1 - u) with u = tanh(z / 2)."""
@@ -47,13 +58,7 @@ class Adam(Optimizer):
             "amsgrad": bool(amsgrad), "maximize": bool(maximize),
         }  # fmt: skip
         super().__init__(params, lr, options)
-        for group in self.groups:
-            ok = all(0.0 <= b < 1.0 for b in group["betas"]) and len(group["betas"]) == 2
-            if not ok or group["eps"] < 0 or group["weight_decay"] < 0:
-                raise UsageError(
-                    f"{type(self).__name__}: betas {group['betas']} (two of 0 <= b < 1), eps "
-                    f"{group['eps']} and weight_decay {group['weight_decay']} (>= 0)"
-                )
+        check_options(self)
 
     def _slots(self, group: Group) -> tuple[str, ...]:
         return (*self.SLOTS, "max_exp_avg_sq") if group["amsgrad"] else self.SLOTS

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from weft.core import dtypes as dt
-from weft.core.errors import UsageError
-from weft.optim.adam import correction
+from weft.optim.adam import check_options, correction
 from weft.optim.optimizer import Group, Optimizer, Schedule, Write
 from weft.tensor.core import Tensor
 
@@ -24,13 +23,7 @@ class _AdamKind(Optimizer):
             "betas": tuple(betas), "eps": float(eps), "weight_decay": float(weight_decay),
             "maximize": bool(maximize), **more,
         })  # fmt: skip
-        for group in self.groups:
-            ok = all(0.0 <= b < 1.0 for b in group["betas"]) and len(group["betas"]) == 2
-            if not ok or not group["eps"] >= 0 or not group["weight_decay"] >= 0:
-                raise UsageError(
-                    f"{type(self).__name__}: betas {group['betas']} (two of 0 <= b < 1), eps "
-                    f"{group['eps']} and weight_decay {group['weight_decay']} (>= 0)"
-                )
+        check_options(self)
 
     def _decayed(
         self, group: Group, lr: Tensor
