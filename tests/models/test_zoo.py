@@ -36,16 +36,18 @@ from weft.models.zoo.rows import mixed
 # positions that count from the padding's id, norms of queries, attention by PyTorch's one function,
 # layers that share keys and values, positions counted by the model, short convolutions, delta rules
 # that forget by heads and by elements of keys, scans of Mamba 1 (no attention at all) and 2,
-# attention that is written out: ALiBi, windows by tables, masks that multiply.
+# attention that is written out: ALiBi, windows by tables, masks that multiply; sums that fade,
+# heads of attention that tokens pick, adapters of languages.
 SAMPLE = (
     "stablelm", "gpt_neox", "cohere2", "mixtral", "qwen2_moe", "deepseek_v3", "opt", "biogpt",
     "roberta", "phi", "starcoder2", "glm4_moe", "minimax_m2", "exaone4", "apertus",
     "falcon", "gemma3n_text", "bart", "lfm2_moe", "qwen3_next", "kimi_linear",
-    "falcon_mamba", "bamba", "bloom", "gpt_neo", "openai-gpt",
+    "falcon_mamba", "bamba", "bloom", "gpt_neo", "openai-gpt", "rwkv", "recurrent_gemma", "jetmoe",
+    "xmod",
 )  # fmt: skip
 DEFAULT = (
     "stablelm", "cohere2", "deepseek_v3", "opt", "roberta", "bart", "lfm2_moe", "kimi_linear",
-    "falcon_mamba", "bamba", "bloom", "gpt_neo",
+    "falcon_mamba", "bamba", "bloom", "gpt_neo", "recurrent_gemma",
 )  # fmt: skip
 
 
@@ -183,7 +185,8 @@ def test_models_that_the_engine_would_get_wrong(tmp_path: Path, kind: str) -> No
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("qwen3_next", "causal_conv1d_fn"), ("qwen3_next", "torch_chunk_gated_delta_rule"),
-     ("bamba", "mamba2_chunk_scan"), ("falcon_mamba", "mamba_selective_scan")],
+     ("bamba", "mamba2_chunk_scan"), ("falcon_mamba", "mamba_selective_scan"),
+     ("rwkv", "rwkv_linear_attention")],
 )  # fmt: skip
 def test_functions_that_are_not_what_their_name_says(
     made: Any, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
@@ -197,6 +200,30 @@ def test_functions_that_are_not_what_their_name_says(
         return (found[0] * 1.01, found[1]) if isinstance(found, tuple) else found * 1.01
 
     monkeypatch.setattr(home, name, other)
+    with pytest.raises(ModelError, match=f"its {name} computes something else"):
+        form_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "method"),
+    few(
+        [("recurrent_gemma", "RecurrentGemmaRglru", "_rnn_scan"), ("jetmoe", "JetMoeMoA", "map"),
+         ("xmod", "XmodOutput", "lang_adapter")],
+        ("jetmoe", "JetMoeMoA", "map"),
+    ),
+)  # fmt: skip
+def test_methods_that_are_not_what_their_name_says(
+    made: Any, monkeypatch: pytest.MonkeyPatch, kind: str, name: str, method: str
+) -> None:
+    folder, _ = made(kind)
+    cls = getattr(sys.modules[f"transformers.models.{kind}.modeling_{kind}"], name)
+    original = getattr(cls, method)
+
+    def other(*args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        return (found[0] * 1.01, *found[1:]) if isinstance(found, tuple) else found * 1.01
+
+    monkeypatch.setattr(cls, method, other)
     with pytest.raises(ModelError, match=f"its {name} computes something else"):
         form_of(folder)
 

@@ -126,6 +126,28 @@ def selective_scan(
     return out if z is None else out * silu(z)
 
 
+def wkv(
+    time_decay: Any, time_first: Any, key: Any, value: Any, state: Any = None,
+    return_state: bool = False,
+) -> tuple[Any, None]:  # fmt: skip
+    """transformers' rwkv_linear_attention: keys and values [B, T, C], time_decay and time_first [C]
+    -> [B, T, C]. A mean of values weighted by exp(key), which fades, and of the row's own by
+    exp(key + time_first) (Peng et al., arXiv:2305.13048). Sums are not kept relative to the largest
+    key, so float32 holds keys below 80."""
+    _known("a linear attention", state=state, output=return_state)
+    keys, values = key.float(), value.float()
+    weight, own = keys.exp(), (keys + time_first).exp()
+    both = torch.stack((weight * values, weight), 2)  # two heads: sums of values, and of weights
+    count = both.shape[-1]
+    one = torch.ones_like(both[..., :1])
+    fades = (-time_decay.float().exp()).exp() * torch.ones_like(both)
+    taps = torch.ones_like(both[0, 0].reshape(-1))
+    earlier = short_conv_op(both.flatten(2), torch.stack((taps, torch.zeros_like(taps)), 1))
+    sums = recurrence_op(one, one, earlier.unflatten(2, (2, count)), fades.unsqueeze(3), None, 1.0)
+    out = (sums[:, :, 0] + own * values) / (sums[:, :, 1] + own)
+    return out.to(value.dtype), None
+
+
 def _step(dt: Any, bias: Any, soft: bool) -> Any:
     step = dt if bias is None else dt + bias.to(dt.dtype)
     return softplus(step) if soft else step
@@ -171,6 +193,11 @@ def _selective_trials() -> Iterator[dict[str, Any]]:
     yield given | {"hidden_states": x}
 
 
+def _wkv_trials() -> Iterator[dict[str, Any]]:
+    decay, first, key, value = _random((6,), (6,), (2, 9, 6), (2, 9, 6))
+    yield {"time_decay": decay, "time_first": first, "key": key, "value": value}
+
+
 class StandIn(NamedTuple):
     """A stand-in for a function, and arguments to try both with."""
 
@@ -184,6 +211,7 @@ NAMES: dict[str, StandIn] = {
     "chunk_kimi_delta_attention": StandIn(delta_rule, lambda: _delta_trials(4, True)),
     "mamba2_chunk_scan": StandIn(chunk_scan, _chunk_trials),
     "mamba_selective_scan": StandIn(selective_scan, _selective_trials),
+    "rwkv_linear_attention": StandIn(wkv, _wkv_trials),
 }
 
 

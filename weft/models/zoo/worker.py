@@ -19,7 +19,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from weft.core.errors import WeftError
-from weft.models.zoo import operators, places, recurrent
+from weft.models.zoo import methods, operators, places, recurrent
 from weft.models.zoo.decoders import Stateless, traced_model
 from weft.models.zoo.defaults import position_offset, probe
 from weft.models.zoo.eager import Eager
@@ -198,7 +198,7 @@ def _graph(model: Any, given: _Settings, eager: Eager | None) -> dict[str, Any]:
     written out."""
     small = _small(model)
     logits = Logits(model, eager)
-    with recurrent.replaced(model):
+    with recurrent.replaced(model), methods.replaced(model):
         text = model.config.get_text_config()
         logits.offset = position_offset(logits, int(text.vocab_size))
         if eager is not None:
