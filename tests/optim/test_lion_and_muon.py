@@ -70,6 +70,8 @@ def test_options_out_of_range() -> None:
         lambda: optim.Adagrad([weft.ones(2)], eps=-1.0),
         lambda: optim.NAdam([weft.ones(2)], betas=(0.9, 1.0)),
         lambda: optim.Adam([weft.ones(2)], eps=float("nan")),
+        lambda: optim.SGD([weft.ones(2)], momentum=float("nan")),
+        lambda: optim.Adafactor([weft.ones(2)], d=float("nan")),
     ):
         with pytest.raises(UsageError):
             make()

@@ -40,10 +40,11 @@ class Adafactor(Optimizer):
             "weight_decay": float(weight_decay), "maximize": bool(maximize),
         })  # fmt: skip
         for group in self.groups:
-            if group["beta2_decay"] > 0 or group["d"] < 1 or group["weight_decay"] < 0:
+            decay = group["weight_decay"]
+            if not (group["beta2_decay"] <= 0 and group["d"] >= 1 and decay >= 0):
                 raise UsageError(
                     f"Adafactor: beta2_decay {group['beta2_decay']} (<= 0), d {group['d']} (>= 1), "
-                    f"weight_decay {group['weight_decay']} (>= 0)"
+                    f"weight_decay {decay} (>= 0)"
                 )
 
     def _shape(self, slot: str, p: Tensor) -> tuple[int, ...]:

@@ -36,8 +36,11 @@ class SGD(Optimizer):
         }  # fmt: skip
         super().__init__(params, lr, options)
         for group in self.groups:
-            if group["momentum"] < 0 or group["weight_decay"] < 0:
-                raise UsageError("SGD: momentum and weight_decay are at least 0")
+            if not (group["momentum"] >= 0 and group["weight_decay"] >= 0):
+                raise UsageError(
+                    f"SGD: momentum {group['momentum']}, weight_decay {group['weight_decay']}; "
+                    "both are at least 0"
+                )
             if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"]):
                 raise UsageError("SGD: nesterov needs a momentum and no dampening")
 
