@@ -202,8 +202,8 @@ def run(
     while it is generated, and the speed to stderr.
 
     Without a PROMPT, MODEL may be a function: an ONNX file, a .pt2 file of torch.export, or a file
-    that `weft compile` or Compiled.save wrote. weft calls it once; with --image it looks at
-    pictures and says what it sees (docs/pictures.md)."""
+    that `weft compile` or Compiled.save wrote. It is called once; with --image it looks at pictures
+    and says what it sees (docs/pictures.md)."""
     if path is None:
         raise click.UsageError(f"give a PROMPT: {command('run', 'def fibonacci(n):')}")
     if prompt is None and os.path.isfile(path) and functions.is_function(path):

@@ -129,8 +129,8 @@ def _low_rank(
     p: Pass, part: str, x: Value, a: Value, b: Value, chosen: AdapterRows | None = None
 ) -> Value:
     """Returns the addition of a low-rank adapter of the joined matrix, b a, to x[N, H, K] times
-    each head's part. a is [r, rank] and b is [H * (plain + value), r], or both are stacks of which
-    rows choose."""
+    each head's part. The matrix a is [r, rank] and b is [H * (plain + value), r], or both are
+    stacks of which rows choose."""
     d = p.c.latent
     assert d is not None
     n, heads, _ = ops.aval(x).shape

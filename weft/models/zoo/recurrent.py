@@ -41,8 +41,9 @@ def recurrence_op(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor,
     rate: torch.Tensor | None, scale: float,
 ) -> torch.Tensor:  # fmt: skip
-    """The engine's `recurrence` (weft.ops) from empty memories, [B, T, H, V]. q and k are [B, T, G,
-    K], v [B, T, H, V], decay [B, T, H], [B, T, H, K] or [B, T, H, K, V], rate [B, T, H] or None."""
+    """The engine's `recurrence` (weft.ops) from empty memories, [B, T, H, V]. Here q and k are [B,
+    T, G, K], v [B, T, H, V], decay [B, T, H], [B, T, H, K] or [B, T, H, K, V], rate [B, T, H] or
+    None."""
     given = [x.numpy() for x in (q, k, v, decay, rate) if x is not None]
     slot = np.array([-1, *[0] * (v.shape[1] - 1)], np.int32)
     memory = np.zeros((1, v.shape[2], q.shape[3], v.shape[3]), np.float32)

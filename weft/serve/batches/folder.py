@@ -1,8 +1,7 @@
-"""The folder of files and batches, which one server owns.
-
-files/ID/ has `meta.json` and `content`; batches/ID.json is a batch; work/ID/ has the answers that a
-batch has so far. weft replaces files as a whole, so a killed server leaves no half of one. Answers
-are appended; a half last line of them is cut off at the next start.
+"""The folder of files and batches, which one server owns. In it files/ID/ has `meta.json` and
+`content`, batches/ID.json is a batch, and work/ID/ has the answers that a batch has so far. Files
+are replaced as a whole, so a killed server leaves no half of one. Answers are appended; a half last
+line of them is cut off at the next start.
 """
 
 from __future__ import annotations
