@@ -14,6 +14,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf_zoo import packed, plain, write_gguf
 from model_zoo import reference_greedy, reference_logits, write_model
+from rows import few
 
 import weft
 from weft.core.errors import ModelError
@@ -29,7 +30,10 @@ EVEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [{"quant": "int8"}, {"quant": "int4"}, {"dtype": "bfloat16"}])
+@pytest.mark.parametrize(
+    "options",
+    few([{"quant": "int8"}, {"quant": "int4"}, {"dtype": "bfloat16"}], {"dtype": "bfloat16"}),
+)
 def test_narrow_weights(tmp_path: Path, options: dict[str, Any]) -> None:
     reference = write_model("gemma3n", tmp_path, changed=EVEN)
     model = weft.load(tmp_path, device="cpu", context=64, max_batch=2, **options)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from model_zoo import write_model
+from rows import few
 
 from weft.models import load
 
@@ -45,7 +46,16 @@ def expected(model, prompt, count, beams, best, eos, **settings):
     return texts, out.sequences_scores.numpy()
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+QUICK = [(name, s) for name in ("llama3", "gpt2") for s in SETTINGS]
+WITH_STATE = [("qwen3_next", s) for s in SETTINGS]
+
+
+@pytest.mark.parametrize(
+    ("pair", "settings"),
+    few(QUICK + WITH_STATE, *QUICK, WITH_STATE[-1]),
+    indirect=["pair"],
+    ids=str,
+)
 def test_beams_are_transformers(pair, settings) -> None:
     """Without end tokens, and with those that greedy texts would pass."""
     ours, theirs = pair

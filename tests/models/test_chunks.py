@@ -3,6 +3,7 @@ the same bits however a text comes."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from model_zoo import reference_greedy, reference_logits, write_model
+from rows import few
 
 import weft
 from weft.conform.models import CONFIGS
@@ -25,8 +27,10 @@ IDS = np.random.default_rng(5).integers(0, 200, 300).tolist()
 CHUNKED = {"attention_chunk_size": 64, "max_position_embeddings": 512, "floor_scale": 50}
 
 
-@pytest.mark.parametrize("size", [64, 128, 192])
-@pytest.mark.parametrize("cache", ["float32", "int8"])
+@pytest.mark.parametrize(
+    ("size", "cache"),
+    few(itertools.product([64, 128, 192], ["float32", "int8"]), (192, "float32"), (128, "int8")),
+)
 def test_a_text_over_chunks(tmp_path: Path, size: int, cache: str) -> None:
     reference = write_model("llama4", tmp_path, changed={**CHUNKED, "attention_chunk_size": size})
     model = weft.load(tmp_path, device="cpu", context=320, max_batch=2, cache=cache)
@@ -54,7 +58,9 @@ def test_a_text_over_chunks(tmp_path: Path, size: int, cache: str) -> None:
             assert list(made.ids) == reference_greedy(reference, prompt, made.ids)
 
 
-@pytest.mark.parametrize("options", [{"quant": "int8"}, {"quant": "int4"}, {"dtype": "bfloat16"}])
+@pytest.mark.parametrize(
+    "options", few([{"quant": "int8"}, {"quant": "int4"}, {"dtype": "bfloat16"}], {"quant": "int4"})
+)
 def test_narrow_weights(tmp_path: Path, options: dict[str, Any]) -> None:
     wide = {"hidden_size": 64, "intermediate_size": 32, "intermediate_size_mlp": 96, "head_dim": 16}
     reference = write_model("llama4", tmp_path, changed={**CHUNKED, **wide})

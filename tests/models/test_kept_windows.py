@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rows import few
 
 import weft
 from weft.conform.models import CONFIGS
@@ -35,13 +36,20 @@ def pair(
     return model, whole
 
 
-@pytest.mark.parametrize("family,window,cache", [
-    ("gemma3", 20, "float32"),
-    ("mistral", 64, "int8"),
-    ("gpt_oss", 130, "float16"),
-    ("mistral", 700, "float32"),
-    ("gemma4", 65, "float32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "family,window,cache",
+    few(
+        [
+            ("gemma3", 20, "float32"),
+            ("mistral", 64, "int8"),
+            ("gpt_oss", 130, "float16"),
+            ("mistral", 700, "float32"),
+            ("gemma4", 65, "float32"),
+        ],
+        ("gemma3", 20, "float32"),
+        ("gpt_oss", 130, "float16"),
+    ),
+)
 def test_bits_are_those_of_a_whole_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, window: int, cache: str
 ) -> None:

@@ -85,9 +85,15 @@ def test_loss_and_gradients_are_those_of_each_alone(name: str, tmp_path: Path) -
         assert "caps its attention scores" in str(error)
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"checkpointing": True}, {"compute": "bfloat16"}, {"compute": "float16"},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    few(
+        [{}, {"checkpointing": True}, {"compute": "bfloat16"}, {"compute": "float16"}],
+        {"checkpointing": True},
+        {"compute": "bfloat16"},
+    ),
+    ids=str,
+)
 def test_compiled_and_in_other_dtypes(options: Any, tmp_path: Path) -> None:
     write_model("llama2", tmp_path)
     check(tmp_path, [7, 2, 9, 4], "cpu", **options)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from held import answers, holding
+from rows import covering
 from serve_kit import Running, chatty_box, serving, until
 
 from weft.hub.box import box_folder
@@ -98,8 +99,7 @@ def test_the_same_seed_gives_the_same_again(browser: Browser, server: Running) -
     assert browser.run("again", click + DONE + SAID) == first
 
 
-@pytest.mark.parametrize("how", ["button", "Escape"])
-@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize(("how", "begun"), covering(["button", "Escape"], [False, True]))
 def test_stop(browser: Browser, server: Running, tmp_path: Path, how: str, begun: bool) -> None:
     """Before the first word, and in the middle of an answer, which the server cannot end by
     itself before that."""
@@ -169,7 +169,9 @@ await page.waitForFunction(() => document.querySelector("article.user .tools but
     assert browser.run(who, paste + "return await page.inputValue('#text')") == TEXT
 
 
-@pytest.mark.parametrize("size", [(390, 800), (320, 568), (1280, 800)])
+@pytest.mark.parametrize(
+    "size", [pytest.param((390, 800), marks=pytest.mark.slow), (320, 568), (1280, 800)]
+)
 def test_nothing_is_wider_than_the_screen(
     browser: Browser, server: Running, size: tuple[int, int]
 ) -> None:
@@ -212,8 +214,7 @@ await page.press("#text", "Enter");
 """
 
 
-@pytest.mark.parametrize("chat", [True, False])
-@pytest.mark.parametrize("most", ["", "40"])
+@pytest.mark.parametrize(("chat", "most"), covering([True, False], ["", "40"]))
 def test_a_full_context_ends_no_conversation(
     browser: Browser, tmp_path: Path, chat: bool, most: str
 ) -> None:

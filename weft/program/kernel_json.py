@@ -126,9 +126,11 @@ class _Text:
     again in one body, so their texts are kept by identity while it is written."""
 
     def __init__(self) -> None:
-        self.kept: dict[int, str] = {}
+        self.kept = {id(None): "null", id(True): "true", id(False): "false"}
 
     def of(self, value: Any) -> str:
+        if (known := self.kept.get(id(value))) is not None:
+            return known
         kind = type(value)
         if kind is str:
             return _quoted(value)
@@ -137,24 +139,20 @@ class _Text:
         fields_of = _WRITTEN.get(kind)
         if fields_of is None:
             return self._other(value)
-        again = kind in _REPEATED
-        if again and id(value) in self.kept:
-            return self.kept[id(value)]
         head, read, named = fields_of
         parts: Iterable[Any] = read(value)
         if named:  # memory and tiles are written by name: they are declared before
             parts = (_names(p) if at in named else p for at, p in enumerate(parts))
         text = ",".join([head, *map(self.of, parts)]) + "]"
-        if again:
+        if kind in _REPEATED:
             self.kept[id(value)] = text
         return text
 
     def _other(self, value: Any) -> str:
         if isinstance(value, Type):
-            if id(value) not in self.kept:
-                lanes = "" if value.lanes == 1 else f"x{value.lanes}"
-                self.kept[id(value)] = _quoted(value.dtype.name + lanes)
-            return self.kept[id(value)]
+            lanes = "" if value.lanes == 1 else f"x{value.lanes}"
+            text = self.kept[id(value)] = _quoted(value.dtype.name + lanes)
+            return text
         if isinstance(value, tuple):
             return "[" + ",".join(['""', *map(self.of, value)]) + "]"
         if isinstance(value, DType):
