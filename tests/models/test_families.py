@@ -403,7 +403,7 @@ def test_a_model_that_also_sees(
     tmp_path: Path, name: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The text model of a wrapper: its config in text_config, its tensors under other names. What
-    is left alone is said, once."""
+    is left alone is said, once; a tower that weft has is not left alone."""
     say.cache_clear()
     write_model(name, tmp_path / "plain")
     want = weft.load(tmp_path / "plain", device="oracle").logits(IDS)
@@ -423,7 +423,8 @@ def test_a_model_that_also_sees(
         save_file(folder / "model.safetensors", named | eye)
         np.testing.assert_array_equal(weft.load(folder, device="oracle").logits(IDS), want)
         weft.load(folder, device="oracle")
-    assert capsys.readouterr().err.count("text model alone") == len(names)
+    said = 0 if kind == "mistral3" else len(names)
+    assert capsys.readouterr().err.count("text model alone") == said
 
 
 def test_what_is_listed_as_written_into_gguf_is() -> None:
