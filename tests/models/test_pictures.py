@@ -195,3 +195,17 @@ def test_run_reads_images(pictured: Pictured, tmp_path: Path) -> None:
         "run", str(folder), "what is this?", "--image", str(path), "--max-new-tokens", "5",
         "--device", "cpu", "--json"])  # fmt: skip
     assert json.loads(said.stdout)["ids"] == list(want.ids), said.stderr
+
+
+def test_chat_shows_pictures(pictured: Pictured, tmp_path: Path) -> None:
+    folder, _, _ = pictured("llava")
+    path = tmp_path / "cat.png"
+    Image.fromarray(PICTURES[0]).save(path)
+    model = weft.load(folder, device="cpu")
+    parts = [{"type": "image", "image": path}, {"type": "text", "text": "what is this?"}]
+    want = model.chat([{"role": "user", "content": parts}], max_new_tokens=4)
+    said = CliRunner().invoke(main.cli, [
+        "chat", str(folder), "--device", "cpu", "--json", "--max-new-tokens", "4"],
+        input=f"/image {path}\nwhat is this?\n")  # fmt: skip
+    assert json.loads(said.stdout)["ids"] == list(want.ids), said.stderr
+    assert f"{path} goes with your next message: 16 tokens" in said.stderr

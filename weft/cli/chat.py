@@ -19,7 +19,10 @@ from weft.core.hints import command
 from weft.host.files import write_text
 from weft.models.run.talk import Talk
 
-HELP = "/clear begins anew, /save [FILE] writes the conversation, an empty line leaves"
+HELP = (
+    "/clear begins anew, /image FILE shows a picture with the next message, /save [FILE] writes "
+    "the conversation, an empty line leaves"
+)
 
 
 @click.command(
@@ -39,8 +42,9 @@ def chat(
     box-chat, which comes with weft and answers questions about Python's library. When the context
     is full, weft drops the oldest turns.
 
-    Type /clear for a new conversation, /save [FILE] to write this one as a line of JSON that `weft
-    train` reads, or an empty line to leave."""
+    Type /clear for a new conversation, /image FILE to show a picture to a model that sees, /save
+    [FILE] to write this one as a line of JSON that `weft train` reads, or an empty line to
+    leave."""
     from weft.hub.box import CHAT
 
     path = path or CHAT
@@ -73,11 +77,23 @@ def _done(line: str, talk: Talk) -> bool:
         _say("a new conversation")
     elif name == "/save":
         _save(talk, rest.strip())
+    elif name == "/image":
+        _show(talk, os.path.expanduser(rest.strip()))
     elif re.fullmatch(r"/[a-z?]+", line.lower()):
         _say(f"there is no {line}: {HELP}")
     else:
         return False
     return True
+
+
+def _show(talk: Talk, path: str) -> None:
+    """Adds a picture to the next message, if the model reads it."""
+    try:
+        seen = talk.model.need_eyes().see(path, path)
+    except WeftError as e:
+        return _fail(e)
+    talk.pictures.append(path)
+    _say(f"{path} goes with your next message: {len(seen.vectors)} tokens")
 
 
 def _save(talk: Talk, path: str) -> None:

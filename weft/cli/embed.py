@@ -39,13 +39,35 @@ def _read_lines(path: str) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
+ENDS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")  # of pictures' names
+
+
+def read_pictures(path: str) -> list[str]:
+    """Returns the paths of the pictures in a folder, by name, or the one that is a file. Raises
+    UsageError if there are none."""
+    found = Path(path)
+    if found.is_file():
+        return [path]
+    pictures = sorted(str(p) for p in found.iterdir() if p.suffix.lower() in ENDS and p.is_file())
+    if not pictures:
+        raise UsageError(f"{path} holds no pictures ({', '.join(ENDS)})")
+    return pictures
+
+
 @click.command(
-    epilog="Example:  weft embed MODEL --text notes.txt --query 'how to brew tea' --top 3"
+    epilog="""\b
+Example:  weft embed MODEL --text notes.txt --query 'how to brew tea' --top 3
+          weft embed CLIP --images photos --query 'a red car'
+"""
 )
 @click.argument("model", type=click.Path())
 @click.argument("texts", nargs=-1)
 @options.text("Embed each non-empty line of this file ('-': standard input).", old=["--file"])
-@click.option("--query", help="Rank the texts by cosine similarity to this one.")
+@click.option(
+    "--images", metavar="PATH", type=click.Path(exists=True),
+    help="Embed pictures instead, with CLIP, SigLIP or DINOv2: this one, or those in a folder.",
+)  # fmt: skip
+@click.option("--query", help="Rank the texts, or the pictures, by cosine similarity to this one.")
 @options.top("Number of results to print.")
 @click.option(
     "--prompt",
@@ -67,6 +89,7 @@ def embed(
     model: str,
     texts: tuple[str, ...],
     source: str | None,
+    images: str | None,
     query: str | None,
     top: int,
     prompt: str | None,
@@ -76,13 +99,23 @@ def embed(
     loading: Loading,
     as_json: bool,
 ) -> None:
-    """Compute the embedding of each of TEXTS with the encoder MODEL, a folder or ORG/NAME. With
-    --query, rank the texts by similarity instead."""
+    """Compute the embedding of each of TEXTS with the encoder MODEL, a folder or ORG/NAME, or with
+    --images of pictures. With --query, rank them by similarity instead."""
     from weft.models.run.embedder import Encoder
     from weft.models.run.judge import Judge
+    from weft.models.run.picture_encoder import PictureEncoder
 
-    corpus = read_corpus(texts, source, "text")
+    corpus = read_pictures(images) if images else read_corpus(texts, source, "text")
     loaded = loading.load(loading.path(model))
+    if isinstance(loaded, PictureEncoder):
+        if images and (texts or source):
+            raise click.UsageError("--images goes without texts; --query finds pictures by a text")
+        made = loaded.embed_images(corpus) if images else loaded.embed(corpus)
+        near = loaded.embed([query])[0] if query else None
+        _show(corpus, made, near, query, top, as_json, "image" if images else "text")
+        return
+    if images:
+        raise UsageError(f"{model} reads no pictures for vectors; CLIP, SigLIP and DINOv2 do")
     if isinstance(loaded, Judge):
         raise UsageError(
             f"{model} judges texts; it does not embed: {command('classify', model, 'TEXT')}"
@@ -93,19 +126,29 @@ def embed(
         )
     named = prompt_name or (None if query is None else "document")
     vectors = loaded.embed(corpus, prompt, named, truncate_dim, normalize)
-    if query is None:
+    target = None
+    if query is not None:
+        target = loaded.embed([query], prompt_name="query", truncate_dim=truncate_dim)[0]
+    _show(corpus, vectors, target, query, top, as_json)
+
+
+def _show(
+    corpus: list[str], vectors: np.ndarray, target: np.ndarray | None, query: str | None,
+    top: int, as_json: bool, kind: str = "text",
+) -> None:  # fmt: skip
+    """Prints vectors; with the `target` of a query, those nearest to it."""
+    if query is None or target is None:
         _print_vectors(corpus, vectors, as_json)
         return
-    target = loaded.embed([query], prompt_name="query", truncate_dim=truncate_dim)[0]
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(target)
     scores = vectors @ target / np.maximum(norms, 1e-12)
     order = np.argsort(-scores, kind="stable")[:top]
     if as_json:
-        hits = [{"index": int(i), "score": float(scores[i]), "text": corpus[i]} for i in order]
+        hits = [{"index": int(i), "score": float(scores[i]), kind: corpus[i]} for i in order]
         click.echo(json.dumps({"query": query, "hits": hits}))
         return
     rows = [[f"{scores[i]:.4f}", corpus[i]] for i in order]
-    click.echo(text.table(["score", "text"], rows, right="a"))
+    click.echo(text.table(["score", kind], rows, right="a"))
 
 
 def _print_vectors(corpus: list[str], vectors: np.ndarray, as_json: bool) -> None:

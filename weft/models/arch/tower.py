@@ -78,7 +78,7 @@ class TowerPass:
     def embed(self) -> Value:
         """Returns the vectors before the layers."""
         c = self.c
-        x = self.linear("patch", self.given.rows)
+        x = self.given.rows if c.text else self.linear("patch", self.given.rows)
         if self.given.places is not None:
             x = self._placed(x)
         if c.leads:
@@ -124,7 +124,7 @@ class TowerPass:
             batch, lengths = int(ops.aval(given.windows).shape[0]), given.windows
             q, k, v = (ops.gather(rows, given.into) for rows in (q, k, v))
         q, k, v = (self._heads(rows, batch) for rows in (q, k, v))
-        more: dict[str, Any] = {"causal": False, "scale": c.head_dim**-0.5, "window": 0}
+        more: dict[str, Any] = {"causal": c.causal, "scale": c.head_dim**-0.5, "window": 0}
         out = ops.transpose(ops.call("attention", q, k, v, lengths, **more), (0, 2, 1, 3))
         out = ops.reshape(out, (-1, c.hidden))
         return self.linear(f"{i}.o", ops.gather(out, given.back) if windowed else out)

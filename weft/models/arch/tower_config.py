@@ -72,6 +72,8 @@ class TowerConfig:
     alternating: bool = False  # its frequencies take turns between rows and columns (Pixtral)
     window: int = 0  # patches of a side of a window, in most layers (Qwen2.5-VL)
     full: tuple[int, ...] = ()  # layers that see everything, if others have a window
+    text: bool = False  # a tower of text: rows are the embeddings of tokens already
+    causal: bool = False  # a row sees none after it
     taken: tuple[int, ...] = ()  # layers after which vectors are taken, side by side; (): the last
     keeps_leads: bool = False  # they go to the projector too
     projector: Projector = Projector()
@@ -90,6 +92,8 @@ class TowerConfig:
     @property
     def row(self) -> int:
         """The numbers of a patch."""
+        if self.text:
+            return self.hidden
         return self.channels * self.frames * self.patch * self.patch
 
     @property

@@ -185,6 +185,30 @@ SHORT = {"qwen2_vl": "qwen2_vl_vision", "qwen2_5_vl": "qwen2_5_vl_vision",
          "qwen3_vl": "qwen3_vl_vision", "idefics3": "idefics3_vision"}  # fmt: skip
 
 
+def clip_pair(raw: Fields) -> tuple[TowerConfig, TowerConfig]:
+    """Reads CLIP: towers of pictures and of text, whose vectors of a class and of an end meet."""
+    width = raw.integer("projection_dim", 1, MOST, 512)
+    vision = clip(raw.section("vision_config") or raw.having({}))
+    vision = replace(vision, projector=Projector("head", width, bias=False))
+    usual = {"width": 512, "count": 8, "ffn": 2048, "act": "quick_gelu", "eps": 1e-5, "image": 0}
+    return vision, _text(raw, usual, causal=True)
+
+
+def siglip_pair(raw: Fields) -> tuple[TowerConfig, TowerConfig]:
+    """Reads SigLIP: towers of pictures and of text; attention by a learned query makes one vector
+    of a picture."""
+    vision = siglip(raw.section("vision_config") or raw.having({}))
+    made = Projector("head", vision.hidden, hidden=vision.hidden)
+    usual = {"ffn": 3072, "act": "gelu_pytorch_tanh", "image": 0}
+    return replace(vision, projector=made), _text(raw, usual)
+
+
+def _text(raw: Fields, usual: Mapping[str, Any], **more: Any) -> TowerConfig:
+    c = raw.section("text_config") or raw.having({})
+    made = _base(c, "text", usual, text=True, last_norm=True, patch_bias=False, **more)
+    return replace(made, patch=1, table=0, channels=1)
+
+
 def read_tower(kind: str, raw: Fields, width: int) -> TowerConfig:
     """Returns the tower and the projector of a multimodal model whose text model is `width` wide.
     Raises ModelError."""

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from weft.program.device import Device
 
 DEFAULT_CONTEXT = 4096
+PICTURES = ("clip", "siglip", "dinov2")  # types that give vectors of pictures
 
 
 def load_uncompiled(path: Path, place: Placement) -> Model:
@@ -87,6 +88,11 @@ def load_uncompiled(path: Path, place: Placement) -> Model:
     kind = _kind(raw)
     with progress(f"loading {name_of(path)}"):
         device = place.opened()
+        if kind in PICTURES:
+            _check_encoder(f"{raw.where}: {kind} gives vectors of pictures", place)
+            from weft.models.run.picture_encoder import load_picture_encoder
+
+            return load_picture_encoder(path, raw, kind, device, place)
         if judges(raw):
             _check_encoder(f"{raw.where}: this {kind} judges texts", place)
             return load_judge(path, raw, kind, device, place)
@@ -145,7 +151,8 @@ def check_supported(folder: Path) -> str:
     packed weights that weft cannot read."""
     config = read_config(folder)
     kind = _kind(config)
-    if kind not in DECODERS and not _vectors(config, kind) and not judges(config):
+    known = kind in DECODERS or kind in PICTURES
+    if not known and not _vectors(config, kind) and not judges(config):
         from weft.models.zoo.ask import check_type
 
         check_type(config.where, kind)

@@ -63,7 +63,7 @@ def open_tower(folder: Path, config: TowerConfig, device: Device | None, place: 
     """Returns the tower of a folder on a device, in the requested dtype."""
     found = tower_weights(config, open_checkpoint(folder)).weights
     made = Weights(cast_weights(folder, found, wanted(place.dtype)))
-    kept = as_dtype(made["patch.w"].dtype)
+    kept = as_dtype(made["0.o.w"].dtype)
     check_dtypes(device, {"the vision tower": kept})
     narrow = place.act_dtype in (None, bfloat16, bfloat16.name) and kept is bfloat16
     return Tower(replace(config, act_dtype=bfloat16 if narrow else float32), made, device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.core.errors import LimitError
 
@@ -19,12 +19,13 @@ class Talk:
 
     def __init__(self, model: Decoder, system: str | None = None) -> None:
         self.model = model
-        self.messages: list[dict[str, str]] = []
+        self.messages: list[dict[str, Any]] = []
+        self.pictures: list[Any] = []  # for the next message of the user's
         self._system = [{"role": "system", "content": system}] if system else []
         self.start = 0
 
     @property
-    def whole(self) -> list[dict[str, str]]:
+    def whole(self) -> list[dict[str, Any]]:
         """All messages, the system message first."""
         return [*self._system, *self.messages]
 
@@ -32,9 +33,13 @@ class Talk:
         """Adds the user's text and returns the prompt's token ids, for an answer of at most `limit`
         tokens. Raises LimitError if that text alone exceeds the context. On any error the message
         is dropped."""
-        self.messages.append({"role": "user", "content": text})
+        shown: list[dict[str, Any]] = [{"type": "image", "image": p} for p in self.pictures]
+        content = [*shown, {"type": "text", "text": text}] if shown else text
+        self.messages.append({"role": "user", "content": content})
         try:
-            return self._fitted(limit)
+            ids = self._fitted(limit)
+            self.pictures = []
+            return ids
         except BaseException:
             self.take_back()
             raise
@@ -55,7 +60,7 @@ class Talk:
 
     def clear(self) -> None:
         """Starts again; the system message stays."""
-        self.messages, self.start = [], 0
+        self.messages, self.pictures, self.start = [], [], 0
 
     def _fitted(self, limit: int | None) -> Sequence[int]:
         context, start = self.model.context, self.start

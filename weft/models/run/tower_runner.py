@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.core.dtypes import DType
 from weft.host.progress import progress
 from weft.models.arch.tower_config import TowerConfig
 from weft.models.arch.weights import Weights
@@ -37,6 +38,16 @@ class Tower:
             self._table = table
         self._placed = Placed(Weights.of(arrays), device)
         self._sessions: dict[tuple[object, ...], Session] = {}
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of its matrices."""
+        return self._placed.avals["0.o.w"][1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights."""
+        return sum(w.nbytes for w in self._placed.weights.outlines.values())
 
     def vectors(self, pixels: np.ndarray) -> np.ndarray:
         """Returns the vectors of one picture or tile, pixels float32 [3, H, W]: float32 [N, width
@@ -77,6 +88,12 @@ class Tower:
             across = pixels.shape[3] // c.patch
             given["places"] = self.table(length // across, across)
         return self._run(given)
+
+    def texts(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Returns the vectors of tokens of a tower of text, from their embeddings float32 [B, T,
+        hidden] of which lengths[b] count: float32 [B, T, hidden]."""
+        given = {"rows": rows.reshape(-1, rows.shape[2]), "lengths": lengths.astype(np.int32)}
+        return self._run(given).reshape(rows.shape)
 
     def table(self, rows: int, columns: int) -> np.ndarray:
         """Returns the table of positions for a grid, float32 [rows * columns, hidden]."""

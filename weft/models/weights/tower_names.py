@@ -43,6 +43,7 @@ _QWEN = _Names(
     {"qkv": "attn.qkv", "o": "attn.proj", "attn_norm": "norm1", "mlp_norm": "norm2"},
 )  # fmt: skip
 NAMES: Mapping[str, _Names] = {
+    "text": _Names({"last": "final_layer_norm"}, _CLIP.layer, _CLIP.inner),
     "clip": _CLIP, "siglip": _CLIP,
     "pixtral": _Names(
         {"patch": "patch_conv", "first": "ln_pre"}, "transformer.layers.{}.",
@@ -99,7 +100,8 @@ def tower_layout(c: TowerConfig) -> tuple[dict[str, WeightSpec], dict[str, Weigh
     if c.family == "qwen":
         inner |= _QWEN3_MLP if c.table else _QWEN_MLP[c.gated]
     biased = c.norm == "layer"
-    b.both("matrix", "patch", names.outer["patch"], c.hidden, c.row, biased=c.patch_bias)
+    if not c.text:
+        b.both("matrix", "patch", names.outer["patch"], c.hidden, c.row, biased=c.patch_bias)
     if c.leads:
         b.add("table", "leads", names.outer["leads"], c.leads, c.hidden)
     if c.table:
@@ -107,10 +109,12 @@ def tower_layout(c: TowerConfig) -> tuple[dict[str, WeightSpec], dict[str, Weigh
         b.add("table", "places", names.outer["places"], rows, c.hidden)
     if c.first_norm:
         b.both("norm", "first", names.outer["first"], c.hidden, biased=biased)
-    if c.last_norm:
+    if c.last_norm or (c.projector.kind == "head" and not c.projector.hidden):
         b.both("norm", "last", names.outer["last"], c.hidden, biased=biased)
     for i in range(c.depth):
         _layer(c, b, names.layer.format(i), inner, i)
+    if c.projector.kind == "head" and c.projector.hidden:
+        _query_head(c, b)
     return b.weights, _projector(c)
 
 
@@ -130,6 +134,18 @@ def _layer(c: TowerConfig, b: LayoutBuilder, at: str, inner: Mapping[str, str], 
         b.both("norm", f"{i}.{role}", at + inner[role], c.hidden, biased=False)
     for part in ("attn", "mlp") if c.layer_scale else ():
         b.add("scale", f"{i}.{part}_scale", at + inner[f"{part}_scale"], c.hidden)
+
+
+def _query_head(c: TowerConfig, b: LayoutBuilder) -> None:
+    """Adds the weights of attention by a learned query (SigLIP); q, k and v are thirds of one."""
+    b.add("table", "head.probe", "head.probe", 1, c.hidden)
+    for role in "qkv":
+        b.add("matrix", f"head.{role}.w", "head.attention.in_proj_weight", c.hidden, c.hidden)
+        b.add("bias", f"head.{role}.b", "head.attention.in_proj_bias", c.hidden)
+    b.both("matrix", "head.o", "head.attention.out_proj", c.hidden, c.hidden)
+    b.both("norm", "head.norm", "head.layernorm", c.hidden)
+    b.both("matrix", "head.up", "head.mlp.fc1", c.ffn, c.hidden)
+    b.both("matrix", "head.down", "head.mlp.fc2", c.hidden, c.ffn)
 
 
 def _projector(c: TowerConfig) -> dict[str, WeightSpec]:
@@ -162,6 +178,8 @@ def _projector(c: TowerConfig) -> dict[str, WeightSpec]:
             b.both("norm", f"deep.{k}.norm", f"{at}norm", wide)
             b.both("matrix", f"deep.{k}.1", f"{at}{first}", wide, wide)
             b.both("matrix", f"deep.{k}.2", f"{at}{second}", p.width, wide)
+    if p.kind == "head" and not p.hidden:
+        b.add("matrix", "project.w", "visual_projection.weight", p.width, c.hidden)
     return b.weights
 
 
@@ -178,14 +196,17 @@ def tower_weights(c: TowerConfig, checkpoint: Checkpoint, also: Iterable[str] = 
     another reads. Raises ModelError for one that is missing or of another shape, and for one of the
     tower's that nothing reads."""
     found, used = {}, set(also)
-    for specs, prefixes in zip(tower_layout(c), (TOWER, PROJECTOR)):
+    tower = ("text_model.",) if c.text else TOWER
+    for specs, prefixes in zip(tower_layout(c), (tower, PROJECTOR)):
         at = _prefix(specs, prefixes, checkpoint)
         for role, spec in specs.items():
             name = at + spec.name
-            _check(checkpoint, name, spec)
+            third = "qkv".index(role[5]) if ".in_proj_" in name else None
+            _check(checkpoint, name, spec, 1 if third is None else 3)
             used.add(name)
-            found[role] = Weight(spec, partial(_read, checkpoint, name, spec.shape))
-    _check_unread(c, used, checkpoint)
+            found[role] = Weight(spec, partial(_read, checkpoint, name, spec.shape, third))
+    if not c.text:
+        _check_unread(c, used, checkpoint)
     return Found(found, used)
 
 
@@ -196,7 +217,7 @@ def _prefix(
     return next((at for at in prefixes if at + probe in checkpoint), prefixes[0])
 
 
-def _check(checkpoint: Checkpoint, name: str, spec: WeightSpec) -> None:
+def _check(checkpoint: Checkpoint, name: str, spec: WeightSpec, parts: int = 1) -> None:
     if name not in checkpoint:
         raise ModelError(
             f"{checkpoint.where}: tensor {name!r} of the vision tower is missing; weft reads text "
@@ -204,8 +225,9 @@ def _check(checkpoint: Checkpoint, name: str, spec: WeightSpec) -> None:
         )
     shape = checkpoint.info(name).shape
     size = int(np.prod(shape, dtype=np.int64))
-    wanted = int(np.prod(spec.shape, dtype=np.int64))
-    ends = [n for n in shape if n != 1][:1], [n for n in spec.shape if n != 1][:1]
+    whole = (parts * spec.shape[0], *spec.shape[1:])
+    wanted = int(np.prod(whole, dtype=np.int64))
+    ends = [n for n in shape if n != 1][:1], [n for n in whole if n != 1][:1]
     if size != wanted or ends[0] != ends[1]:
         raise ModelError(
             f"{checkpoint.where}: tensor {name!r} has shape {list(shape)}; config.json asks for "
@@ -214,9 +236,14 @@ def _check(checkpoint: Checkpoint, name: str, spec: WeightSpec) -> None:
     check_float(checkpoint, name)
 
 
-def _read(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns a weight; convolutions over patches as matrices."""
-    return checkpoint[name].reshape(shape)
+def _read(
+    checkpoint: Checkpoint, name: str, shape: tuple[int, ...], third: int | None
+) -> np.ndarray:
+    """Returns a weight, or a third of one; convolutions over patches as matrices."""
+    value = checkpoint[name]
+    if third is not None:
+        value = value[third * shape[0] : (third + 1) * shape[0]]
+    return value.reshape(shape)
 
 
 def _check_unread(c: TowerConfig, used: set[str], checkpoint: Checkpoint) -> None:

@@ -1,0 +1,38 @@
+"""The commands and the Python of docs/pictures.md run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from picture_zoo import picture, write_pictured
+from PIL import Image
+from test_picture_vectors import write
+
+from weft.cli import main
+
+PAGE = Path(__file__).parents[2] / "docs" / "pictures.md"
+
+
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photos").mkdir()
+    for k, name in enumerate(["cat.jpg", "before.png", "after.png", "photos/car.jpg"]):
+        Image.fromarray(picture(k, 40, 50)).save(tmp_path / name)
+    write_pictured("llava", tmp_path / "MODEL")
+    write("clip", tmp_path / "CLIP")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEFT_DEVICE", "cpu")
+    page = PAGE.read_text()
+    commands = [line for line in page.splitlines() if line.startswith("weft ")]
+    assert len(commands) >= 4
+    for line in commands:
+        said = CliRunner().invoke(main.cli, shlex.split(line)[1:])
+        assert said.exit_code == 0, (line, said.output, said.exception)
+    names: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    assert len(blocks) >= 2
+    for block in blocks:
+        exec(block, names)
