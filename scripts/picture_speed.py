@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 THREADS = int(sys.argv[1]) if len(sys.argv) > 1 else 2
-os.environ["OMP_NUM_THREADS"] = os.environ["WEFT_THREADS"] = str(THREADS)
+os.environ["OMP_NUM_THREADS"] = os.environ["WEFT_NUM_THREADS"] = str(THREADS)
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402

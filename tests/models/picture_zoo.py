@@ -122,6 +122,17 @@ def _configs() -> dict[str, tuple[str, str, Any, dict[str, Any], str, dict[str, 
             {"size": {"longest_edge": 84}, "patch_size": 14}, "[IMG]",
             {"patch_size": 7, "spatial_merge_size": 2},
         ),
+        "pixtral": (
+            "LlavaForConditionalGeneration", "pixtral",
+            t.LlavaConfig(
+                text_config=t.MistralConfig(**TEXT | {"sliding_window": 20}),
+                vision_config=t.PixtralVisionConfig(**VISION | {
+                    "num_attention_heads": 2, "image_size": 84, "patch_size": 7}),
+                vision_feature_layer=-1, vision_feature_select_strategy="full",
+                image_token_index=ID["[IMG]"]),
+            {"size": {"longest_edge": 63}, "patch_size": 7}, "[IMG]",
+            {"patch_size": 7, "spatial_merge_size": 1},
+        ),
     }  # fmt: skip
 
 
@@ -198,7 +209,8 @@ def _processor(module: str, images: Any, folder: Path, more: dict[str, Any]) -> 
         setattr(own, name, token)
         setattr(own, f"{name}_id", ID[token])
     if module == "pixtral":  # its own asks for torchvision
-        return partial(_pixtral, processor=images, own=own)
+        side = more["patch_size"] * more["spatial_merge_size"]
+        return partial(_pixtral, processor=images, own=own, side=side)
     where = "idefics3" if module == "smolvlm" else module
     found = importlib.import_module(f"transformers.models.{where}.processing_{where}")
     cls = getattr(found, _PROCESSORS[module])
@@ -210,13 +222,13 @@ def _processor(module: str, images: Any, folder: Path, more: dict[str, Any]) -> 
     return made
 
 
-def _pixtral(processor: Any, own: Any, **given: Any) -> dict[str, Any]:
+def _pixtral(processor: Any, own: Any, side: int, **given: Any) -> dict[str, Any]:
     """What PixtralProcessor makes."""
     made = processor(given["images"], return_tensors="pt")
     (text,) = given["text"]
     for height, width in made["image_sizes"]:
-        line = "[IMG]" * (int(width) // 14)
-        lines = "[IMG_BREAK]".join([line.replace("[IMG]", "@")] * (int(height) // 14))
+        line = "[IMG]" * (int(width) // side)
+        lines = "[IMG_BREAK]".join([line.replace("[IMG]", "@")] * (int(height) // side))
         text = text.replace("[IMG]", lines + "[IMG_END]", 1)
     made["input_ids"] = own(text.replace("@", "[IMG]"), return_tensors="pt")["input_ids"]
     return dict(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -49,19 +50,20 @@ class Eyes:
     def __init__(self, tower: Tower, steps: Steps, sight: Sight) -> None:
         self.tower, self.steps, self.sight = tower, steps, sight
         self._seen: OrderedDict[bytes, Seen] = OrderedDict()
-        self._bytes = 0
+        self._bytes, self._lock = 0, threading.Lock()
 
     def see(self, picture: Any, where: str = "") -> Seen:
         """Returns a picture as the text model reads it. Raises what `decode` raises."""
         image = decode(picture, where)
         name = digest(image)
-        found = self._seen.pop(name, None)
-        if found is None:
-            found = self._read(name, prepare(self.steps, image))
-            self._bytes += found.vectors.nbytes
-        self._seen[name] = found
-        while self._bytes > KEPT and len(self._seen) > 1:
-            self._bytes -= self._seen.popitem(last=False)[1].vectors.nbytes
+        with self._lock:
+            found = self._seen.pop(name, None)
+            if found is None:
+                found = self._read(name, prepare(self.steps, image))
+                self._bytes += found.vectors.nbytes
+            self._seen[name] = found
+            while self._bytes > KEPT and len(self._seen) > 1:
+                self._bytes -= self._seen.popitem(last=False)[1].vectors.nbytes
         return found
 
     def _read(self, name: bytes, prepared: Prepared) -> Seen:

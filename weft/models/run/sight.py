@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.core.dtypes import as_dtype, bfloat16, float32
 from weft.core.errors import ModelError
+from weft.core.notices import say
 from weft.importers.hf_config import Fields, read_config
 from weft.importers.safetensors import open_checkpoint
 from weft.models.arch.config import DecoderConfig
@@ -38,7 +39,11 @@ def sighted(raw: Fields, config: DecoderConfig) -> tuple[DecoderConfig, TowerCon
     kind = raw.text("model_type", "")
     if kind not in KINDS or raw.section("vision_config") is None:
         return None
-    tower = read_tower(kind, raw, config.hidden)
+    try:
+        tower = read_tower(kind, raw, config.hidden)
+    except ModelError as error:
+        say(f"weft takes the text model alone, no pictures: {error}")
+        return None
     return replace(config, looks=kind == "gemma3", deep=tower.deep), tower
 
 
@@ -56,6 +61,7 @@ def _open(
     kind = raw.text("model_type")
     steps = read_steps(folder, kind)
     tower = open_tower(folder, config, device, place)
+    kind = "pixtral" if kind == "llava" and config.family == "pixtral" else kind
     return Eyes(tower, steps, _sight(kind, raw, tokenizer))
 
 
@@ -110,7 +116,7 @@ def _sight(kind: str, raw: Fields, tokenizer: Tokenizer) -> Sight:
         given = around[0]
     elif kind in ("idefics3", "smolvlm"):
         around = "<fake_token_around_image>", ""
-    elif kind == "mistral3":
+    elif kind in ("mistral3", "pixtral"):
         around = "[IMG_BREAK]", "[IMG_END]"
     elif kind == "internvl":
         around = "<img>", "</img>"
@@ -120,7 +126,7 @@ def _sight(kind: str, raw: Fields, tokenizer: Tokenizer) -> Sight:
 
 _TOKENS: Mapping[str, int] = {
     "llava": 32000, "llava_next": 32000, "gemma3": 262144, "idefics3": 128257, "smolvlm": 128257,
-    "mistral3": 10, "internvl": 151667, "qwen2_vl": 151655, "qwen2_5_vl": 151655,
+    "mistral3": 10, "pixtral": 32000, "internvl": 151667, "qwen2_vl": 151655, "qwen2_5_vl": 151655,
     "qwen3_vl": 151655,
 }  # fmt: skip
 

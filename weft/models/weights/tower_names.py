@@ -220,8 +220,8 @@ def _prefix(
 def _check(checkpoint: Checkpoint, name: str, spec: WeightSpec, parts: int = 1) -> None:
     if name not in checkpoint:
         raise ModelError(
-            f"{checkpoint.where}: tensor {name!r} of the vision tower is missing; weft reads text "
-            'alone with vision="off"'
+            f"{checkpoint.where}: tensor {name!r} of the vision tower is missing; copy the folder "
+            "again from where it comes from"
         )
     shape = checkpoint.info(name).shape
     size = int(np.prod(shape, dtype=np.int64))
