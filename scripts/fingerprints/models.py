@@ -48,7 +48,8 @@ COLUMNS = ("llama", "qwen3")
 INNER = {
     "mistral3": "ministral3", "gemma3": "gemma3", "gemma4": "gemma4", "gemma4_unified": "gemma4",
     "qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5_moe", "llama4": "llama4",
-    "gemma3n": "gemma3n", "llava": "llama", "idefics3": "llama", "smolvlm": "llama",
+    "gemma3n": "gemma3n", "llava": "llama", "llava_next": "llama", "idefics3": "llama",
+    "smolvlm": "llama",
     "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "qwen3_vl": "qwen3_vl",
     "internvl": "qwen2",
 }  # fmt: skip

@@ -122,6 +122,16 @@ def _configs() -> dict[str, tuple[str, str, Any, dict[str, Any], str, dict[str, 
             {"size": {"longest_edge": 84}, "patch_size": 14}, "[IMG]",
             {"patch_size": 7, "spatial_merge_size": 2},
         ),
+        "llava_next": (
+            "LlavaNextForConditionalGeneration", "llava_next",
+            t.LlavaNextConfig(text_config=t.LlamaConfig(**TEXT),
+                              vision_config=t.CLIPVisionConfig(**square),
+                              image_token_index=ID["<image>"],
+                              image_grid_pinpoints=[[28, 56], [56, 28], [56, 56], [84, 28]]),
+            _SMALL | {"image_grid_pinpoints": [[28, 56], [56, 28], [56, 56], [84, 28]]},
+            "<image>", {"patch_size": 7, "vision_feature_select_strategy": "default",
+                        "num_additional_image_tokens": 1},
+        ),
         "pixtral": (
             "LlavaForConditionalGeneration", "pixtral",
             t.LlavaConfig(
@@ -137,13 +147,15 @@ def _configs() -> dict[str, tuple[str, str, Any, dict[str, Any], str, dict[str, 
 
 
 _IMAGE_PROCESSORS = {
+    "llava_next": "llava_next.LlavaNextImageProcessor",
     "llava": "clip.CLIPImageProcessor", "gemma3": "gemma3.Gemma3ImageProcessor",
     "idefics3": "idefics3.Idefics3ImageProcessor", "smolvlm": "smolvlm.SmolVLMImageProcessor",
     "internvl": "got_ocr2.GotOcr2ImageProcessor", "pixtral": "pixtral.PixtralImageProcessor",
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl"), "qwen2_vl.Qwen2VLImageProcessor"),
 }  # fmt: skip
 _PROCESSORS = {
-    "llava": "LlavaProcessor", "gemma3": "Gemma3Processor", "idefics3": "Idefics3Processor",
+    "llava": "LlavaProcessor", "llava_next": "LlavaNextProcessor",
+    "gemma3": "Gemma3Processor", "idefics3": "Idefics3Processor",
     "internvl": "InternVLProcessor", "pixtral": "", "smolvlm": "Idefics3Processor",
     "qwen2_vl": "Qwen2VLProcessor", "qwen2_5_vl": "Qwen2_5_VLProcessor",
     "qwen3_vl": "Qwen3VLProcessor",

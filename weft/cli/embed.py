@@ -48,6 +48,8 @@ def read_pictures(path: str) -> list[str]:
     found = Path(path)
     if found.is_file():
         return [path]
+    if not found.is_dir():
+        raise UsageError(f"{path} is neither a picture nor a folder of pictures")
     pictures = sorted(str(p) for p in found.iterdir() if p.suffix.lower() in ENDS and p.is_file())
     if not pictures:
         raise UsageError(f"{path} holds no pictures ({', '.join(ENDS)})")
@@ -64,7 +66,7 @@ Example:  weft embed MODEL --text notes.txt --query 'how to brew tea' --top 3
 @click.argument("texts", nargs=-1)
 @options.text("Embed each non-empty line of this file ('-': standard input).", old=["--file"])
 @click.option(
-    "--images", metavar="PATH", type=click.Path(exists=True),
+    "--images", metavar="PATH", type=click.Path(),
     help="Embed pictures instead, with CLIP, SigLIP or DINOv2: this one, or those in a folder.",
 )  # fmt: skip
 @click.option("--query", help="Rank the texts, or the pictures, by cosine similarity to this one.")

@@ -36,6 +36,7 @@ class Projector:
     rms: bool = False
     deep: tuple[int, ...] = ()
     hidden: int = 0  # of a head with attention (SigLIP's)
+    newline: bool = False  # a vector ends each line of tiles (LLaVA-NeXT)
 
 
 @dataclass(frozen=True)

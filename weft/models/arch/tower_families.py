@@ -247,6 +247,7 @@ def _llava(raw: Fields, c: TowerConfig, width: int) -> TowerConfig:
     made = Projector(
         "mlp", width, act=act(raw, "projector_hidden_act", "gelu"),
         bias=raw.flag("multimodal_projector_bias", True),
+        newline=raw.text("model_type", "") == "llava_next",
     )  # fmt: skip
     return replace(c, taken=taken, keeps_leads=full, last_norm=False, projector=made)
 

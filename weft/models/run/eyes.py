@@ -13,6 +13,7 @@ import numpy as np
 from weft.core.errors import ModelError, UsageError
 from weft.core.records import dataclass
 from weft.engine.insets import Inset, Insets
+from weft.models.run.packing import packed
 from weft.models.run.tower_runner import Tower
 from weft.models.text.picture_prompt import PicturePrompt
 from weft.models.text.placeholders import Marks, Shown, spread
@@ -69,7 +70,8 @@ class Eyes:
     def _read(self, name: bytes, prepared: Prepared) -> Seen:
         c = self.tower.config
         parts = [self.tower.vectors(pixels) for pixels in prepared.pixels]
-        vectors = np.concatenate(parts)
+        lined = c.projector.newline and len(parts) > 1
+        vectors = packed(parts, prepared, self.tower.newline) if lined else np.concatenate(parts)
         if not np.isfinite(vectors).all():
             raise ModelError("the vectors of a picture are not finite; load with dtype='float32'")
         rows, columns = prepared.rows, prepared.columns
@@ -78,6 +80,7 @@ class Eyes:
             side = c.patch * c.projector.block
             rows, columns = height // side, width // side
         shown = Shown(len(parts[0]), len(parts), rows, columns)
+        shown = Shown(len(vectors)) if lined else shown
         return Seen(name, vectors, shown)
 
     def prompt(

@@ -29,6 +29,7 @@ class Tower:
         self.config = config
         c, arrays = config, dict(weights)
         self._table = np.zeros((0, c.hidden), np.float32)
+        self.newline = np.asarray(arrays.pop("newline", self._table), np.float32)
         if c.table:
             table = np.asarray(arrays.pop("places"), np.float32)
             if c.leads and c.class_position:

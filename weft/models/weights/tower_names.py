@@ -87,6 +87,7 @@ PROJECTOR = (
     "multi_modal_projector.", "model.multi_modal_projector.", "model.connector.", "connector.",
     "model.visual.", "visual.", "",
 )  # fmt: skip
+NEWLINE = ("image_newline", "model.image_newline")
 OURS = re.compile(
     r"^(?:model\.)?(?:vision_tower|vision_model|vision_encoder|visual|multi_modal_projector|"
     r"connector)\."
@@ -162,6 +163,8 @@ def _projector(c: TowerConfig) -> dict[str, WeightSpec]:
         inside = count.get(p.kind, c.hidden)
         b.both("matrix", "project.1", "linear_1", p.width, inside, biased=p.bias)
         b.both("matrix", "project.2", "linear_2", p.width, p.width, biased=p.bias)
+    if p.newline:
+        b.add("table", "newline", "image_newline", p.width)
     if p.kind == "mean":
         b.add("norm", "project.norm.w", "mm_soft_emb_norm.weight", c.hidden)
         b.add("matrix", "project.w", "mm_input_projection_weight", c.hidden, p.width)
@@ -201,6 +204,8 @@ def tower_weights(c: TowerConfig, checkpoint: Checkpoint, also: Iterable[str] = 
         at = _prefix(specs, prefixes, checkpoint)
         for role, spec in specs.items():
             name = at + spec.name
+            if role == "newline":
+                name = next((n for n in NEWLINE if n in checkpoint), NEWLINE[0])
             third = "qkv".index(role[5]) if ".in_proj_" in name else None
             _check(checkpoint, name, spec, 1 if third is None else 3)
             used.add(name)
