@@ -164,6 +164,19 @@ def test_size_is_bounded(tmp_path: Path) -> None:
     assert c.get("0") is None and c.get("39") == bytes(1000)
 
 
+@pytest.mark.parametrize("size", [200, 20_000])
+def test_all_files_are_looked_at_by_the_bytes_that_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Small entries seldom, so that thousands of kernels do not walk through each other."""
+    looks: list[None] = []
+    monkeypatch.setattr(DiskCache, "prune", lambda self: looks.append(None))
+    c = DiskCache(tmp_path, limit=300 * size)
+    for i in range(300):
+        c.put(str(i), bytes(size))
+    assert 45 < len(looks) < 85  # 64, of any size
+
+
 def test_default_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
     assert cache.default_directory() == tmp_path

@@ -172,9 +172,10 @@ def test_pruning_knows_its_own(tmp_path: Path) -> None:
     others = [tmp_path / "c" / "other" / "file", tmp_path / "c" / "ab" / "notes.txt",
               tmp_path / "c" / "mine.txt", tmp_path / "c" / "quantised" / ("0" * 62),
               outside / ("0" * 62)]  # fmt: skip
-    cache = disk.DiskCache(tmp_path / "c", 4_000)
+    cache = disk.DiskCache(tmp_path / "c")
     for i in range(20):
         cache.put(str(i), bytes(400))
+    cache.limit = 4_000
     for path in others:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(bytes(10_000))

@@ -33,6 +33,7 @@ _KEY = "key"
 _HALL, _NAME = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{62}")
 FILE = re.compile(r"[0-9a-f]{32}\.safetensors")  # files written by models/weights/kept_tensors.py
 KERNELS, PROGRAMS = 512 << 20, 1 << 30  # bytes of all entries of a kind
+_LOOKS = 64  # at all files, which takes a while, as the limit's bytes are stored
 
 
 class DiskCache:
@@ -119,7 +120,8 @@ class DiskCache:
             with replacing(path, private=True, durable=False) as new, new.open("wb") as file:
                 file.write(head)
                 file.write(data)
-            if path.parent.name == "00":  # one store in 256: checking every file takes a while
+            # The name of an entry is as good as a draw, and a large one is more likely to be drawn.
+            if int(path.name[:8], 16) < (len(data) * _LOOKS << 32) / self.limit:
                 self.prune()
 
     def prune(self) -> int:
