@@ -158,6 +158,21 @@ def test_salts_take_turns() -> None:
     assert order.index(b"little") <= 2
 
 
+def test_many_salts_of_one_owner_are_one() -> None:
+    """A key gets no more turns by a new cache_salt with each request."""
+    engine = engine_of(Fake(2, 32, 4, 16))
+    order: list[bytes] = []
+    much, little = b"m" * 32, b"l" * 32
+    for salt in [*(much + bytes([n]) for n in range(6)), little]:
+        engine.submit(
+            Job(PROMPT, 3, salt=salt),
+            lambda output, salt=salt: order.append(salt) if output.usage else None,
+        )
+    while engine.step():
+        pass
+    assert order.index(little) <= 2
+
+
 def test_what_cannot_be_is_refused_at_once() -> None:
     engine = engine_of(Fake(1, 2, 4, 32), queue=1)
     for job, kind, said in [

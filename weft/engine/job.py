@@ -73,7 +73,8 @@ class Job:
     Before `min_new_tokens` new tokens, no `eos` token may be chosen, unless the constraint allows
     nothing else, and stop strings are not looked for.
     `adapter` names one of the runner's adapters ("": none). Jobs share cached prefixes only with
-    jobs of the same `salt`, and among these a lower `priority` leaves the queue first. `drafts`
+    jobs of the same `salt`, whose first 32 bytes say whose they are. The owner with the fewest
+    running jobs is next, and of its jobs the one with the lowest `priority`. `drafts`
     allows draft tokens. Neither changes a result. `insets` are vectors in place of some tokens.
     """
 

@@ -200,11 +200,11 @@ class Schedule:
 
     def _next(self) -> SequenceState | None:
         """Returns the sequence to admit next: preempted ones first, then by fewest running jobs of
-        the same salt, then by priority, then by age. A sequence whose next page a running one is
+        the same owner, then by priority, then by age. A sequence whose next page a running one is
         about to fill is admitted when it can be found. Returns None if there is none to admit."""
-        runs = Counter(p.salt for p in self.running)
+        runs = Counter(p.owner for p in self.running)
         soon = set(self._coming()) if self.waiting else set()
-        order = sorted(self.waiting, key=lambda p: (not p.preempted, runs[p.salt], *p.rank))
+        order = sorted(self.waiting, key=lambda p: (not p.preempted, runs[p.owner], *p.rank))
         # in order and no further: who stands behind is neither hashed nor looked up
         ready = (p for p in order if p.preempted or not soon or self._lacks(p) not in soon)
         return next(ready, None)

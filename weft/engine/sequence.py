@@ -25,6 +25,9 @@ class SavedCache:
     seen: int = 0
 
 
+OWNER = 32  # bytes of a salt that say whose a job is; the rest parts caches of one owner
+
+
 @dataclass(eq=False)
 class SequenceState:
     """The state of a sequence: `tokens` (prompt, then answer), of which `fed` are in `pages`.
@@ -52,8 +55,13 @@ class SequenceState:
     insets: Insets | None = None
 
     @property
+    def owner(self) -> bytes:
+        """Whose it is: the digest of a key with which its salt begins."""
+        return self.salt[:OWNER]
+
+    @property
     def rank(self) -> tuple[int, int]:
-        """Its place among the waiting jobs of the same salt: by priority, then by age."""
+        """Its place among the waiting jobs of the same owner: by priority, then by age."""
         return self.priority, self.number
 
     @property
