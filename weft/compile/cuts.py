@@ -55,6 +55,21 @@ def work_of(group: Group) -> int:
     return len(set[int]().union(*(found[id(x)].ops for x in group.outputs)))
 
 
+def fit_together(a: Group, b: Group) -> bool:
+    """True if one kernel may do the work of both groups."""
+    return _bound(a) + _bound(b) <= WORK or work_of(a) + work_of(b) <= WORK
+
+
+def _bound(group: Group) -> int:
+    """A number that `work_of` does not exceed, or one above WORK; found without sets."""
+    found = {id(x): 0 for x in group.inputs}
+    for node in toposort(group.outputs, frozenset(found)):
+        if id(node) not in found:
+            below = sum(found[id(x)] for x in node.inputs)
+            found[id(node)] = min(below + _own(node), WORK + 1)
+    return sum(found[id(x)] for x in group.outputs)
+
+
 class _Cutter:
     def __init__(self, in_memory: Callable[[Node], bool], most_reads: int):
         self.in_memory, self.most_reads = in_memory, most_reads
@@ -63,17 +78,49 @@ class _Cutter:
 
     def run(self, order: Iterable[Node], users: Mapping[int, list[Node]]) -> dict[int, Node]:
         left: dict[int, int] = {}
-        for node in order:
+        near = self._near(list(order))
+        for node, counted in near.values():
             last = []
-            for key in {id(x) for x in node.inputs}:
+            for key in {id(x) for x in node.inputs} if counted else ():
                 left[key] -= 1
                 if not left[key]:
                     last.append(key)
-            self.work[id(node)] = self._of(node, last)
-            left[id(node)] = len(users[id(node)])
+            self.work[id(node)] = self._of(node, last) if counted else KernelWork(reads={id(node)})
+            left[id(node)] = sum(near.get(id(x), (x, False))[1] for x in users[id(node)])
             for key in last:
                 del self.work[key]
         return self.found
+
+    def _near(self, order: list[Node]) -> dict[int, tuple[Node, bool]]:
+        """The nodes of kernels that may be too large, by id, operands first. True: the node's work
+        counts. False: it is only read. Numbers bound the work of all others, without sets."""
+        bounds: dict[int, tuple[int, int, int]] = {}  # operations, buffers, depth
+        large: set[int] = set()
+        for node in order:
+            if not node.inputs:
+                bounds[id(node)] = 0, int(not analysis.is_inline(node)), 0
+                continue
+            ops, reads, nested = _own(node), 0, 0
+            for x in node.inputs:
+                more, others, below = bounds[id(x)]
+                ops, reads, nested = ops + more, reads + others, max(nested, below)
+            if ops > WORK or reads > self.most_reads or nested >= NESTED:
+                large.add(id(node))
+            if analysis.is_anchor(node) or self.in_memory(node):
+                bounds[id(node)] = 0, 1, 0
+            else:
+                nested += kind_of(node) in ("movement", "gather")
+                bounds[id(node)] = min(ops, WORK + 1), min(reads, self.most_reads + 1), nested
+        found: dict[int, tuple[Node, bool]] = {}
+        read: set[int] = set()
+        for node in reversed(order) if large else ():
+            me = id(node)
+            if me in large or me in read:
+                stored = analysis.is_anchor(node) or self.in_memory(node)
+                counted = me in large or not stored
+                found[me] = node, counted
+                read.update(id(x) for x in node.inputs if counted)
+        return dict(reversed(found.items()))
 
     def _of(self, node: Node, last: Collection[int]) -> KernelWork:
         if analysis.is_buffer(node):

@@ -20,7 +20,7 @@ from weft.core.order import stream_rows
 from weft.graph.ir import Graph, Node, toposort
 from weft.templates.group import Group
 from weft.templates.view import views
-from weft.transform.rebuild import kind_of
+from weft.transform.rebuild import kind_of, users
 
 
 @dataclass
@@ -41,9 +41,9 @@ def partition(
     Raises LimitError, naming the node, when a kernel needs more.
     """
     refused = refused or Refusals()
-    forced = dict(refused.stored)
+    forced, used = dict(refused.stored), users(graph)
     while True:
-        stored = StoredValues(graph, caps, claimed, forced)
+        stored = StoredValues(graph, used, caps, claimed, forced)
         forced |= dict.fromkeys(stored.too_large(), cuts.REASON)
         if len(forced) > len(stored.forced):
             continue
@@ -96,6 +96,8 @@ class _Grouper:
     def narrower(self, groups: list[Group]) -> list[Node]:
         """Bytes that follow, element by element, from what an anchor's kernel writes as it is, and
         which it can write in its place."""
+        if not any(x.op == "cast" and x.dtype.itemsize == 1 for x in self.order):
+            return []
         alone = [g.anchor for g in groups if g.anchor is not None and g.outputs == (g.anchor,)]
         able = (a for a in alone if analysis.takes_epilogue(a) and a.dtype.itemsize > 1)
         found = (self._in_bytes(a) for a in able if not self.stored.is_root(a))
@@ -136,7 +138,8 @@ class _Grouper:
                 if id(x) in seen or x.shape != root.shape:
                     continue
                 seen.add(id(x))
-                if analysis.takes_epilogue(x) and id(x) not in absorbed | self.stored.forced.keys():
+                taken = id(x) in absorbed or id(x) in self.stored.forced
+                if not taken and analysis.takes_epilogue(x):
                     found.append(x)
                 elif kind_of(x) == "elementwise" and not self.stored.holds(x):
                     stack.append(x)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from weft.compile.analysis import base, straight
-from weft.compile.cuts import WORK, work_of
+from weft.compile.cuts import WORK, fit_together
 from weft.compile.order import Order
 from weft.compile.tuning import config_for
 from weft.core import dtypes as dt
@@ -294,7 +294,7 @@ def _merge_maps(groups: list[Group], caps: Caps) -> list[Group]:
         user = merged.get(users[0], groups[users[0]])
         joined = _as_one(mine, user)
         fits = joined is not None and len(joined.inputs) + len(joined.outputs) <= caps.max_bindings
-        if joined is None or not fits or work_of(mine) + work_of(user) > WORK:
+        if joined is None or not fits or not fit_together(mine, user):
             if mine is not group:
                 merged[i] = mine
             continue

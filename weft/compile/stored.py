@@ -17,7 +17,7 @@ from weft.ops.packed import form_of
 from weft.ops.picks import counted
 from weft.ops.quantize import takes_integers
 from weft.templates.view import exact_cast
-from weft.transform.rebuild import kind_of, users
+from weft.transform.rebuild import kind_of
 
 CHEAP = 4  # operations per element that may be repeated wherever an element is repeated
 AGAIN = 32  # ... repeated by other kernels: memory costs more than this on any target
@@ -25,17 +25,25 @@ ENDLESS = 1 << 20  # operations beyond which their exact number does not matter
 MANY = 4  # operands beyond which their exact number does not matter
 READS_VALUES = ("norm", "quantize", "reduce", "scan")  # templates that take operands as they come
 READS_WHOLE = ("conv", "own")  # templates that read operands in place, not through views
+_NOTHING = frozenset[int]()
 Claimed = Callable[[Node], str | None]
 
 
 class StoredValues:
-    """The stored values of a simplified graph, with the `reason` of each (by id). Those of `forced`
-    are stored in any case."""
+    """The stored values of a simplified graph, with the `reason` of each (by id). `used` are the
+    users of its values. Those of `forced` are stored in any case."""
 
-    def __init__(self, graph: Graph, caps: Caps, claimed: Claimed, forced: dict[int, str]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        used: dict[int, list[Node]],
+        caps: Caps,
+        claimed: Claimed,
+        forced: dict[int, str],
+    ) -> None:
         self.graph, self.caps, self.claimed = graph, caps, claimed
-        self.order = list(graph.nodes())
-        self.users = users(graph)
+        self.order = graph.nodes()
+        self.users = used
         self.forced = dict(forced)
         self.reason = dict(forced)
         self.roots = {id(base(r)) for r in graph.roots()}
@@ -59,12 +67,12 @@ class StoredValues:
         if is_anchor(node) or self.holds(node):
             return 0, frozenset((id(node),))
         if is_inline(node):
-            return 0, frozenset()
-        ops, loads = analysis.own_cost(node), frozenset[int]()
-        for x in {id(x): x for x in node.inputs}.values():
+            return 0, _NOTHING
+        ops, loads = analysis.own_cost(node), _NOTHING
+        for x in node.inputs if len(node.inputs) == 1 else {id(x): x for x in node.inputs}.values():
             more, leaves = self.cost[id(x)]
             ops = min(ops + more, ENDLESS)
-            if x.size * 8 > node.size and len(loads) <= MANY:
+            if leaves and len(loads) <= MANY and _large(x, node):
                 loads |= leaves
         return ops, loads
 
@@ -166,6 +174,11 @@ class StoredValues:
     def too_large(self) -> dict[int, Node]:
         """Returns further nodes to store, so that no kernel becomes too large."""
         return cuts.cut(self.order, self.users, self.holds, self.caps.max_bindings)
+
+
+def _large(x: Node, node: Node) -> bool:
+    """True if reading the operand `x` costs about as much as writing `node`."""
+    return (x.shape == node.shape and node.size > 0) or x.size * 8 > node.size
 
 
 def _expands(node: Node, user: Node) -> bool:

@@ -76,9 +76,13 @@ def _constant(node: Node, kind: str) -> Node | None:
     if not node.inputs or kind in ("source", "call") or not node.size:
         return None
     if kind == "elementwise":
-        values = [uniform(x) for x in node.inputs]
-        if all(v is not None for v in values):
-            return filled(_evaluate(node, *(v for v in values if v is not None)), node.shape)
+        values = []
+        for x in node.inputs:
+            if (value := uniform(x)) is None:
+                break
+            values.append(value)
+        else:
+            return filled(_evaluate(node, *values), node.shape)
     if node.op == "broadcast" or node.size > FOLD_ELEMENTS:
         return None
     if all(x.op == "const" and x.size <= FOLD_ELEMENTS for x in node.inputs):

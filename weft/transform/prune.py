@@ -15,7 +15,8 @@ def cse(graph: Graph) -> Graph:
     def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
         if node.op == "input":
             return node
-        key = (node.op, tuple(id(x) for x in inputs), frozen(node.attrs), node.shape, node.dtype)
+        attrs = frozen(node.attrs) if node.attrs else ()
+        key = (node.op, tuple(map(id, inputs)), attrs, node.shape, node.dtype)
         return seen.setdefault(key, remake(node, inputs))
 
     return rewrite(graph, visit)
