@@ -14,8 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent / "weft"
 # needs: running a Program takes no compiler. models/ has floors of its own; modules that stand
 # directly in it are its door, above all of them.
 ORDER = [
-    "core", "host", "kernel", "graph", "program", "ops", "transform", "templates", "compile",
-    "backends", "tensor", "nn", "func", "optim", "importers", "data", "torch", "ranks", "vision",
+    "core", "host", "audio", "kernel", "graph", "program", "ops", "transform", "templates",
+    "compile", "backends", "tensor", "nn", "func", "optim", "importers", "data", "torch", "ranks",
+    "vision",
     "engine", "hub", "models/arch", "models/text", "models/grammar", "models/weights", "models/zoo",
     "quantize", "models/run", "models", "evaluate", "training", "machines", "serve", "web",
     "conform", "bench", "cli",

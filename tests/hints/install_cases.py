@@ -42,6 +42,16 @@ for _file, _command, _missing, _module, _name, _given in WITHOUT:
     hint(_file, _command)(_hiding(_missing, _module, _name, _given))
 
 
+@hint("audio/sound.py", "pip install .[audio]")
+def _(here: Here) -> str:
+    from weft.audio.sound import open_sound
+
+    here.without("soundfile")
+    path = Path("talk.mp3")
+    path.write_bytes(b"ID3 and more bytes")
+    return refused(open_sound, path)
+
+
 @hint("cli/netron.py", "pip install .[import]")
 def _(here: Here) -> str:
     path = here.decoder()

@@ -30,6 +30,7 @@ COMMANDS = {
     "embed": ("embed", "Embed texts, or search them."),
     "rerank": ("judge", "Rank documents by how well they match a query."),
     "classify": ("judge", "Label texts, or parts of them."),
+    "transcribe": ("transcribe", "Write what is said in a sound file."),
     "train": ("train", "Train or fine-tune a model on text."),
     "launch": ("launch", "Start a command as several ranks, on one machine or many."),
     "merge": ("train", "Add a LoRA adapter to its model."),

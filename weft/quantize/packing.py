@@ -11,8 +11,10 @@ from weft.core.dtypes import DType
 from weft.core.packed import Form, Packed
 from weft.models.arch.config import DecoderConfig, Kind
 from weft.models.arch.encoder_config import EncoderConfig
+from weft.models.arch.seq2seq_config import Seq2SeqConfig
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.encoder_names import encoder_layout
+from weft.models.weights.seq2seq_names import seq2seq_layout
 from weft.program.device import HOST
 from weft.quantize.schemes import Scheme
 from weft.quantize.search import Search
@@ -29,13 +31,15 @@ class Packing:
 
     def __init__(
         self,
-        config: DecoderConfig | EncoderConfig,
+        config: DecoderConfig | EncoderConfig | Seq2SeqConfig,
         schemes: Mapping[Kind, str],
         device: Any = HOST,
         scales: DType | None = None,
     ) -> None:
         if isinstance(config, DecoderConfig):
             layout, self._transposed = decoder_layout(config), config.transposed
+        elif isinstance(config, Seq2SeqConfig):
+            layout, self._transposed = seq2seq_layout(config), False
         else:
             layout, self._transposed = encoder_layout(config), False
         self.kinds = {role: spec.kind for role, spec in layout.weights.items()}

@@ -37,7 +37,7 @@ def forward(
     if isinstance(c, DecoderConfig):
         return token_vectors.forward(c, w, ids, lengths)
     batch, length = ops.aval(ids).shape
-    run = _Run(c, matrices(c.forms, w), batch, length, lengths)
+    run = Run(c, matrices(c.forms, w), batch, length, lengths)
     x = run.embed(ids, types)
     for i in range(c.layers):
         x = run.layer(i, x)
@@ -46,7 +46,7 @@ def forward(
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
     """One pass: the sizes and the weights, and what its layers share. Values are [B * T, ...]."""
 
     c: EncoderConfig

@@ -198,6 +198,19 @@ FAMILY: Mapping[str, Mapping[str, str]] = {
         (_OTHER, """
         dense_act_fn is_gated_act num_decoder_layers scale_decoder_outputs output_past
         tokenizer_class"""))),
+    **dict.fromkeys(("whisper", "bart", "marian"), _TIED | _table(
+        (_TRAINING, """
+        apply_spec_augment mask_time_prob mask_time_length mask_time_min_masks mask_feature_prob
+        mask_feature_length mask_feature_min_masks encoder_layerdrop decoder_layerdrop init_std
+        dropout attention_dropout activation_dropout classifier_dropout"""),
+        (_HEADS, "use_weighted_layer_sum classifier_proj_size classif_dropout"),
+        (_OTHER, """
+        num_hidden_layers median_filter_width extra_pos_embeddings force_bos_token_to_be_generated
+        add_bias_logits gradient_checkpointing save_step"""),
+        (_SEARCH, """
+        suppress_tokens begin_suppress_tokens forced_decoder_ids max_length num_beams
+        forced_eos_token_id forced_bos_token_id bad_words_ids no_repeat_ngram_size
+        early_stopping length_penalty min_length"""))),
 }  # fmt: skip
 # Prefixes of fields for the other senses of a multimodal model.
 SENSES = ("vision", "image", "video", "audio", "boi_", "eoi_", "boa_", "eoa_", "spatial_",

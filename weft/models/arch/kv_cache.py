@@ -47,7 +47,7 @@ def store(c: DecoderConfig, cache: Cache, at: Value, k: Value, v: Value | None) 
         fresh = (k, v, ops.concat((k_scale, v_scale), -1))
     else:
         fresh = tuple(narrowed(x, c.kv_dtype) for x in (k, v) if x is not None)
-    return tuple(_written(plane, at, x) for plane, x in zip(cache, fresh, strict=True))
+    return tuple(written(plane, at, x) for plane, x in zip(cache, fresh, strict=True))
 
 
 def attend(
@@ -207,7 +207,8 @@ def narrowed(x: Value, dtype: DType) -> Value:
     return ops.cast(x, dtype)
 
 
-def _written(plane: Value, at: Value, new: Value) -> Value:
+def written(plane: Value, at: Value, new: Value) -> Value:
+    """Returns a plane [..., D] with new [N, D] in its rows `at` [N]; negative rows are skipped."""
     shape = ops.aval(plane).shape
     flat = ops.reshape(plane, (-1, shape[-1]))
     return ops.reshape(ops.update(flat, at, ops.reshape(new, (-1, shape[-1]))), shape)

@@ -119,3 +119,14 @@ def disentangled(
         found = found if kind == "c2p" else ops.transpose(found, (0, 1, 3, 2))
         total = found if total is None else ops.add(total, found)
     return total
+
+
+def causal_buckets(how: Relative, length: int) -> np.ndarray:
+    """Returns the bucket of each distance query - key from 0 to T - 1 in a T5 decoder, int32: half
+    are exact, the others grow with the logarithm."""
+    back = np.arange(length)
+    exact = how.buckets // 2
+    far = np.log(np.maximum(back, 1).astype(np.float32) / np.float32(exact))
+    far = far / np.float32(math.log(how.distance / exact)) * np.float32(how.buckets - exact)
+    far = np.minimum(exact + far.astype(np.int64), how.buckets - 1)
+    return np.where(back < exact, back, far).astype(np.int32)

@@ -14,6 +14,7 @@ from weft.core.errors import CallError, ModelError, UsageError
 from weft.models.arch import matrices
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.encoder_config import EncoderConfig
+from weft.models.arch.seq2seq_config import Seq2SeqConfig
 from weft.models.arch.weights import Weights
 from weft.models.weights.weight_dtypes import main_dtype
 
@@ -31,7 +32,7 @@ class Model:
     def __init__(
         self,
         folder: Path,  # or a file
-        config: DecoderConfig | EncoderConfig,
+        config: DecoderConfig | EncoderConfig | Seq2SeqConfig,
         weights: Weights,
         device: Device | None,
         make_tokenizer: Callable[[], Tokenizer | None],
@@ -125,6 +126,11 @@ class Model:
         """Returns labels of texts (classifiers only). Raises UsageError for other models."""
         raise UsageError(f"{self.folder} is not a classifier: it lacks labels")
 
+    def transcribe(self, sound: Any, **options: Any) -> Any:
+        """Returns what is said in a sound (models of speech only). Raises UsageError for other
+        models."""
+        raise UsageError(f"{self.folder} does not hear: expected a Whisper model's folder")
+
     def rerank(self, query: str, documents: Sequence[str], **options: Any) -> Any:
         """Returns documents by how well they match a query (rerankers only). Raises UsageError for
         other models."""
@@ -163,4 +169,8 @@ class Model:
             return gguf.tensor_name(role, self.config.family)
         if isinstance(self.config, DecoderConfig):
             return decoder_names.decoder_layout(self.config).weights[role].name
+        if isinstance(self.config, Seq2SeqConfig):
+            from weft.models.weights.seq2seq_names import seq2seq_layout
+
+            return seq2seq_layout(self.config).weights[role].name
         return encoder_names.encoder_layout(self.config).weights[role].name

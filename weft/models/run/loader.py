@@ -24,6 +24,7 @@ from weft.models.arch.inputs import NO_ADAPTERS, Stacked, kept_window, with_tabl
 from weft.models.arch.latent_weights import absorbed, with_joined
 from weft.models.arch.model_fields import writes_text
 from weft.models.arch.pooling import Pooling
+from weft.models.arch.seq2seq_families import SEQ2SEQ, writes_from_input
 from weft.models.arch.shares import own_columns
 from weft.models.arch.stages import roles_of
 from weft.models.arch.weights import Weight, Weights
@@ -39,7 +40,7 @@ from weft.models.run.sight import eyes_maker, sighted
 from weft.models.text.maker import tokenizer_maker
 from weft.models.weights.encoder_names import encoder_layout
 from weft.models.weights.names import OUTPUTS
-from weft.models.weights.placement import DEFAULT, Placement
+from weft.models.weights.placement import DEFAULT, Placement, check_encoder
 from weft.models.weights.reading import (
     folder_source,
     read_weights,
@@ -89,18 +90,23 @@ def load_uncompiled(path: Path, place: Placement) -> Model:
     with progress(f"loading {name_of(path)}"):
         device = place.opened()
         if kind in PICTURES:
-            _check_encoder(f"{raw.where}: {kind} gives vectors of pictures", place)
+            check_encoder(f"{raw.where}: {kind} gives vectors of pictures", place)
             from weft.models.run.picture_encoder import load_picture_encoder
 
             return load_picture_encoder(path, raw, kind, device, place)
         if judges(raw):
-            _check_encoder(f"{raw.where}: this {kind} judges texts", place)
+            check_encoder(f"{raw.where}: this {kind} judges texts", place)
             return load_judge(path, raw, kind, device, place)
+        if writes_from_input(raw):
+            from weft.models.run.seq2seq_loader import load_seq2seq
+
+            check_encoder(f"{raw.where}: {kind} has an encoder", place)
+            return load_seq2seq(path, raw, device, place)
         if _vectors(raw, kind):
-            _check_encoder(f"{raw.where}: {kind} is an encoder", place)
+            check_encoder(f"{raw.where}: {kind} is an encoder", place)
             return _encoder(path, raw, ENCODERS[kind](raw), device, place)
         if _embeds(path, raw, kind):
-            _check_encoder(f"{raw.where}: this {kind} gives vectors", place)
+            check_encoder(f"{raw.where}: this {kind} gives vectors", place)
             return _embedder(path, raw, kind, device, place)
         source = _source(path, raw, kind, place)
         found = sighted(raw, source.config) if place.part is None and kind in DECODERS else None
@@ -121,18 +127,6 @@ def _source(folder: Path, raw: Fields, kind: str, place: Placement) -> Source:
     return zoo_source(folder, raw, place.cache, wanted(place.dtype))
 
 
-def _check_encoder(what: str, place: Placement) -> None:
-    """Raises UsageError for options that an encoder does not take."""
-    if place.part is not None:
-        raise UsageError(f"{what}: it runs on one machine")
-    if place.cache is not None:
-        raise UsageError(f"{what}, which does not use a KV cache")
-    if place.act_dtype in (int8, int8.name):
-        raise UsageError(f"{what}, whose inputs are not quantised: act_dtype float32 or bfloat16")
-    if place.adapters or place.adapter_slots:
-        raise UsageError(f"{what}, which takes no adapters")
-
-
 def _adapter(folder: Path) -> tuple[Path, Callable[[DecoderConfig], Adapter]] | None:
     """Returns, for a folder with a LoRA adapter and no other weights, its model's folder and a
     reader of the adapter; else None."""
@@ -151,7 +145,7 @@ def check_supported(folder: Path) -> str:
     packed weights that weft cannot read."""
     config = read_config(folder)
     kind = _kind(config)
-    known = kind in DECODERS or kind in PICTURES
+    known = kind in DECODERS or kind in PICTURES or writes_from_input(config)
     if not known and not _vectors(config, kind) and not judges(config):
         from weft.models.zoo.ask import check_type
 
@@ -172,7 +166,7 @@ def _kind(config: Fields) -> str:
 
 
 def _unsupported(config: Fields) -> ModelError:
-    known = listed([*DECODERS, *ENCODERS])
+    known = listed([*DECODERS, *ENCODERS, *SEQ2SEQ])
     names = config.data.get("architectures")
     name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
     said = f"{shown(name)}, unnamed (no model_type)," if name else "unnamed (no model_type)"
@@ -213,7 +207,7 @@ def _gguf(path: Path, place: Placement) -> Model:
     if arch in files.ENCODERS:
         with progress(f"loading {name_of(path)}"):
             file = files.read_encoder_file(path, wanted(place.dtype))
-            _check_encoder(f"{path}: {arch} is an encoder", place)
+            check_encoder(f"{path}: {arch} is an encoder", place)
             if file.head is not None:
                 return file_judge(file, place.opened(), place)
             return _vectors_of(
@@ -226,7 +220,7 @@ def _gguf(path: Path, place: Placement) -> Model:
         source = read(path, wanted(place.dtype))
         if not files.pools(gguf):
             return _decoder(source, place.opened(), place)
-        _check_encoder(f"{path}: this {arch} gives vectors", place)
+        check_encoder(f"{path}: this {arch} gives vectors", place)
         weights = {r: w for r, w in source.weights.items() if r not in OUTPUTS}
         config, how = replace(source.config, tied=True), files.pooling_of(gguf)
         return _vectors_of(path, config, weights, place.opened(), place, how, {}, source.made)

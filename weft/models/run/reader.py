@@ -43,6 +43,7 @@ class Body:
 class Reader(Model):
     """A model that computes token vectors of whole texts: an encoder, or a decoder used as one."""
 
+    config: VectorConfig
     typed = False  # its steps take the parts of a text that tokens are in
 
     def __init__(self, body: Body) -> None:

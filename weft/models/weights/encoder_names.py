@@ -51,6 +51,12 @@ _BERT_LAYER = {
 }  # fmt: skip
 _NOMIC = {**_BERT, "norm": "emb_ln"}
 _T5 = "layer.0.SelfAttention."
+_BART = {"embed": "shared", "pos": "encoder.embed_positions",
+         "norm": "encoder.layernorm_embedding"}  # fmt: skip
+_BART_LAYER = {
+    **{role: f"self_attn.{role}_proj" for role in "qkv"}, "o": "self_attn.out_proj",
+    "attn_norm": "self_attn_layer_norm", "up": "fc1", "down": "fc2", "mlp_norm": "final_layer_norm",
+}  # fmt: skip
 NAMES: Mapping[str, _Names] = {
     **dict.fromkeys(
         ("bert", "roberta"),
@@ -182,6 +188,8 @@ NAMES: Mapping[str, _Names] = {
         },
         inert={r"^encoder\.embed_tokens\.weight$": "the embedding again"},
     ),
+    "whisper": _Names({**_BART, "last": "encoder.layer_norm"}, "encoder.layers.{}.", _BART_LAYER),
+    **dict.fromkeys(("bart", "marian"), _Names(_BART, "encoder.layers.{}.", _BART_LAYER)),
 }  # fmt: skip
 
 

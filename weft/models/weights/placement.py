@@ -7,7 +7,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.core.dtypes import DType
+from weft.core.dtypes import DType, int8
+from weft.core.errors import UsageError
 from weft.core.records import dataclass
 from weft.models.arch.config import DecoderConfig
 
@@ -49,3 +50,15 @@ class Placement:
 
 
 DEFAULT = Placement()
+
+
+def check_encoder(what: str, place: Placement) -> None:
+    """Raises UsageError for options that an encoder does not take."""
+    if place.part is not None:
+        raise UsageError(f"{what}: it runs on one machine")
+    if place.cache is not None:
+        raise UsageError(f"{what}, which does not use a KV cache")
+    if place.act_dtype in (int8, int8.name):
+        raise UsageError(f"{what}, whose inputs are not quantised: act_dtype float32 or bfloat16")
+    if place.adapters or place.adapter_slots:
+        raise UsageError(f"{what}, which takes no adapters")

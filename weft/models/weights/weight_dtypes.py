@@ -19,13 +19,14 @@ from weft.host.mapped import pieces, release
 from weft.host.pages import fresh
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.encoder_config import VectorConfig
+from weft.models.arch.seq2seq_config import Seq2SeqConfig
 from weft.models.arch.weights import Value, Weight, Weights
 from weft.models.weights.placement import Placement, Wanted
 
 if TYPE_CHECKING:
     from weft.program.device import Device
 
-Config = TypeVar("Config", bound=VectorConfig)
+Config = TypeVar("Config", bound=VectorConfig | Seq2SeqConfig)
 
 
 def ready(

@@ -1,0 +1,60 @@
+"""Tiny random models with an encoder and a decoder, of odd sizes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+SIZES = {
+    "vocab_size": 211, "d_model": 48, "encoder_layers": 2, "decoder_layers": 2,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 3, "encoder_ffn_dim": 80,
+    "decoder_ffn_dim": 72,
+}  # fmt: skip
+
+
+def whisper(folder: Path, seed: int = 3, scale: float = 0.25) -> Any:
+    """Writes a Whisper that hears two seconds at once, and returns transformers' model."""
+    import torch
+    import transformers as t
+
+    torch.manual_seed(seed)
+    ids = {"decoder_start_token_id": 90, "eos_token_id": 80, "pad_token_id": 80}
+    model = t.WhisperForConditionalGeneration(t.WhisperConfig(
+        **SIZES, **ids, num_mel_bins=20, max_source_positions=100, max_target_positions=60,
+        bos_token_id=80, suppress_tokens=None, begin_suppress_tokens=None,
+    ))  # fmt: skip
+    shake(model, scale)
+    model.generation_config = t.GenerationConfig(
+        **ids, no_timestamps_token_id=108, max_initial_timestamp_index=50, is_multilingual=True,
+        lang_to_id={"<|en|>": 91, "<|de|>": 92}, task_to_id={"transcribe": 95, "translate": 96},
+        prev_sot_token_id=97, suppress_tokens=[1, 2, 95, 96, 97], begin_suppress_tokens=[5, 80],
+        max_length=60, alignment_heads=[[1, 0], [1, 2]],
+    )  # fmt: skip
+    model.save_pretrained(folder)
+    words = {chr(33 + i) if i < 80 else f"<{i}>": i for i in range(211)}
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(words)))
+    return model
+
+
+def _tokenizer(words: dict[str, int]) -> dict[str, Any]:
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added = [{"id": i, "content": f"<{i}>", "special": True, **special} for i in range(80, 211)]
+    return {
+        "version": "1.0", "added_tokens": added, "normalizer": None, "pre_tokenizer": None,
+        "post_processor": None, "decoder": {"type": "Fuse"},
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "!"},
+    }  # fmt: skip
+
+
+def shake(model: Any, scale: float) -> None:
+    """Moves every weight, so that none is 0 or 1."""
+    import torch
+
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:  # sines are made, not stored
+                p.add_(torch.randn_like(p) * scale)
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.normal_()
+    model.eval()

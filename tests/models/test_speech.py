@@ -1,0 +1,157 @@
+"""Whisper beside transformers: encoder, logits, rules of timestamps, long sounds, words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from speech_zoo import shake, whisper
+
+import weft
+from weft.core.errors import ModelError, UsageError
+from weft.models.run.transcriber import Transcriber
+
+PLAIN: dict[str, Any] = {
+    "temperature": 0.0, "logprob_threshold": None, "compression_ratio_threshold": None,
+    "no_speech_threshold": None,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder = tmp_path_factory.mktemp("whisper")
+    return folder, whisper(folder)
+
+
+def noise(seconds: float) -> np.ndarray:
+    n = int(seconds * 16000)
+    x = np.random.default_rng(0).standard_normal(n) * 0.1 * np.abs(np.sin(np.arange(n) / 9000))
+    return np.asarray(x, np.float32)
+
+
+CASES = [("oracle", None, None, 1e-4), ("cpu", None, None, 1e-4), ("cpu", "bfloat16", None, 0.6),
+         ("cpu", "float16", None, 0.1), ("cpu", None, "int8", 0.9)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("device", "dtype", "quant", "most"), CASES)
+def test_logits(
+    pair: tuple[Path, Any], device: str, dtype: str | None, quant: str | None, most: float
+) -> None:
+    folder, theirs = pair
+    mel = torch.randn(1, 20, 200, generator=torch.Generator().manual_seed(1))
+    ids = [90, 91, 95, 124, 13, 60, 70, 17, 130]
+    with torch.no_grad():
+        hidden = theirs.model.encoder(mel)[0][0].numpy()
+        out = theirs(mel, decoder_input_ids=torch.tensor([ids]), output_attentions=True)
+    model = weft.load(folder, device=device, dtype=dtype, quant=quant)
+    assert isinstance(model, Transcriber)
+    for slot in (0, 1):
+        found = model.runner.encode(slot, mel[0].T.numpy().copy())
+        assert abs(found - hidden).max() < most * abs(hidden).max()
+    logits, maps = model.prefill(0, ids, range(len(ids)), heads=((1, 0), (1, 2)))
+    true = out.logits[0].numpy()
+    assert abs(logits - true).max() < most * abs(true).max()
+    one, _ = model.runner.step([ids[5]], [0], [5])
+    assert abs(one[0] - true[5]).max() < most * abs(true).max()
+    if device == "cpu" and dtype is None and quant is None:
+        assert maps is not None
+        crossing = out.cross_attentions[1][0, [0, 2]].numpy() if out.cross_attentions else maps
+        assert abs(maps - crossing).max() < 1e-4
+
+
+@pytest.mark.parametrize("more", [
+    ({}, {}), ({"task": "translate", "language": "de"}, {"task": "translate", "language": "de"}),
+    ({"condition_on_prev_tokens": True, "temperature": 0.0}, {"condition_on_previous": True}),
+])  # fmt: skip
+def test_long_sound_equals_transformers(
+    pair: tuple[Path, Any], more: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    """Three windows and a part: the same tokens and times."""
+    from transformers import WhisperFeatureExtractor
+
+    folder, theirs = pair
+    said = {"language": "en", "task": "transcribe"}
+    x = noise(6.3)
+    extract = WhisperFeatureExtractor(feature_size=20, chunk_length=2)
+    mel = extract(x, sampling_rate=16000, return_tensors="pt", truncation=False, padding="longest")
+    out = theirs.generate(
+        mel["input_features"], return_timestamps=True, return_segments=True, **said | more[0]
+    )
+    true = out["segments"][0]
+    found = weft.load(folder, device="cpu").transcribe(x, **PLAIN | said | more[1])
+    assert [s.tokens for s in found.segments] == [s["tokens"].tolist() for s in true]
+    times = [(float(s["start"]), float(s["end"])) for s in true]
+    assert np.allclose([(s.start, s.end) for s in found.segments], times)
+    assert len(true) > 2
+
+
+def test_language_words_and_silence(pair: tuple[Path, Any]) -> None:
+    folder, _ = pair
+    model, x = weft.load(folder, device="cpu"), noise(2.0)
+    found = model.transcribe(x, words=True, **PLAIN)
+    assert found.language in ("en", "de") and found.duration == 2.0
+    for segment in found.segments:
+        ends = [t for word in segment.words for t in (word.start, word.end)]
+        assert ends == sorted(ends)
+    sure = {**PLAIN, "logprob_threshold": 0.0, "no_speech_threshold": 0.0}
+    assert model.transcribe(x, **sure).segments == []  # everything counts as silence
+    hot = PLAIN | {"temperature": (0.0, 1.0), "logprob_threshold": 0.0}
+    assert {s.temperature for s in model.transcribe(x, **hot).segments} <= {1.0}
+    assert model.transcribe(x, **hot) == model.transcribe(x, **hot)
+
+
+def test_wrong_options_are_named(pair: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, _ = pair
+    model = weft.load(folder, device="cpu")
+    for options, said in (
+        ({"langauge": "de"}, "does not take langauge"), ({"language": "xx"}, "this model has: de"),
+        ({"task": "sing"}, "transcribe or translate"), ({"temperature": -1}, "expected 0 to 2"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=said):
+            model.transcribe(noise(0.5), **options)
+    with pytest.raises(UsageError, match="does not hear"):
+        weft.load("box", device="cpu").transcribe(noise(0.5))
+    (folder / "generation_config.json").rename(folder / "kept.json")
+    with pytest.raises(ModelError, match="json is missing"):
+        weft.load(folder, device="cpu").transcribe(noise(0.5))
+    (folder / "kept.json").rename(folder / "generation_config.json")
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart", "marian"])
+def test_texts_equal_transformers(kind: str, tmp_path: Path) -> None:
+    import transformers as t
+    from speech_zoo import SIZES
+
+    torch.manual_seed(5)
+    sizes = {**SIZES, "max_position_embeddings": 64, "forced_eos_token_id": None}
+    if kind == "t5":
+        theirs = t.T5ForConditionalGeneration(t.T5Config(
+            vocab_size=131, d_model=32, d_kv=12, d_ff=60, num_layers=2, num_heads=3,
+            decoder_start_token_id=0, feed_forward_proj="gated-gelu", tie_word_embeddings=False,
+        ))  # fmt: skip
+    elif kind == "bart":
+        theirs = t.BartForConditionalGeneration(t.BartConfig(**sizes, decoder_start_token_id=2))
+    else:
+        ids = {"decoder_start_token_id": 130, "pad_token_id": 130, "eos_token_id": 0}
+        theirs = t.MarianMTModel(t.MarianConfig(
+            **sizes, **ids, scale_embedding=True, activation_function="swish",
+        ))  # fmt: skip
+    shake(theirs, 0.3)
+    theirs.save_pretrained(tmp_path)
+    source = [5, 9, 100, 17, 3, 60, 7, 2]
+    with torch.no_grad():
+        begin = theirs.config.decoder_start_token_id
+        fed = torch.tensor([[begin, 8, 50, 12, 90, 33]])
+        true = theirs(torch.tensor([source]), decoder_input_ids=fed).logits[0].numpy()
+    for device in ("oracle", "cpu"):
+        model = weft.load(tmp_path, device=device)
+        model.runner.encode(0, np.array(source, np.int32))
+        logits, _ = model.prefill(0, fed[0].tolist(), range(6))
+        assert abs(logits - true).max() < 1e-4 * abs(true).max()
+    made = theirs.generate(torch.tensor([source]), max_new_tokens=12, do_sample=False, num_beams=1)
+    assert model.generate(source, 12).ids == [
+        i for i in made[0].tolist()[1:] if i not in model.config.end_ids
+    ]

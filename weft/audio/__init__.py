@@ -1,0 +1,1 @@
+"""Sound: reading files, resampling, log-mel features, alignment, subtitles. NumPy alone."""

@@ -1,0 +1,43 @@
+"""Transcripts as SRT, WebVTT and plain lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class Timed(Protocol):
+    """A piece of a transcript; times are in seconds."""
+
+    @property
+    def start(self) -> float: ...
+    @property
+    def end(self) -> float: ...
+    @property
+    def text(self) -> str: ...
+
+
+def clock(seconds: float, point: str = ".") -> str:
+    """Returns a time as hh:mm:ss.mmm."""
+    whole = round(seconds * 1000)
+    hours, rest = divmod(whole, 3_600_000)
+    minutes, rest = divmod(rest, 60_000)
+    return f"{hours:02}:{minutes:02}:{rest // 1000:02}{point}{rest % 1000:03}"
+
+
+def _plain(text: str) -> str:
+    """Returns a text that cannot be taken for the arrow of a cue or its end."""
+    return " ".join(text.split()).replace("-->", "->")
+
+
+def srt(pieces: Iterable[Timed]) -> str:
+    cues = [
+        f"{i}\n{clock(p.start, ',')} --> {clock(p.end, ',')}\n{_plain(p.text)}\n"
+        for i, p in enumerate(pieces, 1)
+    ]
+    return "\n".join(cues)
+
+
+def vtt(pieces: Iterable[Timed]) -> str:
+    cues = [f"{clock(p.start)} --> {clock(p.end)}\n{_plain(p.text)}\n" for p in pieces]
+    return "\n".join(["WEBVTT\n", *cues])

@@ -1,0 +1,71 @@
+"""`weft transcribe`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from weft.cli.loading import Loading, loads
+from weft.core.errors import UsageError
+
+FORMATS = ("text", "srt", "vtt", "json")
+
+
+@click.command(epilog="Example:  weft transcribe MODEL talk.wav --format srt")
+@click.argument("model", type=click.Path())
+@click.argument("sound", type=click.Path())
+@click.option("--language", help="Code of the language, like 'de' (default: detected).")
+@click.option("--translate", is_flag=True, help="Translate to English.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="Text with times, subtitles, or all that is known.",
+)
+@click.option("--words", is_flag=True, help="Give each word its times too (in JSON).")
+@click.option("--prompt", help="Text that came before, with names as they are spelled.")
+@click.option(
+    "--condition", is_flag=True, help="Let each window of 30 seconds read the text so far."
+)
+@loads("device", "dtype", "quant")
+def transcribe(
+    model: str,
+    sound: str,
+    language: str | None,
+    translate: bool,
+    form: str,
+    words: bool,
+    prompt: str | None,
+    condition: bool,
+    loading: Loading,
+) -> None:
+    """Write what is said in the file SOUND with the Whisper MODEL, a folder or ORG/NAME. WAV files
+    need nothing more; MP3, FLAC and OGG need the extra "audio"."""
+    from weft.audio.sound import open_sound
+    from weft.audio.subtitles import clock, srt, vtt
+    from weft.models.run.transcriber import Transcriber
+    from weft.models.run.transcript import Transcript
+
+    open_sound(sound)  # refuses what is no sound before a model is loaded
+    loaded = loading.load(loading.path(model))
+    if not isinstance(loaded, Transcriber):
+        raise UsageError(f"{model} does not hear; expected a Whisper model")
+    loaded.need_tokenizer("writing text needs one")
+    task = "translate" if translate else "transcribe"
+    more: dict[str, Any] = {"prompt": prompt, "condition_on_previous": condition}
+    heard = loaded.listen(sound, language=language, task=task, words=words, **more)
+    if form == "text":
+        for piece in heard:
+            click.echo(f"[{clock(piece.start)} --> {clock(piece.end)}] {piece.text.strip()}")
+        return
+    found = list(heard)
+    if form == "json":
+        text = "".join(piece.text for piece in found).strip()
+        whole = Transcript(text, heard.language, heard.duration, found, task)
+        click.echo(json.dumps(whole.as_json(), ensure_ascii=False))
+        return
+    click.echo(srt(found) if form == "srt" else vtt(found), nl=False)
