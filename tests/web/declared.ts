@@ -17,3 +17,4 @@ export const generate: Same<declared.GenerateOptions, import("./model.js").Gener
 export const train: Same<declared.TrainOptions, import("./trainer.js").TrainOptions> = true;
 export const piece: Same<declared.Piece, import("./model.js").Piece> = true;
 export const step: Same<declared.Step, import("./trainer.js").Step> = true;
+export const answer: Same<declared.Answer, import("./seen.js").Answer> = true;

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
-from weft.cli import options
+from weft.cli import functions, options
 from weft.cli.loading import Loading, loads
+from weft.cli.pictures import export_net
 from weft.core.errors import UsageError
 from weft.core.hints import command
 
@@ -24,6 +26,7 @@ Example:  weft export web MODEL -o site && weft serve-page site
           weft export web ORG/NAME -o site --quant int4 --context 1024
           weft export web MODEL -o site --train scratch --train lora
           weft export web -o site --search sentence-transformers/all-MiniLM-L6-v2
+          weft export web detector.onnx -o site
 """
 )
 @click.argument("model", type=click.Path(), required=False)
@@ -38,19 +41,35 @@ Example:  weft export web MODEL -o site && weft serve-page site
 )
 @click.option("--search", help="Add a tab to search notes, with this encoder model.")
 @click.option("--search-quant", help="Quantise the encoder's linear layers: int8, int4, ...")
+@options.sizes
+@click.option(
+    "--stretch",
+    is_flag=True,
+    help="Resize pictures to a net's own size, whatever their proportion.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def web(
     model: str | None, output: str, loading: Loading, train: tuple[str, ...], search: str | None,
-    search_quant: str | None, as_json: bool,
+    search_quant: str | None, sizes: tuple[str, ...], stretch: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Export MODEL (default: box, the small model included with weft) as a static web page. The
     page runs the model in the visitor's browser, with WebGPU or WebAssembly. Any web server can
-    host the folder; the page loads nothing from elsewhere."""
+    host the folder; the page loads nothing from elsewhere.
+
+    MODEL may be a net that sees, an ONNX file or a .pt2 file of torch.export: the page shows the
+    visitor's pictures and camera to it (docs/pictures.md)."""
     from weft.hub.box import box_folder
-    from weft.web.export import export_web, sizes
+    from weft.web.export import export_web
 
     if search_quant and not search:
         raise UsageError(f"--search-quant {search_quant} is for the encoder that --search names")
+    if model is not None and model.endswith(functions.GRAPHS):
+        if train or search:
+            raise UsageError(f"{model} is a net; --train and --search are for models of text")
+        _say(export_net(model, output, sizes, stretch, loading.quant), output, as_json)
+        return
+    if sizes or stretch:
+        raise UsageError("--size and --stretch are for the file of a net")
     path = str(box_folder()) if model is None else model
     loaded = loading.load(path, device="cpu", max_batch=1)
     finder = None
@@ -58,7 +77,13 @@ def web(
         dtype = None if search_quant else loading.dtype
         encoder = Loading("cpu", dtype, search_quant, yes=loading.yes)
         finder = encoder.load(search)
-    manifest = export_web(loaded, Path(output), train, finder)
+    _say(export_web(loaded, Path(output), train, finder), output, as_json)
+
+
+def _say(manifest: dict[str, Any], output: str, as_json: bool) -> None:
+    """Prints what was written."""
+    from weft.web.export import sizes
+
     if as_json:
         click.echo(json.dumps(manifest))
         return

@@ -145,3 +145,22 @@ def _shown(facts: Mapping[str, Any]) -> str:
         body = text.table(["label", "score"], rows)
     lines = [f"{facts['image']} ({facts['seconds'] * 1e3:.0f} ms)", body]
     return "\n".join([*lines, *([f"drawn: {facts['drawn']}"] if "drawn" in facts else [])])
+
+
+def export_net(
+    path: str, output: str, sizes: Sequence[str], stretch: bool, quant: str | None
+) -> dict[str, Any]:
+    """Writes the page of a net in a file; the manifest."""
+    from weft.cli.graphs import imported, traced
+    from weft.core.trees import paths
+    from weft.web.nets import export_net as write
+
+    made = traced(path, functions.sizes_of(sizes), quant)
+    if path.endswith(".onnx"):
+        module: Any = imported(path)
+        names, metadata = [p.name for p in module.outputs], module.metadata
+    else:
+        names, metadata = [p.rpartition(".")[2].strip("_") for p in paths(made.tree)], {}
+    config, processor = _beside(path)
+    name, folder = Path(path).stem, Path(path).parent
+    return write(made, name, names, Path(output), config, processor, metadata, stretch, folder)

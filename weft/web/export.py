@@ -53,7 +53,8 @@ DEVELOPING = ("eslint.config.js", "jsconfig.json")
 TARGET = ("webgpu.js", "wasm.js", "thread.js")
 # The page fetches these when it uses them.
 LATER = (
-    "chat.js", "encoder.js", "page_trainer.js", "philox.js", "search.js", "selftest.js",
+    "chat.js", "encoder.js", "net.js", "page_trainer.js", "philox.js", "search.js", "see.js",
+    "seen.js", "selftest.js",
     "template.js", "template_filters.js", "template_values.js", "testpage.js", "train.js",
     "trainer.js",
 )  # fmt: skip
@@ -203,6 +204,8 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
     player -= {*TARGET, *LATER, *DEVELOPING, "node.js", "node_thread.js"}
     if manifest["kind"] == "encoder":
         player |= {"encoder.js", "search.js"}
+    if manifest["kind"] == "net":
+        player |= {"net.js", "see.js", "seen.js"}
     parts = {
         "Program, WebGPU": ["webgpu.json", "webgpu.js"],
         "Program, WebAssembly": ["wasm.json", "kernels-relaxed.wasm", "wasm.js", "thread.js"],

@@ -39,6 +39,7 @@ export function readManifest(raw) {
     need([undefined, true].includes(raw.chat) || isText(raw.chat), "whether it chats");
     if (raw.kind === "decoder") needDecoder(raw.model, raw.text, raw.train ?? []);
     if (raw.kind === "encoder") needEncoder(raw.model, raw.text);
+    if (raw.kind === "net") needNet(raw.model);
     return raw;
   });
 }
@@ -78,4 +79,17 @@ function needEncoder(m, text) {
   need(Math.max(...m.widths) === text.limit, "its widths");
   const known = (/** @type {string} */ mode) => ["cls", "mean", "max"].includes(mode);
   need(m.modes.every(known), "its pooling");
+}
+
+/** @param {any} m */
+function needNet(m) {
+  const sizes = [...m.size, ...m.fit.slice(1)];
+  need(m.size.length === 2 && sizes.every((n) => whole(n) && n > 0 && n <= 2 ** 14), "its size");
+  need(isText(m.input) && ["stretch", "boxed", "crop"].includes(m.fit[0]), "its input");
+  need([m.mean, m.std].every((x) => x === null || (x.length === 3 && x.every(Number.isFinite)))
+    && (m.scale === null || Number.isFinite(m.scale)), "its steps");
+  for (const [name, dtype, shape] of m.outputs) {
+    need(isText(name) && Object.hasOwn(ITEM, dtype) && shape.every(whole), "its outputs");
+  }
+  need(Object.values(m.labels).every(isText) && isText(m.task) && isText(m.boxes), "its labels");
 }

@@ -85,6 +85,9 @@ export class Model {
     if (kind === "encoder") {
       const { Encoder } = await import("./encoder.js");
       this.encoder = new Encoder(sessions, model);
+    } else if (kind === "net") {
+      const { Net } = await import("./net.js");
+      this.net = new Net(sessions, model);
     } else this.decoder = new Decoder(sessions, model);
     this.fed = [];
   }
@@ -103,6 +106,7 @@ export class Model {
   }
 
   async readTokenizer() {
+    if (this.manifest.kind === "net") return;
     this.tokenizer ??= await this.folder.parsed("tokenizer.json", (data) =>
       new Tokenizer(data, this.manifest.text));
   }
@@ -123,7 +127,11 @@ export class Model {
    * @returns {AsyncGenerator<Piece, void>}
    */
   async *generate(prompt, options = {}) {
-    if (this.encoder) throw new WeftError(`${this.manifest.name} is an encoder: it writes no text`);
+    if (!this.decoder) {
+      const { kind, name } = this.manifest;
+      const what = kind === "net" ? "a net" : "an encoder";
+      throw new WeftError(`${name} is ${what}: it writes no text`);
+    }
     allowed(options, GENERATE, "generate");
     const { context, eos, vocab } = this.manifest.model;
     const ids = typeof prompt === "string" ? this.encode(prompt) : idsOf(prompt, vocab);
@@ -230,6 +238,18 @@ export class Model {
       rows.push(row);
     }
     return rows;
+  }
+
+  /**
+   * What a net says about pixels of its own size.
+   * @param {Uint8ClampedArray} rgba @param {import("./seen.js").Wanted} [wanted]
+   * @returns {Promise<import("./seen.js").Answer>}
+   */
+  see(rgba, wanted) {
+    return this.inTurn(() => this.unlost(() => {
+      if (!this.net) throw new WeftError(`${this.manifest.name} takes no pictures`);
+      return this.net.see(rgba, wanted);
+    }));
   }
 
   /**

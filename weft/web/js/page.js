@@ -82,7 +82,9 @@ async function start() {
     (await import("./train.js")).bindTraining(model, { target: target() });
   }
   const encodes = folder.kind === "encoder";
-  $("tab-write").hidden = $("try").hidden = encodes;
+  const sees = folder.kind === "net";
+  $("tab-write").hidden = $("try").hidden = encodes || sees;
+  if (sees) (await import("./see.js")).bindSee(model);
   if (model.about.chat === true) (await import("./chat.js")).bindChat(model, options);
   else if (model.about.chat) $("note").textContent = `${model.about.chat}: it completes texts.`;
   if (encodes || folder.search) (await import("./search.js")).bindSearch(folder.search, model);

@@ -85,7 +85,8 @@ export class Sessions {
       const row = total / (recipe?.rows ?? 1);
       const first = (recipe?.start ?? 0) * row;
       const size = Math.min(spec.nbytes, total - first);  // zeros fill up the last band
-      if (!whole(row) || (recipe ? spec.nbytes - size >= recipe.lanes * row : total !== spec.nbytes)) {
+      const short = spec.nbytes - size;
+      if (!whole(row) || (recipe ? short >= recipe.lanes * row : total !== spec.nbytes)) {
         throw new WeftError(`${spec.name} cannot be made of the ${total} bytes of ${tensor}`);
       }
       const from = Math.max(start, first);

@@ -11,8 +11,9 @@ export { WeftError, ranked };
 /**
  * Describes a folder before anything large is fetched.
  * @param {string | URL} folder its address
- * @returns {Promise<{name: string, kind: "decoder" | "encoder", bytes: number, kept: boolean,
- *   search?: string}>} `kept`: it is here already; `search`: where an encoder is, within the folder
+ * @returns {Promise<{name: string, kind: "decoder" | "encoder" | "net", bytes: number,
+ *   kept: boolean, search?: string}>} `kept`: it is here already; `search`: where an encoder is,
+ *   within the folder
  */
 export async function describe(folder) {
   const store = new Store(address(folder));
@@ -234,6 +235,15 @@ export class PageModel {
     };
     await this.call("embed", { texts }, { signal, piece });
     return rows;
+  }
+
+  /**
+   * What a net says about a picture: pixels of the size that `about.model.size` names.
+   * @param {Uint8ClampedArray} rgba @param {import("./seen.js").Wanted} [wanted]
+   * @returns {Promise<import("./seen.js").Answer>}
+   */
+  see(rgba, wanted) {
+    return this.call("see", { rgba, wanted });
   }
 
   /** @param {string} text @returns {Promise<number[]>} token ids */

@@ -2,12 +2,14 @@
 /// <reference lib="es2020" />
 
 import type {
-  ChatOptions, GenerateOptions, LoadOptions as PageOptions, Message, Piece, Step, TrainOptions,
+  Answer, ChatOptions, GenerateOptions, LoadOptions as PageOptions, Message, Piece, SeeOptions,
+  Step, TrainOptions,
 } from "./weft.js";
 
 export { WeftError, ranked } from "./weft.js";
 export type {
-  ChatOptions, GenerateOptions, Message, Piece, Progress, Step, TrainOptions,
+  Answer, ChatOptions, GenerateOptions, Message, Piece, Progress, SeeOptions, Step, Thing,
+  TrainOptions,
 } from "./weft.js";
 
 /** Options of loading a folder in Node. */
@@ -32,6 +34,8 @@ export interface Model {
       onVector?: ((row: Float32Array) => void) | undefined;
     },
   ): Promise<Float32Array[]>;
+  /** What a net says about pixels of its own size. */
+  see(rgba: Uint8ClampedArray, options?: SeeOptions): Promise<Answer>;
   /** Token ids of a text. */
   encode(text: string): number[];
   /** The text of token ids. */

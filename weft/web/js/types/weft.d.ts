@@ -148,6 +148,8 @@ export interface PageModel {
     texts: string[],
     options?: { signal?: AbortSignal | undefined; progress?: ((done: number) => void) | undefined },
   ): Promise<Float32Array[]>;
+  /** What a net says about pixels of its own size, [height, width] in `about.model.size`. */
+  see(rgba: Uint8ClampedArray, options?: SeeOptions): Promise<Answer>;
   /** Token ids of a text. */
   encode(text: string): Promise<number[]>;
   /** A training, where the folder was exported with --train: "scratch" or "lora". */
@@ -156,12 +158,37 @@ export interface PageModel {
   close(): void;
 }
 
+/** An object: `box` is left, top, right and bottom, from 0 to 1 within the net's input. */
+export interface Thing {
+  /** The name of its class. */
+  label: string;
+  /** Its probability. */
+  score: number;
+  /** Where it is. */
+  box: [number, number, number, number];
+}
+
+/** What a net says about a picture. */
+export type Answer =
+  | { task: "classify"; labels: { label: string; score: number }[] }
+  | { task: "detect"; objects: Thing[] }
+  | { task: "segment"; width: number; height: number; classes: Uint8Array; names: string[] }
+  | { task: "depth"; width: number; height: number; values: Float32Array };
+
+/** How much of it is wanted: objects more likely than `threshold` (0.5), `top` (5) classes. */
+export interface SeeOptions {
+  /** The least probability of an object. */
+  threshold?: number | undefined;
+  /** How many classes. */
+  top?: number | undefined;
+}
+
 /** A folder's content. */
 export interface Folder {
   /** The name of the model. */
   name: string;
-  /** The model's purpose: to write texts, or make vectors of them. */
-  kind: "decoder" | "encoder";
+  /** The model's purpose: to write texts, to make vectors of them, or to see. */
+  kind: "decoder" | "encoder" | "net";
   /** Bytes of weights. */
   bytes: number;
   /** True if they are here already. */

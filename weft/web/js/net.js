@@ -1,0 +1,58 @@
+// A net that sees: pixels in, what it says about them out (weft/vision/nets.py).
+
+import { WeftError } from "./program.js";
+import { answer } from "./seen.js";
+
+/**
+ * @typedef {{input: string, size: [number, number], last: boolean, scale: number | null,
+ *   fit: ["stretch"] | ["boxed"] | ["crop", number, number],
+ *   mean: number[] | null, std: number[] | null, outputs: [string, string, number[]][],
+ *   labels: Record<string, string>, task: string, several: boolean, boxes: string}} NetModel
+ */
+
+/** Feeds the Program of a net that takes one picture. */
+export class Net {
+  /** @param {import("./session.js").Sessions} sessions @param {NetModel} model */
+  constructor(sessions, model) {
+    this.sessions = sessions;
+    this.model = model;
+  }
+
+  /**
+   * @param {Uint8ClampedArray} rgba pixels of the net's own size
+   * @param {import("./seen.js").Wanted} [wanted]
+   * @returns {Promise<import("./seen.js").Answer>}
+   */
+  async see(rgba, wanted) {
+    const [height, width] = this.model.size;
+    if (rgba.length !== 4 * height * width) {
+      throw new WeftError(`the net takes ${width} x ${height} pixels`);
+    }
+    const given = { [this.model.input]: floats(rgba, this.model) };
+    const found = /** @type {Uint8Array<ArrayBuffer>[]} */ (
+      await this.sessions.run("net", given, {}));
+    /** @type {Map<string, import("./seen.js").Output>} */
+    const outputs = new Map();
+    this.model.outputs.forEach(([name, dtype, shape], n) => {
+      const { buffer, byteOffset } = found[n];
+      const count = shape.reduce((a, b) => a * b, 1);
+      const kind = dtype === "int32" ? Int32Array : Float32Array;
+      if (["float32", "int32"].includes(dtype)) {
+        outputs.set(name, { shape, values: new kind(buffer, byteOffset, count) });
+      }
+    });
+    return answer(this.model, outputs, wanted);
+  }
+}
+
+/** @param {Uint8ClampedArray} rgba @param {NetModel} model */
+function floats(rgba, { size: [height, width], last, scale, mean, std }) {
+  const plane = height * width;
+  const out = new Float32Array(3 * plane);
+  for (let c = 0; c < 3; c++) {
+    const table = Float32Array.from({ length: 256 }, (_, v) =>
+      (v * (scale ?? 1) - (mean?.[c] ?? 0)) / (std?.[c] ?? 1));
+    for (let i = 0; i < plane; i++) out[last ? 3 * i + c : c * plane + i] = table[rgba[4 * i + c]];
+  }
+  return out;
+}
