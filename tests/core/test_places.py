@@ -184,6 +184,8 @@ def test_what_is_written_replaces_a_link_itself(tree: tuple[Path, Path]) -> None
 ALLOWED = {
     "web/server.py": "copies bytes into an answer: a method of http.server",
     "core/places.py": "the one way",
+    "serve/batches/folder.py": "links or copies a file into a new folder of its own",
+    "serve/batches/journal.py": "cuts files that it has open, in a folder that it owns",
     "backends/emulated/process.py": "memory of our own, and a file in a temporary folder",
 }
 CALLS = {

@@ -38,6 +38,11 @@ BASE: dict[str, dict[str, Any]] = {
     **{f"/completion{s}": {"prompt": "hi", "n_predict": 1} for s in ("", "s")},
     "/infill": {"input_prefix": "hi", "n_predict": 1},
     "/apply-template": {"messages": [{"role": "user", "content": "hi"}]},
+    "/v1/batches": {
+        "input_file_id": "file-a",
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    },
     "/tokenize": {"prompt": "hi"},
     "/detokenize": {"tokens": [5]},
 }
@@ -57,7 +62,10 @@ VALUES: list[Any] = [
     form({"type": "string", "pattern": "(a+)+$"}), "(a|b){1000}{1000}", "start: start",
 ]  # fmt: skip
 SAID = description()
-POSTS = [p for p, how in SAID["paths"].items() if "requestBody" in how.get("post", {})]
+POSTS = [  # with JSON as their body
+    p for p, how in SAID["paths"].items()
+    if "application/json" in how.get("post", {}).get("requestBody", {}).get("content", {})
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("each", few([1, 5], 5))

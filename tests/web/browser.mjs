@@ -12,7 +12,8 @@ const AsyncFunction = /** @type {any} */ ((async () => {}).constructor);
 const browser = await chromium.launch({
   executablePath,
   args: ["--no-sandbox", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",
-    "--disable-background-networking", "--no-first-run"],
+    "--disable-background-networking", "--no-first-run", "--use-fake-ui-for-media-stream",
+    "--use-fake-device-for-media-stream"],
   ignoreDefaultArgs: ["--disable-gpu"],
 });
 const visitors = new Map();

@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from weft.core.errors import FileFormatError, UsageError
-from weft.core.places import remove_tree
+from weft.core.places import remove, remove_tree
 from weft.host.files import owned, replacing_folder, write_bytes
 from weft.serve.batches.types import ENDED, Batch, StoredFile
 
@@ -78,7 +78,7 @@ class BatchFolder:
             write_bytes(new / "meta.json", msgspec.json.encode(file))
         self.files[file.id] = file
         with contextlib.suppress(OSError):
-            source.unlink()
+            remove(source, self.path)
 
     def delete(self, file: StoredFile) -> None:
         """Removes a file."""
@@ -120,7 +120,8 @@ class BatchFolder:
         for batch in list(self.batches.values()):
             if batch.status in ENDED and batch.created_at + KEPT_SECONDS <= now:
                 del self.batches[batch.id]
-                (self.path / BATCHES / f"{batch.id}.json").unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    remove(self.path / BATCHES / f"{batch.id}.json", self.path)
 
     def close(self) -> None:
         """Lets the folder go."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
+from weft.core.places import remove
 from weft.serve.batches.folder import BatchFolder, check_folder, new_id
 from weft.serve.batches.owners import owner_of
 from weft.serve.batches.types import (
@@ -59,7 +61,8 @@ async def create_file(request: Request) -> Response:
             )  # fmt: skip
             await asyncio.to_thread(folder.keep, file, source)
         finally:
-            source.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                remove(source, folder.path)
     return _told(file)
 
 

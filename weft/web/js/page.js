@@ -84,7 +84,10 @@ async function start() {
   const encodes = folder.kind === "encoder";
   const sees = folder.kind === "net";
   $("tab-write").hidden = $("try").hidden = encodes || sees;
-  if (sees) (await import("./see.js")).bindSee(model);
+  if (sees) {
+    $("about").textContent = "A net that runs in this page. What you show it stays on this device.";
+    (await import("./see.js")).bindSee(model);
+  }
   if (model.about.chat === true) (await import("./chat.js")).bindChat(model, options);
   else if (model.about.chat) $("note").textContent = `${model.about.chat}: it completes texts.`;
   if (encodes || folder.search) (await import("./search.js")).bindSearch(folder.search, model);
