@@ -56,6 +56,12 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, DType) and self.name == other.name)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __deepcopy__(self, memo: object) -> DType:
         return self  # there is one of each: dtypes are compared by identity
 
@@ -93,8 +99,8 @@ def as_dtype(value: object) -> DType:
     """
     if isinstance(value, DType):
         return value
-    if isinstance(value, np.dtype) and value in _FROM_NUMPY:
-        return _FROM_NUMPY[value]
+    if isinstance(value, np.dtype) and (known := _FROM_NUMPY.get(value)) is not None:
+        return known
     if isinstance(value, str) and value in _BY_NAME:
         return _BY_NAME[value]
     try:  # np.dtype(None) is float64

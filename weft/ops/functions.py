@@ -35,7 +35,8 @@ Number = int | float | bool
 
 def const(value: Any, dtype: DType | None = None) -> Value:
     """A NumPy array (while tracing: a const Node) of a number, list or array."""
-    array = np.asarray(value, dtype=None if dtype is None else dtype.numpy)
+    with np.errstate(over="ignore"):  # 1e300 is infinite as float32
+        array = np.asarray(value, dtype=None if dtype is None else dtype.numpy)
     return as_node(array) if tracing() else array
 
 

@@ -87,8 +87,8 @@ class NumpyListener:
 
     def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
         primitive = PRIMITIVES[op]
-        arrays = tuple(np.asarray(x) for x in inputs)
-        primitive.abstract(*(aval(x) for x in arrays), **attrs)
+        arrays = tuple(map(np.asarray, inputs))
+        primitive.abstract(*map(aval, arrays), **attrs)
         assert primitive.numpy is not None, f"{op} has no value before a run"
         with np.errstate(all="ignore"):
             out = primitive.numpy(*arrays, **attrs)

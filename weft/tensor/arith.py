@@ -17,6 +17,7 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype, promote
 from weft.core.errors import DTypeError
 from weft.host.foreign import is_foreign, shared_array
+from weft.tensor import quick
 from weft.tensor.base import (
     Number,
     TensorBase,
@@ -35,7 +36,8 @@ def _operator(way: Callable[..., T], op: str, swap: bool = False) -> Callable[[T
     """Returns a method that passes `op` to `way`, which combines the operands."""
 
     def function(self: T, other: Operand) -> T:
-        return way(self, op, other, swap)
+        made: T | None = quick.two(op, self, other, swap)
+        return way(self, op, other, swap) if made is None else made
 
     return function
 
@@ -94,7 +96,8 @@ class Arithmetic(TensorBase):
         return run(self, op, y, x) if swap else run(self, op, x, y)
 
     def _unary(self, op: str) -> Self:
-        return run(self, op, self)
+        made: Self | None = quick.one(op, self)
+        return run(self, op, self) if made is None else made
 
     def _real(self, op: str) -> Self:
         """A function of reals: integers and bools are computed as float32."""
@@ -120,6 +123,8 @@ class Arithmetic(TensorBase):
 
     def __truediv__(self, other: Operand) -> Self:
         """True division: integers give float32."""
+        if self.dtype.is_float and (made := quick.two("div", self, other)) is not None:
+            return made  # type: ignore[no-any-return]
         x, y = self._reals("div", other)
         return run(self, "div", x, y)
 
@@ -164,6 +169,8 @@ class Arithmetic(TensorBase):
     __le__, __ge__ = _operator(_compare, "less_equal"), _operator(_compare, "less_equal", swap=True)
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
+        if (made := quick.two("equal", self, other)) is not None:
+            return made  # type: ignore[no-any-return]
         return self._binary("equal", other) if _comparable(other) else NotImplemented
 
     def __ne__(self, other: object) -> Self:  # type: ignore[override]

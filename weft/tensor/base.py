@@ -114,8 +114,7 @@ class TensorBase:
     @property
     def dtype(self) -> DType:
         """The element type."""
-        d = self._value.dtype
-        return d if isinstance(d, DType) else as_dtype(d)
+        return as_dtype(self._value.dtype)
 
     @property
     def ndim(self) -> int:
@@ -134,6 +133,8 @@ class TensorBase:
 
     def _in_trace(self) -> bool:
         """True if this is a value of a trace."""
+        if type(self._value) is np.ndarray:
+            return False
         return isinstance(self._value, Node) or isinstance(innermost(self._value), Node)
 
     @property
@@ -332,6 +333,8 @@ def default_float(dtype: DType) -> DType:
 
 def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
     """The common shape under NumPy's broadcasting rules, or ShapeError."""
+    if len(shapes) == 2 and shapes[0] == shapes[1]:
+        return shapes[0]
     rank = max(len(s) for s in shapes)
     out = [1] * rank
     for s in shapes:

@@ -43,6 +43,10 @@ _COMPARED = {
 }
 
 
+# With a tensor of floats, an integer is a float in these.
+_INT_IS_FLOAT = frozenset(("add", "sub", "mul", "truediv", *_COMPARED))
+
+
 def functions(home: ModuleType, *kinds: str) -> dict[str, Any]:
     """The functions of a file, by kind ("function", "method", "both")."""
     return {
@@ -85,7 +89,7 @@ def _binary(name: str, fn: Any) -> Any:
     def method(self: Tensor, other: Any) -> Any:
         if self.dtype.is_float:  # where nothing is promoted, both libraries mean the same
             alike = type(other) is Tensor and other.dtype is self.dtype
-            if alike or type(other) is float:
+            if alike or type(other) is float or (type(other) is int and name in _INT_IS_FLOAT):
                 return plain(self, other)
         return fn(self, other) if _known(other) else NotImplemented
 

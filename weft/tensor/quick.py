@@ -1,0 +1,109 @@
+"""The short way of elementwise operators: one call of NumPy for tensors that need nothing else.
+
+Most of the time of an operator on small arrays is Python's. Two host tensors of one dtype without
+history, outside of traces, need no promotion, capture or record, and NumPy broadcasts as weft
+does. The functions here call the ufunc of the primitive's own NumPy rule, so the bits are those of
+the long way. They return None for anything else, an error included: the long way names it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from typing import Any
+
+import numpy as np
+
+from weft.core.dtypes import ALL, DType
+from weft.core.errors import WeftError
+from weft.ops.primitive import PRIMITIVES, Aval
+from weft.ops.rules import is_narrow
+from weft.tensor.base import CURRENT, TensorBase, tensor_of
+
+# Of floats, these rules are a ufunc too.
+_OF_FLOATS = {"div": np.divide, "floor": np.floor, "round": np.rint}
+_SMALL = range(128)  # the integers that fit every integer dtype
+
+
+class _Quiet(threading.local):
+    """`run(ufunc, *arrays)` in this thread, without NumPy's warnings. `np.errstate` does the same
+    in five times the time of a small ufunc."""
+
+    def __init__(self) -> None:
+        with np.errstate(all="ignore"):
+            self.run = contextvars.copy_context().run
+
+
+_QUIET = _Quiet()
+
+
+class _Ufuncs(dict[str, dict[np.dtype, np.ufunc]]):
+    """The ufuncs of primitives by operand dtype, found in the primitives' records."""
+
+    def __missing__(self, op: str) -> dict[np.dtype, np.ufunc]:
+        found = self[op] = {d.numpy: u for d in ALL if (u := _ufunc(op, d)) is not None}
+        return found
+
+
+def _ufunc(op: str, dtype: DType) -> np.ufunc | None:
+    rule = getattr(PRIMITIVES[op].numpy, "__wrapped__", None)
+    if dtype.is_float:
+        rule = _OF_FLOATS.get(op, rule)
+    if not isinstance(rule, np.ufunc) or is_narrow(dtype.numpy):
+        return None
+    try:
+        PRIMITIVES[op].abstract(*[Aval((), dtype)] * rule.nin)
+    except WeftError:
+        return None
+    return rule
+
+
+_UFUNCS = _Ufuncs()
+_WRAP = TensorBase._wrap
+
+
+def two(op: str, x: Any, other: Any, swap: bool = False) -> Any:
+    """The result of a primitive of two operands as a tensor of x's class, or None."""
+    a, kind = x._value, type(x)
+    if type(a) is not np.ndarray or not _alone(x) or kind._wrap is not _WRAP:
+        return None
+    if type(other) is kind:
+        b = other._value
+        if type(b) is not np.ndarray or b.dtype is not a.dtype or not _alone(other):
+            return None
+    elif type(other) is int:
+        if a.dtype.kind != "f" and other not in _SMALL:
+            return None
+        b = other
+    elif type(other) is float and a.dtype.kind == "f":
+        b = other
+    else:
+        return None
+    ufunc = _UFUNCS[op].get(a.dtype)
+    if ufunc is None or CURRENT.trace is not None:
+        return None
+    try:
+        out = _QUIET.run(ufunc, b, a) if swap else _QUIET.run(ufunc, a, b)
+    except (ValueError, TypeError, ArithmeticError, RuntimeError):
+        return None
+    return tensor_of(kind, out if type(out) is np.ndarray else np.asarray(out))
+
+
+def one(op: str, x: Any) -> Any:
+    """The result of a primitive of one operand as a tensor of x's class, or None."""
+    a, kind = x._value, type(x)
+    if type(a) is not np.ndarray or not _alone(x) or kind._wrap is not _WRAP:
+        return None
+    ufunc = _UFUNCS[op].get(a.dtype)
+    if ufunc is None or CURRENT.trace is not None:
+        return None
+    try:
+        out = _QUIET.run(ufunc, a)
+    except RuntimeError:  # the context is in use: this runs inside a ufunc, in a finalizer
+        return None
+    return tensor_of(kind, out if type(out) is np.ndarray else np.asarray(out))
+
+
+def _alone(x: Any) -> bool:
+    """True for a tensor without history that is neither a state nor a number in disguise."""
+    return x._tape is None and not x._leaf and x._home is None and not x._weak
