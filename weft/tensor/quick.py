@@ -72,7 +72,7 @@ def two(op: str, x: Any, other: Any, swap: bool = False) -> Any:
         if type(b) is not np.ndarray or b.dtype is not a.dtype or not _alone(other):
             return None
     elif type(other) is int:
-        if a.dtype.kind != "f" and other not in _SMALL:
+        if a.dtype.kind == "b" or (a.dtype.kind != "f" and other not in _SMALL):
             return None
         b = other
     elif type(other) is float and a.dtype.kind == "f":
