@@ -19,7 +19,7 @@ _ROOT = Path(__file__).parents[1]
 MADE_BY: dict[str, tuple[str, ...]] = {
     "programs": (
         "core", "graph", "kernel", "program", "ops", "transform", "templates", "compile", "models",
-        "machines", "tensor/casting.py", "vision",
+        "machines", "tensor/casting.py", "vision", "audio",
     ),
     "cpu code": ("core", "kernel", "backends/llvm", "backends/cpu"),
     "emulated code": ("core", "kernel", "backends/llvm", "backends/cpu", "backends/emulated"),
