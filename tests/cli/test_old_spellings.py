@@ -121,7 +121,7 @@ def test_dtypes_have_one_spelling(
 ) -> None:
     needed = {"eval": "--text t", "compile": "M -o m", "export web": "M -o p", "merge": "M A -o m"}
     first = needed.get(name, "" if name.startswith(("bench train", "bench divided")) else "M")
-    first += " x" if name in ("run", "rerank") else ""
+    first += " x" if name in ("run", "rerank", "transcribe") else ""
     said = check(name, f"{first} {option} {old}", parameter, new, capsys)
     assert said.count(f"{option} {old} is deprecated, use {option} {new}") == 1
     assert check(name, f"{first} {option} {new}", parameter, new, capsys) == ""

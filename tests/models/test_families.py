@@ -248,8 +248,12 @@ def test_rows_by_expert(
         chosen[:] = np.arange(used) if spread == "one" else experts - 1 - np.arange(used)
     real = np.arange(tokens) < max(tokens - 5, 1)
     monkeypatch.setattr(feed_forward, "first_rows", lambda numbers, counts: (numbers, counts))
-    config = SimpleNamespace(experts=experts)
-    numbers, pair, slot = pair_blocks(config, chosen, real[:, None])  # type: ignore[arg-type]
+    step = SimpleNamespace(
+        c=SimpleNamespace(experts=experts),
+        real=real[:, None],
+        training=SimpleNamespace(derived=False),
+    )
+    numbers, pair, slot = pair_blocks(step, chosen)  # type: ignore[arg-type]
     token = pair % tokens
     (numbers, counts), size = numbers, token.shape[1]
     assert len(numbers) * size >= tokens * used

@@ -62,7 +62,7 @@ _WRITES = r"(?:ForConditionalGeneration|LMHeadModel|MTModel)$"
 def writes_from_input(raw: Fields) -> bool:
     """Returns True if a config.json is of a model that writes what it makes of an input."""
     kind, names = raw.text("model_type", ""), raw.texts("architectures", 64)
-    if kind not in SEQ2SEQ_FIELDS:
+    if kind not in SEQ2SEQ_FIELDS or any(name.endswith("ForCausalLM") for name in names):
         return False
     return kind not in ENCODERS or any(re.search(_WRITES, name) for name in names)
 
