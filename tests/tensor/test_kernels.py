@@ -149,7 +149,7 @@ WRONG = {
     "axes": (lambda k, x, y: x[0], "an index for each of its 2 axes, got 1", ShapeError),
     "bounds": (lambda k, x, y: x[4, 0], "index 4 of axis 0 is out of range", ShapeError),
     "dtypes": (lambda k, x, y: x[0, 0] + k.thread(), "float32 with int32; cast", DTypeError),
-    "store": (lambda k, x, y: y.store((0, 0), k.thread()), "out0 takes float32, not int32", DTypeError),
+    "store": (lambda k, x, y: y.store((0, 0), k.thread()), "takes float32, not int32", DTypeError),
     "read": (lambda k, x, y: y[0, 0], "out0 is an output, which a kernel only writes", UsageError),
     "write": (lambda k, x, y: x.store((0, 0), 1.0), "x is an argument, which", UsageError),
     "index": (lambda k, x, y: x[0, x[0, 0]], "an index is a plain int32", DTypeError),
