@@ -1,19 +1,18 @@
-// Drives Chromium for the tests: `node browser.mjs NODE_MODULES CHROMIUM SECONDS`. A line of JSON
+// Drives Chromium for the tests: `node browser.mjs NODE_MODULES CHROMIUM SECONDS FLAG...`. A line of JSON
 // comes in (a visitor's name, and code to run with their page), a line of JSON goes out.
 
 import { createInterface } from "node:readline";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
 
-const [modules, executablePath, seconds] = process.argv.slice(2);
+const [modules, executablePath, seconds, ...flags] = process.argv.slice(2);
 const patience = 1000 * Number(seconds);
 const { chromium } = await import(pathToFileURL(path.join(modules, "playwright-core/index.mjs")).href);
 const AsyncFunction = /** @type {any} */ ((async () => {}).constructor);
 const browser = await chromium.launch({
   executablePath,
   args: ["--no-sandbox", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",
-    "--disable-background-networking", "--no-first-run", "--use-fake-ui-for-media-stream",
-    "--use-fake-device-for-media-stream"],
+    "--disable-background-networking", "--no-first-run", ...flags],
   ignoreDefaultArgs: ["--disable-gpu"],
 });
 const visitors = new Map();

@@ -184,13 +184,13 @@ class Site:
 class Browser:
     """Chromium, driven by browser.mjs. Skips the test where one of the two is missing."""
 
-    def __init__(self) -> None:
+    def __init__(self, *flags: str) -> None:
         need("playwright-core")
         node, chromium = shutil.which("node"), shutil.which("chromium")
         if chromium is None:
             pytest.skip("chromium was not found")
         script, pipe = Path(__file__).with_name("browser.mjs"), subprocess.PIPE
-        command = [str(node), str(script), str(MODULES), chromium, str(PATIENCE - 50)]
+        command = [str(node), str(script), str(MODULES), chromium, str(PATIENCE - 50), *flags]
         self._node = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 
     def run(self, who: str, code: str, given: Any = None, patience: float = PATIENCE) -> Any:

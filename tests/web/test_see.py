@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from page_kit import LateBrowser, Site, light
+from page_kit import Browser, Site, light
 
 from weft.cli.functions import of_file
 from weft.cli.main import cli
@@ -152,16 +152,16 @@ return { seen, list, note, errors: it.errors, writes: await page.isVisible("#tab
 """
 
 
-def test_the_page_shows_a_picture_and_the_camera(
-    made: Any, late_browser: LateBrowser, tmp_path: Path
-) -> None:
+def test_the_page_shows_a_picture_and_the_camera(made: Any, tmp_path: Path) -> None:
+    browser = Browser("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
     path, page, picture = made("yolo")
     site = Site(page)
     try:
         given = {"url": f"{site.url}?target=wasm", "picture": str(picture)}
-        said = late_browser.run("wasm", PAGE, given, patience=500)
+        said = browser.run("wasm", PAGE, given)
     finally:
         site.close()
+        browser.close()
     want = [x for x in python(path, picture)["objects"] if x["score"] > 0.5]
     assert [x["label"] for x in said["seen"]] == [x["label"] for x in want]
     assert len(said["list"]) == min(len(want), 8) and "frames per second" in said["note"]
