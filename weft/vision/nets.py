@@ -27,7 +27,7 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Guide:
-    """How a net is used: `labels` names its classes, `task` is what it is for ("": its outputs
+    """The use of a net: `labels` names its classes, `task` is what it is for ("": its outputs
     say), `assumed` what no file says."""
 
     steps: Steps
@@ -70,10 +70,11 @@ def guide(
     entry: Entry, config: Mapping[str, Any], processor: Mapping[str, Any],
     metadata: Mapping[str, str], stretch: bool = False,
 ) -> Guide:  # fmt: skip
-    """How to use a net: `config` and `processor` are config.json and preprocessor_config.json
-    ({}: there is none), `metadata` what an ONNX file says of itself. With `stretch` a picture is
-    resized to the size of the input, whatever its proportion. Raises ModelError for steps that
-    weft does not know, UsageError for a net whose input has no size and no steps."""
+    """Returns how to use a net: `config` and `processor` are config.json and
+    preprocessor_config.json ({}: there is none), `metadata` what an ONNX file says of itself. With
+    `stretch` a picture is resized to the size of the input, whatever its proportion. Raises
+    ModelError for steps that weft does not know, UsageError for a net whose input has no size and
+    no steps."""
     if "names" in metadata and "task" in metadata:
         return _yolo(entry, metadata)
     labels = _labels(config)
@@ -168,8 +169,8 @@ def fitted(guide: Guide, entry: Entry, image: np.ndarray) -> tuple[np.ndarray, F
 
 
 def shown(made: Fitted, size: tuple[int, int]) -> answers.Box:
-    """What the net's input shows, in pixels of a picture of this size (height first): left, top,
-    right, bottom, which may lie outside."""
+    """Returns the part that the net's input shows, in pixels of a picture of this size (height
+    first): left, top, right, bottom, which may lie outside."""
     (height, width), (top, left) = made.inner, made.origin
     by = size[1] / width, size[0] / height
     tall, wide = made.image.shape[:2]
@@ -180,8 +181,8 @@ def answer(
     guide: Guide, outputs: Mapping[str, np.ndarray], made: Fitted, size: tuple[int, int],
     task: str = "", threshold: float = 0.5, top: int = 5,
 ) -> answers.Answer:  # fmt: skip
-    """What a net's outputs say about a picture of `size` (height first). Raises UsageError for
-    outputs of a kind that weft does not know, naming them."""
+    """Returns the answer of a net's outputs about a picture of `size` (height first). Raises
+    UsageError for outputs of a kind that weft does not know, naming them."""
     given = {name.rpartition(".")[2]: x for name, x in outputs.items()}
     task = task or guide.task or _task(given)
     view = shown(made, size)

@@ -1,5 +1,5 @@
-"""How the processors of classifiers, detectors, segmenters and depth estimators choose the size of
-a picture, and where the picture lies in what the net reads."""
+"""The sizes that processors of classifiers, detectors, segmenters and depth estimators choose for a
+picture, and the place of the picture in the net's input."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from dataclasses import field
 import numpy as np
 
 from weft.core.records import dataclass
-from weft.vision.sizes import RULES, shortest
-from weft.vision.steps import Steps, centred, floats, resized
+from weft.vision.sizes import RULES, plain
+from weft.vision.steps import Steps, floats, resized
 
 LARGEST = 4096  # pixels of a side, in Idefics 3
 
@@ -31,23 +31,6 @@ def prepare(steps: Steps, image: np.ndarray) -> Prepared:
     return KINDS[steps.kind](steps, image)
 
 
-def _plain_size(steps: Steps, height: int, width: int) -> tuple[int, int]:
-    size = steps.size
-    if "height" in size:
-        return size["height"], size["width"]
-    return shortest(height, width, size["shortest_edge"])
-
-
-def _plain(steps: Steps, image: np.ndarray) -> Prepared:
-    height, width, _ = image.shape
-    made = image
-    if steps.resizes:
-        made = resized(made, _plain_size(steps, height, width), steps.filter)
-    if steps.crop is not None:
-        made = centred(made, steps.crop)
-    return Prepared((floats(steps, made),), original=(height, width))
-
-
 def _squared(steps: Steps, image: np.ndarray) -> Prepared:
     """LLaVA: a picture may be padded to a square in the mean colour first."""
     height, width, _ = image.shape
@@ -58,7 +41,7 @@ def _squared(steps: Steps, image: np.ndarray) -> Prepared:
         y, x = (side - height) // 2, (side - width) // 2
         square[y : y + height, x : x + width] = image
         image = square
-    return _plain(steps, image)
+    return Prepared((floats(steps, plain(steps, image).image),), original=(height, width))
 
 
 def _crops(steps: Steps, image: np.ndarray) -> Prepared:
@@ -264,11 +247,7 @@ def _grid(steps: Steps, image: np.ndarray) -> Prepared:
         for r in range(0, tall, side)
         for c in range(0, wide, side)
     ]
-    made = []
-    for cut in cuts:
-        if steps.resizes:
-            cut = resized(cut, _plain_size(steps, *cut.shape[:2]), steps.filter)
-        made.append(floats(steps, cut if steps.crop is None else centred(cut, steps.crop)))
+    made = [floats(steps, plain(steps, cut).image) for cut in cuts]
     return Prepared(tuple(made), tall // side, wide // side, (height, width))
 
 
@@ -278,7 +257,7 @@ def _net(steps: Steps, image: np.ndarray) -> Prepared:
 
 
 KINDS: Mapping[str, Callable[[Steps, np.ndarray], Prepared]] = {
-    "plain": _plain, "squared": _squared, "crops": _crops, "tiles": _tiles, "smart": _smart,
+    "plain": _net, "squared": _squared, "crops": _crops, "tiles": _tiles, "smart": _smart,
     "patches": _patches, "mosaic": _mosaic, "grid": _grid,
     "bounded": _net, "multiple": _net, "margin": _net, "boxed": _net,
 }  # fmt: skip

@@ -88,8 +88,8 @@ def _size(entry: Entry) -> tuple[int, int]:
 
 
 def _fit(how: Guide, entry: Entry) -> list[Any]:
-    """How a picture fits the input: ["stretch"], ["boxed"], or ["crop", height, width] in which the
-    whole of a square one would be. Raises UsageError for other steps."""
+    """Returns how a picture fits the input: ["stretch"], ["boxed"], or ["crop", height, width] in
+    which the whole of a square one would be. Raises UsageError for other steps."""
     steps, size = how.steps, _size(entry)
     if steps.kind == "boxed":
         return ["boxed"]
