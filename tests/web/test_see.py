@@ -134,6 +134,19 @@ def test_answers_are_those_of_python(made: Any, kind: str) -> None:
         assert found["names"] == ["cat", "dog", "bird", *(f"class {n}" for n in range(3, 7))]
 
 
+def test_an_export_reads_the_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.cli import graphs
+
+    reads: list[str] = []
+    read = graphs.imported
+    monkeypatch.setattr(graphs, "imported", lambda path: reads.append(path) or read(path))
+    path = str(net(tmp_path / "net.onnx", "classes", {}))
+    with light():
+        done = CliRunner().invoke(cli, ["export", "web", path, "-o", str(tmp_path / "page")])
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert reads == [path]
+
+
 PAGE = """
 await page.goto(given.url);
 await it.ready();

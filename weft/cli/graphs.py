@@ -22,10 +22,16 @@ def imported(path: str) -> Imported | OnnxModel:
 
 
 def traced(path: str, sizes: Mapping[str, int], quant: str | None = None) -> Traced:
-    """The file's graph for these sizes by name (others: an ONNX file's 1, else the least that is
-    allowed), with its linear weights packed by the scheme `quant`. Raises UsageError for one that
-    decides by values what it computes."""
-    module = imported(path)
+    """The graph of the file at `path`; see `traced_module`."""
+    return traced_module(path, imported(path), sizes, quant)
+
+
+def traced_module(
+    path: str, module: Imported | OnnxModel, sizes: Mapping[str, int], quant: str | None = None
+) -> Traced:
+    """The graph of a file's module for these sizes by name (others: an ONNX file's 1, else the
+    least that is allowed), with its linear weights packed by the scheme `quant`. Raises UsageError
+    for one that decides by values what it computes."""
     if quant is not None:
         from weft.quantize.imported import quantize_imported
 

@@ -151,13 +151,13 @@ def export_net(
     path: str, output: str, sizes: Sequence[str], stretch: bool, quant: str | None
 ) -> dict[str, Any]:
     """Writes the page of a net in a file; the manifest."""
-    from weft.cli.graphs import imported, traced
+    from weft.cli.graphs import imported, traced_module
     from weft.core.trees import paths
     from weft.web.nets import export_net as write
 
-    made = traced(path, functions.sizes_of(sizes), quant)
+    module: Any = imported(path)
+    made = traced_module(path, module, functions.sizes_of(sizes), quant)
     if path.endswith(".onnx"):
-        module: Any = imported(path)
         names, metadata = [p.name for p in module.outputs], module.metadata
     else:
         names, metadata = [p.rpartition(".")[2].strip("_") for p in paths(made.tree)], {}

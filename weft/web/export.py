@@ -1,32 +1,31 @@
 """A model as a static folder that runs in a visitor's browser (docs/browser.md).
 
-manifest.json     a list of the content: sizes, hashes, tensors, the model's numbers webgpu.json
-Programs with WGSL; webgpu-FEATURE.json the same for GPUs with FEATURE wasm.json         Programs
-for WebAssembly, kernels*.wasm their code selftest.json     results of its kernels on another
-device, for ?selftest weights-*.bin     tensors tokenizer.json    as the checkpoint has it chat.json
-its chat template, if it has one that a page can run scratch/, lora/   files that train a new model,
-or an adapter: each with its own manifest search/           an encoder for the page's search,
-likewise LICENSE, NOTICE   weft's terms; model-LICENSE and the like: the model's, if its folder has
-them index.html, *.js  the page and the player, copied from weft/web/js
+- manifest.json: a list of the content: sizes, hashes, tensors, the model's numbers
+- webgpu.json: Programs with WGSL; webgpu-FEATURE.json: the same for GPUs with FEATURE
+- wasm.json: Programs for WebAssembly; kernels*.wasm: their code
+- selftest.json: results of its kernels on another device, for ?selftest
+- weights-*.bin: tensors
+- tokenizer.json: as the checkpoint has it
+- chat.json: its chat template, if it has one that a page can run
+- scratch/, lora/: files that train a new model, or an adapter, each with its own manifest
+- search/: an encoder for the page's search, likewise
+- LICENSE, NOTICE: weft's terms; model-LICENSE and the like: the model's, if its folder has them
+- index.html, *.js: the page and the player, copied from weft/web/js
 """
 
 from __future__ import annotations
 
 import gzip
-import hashlib
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from weft.core.errors import CompileError, ModelError, UsageError
+from weft.core.errors import ModelError, UsageError
 from weft.core.text import first_line
-from weft.host.files import replacing_folder, write_bytes, write_text
+from weft.host.files import replacing_folder
 from weft.models.arch.inputs import PAGE, columns, intact, kv_counts
 from weft.models.run.base import Model
 from weft.models.run.compiled_runner import CompiledRunner
@@ -34,22 +33,24 @@ from weft.models.run.embedder import Encoder
 from weft.models.run.encoder_runner import encoder_program
 from weft.models.run.model import KINDS, Decoder
 from weft.models.run.placed import weight_avals
-from weft.program.formula import Formula
-from weft.program.program import Copy, Dispatch, Fill, Program
-from weft.web import programs, selftest, targets
+from weft.web import selftest
 from weft.web.chat import chat_file
 from weft.web.encoders import unlike_page
 from weft.web.existing import check_page
-from weft.web.licences import is_licence, write_model_licences
-from weft.web.shards import Shards
+from weft.web.folder import (
+    DEVELOPING,
+    FORMAT,
+    PLAYER,
+    TARGETS,
+    compact_json,
+    write_body,
+    write_file,
+    write_player,
+)
+from weft.web.licences import write_model_licences
 from weft.web.tokenizers import for_page
 from weft.web.training import PageTraining, training
 
-FORMAT = 3
-TARGETS = (targets.WEBGPU, targets.WASM)
-PLAYER = Path(__file__).with_name("js")
-# files of the player's source that a page does not need
-DEVELOPING = ("eslint.config.js", "jsconfig.json")
 TARGET = ("webgpu.js", "wasm.js", "thread.js")
 # The page fetches these when it uses them.
 LATER = (
@@ -79,7 +80,7 @@ def export_web(
         if isinstance(model, Decoder):
             return export_decoder(model, folder, [training(model, kind) for kind in train], search)
         manifest = export_encoder(model, folder)
-        _player(folder)
+        write_player(folder)
         return manifest
 
 
@@ -98,10 +99,10 @@ def export_decoder(
     about["rewinds"] = intact(c, model.context, model.context, 0)
     for each in trained:
         _export_training(each, folder / each.kind, model.folder.name, about)
-    body = _body(folder, made, runner.weights)
+    body = write_body(folder, made, runner.weights)
     given = {kind: _prompt(runner, kind) for kind in KINDS}
     tests = {caps.name: selftest.references(made[caps.name], caps, given) for caps in TARGETS}
-    _write(folder, "selftest.json", _json(tests), body["files"])
+    write_file(folder, "selftest.json", compact_json(tests), body["files"])
     about |= {"rows": {kind: runner.room(kind) for kind in KINDS}}
     head: dict[str, Any] = {
         "kind": "decoder",
@@ -115,7 +116,7 @@ def export_decoder(
         export_encoder(search, folder / SEARCH)
         head["search"] = SEARCH
     manifest = _manifest(model, folder, head, body)
-    _player(folder)
+    write_player(folder)
     return manifest
 
 
@@ -134,7 +135,7 @@ def export_encoder(model: Model, folder: Path) -> dict[str, Any]:
     about = {"family": c.family, "vocab": c.vocab, "hidden": c.hidden, "pad": model.pad}
     about |= {"widths": model.widths, "modes": how.modes, "normalize": bool(how.steps)}
     head = {"kind": "encoder", "model": about}
-    return _manifest(model, folder, head, _body(folder, made, model.weights))
+    return _manifest(model, folder, head, write_body(folder, made, model.weights))
 
 
 def _chat(model: Decoder, folder: Path, files: dict[str, Any]) -> bool | str | None:
@@ -143,7 +144,7 @@ def _chat(model: Decoder, folder: Path, files: dict[str, Any]) -> bool | str | N
     if not tokenizer.has_chat:
         return None
     try:
-        _write(folder, "chat.json", chat_file(tokenizer), files)
+        write_file(folder, "chat.json", chat_file(tokenizer), files)
     except ModelError as e:
         return first_line(e)
     return True
@@ -154,10 +155,10 @@ def _manifest(
 ) -> dict[str, Any]:
     """Writes the tokenizer and the manifest, which it gives."""
     tokenizer = model.need_tokenizer("a page cannot run without one")
-    _write(folder, "tokenizer.json", for_page(tokenizer), body["files"])
+    write_file(folder, "tokenizer.json", for_page(tokenizer), body["files"])
     text = {"around": tokenizer.around(), "limit": tokenizer.limit, "lower": tokenizer.lower}
     manifest = {"format": FORMAT, "name": model.folder.name, "text": text, **head, **body}
-    _write(folder, "manifest.json", _json(manifest), {})
+    write_file(folder, "manifest.json", compact_json(manifest), {})
     write_model_licences(model.folder, folder)
     return manifest
 
@@ -166,34 +167,10 @@ def _export_training(it: PageTraining, folder: Path, name: str, about: Mapping[s
     """Writes a folder of its own, which a page fetches when it is to train."""
     folder.mkdir()
     made = {caps.name: it.programs(caps) for caps in TARGETS}
-    body = _body(folder, made, it.tensors)
+    body = write_body(folder, made, it.tensors)
     head = {"format": FORMAT, "kind": it.kind, "name": name, "model": about, "train": it.about}
     manifest = {**head, **body}
-    _write(folder, "manifest.json", _json(manifest), {})
-
-
-def _body(
-    folder: Path, made: Mapping[str, Mapping[str, Program]], weights: Mapping[str, np.ndarray]
-) -> dict[str, Any]:
-    """Writes Programs by target and name, the `weights` that they read, and the states that do not
-    begin as zeros. A weight given by a formula is written as its result: a player computes none.
-    Returns the manifest's entries. Raises CompileError as _derived."""
-    weights = {**weights, **_derived(made, weights)}
-    shards = Shards(folder)
-    for name in sorted(_weights(made, "weight") | _weights(made, "state") & weights.keys()):
-        shards.add(name, weights[name])
-    for target, each in made.items():
-        for kind, program in each.items():
-            for b in program.buffers:
-                if b.value is not None:
-                    shards.add(f"{target}/{kind}/{b.name}", b.value)
-    shards.close()
-    return {
-        "tensors": shards.tensors,
-        "shards": shards.files,
-        "files": _code(folder, made),
-        "memory": {target: _memory(target, each) for target, each in made.items()},
-    }
+    write_file(folder, "manifest.json", compact_json(manifest), {})
 
 
 def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int]]:
@@ -227,115 +204,3 @@ def _prompt(runner: CompiledRunner, kind: str) -> dict[str, np.ndarray]:
     n = min(3, size)
     made = runner.inputs(size, range(1, n + 1), [0] * n, range(n))
     return made | {"last": np.array([n - 1], np.int32)}
-
-
-def _weights(made: Mapping[str, Mapping[str, Program]], role: str) -> set[str]:
-    """The tensors that the Programs' buffers of a role are made of."""
-    found = set()
-    for each in made.values():
-        for program in each.values():
-            for b in program.buffers:
-                if b.role == role:
-                    recipe = program.recipes.get(b.name)
-                    found.add(recipe.whole if recipe else b.name)
-    return found
-
-
-def _derived(
-    made: Mapping[str, Mapping[str, Program]], weights: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """The values of weight buffers that are worked out from weights, by name. Raises CompileError
-    where two Programs mean different things by one name."""
-    found: dict[str, tuple[Formula, np.ndarray]] = {}
-    for each in made.values():
-        for kind, program in each.items():
-            for name, formula in program.formulas.items():
-                known = found.setdefault(name, (formula, formula.value(weights)))
-                if known[0] != formula:
-                    raise CompileError(f"{kind} works out weight {name!r} unlike the other steps")
-    return {name: value for name, (_, value) in found.items()}
-
-
-def _memory(target: str, each: Mapping[str, Program]) -> int:
-    """Bytes that the player allocates (js/session.js, js/webgpu.js, js/wasm.js). Weights and state
-    count once by name, arenas once for all Programs; each Program has its own buffers and scalars.
-    WebGPU adds buffers through which outputs are read, WebAssembly the arguments of each dispatch.
-    The threads' stacks and the memory of kernels.wasm itself are not included."""
-    gpu = target == targets.WEBGPU.name
-    room = partial(_rounded, unit=16 if gpu else 256)
-    shared: dict[tuple[str, str], int] = {}
-    own = 0
-    for program in each.values():
-        arenas = 0
-        for b in program.buffers:
-            name = b.name
-            if b.role == "arena":
-                name, arenas = str(arenas), arenas + 1
-            elif b.role not in ("weight", "state"):
-                own += room(b.nbytes)
-                continue
-            shared[b.role, name] = max(shared.get((b.role, name), 0), room(b.nbytes))
-        own += room(4 * len(program.scalars))
-        if gpu:
-            own += sum(room(program.buffers[n].nbytes) for n in program.outputs)
-        for step in program.steps:
-            if isinstance(step, Dispatch):
-                own += 0 if gpu else room(4 * len(step.args))
-            elif gpu and isinstance(step, Fill) and step.byte:
-                own += room(step.dst.nbytes)  # the pattern
-            elif gpu and isinstance(step, Copy) and step.src.buffer == step.dst.buffer:
-                own += room(step.dst.nbytes)  # a stop on the way
-    return own + sum(shared.values())
-
-
-def _rounded(nbytes: int, unit: int) -> int:
-    return max(-(-nbytes // unit), 1) * unit
-
-
-def _code(folder: Path, made: Mapping[str, Mapping[str, Program]]) -> dict[str, list[Any]]:
-    files: dict[str, list[Any]] = {}
-    gpu = programs.webgpu(made[targets.WEBGPU.name], targets.WEBGPU)
-    _write(folder, "webgpu.json", _json(gpu), files)
-    for feature, caps in targets.VARIANTS.items():
-        variant = programs.webgpu(made[targets.WEBGPU.name], caps)
-        if variant != gpu:
-            _write(folder, f"webgpu-{feature}.json", _json(variant), files)
-    meta, modules = programs.webassembly(made[targets.WASM.name], targets.WASM)
-    _write(folder, "wasm.json", _json(meta), files)
-    for name, code in modules.items():
-        _write(folder, name, code, files)
-    return files
-
-
-def _player(folder: Path) -> None:
-    """Copies the page and the player; its service worker keeps every file but the weights."""
-    for source in PLAYER.iterdir():
-        if source.is_file() and source.name not in DEVELOPING:
-            write_bytes(folder / source.name, source.read_bytes())
-    names = sorted(str(p.relative_to(folder).as_posix()) for p in folder.rglob("*") if p.is_file())
-    large = re.compile(
-        r"(|.*/)weights-.*|sw\.js|selftest\.json|webgpu.*\.json"
-        r"|(scratch|lora|search)/(?!manifest).*"
-    )
-    kept = [n for n in names if not large.fullmatch(n) and not is_licence(n)]
-    digest = hashlib.sha256()
-    begins = {}  # the first letters of each file's digest, by which the worker recognises it
-    for name in kept:
-        data = (folder / name).read_bytes()
-        digest.update(data)
-        begins[name] = hashlib.sha256(data).hexdigest()[:12]
-    begins["./"] = begins["index.html"]
-    worker = folder / "sw.js"
-    text = worker.read_text(encoding="utf-8")
-    text = text.replace("%VERSION%", digest.hexdigest()[:16])
-    entries = " ".join(f"{name}={begin}" for name, begin in begins.items())
-    write_text(worker, text.replace("%FILES%", entries))
-
-
-def _write(folder: Path, name: str, data: bytes, files: dict[str, list[Any]]) -> None:
-    write_bytes(folder / name, data)
-    files[name] = [len(data), hashlib.sha256(data).hexdigest()]
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

@@ -15,8 +15,8 @@ from weft.host.files import replacing_folder
 from weft.tensor.tracing import Traced
 from weft.vision.nets import Entry, Guide, guide, is_entry
 from weft.vision.sizes import shortest
-from weft.web import export
 from weft.web.existing import check_page
+from weft.web.folder import FORMAT, TARGETS, compact_json, write_body, write_file, write_player
 from weft.web.licences import write_model_licences
 
 NAME = "net"  # of the Program
@@ -37,7 +37,7 @@ def export_net(
     entry = _entry(name, traced)
     how = guide(entry, config, processor, metadata, stretch)
     frozen = replace(graph, meta={**graph.meta, "frozen": True})
-    made = {caps.name: {NAME: compile_graph(frozen, caps, name=NAME)} for caps in export.TARGETS}
+    made = {caps.name: {NAME: compile_graph(frozen, caps, name=NAME)} for caps in TARGETS}
     weights = {
         n.attrs["name"]: traced.captured[n.attrs["name"]].numpy().astype(n.dtype.numpy, copy=False)
         for n in graph.inputs
@@ -57,13 +57,13 @@ def export_net(
     }  # fmt: skip
     check_page(out)
     with replacing_folder(out) as folder:
-        body = export._body(folder, made, weights)
-        head = {"format": export.FORMAT, "name": name, "kind": "net", "model": about}
+        body = write_body(folder, made, weights)
+        head = {"format": FORMAT, "name": name, "kind": "net", "model": about}
         manifest = {**head, **body}
-        export._write(folder, "manifest.json", export._json(manifest), {})
+        write_file(folder, "manifest.json", compact_json(manifest), {})
         if licences is not None:
             write_model_licences(licences, folder)
-        export._player(folder)
+        write_player(folder)
         return manifest
 
 
