@@ -12,9 +12,9 @@ import pytest
 import torch
 import transformers as t
 from click.testing import CliRunner
-from picture_zoo import picture, tokenizer
+from picture_zoo import picture
 from PIL import Image
-from tokenizers import processors
+from vector_zoo import write_vectors
 
 import weft
 from weft.cli import main
@@ -22,52 +22,7 @@ from weft.core.errors import ModelError, UsageError
 
 PICTURES = [picture(k, 30 + 7 * k, 61 - 5 * k) for k in range(10)]
 TEXTS = ["a red car", "two cats", "a longer line of text about nothing"]
-VISION = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3,
-          "num_attention_heads": 3, "image_size": 28, "patch_size": 7}  # fmt: skip
-TEXT = {"vocab_size": 300, "hidden_size": 30, "intermediate_size": 44, "num_hidden_layers": 2,
-        "num_attention_heads": 5, "max_position_embeddings": 48}  # fmt: skip
 Cases = Callable[[str], tuple[Path, Any, Any]]
-
-
-def write(name: str, folder: Path) -> tuple[Any, Any]:
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
-
-    torch.manual_seed(1)
-    crop: dict[str, Any] = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}
-    steps: Any = CLIPImageProcessorPil(**crop)
-    if name == "clip":
-        text = TEXT | {"eos_token_id": 297, "bos_token_id": 298, "pad_token_id": 297}
-        model: Any = t.CLIPModel(
-            t.CLIPConfig(text_config=text, vision_config=VISION, projection_dim=18)
-        )
-    elif name == "siglip":
-        text = TEXT | {"hidden_size": 24, "num_attention_heads": 3, "pad_token_id": 1,
-                       "projection_size": 24}  # fmt: skip
-        model = t.SiglipModel(t.SiglipConfig(text_config=text, vision_config=VISION))
-        steps = SiglipImageProcessorPil(size={"height": 28, "width": 28})
-    else:
-        model = t.Dinov2Model(t.Dinov2Config(**VISION | {"mlp_ratio": 2, "image_size": 42}))
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, parameter.mean().item() if parameter.ndim < 2 else 0, 0.2)
-    model.eval().save_pretrained(folder)
-    said = {k: v for k, v in steps.to_dict().items() if not callable(v)}
-    (folder / "preprocessor_config.json").write_text(json.dumps(said, default=str))
-    made = tokenizer()
-    ends = "<start_of_image>:0 $A <end_of_image>:0" if name == "clip" else "$A <image>:0"
-    marks = [(token, made.token_to_id(token)) for token in (
-        "<start_of_image>", "<end_of_image>", "<image>")]  # fmt: skip
-    made.post_processor = processors.TemplateProcessing(single=ends, special_tokens=marks)
-    made.save(str(folder / "tokenizer.json"))
-    config = json.loads((folder / "config.json").read_text())
-    if name == "clip":
-        config["text_config"]["eos_token_id"] = made.token_to_id("<end_of_image>")
-        model.config.text_config.eos_token_id = made.token_to_id("<end_of_image>")
-        for module in model.modules():
-            if hasattr(module, "eos_token_id"):
-                module.eos_token_id = made.token_to_id("<end_of_image>")
-    (folder / "config.json").write_text(json.dumps(config))
-    return model, steps
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +32,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
     def get(name: str) -> tuple[Path, Any, Any]:
         if name not in made:
             folder = tmp_path_factory.mktemp(name)
-            made[name] = (folder, *write(name, folder))
+            made[name] = (folder, *write_vectors(name, folder))
         return made[name]
 
     return get
@@ -156,6 +111,28 @@ def test_a_folder_is_searched(cases: Cases, tmp_path: Path) -> None:
     ]
     plain = json.loads(CliRunner().invoke(main.cli, [*ask[:4], "--json"]).stdout)
     assert plain["dim"] == 18 and len(plain["embeddings"]) == 4
+
+
+def test_labels_of_ones_own(cases: Cases, tmp_path: Path) -> None:
+    folder, _, _ = cases("siglip")
+    for k, one in enumerate(PICTURES[:2]):
+        Image.fromarray(one).save(tmp_path / f"p{k}.png")
+    model: Any = weft.load(folder, device="cpu")
+    want = model.classify(PICTURES[:2], TEXTS, template="see {}")
+    ask = ["classify", str(folder), "--images", str(tmp_path), "--template", "see {}", "--top", "2",
+           "--device", "cpu", *(x for text in TEXTS for x in ("--label", text))]  # fmt: skip
+    made = json.loads(CliRunner().invoke(main.cli, [*ask, "--json"]).stdout)
+    for row, scores in zip(made["labels"], want):
+        order = np.argsort(-scores, kind="stable")[:2]
+        assert row == [{"label": TEXTS[k], "score": float(scores[k])} for k in order]
+    assert "p1.png" in CliRunner().invoke(main.cli, ask).stdout
+    for wrong, said in (
+        (ask[:4], "at least one --label"),
+        ([*ask, "a text"], "goes with"),
+        ([*ask[:2], "x", "--label", "y"], "are for --images"),
+    ):
+        done = CliRunner().invoke(main.cli, wrong)
+        assert done.exit_code == 2 and said in done.output
 
 
 def test_damaged_folders_are_named(cases: Cases, tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import click
+import numpy as np
 
 from weft.cli import options
-from weft.cli.embed import read_corpus
+from weft.cli.embed import read_corpus, read_pictures
 from weft.cli.loading import Loading, loads
 from weft.core import text
 from weft.core.errors import UsageError
@@ -19,7 +20,12 @@ def _short(line: str) -> str:
     return line if len(line) <= 72 else line[:69] + "..."
 
 
-@click.command(epilog="Example:  weft classify MODEL 'what a fine loom' --top 2")
+@click.command(
+    epilog="""\b
+Example:  weft classify MODEL 'what a fine loom' --top 2
+          weft classify CLIP --images photos --label 'a cat' --label 'a dog'
+"""
+)
 @click.argument("model", type=click.Path())
 @click.argument("texts", nargs=-1)
 @options.text("Judge each non-empty line of this file ('-': standard input).", old=[])
@@ -29,6 +35,12 @@ def _short(line: str) -> str:
     "--tokens", is_flag=True, help="Label each token by itself, where a model labels tokens."
 )
 @click.option("--no-truncate", is_flag=True, help="Reject texts that are too long, never cut them.")
+@click.option(
+    "--images", metavar="PATH", type=click.Path(),
+    help="Label pictures instead, with CLIP or SigLIP: this one, or those in a folder.",
+)  # fmt: skip
+@click.option("--label", "labels", multiple=True, help="With --images: a label. May be repeated.")
+@click.option("--template", help="With --images: how a label is said [default: 'a photo of {}.'].")
 @loads("device", "dtype", "quant")
 @options.as_json
 def classify(
@@ -39,13 +51,24 @@ def classify(
     top: int,
     tokens: bool,
     no_truncate: bool,
+    images: str | None,
+    labels: tuple[str, ...],
+    template: str | None,
     loading: Loading,
     as_json: bool,
 ) -> None:
     """Label each of TEXTS with the classifier MODEL, a folder or ORG/NAME, with probabilities. A
-    model for tokens labels parts of each text, which are printed."""
+    model for tokens labels parts of each text, which are printed. With --images, CLIP and SigLIP
+    label pictures by texts of your own."""
     from weft.models.run.judge import Judge
 
+    if images is not None:
+        if texts or source or pair or tokens or no_truncate:
+            raise click.UsageError("--images goes with --label, --template and --top alone")
+        _label_pictures(model, images, labels, template, top, loading, as_json)
+        return
+    if labels or template:
+        raise click.UsageError("--label and --template are for --images")
     corpus = read_corpus(texts, source, "text")
     loaded = loading.load(loading.path(model))
     if not isinstance(loaded, Judge):
@@ -59,12 +82,38 @@ def classify(
     if as_json:
         click.echo(json.dumps({"labels": [[x._asdict() for x in row] for row in found]}))
         return
+    _print_labels("text", corpus, [[(x.label, x.score) for x in row] for row in found])
+
+
+def _label_pictures(
+    model: str, images: str, labels: tuple[str, ...], template: str | None, top: int,
+    loading: Loading, as_json: bool,
+) -> None:  # fmt: skip
+    from weft.models.run.picture_encoder import TEMPLATE, PictureEncoder
+
+    if not labels:
+        raise click.UsageError("give at least one --label")
+    corpus = read_pictures(images)
+    loaded = loading.load(loading.path(model))
+    if not isinstance(loaded, PictureEncoder):
+        raise UsageError(f"{model} labels no pictures by texts; CLIP and SigLIP do")
+    scores = loaded.classify(corpus, labels, template or TEMPLATE)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
+    found = [[(labels[k], float(row[k])) for k in best] for row, best in zip(scores, order)]
+    if as_json:
+        said = [[{"label": name, "score": score} for name, score in row] for row in found]
+        click.echo(json.dumps({"images": corpus, "labels": said}))
+        return
+    _print_labels("picture", corpus, found)
+
+
+def _print_labels(kind: str, corpus: list[str], found: list[list[tuple[str, float]]]) -> None:
     rows = [
-        [_short(line) if i == 0 else "", x.label, f"{x.score:.4f}"]
+        [_short(line) if i == 0 else "", label, f"{score:.4f}"]
         for line, labels in zip(corpus, found)
-        for i, x in enumerate(labels)
+        for i, (label, score) in enumerate(labels)
     ]
-    click.echo(text.table(["text", "label", "score"], rows, right="c"))
+    click.echo(text.table([kind, "label", "score"], rows, right="c"))
 
 
 def _print_entities(corpus: list[str], found: Any, as_json: bool) -> None:

@@ -70,10 +70,10 @@ async def pictured_ids(model: ServedDecoder, text: str, pictures: Sequence[Any])
     """The prompt of a text with places for pictures. Raises HttpError."""
     if len(pictures) > MOST:
         raise HttpError(400, f"{len(pictures)} pictures; a request may have {MOST}", "messages")
-    allowed = [_allowed(model, one) for one in pictures]
+    given = [allowed(model.pictures, p) if isinstance(p, Path) else p for p in pictures]
 
     def made() -> Any:
-        return model.model.need_eyes().prompt(text, allowed, model.whole, False)
+        return model.model.need_eyes().prompt(text, given, model.whole, False)
 
     try:
         return await model.pools.vectors.run(made)
@@ -81,12 +81,9 @@ async def pictured_ids(model: ServedDecoder, text: str, pictures: Sequence[Any])
         raise HttpError(400, str(error), "messages") from None
 
 
-def _allowed(model: ServedDecoder, picture: Any) -> Any:
-    """A picture that a request may name. Raises HttpError for a file outside the folder that
-    `weft serve` was given."""
-    if not isinstance(picture, Path):
-        return picture
-    folder = model.pictures
+def allowed(folder: str | None, picture: Path) -> Path:
+    """A file that a request names as a picture. Raises HttpError for one outside the folder that
+    `weft serve` was given (None: it was given none)."""
     if folder is None:
         raise HttpError(400, "this server reads no files: send the picture itself, as "
                         "data:image/png;base64,...", "messages")  # fmt: skip

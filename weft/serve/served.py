@@ -109,7 +109,8 @@ class Served:
     @functools.cached_property
     def has_chat(self) -> bool:
         """True if it has a chat template."""
-        return self.tokenizer.has_chat
+        tokenizer = self.model.tokenizer
+        return tokenizer is not None and tokenizer.has_chat
 
     @property
     def idle(self) -> bool:

@@ -20,10 +20,12 @@ from weft.models.run.embedder import Encoder
 from weft.models.run.entry import load
 from weft.models.run.judge import Judge
 from weft.models.run.model import Decoder
+from weft.models.run.picture_encoder import PictureEncoder
 from weft.serve.load_queue import LoadQueue
 from weft.serve.metrics import ServerMetrics
 from weft.serve.served import Served, ServedDecoder, ServedEncoder
 from weft.serve.served_judge import ServedJudge
+from weft.serve.served_pictures import ServedPictures
 from weft.serve.settings import ServeSettings, bytes_of
 from weft.serve.wire import HttpError
 
@@ -118,6 +120,8 @@ class ModelShelf:
             made = ServedEncoder(name, model)
         elif isinstance(model, Judge):
             made = ServedJudge(name, model)
+        elif isinstance(model, PictureEncoder):
+            made = ServedPictures(name, model, self.settings.pictures)
         else:
             raise UsageError(f"{self.paths[name]} is a function; it neither writes nor embeds")
         self._loaded[name] = made

@@ -76,6 +76,18 @@ class PictureEncoder(Model):
         c: Any = self.config
         return int(c.projector.width or c.hidden)
 
+    @property
+    def patches(self) -> int:
+        """The patches of a picture, as a measure of work."""
+        c: Any = self.config
+        return int(c.across) ** 2
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a text (0: it reads none)."""
+        text = self._towers[1]
+        return 0 if text is None else len(text.places)
+
     def embed_images(self, pictures: Any, normalize: bool = False) -> np.ndarray:
         """Returns vectors of pictures (paths, bytes, arrays uint8 [H, W, 3] or images of Pillow's),
         float32 [N, dim]; with `normalize` of length 1. Raises what `weft.vision.decode` raises."""

@@ -21,6 +21,7 @@ from weft.serve.ollama.replies import ReplyTimes, stamp
 from weft.serve.ollama.types import Embed, Generate, OllamaChat, OneEmbedding, Show
 from weft.serve.routing import Described, route
 from weft.serve.served import Served, ServedDecoder, ServedEncoder
+from weft.serve.served_pictures import ServedPictures
 from weft.serve.shelf import ModelShelf
 from weft.serve.wire import HttpError, json_response, read
 
@@ -143,14 +144,17 @@ def _info(model: Served) -> dict[str, Any]:
     sizes = {
         "context_length": _context(model), "embedding_length": config.hidden,
         "block_count": config.layers, "attention.head_count": config.heads,
-        "vocab_size": config.vocab,
     }  # fmt: skip
+    if not isinstance(model, ServedPictures):
+        sizes["vocab_size"] = config.vocab
     named = {f"{config.family}.{name}": value for name, value in sizes.items()}
     return {"general.architecture": config.family, **named}
 
 
 def _capabilities(model: Served, template: str) -> list[str]:
     if not isinstance(model, ServedDecoder):
+        if isinstance(model, ServedPictures):
+            return ["embedding", "vision"]
         return ["embedding"] if isinstance(model, ServedEncoder) else []
     tools = ["tools"] if "tools" in template and model.parser_name not in ("text", "think") else []
     eyes = ["vision"] if model.model.make_eyes is not None else []
@@ -158,13 +162,17 @@ def _capabilities(model: Served, template: str) -> list[str]:
 
 
 def _template(model: Served) -> str:
-    tokenizer = model.tokenizer
+    tokenizer = model.model.tokenizer
+    if tokenizer is None:
+        return ""
     return read_template(tokenizer.path.parent, tokenizer.config) or ""
 
 
 def _context(model: Served) -> int:
     if isinstance(model, ServedDecoder):
         return model.model.context
+    if isinstance(model, ServedPictures):
+        return model.model.longest
     return int(model.model.config.max_positions)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,11 +14,12 @@ from starlette.responses import Response
 from weft.core.errors import WeftError
 from weft.models.text.chat import read_template
 from weft.serve.embedding import embedded
-from weft.serve.openai.chat import messages_of
-from weft.serve.openai.types import Detokenize, Embeddings, Tokenize, prompts_of
+from weft.serve.openai.chat import messages_of, parts_of
+from weft.serve.openai.types import ContentPart, Detokenize, Embeddings, Tokenize, prompts_of
 from weft.serve.served import Served, ServedDecoder
+from weft.serve.served_pictures import Item
 from weft.serve.shelf import ModelShelf
-from weft.serve.wire import HttpError, json_response, read, refusal, while_there
+from weft.serve.wire import HttpError, json_response, read, refusal, struct_of, while_there
 
 
 async def models(request: Request) -> Response:
@@ -50,16 +53,47 @@ def _told(shelf: ModelShelf, name: str) -> dict[str, Any]:
 
 
 async def embeddings(request: Request) -> Response:
-    """Vectors of texts."""
+    """Vectors of texts and pictures."""
     body = await read(request, Embeddings)
-    texts = prompts_of(body.input, "input")
-    found = await embedded(request, body.model, texts, body.dimensions, prompt=body.prompt_name)
+    items = _items(body)
+    found = await embedded(request, body.model, items, body.dimensions, prompt=body.prompt_name)
     made = [
         {"object": "embedding", "index": i, "embedding": _written(row, body.encoding_format)}
         for i, row in enumerate(found.vectors)
     ]
     usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
     return json_response({"object": "list", "data": made, "model": found.model, "usage": usage})
+
+
+def _items(body: Embeddings) -> list[Item]:
+    """What is to be embedded, in order. Raises HttpError."""
+    if (body.input is None) == (body.messages is None):
+        raise HttpError(400, "give input or messages, one of them", "input")
+    if body.messages is not None:
+        content = body.messages[0].content if body.messages else None
+        return [content if isinstance(content, str) else _part(content or [], "messages")]
+    if not isinstance(body.input, list) or not any(isinstance(x, dict) for x in body.input):
+        return [*prompts_of(body.input, "input")]
+    return [_item(given) for given in body.input]
+
+
+def _item(given: Any) -> Item:
+    """A text, token ids, a part, or {"content": [part]}."""
+    if not isinstance(given, dict):
+        return prompts_of([given], "input")[0]
+    parts = given["content"] if given.keys() == {"content"} else [given]
+    try:
+        return _part(struct_of(parts, list[ContentPart]), "input")
+    except msgspec.ValidationError as error:
+        raise HttpError(400, f"a part of input: {error}", "input") from None
+
+
+def _part(parts: Sequence[ContentPart], field: str) -> Item:
+    """The only part of a content: one vector stands for one text or one picture."""
+    if len(parts) != 1:
+        raise HttpError(400, f"the content has {len(parts)} parts; a vector is of one text or one "
+                        "picture: send the parts by themselves", field)  # fmt: skip
+    return parts_of(parts, field)[0]
 
 
 def _written(row: np.ndarray, form: str | None) -> Any:

@@ -265,9 +265,12 @@ class Completion(Choosing, kw_only=True):
 
 
 class Embeddings(RequestFields, kw_only=True):
-    """POST /v1/embeddings. `prompt_name` is one of the prompts that the model's files define."""
+    """POST /v1/embeddings. `input` is a text, token ids, a part of a message's content with a text
+    or a picture, or a list of those; or `messages` has one message with one part, in vLLM's form.
+    `prompt_name` is one of the prompts that the model's files define."""
 
-    input: str | list[Any]
+    input: str | list[Any] | None = None
+    messages: Annotated[list[Message], Meta(max_length=1)] | None = None
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
