@@ -155,3 +155,24 @@ def test_texts_equal_transformers(kind: str, tmp_path: Path) -> None:
     assert model.generate(source, 12).ids == [
         i for i in made[0].tolist()[1:] if i not in model.config.end_ids
     ]
+
+
+def test_sounds_at_once_equal_sounds_alone(pair: tuple[Path, Any]) -> None:
+    """Listeners of one model that take turns have slots of their own."""
+    folder, _ = pair
+    model = weft.load(folder, device="cpu", max_batch=3)
+    sounds = [noise(4.1), noise(5.0)[::-1].copy(), noise(2.5)[:20000], noise(3.0) * 0.3]
+    alone = [model.transcribe(x, words=True, **PLAIN).segments for x in sounds]
+    heard = [iter(model.listen(x, words=True, **PLAIN)) for x in sounds]
+    found: list[list[Any]] = [[] for _ in sounds]
+    left = set(range(len(sounds)))
+    while left:
+        for i in sorted(left):
+            segment = next(heard[i], None)
+            if segment is None:
+                left.remove(i)
+            else:
+                found[i].append(segment)
+    assert found == alone and len(found[0]) > 1
+    next(iter(model.listen(sounds[0], **PLAIN)))  # let go of in the middle
+    assert model.transcribe(sounds[3], words=True, **PLAIN).segments == alone[3]

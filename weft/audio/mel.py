@@ -118,11 +118,11 @@ class Features:
         """Seconds of sound."""
         return self.samples / self.config.rate
 
-    def window(self, start: int) -> np.ndarray:
+    def window(self, start: int, most: int | None = None) -> np.ndarray:
         """Returns a window's features, float32 [frames, mels], from frame `start` on; zeros after
-        the end."""
+        the end, and after `most` frames."""
         c = self.config
-        count = max(0, min(c.frames, self.frames - start))
+        count = max(0, min(c.frames if most is None else most, self.frames - start))
         self._file.seek(start * c.size * 4)
         data = self._file.read(count * c.size * 4)
         rows = np.frombuffer(data, np.float32).reshape(count, c.size)

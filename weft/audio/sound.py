@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class Sound:
         least, most = RATES
         if not least <= rate <= most:
             raise UsageError(f"{where}: {rate} samples per second; expected {least} to {most}")
-        self.where, self.rate, self._blocks = where, rate, blocks
+        self.where, self.rate, self.blocks = where, rate, blocks
 
     def mono(self, rate: int) -> Iterator[np.ndarray]:
         """Yields the mean of the channels at `rate` Hz, float32 [n]. Raises FileFormatError for a
@@ -35,7 +36,7 @@ class Sound:
 
     def _checked(self) -> Iterator[np.ndarray]:
         at = 0
-        for block in self._blocks():
+        for block in self.blocks():
             one = block[:, 0] if block.shape[1] == 1 else block.mean(1, dtype=np.float32)
             if not np.isfinite(one).all():
                 first = (at + int(np.argmin(np.isfinite(one)))) / self.rate
@@ -48,8 +49,10 @@ class Sound:
 
 def open_sound(source: Any, sample_rate: int | None = None) -> Sound:
     """Returns the sound of a file (a path), or of an array [n] or [n, channels] of floats in
-    -1 .. 1 with its `sample_rate` in Hz (default 16000). WAV files need nothing; other formats
-    need the package soundfile. Raises FileFormatError, UsageError."""
+    -1 .. 1 with its `sample_rate` in Hz (default 16000); a Sound is returned as it is. WAV files
+    need nothing; other formats need the package soundfile. Raises FileFormatError, UsageError."""
+    if isinstance(source, Sound):
+        return source
     if isinstance(source, str | os.PathLike):
         if sample_rate is not None:
             raise UsageError("sample_rate is for arrays; a file says its own")
@@ -76,42 +79,63 @@ def open_sound(source: Any, sample_rate: int | None = None) -> Sound:
 
 def _file(path: Path) -> Sound:
     try:
-        with open(path, "rb") as file:
-            head = file.read(12)
-            if not head:
-                raise FileFormatError(f"{path}: the file is empty; expected sound")
-            if not wav.is_wav(head):
-                return _decoded(path)
-            form = wav.read_format(file, path, path.stat().st_size)
+        size = path.stat().st_size
+        return sound_in(lambda: open(path, "rb"), str(path), size)
     except OSError as e:
         raise FileFormatError(f"{path}: cannot be read: {e.strerror or e}") from None
 
+
+def sound_of(file: BinaryIO, where: str) -> Sound:
+    """Returns the sound in an open file, which messages call `where`. Raises as `open_sound`."""
+    size = file.seek(0, os.SEEK_END)
+
+    def opened() -> AbstractContextManager[BinaryIO]:
+        file.seek(0)
+        return nullcontext(file)
+
+    return sound_in(opened, where, size)
+
+
+def sound_in(
+    opened: Callable[[], AbstractContextManager[BinaryIO]], where: str, size: int
+) -> Sound:
+    """Returns the sound in the file of `size` bytes that `opened` opens. Raises as `open_sound`."""
+    with opened() as file:
+        head = file.read(12)
+        if not head:
+            raise FileFormatError(f"{where}: the file is empty; expected sound")
+        if not wav.is_wav(head):
+            return _decoded(opened, where)
+        form = wav.read_format(file, where, size)
+
     def blocks() -> Iterator[np.ndarray]:
-        with open(path, "rb") as file:
+        with opened() as file:
             yield from wav.blocks(file, form, BLOCK)
 
-    return Sound(str(path), form.rate, blocks)
+    return Sound(where, form.rate, blocks)
 
 
-def _decoded(path: Path) -> Sound:
+def _decoded(opened: Callable[[], AbstractContextManager[BinaryIO]], where: str) -> Sound:
     """Returns the sound of a file that soundfile decodes: MP3, FLAC, OGG and others."""
     try:
         import soundfile
     except ImportError:
         raise FileFormatError(
-            f"{path}: not a WAV file; for MP3, FLAC and OGG: {how('audio')}"
+            f"{where}: not a WAV file; for MP3, FLAC and OGG: {how('audio')}"
         ) from None
     try:
-        with soundfile.SoundFile(path) as file:
+        with opened() as data, soundfile.SoundFile(data) as file:
             rate = int(file.samplerate)
     except (soundfile.SoundFileError, OSError, TypeError) as e:
-        raise FileFormatError(f"{path}: not a sound that soundfile decodes: {e}") from None
+        said = getattr(e, "error_string", e)
+        raise FileFormatError(f"{where}: not a sound that soundfile decodes: {said}") from None
 
     def blocks() -> Iterator[np.ndarray]:
         try:
-            with soundfile.SoundFile(path) as file:
+            with opened() as data, soundfile.SoundFile(data) as file:
                 yield from file.blocks(BLOCK, dtype="float32", always_2d=True)
         except soundfile.SoundFileError as e:
-            raise FileFormatError(f"{path}: decoding stopped: {e}") from None
+            said = getattr(e, "error_string", e)
+            raise FileFormatError(f"{where}: decoding stopped: {said}") from None
 
-    return Sound(str(path), rate, blocks)
+    return Sound(where, rate, blocks)

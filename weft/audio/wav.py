@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -36,7 +35,7 @@ def is_wav(head: bytes) -> bool:
     return head[:4] == b"RIFF" and head[8:12] == b"WAVE"
 
 
-def read_format(file: BinaryIO, where: Path, length: int) -> Format:
+def read_format(file: BinaryIO, where: str, length: int) -> Format:
     """Returns the format of an open WAV file of `length` bytes. Raises FileFormatError."""
     at, found = 12, None
     while at + 8 <= length:
@@ -58,7 +57,7 @@ def read_format(file: BinaryIO, where: Path, length: int) -> Format:
     raise FileFormatError(f"{where}: a WAV file without {'samples' if found else 'a format'}")
 
 
-def _format(data: bytes, where: Path) -> Format:
+def _format(data: bytes, where: str) -> Format:
     if len(data) < 16:
         raise FileFormatError(f"{where}: the fmt chunk has {len(data)} bytes; expected 16 or more")
     tag, channels, rate, _, _, bits = struct.unpack("<HHIIHH", data[:16])

@@ -150,7 +150,7 @@ def decode(
 ) -> tuple[Value, State, Value | None]:
     """Returns logits float32 [R or N, vocab], the new own keys and values, and for each (layer,
     head) of `heads` the weights of its cross attention, float32 [heads, N, S]; then all rows are
-    of slot 0."""
+    of one slot."""
     run = _Step(c, matrices(c.forms, w), rows, state, heads)
     x = run.embed()
     for i in range(c.layers):
@@ -255,7 +255,8 @@ class _Step:
         return ops.cast(ops.gather(self.w["bias"], buckets), float32)
 
     def _map(self, i: int, q: Value, keys: Value) -> None:
-        """Notes the weights that the wanted heads of layer i give to the input of slot 0."""
+        """Notes the weights that the wanted heads of layer i give to the input of the first row's
+        slot."""
         c = self.c
         length = ops.aval(keys).shape[2]
         for layer, head in self.heads:
@@ -263,7 +264,9 @@ class _Step:
                 continue
             n = ops.aval(q).shape[0]
             one = ops.slice_(ops.cast(q, float32), (0, head, 0), (n, head + 1, c.head_size))
-            k = ops.slice_(keys, (0, head, 0, 0), (1, head + 1, length, c.head_size))
+            slots = ops.aval(keys).shape[0]
+            k = ops.slice_(keys, (0, head, 0, 0), (slots, head + 1, length, c.head_size))
+            k = ops.gather(k, ops.slice_(self.rows.slot, (0,), (1,)))
             k = ops.transpose(ops.reshape(ops.cast(k, float32), (length, c.head_size)))
             scores = ops.dot(ops.reshape(one, (n, c.head_size)), k, float32)
             made = ops.call("softmax", ops.mul(scores, c.scale))

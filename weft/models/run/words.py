@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from weft.audio.align import token_frames
+from weft.models.run.hearing import Feed
 from weft.models.run.speech_rules import STEP
 from weft.models.run.transcript import Word
 
@@ -21,16 +22,16 @@ _UNKNOWN = "\ufffd"
 
 def words_of(
     model: Transcriber, begin: Sequence[int], tokens: Sequence[int], frames: int, at: float
-) -> list[Word]:
+) -> Generator[Feed, Any, list[Word]]:
     """Returns the words of a segment with their times; the window of `frames` that it is in, which
-    slot 0 holds, begins at `at` seconds. `begin` are the window's first special tokens."""
+    the work's slot holds, begins at `at` seconds. `begin` are the window's first special tokens."""
     s, tokenizer = model.settings, model.need_tokenizer("words need one")
     text = [t for t in tokens if t < s.times and t != s.end]
     if not text:
         return []
     first = [t for t in begin if t != s.no_times] + [s.no_times]
     ids = [*first, *text, s.end][: model.config.max_positions]
-    _, maps = model.prefill(0, ids, [], heads=s.heads)
+    _, maps = yield Feed(ids, 0, [], s.heads)
     assert maps is not None
     starts = token_frames(maps[:, len(first) - 1 : -1, : max(1, frames // 2)])
     times = [at + STEP * int(i) for i in starts]

@@ -26,9 +26,10 @@ from weft.serve.batches.types import (
     StoredFile,
     UploadForm,
 )
-from weft.serve.batches.upload import check_form, need, uploaded
+from weft.serve.batches.upload import need, uploaded
 from weft.serve.batches.work import BatchWorker
 from weft.serve.fields import seconds_of
+from weft.serve.forms import check_form
 from weft.serve.guard import key_of
 from weft.serve.routing import FORM, Described, route
 from weft.serve.wire import HttpError, json_response, read
