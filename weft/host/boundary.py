@@ -26,6 +26,7 @@ _OPERATORS = frozenset(
 ) | {"__getitem__", "__setitem__", "__neg__", "__abs__", "__invert__", "__lt__", "__le__",
      "__gt__", "__ge__", "__eq__", "__ne__", "__init__"}  # fmt: skip
 _GUARDED = "__weft_guarded__"
+_USERS = "__weft_users__"  # marks an error that a user's function raised
 _FORM = "__weft_torch_form__"
 # PyTorch's names of parameters, and the array API's or weft's that mean the same.
 _SPELLINGS: dict[str, tuple[str, ...]] = {
@@ -39,8 +40,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def guarded(function: F, name: str = "") -> F:
     """`function`, whose foreign errors come out as CallError, UsageError or OutOfMemoryError with
-    the call in the message and the error itself as their cause. It must not call back users' own
-    functions, whose errors are theirs. Parameters may have PyTorch's names (`dim`, `keepdim`)."""
+    the call in the message and the error itself as their cause. It calls users' own functions by
+    `users`, whose errors stay theirs. Parameters may have PyTorch's names (`dim`, `keepdim`)."""
     called = name or function.__name__
     form = getattr(function, _FORM, None)
 
@@ -55,9 +56,25 @@ def guarded(function: F, name: str = "") -> F:
         except WeftError:
             raise
         except _FOREIGN as error:
+            if hasattr(error, _USERS):
+                raise
             raise _ours(error, called, args, kwargs) from error
 
     setattr(call, _GUARDED, True)
+    return call  # type: ignore[return-value]
+
+
+def users(function: F) -> F:
+    """A user's function, which weft calls back: its errors pass guarded functions unchanged."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except _FOREIGN as error:
+            setattr(error, _USERS, True)
+            raise
+
     return call  # type: ignore[return-value]
 
 

@@ -89,19 +89,41 @@ class Module(Watched):
 
     # -- hooks
 
-    def register_forward_hook(self, hook: Callable[..., Any]) -> hooks.Hook:
-        """Calls hook(module, args, result) after `forward`; what it returns, unless None, takes the
-        result's place. A function compiled before does not call it: it is compiled again."""
-        return self._hooked(hook, before=False)
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> hooks.Hook:
+        """Calls hook(module, args, result) after `forward`, or hook(module, args, kwargs, result);
+        what it returns, unless None, takes the result's place. With `prepend` it comes before other
+        hooks. A function compiled before does not call it: it is compiled again."""
+        return self._hooked(hook, "forward", prepend, with_kwargs)
 
-    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> hooks.Hook:
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> hooks.Hook:
         """Calls hook(module, args) before `forward`; what it returns, unless None, takes the place
-        of the positional arguments."""
-        return self._hooked(hook, before=True)
+        of the positional arguments. Or hook(module, args, kwargs), which returns both."""
+        return self._hooked(hook, "forward_pre", prepend, with_kwargs)
 
-    def _hooked(self, hook: Callable[..., Any], before: bool) -> hooks.Hook:
-        made = hooks.Hook(self, hook, before)
-        self._hooks = (*self._hooks, made)
+    def register_full_backward_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> hooks.Hook:
+        """Has backward passes call hook(module, grad_input, grad_output) once the gradients of the
+        positional arguments are known. What it returns, unless None, takes grad_input's place.
+        Calls in compiled and transformed functions raise TraceError."""
+        return self._hooked(hook, "backward", prepend)
+
+    def register_full_backward_pre_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> hooks.Hook:
+        """Has backward passes call hook(module, grad_output) once the gradients of the results are
+        known. What it returns, unless None, takes grad_output's place."""
+        return self._hooked(hook, "backward_pre", prepend)
+
+    def _hooked(
+        self, hook: Callable[..., Any], kind: str, prepend: bool, with_kwargs: bool = False
+    ) -> hooks.Hook:
+        made = hooks.Hook(self, hook, kind, with_kwargs)
+        self._hooks = (made, *self._hooks) if prepend else (*self._hooks, made)
         return made
 
     # -- the tree

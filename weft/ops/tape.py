@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 from weakref import ref
 
 from weft.core.dtypes import DType
@@ -36,12 +36,24 @@ Value = Any  # np.ndarray, DeviceArray, Node or Tracked
 Pullback = Callable[[Value, tuple[Value, ...]], Sequence[Any]]
 
 
+Wanted = Callable[["Tracked"], bool]
+
+
+class Hook(Protocol):
+    """What a walk passes the gradient of a value through."""
+
+    def __call__(self, gradient: Value) -> Value: ...
+
+    def follow(self, before: Tracked, after: Tracked) -> None:
+        """Notes that a write replaces the value `before` by `after`."""
+
+
 class Tracked:
     """A value and how it came about. `inputs` are its operands (Tracked where a gradient flows);
     a leaf has none. `owner` is what a leaf's gradient belongs to (a Tensor). Without a level it is
-    of that of the value."""
+    of that of the value. A walk passes the whole gradient through `hook`; `name` is the op's."""
 
-    __slots__ = ("__weakref__", "inputs", "level", "owner", "pull", "rank", "value")
+    __slots__ = ("__weakref__", "hook", "inputs", "level", "name", "owner", "pull", "rank", "value")
 
     def __init__(
         self,
@@ -54,6 +66,8 @@ class Tracked:
         self.value, self.inputs, self.pull, self.owner = value, inputs, pull, owner
         self.level = level_of(value) if level is None else level
         self.rank = 10 + 2 * self.level
+        self.hook: Hook | None = None
+        self.name = ""
 
     @property
     def shape(self) -> Shape:
@@ -148,7 +162,7 @@ def remember(what: str, out: Value, inputs: tuple[Value, ...], rule: Rule) -> Va
                 raise GradientError(changed(what, x))
         return rule(grad, me() if is_tracked(operands, level) else out, operands)
 
-    made.pull = pull
+    made.pull, made.name = pull, what
     return made
 
 
@@ -228,6 +242,7 @@ def walk(
     stops: set[int] | None = None,
     create_graph: bool = False,
     marks: set[int] | None = None,
+    only: Wanted | None = None,
 ) -> dict[int, tuple[Tracked, Value]]:
     """The gradient of each leaf that `out` depends on, as id -> (leaf, gradient).
 
@@ -235,7 +250,7 @@ def walk(
     well, though the walk goes on behind them. With `create_graph` the gradients are Tracked
     themselves, so that they can be differentiated again.
     """
-    return walk_all([(out, grad)], stops, create_graph, marks)
+    return walk_all([(out, grad)], stops, create_graph, marks, only)
 
 
 def walk_all(
@@ -243,22 +258,24 @@ def walk_all(
     stops: set[int] | None = None,
     create_graph: bool = False,
     marks: set[int] | None = None,
-    only: bool = False,
+    only: Wanted | None = None,
 ) -> dict[int, tuple[Tracked, Value]]:
     """`walk` from several results of one level, each with its gradient. With `only`, nothing is
-    computed for values that do not depend on the stops."""
+    computed for values that do not depend on one for which it holds."""
     stops, level = stops or set(), ends[0][0].level
     grads: dict[int, Value] = {}
     for out, grad in ends:
         grads[id(out)] = f.add(grads[id(out)], grad) if id(out) in grads else grad
     found: dict[int, tuple[Tracked, Value]] = {}
     order = _order([out for out, _ in ends], stops)
-    useful = _behind(order, stops) if only else None
+    useful = None if only is None else _behind(order, only)
     with record(True, None if create_graph else level):
         for node in reversed(order):
             g = grads.pop(id(node), None)
             if g is None:
                 continue
+            if node.hook is not None:
+                g = node.hook(g)
             if node.pull is None or id(node) in stops or id(node) in (marks or ()):
                 found[id(node)] = (node, g)
             if node.pull is None or id(node) in stops:
@@ -302,9 +319,9 @@ def leaves(out: Tracked) -> list[Tracked]:
     return [node for node in _order([out], set()) if node.pull is None]
 
 
-def _behind(order: Sequence[Tracked], stops: set[int]) -> set[int]:
-    """The ids of the values that depend on a stop, and of the stops."""
-    out = set(stops)
+def _behind(order: Sequence[Tracked], wanted: Wanted) -> set[int]:
+    """The ids of the values that are wanted, or depend on one that is."""
+    out = {id(node) for node in order if wanted(node)}
     for node in order:
         if any(id(x) in out for x in node.inputs):
             out.add(id(node))

@@ -19,7 +19,7 @@ from weft.ops import tape
 from weft.ops.batching import Batched, detached, frames, leading, top_frame
 from weft.ops.primitive import level_of
 from weft.ops.tape import Tracked
-from weft.tensor import views
+from weft.tensor import hooks, views
 from weft.tensor.base import TensorBase, check_devices
 from weft.tensor.guards import changed
 
@@ -63,14 +63,43 @@ class Autograd(TensorBase):
         `gradient` (of this tensor's shape) weighs its elements; without it the tensor must have
         one element. Raises GradientError when nothing requires a gradient."""
         found = _walk(self, gradient, create_graph)
-        for leaf, grad in found.values():
-            if isinstance(leaf.owner, TensorBase):
-                _accumulate(leaf.owner, self._wrap(grad))
+        with tape.record(create_graph):
+            for owner, grad in hooks.at_leaves(found, self):
+                hooks.accumulate(owner, grad)
+                hooks.arrived(owner)
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> hooks.Handle:
+        """Has backward passes call hook(gradient) once the gradient of this tensor is complete.
+        What it returns, unless None, takes the gradient's place. Hooks run in order; `remove` of
+        the result ends the calls. Raises GradientError for a tensor without gradients, TraceError
+        in compiled and transformed functions.
+
+        >>> x = weft.tensor([1.0, 2.0], requires_grad=True)
+        >>> hook = x.register_hook(lambda gradient: gradient * 10)
+        >>> (x * x).sum().backward()
+        >>> x.grad.tolist()
+        [20.0, 40.0]
+        """
+        return hooks.before_gradient(self, hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Any], Any]) -> hooks.Handle:
+        """Has `backward` call hook(tensor) once it has added to the .grad of this leaf."""
+        return hooks.after_gradient(self, hook)
+
+    def retain_grad(self) -> None:
+        """Has `backward` add to the .grad of this tensor too, though it was computed."""
+        hooks.retain(self)
+
+    @property
+    def retains_grad(self) -> bool:
+        """True for a computed tensor after `retain_grad`."""
+        return hooks.retains(self)
 
 
 def _walk(
-    out: TensorBase, gradient: Any, create_graph: bool, marks: set[int] | None = None
-) -> dict[int, tuple[Tracked, Any]]:
+    out: TensorBase, gradient: Any, create_graph: bool, marks: set[int] | None = None,
+    only: tape.Wanted | None = None,
+) -> dict[int, tuple[Tracked, Any]]:  # fmt: skip
     with tape.record(True):  # also under no_grad; refuses what another trace, or none, computed
         value = out.value
     if isinstance(value, Batched):
@@ -97,12 +126,7 @@ def _walk(
         if given.shape != out.shape or given.dtype != out.dtype:
             raise ShapeError(f"backward: gradient {given._known()} for {out._known()}")
         seed = given.value if create_graph else tape.plain(given.value)
-    return tape.walk(value, seed, None, create_graph, marks)
-
-
-def _accumulate(owner: TensorBase, new: TensorBase) -> None:
-    before: Any = owner.grad
-    owner.grad = new if before is None else before + new
+    return tape.walk(value, seed, None, create_graph, marks, only)
 
 
 @contextmanager
@@ -147,7 +171,11 @@ def grad(
     [2.0, 4.0]
     """
     marks = {id(t._tape) for t in inputs if t._tape is not None}
-    found = _walk(output, gradient, create_graph, marks)
+    owners = {id(t) for t in inputs}
+    found = _walk(
+        output, gradient, create_graph, marks,
+        lambda node: id(node) in marks or id(node.owner) in owners,
+    )  # fmt: skip
     out = []
     level = level_of(output.value)
     for t in inputs:
@@ -161,7 +189,10 @@ def grad(
             for leaf, g in found.values()
             if (leaf is t._tape if t._tape is not None else leaf.owner is t)
         ]
-        total: Any = sum(parts[1:], parts[0]) if parts else t._wrap(ops.full_like(t.value, 0))
+        total: Any = t._wrap(ops.full_like(t.value, 0))
+        if parts:
+            with tape.record(create_graph):
+                total = hooks.hooked(t, sum(parts[1:], parts[0]))
         out.append(total if create_graph else total._wrap(tape.plain(total.value)))
     return out
 

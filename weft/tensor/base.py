@@ -32,6 +32,7 @@ from weft.tensor.current import CURRENT as CURRENT
 if TYPE_CHECKING:
     from weft.program.device import Device
     from weft.tensor.device import StateArray
+    from weft.tensor.hooks import GradientHooks
     from weft.tensor.views import ViewRule
 
 Value = Any  # np.ndarray, DeviceArray, Node, or Tracked or Batched around one of them
@@ -64,6 +65,7 @@ class TensorBase:
         "__weakref__",
         "_grad",
         "_home",
+        "_hooks",
         "_leaf",
         "_store",
         "_tape",
@@ -92,14 +94,13 @@ class TensorBase:
                 f"Tensor() wraps a NumPy array, not {type(value).__name__}; use weft.tensor(...)"
             )
         self._value = value
-        # the mapping from the content of another tensor, if this is a view
-        self._view: ViewRule | None = None
+        self._view: ViewRule | None = None  # how the content follows from another tensor's
         self._views: dict[int, Any] | None = None  # weak references to this tensor's views
         self._home: StateArray | None = None  # a Program's state buffer that `_value` shows
         self._leaf = False  # True if a tape starts here
+        self._hooks: GradientHooks | None = None  # what is called with a leaf's gradient
         self._grad: TensorBase | None = None
-        # the state in which compiled functions keep the gradient
-        self._store: TensorBase | None = None
+        self._store: TensorBase | None = None  # where compiled functions keep the gradient
         self._weak = False  # True for a Python number as a tensor: it may meet any device
         self.name = name
 
@@ -250,8 +251,7 @@ class TensorBase:
         return type(self)(value)
 
     def _fresh(self) -> Self:
-        """The same content and history in a new tensor, so that writes to one do not reach the
-        other. It is the result of an operation that changes nothing."""
+        """The same content and history in a tensor of its own: no write reaches the other."""
         out = self._wrap(self.value)
         out._weak = self._weak
         return out
@@ -262,7 +262,8 @@ def tensor_of(cls: type[TensorBase], array: np.ndarray) -> Any:
     faster."""
     made = cls.__new__(cls)
     made._value = array
-    made._tape = made._home = made._grad = made._store = made._view = made._views = None
+    made._tape = made._home = made._grad = made._store = None
+    made._view = made._views = made._hooks = None
     made._leaf = made._weak = False
     made.name = ""
     return made

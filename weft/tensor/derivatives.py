@@ -124,7 +124,7 @@ def pull_back(
             run.outside and any(_depends(y, starts, run.level) for y, _ in pairs)
         )
         stops = {id(s._tape) for s in starts}
-        found = tape.walk_all(pairs, stops, again, only=True)
+        found = tape.walk_all(pairs, stops, again, only=lambda node: id(node) in stops)
     return [
         found[id(s._tape)][1] if id(s._tape) in found else ops.full_like(s._plain(), 0)
         for s in starts

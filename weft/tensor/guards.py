@@ -118,7 +118,7 @@ class TraceReads:
         self._read: list[tuple[Watched, dict[str, Any], str, Any]] = []
         self._loose: list[tuple[Watched, dict[str, Any], str, Any]] = []  # changed without a note
         self._selected: list[tuple[dict[str, Any], Members, Any]] = []
-        self._tensors: list[tuple[TensorBase, bool, Any, Any]] = []
+        self._tensors: list[tuple[TensorBase, bool, Any, Any, Any]] = []
         # names that were written after the trace read them
         self._written: list[tuple[Watched, str]] = []
         self._held = True  # the result of the last comparison
@@ -159,10 +159,11 @@ class TraceReads:
         return self._owners.setdefault(id(owner), known)[2]
 
     def tensor(self, tensor: TensorBase) -> None:
-        """Notes of a tensor from outside whether it requires gradients, and its dtype."""
+        """Notes of a tensor from outside if it requires gradients, its dtype and its hooks."""
         if (key := (id(tensor), TraceReads)) not in self._met:
             self._met.add(key)
-            self._tensors.append((tensor, tensor._leaf, tensor.dtype, tensor._value.dtype))
+            facts = (tensor._leaf, tensor.dtype, tensor._value.dtype, tensor._hooks)
+            self._tensors.append((tensor, *facts))
 
     def check_written(self) -> None:
         """Raises TraceError for an attribute that was read, then set to a value of this trace: the
@@ -190,7 +191,9 @@ class TraceReads:
         return self._difference() or self._changed_in(self._loose)
 
     def _difference(self) -> str | None:
-        for tensor, leaf, dtype, given in self._tensors:
+        for tensor, leaf, dtype, given, hooks in self._tensors:
+            if tensor._hooks is not hooks:
+                return f"the hooks of {tensor.name or tensor._known()}"
             if tensor._leaf is not leaf:
                 return f"requires_grad of {tensor.name or tensor._known()}"
             if tensor._value.dtype is not given and tensor.dtype is not dtype:

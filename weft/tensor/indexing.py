@@ -269,7 +269,7 @@ class Indexing(Reductions):
             self._value, self._tape = place_like(self, np.array(new._value)), None
         else:
             value, before = new.value, (self._value, self._tape)
-            self._value, self._tape = plain(value), value if isinstance(value, Tracked) else None
+            self._value, self._tape = plain(value), views.history(self._tape, value)
             if is_wrapper(self._value) and (inside := frames()):
                 inside[-1].written.append((ref(self), before))
 

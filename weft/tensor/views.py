@@ -107,8 +107,15 @@ def _renew(t: TensorBase, base: TensorBase) -> None:
     assert t._view is not None
     with record(t._view.recorded):
         value = t._view.take(base.value)
-    t._value = plain(value)
-    t._tape = value if isinstance(value, Tracked) and not t._leaf else None
+    t._value, t._tape = plain(value), None if t._leaf else history(t._tape, value)
+
+
+def history(before: Tracked | None, value: Any) -> Tracked | None:
+    """The history of a tensor that takes a new value."""
+    after = value if isinstance(value, Tracked) else None
+    if before is not None and before.hook is not None and after is not None:
+        before.hook.follow(before, after)
+    return after
 
 
 def derived(t: TensorBase) -> Any:

@@ -14,8 +14,8 @@ _NAMES = """
     is_xla is_xpu istft lcm_ less_ less_equal_ lgamma_ lstsq lu map2_ module_load mtia mvlgamma_
     nextafter_ not_equal_ orgqr ormqr output_nr pin_memory polygamma_ prelu q_per_channel_axis
     q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point qscheme rad2deg_
-    record_stream register_hook register_post_accumulate_grad_hook reinforce resize_ resize_as
-    resize_as_ resize_as_sparse_ retain_grad retains_grad row_indices sgn_ share_memory_ sinc_
+    record_stream reinforce resize_ resize_as
+    resize_as_ resize_as_sparse_ row_indices sgn_ share_memory_ sinc_
     slice_inverse smm sparse_dim sparse_mask sparse_resize_ sparse_resize_and_clear_ squeeze_
     sspaddmm stft storage_offset storage_type swapaxes_ swapdims_ symeig t_ to_dense to_mkldnn
     to_padded_tensor to_sparse to_sparse_bsc to_sparse_bsr to_sparse_coo to_sparse_csc

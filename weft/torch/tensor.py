@@ -93,8 +93,12 @@ class Tensor(Base):
 
     @property
     def grad_fn(self) -> Any:
-        """The computation of this tensor, if it is recorded."""
-        return self._tape
+        """The operation that computed this tensor, if it is recorded; None for a leaf."""
+        if self._tape is None:
+            return None
+        from weft.torch.autograd.graph import Node
+
+        return Node(self._tape)
 
     @property
     def H(self) -> Base:

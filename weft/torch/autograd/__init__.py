@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from weft.core.errors import UsageError
+from weft.host.boundary import users
 from weft.ops.tape import plain, remember
 from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor as Base
-from weft.torch.autograd import functional as functional
+from weft.torch.autograd import functional as functional, graph as graph
 from weft.torch.autograd.checks import gradcheck as gradcheck
 from weft.torch.runtime import grad as grad
 from weft.torch.tensor import Tensor, own
@@ -67,7 +68,7 @@ class Function:
 
         def rule(g: Any, out: Any, values: Any) -> list[Any]:
             grads = [Tensor(g) if i == at else own(y * 0) for i, y in enumerate(results)]
-            given = cls.backward(ctx, *grads)
+            given = users(cls.backward)(ctx, *grads)
             given = given if isinstance(given, tuple) else (given,)
             wanted = [d for d, a in zip(given, args) if isinstance(a, Base)]
             return [None if d is None else d.value for d in wanted]
@@ -77,4 +78,4 @@ class Function:
 
 
 def __dir__() -> list[str]:
-    return ["Function", "functional", "grad", "gradcheck"]
+    return ["Function", "functional", "grad", "gradcheck", "graph"]
