@@ -25,6 +25,11 @@ VISION = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3,
 PLAIN = {k: v for k, v in TEXT.items() if k != "head_dim"} | {"hidden_size": 72}
 TURNED = {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 1],
                               "rope_theta": 1e4}}  # fmt: skip
+DELTA = {"layer_types": ["linear_attention", "full_attention", "linear_attention"],
+         "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+         "linear_value_head_dim": 6, "rope_parameters": {
+             "rope_type": "default", "mrope_section": [1, 1, 1], "mrope_interleaved": True,
+             "rope_theta": 1e4, "partial_rotary_factor": 0.5}}  # fmt: skip
 SPECIAL = [
     "<image>", "<start_of_image>", "<end_of_image>", "<soft>", "<fake_token_around_image>",
     "<global-img>", "<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "[IMG]", "[IMG_BREAK]",
@@ -34,6 +39,19 @@ SPECIAL = [
 ID = {token: 256 + i for i, token in enumerate(SPECIAL)}
 _SMALL = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}
 QWEN_STEPS = {"size": {"shortest_edge": 784, "longest_edge": 14000}, "patch_size": 7}
+
+
+GEMMA4 = {
+    "num_hidden_layers": 4, "hidden_size_per_layer_input": 0, "sliding_window": 24,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    "global_head_dim": 20, "vocab_size_per_layer_input": 300, "pad_token_id": 7,
+    "num_kv_shared_layers": 0,
+}  # fmt: skip
+SEES4 = VISION | {"head_dim": 8, "num_key_value_heads": 3, "patch_size": 7,
+                  "pooling_kernel_size": 2, "position_embedding_size": 30}  # fmt: skip
+IDS4 = {"image_token_id": ID["<soft>"], "boi_token_id": ID["<start_of_image>"],
+        "eoi_token_id": ID["<end_of_image>"], "video_token_id": None,
+        "audio_token_id": None}  # fmt: skip
 
 
 def _configs() -> dict[str, tuple[str, str, Any, dict[str, Any], str, dict[str, Any]]]:
@@ -70,6 +88,23 @@ def _configs() -> dict[str, tuple[str, str, Any, dict[str, Any], str, dict[str, 
                 boi_token_index=ID["<start_of_image>"], eoi_token_index=ID["<end_of_image>"]),
             {"size": {"height": 42, "width": 42}}, "<start_of_image>", {"image_seq_length": 9},
         ),
+        "gemma4": (
+            "Gemma4ForConditionalGeneration", "gemma4",
+            t.Gemma4Config(
+                text_config=TEXT | GEMMA4 | {"use_bidirectional_attention": "vision"},
+                vision_config=SEES4 | {"use_clipped_linears": True, "standardize": True},
+                audio_config=None, **IDS4),
+            {"patch_size": 7, "max_soft_tokens": 70, "pooling_kernel_size": 2}, "<soft>",
+            {"feature_extractor": None},
+        ),
+        "gemma4_small": (
+            "Gemma4ForConditionalGeneration", "gemma4",
+            t.Gemma4Config(text_config=TEXT | GEMMA4 | {
+                "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 1},
+                           vision_config=SEES4, audio_config=None, **IDS4),
+            {"patch_size": 7, "max_soft_tokens": 70, "pooling_kernel_size": 2}, "<soft>",
+            {"feature_extractor": None},
+        ),
         "idefics3": (
             "Idefics3ForConditionalGeneration", "idefics3",
             t.Idefics3Config(text_config=t.LlamaConfig(**TEXT), vision_config=square,
@@ -102,6 +137,13 @@ def _configs() -> dict[str, tuple[str, str, Any, dict[str, Any], str, dict[str, 
             t.Qwen3VLConfig(text_config=TEXT | TURNED, **ids, vision_config=qwen | {
                 "hidden_size": 24, "out_hidden_size": 36, "intermediate_size": 40,
                 "num_position_embeddings": 25, "deepstack_visual_indexes": [0, 1]}),
+            QWEN_STEPS, shown, {},
+        ),
+        "qwen3_5": (
+            "Qwen3_5ForConditionalGeneration", "qwen3_5",
+            t.Qwen3_5Config(text_config=TEXT | DELTA, **ids, vision_config=qwen | {
+                "hidden_size": 24, "out_hidden_size": 36, "intermediate_size": 40,
+                "num_position_embeddings": 25}),
             QWEN_STEPS, shown, {},
         ),
         "internvl": (
@@ -149,17 +191,21 @@ def _configs() -> dict[str, tuple[str, str, Any, dict[str, Any], str, dict[str, 
 _IMAGE_PROCESSORS = {
     "llava_next": "llava_next.LlavaNextImageProcessor",
     "llava": "clip.CLIPImageProcessor", "gemma3": "gemma3.Gemma3ImageProcessor",
+    "gemma4": "gemma4.Gemma4ImageProcessor",
     "idefics3": "idefics3.Idefics3ImageProcessor", "smolvlm": "smolvlm.SmolVLMImageProcessor",
     "internvl": "got_ocr2.GotOcr2ImageProcessor", "pixtral": "pixtral.PixtralImageProcessor",
-    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl"), "qwen2_vl.Qwen2VLImageProcessor"),
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"),
+                    "qwen2_vl.Qwen2VLImageProcessor"),
 }  # fmt: skip
 _PROCESSORS = {
     "llava": "LlavaProcessor", "llava_next": "LlavaNextProcessor",
-    "gemma3": "Gemma3Processor", "idefics3": "Idefics3Processor",
+    "gemma3": "Gemma3Processor", "gemma4": "Gemma4Processor", "idefics3": "Idefics3Processor",
     "internvl": "InternVLProcessor", "pixtral": "", "smolvlm": "Idefics3Processor",
     "qwen2_vl": "Qwen2VLProcessor", "qwen2_5_vl": "Qwen2_5_VLProcessor",
-    "qwen3_vl": "Qwen3VLProcessor",
+    "qwen3_vl": "Qwen3VLProcessor", "qwen3_5": "Qwen3VLProcessor",
 }  # fmt: skip
+_IMAGE_TOKENS = {"gemma3": "<soft>", "gemma4": "<soft>", "pixtral": "[IMG]",
+                 "internvl": "<IMG_CONTEXT>"}  # fmt: skip
 FAMILIES = tuple(_configs())
 MARK = {name: case[4] for name, case in _configs().items()}
 
@@ -185,6 +231,11 @@ def write_pictured(name: str, folder: Path, seed: int = 0) -> tuple[Any, Any]:
             torch.nn.init.normal_(parameter, parameter.mean().item(), 0.3)
         else:
             torch.nn.init.normal_(parameter, 0.0, 0.25)
+    for name, buffer in model.named_buffers():
+        if name.endswith(("std_bias", "std_scale")):
+            torch.nn.init.normal_(buffer, 0.5, 0.3)
+        elif name.endswith(("put_min", "put_max")):  # limits that some values reach
+            torch.nn.init.constant_(buffer, -2.5 if name.endswith("min") else 2.0)
     model.save_pretrained(folder)
     tokenizer().save(str(folder / "tokenizer.json"))
     parts = (
@@ -213,8 +264,10 @@ def _processor(module: str, images: Any, folder: Path, more: dict[str, Any]) -> 
     own = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     for name, token in (
         ("boi_token", "<start_of_image>"), ("eoi_token", "<end_of_image>"),
-        ("image_token", {"gemma3": "<soft>", "pixtral": "[IMG]", "internvl": "<IMG_CONTEXT>"}.get(
+        ("image_token", _IMAGE_TOKENS.get(
             module, "<|image_pad|>" if "qwen" in module else "<image>")),
+        ("audio_token", "<img>"), ("boa_token", "<img>"), ("eoa_token", "<img>"),
+        ("pad_token", "<img>"),
         ("video_token", "<|video_pad|>"), ("start_image_token", "<img>"),
         ("end_image_token", "</img>"), ("context_image_token", "<IMG_CONTEXT>"),
     ):  # fmt: skip
@@ -223,7 +276,7 @@ def _processor(module: str, images: Any, folder: Path, more: dict[str, Any]) -> 
     if module == "pixtral":  # its own asks for torchvision
         side = more["patch_size"] * more["spatial_merge_size"]
         return partial(_pixtral, processor=images, own=own, side=side)
-    where = "idefics3" if module == "smolvlm" else module
+    where = {"smolvlm": "idefics3", "qwen3_5": "qwen3_vl"}.get(module, module)
     found = importlib.import_module(f"transformers.models.{where}.processing_{where}")
     cls = getattr(found, _PROCESSORS[module])
     made = cls.__new__(cls)

@@ -130,7 +130,7 @@ def test_an_answer_is_one_of_model_request_and_seed(pictured: Pictured, name: st
     assert drafted.ids == alone[2].ids
 
 
-@pytest.mark.parametrize("name", ["gemma3", "qwen2_5_vl"])
+@pytest.mark.parametrize("name", ["gemma3", "gemma4", "qwen2_5_vl"])
 def test_any_cut_of_a_prompt_gives_the_same(pictured: Pictured, name: str) -> None:
     folder, _, _ = pictured(name)
     model = weft.load(folder, device="cpu", context=512, max_batch=2)

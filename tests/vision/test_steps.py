@@ -24,6 +24,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("llava", "LlavaImageProcessor", {"do_pad": True, "size": {"shortest_edge": 56}}),
     ("siglip", "SiglipImageProcessor", {"size": {"height": 42, "width": 56}}),
     ("gemma3", "Gemma3ImageProcessor", {"size": {"height": 56, "width": 56}, **_PAN}),
+    ("gemma4", "Gemma4ImageProcessor", {"max_soft_tokens": 70}),
     ("idefics3", "Idefics3ImageProcessor", {"size": {"longest_edge": 120},
                                             "max_image_size": {"longest_edge": 40}}),
     ("idefics3", "Idefics3ImageProcessor", {"do_image_splitting": False}),
@@ -72,6 +73,13 @@ def test_steps_are_transformers(module: str, name: str, given: dict[str, Any]) -
             back = flat.reshape(rows // 2, columns // 2, 2, 2, 3, 14, 14)
             back = back.transpose(4, 0, 2, 5, 1, 3, 6).reshape(pixels[0].shape)
             np.testing.assert_array_equal(pixels[0], back)
+            continue
+        if name == "Gemma4ImageProcessor":
+            count = want["num_soft_tokens_per_image"][0] * 9
+            rows, columns = (n // 16 for n in pixels.shape[2:])
+            flat = np.asarray(want["pixel_values"])[0, :count].reshape(rows, columns, 16, 16, 3)
+            back = flat.transpose(4, 0, 2, 1, 3).reshape(pixels[0].shape)
+            np.testing.assert_array_equal(pixels[0], 2 * (back - np.float32(0.5)))
             continue
         np.testing.assert_array_equal(
             pixels, np.asarray(want["pixel_values"]).reshape(pixels.shape)

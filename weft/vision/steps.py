@@ -84,6 +84,12 @@ PROCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
                     "do_normalize": False},
     ),
     "Gemma3ImageProcessor": ("crops", {**_SQUARE, "filter": BILINEAR, **_HALF}),
+    "Gemma4ImageProcessor": (
+        "budget",
+        {"size": {"height": 224, "width": 224}, "patch_size": 16, "max_soft_tokens": 280,
+         "pooling_kernel_size": 3, "do_normalize": False, "filter": BICUBIC,
+         "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)},
+    ),
     "Idefics3ImageProcessor": ("tiles", _IDEFICS),
     "SmolVLMImageProcessor": ("tiles", _IDEFICS),
     "Qwen2VLImageProcessor": ("smart", _QWEN),
@@ -116,7 +122,7 @@ _MORE = (
     "do_pan_and_scan", "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops",
     "pan_and_scan_min_ratio_to_activate", "image_grid_pinpoints", "min_pixels", "max_pixels",
     "crop_to_patches", "min_patches", "max_patches", "crop_pct", "keep_aspect_ratio",
-    "ensure_multiple_of", "mod_size",
+    "ensure_multiple_of", "mod_size", "max_soft_tokens", "pooling_kernel_size",
 )  # fmt: skip
 
 
@@ -146,6 +152,12 @@ def steps_of(where: str, raw: Mapping[str, Any]) -> Steps:
         raise ModelError(f"{where}: size {size} is not supported; expected shortest_edge or height")
     mean = _numbers(where, "image_mean", given.get("image_mean", usual["mean"]))
     std = _numbers(where, "image_std", given.get("image_std", usual["std"]))
+    if kind == "budget":  # the tower itself takes 2 * (x - 0.5)
+        if flags["do_normalize"] and (mean, std) != ((0.0,) * 3, (1.0,) * 3):
+            raise ModelError(
+                f"{where}: image_mean {mean} and image_std {std} are not supported here"
+            )
+        flags["do_normalize"], mean, std = True, _HALF["mean"], _HALF["std"]
     more = {k: given[k] for k in _MORE if given.get(k) is not None}
     return Steps(
         kind, size, _filter(where, given.get("resample", usual["filter"])),

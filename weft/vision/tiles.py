@@ -155,6 +155,29 @@ def _smart(steps: Steps, image: np.ndarray) -> Prepared:
     return Prepared((floats(steps, image),), original=(height, width))
 
 
+def budget_size(height: int, width: int, patch: int, block: int, most: int) -> tuple[int, int]:
+    """Returns Gemma 4's size: multiples of `block` patches, `most` blocks or fewer, nearly as many
+    as that, in nearly the same proportion."""
+    side = block * patch
+    by = math.sqrt(most * side * side / (height * width))
+    tall, wide = math.floor(by * height / side) * side, math.floor(by * width / side) * side
+    if tall == 0:
+        return side, min(width // height, most) * side
+    if wide == 0:
+        return min(height // width, most) * side, side
+    return tall, wide
+
+
+def _budget(steps: Steps, image: np.ndarray) -> Prepared:
+    """Gemma 4: any size within a budget of patches."""
+    height, width, _ = image.shape
+    if steps.resizes:
+        numbers = (int(steps.more[k]) for k in
+                   ("patch_size", "pooling_kernel_size", "max_soft_tokens"))  # fmt: skip
+        image = resized(image, budget_size(height, width, *numbers), steps.filter)
+    return Prepared((floats(steps, image),), original=(height, width))
+
+
 def _patches(steps: Steps, image: np.ndarray) -> Prepared:
     """Pixtral: at most so long, in whole patches."""
     height, width, _ = image.shape
@@ -258,6 +281,7 @@ def _net(steps: Steps, image: np.ndarray) -> Prepared:
 
 KINDS: Mapping[str, Callable[[Steps, np.ndarray], Prepared]] = {
     "plain": _net, "squared": _squared, "crops": _crops, "tiles": _tiles, "smart": _smart,
+    "budget": _budget,
     "patches": _patches, "mosaic": _mosaic, "grid": _grid,
     "bounded": _net, "multiple": _net, "margin": _net, "boxed": _net,
 }  # fmt: skip

@@ -181,7 +181,9 @@ class DecoderConfig:
     alibi: bool = False  # a traced decoder's keys hold their positions
     # Of each pair of the rope, the position that turns it: 0 in time, 1 in height, 2 in width.
     turns_by: tuple[int, ...] = ()
-    looks: bool = False  # tokens of a picture see each other
+    # Tokens of a picture see each other: in all layers, or within windows in layers that have them.
+    looks: Literal["", "all", "near"] = ""
+    layer_pad: int = 0  # the id that stands for a picture's vectors in the inputs of layers
     deep: int = 0  # the first layers after which vectors of a picture are added
     traced: TracedBody | None = None  # the steps of a decoder that another library describes
 

@@ -157,7 +157,8 @@ def body(
         x = _embed(c, w, ids, pos)
         x = x if pictures is None else pictures.embedded(x)
         x = training.place("embed", (training.drop or keep)(x))
-    p = with_layer_inputs(_pass(c, w, pos, past, training, turns, **more), ids, x)
+    told = ids if pictures is None else pictures.told(c, ids)
+    p = with_layer_inputs(_pass(c, w, pos, past, training, turns, **more), told, x)
     x = x if c.altup is None else spread(p, x)
     for i in c.here:
         x = p.at(f"{i}.out", training.layer(i, partial(layer, p, i), x))

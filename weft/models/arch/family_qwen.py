@@ -63,18 +63,25 @@ def qwen2_vl(c: Fields) -> DecoderConfig:
 
 def qwen3_vl(c: Fields) -> DecoderConfig:
     """Reads the text model of Qwen3-VL: a Qwen 3 whose rope turns by three positions in turn."""
-    made = _qwen3(c, "qwen3")
-    sections, pairs = _sections(c, made.head_dim // 2), made.head_dim // 2
+    return turned(c, _qwen3(c, "qwen3"))
+
+
+def turned(c: Fields, made: DecoderConfig, usual: tuple[int, ...] = ()) -> DecoderConfig:
+    """Returns a text model whose rope turns by three positions in turn, as Qwen3-VL's and
+    Qwen 3.5's with pictures; `usual` are the sections that a file may leave out. Raises
+    ModelError for sections that do not fit the rope."""
+    pairs = (made.ropes[0].rotary or made.head_dim) // 2
+    sections = _sections(c, pairs, usual)
     by = [0] * pairs
-    for axis in (1, 2):
+    for axis in range(1, len(sections)):
         for k in range(axis, min(3 * sections[axis], pairs), 3):
             by[k] = axis
     return replace(made, turns_by=tuple(by))
 
 
-def _sections(c: Fields, pairs: int) -> tuple[int, ...]:
+def _sections(c: Fields, pairs: int, usual: tuple[int, ...] = ()) -> tuple[int, ...]:
     said = said_of(c)
-    found = said.integers("mrope_section", 0, MAX_HEAD_DIM) or (pairs,)
+    found = said.integers("mrope_section", 0, MAX_HEAD_DIM) or usual or (pairs,)
     if sum(found) != pairs or len(found) > 3:
         raise ModelError(
             f"{said.where}: mrope_section is {list(found)}; expected three numbers that add up to "

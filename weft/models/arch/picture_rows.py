@@ -33,6 +33,10 @@ class PictureRows:
         """Returns the rows' embeddings, x[N, hidden] where a row is a token."""
         return ops.where(_wide(self.here, x), self._part(0, x), x)
 
+    def told(self, c: DecoderConfig, ids: Value) -> Value:
+        """Returns the rows' ids for the inputs of layers: one id stands for all vectors."""
+        return ops.where(ops.equal(self.here, 1), c.layer_pad, ids) if c.layer_input else ids
+
     def deepened(self, c: DecoderConfig, i: int, x: Value) -> Value:
         """Returns the residual stream after layer i, with what a picture adds there."""
         return ops.add(x, self._part(i + 1, x)) if i < c.deep else x
@@ -53,12 +57,17 @@ class PictureRows:
         """Returns attention of q[N, H, D] with rows of slot[0] that see their picture too: as
         `kv_cache.attend` does, but a picture's rows are written out where a window cuts."""
         length = ops.aval(table).shape[1] * PAGE
+        near = c.looks == "near"
+        if near and not window:
+            return kv_cache.attend(c, cache, q, slot, pos, table, 0)
         if not window or window >= length:
             return kv_cache.attend(c, cache, q, slot, self.last(), table, 0)
         out = kv_cache.attend(c, cache, q, slot, pos, table, window)
         rows = ops.aval(pos).shape[0]
-        first = ops.reshape(ops.slice_(self.span, (0, 0), (rows, 1)), (rows,))
-        first = ops.minimum(first, ops.sub(pos, window - 1))
+        first = ops.sub(pos, window - 1)
+        if not near:
+            begin = ops.reshape(ops.slice_(self.span, (0, 0), (rows, 1)), (rows,))
+            first = ops.minimum(begin, first)
         own = ops.gather(table, ops.slice_(slot, (0,), (1,)))
         seen = kv_cache.attended(c, cache, q, first, self.last(), own)
         return ops.where(_wide(self.here, out), seen, ops.cast(out, float32))

@@ -60,6 +60,21 @@ def _mean(run: TowerPass, x: Value) -> Value:
     return linear(run.c.act_dtype, x, run.w["project.w"], None, True)
 
 
+def _pooled(run: TowerPass, x: Value) -> Value:
+    """Gemma 4: patches come block by block; the mean of each is scaled, perhaps standardised."""
+    p, wide = run.c.projector, ops.aval(x).shape[1]
+    count = p.block * p.block
+    x = ops.mul(ops.sum_(ops.reshape(x, (-1, count, wide)), 1), wide**0.5 / count)
+    if p.standard:
+        shape = ops.aval(x).shape
+        bias, scale = (
+            ops.broadcast(ops.cast(ops.reshape(run.w[f"project.{k}"], (1, wide)), float32), shape)
+            for k in ("bias", "scale")
+        )
+        x = ops.mul(ops.sub(x, bias), scale)
+    return run.linear("project", run.bare_norm(x))
+
+
 def _normed_blocks(run: TowerPass, x: Value) -> Value:
     x = run.norm("project.norm", _blocks(run, x), run.c.projector.eps, False)
     return _mlp(run, x)
@@ -109,7 +124,8 @@ def _head(run: TowerPass, x: Value) -> Value:
 
 
 PROJECTORS: Mapping[str, Callable[[TowerPass, Value], Value]] = {
-    "mlp": _mlp, "mean": _mean, "blocks": lambda run, x: run.linear("project", _blocks(run, x)),
+    "mlp": _mlp, "mean": _mean, "pooled": _pooled,
+    "blocks": lambda run, x: run.linear("project", _blocks(run, x)),
     "normed blocks": _normed_blocks, "merger": _merger, "patch merger": _patch_merger,
     "head": _head,
 }  # fmt: skip

@@ -100,6 +100,7 @@ class TowerPass:
         """Returns layer i of x[B * T, hidden]."""
         for part, made in (("attn", self.attention), ("mlp", self.feed_forward)):
             h = made(i, self.norm(f"{i}.{part}_norm", x))
+            h = self.norm(f"{i}.{part}_post", h) if self.c.post_norms else h
             if self.c.layer_scale:
                 scale = ops.cast(ops.reshape(self.w[f"{i}.{part}_scale"], (1, -1)), float32)
                 h = ops.mul(h, ops.broadcast(scale, ops.aval(h).shape))
@@ -124,7 +125,11 @@ class TowerPass:
             batch, lengths = int(ops.aval(given.windows).shape[0]), given.windows
             q, k, v = (ops.gather(rows, given.into) for rows in (q, k, v))
         q, k, v = (self._heads(rows, batch) for rows in (q, k, v))
-        more: dict[str, Any] = {"causal": c.causal, "scale": c.head_dim**-0.5, "window": 0}
+        more: dict[str, Any] = {
+            "causal": c.causal,
+            "scale": c.scale or c.head_dim**-0.5,
+            "window": 0,
+        }
         out = ops.transpose(ops.call("attention", q, k, v, lengths, **more), (0, 2, 1, 3))
         out = ops.reshape(out, (-1, c.hidden))
         return self.linear(f"{i}.o", ops.gather(out, given.back) if windowed else out)
@@ -138,9 +143,13 @@ class TowerPass:
             parts = [ops.slice_(whole, (0, a), (rows, b)) for a, b in cuts]
         else:
             parts = [self.linear(f"{i}.{role}", x) for role in "qkv"]
-        if c.qk_norm:
+        if c.qk_norm == "whole":
             parts[:2] = [self.norm(f"{i}.{r}_norm", p) for r, p in zip("qk", parts)]
         parts = [ops.reshape(part, (rows, c.heads, c.head_dim)) for part in parts]
+        if c.qk_norm == "head":
+            parts[:2] = [self.norm(f"{i}.{r}_norm", p) for r, p in zip("qk", parts)]
+        if c.v_norm:
+            parts[2] = self.bare_norm(parts[2])
         if self.given.cos is not None:
             turned = [ops.call("rope", p, self.given.cos, self.given.sin) for p in parts[:2]]
             parts = [*turned, parts[2]]
@@ -152,7 +161,11 @@ class TowerPass:
 
     def linear(self, role: str, x: Value) -> Value:
         """Returns x[R, K] . w[M, K]^T + b[M], float32 for weights of any dtype."""
-        return linear(self.c.act_dtype, x, self.w[f"{role}.w"], self.w.get(f"{role}.b"))
+        w = self.w
+        if f"{role}.clip" not in w:
+            return linear(self.c.act_dtype, x, w[f"{role}.w"], w.get(f"{role}.b"))
+        x = _clipped(x, w[f"{role}.clip"], 0)
+        return _clipped(linear(self.c.act_dtype, x, w[f"{role}.w"]), w[f"{role}.clip"], 2)
 
     def norm(self, role: str, x: Value, eps: float = 0.0, rms: bool | None = None) -> Value:
         """Returns a norm over the last axis."""
@@ -161,6 +174,19 @@ class TowerPass:
             return ops.call("rms_norm", x, w, eps=eps or c.eps)
         zeros = ops.const(np.zeros(ops.aval(w).shape[0], np.float32))
         return ops.call("layer_norm", x, w, self.w.get(f"{role}.b", zeros), eps=eps or c.eps)
+
+    def bare_norm(self, x: Value) -> Value:
+        """Returns an RMS norm without weights over the last axis."""
+        ones = ops.const(np.ones(ops.aval(x).shape[-1], np.float32))
+        return ops.call("rms_norm", x, ones, eps=self.c.eps)
+
+
+def _clipped(x: Value, limits: Value, at: int) -> Value:
+    """Returns x[R, M] between limits[at] and limits[at + 1]."""
+    shape = ops.aval(x).shape
+    ends = (ops.slice_(ops.cast(limits, float32), (at + k,), (at + k + 1,)) for k in range(2))
+    least, most = (ops.broadcast(ops.reshape(end, (1, 1)), shape) for end in ends)
+    return ops.minimum(ops.maximum(x, least), most)
 
 
 def acted(act: TowerActivation, x: Value) -> Value:
@@ -181,7 +207,7 @@ def tower_graph(
     shapes: dict[str, tuple[tuple[int, ...], DType]] = {
         "rows": ((rows, c.row), float32), "lengths": ((batch,), int32),
     }  # fmt: skip
-    if c.table:
+    if c.placed:
         shapes["places"] = ((length, c.hidden), float32)
     if c.ropes:
         shapes |= {"cos": ((rows, half), float32), "sin": ((rows, half), float32)}

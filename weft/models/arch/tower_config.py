@@ -13,6 +13,7 @@ Projects = Literal[
     "",  # nothing: the tower's vectors
     "mlp",  # two layers (LLaVA)
     "mean",  # means of blocks, a norm, one matrix (Gemma 3)
+    "pooled",  # means of blocks, a norm without weights, one matrix (Gemma 4)
     "blocks",  # blocks side by side, one matrix (Idefics 3)
     "normed blocks",  # blocks, a norm, two layers (InternVL)
     "merger",  # a norm, blocks, two layers (Qwen-VL)
@@ -37,6 +38,7 @@ class Projector:
     deep: tuple[int, ...] = ()
     hidden: int = 0  # of a head with attention (SigLIP's)
     newline: bool = False  # a vector ends each line of tiles (LLaVA-NeXT)
+    standard: bool = False  # pooled vectors are standardised
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,16 @@ class TowerConfig:
     leads: int = 0  # vectors before the patches: the class, registers
     class_position: bool = True  # the class has a row in the table of positions
     table: int = 0  # rows of a side of the table of positions; 0: none
+    axes: int = 0  # rows of two tables that are added, by column and by row (Gemma 4)
     patch_bias: bool = True
     qkv_bias: bool = True
     out_bias: bool = True
     mlp_bias: bool = True
-    qk_norm: bool = False  # of whole queries and keys
+    qk_norm: Literal["", "whole", "head"] = ""  # of queries and keys
+    v_norm: bool = False  # of each head's values, without weights
+    scale: float = 0.0  # of attention; 0: 1 / sqrt(head_dim)
+    post_norms: bool = False  # after each part of a layer too
+    clips: bool = False  # inputs and outputs of linear layers are clipped
     first_norm: bool = False  # before the layers
     last_norm: bool = False  # after them
     layer_scale: bool = False
@@ -84,6 +91,11 @@ class TowerConfig:
     @property
     def head_dim(self) -> int:
         return self.hidden // self.heads
+
+    @property
+    def placed(self) -> bool:
+        """True if a table says the patches' places."""
+        return bool(self.table or self.axes)
 
     @property
     def depth(self) -> int:

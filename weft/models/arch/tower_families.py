@@ -62,6 +62,32 @@ def siglip(c: Fields) -> TowerConfig:
     return _base(c, "siglip", usual, last_norm=True)
 
 
+def gemma4(c: Fields) -> TowerConfig:
+    """Reads Gemma 4's tower: pictures of any size, two tables of positions, a rope by row and
+    column, norms before and after each part, and of queries, keys and values."""
+    heads = c.integer("num_attention_heads", 1, 1024, 12)
+    usual = {"ffn": 3072, "image": 0, "depth": 16}
+    made = _base(
+        c.having({**c.data, "hidden_act": c.text("hidden_activation", "gelu_pytorch_tanh")}),
+        "gemma4", usual, norm="rms", eps=c.number("rms_norm_eps", 0.0, 1.0, 1e-6), gated=True,
+        qk_norm="head", v_norm=True, scale=1.0, post_norms=True, ropes=True,
+        theta=_theta(c, 100.0), patch_bias=False, qkv_bias=False, out_bias=False, mlp_bias=False,
+        axes=c.integer("position_embedding_size", 1, 1 << 20, 10240), table=0,
+        clips=c.flag("use_clipped_linears", False),
+    )  # fmt: skip
+    same = c.integer("num_key_value_heads", 1, 1024, heads) == heads
+    if made.head_dim % 4:
+        raise ModelError(f"{c.where}: heads of {made.head_dim} do not divide into four parts")
+    if not same or c.integer("head_dim", 1, 1024, made.head_dim) != made.head_dim:
+        raise ModelError(f"{c.where}: heads of keys, or of another size than the width's share, "
+                         "are not supported in a tower")  # fmt: skip
+    if c.flag("attention_bias", False):
+        raise ModelError(f"{c.where}: attention_bias is not supported in this tower")
+    pool = c.integer("pooling_kernel_size", 1, 64, 3)
+    standard = c.flag("standardize", False)
+    return replace(made, projector=Projector("pooled", 0, pool, bias=False, standard=standard))
+
+
 def idefics3(c: Fields) -> TowerConfig:
     usual = {"width": 1152, "count": 16, "patch": 32, "ffn": 3072, "act": "gelu_pytorch_tanh"}
     return _base(c, "siglip", usual, last_norm=True)
@@ -82,7 +108,8 @@ def internvl(c: Fields) -> TowerConfig:
     usual = {"width": 1024, "count": 16, "depth": 24, "ffn": 4096, "image": 448, "patch": 14}
     made = _base(
         c, "internvl", usual, leads=1, layer_scale=True,
-        qkv_bias=c.flag("attention_bias", False), qk_norm=c.flag("use_qk_norm", False),
+        qkv_bias=c.flag("attention_bias", False),
+        qk_norm="whole" if c.flag("use_qk_norm", False) else "",
         last_norm=not c.flag("use_mean_pooling", True),
         norm={"layer_norm": "layer", "rms_norm": "rms"}[
             c.text("norm_type", "layer_norm", ("layer_norm", "rms_norm"))],
@@ -157,32 +184,42 @@ def qwen3_vl(c: Fields) -> TowerConfig:
     return _qwen(c, usual, table=int(rows**0.5), projector=merger)
 
 
-def _theta(c: Fields) -> float:
+def qwen3_5(c: Fields) -> TowerConfig:
+    """Reads Qwen 3.5's tower: Qwen3-VL's without vectors for layers of the text model."""
+    made = qwen3_vl(c)
+    return replace(made, projector=replace(made.projector, deep=()))
+
+
+def _theta(c: Fields, usual: float = 1e4) -> float:
     said = c.section("rope_parameters")
     if said is not None:
         kind = said.text("rope_type", "default")
         if kind not in ("default", "axial"):
             raise ModelError(f"{c.where}: rope_type {shown(kind, 40)} is not supported in a tower")
-        return float(said.number("rope_theta", 1.0, 1e12, 1e4))
-    return float(c.number("rope_theta", 1.0, 1e12, 1e4))
+        return float(said.number("rope_theta", 1.0, 1e12, usual))
+    return float(c.number("rope_theta", 1.0, 1e12, usual))
 
 
 TOWERS: Mapping[str, Callable[[Fields], TowerConfig]] = {
     "clip_vision_model": clip, "siglip_vision_model": siglip, "pixtral": pixtral,
     "idefics3_vision": idefics3, "smolvlm_vision": idefics3, "internvl_vision": internvl,
     "qwen2_vl_vision": qwen2_vl, "qwen2_5_vl_vision": qwen2_5_vl, "qwen3_vl_vision": qwen3_vl,
-    "dinov2": dinov2,
+    "qwen3_5_vision": qwen3_5, "qwen3_5_moe_vision": qwen3_5,
+    "gemma4_vision": gemma4, "dinov2": dinov2,
 }  # fmt: skip
 # The tower of a wrapper whose vision_config does not say its type.
 USUAL: Mapping[str, str] = {
     "llava": "clip_vision_model", "llava_next": "clip_vision_model",
-    "gemma3": "siglip_vision_model", "idefics3": "idefics3_vision", "smolvlm": "smolvlm_vision",
+    "gemma3": "siglip_vision_model", "gemma4": "gemma4_vision",
+    "idefics3": "idefics3_vision", "smolvlm": "smolvlm_vision",
     "mistral3": "pixtral", "internvl": "internvl_vision", "qwen2_vl": "qwen2_vl_vision",
     "qwen2_5_vl": "qwen2_5_vl_vision", "qwen3_vl": "qwen3_vl_vision",
+    "qwen3_5": "qwen3_5_vision", "qwen3_5_moe": "qwen3_5_moe_vision",
     "clip": "clip_vision_model", "siglip": "siglip_vision_model",
 }  # fmt: skip
 SHORT = {"qwen2_vl": "qwen2_vl_vision", "qwen2_5_vl": "qwen2_5_vl_vision",
-         "qwen3_vl": "qwen3_vl_vision", "idefics3": "idefics3_vision"}  # fmt: skip
+         "qwen3_vl": "qwen3_vl_vision", "qwen3_5": "qwen3_5_vision",
+         "qwen3_5_moe": "qwen3_5_moe_vision", "idefics3": "idefics3_vision"}  # fmt: skip
 
 
 def clip_pair(raw: Fields) -> tuple[TowerConfig, TowerConfig]:
@@ -222,6 +259,8 @@ def read_tower(kind: str, raw: Fields, width: int) -> TowerConfig:
             f"{', '.join(TOWERS)}"
         )
     c = TOWERS[said](vision)
+    if c.projector.kind and not c.projector.width:
+        return replace(c, projector=replace(c.projector, width=width))
     if c.projector.kind:
         if c.projector.width != width:
             raise ModelError(

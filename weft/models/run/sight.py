@@ -14,6 +14,7 @@ from weft.core.notices import say
 from weft.importers.hf_config import Fields, read_config
 from weft.importers.safetensors import open_checkpoint
 from weft.models.arch.config import DecoderConfig
+from weft.models.arch.family_qwen import turned
 from weft.models.arch.tower_config import TowerConfig
 from weft.models.arch.tower_families import USUAL, read_tower
 from weft.models.arch.weights import Weights
@@ -44,7 +45,19 @@ def sighted(raw: Fields, config: DecoderConfig) -> tuple[DecoderConfig, TowerCon
     except ModelError as error:
         say(f"weft takes the text model alone, no pictures: {error}")
         return None
-    return replace(config, looks=kind == "gemma3", deep=tower.deep), tower
+    text = raw.section("text_config") or raw
+    if kind.startswith("qwen3_5"):
+        config = turned(text, config, (11, 11, 10))
+    looks: Any = _looks(kind, text)
+    pad = text.integer("pad_token_id", 0, config.vocab - 1, 0)
+    return replace(config, looks=looks, deep=tower.deep, layer_pad=pad), tower
+
+
+def _looks(kind: str, text: Fields) -> str:
+    """Returns the layers in which tokens of a picture see each other, as DecoderConfig.looks."""
+    if kind == "gemma4" and text.data.get("use_bidirectional_attention") == "vision":
+        return "near"
+    return "all" if kind == "gemma3" else ""
 
 
 def eyes_maker(
@@ -62,7 +75,8 @@ def _open(
     steps = read_steps(folder, kind)
     tower = open_tower(folder, config, device, place)
     kind = "pixtral" if kind == "llava" and config.family == "pixtral" else kind
-    return Eyes(tower, steps, _sight(kind, raw, tokenizer))
+    whole = bool(_looks(kind, raw.section("text_config") or raw))
+    return Eyes(tower, steps, _sight(kind, raw, tokenizer, whole))
 
 
 def open_tower(folder: Path, config: TowerConfig, device: Device | None, place: Placement) -> Tower:
@@ -102,7 +116,7 @@ _ASKED: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def _sight(kind: str, raw: Fields, tokenizer: Tokenizer) -> Sight:
+def _sight(kind: str, raw: Fields, tokenizer: Tokenizer, whole: bool) -> Sight:
     usual = _TOKENS.get(kind, 0)
     most = 1 << 31
     name = "image_token_id" if raw.data.get("image_token_id") is not None else "image_token_index"
@@ -114,6 +128,10 @@ def _sight(kind: str, raw: Fields, tokenizer: Tokenizer) -> Sight:
             "eoi_token_index", 0, most, 256000)  # fmt: skip
         around = _spelled(raw, tokenizer, ends[0]), _spelled(raw, tokenizer, ends[1])
         given = around[0]
+    elif kind == "gemma4":
+        begin = raw.integer("boi_token_id", 0, most, 255999)
+        end = raw.integer("eoi_token_id", 0, most, 258882)
+        around = _spelled(raw, tokenizer, begin), _spelled(raw, tokenizer, end)
     elif kind in ("idefics3", "smolvlm"):
         around = "<fake_token_around_image>", ""
     elif kind in ("mistral3", "pixtral"):
@@ -121,13 +139,14 @@ def _sight(kind: str, raw: Fields, tokenizer: Tokenizer) -> Sight:
     elif kind == "internvl":
         around = "<img>", "</img>"
     marks = Marks(kind, spelled, given, around)
-    return Sight(marks, token, kind == "gemma3", kind.startswith("qwen"))
+    return Sight(marks, token, whole, kind.startswith("qwen"))
 
 
 _TOKENS: Mapping[str, int] = {
-    "llava": 32000, "llava_next": 32000, "gemma3": 262144, "idefics3": 128257, "smolvlm": 128257,
+    "llava": 32000, "llava_next": 32000, "gemma3": 262144, "gemma4": 258880,
+    "idefics3": 128257, "smolvlm": 128257,
     "mistral3": 10, "pixtral": 32000, "internvl": 151667, "qwen2_vl": 151655, "qwen2_5_vl": 151655,
-    "qwen3_vl": 151655,
+    "qwen3_vl": 151655, "qwen3_5": 248056, "qwen3_5_moe": 248056,
 }  # fmt: skip
 
 

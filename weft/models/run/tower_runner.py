@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.core.dtypes import DType
+from weft.core.errors import LimitError
 from weft.host.progress import progress
 from weft.models.arch.tower_config import TowerConfig
 from weft.models.arch.weights import Weights
@@ -30,7 +31,7 @@ class Tower:
         c, arrays = config, dict(weights)
         self._table = np.zeros((0, c.hidden), np.float32)
         self.newline = np.asarray(arrays.pop("newline", self._table), np.float32)
-        if c.table:
+        if c.placed:
             table = np.asarray(arrays.pop("places"), np.float32)
             if c.leads and c.class_position:
                 leads = np.asarray(arrays["leads"], np.float32)
@@ -69,7 +70,7 @@ class Tower:
             back = np.argsort(cells)
         given = {"rows": flat[order], "lengths": np.array([len(flat)], np.int32)}
         given |= turns(c, order // columns, order % columns)
-        if c.table:
+        if c.placed:
             given["places"] = self.table(rows, columns)[order]
         size = rounded_up(len(flat), block * block)
         given = {k: v if k == "lengths" else _padded(v, size) for k, v in given.items()}
@@ -99,6 +100,8 @@ class Tower:
     def table(self, rows: int, columns: int) -> np.ndarray:
         """Returns the table of positions for a grid, float32 [rows * columns, hidden]."""
         c = self.config
+        if c.axes:
+            return self._added(rows, columns)
         if (rows, columns) == (c.table, c.table):
             return self._table
         grid = self._table.reshape(c.table, c.table, c.hidden)
@@ -108,6 +111,16 @@ class Tower:
             by = [_cubic(n, c.table) for n in (rows, columns)]
         out = np.einsum("ya,xb,abh->yxh", *by, grid, optimize=True)
         return np.ascontiguousarray(out.reshape(rows * columns, c.hidden), np.float32)
+
+    def _added(self, rows: int, columns: int) -> np.ndarray:
+        """Returns the sums of a column's place and a row's. Raises LimitError beyond the tables."""
+        c = self.config
+        if max(rows, columns) > c.axes:
+            raise LimitError(f"a picture has {rows} x {columns} patches; the tower has places for "
+                             f"{c.axes} along a side: make the picture less long")  # fmt: skip
+        by_column, by_row = self._table
+        made = by_column[None, :columns] + by_row[:rows, None]
+        return np.ascontiguousarray(made.reshape(rows * columns, c.hidden))
 
     def _run(self, given: Inputs) -> np.ndarray:
         if self._placed.device is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from functools import partial
 
@@ -70,6 +70,17 @@ NAMES: Mapping[str, _Names] = {
          "attn_scale": "layer_scale1.lambda1", "mlp_scale": "layer_scale2.lambda1"},
         r"embeddings\.mask_token$",
     ),
+    "gemma4": _Names(
+        {"patch": "patch_embedder.input_proj", "places": "patch_embedder.position_embedding_table"},
+        "encoder.layers.{}.",
+        {"q": "self_attn.q_proj.linear", "k": "self_attn.k_proj.linear",
+         "v": "self_attn.v_proj.linear", "o": "self_attn.o_proj.linear",
+         "gate": "mlp.gate_proj.linear", "up": "mlp.up_proj.linear",
+         "down": "mlp.down_proj.linear", "attn_norm": "input_layernorm",
+         "attn_post": "post_attention_layernorm", "mlp_norm": "pre_feedforward_layernorm",
+         "mlp_post": "post_feedforward_layernorm", "q_norm": "self_attn.q_norm",
+         "k_norm": "self_attn.k_norm"},
+    ),
     "qwen": _QWEN,
 }  # fmt: skip
 _QWEN_MLP = {
@@ -84,13 +95,14 @@ TOWER = (
     "vision_encoder.", "vision_tower.vision_tower.", "",
 )  # fmt: skip
 PROJECTOR = (
+    "model.embed_vision.", "embed_vision.",
     "multi_modal_projector.", "model.multi_modal_projector.", "model.connector.", "connector.",
     "model.visual.", "visual.", "",
 )  # fmt: skip
 NEWLINE = ("image_newline", "model.image_newline")
 OURS = re.compile(
     r"^(?:model\.)?(?:vision_tower|vision_model|vision_encoder|visual|multi_modal_projector|"
-    r"connector)\."
+    r"connector|embed_vision)\."
 )
 
 
@@ -108,6 +120,11 @@ def tower_layout(c: TowerConfig) -> tuple[dict[str, WeightSpec], dict[str, Weigh
     if c.table:
         rows = c.table * c.table + (c.leads if c.class_position else 0)
         b.add("table", "places", names.outer["places"], rows, c.hidden)
+    if c.axes:
+        b.add("table", "places", names.outer["places"], 2, c.axes, c.hidden)
+    if c.projector.standard:
+        for part in ("bias", "scale"):
+            b.add("scale", f"project.{part}", f"std_{part}", c.hidden)
     if c.first_norm:
         b.both("norm", "first", names.outer["first"], c.hidden, biased=biased)
     if c.last_norm or (c.projector.kind == "head" and not c.projector.hidden):
@@ -128,11 +145,14 @@ def _layer(c: TowerConfig, b: LayoutBuilder, at: str, inner: Mapping[str, str], 
     for role, shape in shapes.items():
         biased = has.get(role, c.qkv_bias)
         b.both("matrix", f"{i}.{role}", at + inner[role], *shape, biased=biased)
-    norms = ["attn_norm", "mlp_norm"]
+    norms = ["attn_norm", "mlp_norm", *(["attn_post", "mlp_post"] if c.post_norms else ())]
     for role in norms:
         b.both("norm", f"{i}.{role}", at + inner[role], c.hidden, biased=c.norm == "layer")
     for role in ("q_norm", "k_norm") if c.qk_norm else ():
-        b.both("norm", f"{i}.{role}", at + inner[role], c.hidden, biased=False)
+        wide = c.head_dim if c.qk_norm == "head" else c.hidden
+        b.both("norm", f"{i}.{role}", at + inner[role], wide, biased=False)
+    for role in shapes if c.clips else ():
+        b.add("scale", f"{i}.{role}.clip", at + inner[role].removesuffix(".linear"), 4)
     for part in ("attn", "mlp") if c.layer_scale else ():
         b.add("scale", f"{i}.{part}_scale", at + inner[f"{part}_scale"], c.hidden)
 
@@ -168,6 +188,9 @@ def _projector(c: TowerConfig) -> dict[str, WeightSpec]:
     if p.kind == "mean":
         b.add("norm", "project.norm.w", "mm_soft_emb_norm.weight", c.hidden)
         b.add("matrix", "project.w", "mm_input_projection_weight", c.hidden, p.width)
+    if p.kind == "pooled":
+        name = "embedding_projection"
+        b.both("matrix", "project", name, p.width, c.hidden, biased=False)
     if p.kind == "blocks":
         b.both("matrix", "project", "modality_projection.proj", p.width, wide, biased=False)
     if p.kind == "merger":
@@ -206,10 +229,15 @@ def tower_weights(c: TowerConfig, checkpoint: Checkpoint, also: Iterable[str] = 
             name = at + spec.name
             if role == "newline":
                 name = next((n for n in NEWLINE if n in checkpoint), NEWLINE[0])
+            if role.endswith(".clip"):
+                used.update(ends := [f"{name}.{end}" for end in _LIMITS])
+                found[role] = Weight(spec, partial(_read_limits, checkpoint, ends))
+                continue
             third = "qkv".index(role[5]) if ".in_proj_" in name else None
             _check(checkpoint, name, spec, 1 if third is None else 3)
             used.add(name)
-            found[role] = Weight(spec, partial(_read, checkpoint, name, spec.shape, third))
+            read = partial(_read, checkpoint, name, spec.shape, third)
+            found[role] = Weight(spec, partial(_ordered, c, role, read) if c.axes else read)
     if not c.text:
         _check_unread(c, used, checkpoint)
     return Found(found, used)
@@ -249,6 +277,29 @@ def _read(
     if third is not None:
         value = value[third * shape[0] : (third + 1) * shape[0]]
     return value.reshape(shape)
+
+
+_LIMITS = ("input_min", "input_max", "output_min", "output_max")
+
+
+def _read_limits(checkpoint: Checkpoint, names: list[str]) -> np.ndarray:
+    """Returns the limits of a linear layer's inputs and outputs, float32 [4]."""
+    for name in names:
+        _check(checkpoint, name, WeightSpec(name, (1,), "scale"))
+    return np.array([np.asarray(checkpoint[name], np.float32).reshape(()) for name in names])
+
+
+def _ordered(c: TowerConfig, role: str, read: Callable[[], np.ndarray]) -> np.ndarray:
+    """Returns a weight of Gemma 4's tower in the order of other towers': pixels channel by channel;
+    of a head the pairs that turn by row before those that turn by column, first halves first."""
+    value = read()
+    if role == "patch.w":
+        pixels = value.reshape(len(value), -1, c.channels)
+        return np.ascontiguousarray(pixels.transpose(0, 2, 1)).reshape(value.shape)
+    if re.fullmatch(r"\d+\.[qk](_norm)?\.w", role):
+        parts = value.reshape(-1, 4, c.head_dim // 4, *value.shape[1:])
+        return np.ascontiguousarray(parts[:, [2, 0, 3, 1]]).reshape(value.shape)
+    return value
 
 
 def _check_unread(c: TowerConfig, used: set[str], checkpoint: Checkpoint) -> None:
