@@ -174,6 +174,17 @@ def _configs() -> dict[str, tuple[str, str, Any, dict[str, Any], str, dict[str, 
             "<image>", {"patch_size": 7, "vision_feature_select_strategy": "default",
                         "num_additional_image_tokens": 1},
         ),
+        "llava_onevision": (
+            "LlavaOnevisionForConditionalGeneration", "llava_onevision",
+            t.LlavaOnevisionConfig(
+                text_config=t.Qwen2Config(**PLAIN), image_token_index=ID["<image>"],
+                vision_config=t.SiglipVisionConfig(**square), vision_aspect_ratio="anyres_max_2",
+                image_grid_pinpoints=[[28, 56], [56, 28], [56, 56], [84, 56]]),
+            {"size": {"height": 28, "width": 28},
+             "image_grid_pinpoints": [[28, 56], [56, 28], [56, 56], [84, 56]]},
+            "<image>", {"num_image_tokens": 16, "vision_feature_select_strategy": "full",
+                        "vision_aspect_ratio": "anyres_max_2"},
+        ),
         "pixtral": (
             "LlavaForConditionalGeneration", "pixtral",
             t.LlavaConfig(
@@ -190,6 +201,7 @@ def _configs() -> dict[str, tuple[str, str, Any, dict[str, Any], str, dict[str, 
 
 _IMAGE_PROCESSORS = {
     "llava_next": "llava_next.LlavaNextImageProcessor",
+    "llava_onevision": "llava_onevision.LlavaOnevisionImageProcessor",
     "llava": "clip.CLIPImageProcessor", "gemma3": "gemma3.Gemma3ImageProcessor",
     "gemma4": "gemma4.Gemma4ImageProcessor",
     "idefics3": "idefics3.Idefics3ImageProcessor", "smolvlm": "smolvlm.SmolVLMImageProcessor",
@@ -199,6 +211,7 @@ _IMAGE_PROCESSORS = {
 }  # fmt: skip
 _PROCESSORS = {
     "llava": "LlavaProcessor", "llava_next": "LlavaNextProcessor",
+    "llava_onevision": "LlavaOnevisionProcessor",
     "gemma3": "Gemma3Processor", "gemma4": "Gemma4Processor", "idefics3": "Idefics3Processor",
     "internvl": "InternVLProcessor", "pixtral": "", "smolvlm": "Idefics3Processor",
     "qwen2_vl": "Qwen2VLProcessor", "qwen2_5_vl": "Qwen2_5_VLProcessor",

@@ -50,7 +50,9 @@ def inputs_of(name: str, processor: Any, count: int = 3) -> dict[str, Any]:
     """What transformers' processor makes of that conversation."""
     mark = MARK[name]
     text = f"user: {mark * (count - 1)}what are these?\nassistant: things\nuser: and {mark}\n"
-    made = processor(images=PICTURES[:count], text=[text + "assistant:"], return_tensors="pt")
+    shown: Any = PICTURES[:count]
+    shown = [shown] if name == "llava_onevision" else shown  # of one prompt
+    made = processor(images=shown, text=[text + "assistant:"], return_tensors="pt")
     return {k: v for k, v in made.items() if k != "num_crops" and k != "num_patches"}
 
 
@@ -92,6 +94,20 @@ def test_family(pictured: Pictured, name: str) -> None:
     moved = [{"role": "user", "content": [{"type": "image", "image": p} for p in other]}]
     model.generate(messages=moved, max_new_tokens=4)
     assert model.generate(prompt, max_new_tokens=16).ids == made.ids
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_picture_alone_has_tiles(pictured: Pictured, which: int) -> None:
+    folder, reference, processor = pictured("llava_onevision")
+    inputs = processor(
+        images=[PICTURES[which]], text=["user: <image>hi\nassistant:"], return_tensors="pt"
+    )
+    model = weft.load(folder, device="oracle")
+    prompt = ask(model, which)
+    assert list(prompt) == inputs["input_ids"][0].tolist()
+    rows: list[np.ndarray] = []
+    model.generate(prompt, max_new_tokens=1, logits=lambda ids, row: rows.append(row) or row)
+    close(rows[0], greedy(reference, dict(inputs), 1)[1][0])
 
 
 def ask(model: Any, which: int, text: str = "hi") -> Any:

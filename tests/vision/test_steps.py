@@ -37,6 +37,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
                                                "crop_size": {"height": 28, "width": 28},
                                                "image_grid_pinpoints": [[28, 56], [56, 28],
                                                                         [56, 56], [84, 28]]}),
+    ("llava_onevision", "LlavaOnevisionImageProcessor", {
+        "size": {"height": 28, "width": 28}, "image_grid_pinpoints": [[28, 56], [56, 28]]}),
     ("got_ocr2", "GotOcr2ImageProcessor", {"size": {"height": 32, "width": 32},
                                            "crop_to_patches": True, "max_patches": 6}),
     ("vit", "ViTImageProcessor", {"size": {"height": 30, "width": 44}}),

@@ -170,12 +170,15 @@ def kept(
 
 
 def resampled(plane: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A plane [h, w] in another size, bilinear between the centres of pixels, as PyTorch's
+    """A plane [h, w, ...] in another size, bilinear between the centres of pixels, as PyTorch's
     interpolate computes it."""
     rows, columns = (_places(n, m) for n, m in zip(plane.shape, size))
+    rest = (1,) * (plane.ndim - 2)
     low, high, part = rows
-    tall = plane[low] * (1 - part)[:, None] + plane[high] * part[:, None]
+    part = part.reshape(-1, 1, *rest)
+    tall = plane[low] * (1 - part) + plane[high] * part
     low, high, part = columns
+    part = part.reshape(-1, *rest)
     made: np.ndarray = tall[:, low] * (1 - part) + tall[:, high] * part
     return made
 

@@ -98,6 +98,12 @@ PROCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {**_CROPPED, **_CLIP, "image_grid_pinpoints": [
             [336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]},
     ),
+    "LlavaOnevisionImageProcessor": (
+        "anyres",
+        {"size": {"height": 384, "width": 384}, "filter": BICUBIC, **_CLIP,
+         "image_grid_pinpoints": [
+             [384 * tall, 384 * wide] for tall in range(1, 7) for wide in range(1, 7)]},
+    ),
     "PixtralImageProcessor": (
         "patches",
         {"size": {"longest_edge": 1024}, "patch_size": {"height": 16, "width": 16},
@@ -115,7 +121,8 @@ _INERT = (
     "input_data_format", "device", "return_tensors", "default_to_square", "disable_grouping",
     "return_row_col_info", "image_seq_length", "image_seq_len", "num_additional_image_tokens",
     "_processor_class", "pad_size", "max_size", "do_reduce_labels", "format",
-    "do_convert_annotations", "return_metadata", "video_sampling", "aspect_ratio_setting",
+    "do_convert_annotations", "vision_aspect_ratio", "return_metadata",
+    "video_sampling", "aspect_ratio_setting",
 )  # fmt: skip
 _MORE = (
     "patch_size", "merge_size", "temporal_patch_size", "max_image_size", "do_image_splitting",

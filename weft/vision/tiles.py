@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -33,15 +33,30 @@ def prepare(steps: Steps, image: np.ndarray) -> Prepared:
 
 def _squared(steps: Steps, image: np.ndarray) -> Prepared:
     """LLaVA: a picture may be padded to a square in the mean colour first."""
+    squared = _square(steps, image) if steps.more["do_pad"] else image
+    return Prepared((floats(steps, plain(steps, squared).image),), original=image.shape[:2])
+
+
+def _square(steps: Steps, image: np.ndarray) -> np.ndarray:
     height, width, _ = image.shape
-    if steps.more["do_pad"] and height != width and steps.mean is not None:
-        side = max(height, width)
-        colour = [int(x * 255) for x in steps.mean]
-        square = np.full((side, side, 3), colour, np.uint8)
-        y, x = (side - height) // 2, (side - width) // 2
-        square[y : y + height, x : x + width] = image
-        image = square
-    return Prepared((floats(steps, plain(steps, image).image),), original=(height, width))
+    if height == width or steps.mean is None:
+        return image
+    side = max(height, width)
+    square = np.full((side, side, 3), [int(x * 255) for x in steps.mean], np.uint8)
+    y, x = (side - height) // 2, (side - width) // 2
+    square[y : y + height, x : x + width] = image
+    return square
+
+
+def _framed(steps: Steps, image: np.ndarray) -> Prepared:
+    """LLaVA-OneVision, of several pictures: each padded to a square."""
+    made = floats(steps, plain(steps, _square(steps, image)).image)
+    return Prepared((made,), original=image.shape[:2])
+
+
+def together(steps: Steps) -> Steps:
+    """Returns the steps of a picture that is not the only one of its prompt."""
+    return replace(steps, kind="framed") if steps.kind == "anyres" else steps
 
 
 def _crops(steps: Steps, image: np.ndarray) -> Prepared:
@@ -281,7 +296,7 @@ def _net(steps: Steps, image: np.ndarray) -> Prepared:
 
 KINDS: Mapping[str, Callable[[Steps, np.ndarray], Prepared]] = {
     "plain": _net, "squared": _squared, "crops": _crops, "tiles": _tiles, "smart": _smart,
-    "budget": _budget,
+    "budget": _budget, "anyres": _grid, "framed": _framed,
     "patches": _patches, "mosaic": _mosaic, "grid": _grid,
     "bounded": _net, "multiple": _net, "margin": _net, "boxed": _net,
 }  # fmt: skip

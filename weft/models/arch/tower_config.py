@@ -38,6 +38,7 @@ class Projector:
     deep: tuple[int, ...] = ()
     hidden: int = 0  # of a head with attention (SigLIP's)
     newline: bool = False  # a vector ends each line of tiles (LLaVA-NeXT)
+    most_tiles: int = 0  # a grid of more is resampled (LLaVA-OneVision); 0: any
     standard: bool = False  # pooled vectors are standardised
 
 

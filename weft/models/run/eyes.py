@@ -20,7 +20,7 @@ from weft.models.text.placeholders import Marks, Shown, spread
 from weft.models.text.tokenizer import Tokenizer
 from weft.vision.decode import decode, digest
 from weft.vision.steps import Steps
-from weft.vision.tiles import Prepared, prepare
+from weft.vision.tiles import Prepared, prepare, together
 
 KEPT = 256 << 20  # bytes of vectors of pictures seen lately
 
@@ -53,14 +53,17 @@ class Eyes:
         self._seen: OrderedDict[bytes, Seen] = OrderedDict()
         self._bytes, self._lock = 0, threading.Lock()
 
-    def see(self, picture: Any, where: str = "") -> Seen:
-        """Returns a picture as the text model reads it. Raises what `decode` raises."""
+    def see(self, picture: Any, where: str = "", beside: bool = False) -> Seen:
+        """Returns a picture as the text model reads it, alone or `beside` others of its prompt.
+        Raises what `decode` raises."""
         image = decode(picture, where)
-        name = digest(image)
+        name, steps = digest(image), self.steps
+        if beside and (steps := together(steps)) is not self.steps:
+            name = hashlib.blake2b(name + b"beside", digest_size=len(name)).digest()
         with self._lock:
             found = self._seen.pop(name, None)
             if found is None:
-                found = self._read(name, prepare(self.steps, image))
+                found = self._read(name, prepare(steps, image))
                 self._bytes += found.vectors.nbytes
             self._seen[name] = found
             while self._bytes > KEPT and len(self._seen) > 1:
@@ -70,8 +73,9 @@ class Eyes:
     def _read(self, name: bytes, prepared: Prepared) -> Seen:
         c = self.tower.config
         parts = [self.tower.vectors(pixels) for pixels in prepared.pixels]
-        lined = c.projector.newline and len(parts) > 1
-        vectors = packed(parts, prepared, self.tower.newline) if lined else np.concatenate(parts)
+        lined, most = c.projector.newline, c.projector.most_tiles
+        vectors = packed(parts, prepared, self.tower.newline, most) if lined else (
+            np.concatenate(parts))  # fmt: skip
         if not np.isfinite(vectors).all():
             raise ModelError("the vectors of a picture are not finite; load with dtype='float32'")
         rows, columns = prepared.rows, prepared.columns
@@ -88,8 +92,9 @@ class Eyes:
     ) -> PicturePrompt:
         """Returns the prompt of a text with a placeholder for each picture. Raises UsageError for
         another number of placeholders."""
-        seen = [self.see(picture, f"picture {i + 1}") if not isinstance(picture, Seen) else picture
-                for i, picture in enumerate(pictures)]  # fmt: skip
+        several = len(pictures) > 1
+        seen = [one if isinstance(one, Seen) else self.see(one, f"picture {i + 1}", several)
+                for i, one in enumerate(pictures)]  # fmt: skip
         spelled = spread(self.sight.marks, text, [one.shown for one in seen])
         return self._placed(tokenizer.encode(spelled, special), seen)
 

@@ -16,7 +16,8 @@ from weft.importers.safetensors import open_checkpoint
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.family_qwen import turned
 from weft.models.arch.tower_config import TowerConfig
-from weft.models.arch.tower_families import USUAL, read_tower
+from weft.models.arch.tower_families import USUAL
+from weft.models.arch.tower_wrappers import read_tower
 from weft.models.arch.weights import Weights
 from weft.models.run.eyes import Eyes, Sight
 from weft.models.run.tower_runner import Tower
@@ -143,7 +144,8 @@ def _sight(kind: str, raw: Fields, tokenizer: Tokenizer, whole: bool) -> Sight:
 
 
 _TOKENS: Mapping[str, int] = {
-    "llava": 32000, "llava_next": 32000, "gemma3": 262144, "gemma4": 258880,
+    "llava": 32000, "llava_next": 32000, "llava_onevision": 151646,
+    "gemma3": 262144, "gemma4": 258880,
     "idefics3": 128257, "smolvlm": 128257,
     "mistral3": 10, "pixtral": 32000, "internvl": 151667, "qwen2_vl": 151655, "qwen2_5_vl": 151655,
     "qwen3_vl": 151655, "qwen3_5": 248056, "qwen3_5_moe": 248056,
