@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from picture_zoo import picture, write_pictured
 from PIL import Image
-from test_picture_vectors import write
+from vector_zoo import write_vectors
 
 from weft.cli import main
 
@@ -22,7 +22,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for k, name in enumerate(["cat.jpg", "before.png", "after.png", "photos/car.jpg"]):
         Image.fromarray(picture(k, 40, 50)).save(tmp_path / name)
     write_pictured("llava", tmp_path / "MODEL")
-    write("clip", tmp_path / "CLIP")
+    write_vectors("clip", tmp_path / "CLIP")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WEFT_DEVICE", "cpu")
     page = PAGE.read_text()
