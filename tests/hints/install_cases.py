@@ -75,9 +75,9 @@ def _(here: Here) -> str:
 
 @hint("serve/batches/upload.py", "pip install .[serve]")
 def _(here: Here) -> str:
-    from weft.serve.batches import upload
+    from weft.serve import forms
 
-    here.patch.setattr(upload, "PACKAGE", "nosuch_package")
+    here.patch.setattr(forms, "PACKAGE", "nosuch_package")
     return here.said("serve", here.decoder(), "--port", "0", "--batch-folder", "b", status=2)
 
 

@@ -114,7 +114,7 @@ def test_classify(judges: Running, folders: dict[str, str]) -> None:
 def test_a_model_of_another_kind(judges: Running) -> None:
     given = {"query": "a", "documents": ["b"]}
     assert "has 3 labels" in refused(judges, "/rerank", **given, model="labels")
-    assert "embeds, it scores no pairs" in refused(judges, "/rerank", **given, model="vectors")
+    assert "does not score pairs" in refused(judges, "/rerank", **given, model="vectors")
     assert "is not a classifier" in refused(judges, "/classify", input="a", model="yes")
     assert "labels tokens, not texts" in refused(judges, "/classify", input="a", model="tags")
     assert "does not embed" in refused(judges, "/v1/embeddings", input="a", model="judge")

@@ -24,6 +24,7 @@ from weft.serve.metrics import TEXT
 from weft.serve.ollama.models import routes as ollama_routes
 from weft.serve.openai import answers
 from weft.serve.openai.answers import HealthAnswer
+from weft.serve.openai.audio import routes as audio_routes
 from weft.serve.openai.chat import chat
 from weft.serve.openai.completions import completions
 from weft.serve.openai.other import (
@@ -98,6 +99,7 @@ def routes() -> list[Described]:
     """All of the server's."""
     return [
         *openai_routes(),
+        *audio_routes(),
         *batch_routes(),
         *judging_routes(),
         *adapter_routes(),

@@ -41,6 +41,8 @@ async def form_of(
     at most are not the file. Raises HttpError: 400 for a form without a file or with other parts,
     413 for more than `most` bytes, 408 after UPLOAD_SECONDS."""
     check_form(request)
+    if not can_read():
+        raise HttpError(503, "this server cannot read forms: it lacks python-multipart")
     limited = Request(request.scope, _limited(request, most))
     try:
         async with asyncio.timeout(UPLOAD_SECONDS):

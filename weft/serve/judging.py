@@ -212,7 +212,7 @@ async def _work(
     if isinstance(model, ServedDecoder):
         return await decoder_scores(model, pairs, cut, instruction)
     if not isinstance(model, ServedJudge):
-        raise HttpError(400, f"{model.name} embeds, it scores no pairs", "model")
+        raise HttpError(400, f"{model.name} does not score pairs", "model")
     if instruction is not None:
         raise HttpError(400, f"{model.name} is not a language model; leave it out", "instruction")
     return await model.scores(pairs, cut)

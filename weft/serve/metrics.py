@@ -50,6 +50,7 @@ class ServerMetrics:
             "weft_first_token_seconds", "From a request to its first token.", by,
             buckets=_FIRST, registry=made,
         )  # fmt: skip
+        self.heard = Counter("weft_heard_seconds", "Seconds of sound.", ("model",), registry=made)
         self.next = Histogram(
             "weft_next_token_seconds", "Between two outputs of an answer.", by,
             buckets=_NEXT, registry=made,

@@ -1,5 +1,5 @@
 """Threads for the work of requests that belongs neither to an engine nor on the event loop: texts,
-templates, grammars, vectors."""
+templates, grammars, vectors, sounds."""
 
 from __future__ import annotations
 
@@ -130,6 +130,7 @@ class Pools:
         self.forms = WorkPool("known grammars", 2)
         self.grammars = WorkPool("new grammars")
         self.vectors = WorkPool("vectors of texts")
+        self.sounds = WorkPool("features of sounds", 2)
 
     def close(self) -> None:
         """Closes all pools."""

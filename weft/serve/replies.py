@@ -70,7 +70,7 @@ async def counted(request: Request, name: str | None, turn: Turn) -> int:
 def decoder(model: Served) -> ServedDecoder:
     """The model, if it writes. Raises HttpError."""
     if not isinstance(model, ServedDecoder):
-        raise HttpError(400, f"{model.name} embeds, it does not write", "model")
+        raise HttpError(400, f"{model.name} does not write texts", "model")
     return model
 
 

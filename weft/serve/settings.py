@@ -11,6 +11,7 @@ from typing import Any
 from weft.models.arch.inputs import PAGE
 from weft.models.run.base import Model
 from weft.models.run.model import Decoder
+from weft.models.run.seq2seq import Seq2Seq
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ def bytes_of(model: Model, settings: ServeSettings, draft: Decoder | None = None
     if isinstance(model, Decoder):
         pages = pages_of(model, settings, draft)
         made += caches(model, draft, settings.sequences, pages)
+    if isinstance(model, Seq2Seq):
+        made += model.cache_bytes
     return made
 
 

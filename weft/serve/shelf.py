@@ -21,11 +21,13 @@ from weft.models.run.entry import load
 from weft.models.run.judge import Judge
 from weft.models.run.model import Decoder
 from weft.models.run.picture_encoder import PictureEncoder
+from weft.models.run.transcriber import Transcriber
 from weft.serve.load_queue import LoadQueue
 from weft.serve.metrics import ServerMetrics
 from weft.serve.served import Served, ServedDecoder, ServedEncoder
 from weft.serve.served_judge import ServedJudge
 from weft.serve.served_pictures import ServedPictures
+from weft.serve.served_speech import ServedTranscriber
 from weft.serve.settings import ServeSettings, bytes_of
 from weft.serve.wire import HttpError
 
@@ -122,8 +124,12 @@ class ModelShelf:
             made = ServedJudge(name, model)
         elif isinstance(model, PictureEncoder):
             made = ServedPictures(name, model, self.settings.pictures)
+        elif isinstance(model, Transcriber):
+            made = ServedTranscriber(name, model)
         else:
-            raise UsageError(f"{self.paths[name]} is a function; it neither writes nor embeds")
+            raise UsageError(
+                f"{self.paths[name]} is no model that weft serves: those write, embed, judge, hear"
+            )
         self._loaded[name] = made
         _log.info("loaded %s: %d MiB", name, made.nbytes >> 20)
         return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,6 +58,14 @@ class Seq2Seq(Model):
         """The runner of the model's steps, made on first use."""
         kind = EagerSeq2Seq if self.device is None else CompiledSeq2Seq
         return kind(self.config, self.placed, self.slots)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of what is kept between steps, for all slots."""
+        from weft.models.arch.seq2seq import states
+
+        kept = states(self.config, self.slots).values()
+        return sum(prod(shape) * dtype.itemsize for shape, dtype in kept)
 
     def generate(self, prompt: Any, max_new_tokens: int | None = None, **options: Any) -> Any:
         """Returns what the model writes about a text (str, or ids), by the most likely token each
