@@ -18,7 +18,7 @@ from weft.core.errors import CompileError
 from weft.program.formula import Formula, FormulaStep
 from weft.program.session import Session
 from weft.tensor.tracing import Spec, trace_call
-from weft.web import export, targets
+from weft.web import folder, targets
 
 X = np.random.default_rng(0).standard_normal((1, 3, 6, 6)).astype(np.float32)
 
@@ -30,14 +30,14 @@ def compiled() -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
     norm.running_mean.assign(weft.tensor(np.float32([1, 2, 3, 4])))
     traced = trace_call(lambda x: norm(conv(x)).relu(), [Spec(X.shape, name="x")], "net")
     graph = replace(traced.graph, meta={"frozen": True})
-    made = {caps.name: {"net": compile_graph(graph, caps)} for caps in export.TARGETS}
+    made = {caps.name: {"net": compile_graph(graph, caps)} for caps in folder.TARGETS}
     return made, {name: t.numpy() for name, t in traced.captured.items()}
 
 
 def test_they_are_tensors(tmp_path: Path) -> None:
     made, weights = compiled()
     assert all(p["net"].formulas for p in made.values())
-    body = export._body(tmp_path, made, weights)
+    body = folder.write_body(tmp_path, made, weights)
     data = b"".join((tmp_path / name).read_bytes() for name, _, _ in body["shards"])
     tensors = {
         name: np.frombuffer(data, np.float32, nbytes // 4, at).reshape(shape)
@@ -46,7 +46,7 @@ def test_they_are_tensors(tmp_path: Path) -> None:
     for name in ("webgpu.json", "wasm.json"):
         (head,) = json.loads((tmp_path / name).read_text())["programs"].values()
         assert "formulas" not in head
-    for caps in export.TARGETS:
+    for caps in folder.TARGETS:
         program = made[caps.name]["net"]
         device = InterpDevice(caps)
         want = Session(program, device, weights).run([X])[0]
@@ -63,7 +63,7 @@ def test_one_name_means_one_thing(tmp_path: Path) -> None:
     other = Formula(formula.sources, (*formula.steps, FormulaStep("neg", (_last(formula),), {})))
     changed = replace(program, meta={**program.meta, "formulas": {**program.formulas, name: other}})
     with pytest.raises(CompileError, match="unlike the other steps"):
-        export._body(tmp_path, {**made, targets.WASM.name: {"net": changed}}, weights)
+        folder.write_body(tmp_path, {**made, targets.WASM.name: {"net": changed}}, weights)
 
 
 def _last(formula: Formula) -> int:
