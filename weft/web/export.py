@@ -32,8 +32,10 @@ from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.embedder import Encoder
 from weft.models.run.encoder_runner import encoder_program
 from weft.models.run.model import KINDS, Decoder
+from weft.models.run.picture_encoder import PictureEncoder
 from weft.models.run.placed import weight_avals
 from weft.web import selftest
+from weft.web.albums import album_parts
 from weft.web.chat import chat_file
 from weft.web.encoders import unlike_page
 from weft.web.existing import check_page
@@ -54,8 +56,8 @@ from weft.web.training import PageTraining, training
 TARGET = ("webgpu.js", "wasm.js", "thread.js")
 # The page fetches these when it uses them.
 LATER = (
-    "chat.js", "encoder.js", "net.js", "page_trainer.js", "philox.js", "search.js", "see.js",
-    "seen.js", "selftest.js",
+    "album.js", "chat.js", "encoder.js", "fitted.js", "net.js", "page_trainer.js", "philox.js",
+    "photos.js", "search.js", "see.js", "seen.js", "selftest.js",
     "template.js", "template_filters.js", "template_values.js", "testpage.js", "train.js",
     "trainer.js",
 )  # fmt: skip
@@ -79,7 +81,10 @@ def export_web(
     with replacing_folder(out) as folder:
         if isinstance(model, Decoder):
             return export_decoder(model, folder, [training(model, kind) for kind in train], search)
-        manifest = export_encoder(model, folder)
+        if isinstance(model, PictureEncoder):
+            manifest = export_album(model, folder)
+        else:
+            manifest = export_encoder(model, folder)
         write_player(folder)
         return manifest
 
@@ -138,6 +143,13 @@ def export_encoder(model: Model, folder: Path) -> dict[str, Any]:
     return _manifest(model, folder, head, write_body(folder, made, model.weights))
 
 
+def export_album(model: PictureEncoder, folder: Path) -> dict[str, Any]:
+    """Writes the files of a model whose texts find pictures; the manifest."""
+    made, weights, about = album_parts(model)
+    head = {"kind": "album", "model": about}
+    return _manifest(model, folder, head, write_body(folder, made, weights))
+
+
 def _chat(model: Decoder, folder: Path, files: dict[str, Any]) -> bool | str | None:
     """True if the page can chat, else the reason; None for a model without a template."""
     tokenizer = model.need_tokenizer("a page cannot run without one")
@@ -182,7 +194,9 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
     if manifest["kind"] == "encoder":
         player |= {"encoder.js", "search.js"}
     if manifest["kind"] == "net":
-        player |= {"net.js", "see.js", "seen.js"}
+        player |= {"net.js", "see.js", "seen.js", "fitted.js"}
+    if manifest["kind"] == "album":
+        player |= {"album.js", "photos.js", "fitted.js"}
     parts = {
         "Program, WebGPU": ["webgpu.json", "webgpu.js"],
         "Program, WebAssembly": ["wasm.json", "kernels-relaxed.wasm", "wasm.js", "thread.js"],

@@ -13,8 +13,9 @@ from weft.compile.passes import compile_graph
 from weft.core.errors import UsageError
 from weft.host.files import replacing_folder
 from weft.tensor.tracing import Traced
-from weft.vision.nets import Entry, Guide, guide, is_entry
+from weft.vision.nets import Entry, guide, is_entry
 from weft.vision.sizes import shortest
+from weft.vision.steps import Steps
 from weft.web.existing import check_page
 from weft.web.folder import FORMAT, TARGETS, compact_json, write_body, write_file, write_player
 from weft.web.licences import write_model_licences
@@ -49,7 +50,7 @@ def export_net(
         raise UsageError(f"{name}: two outputs are one; a page takes nets whose outputs differ")
     about = {
         "input": entry.name, "size": list(_size(entry)), "last": entry.last,
-        "dtype": entry.dtype.name, "fit": _fit(how, entry), "scale": how.steps.scale,
+        "dtype": entry.dtype.name, "fit": fit_of(how.steps, _size(entry)), "scale": how.steps.scale,
         "mean": how.steps.mean, "std": how.steps.std,
         "outputs": [[n, b.dtype.name, list(b.shape)] for n, b in zip(names, outputs)],
         "labels": {str(k): v for k, v in how.labels.items()}, "task": how.task,
@@ -87,10 +88,10 @@ def _size(entry: Entry) -> tuple[int, int]:
     return height, width
 
 
-def _fit(how: Guide, entry: Entry) -> list[Any]:
-    """Returns how a picture fits the input: ["stretch"], ["boxed"], or ["crop", height, width] in
-    which the whole of a square one would be. Raises UsageError for other steps."""
-    steps, size = how.steps, _size(entry)
+def fit_of(steps: Steps, size: tuple[int, int]) -> list[Any]:
+    """Returns how a picture fits an input of this size, height first: ["stretch"], ["boxed"], or
+    ["crop", height, width] in which the whole of a square one would be. Raises UsageError for other
+    steps."""
     if steps.kind == "boxed":
         return ["boxed"]
     given = steps.size

@@ -77,6 +77,11 @@ class PictureEncoder(Model):
         return int(c.projector.width or c.hidden)
 
     @property
+    def towers(self) -> tuple[Tower, TextTower | None]:
+        """The tower of pictures, and that of texts (None: it reads none)."""
+        return self._towers
+
+    @property
     def patches(self) -> int:
         """The patches of a picture, as a measure of work."""
         c: Any = self.config

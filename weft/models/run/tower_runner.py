@@ -47,6 +47,11 @@ class Tower:
         return self._placed.avals["0.o.w"][1]
 
     @property
+    def weights(self) -> Weights:
+        """The weights by role, but for the table of positions."""
+        return self._placed.weights
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the weights."""
         return sum(w.nbytes for w in self._placed.weights.outlines.values())

@@ -40,6 +40,7 @@ export function readManifest(raw) {
     if (raw.kind === "decoder") needDecoder(raw.model, raw.text, raw.train ?? []);
     if (raw.kind === "encoder") needEncoder(raw.model, raw.text);
     if (raw.kind === "net") needNet(raw.model);
+    if (raw.kind === "album") needAlbum(raw.model, raw.text);
     return raw;
   });
 }
@@ -81,13 +82,28 @@ function needEncoder(m, text) {
   need(m.modes.every(known), "its pooling");
 }
 
-/** @param {any} m */
-function needNet(m) {
+/** @param {any} m how a picture becomes its input */
+function needPixels(m) {
   const sizes = [...m.size, ...m.fit.slice(1)];
   need(m.size.length === 2 && sizes.every((n) => whole(n) && n > 0 && n <= 2 ** 14), "its size");
-  need(isText(m.input) && ["stretch", "boxed", "crop"].includes(m.fit[0]), "its input");
+  need(["stretch", "boxed", "crop"].includes(m.fit[0]), "its input");
   need([m.mean, m.std].every((x) => x === null || (x.length === 3 && x.every(Number.isFinite)))
     && (m.scale === null || Number.isFinite(m.scale)), "its steps");
+}
+
+/** @param {any} m @param {any} text */
+function needAlbum(m, text) {
+  needText(text);
+  needPixels(m);
+  const counts = [m.vocab, m.dim, m.longest];
+  need(counts.every((n) => whole(n) && n > 0 && n <= 2 ** 24), "a number of the model");
+  need(whole(m.pad) && whole(m.end) && typeof m.padded === "boolean", "its texts");
+}
+
+/** @param {any} m */
+function needNet(m) {
+  needPixels(m);
+  need(isText(m.input), "its input");
   for (const [name, dtype, shape] of m.outputs) {
     need(isText(name) && Object.hasOwn(ITEM, dtype) && shape.every(whole), "its outputs");
   }

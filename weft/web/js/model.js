@@ -14,6 +14,7 @@ import { Tokenizer } from "./tokenizer.js";
 const RECOVERIES = 3; // of a device that is lost again and again, within one text
 
 /**
+ * @typedef {{embed: (ids: number[]) => Promise<Float32Array>}} Embeds
  * @typedef {{target?: "auto" | "webgpu" | "wasm", threads?: number, signal?: AbortSignal,
  *   progress?: (p: {loaded: number, total: number, phase: string}) => void,
  *   note?: (text: string) => void, gpu?: GPU, Worker?: any}} LoadOptions
@@ -88,6 +89,9 @@ export class Model {
     } else if (kind === "net") {
       const { Net } = await import("./net.js");
       this.net = new Net(sessions, model);
+    } else if (kind === "album") {
+      const { Album } = await import("./album.js");
+      this.album = this.encoder = new Album(sessions, model);
     } else this.decoder = new Decoder(sessions, model);
     this.fed = [];
   }
@@ -129,7 +133,7 @@ export class Model {
   async *generate(prompt, options = {}) {
     if (!this.decoder) {
       const { kind, name } = this.manifest;
-      const what = kind === "net" ? "a net" : "an encoder";
+      const what = kind === "net" ? "a net" : kind === "album" ? "an album" : "an encoder";
       throw new WeftError(`${name} is ${what}: it writes no text`);
     }
     allowed(options, GENERATE, "generate");
@@ -232,12 +236,23 @@ export class Model {
       signal?.throwIfAborted();
       const ids = this.encode(text);
       // a device that was lost has brought another encoder
-      const row = await this.inTurn(() => this.unlost(() =>
-        /** @type {import("./encoder.js").Encoder} */ (this.encoder).embed(ids)));
+      const row = await this.inTurn(() => this.unlost(() => /** @type {Embeds} */ (
+        this.encoder).embed(ids)));
       onVector?.(row);
       rows.push(row);
     }
     return rows;
+  }
+
+  /**
+   * The vector of a picture, pixels of the model's own size, in the space of the texts'.
+   * @param {Uint8ClampedArray} rgba @returns {Promise<Float32Array>}
+   */
+  embedImage(rgba) {
+    return this.inTurn(() => this.unlost(() => {
+      if (!this.album) throw new WeftError(`${this.manifest.name} gives no vectors of pictures`);
+      return this.album.look(rgba);
+    }));
   }
 
   /**

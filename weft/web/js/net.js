@@ -1,5 +1,6 @@
 // A net that sees: pixels in, what it says about them out (weft/vision/nets.py).
 
+import { floats } from "./fitted.js";
 import { WeftError } from "./program.js";
 import { answer } from "./seen.js";
 
@@ -43,16 +44,4 @@ export class Net {
     });
     return answer(this.model, outputs, wanted);
   }
-}
-
-/** @param {Uint8ClampedArray} rgba @param {NetModel} model */
-function floats(rgba, { size: [height, width], last, scale, mean, std }) {
-  const plane = height * width;
-  const out = new Float32Array(3 * plane);
-  for (let c = 0; c < 3; c++) {
-    const table = Float32Array.from({ length: 256 }, (_, v) =>
-      (v * (scale ?? 1) - (mean?.[c] ?? 0)) / (std?.[c] ?? 1));
-    for (let i = 0; i < plane; i++) out[last ? 3 * i + c : c * plane + i] = table[rgba[4 * i + c]];
-  }
-  return out;
 }

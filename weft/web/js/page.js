@@ -83,7 +83,12 @@ async function start() {
   }
   const encodes = folder.kind === "encoder";
   const sees = folder.kind === "net";
-  $("tab-write").hidden = $("try").hidden = encodes || sees;
+  const photos = folder.kind === "album";
+  $("tab-write").hidden = $("try").hidden = encodes || sees || photos;
+  if (photos) {
+    $("about").textContent = "Finds your own pictures by what they show. They stay on this device.";
+    (await import("./photos.js")).bindPhotos(model);
+  }
   if (sees) {
     $("about").textContent = "A net that runs in this page. What you show it stays on this device.";
     (await import("./see.js")).bindSee(model);

@@ -1,6 +1,7 @@
 // The page of a net that sees: a picture, or the camera, with the answer drawn over it.
 
 import { $, element, sentence } from "./fetching.js";
+import { fitted } from "./fitted.js";
 
 const LEGEND = 8;
 
@@ -21,7 +22,6 @@ const shown = element("canvas", { id: "see-canvas" });
 export function bindSee(loaded) {
   net = loaded;
   model = loaded.about.model;
-  [input.height, input.width] = model.size;
   const file = element("input", { id: "see-file", type: "file", accept: "image/*" });
   const start = element("button", { id: "see-camera", type: "button", textContent: "Camera" });
   const stop = element("button", { id: "see-stop", type: "button", textContent: "Stop" });
@@ -94,14 +94,7 @@ function end(start, stop) {
  */
 async function look(source, width, height) {
   const begun = performance.now();
-  const view = place(width, height);
-  const pen = /** @type {CanvasRenderingContext2D} */ (
-    input.getContext("2d", { willReadFrequently: true }));
-  pen.fillStyle = "rgb(114 114 114)";
-  pen.fillRect(0, 0, input.width, input.height);
-  pen.imageSmoothingQuality = "high";
-  pen.drawImage(source, view.x, view.y, view.width, view.height);
-  const { data } = pen.getImageData(0, 0, input.width, input.height);
+  const { view, data } = fitted(input, model, source, width, height);
   const wanted = { threshold: Number($("see-threshold").value) };
   /** @type {any} */
   const found = await net.see(data, wanted);
@@ -109,18 +102,6 @@ async function look(source, width, height) {
   $("see").dataset.frames = String(++frames);
   $("see").dataset.seen = JSON.stringify(found.objects ?? found.labels ?? found.task);
   return performance.now() - begun;
-}
-
-/** Where the picture lies in the net's input. @param {number} width @param {number} height */
-function place(width, height) {
-  const [tall, wide] = model.size;
-  const [how, whole, across] = model.fit;
-  if (how === "stretch") return { x: 0, y: 0, width: wide, height: tall };
-  const by = how === "boxed" ? Math.min(wide / width, tall / height)
-    : Math.max(/** @type {number} */ (across) / width, /** @type {number} */ (whole) / height);
-  const size = { width: Math.round(width * by), height: Math.round(height * by) };
-  const [x, y] = [wide - size.width, tall - size.height].map((room) => Math.round(room / 2));
-  return { x, y, ...size };
 }
 
 /**

@@ -11,7 +11,7 @@ export { WeftError, ranked };
 /**
  * Describes a folder before anything large is fetched.
  * @param {string | URL} folder its address
- * @returns {Promise<{name: string, kind: "decoder" | "encoder" | "net", bytes: number,
+ * @returns {Promise<{name: string, kind: "decoder" | "encoder" | "net" | "album", bytes: number,
  *   kept: boolean, search?: string}>} `kept`: it is here already; `search`: where an encoder is,
  *   within the folder
  */
@@ -235,6 +235,15 @@ export class PageModel {
     };
     await this.call("embed", { texts }, { signal, piece });
     return rows;
+  }
+
+  /**
+   * The vector of a picture, of a model that has them for texts too: pixels of the size that
+   * `about.model.size` names.
+   * @param {Uint8ClampedArray} rgba @returns {Promise<Float32Array>}
+   */
+  embedImage(rgba) {
+    return this.call("embedImage", { rgba });
   }
 
   /**

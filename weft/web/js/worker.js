@@ -68,6 +68,9 @@ const CALLS = {
     const onVector = (/** @type {Float32Array} */ piece) => post({ id, piece });
     await /** @type {Model} */ (model).embed(texts, { signal, onVector });
   },
+  async embedImage(_, { rgba }) {
+    return /** @type {Model} */ (model).embedImage(rgba);
+  },
   async see(_, { rgba, wanted }) {
     return /** @type {Model} */ (model).see(rgba, wanted);
   },

@@ -148,6 +148,8 @@ export interface PageModel {
     texts: string[],
     options?: { signal?: AbortSignal | undefined; progress?: ((done: number) => void) | undefined },
   ): Promise<Float32Array[]>;
+  /** The vector of a picture, pixels of the model's own size, in the space of the texts'. */
+  embedImage(rgba: Uint8ClampedArray): Promise<Float32Array>;
   /** What a net says about pixels of its own size, [height, width] in `about.model.size`. */
   see(rgba: Uint8ClampedArray, options?: SeeOptions): Promise<Answer>;
   /** Token ids of a text. */
@@ -188,7 +190,7 @@ export interface Folder {
   /** The name of the model. */
   name: string;
   /** The model's purpose: to write texts, to make vectors of them, or to see. */
-  kind: "decoder" | "encoder" | "net";
+  kind: "decoder" | "encoder" | "net" | "album";
   /** Bytes of weights. */
   bytes: number;
   /** True if they are here already. */

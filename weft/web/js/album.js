@@ -1,0 +1,53 @@
+// A model that gives vectors of pictures and of texts in one space (weft/web/albums.py).
+
+import { floats } from "./fitted.js";
+import { WeftError } from "./program.js";
+
+/**
+ * @typedef {import("./fitted.js").Fit & {vocab: number, dim: number, longest: number, pad: number,
+ *   end: number, padded: boolean, scale: number | null, mean: number[] | null,
+ *   std: number[] | null}} AlbumModel
+ */
+
+/** Feeds the two Programs, "picture" and "text"; vectors have the length 1. */
+export class Album {
+  /** @param {import("./session.js").Sessions} sessions @param {AlbumModel} model */
+  constructor(sessions, model) {
+    this.sessions = sessions;
+    this.model = model;
+  }
+
+  /** @param {number[]} ids of a text @returns {Promise<Float32Array>} */
+  async embed(ids) {
+    const { longest, pad, end, padded } = this.model;
+    const last = ids[ids.length - 1];
+    const cut = ids.length > longest ? [...ids.slice(0, longest - 1), last] : ids;
+    const all = Int32Array.from({ length: longest }, (_, n) => cut[n] ?? pad);
+    // an end of 2 is what old files say of CLIP, whose end is the largest id
+    const found = end === 2 ? cut.indexOf(Math.max(...cut)) : Math.max(cut.indexOf(end), 0);
+    const lengths = Int32Array.of(padded ? longest : cut.length);
+    const at = Int32Array.of(padded ? longest - 1 : found);
+    return this.run("text", { ids: all, lengths, at });
+  }
+
+  /**
+   * @param {Uint8ClampedArray} rgba pixels of the model's own size
+   * @returns {Promise<Float32Array>}
+   */
+  async look(rgba) {
+    const [height, width] = this.model.size;
+    if (rgba.length !== 4 * height * width) {
+      throw new WeftError(`the model takes ${width} x ${height} pixels`);
+    }
+    return this.run("picture", { pixels: floats(rgba, { ...this.model, last: false }) });
+  }
+
+  /** @param {string} name @param {Record<string, any>} given */
+  async run(name, given) {
+    const [{ buffer, byteOffset }] = /** @type {Uint8Array<ArrayBuffer>[]} */ (
+      await this.sessions.run(name, given, {}));
+    const row = new Float32Array(buffer, byteOffset, this.model.dim);
+    const norm = Math.max(Math.sqrt(row.reduce((sum, v) => sum + v * v, 0)), 1e-12);
+    return row.map((value) => value / norm);
+  }
+}
