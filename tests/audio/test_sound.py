@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import wave
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from weft.audio.mel import Features, MelConfig
 from weft.audio.resample import resampled
 from weft.audio.sound import open_sound
 from weft.audio.subtitles import srt, vtt
+from weft.audio.voice import passages, speech
 from weft.core.errors import FileFormatError, UsageError
 from weft.models.run.transcript import Word
 
@@ -118,7 +120,24 @@ def test_warping_equals_transformers() -> None:
 
 def test_subtitles() -> None:
     pieces = [Word(" One --> two", 0.0, 1.25), Word(" three", 3661.5, 3662.0)]
-    assert srt(pieces) == (
+    assert "".join(srt(pieces)) == (
         "1\n00:00:00,000 --> 00:00:01,250\nOne -> two\n\n2\n01:01:01,500 --> 01:01:02,000\nthree\n"
     )
-    assert vtt(pieces).startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.250\nOne -> two\n")
+    assert "".join(vtt(pieces)).startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.250\nOne -> two\n")
+
+
+def test_passages() -> None:
+    """Speech of a known place is found; cuts are at quiet moments, and nothing is lost."""
+    levels = np.full(5000, -70, np.float32)
+    for start, end in ((300, 1000), (1030, 1500), (3000, 4900)):
+        levels[start:end] = -10
+    levels[3800:3840] = -40
+    assert speech(levels) == [(280, 1520), (2980, 4920)]
+    found = passages(levels, 1000, True)
+    assert [found[0][0], found[1][1], found[2][0], found[-1][1]] == [280, 1520, 2980, 4920]
+    assert 1000 <= found[0][1] <= 1030 and 3800 <= found[2][1] <= 3840
+    for most in (7, 100, 5000, 6000):
+        whole = passages(levels, most, False)
+        assert whole[0][0] == 0 and whole[-1][1] == 5000
+        assert all(a[1] == b[0] for a, b in pairwise(whole))
+        assert all(0 < end - start <= most for start, end in whole)

@@ -176,3 +176,24 @@ def test_sounds_at_once_equal_sounds_alone(pair: tuple[Path, Any]) -> None:
     assert found == alone and len(found[0]) > 1
     next(iter(model.listen(sounds[0], **PLAIN)))  # let go of in the middle
     assert model.transcribe(sounds[3], words=True, **PLAIN).segments == alone[3]
+
+
+def test_passages_at_once(pair: tuple[Path, Any]) -> None:
+    """The same segments for any batch; quiet parts are left out by vad."""
+    folder, _ = pair
+    model = weft.load(folder, device="cpu")
+    x = noise(23.0)
+    x[5 * 16000 : 9 * 16000] *= 1e-3
+    found = [model.transcribe(x, words=True, batch=n, **PLAIN).segments for n in (1, 3, 64)]
+    assert found[0] == found[1] == found[2] and len(found[0]) > 5
+    starts = [s.start for s in found[0]]
+    assert starts == sorted(starts)
+    voiced = model.transcribe(x, vad=True, **PLAIN).segments
+    assert voiced == model.transcribe(x, vad=True, batch=8, **PLAIN).segments
+    assert any(5.5 < s.start < 8.5 for s in found[0])
+    assert not any(5.5 < s.start < 8.5 for s in voiced) and voiced[-1].end > 20
+    assert model.transcribe(np.zeros(16000, np.float32), vad=True, **PLAIN).duration == 1.0
+    with pytest.raises(UsageError, match="leave one out"):
+        model.transcribe(x, vad=True, condition_on_previous=True)
+    with pytest.raises(UsageError, match="expected 1 to 64"):
+        model.transcribe(x, batch=0)

@@ -100,10 +100,14 @@ class Features:
         self._file = tempfile.TemporaryFile(prefix="weft-mel-")  # noqa: SIM115 - closed by close
         self.top = -np.inf
         self.frames = 0
+        levels = []
         for rows in log_mel(self._filled(blocks), c):
             self.top = max(self.top, float(rows.max()))
             self.frames += len(rows)
+            levels.append(rows.max(1) * 10)
             self._file.write(rows.tobytes())
+        heard = -(-self.samples // c.hop)  # the silence that fills a window is no sound
+        self.levels = np.concatenate(levels)[:heard]  # decibels of the loudest mel, float32
 
     def _filled(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         for block in blocks:

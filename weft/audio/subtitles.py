@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 
@@ -30,14 +30,15 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).replace("-->", "->")
 
 
-def srt(pieces: Iterable[Timed]) -> str:
-    cues = [
-        f"{i}\n{clock(p.start, ',')} --> {clock(p.end, ',')}\n{_plain(p.text)}\n"
-        for i, p in enumerate(pieces, 1)
-    ]
-    return "\n".join(cues)
+def srt(pieces: Iterable[Timed]) -> Iterator[str]:
+    """Yields the parts of an SRT file, a cue each, as the pieces come."""
+    for i, p in enumerate(pieces, 1):
+        times = f"{clock(p.start, ',')} --> {clock(p.end, ',')}"
+        yield ("\n" if i > 1 else "") + f"{i}\n{times}\n{_plain(p.text)}\n"
 
 
-def vtt(pieces: Iterable[Timed]) -> str:
-    cues = [f"{clock(p.start)} --> {clock(p.end)}\n{_plain(p.text)}\n" for p in pieces]
-    return "\n".join(["WEBVTT\n", *cues])
+def vtt(pieces: Iterable[Timed]) -> Iterator[str]:
+    """Yields the parts of a WebVTT file, a cue each, as the pieces come."""
+    yield "WEBVTT\n"
+    for p in pieces:
+        yield f"\n{clock(p.start)} --> {clock(p.end)}\n{_plain(p.text)}\n"

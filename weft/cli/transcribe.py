@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.cli.loading import Loading, loads
 from weft.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from weft.models.run.transcript import Segment
 
 FORMATS = ("text", "srt", "vtt", "json")
 
@@ -31,6 +35,12 @@ FORMATS = ("text", "srt", "vtt", "json")
 @click.option(
     "--condition", is_flag=True, help="Let each window of 30 seconds read the text so far."
 )
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 64),
+    help="Cut the sound at quiet moments and hear so many passages at once.",
+)
+@click.option("--vad", is_flag=True, help="Leave out what is too quiet to be speech.")
 @loads("device", "dtype", "quant")
 def transcribe(
     model: str,
@@ -41,12 +51,14 @@ def transcribe(
     words: bool,
     prompt: str | None,
     condition: bool,
+    batch: int | None,
+    vad: bool,
     loading: Loading,
 ) -> None:
     """Write what is said in the file SOUND with the Whisper MODEL, a folder or ORG/NAME. WAV files
     need nothing more; MP3, FLAC and OGG need the extra "audio"."""
     from weft.audio.sound import open_sound
-    from weft.audio.subtitles import clock, srt, vtt
+    from weft.audio.subtitles import srt, vtt
     from weft.models.run.transcriber import Transcriber
     from weft.models.run.transcript import Transcript
 
@@ -57,15 +69,20 @@ def transcribe(
     loaded.need_tokenizer("writing text needs one")
     task = "translate" if translate else "transcribe"
     more: dict[str, Any] = {"prompt": prompt, "condition_on_previous": condition}
+    more |= {"batch": batch, "vad": vad}
     heard = loaded.listen(sound, language=language, task=task, words=words, **more)
-    if form == "text":
-        for piece in heard:
-            click.echo(f"[{clock(piece.start)} --> {clock(piece.end)}] {piece.text.strip()}")
-        return
-    found = list(heard)
     if form == "json":
+        found = list(heard)
         text = "".join(piece.text for piece in found).strip()
         whole = Transcript(text, heard.language, heard.duration, found, task)
         click.echo(json.dumps(whole.as_json(), ensure_ascii=False))
         return
-    click.echo(srt(found) if form == "srt" else vtt(found), nl=False)
+    for part in {"text": _lines, "srt": srt, "vtt": vtt}[form](heard):
+        click.echo(part, nl=False)
+
+
+def _lines(pieces: Iterable[Segment]) -> Iterator[str]:
+    from weft.audio.subtitles import clock
+
+    for piece in pieces:
+        yield f"[{clock(piece.start)} --> {clock(piece.end)}] {piece.text.strip()}\n"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from weft.audio.mel import Features
+from weft.audio.voice import passages
 from weft.core.errors import UsageError
 from weft.core.records import dataclass
 from weft.models.run.hearing import Encode, Feed, Work
@@ -35,6 +36,8 @@ class Listening:
     logprob_threshold: float | None = -1.0
     no_speech_threshold: float | None = 0.6
     condition_on_previous: bool = False
+    batch: int | None = None
+    vad: bool = False
     prompt: str | None = None
     max_new_tokens: int | None = None
     seed: int = 0
@@ -46,9 +49,21 @@ class Listening:
         heat = self.heat
         if not heat or not all(isinstance(t, int | float) and 0 <= t <= 2 for t in heat):
             raise UsageError(f"temperature is {self.temperature!r:.60}; expected 0 to 2")
+        if self.batch is not None and not 1 <= self.batch <= 64:
+            raise UsageError(f"batch is {self.batch!r}; expected 1 to 64 passages at once")
+        if self.condition_on_previous and self.apart:
+            raise UsageError(
+                "condition_on_previous reads the text so far; passages at once (batch, vad) have "
+                "none: leave one out"
+            )
         if self.max_new_tokens is not None and self.max_new_tokens < 1:
             raise UsageError(f"max_new_tokens is {self.max_new_tokens}; expected 1 or more")
         return self
+
+    @property
+    def apart(self) -> bool:
+        """True if the sound is cut into passages that know nothing of each other."""
+        return self.batch is not None or self.vad
 
     @property
     def heat(self) -> tuple[float, ...]:
@@ -79,13 +94,15 @@ class Listener:
         self.begin: list[int] | None = None  # a window's first tokens, once the language is known
         self.ready: deque[Segment] = deque()
         self.error: Exception | None = None
-        self.done = False
         self.prompt: list[int] = []
         if o.prompt:
             tokenizer = model.need_tokenizer("a prompt needs one")
             self.prompt = tokenizer.encode(" " + o.prompt.strip(), special=False)
         self._known_language()
         self._passages = [(0, features.frames)]
+        if o.apart:
+            self._passages = passages(features.levels, features.config.frames, o.vad)
+        self.done = not self._passages
         self._begun = self._told = 0  # passages
         self._held: dict[int, deque[Segment]] = {}  # by passage, until its turn
         self._over: set[int] = set()
@@ -114,8 +131,9 @@ class Listener:
 
     def work(self) -> tuple[int, Work] | None:
         """Returns the next passage that may begin: the first finds the language for all."""
-        at = self._begun
-        if self.error or at >= len(self._passages) or (at and self.begin is None):
+        at, together = self._begun, self._begun - len(self._over)
+        waits = together > 0 and (self.begin is None or together >= (self.o.batch or 1))
+        if self.error or waits or at >= len(self._passages):
             return None
         self._begun += 1
         return at, _Passage(self, *self._passages[at]).work()
@@ -160,9 +178,9 @@ class Listener:
             self.begin.append(s.no_times)
 
     def detect(self) -> Generator[Encode | Feed, Any, None]:
-        """Finds the language in the first window."""
+        """Finds the language in the first window that is heard."""
         s = self.s
-        yield Encode(self.features.window(0))
+        yield Encode(self.features.window(self._passages[0][0]))
         logits, _ = yield Feed([s.start], 0, [0])
         self._speaks(max(s.languages, key=lambda k: float(logits[0, s.languages[k]])))
 
@@ -193,15 +211,15 @@ class _Passage:
                 seek += frames
                 continue
             found, passed = pieces(self.s, heard.tokens, frames)
-            at = seek * 0.01
+            at, last = seek * 0.01, self.end * 0.01 if self.o.apart else np.inf
             for start, end, tokens in found:
                 self._so_far.append(tokens)
                 words = None
                 if self.o.words:
                     words = yield from words_of(self.model, self._begin, tokens, frames, at)
                 yield Segment(
-                    at + start, at + end, self.model.text_of(tokens), tokens, heard.temperature,
-                    heard.logprob, heard.ratio, heard.silence, words,
+                    min(at + start, last), min(at + end, last), self.model.text_of(tokens), tokens,
+                    heard.temperature, heard.logprob, heard.ratio, heard.silence, words,
                 )  # fmt: skip
             seek += passed
 

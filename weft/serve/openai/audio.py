@@ -37,6 +37,7 @@ from weft.serve.wire import (
 
 Form = Literal["json", "text", "srt", "verbose_json", "vtt"]
 Unit = Literal["word", "segment"]
+TOGETHER = 4  # passages of a sound at once, of the model's eight
 _LISTS = {"timestamp_granularities[]", "include[]"}
 _PLAIN = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 
@@ -55,9 +56,11 @@ class Translate(Struct, forbid_unknown_fields=True, kw_only=True):
 
 class Transcribe(Translate, kw_only=True, rename={"units": "timestamp_granularities[]",
                                                   "include": "include[]"}):  # fmt: skip
-    """POST /v1/audio/transcriptions: a form."""
+    """POST /v1/audio/transcriptions: a form. With `chunking_strategy` the sound is cut at pauses
+    into passages that are heard at once."""
 
     language: str | None = None
+    chunking_strategy: Literal["auto"] | None = None
     units: list[Unit] = []
     include: list[str] = []
 
@@ -169,8 +172,10 @@ def _options(body: Any, task: str) -> dict[str, Any]:
     if body.stream and body.response_format not in ("json", "text"):
         raise HttpError(400, f"a stream has no response_format {body.response_format}; expected "
                         "json or text", "response_format")  # fmt: skip
+    apart = getattr(body, "chunking_strategy", None) is not None
     return {
-        "task": task, "language": getattr(body, "language", None) or None,
+        "batch": TOGETHER if apart else None, "vad": apart, "task": task,
+        "language": getattr(body, "language", None) or None,
         "prompt": body.prompt, "words": "word" in units, "seed": seed_of(body.seed),
         # OpenAI's 0 means: as sure as can be, and warmer where that fails
         "temperature": body.temperature or HEAT,
@@ -193,8 +198,9 @@ def _written(made: Transcript, body: Any) -> Response:
     if body.response_format == "verbose_json":
         units = getattr(body, "units", ()) or ("segment",)
         return json_response(_verbose(made, usage, units))
-    write = {"text": lambda _: made.text + "\n", "srt": srt, "vtt": vtt}[body.response_format]
-    return Response(write(made.segments), media_type=_PLAIN[body.response_format])
+    parts = {"text": [made.text, "\n"], "srt": srt(made.segments), "vtt": vtt(made.segments)}
+    text = "".join(parts[body.response_format])
+    return Response(text, media_type=_PLAIN[body.response_format])
 
 
 def _verbose(made: Transcript, usage: HeardUsage, units: Any) -> AudioAnswer:
