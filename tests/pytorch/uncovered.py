@@ -15,7 +15,6 @@ _REASONS = {
     "jiterator_*": "kernels written in CUDA's C++; weft has `weft.kernel`",
     "torch._scaled_mm*": "products of 8-bit floats, which weft lacks",
     "torch.ops.aten._*_attention_forward": "kernels behind scaled_dot_product_attention",
-    "resize_*": "a tensor of weft keeps its shape",
     "special.airy_ai": "Airy functions",
     "igamma*": "the incomplete gamma function",
     "linalg.ldl_*": "LDL factors", "linalg.lu*": "LU factors", "lu*": "LU factors",

@@ -118,7 +118,7 @@ class TraceReads:
         self._read: list[tuple[Watched, dict[str, Any], str, Any]] = []
         self._loose: list[tuple[Watched, dict[str, Any], str, Any]] = []  # changed without a note
         self._selected: list[tuple[dict[str, Any], Members, Any]] = []
-        self._tensors: list[tuple[TensorBase, bool, Any, Any, Any]] = []
+        self._tensors: list[tuple[TensorBase, bool, Any, Any, Any, Any]] = []
         # names that were written after the trace read them
         self._written: list[tuple[Watched, str]] = []
         self._held = True  # the result of the last comparison
@@ -162,7 +162,9 @@ class TraceReads:
         """Notes of a tensor from outside if it requires gradients, its dtype and its hooks."""
         if (key := (id(tensor), TraceReads)) not in self._met:
             self._met.add(key)
-            facts = (tensor._leaf, tensor.dtype, tensor._value.dtype, tensor._hooks)
+            facts = (
+                tensor._leaf, tensor.dtype, tensor._value.dtype, tensor._hooks, tensor._view
+            )  # fmt: skip
             self._tensors.append((tensor, *facts))
 
     def check_written(self) -> None:
@@ -191,7 +193,9 @@ class TraceReads:
         return self._difference() or self._changed_in(self._loose)
 
     def _difference(self) -> str | None:
-        for tensor, leaf, dtype, given, hooks in self._tensors:
+        for tensor, leaf, dtype, given, hooks, view in self._tensors:
+            if tensor._view is not view:
+                return f"what {tensor.name or tensor._known()} shares its content with"
             if tensor._hooks is not hooks:
                 return f"the hooks of {tensor.name or tensor._known()}"
             if tensor._leaf is not leaf:

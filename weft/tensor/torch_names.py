@@ -15,6 +15,7 @@ from weft.core.errors import DTypeError, ShapeError, UsageError
 from weft.host.boundary import guarded
 from weft.tensor.base import TensorBase
 from weft.tensor.indexing import Indexing
+from weft.tensor.rebinding import share
 
 
 def function(name: str, home: str = "elementwise") -> Any:
@@ -134,8 +135,15 @@ class Named(Casts):
 
     @property
     def data(self) -> Self:
-        """This tensor without its history, as `detach` gives it."""
+        """This tensor without its history, as `detach` gives it. Set, it takes the content of
+        another tensor, with its shape and dtype, and shares it from then on."""
         return self.detach()  # type: ignore[attr-defined,no-any-return]
+
+    @data.setter
+    def data(self, value: TensorBase) -> None:
+        if not isinstance(value, TensorBase):
+            raise UsageError(f"data: {type(value).__name__}; expected a tensor")
+        share("data", self, value)
 
     def type_as(self, other: TensorBase) -> Self:
         """The values as another tensor's dtype."""

@@ -13,11 +13,22 @@ from weft.core.errors import ShapeError, UsageError
 from weft.ops.rules import axes_of, axis_of, integers
 from weft.tensor.base import TensorBase
 from weft.tensor.keys import index_array, out_of_range
+from weft.tensor.rebinding import resize, turn
 from weft.tensor.reductions import Axes
 from weft.tensor.torch_names import Named, function, in_place
 
 _scatter_add: Any = function("scatter_add", "functional")
 _vector_norm: Any = function("vector_norm", "functional")
+
+
+def reshaped(name: str) -> Any:
+    """The method `name`, as whose result this tensor goes on. Its other views stay as they are."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return turn(f"{name}_", self, lambda t: getattr(t, name)(*args, **kwargs))
+
+    method.__doc__ = f"Becomes the result of `{name}`; views of this tensor stay as they are."
+    return method
 
 
 class TorchNames(Named):
@@ -43,6 +54,18 @@ class TorchNames(Named):
         if len(given) < self.ndim:
             raise ShapeError(f"repeat: {list(given)} for {self.ndim} axes; give one per axis")
         made: Self = self.tile(given)
+        return made
+
+    t_ = reshaped("t")
+    transpose_ = swapaxes_ = swapdims_ = reshaped("transpose")
+    squeeze_ = reshaped("squeeze")
+    unsqueeze_ = reshaped("unsqueeze")
+
+    def resize_(self, *shape: int | Sequence[int]) -> Self:
+        """Takes another shape: the first elements, and zeros after the last one. Raises UsageError
+        for more elements of a tensor that shares its memory."""
+        sizes = integers("resize_", "sizes", shape[0] if len(shape) == 1 else shape)
+        made: Self = resize(self, sizes)
         return made
 
     tile = function("tile", "arrays")

@@ -36,15 +36,26 @@ class ViewRule:
         self.base, self.take, self.put, self.strides = base, take, put, strides
         self.detached, self.recorded = detached, recording() and not detached
 
+    def over(self, base: TensorBase) -> ViewRule:
+        """The rule by which the tensor follows from another base of the same content."""
+        made = ViewRule(base, self.take, self.put, self.strides, self.detached)
+        made.recorded = self.recorded
+        return made
+
 
 def link(
     out: Any, base: TensorBase, take: Take, put: Put, strides: Strides, detached: bool = False
 ) -> Any:
     """`out`, as a view of `base`."""
-    out._view = ViewRule(base, take, put, strides, detached)
-    views, key = base._views, id(out)
+    return show(out, ViewRule(base, take, put, strides, detached))
+
+
+def show(out: Any, rule: ViewRule) -> Any:
+    """`out`, as a view by a rule."""
+    out._view = rule
+    views, key = rule.base._views, id(out)
     if views is None:
-        views = base._views = {}
+        views = rule.base._views = {}
     views[key] = ref(out, lambda _: views.pop(key, None))
     return out
 
@@ -127,7 +138,8 @@ def derived(t: TensorBase) -> Any:
     value = chain.pop().value
     for child in reversed(chain):
         view = child._view
-        assert view is not None
+        assert view is not None and CURRENT.trace is not None
+        CURRENT.trace.facts.tensor(child)
         with record(view.recorded and recording()):
             value = view.take(value)
         if child._leaf and recording():

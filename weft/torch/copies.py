@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft.importers.aten import TABLE
+from weft.tensor import views
 from weft.tensor.core import Tensor
 from weft.torch import diagonals, joining, shaping
 from weft.torch.tensor import function_only, method_only, public
@@ -148,19 +149,15 @@ def as_strided_scatter(
 
 @method_only
 def stride(input: Tensor, dim: int | None = None) -> Any:
-    """The elements between neighbours along each axis of a contiguous tensor."""
-    steps, n = [], 1
-    for size in reversed(input.shape):
-        steps.append(n)
-        n *= max(size, 1)
-    found = tuple(reversed(steps))
+    """The elements between neighbours along each axis, in the memory that views share."""
+    found = views.strides(input)
     return found if dim is None else found[dim]
 
 
 @method_only
 def is_contiguous(input: Tensor, memory_format: Any = None) -> bool:
-    """True: weft's tensors are in row-major order."""
-    return True
+    """True for a tensor in row-major order, unlike a transposed view."""
+    return views.is_contiguous(input.shape, views.strides(input))
 
 
 @method_only

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import UsageError
+from weft.core.errors import DTypeError, UsageError
 from weft.tensor.core import Tensor as Base
+from weft.tensor.rebinding import share, turn
 from weft.tensor.torch_names import written
-from weft.torch import arithmetic, creation, elementwise as ew, picking, products
+from weft.torch import arithmetic, creation, elementwise as ew, picking, products, shaping
 from weft.torch.tensor import Device, Tensor, either, public, whole
 
 _IN_PLACE = (
@@ -186,10 +187,41 @@ def _numel(self: Tensor) -> int:
     return int(Base.numel(self))
 
 
+def _reshaped(name: str, fn: Any) -> Any:
+    """Becomes a view of itself, as `fn` makes it."""
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return turn(f"{name}_", self, lambda t: fn(t, *args, **kwargs))
+
+    method.__name__ = f"{name}_"
+    method.__doc__ = f"Becomes the result of `{name}`; views of this tensor stay as they are."
+    return public(method)
+
+
+def _resize(self: Tensor, *sizes: Any, memory_format: Any = None) -> Any:
+    """Takes another shape: the first elements, and zeros after the last one."""
+    return Base.resize_(self, shaping.many(sizes))
+
+
+def _set(self: Tensor, source: Any = None, storage_offset: Any = 0, *layout: Any) -> Any:
+    """Takes the content of another tensor, and shares it from then on; of none, nothing."""
+    if layout or storage_offset or not (source is None or isinstance(source, Base)):
+        raise UsageError("set_: weft has no storages; give a tensor: x.set_(y.view(2, 3))")
+    source = creation.empty(0, dtype=self.dtype) if source is None else source
+    if source.dtype != self.dtype:
+        raise DTypeError(f"set_: {source._known()} for {self._known()}; the dtypes must agree")
+    return share("set_", self, source)
+
+
 _METHODS: Mapping[str, Any] = {
     "where": public(_where), "backward": public(_backward), "cuda": public(_cuda),
     "detach_": public(_detach_), "numel": public(_numel), "nelement": public(_numel),
     "to": public(_to), "type": public(_type),
+    "resize_": public(_resize), "set_": public(_set),
+    **{
+        f"{name}_": _reshaped(name, getattr(shaping, name))
+        for name in ("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze")
+    },
     **{
         name: _as(name, dtype)
         for name, dtype in (

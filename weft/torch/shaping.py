@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import ShapeError, UsageError
+from weft.core.errors import ShapeError
 from weft.ops.rules import axis_of
 from weft.tensor import arrays
 from weft.tensor.core import Tensor
 from weft.tensor.shapes import broadcast_tensors as spread
+from weft.torch.bits import reread
 from weft.torch.tensor import function_only, method_only, public
 
 _span = slice
@@ -32,12 +33,17 @@ def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
 
 @method_only
 def view(input: Tensor, *shape: Any) -> Tensor:
-    """The same elements in row-major order; a dtype of the same width reads their bits."""
+    """The same elements in row-major order; with a dtype, their bits (on the host)."""
     if len(shape) == 1 and isinstance(shape[0], dt.DType):
-        raise UsageError(
-            "view: weft cannot reinterpret bits as another dtype; use to(dtype) for values"
-        )
+        made: Tensor = reread(input, shape[0])
+        return made
     return Tensor.reshape(input, many(shape))
+
+
+@public
+def resize_as_(input: Tensor, the_template: Tensor, *, memory_format: Any = None) -> Tensor:
+    """Gives `input` the shape of another tensor, as `resize_` does."""
+    return Tensor.resize_(input, the_template.shape)
 
 
 @public

@@ -20,7 +20,6 @@ from weft.host.boundary import guarded
 from weft.importers.aten import numbers
 from weft.nn import module as nn
 from weft.program.array import DeviceArray
-from weft.tensor.autograd import no_grad
 from weft.tensor.base import CURRENT, Value
 from weft.tensor.core import Tensor as Base, host_array, tensor as make
 
@@ -71,16 +70,6 @@ class Tensor(Base):
     def device(self) -> Device:
         """The place of the content."""
         return Device(super().device)
-
-    @property
-    def data(self) -> Any:
-        """This tensor without its history; what is written to it, this tensor holds."""
-        return self.detach()
-
-    @data.setter
-    def data(self, value: Base) -> None:
-        with no_grad():
-            self.assign(value.cast(self.dtype))
 
     @property
     def requires_grad(self) -> bool:
