@@ -36,3 +36,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bytes_tokenizer(folder: Path) -> Any:
     """A byte-level tokenizer, which the folder then has."""
     return write_tokenizer(folder, "bytes")
+
+
+@pytest.fixture(scope="session")
+def causal(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Any]]:
+    """Type of a causal model -> (folder, transformers' model), each written once."""
+    from causal_zoo import written
+
+    made: dict[str, tuple[Path, Any]] = {}
+
+    def get(kind: str) -> tuple[Path, Any]:
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("zoo") / kind
+            made[kind] = folder, written(kind, folder)
+        return made[kind]
+
+    return get
+
+
+@pytest.fixture
+def traced_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every type is traced from transformers' code, in the test's own process."""
+    from zoo_kit import here
+
+    monkeypatch.setattr("weft.models.zoo.ask._asked", here)
+    monkeypatch.setattr("weft.models.run.loader.DECODERS", {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ from weft.models.run import saved
 pytest.importorskip("transformers")
 import causal_zoo as kit
 from rows import few
-from zoo_kit import here, loaded
-
-from weft.models.zoo import ask
+from zoo_kit import loaded
 
 # Positions in queries and keys of an old kind, biases that models make themselves, sparse choices
 # of keys, positions as biases, lightning attention, experts that padding moves, hashed attention.
@@ -28,38 +25,21 @@ TYPES = (
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def traced_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(ask, "_asked", here)
-    monkeypatch.setattr("weft.models.run.loader.DECODERS", {})
-    yield
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Any]]:
-    found: dict[str, tuple[Path, Any]] = {}
-
-    def make(kind: str) -> tuple[Path, Any]:
-        if kind not in found:
-            folder = tmp_path_factory.mktemp("zoo") / kind
-            found[kind] = folder, kit.written(kind, folder)
-        return found[kind]
-
-    return make
+pytestmark = pytest.mark.usefixtures("traced_types")
 
 
 @pytest.mark.parametrize("kind", few(TYPES, "roformer", "doge", "inkling_text"))
-def test_equals_transformers(made: Any, kind: str) -> None:
-    folder, reference = made(kind)
+def test_equals_transformers(causal: Any, kind: str) -> None:
+    folder, reference = causal(kind)
     model, ids = loaded(folder, cache="none"), kit.prompt(reference)
     wanted = kit.eager(reference, ids)
     np.testing.assert_allclose(model.logits(ids), wanted, atol=2e-5 * np.abs(wanted).max())
     assert list(model.generate(ids, kit.NEW).ids) == kit.greedy(reference, ids)
 
 
-def test_texts_of_several_lengths(made: Any) -> None:
+def test_texts_of_several_lengths(causal: Any) -> None:
     """Texts are padded to 64 tokens, then to 128 at most, which is the context here."""
-    folder, reference = made("roformer")
+    folder, reference = causal("roformer")
     model, ids = loaded(folder, cache="none", context=100), kit.prompt(reference, 90)
     wanted = kit.eager(reference, ids)
     np.testing.assert_allclose(model.logits(ids), wanted, atol=2e-5 * np.abs(wanted).max())
@@ -69,9 +49,9 @@ def test_texts_of_several_lengths(made: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", few(["roformer", "zaya", "minimax"], "roformer"))
-def test_one_row_has_the_bits_of_many(made: Any, kind: str) -> None:
+def test_one_row_has_the_bits_of_many(causal: Any, kind: str) -> None:
     """A prompt cut anywhere, and sequences side by side, give each row the same bits."""
-    folder, reference = made(kind)
+    folder, reference = causal(kind)
     model, ids = loaded(folder, cache="none", max_batch=4, context=128), kit.prompt(reference, 70)
     whole = model.logits(ids)
     runner = model.new_runner(3, 12)
@@ -92,7 +72,7 @@ def test_one_row_has_the_bits_of_many(made: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["oracle", "vulkan"])
-def test_other_devices(made: Any, device: str) -> None:
+def test_other_devices(causal: Any, device: str) -> None:
     from weft.backends import registry
     from weft.core.errors import DeviceError
 
@@ -101,34 +81,34 @@ def test_other_devices(made: Any, device: str) -> None:
             registry.get(device)
     except DeviceError as error:
         pytest.skip(str(error))
-    folder, reference = made("roformer")
+    folder, reference = causal("roformer")
     ids = kit.prompt(reference)
     got = loaded(folder, cache="none", device=device).logits(ids)
     np.testing.assert_allclose(got, kit.eager(reference, ids), atol=1e-4)
 
 
 @pytest.mark.parametrize("options", [{"quant": "int8"}, {"dtype": "bfloat16"}])
-def test_other_numbers(made: Any, options: dict[str, str]) -> None:
-    folder, reference = made("roformer")
+def test_other_numbers(causal: Any, options: dict[str, str]) -> None:
+    folder, reference = causal("roformer")
     ids = kit.prompt(reference)
     got, wanted = loaded(folder, cache="none", **options).logits(ids), kit.eager(reference, ids)
     error = np.median(np.abs(got - wanted)) / np.abs(wanted).max()
     assert 0 < error < 0.02
 
 
-def test_the_cost_is_said(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cost_is_said(causal: Any, capsys: pytest.CaptureFixture[str]) -> None:
     from weft.core import notices
 
     notices.say.cache_clear()
     for _ in range(2):
-        loaded(made("roformer")[0], cache="none")
+        loaded(causal("roformer")[0], cache="none")
     said = capsys.readouterr().err
     assert said.count("each token costs a pass over the whole text before it") == 1
 
 
-def test_refusals_name_the_option(made: Any) -> None:
+def test_refusals_name_the_option(causal: Any) -> None:
     with pytest.raises(ModelError, match=r'bias of its own.*; cache="none" recomputes the whole'):
-        loaded(made("git")[0])
+        loaded(causal("git")[0])
 
 
 @pytest.mark.parametrize("kind", ["xlnet", "electra"])
@@ -138,23 +118,25 @@ def test_tokens_that_see_later_ones(tmp_path: Path, kind: str) -> None:
         loaded(tmp_path, cache="none").logits([5, 6, 7])
 
 
-def test_code_that_changes_with_the_length_limits_the_context(made: Any) -> None:
+def test_code_that_changes_with_the_length_limits_the_context(causal: Any) -> None:
     """Reformer attends in another way to texts beyond its chunks of 64 tokens."""
     with pytest.raises(LimitError, match="context=128 is more than the model's 64 positions"):
-        loaded(made("reformer")[0], cache="none", context=128)
+        loaded(causal("reformer")[0], cache="none", context=128)
 
 
-def test_models_with_a_family_keep_their_cache(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_with_a_family_keep_their_cache(
+    causal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from weft.models.arch.families import DECODERS
 
     monkeypatch.undo()
     assert "stablelm" in DECODERS
     with pytest.raises(UsageError, match='cache="none" is for models traced from transformers'):
-        loaded(made("stablelm")[0], cache="none")
+        loaded(causal("stablelm")[0], cache="none")
 
 
-def test_what_needs_a_cache_says_so(made: Any, tmp_path: Path) -> None:
-    model = loaded(made("roformer")[0], cache="none")
+def test_what_needs_a_cache_says_so(causal: Any, tmp_path: Path) -> None:
+    model = loaded(causal("roformer")[0], cache="none")
     with pytest.raises(UsageError, match='not of cache="none"'):
         saved.save(model, tmp_path / "m.weft", "cpu", caps_of("cpu"), {}, False)
     with pytest.raises(UsageError, match="nothing inside can be read"):
