@@ -10,6 +10,8 @@ import re
 
 from weft.core.errors import UsageError
 
+HIDDEN = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+"""Characters that JSON writes with \\u alone."""
 _META = r"\.+*?()|[]{}^$#&-~"
 _COUNT = re.compile(r"\{\d+(,\d*)?\}")
 _FLAGS = re.compile(r"\?([a-zA-Z-]*)([:)])")
@@ -29,8 +31,27 @@ _FOURS = "(?:0[48]|[2468][048]|[13579][26])"
 _DATE = f"(?:{_YEAR}-(?:{_DAY})|(?:[0-9]{{2}}{_FOURS}|{_FOURS}00)-02-29)"
 _HOUR = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
 _TIME = rf"{_HOUR}:[0-5][0-9](?:\.[0-9]{{1,9}})?(?:Z|[+-]{_HOUR})"
-FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
-"""Formats of which llguidance also lets through what does not exist (February 30, 12:00:60)."""
+_POINTER = "(?:/(?:[^/~]|~[01])*)*"
+_PATH = "[A-Za-z0-9._~/-]|%[0-9A-F]{2}"
+_QUERY = f"(?:{_PATH}|[!$&'()*+,;=:@?])*"
+_64 = "[A-Za-z0-9+/]"
+_ATOM = r"[A-Za-z0-9_ ,:;=@%]|\\[dws.]|\.|\[[A-Za-z0-9_]{1,20}\]"  # of a regular expression
+FORMATS = {
+    "date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$",
+    "json-pointer": f"^{_POINTER}$",
+    "relative-json-pointer": f"^(?:0|[1-9][0-9]{{0,8}})(?:#|{_POINTER})$",
+    "uri-reference": f"^(?:{_PATH})*(?:\\?{_QUERY})?(?:#{_QUERY})?$",
+    "uri-template": f"^(?:{_PATH}|\\{{[A-Za-z0-9_]+\\}})*$",
+    "regex": rf"^\^?(?:(?:{_ATOM})[*+?]?)*\$?$",
+    "byte": f"^(?:{_64}{{4}})*(?:{_64}{{2}}==|{_64}{{3}}=)?$",
+}  # fmt: skip
+"""Formats that llguidance lacks, or of which it also lets through what does not exist (February 30,
+12:00:60)."""
+NARROWER = {"idn-email": "email", "idn-hostname": "hostname", "iri": "uri",
+            "iri-reference": "uri-reference"}  # fmt: skip
+"""Formats whose texts include those of another."""
+FREE = {"binary", "path", "file-path", "directory-path", "password"}
+"""Formats of OpenAPI and pydantic that any text has."""
 
 
 def translated(pattern: str, exact: bool = False) -> str:

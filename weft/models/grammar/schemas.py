@@ -18,37 +18,30 @@ from urllib.parse import unquote
 from weft.core.errors import UsageError
 from weft.models.grammar.schema_choices import Choices
 from weft.models.grammar.schema_numbers import EXACT, NUMBERS, Schema, bound, may_be, unsupported
-from weft.models.grammar.schema_patterns import FORMATS, others, translated
+from weft.models.grammar.schema_patterns import FORMATS, FREE, HIDDEN, NARROWER, others, translated
+from weft.models.grammar.schema_plain import plain
+from weft.models.grammar.schema_refs import inert
 
 SCHEMAS = ("additionalProperties", "items")  # keywords whose value is a schema
 LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")  # a list of schemas
 MAPS = ("properties", "patternProperties", "$defs", "definitions")  # schemas by name
-PLAIN = {
-    "type", "enum", "const", "$ref", "required", "minProperties", "maxProperties", "minItems",
-    "maxItems", "uniqueItems", "minLength", "maxLength", "pattern", "format",
-}  # fmt: skip
-INERT = {
-    "$schema", "$id", "id", "$anchor", "$comment", "$vocabulary", "title", "description", "default",
-    "examples", "example", "deprecated", "readOnly", "writeOnly", "contentEncoding",
-    "contentMediaType", "contentSchema", "markdownDescription", "propertyOrdering", "externalDocs",
-    "xml", "discriminator", "errorMessage", "enumNames", "enumDescriptions", "strict", "name",
-}  # fmt: skip
-KNOWN = {"additionalItems", *SCHEMAS, *LISTS, *MAPS, *NUMBERS, *PLAIN, *INERT}
 TOGETHER = ("allOf", "anyOf", "oneOf")  # schemas of the same value
 FIXED = {"$ref", "const", "enum"}  # one that has these bounds its numbers
 INSIDE = {"properties", "patternProperties", "items", "prefixItems"}  # schemas of a value's parts
 ESCAPES = 'nrbtf\\"'
-_HIDDEN = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # characters that JSON writes with \u alone
 _LONE = re.compile(r"[\ud800-\udfff]")
 
 
 def kept(schema: Schema) -> tuple[Schema, str]:
     """`schema` rewritten, and the letters that may follow a backslash in its texts. Raises
     UsageError, naming what llguidance would not keep."""
+    try:
+        schema = plain(schema)
+    except RecursionError:
+        raise UsageError("the references of the JSON schema are nested too deeply") from None
     parts = dict(_schemas(schema, "#"))
     hidden = any(_holds(part.get("const"), part.get("enum")) for part in parts.values())
     made = _Rewriting(parts, hidden).whole(schema)
-    _check_refs(parts)
     return made, ESCAPES + "u" * hidden
 
 
@@ -82,16 +75,7 @@ class _Rewriting:
             raise UsageError(f"{where} of the JSON schema is {str(given)[:40]!r}; expected an "
                              "object, true or false")  # fmt: skip
         made = dict(given)
-        unknown = sorted(k for k in made if k not in KNOWN and not _inert(k))
-        if unknown:
-            raise UsageError(f"{where} of the JSON schema has {', '.join(unknown)[:100]}, which is "
-                             "not supported: leave it out, or say it otherwise")  # fmt: skip
-        if isinstance(made.get("items"), list):  # draft 7's words
-            made["prefixItems"] = made.pop("items")
-            if "additionalItems" in made:
-                made["items"] = made["additionalItems"]
-        made.pop("additionalItems", None)
-        if not within and all(map(_inert, made)):
+        if not within and all(map(inert, made)):
             return made | self._any
         exclusive = self._exclude(made)
         together = [one for name in TOGETHER for one in _listed(made, name)]
@@ -166,8 +150,12 @@ class _Rewriting:
         if "pattern" in made:
             patterns.append(translated(_typed(made, "pattern", str, where)))
         form = made.get("format")
+        if isinstance(form, str) and form in NARROWER:
+            form = made["format"] = NARROWER[form]
         if "format" in made and not may_be(made, "string"):
             del made["format"]  # the format applies to texts only
+        elif isinstance(form, str) and form in FREE:
+            del made["format"]
         elif isinstance(form, str) and form in FORMATS:
             del made["format"]
             patterns.append(FORMATS[form])
@@ -223,10 +211,6 @@ class _Rewriting:
             made["additionalProperties"] = False
 
 
-def _inert(keyword: object) -> bool:
-    return keyword in INERT or str(keyword).startswith("x-")
-
-
 def _count(made: Schema, name: str, where: str) -> None:
     value = made.get(name, 0)
     if isinstance(value, float) and value.is_integer():
@@ -258,7 +242,7 @@ def _leaves(*values: object) -> Iterator[object]:
 
 
 def _holds(*values: object) -> bool:
-    return any(isinstance(one, str) and _HIDDEN.search(one) for one in _leaves(*values))
+    return any(isinstance(one, str) and HIDDEN.search(one) for one in _leaves(*values))
 
 
 def _check_literals(made: Schema, where: str) -> None:
@@ -279,15 +263,6 @@ def _listed(made: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 def _pointer(key: object) -> str:
     return str(key).replace("~", "~0").replace("/", "~1")
-
-
-def _check_refs(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises UsageError for references to parts that are not schemas, which were not rewritten."""
-    for where, one in found.items():
-        ref = one.get("$ref")
-        if isinstance(ref, str) and ref.startswith("#/") and unquote(ref) not in found:
-            raise UsageError(f"{where}/$ref of the JSON schema is {ref[:60]!r}, which is not "
-                             f"defined; define it in $defs")  # fmt: skip
 
 
 def _schemas(one: object, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
