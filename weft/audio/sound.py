@@ -115,6 +115,21 @@ def sound_in(
     return Sound(where, form.rate, blocks)
 
 
+class _Seekable:
+    """An open file as soundfile reads it. A hostile file may send a decoder before its start; the
+    start is there then, since an error in a callback would be lost."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.read, self.tell = file, file.read, file.tell
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_CUR:
+            offset += self._file.tell()
+        elif whence == os.SEEK_END:
+            offset += self._file.seek(0, os.SEEK_END)
+        return self._file.seek(max(0, offset))
+
+
 def _decoded(opened: Callable[[], AbstractContextManager[BinaryIO]], where: str) -> Sound:
     """Returns the sound of a file that soundfile decodes: MP3, FLAC, OGG and others."""
     try:
@@ -124,7 +139,7 @@ def _decoded(opened: Callable[[], AbstractContextManager[BinaryIO]], where: str)
             f"{where}: not a WAV file; for MP3, FLAC and OGG: {how('audio')}"
         ) from None
     try:
-        with opened() as data, soundfile.SoundFile(data) as file:
+        with opened() as data, soundfile.SoundFile(_Seekable(data)) as file:
             rate = int(file.samplerate)
     except (soundfile.SoundFileError, OSError, TypeError) as e:
         said = getattr(e, "error_string", e)
@@ -132,7 +147,7 @@ def _decoded(opened: Callable[[], AbstractContextManager[BinaryIO]], where: str)
 
     def blocks() -> Iterator[np.ndarray]:
         try:
-            with opened() as data, soundfile.SoundFile(data) as file:
+            with opened() as data, soundfile.SoundFile(_Seekable(data)) as file:
                 yield from file.blocks(BLOCK, dtype="float32", always_2d=True)
         except soundfile.SoundFileError as e:
             said = getattr(e, "error_string", e)
