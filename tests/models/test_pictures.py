@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from PIL import Image
 import weft
 from weft.cli import main
 from weft.core.errors import LimitError, UsageError
+from weft.models.arch.config import LayerRange
+from weft.models.run.inset_rows import untaken
 
 PICTURES = [picture(1, 37, 53), picture(2, 90, 41), picture(3, 60, 61)]
 Pictured = Callable[[str], tuple[Path, Any, Any]]
@@ -199,6 +202,18 @@ def test_wrong_pictures_are_named(pictured: Pictured, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="prompt_logprobs"):
         big = weft.load(folder, device="cpu", context=512)
         big.generate(big.look("x", PICTURES[:1]), prompt_logprobs=0)
+
+
+def test_a_part_of_a_model_says_why_it_sees_nothing(pictured: Pictured) -> None:
+    model = weft.load(pictured("llava")[0], device="oracle", context=256)
+    prompt = model.look("what?", PICTURES[:1])
+    model.config = replace(model.config, run=LayerRange(0, 1))
+    model.make_eyes = None
+    del model.eyes
+    with pytest.raises(UsageError, match=r"text alone, .* given: it runs on several machines"):
+        model.look("what?", PICTURES[:1])
+    assert untaken(model.config, prompt.insets, 512) == (
+        "llama reads text alone: it runs on several machines")  # fmt: skip
 
 
 def test_run_reads_images(pictured: Pictured, tmp_path: Path) -> None:

@@ -47,12 +47,17 @@ def turn_rows(
     return {"turns": out}
 
 
+def blind(c: DecoderConfig) -> str:
+    """Returns "" if steps of a model could take pictures, else why not, after a colon."""
+    if c.traced is not None:
+        return ": it is traced from another library's code"
+    return "" if c.run is None else ": it runs on several machines"
+
+
 def untaken(c: DecoderConfig, insets: Insets, room: int) -> str:
     """Returns "" if steps of a model of at most `room` rows take the vectors, else why not."""
-    if c.traced is not None:
-        return f"{c.family} is traced from another library's code, which reads text alone"
-    if c.run is not None:
-        return "a model on several machines reads text alone"
+    if why := blind(c):
+        return f"{c.family} reads text alone{why}"
     if insets.turns is not None and not c.turns_by:
         return f"{c.family} has one position for each token"
     for part in insets.parts:

@@ -32,6 +32,7 @@ from weft.models.run.compiled_runner import CompiledRunner
 from weft.models.run.drafting import drafts_by
 from weft.models.run.eager_runner import EagerRunner
 from weft.models.run.fit import pages_in
+from weft.models.run.inset_rows import blind
 from weft.models.run.inspecting import Inspecting
 from weft.models.run.placed import Placed
 from weft.models.run.runner import DECODE, PREFILL, MakeRunner, Runner
@@ -247,7 +248,8 @@ class Decoder(Inspecting):
     def need_eyes(self) -> Eyes:
         """Returns the eyes. Raises UsageError for a model that reads text alone."""
         if self.eyes is None:
-            raise UsageError(f"{self.folder} reads text alone, and a picture was given")
+            why = blind(self.config)
+            raise UsageError(f"{self.folder} reads text alone, and a picture was given{why}")
         return self.eyes
 
     def look(self, text: str, pictures: Sequence[Any]) -> PicturePrompt:
