@@ -66,7 +66,9 @@ def main() -> None:
             made = dict(images(picture, return_tensors="pt"))
             ids = model.tokenizer.encode(PROMPT.replace(PAD, PAD * 1008), False)
             with torch.no_grad():
-                out = reference(input_ids=torch.tensor([ids]), logits_to_keep=1, **made)
+                given = torch.tensor([ids])
+                kinds = (given == ID[PAD]).int()  # 1: a picture's
+                out = reference(input_ids=given, mm_token_type_ids=kinds, logits_to_keep=1, **made)
             logits: np.ndarray = out.logits[0, -1].numpy()
             return logits
 

@@ -36,7 +36,7 @@ from weft.models.run.judge_folder import file_judge, judges, load_judge
 from weft.models.run.model import Decoder
 from weft.models.run.placed import Placed
 from weft.models.run.sentence_folder import makes_vectors, read_pooling
-from weft.models.run.sight import eyes_maker, sighted
+from weft.models.run.sight import eyes_maker, file_eyes, sighted
 from weft.models.text.maker import tokenizer_maker
 from weft.models.weights.encoder_names import encoder_layout
 from weft.models.weights.names import OUTPUTS
@@ -219,11 +219,22 @@ def _gguf(path: Path, place: Placement) -> Model:
     with progress(f"loading {name_of(path)}"):
         source = read(path, wanted(place.dtype))
         if not files.pools(gguf):
-            return _decoder(source, place.opened(), place)
+            return _seeing(path, source, place)
         check_encoder(f"{path}: this {arch} gives vectors", place)
         weights = {r: w for r, w in source.weights.items() if r not in OUTPUTS}
         config, how = replace(source.config, tied=True), files.pooling_of(gguf)
         return _vectors_of(path, config, weights, place.opened(), place, how, {}, source.made)
+
+
+def _seeing(path: Path, source: Source, place: Placement) -> Decoder:
+    """Returns the text model in a GGUF file, with eyes where they lie beside it."""
+    device = place.opened()
+    found = file_eyes(path, source.config, device, place) if place.part is None else None
+    if found is None:
+        return _decoder(source, device, place)
+    made = _decoder(replace(source, config=found[0]), device, place)
+    made.make_eyes = found[1]
+    return made
 
 
 def _decoder(

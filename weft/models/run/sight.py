@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.core.dtypes import as_dtype, bfloat16, float32
-from weft.core.errors import ModelError
+from weft.core.errors import FileFormatError, ModelError
 from weft.core.notices import say
 from weft.importers.hf_config import Fields, read_config
-from weft.importers.safetensors import open_checkpoint
+from weft.importers.safetensors import Checkpoint, open_checkpoint
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.family_qwen import turned
 from weft.models.arch.tower_config import TowerConfig
@@ -23,6 +23,7 @@ from weft.models.run.eyes import Eyes, Sight
 from weft.models.run.tower_runner import Tower
 from weft.models.text.placeholders import Marks
 from weft.models.text.tokenizer import Tokenizer
+from weft.models.weights.gguf_tower import Mmproj, mmproj_beside, read_mmproj
 from weft.models.weights.placement import Placement
 from weft.models.weights.tower_names import tower_weights
 from weft.models.weights.weight_dtypes import cast_weights, check_dtypes, wanted
@@ -68,6 +69,40 @@ def eyes_maker(
     return partial(_open, folder, raw, tower, device, place)
 
 
+def file_eyes(
+    path: Path, config: DecoderConfig, device: Device | None, place: Placement
+) -> tuple[DecoderConfig, Callable[[Tokenizer], Eyes]] | None:
+    """Returns the config of the text model in a GGUF file and a maker of its eyes, where an mmproj
+    file lies beside it; None without one, or with one that weft cannot read, which it says."""
+    try:
+        file = mmproj_beside(path, config.hidden)
+        if file is None:
+            return None
+        found = read_mmproj(file)
+        raw = Fields(found.raw, str(file))
+        tower = read_tower(raw.text("model_type"), raw, config.hidden)
+    except (ModelError, FileFormatError) as error:
+        say(f"weft takes the text model alone, no pictures: {error}")
+        return None
+    looks: Any = _looks(raw.text("model_type"), raw)
+    return replace(config, looks=looks), partial(_open_file, found, raw, tower, device, place)
+
+
+def _open_file(
+    found: Mmproj, raw: Fields, config: TowerConfig, device: Device | None, place: Placement,
+    tokenizer: Tokenizer,
+) -> Eyes:  # fmt: skip
+    ids = {text: token for token, text in tokenizer.added.items()}
+    if lacks := [text for text in found.ids.values() if text not in ids]:
+        raise ModelError(f"{raw.where}: the text model has no token {lacks[0]!r} for pictures")
+    named = Fields({**found.raw, **{k: ids[text] for k, text in found.ids.items()}}, raw.where)
+    if odd := sorted(n for n in found.checkpoint if n.startswith(("v.", "mm."))):
+        raise ModelError(f"{raw.where}: tensor {odd[0][:80]!r} is not part of this vision tower")
+    kind, steps = raw.text("model_type"), steps_of(raw.where, found.steps)
+    tower = tower_of(raw.where, found.checkpoint, config, device, place)
+    return Eyes(tower, steps, _sight(kind, named, tokenizer, bool(_looks(kind, raw))))
+
+
 def _open(
     folder: Path, raw: Fields, config: TowerConfig, device: Device | None, place: Placement,
     tokenizer: Tokenizer,
@@ -82,8 +117,15 @@ def _open(
 
 def open_tower(folder: Path, config: TowerConfig, device: Device | None, place: Placement) -> Tower:
     """Returns the tower of a folder on a device, in the requested dtype."""
-    found = tower_weights(config, open_checkpoint(folder)).weights
-    made = Weights(cast_weights(folder, found, wanted(place.dtype)))
+    return tower_of(str(folder), open_checkpoint(folder), config, device, place)
+
+
+def tower_of(
+    where: str, checkpoint: Checkpoint, config: TowerConfig, device: Device | None, place: Placement
+) -> Tower:
+    """Returns the tower in a checkpoint on a device, in the requested dtype."""
+    found = tower_weights(config, checkpoint).weights
+    made = Weights(cast_weights(Path(where), found, wanted(place.dtype)))
     kept = as_dtype(made["0.o.w"].dtype)
     check_dtypes(device, {"the vision tower": kept})
     narrow = place.act_dtype in (None, bfloat16, bfloat16.name) and kept is bfloat16
