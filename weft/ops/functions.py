@@ -17,7 +17,7 @@ from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, ShapeError, UsageError
 from weft.ops.composite import COMPOSITES
 from weft.ops.graph_listener import NODES, as_node
-from weft.ops.primitive import NUMPY, aval, bind, tracing
+from weft.ops.primitive import NUMPY, RECORDED, aval, bind, tracing
 from weft.ops.rules import axes_of, axis_of, default_out, dims
 
 __all__ = [
@@ -37,14 +37,20 @@ def const(value: Any, dtype: DType | None = None) -> Value:
     """A NumPy array (while tracing: a const Node) of a number, list or array."""
     with np.errstate(over="ignore"):  # 1e300 is infinite as float32
         array = np.asarray(value, dtype=None if dtype is None else dtype.numpy)
-    return as_node(array) if tracing() else array
+    return as_node(array) if tracing() else _constant(array)
+
+
+def _constant(array: np.ndarray) -> np.ndarray:
+    if RECORDED.now is not None:
+        RECORDED.now.constant(array)
+    return array
 
 
 def full_like(value: Value, number: Number) -> Value:
     """`number` in the shape and dtype of `value` (a 0-d const, broadcast)."""
     known = aval(value)
     scalar = np.asarray(number).astype(known.dtype.numpy)
-    return bind("broadcast", as_node(scalar) if tracing() else scalar, shape=known.shape)
+    return bind("broadcast", as_node(scalar) if tracing() else _constant(scalar), shape=known.shape)
 
 
 def lift(values: Sequence[Value]) -> list[Value]:
@@ -218,7 +224,7 @@ def iota(shape: Sequence[int], axis: int, dtype: DType) -> Value:
     """The index along `axis`, in the given shape and dtype."""
     target = dims("iota", tuple(shape))
     attrs = {"shape": target, "axis": axis_of("iota", axis, len(target)), "dtype": dtype}
-    return (NODES if tracing() else NUMPY).bind("iota", (), attrs)
+    return NODES.bind("iota", (), attrs) if tracing() else _constant(NUMPY.bind("iota", (), attrs))
 
 
 def call(name: str, *values: Value, **params: Any) -> Value:

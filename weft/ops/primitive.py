@@ -135,6 +135,8 @@ def bind(op: str, *values: Any, **attrs: Any) -> Any:
         entry = _LISTENERS.get(type(value))
         if entry is not None and (rank := entry[0] or value.rank) > best:
             best, listener = rank, entry[1]
+    if RECORDED.now is not None:
+        return RECORDED.now.bind(listener or NUMPY, op, values, attrs)
     return (listener or NUMPY).bind(op, values, attrs)
 
 
@@ -148,6 +150,31 @@ def aval(value: Any) -> Aval:
         raise UsageError(
             f"an op takes arrays, graph nodes or device arrays, not {type(value).__name__}"
         ) from None
+
+
+class Recorder(Protocol):
+    """A recording of what a call binds (weft.ops.replay)."""
+
+    def bind(
+        self, listener: Listener, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]
+    ) -> Any: ...
+
+    def spoil(self) -> None: ...
+
+    def constant(self, value: Any) -> None: ...
+
+
+class _Recorded(threading.local):
+    now: Recorder | None = None
+
+
+RECORDED = _Recorded()  # the recording of this thread's call, if it is recorded
+
+
+def reads_values() -> None:
+    """Notes that the call that runs depends on more than shapes, dtypes and plain arguments."""
+    if RECORDED.now is not None:
+        RECORDED.now.spoil()
 
 
 class _State(threading.local):

@@ -117,7 +117,7 @@ def in_f32(rule: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
         out = np.asarray(rule(*(wide(x) for x in xs), **attrs))
         return out.astype(xs[0].dtype) if out.dtype == np.float32 else out
 
-    widened.__wrapped__ = rule  # type: ignore[attr-defined]  # tensor/quick.py calls ufuncs
+    widened.__wrapped__ = rule  # type: ignore[attr-defined]  # ops/ufuncs.py finds it
     return widened
 
 

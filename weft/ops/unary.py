@@ -166,6 +166,8 @@ def _cast_numpy(x: np.ndarray, *, dtype: DType) -> np.ndarray:
         return true
     if dtype.is_int and x.dtype.kind == "f":
         info = np.iinfo(target)
+        if x.size and info.min <= float(x.min()) and float(x.max()) < info.max:
+            return x.astype(target)  # the usual case, without the steps that saturate
         whole = np.trunc(np.where(np.isnan(x), 0.0, x.astype(np.float64)))
         inside = np.clip(whole, float(info.min), float(info.max))
         top = whole >= float(info.max)  # 2**63 - 1 is not a float64: never cast it

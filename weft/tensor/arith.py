@@ -27,6 +27,7 @@ from weft.tensor.base import (
     scalar_dtype,
     values,
 )
+from weft.tensor.played import played
 
 Operand = Any  # a Tensor, a Python number or a NumPy array
 T = TypeVar("T", bound=TensorBase)
@@ -35,9 +36,13 @@ T = TypeVar("T", bound=TensorBase)
 def _operator(way: Callable[..., T], op: str, swap: bool = False) -> Callable[[T, Operand], T]:
     """Returns a method that passes `op` to `way`, which combines the operands."""
 
+    @played
+    def combined(self: T, other: Operand) -> T:
+        return way(self, op, other, swap)
+
     def function(self: T, other: Operand) -> T:
         made: T | None = quick.two(op, self, other, swap)
-        return way(self, op, other, swap) if made is None else made
+        return combined(self, other) if made is None else made
 
     return function
 
@@ -46,8 +51,6 @@ class Arithmetic(TensorBase):
     """Elementwise operators and functions."""
 
     __slots__ = ()
-
-    # -- helpers
 
     def _coerce(self, op: str, other: Operand) -> Self | Number:
         if isinstance(other, TensorBase):
@@ -121,16 +124,12 @@ class Arithmetic(TensorBase):
     __rfloordiv__ = _operator(_arith, "floor_divide", swap=True)
     __rpow__ = _operator(_arith, "pow", swap=True)
 
-    def __truediv__(self, other: Operand) -> Self:
+    def _divide(self, op: str, other: Operand, swap: bool = False) -> Self:
         """True division: integers give float32."""
-        if self.dtype.is_float and (made := quick.two("div", self, other)) is not None:
-            return made  # type: ignore[no-any-return]
-        x, y = self._reals("div", other)
-        return run(self, "div", x, y)
+        x, y = self._reals(op, other)
+        return run(self, op, y, x) if swap else run(self, op, x, y)
 
-    def __rtruediv__(self, other: Operand) -> Self:
-        x, y = self._reals("div", other)
-        return run(self, "div", y, x)
+    __truediv__, __rtruediv__ = _operator(_divide, "div"), _operator(_divide, "div", swap=True)
 
     def _reals(self, op: str, other: Operand) -> tuple[Self, Self]:
         y = self._coerce(op, other)

@@ -49,10 +49,12 @@ class autocast(ContextDecorator):
 
     def __enter__(self) -> autocast:
         _STATE.entered.append((self.dtype, CURRENT.trace))
+        CURRENT.casts += 1
         return self
 
     def __exit__(self, *error: Any) -> None:
         _STATE.entered.pop()
+        CURRENT.casts -= 1
 
 
 def autocast_dtype() -> DType | None:

@@ -21,7 +21,7 @@ from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError, Us
 from weft.core.lines import user_line
 from weft.graph.ir import Node, Shape
 from weft.ops.batching import Batched
-from weft.ops.primitive import innermost, is_wrapper
+from weft.ops.primitive import innermost, is_wrapper, reads_values
 from weft.ops.rules import axis_of
 from weft.ops.tape import Tracked, plain, recording
 from weft.program.array import DeviceArray
@@ -228,6 +228,7 @@ class TensorBase:
 
     def _host(self, use: str) -> np.ndarray:
         """The content on the host, or TraceError saying that `use` needs a value."""
+        reads_values()
         if isinstance(self._value, Batched):
             raise TraceError(
                 f"{user_line() or 'mapped function'}: {use} needs the value of {self._known()}, "

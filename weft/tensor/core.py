@@ -20,7 +20,7 @@ from weft.core.errors import (
     ShapeError,
     TraceError,
     UsageError,
-)
+)  # fmt: skip
 from weft.core.trees import flatten, unflatten
 from weft.host.boundary import guard_methods
 from weft.host.foreign import is_foreign, shared_array
@@ -31,6 +31,7 @@ from weft.tensor import views
 from weft.tensor.autograd import Autograd
 from weft.tensor.base import CURRENT, TensorBase, place
 from weft.tensor.guards import changed
+from weft.tensor.played import play_methods
 from weft.tensor.torch_shapes import TorchNames
 
 
@@ -43,8 +44,6 @@ class Tensor(TorchNames, Autograd):
     """
 
     __slots__ = ()
-
-    # -- content
 
     def numpy(self) -> np.ndarray:
         """The content as a NumPy array that cannot be written: the tensor's own memory on the CPU,
@@ -247,7 +246,8 @@ def _restored(
     return made
 
 
-guard_methods(Tensor, but=("__init__",))  # made by the thousand, and never by users
+guard_methods(Tensor, but=("__init__",))  # made by the thousand, never by users
+play_methods(Tensor)
 
 
 def _on_host(x: Any) -> Any:

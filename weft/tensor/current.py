@@ -34,6 +34,7 @@ class Capturing(Protocol):
 class _Current(threading.local):
     trace: Capturing | None = None
     transforms = 0  # derivatives and maps that run, inside which compiled functions just run
+    casts = 0  # contexts of autocast that are open
 
 
 CURRENT = _Current()  # what this thread is doing

@@ -100,6 +100,7 @@ from weft.tensor.margins import (
     triplet_margin_with_distance_loss,
 )
 from weft.tensor.padding import pad
+from weft.tensor.played import play_functions as _play_functions
 from weft.tensor.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -157,3 +158,4 @@ __all__ = [
 ]  # fmt: skip
 
 _guard_functions(globals(), __all__)
+_play_functions(globals(), __all__)

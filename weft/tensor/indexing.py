@@ -12,7 +12,7 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, GradientError, ShapeError
 from weft.ops.batching import frames
-from weft.ops.primitive import is_wrapper
+from weft.ops.primitive import is_wrapper, reads_values
 from weft.ops.rules import axis_of, countable
 from weft.ops.tape import Tracked, plain, recording
 from weft.tensor import views
@@ -38,8 +38,6 @@ class Indexing(Reductions):
     """Basic and integer-array indexing, and updates."""
 
     __slots__ = ()
-
-    # -- reading
 
     def __getitem__(self, key: Any) -> Self:
         if is_switch(key):  # one more axis in front, as long as the mask is true
@@ -227,8 +225,9 @@ class Indexing(Reductions):
     def assign(self, value: Any) -> Self:
         """This tensor takes a new value of the same shape and dtype. In a traced function the
         tensor becomes state of the Program, updated in place on the device."""
-        y = self._coerce("assign", value)
-        new = y if isinstance(y, TensorBase) else self._full(y, self.dtype, self.shape)
+        reads_values()
+        new = self._coerce("assign", value)
+        new = new if isinstance(new, TensorBase) else self._full(new, self.dtype, self.shape)
         if new.shape != self.shape or new.dtype != self.dtype:
             given = f"{new._known()} to {self._known()}"
             raise ShapeError(f"assign: {given}; shape and dtype must agree")

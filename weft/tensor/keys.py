@@ -10,6 +10,7 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.errors import AxisError, DTypeError, ShapeError, TraceError
 from weft.graph.ir import Node
+from weft.ops.primitive import reads_values
 from weft.tensor.arith import Arithmetic
 from weft.tensor.base import CURRENT, TensorBase, place
 
@@ -115,6 +116,7 @@ def lengths_of(name: str, given: Lengths, like: Any, count: int, most: int) -> A
 
 def _values(index: Any) -> np.ndarray | None:
     """The values of an index, where they are at hand."""
+    reads_values()
     value = index._value
     if isinstance(value, Node) and value.op == "const":
         value = value.attrs["value"]

@@ -14,18 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.dtypes import ALL, DType
-from weft.core.errors import WeftError
-from weft.ops.primitive import PRIMITIVES, Aval
-from weft.ops.rules import is_narrow
+from weft.ops.primitive import RECORDED
+from weft.ops.ufuncs import UFUNCS
 from weft.tensor.base import CURRENT, TensorBase, tensor_of
 
-# Of floats, these rules are a ufunc too.
-_OF_FLOATS = {"div": np.divide, "floor": np.floor, "round": np.rint}
 _SMALL = range(128)  # the integers that fit every integer dtype
 
 
-class _Quiet(threading.local):
+class Quiet(threading.local):
     """`run(ufunc, *arrays)` in this thread, without NumPy's warnings. `np.errstate` does the same
     in five times the time of a small ufunc."""
 
@@ -34,31 +30,9 @@ class _Quiet(threading.local):
             self.run = contextvars.copy_context().run
 
 
-_QUIET = _Quiet()
+QUIET = Quiet()
 
 
-class _Ufuncs(dict[str, dict[np.dtype, np.ufunc]]):
-    """The ufuncs of primitives by operand dtype, found in the primitives' records."""
-
-    def __missing__(self, op: str) -> dict[np.dtype, np.ufunc]:
-        found = self[op] = {d.numpy: u for d in ALL if (u := _ufunc(op, d)) is not None}
-        return found
-
-
-def _ufunc(op: str, dtype: DType) -> np.ufunc | None:
-    rule = getattr(PRIMITIVES[op].numpy, "__wrapped__", None)
-    if dtype.is_float:
-        rule = _OF_FLOATS.get(op, rule)
-    if not isinstance(rule, np.ufunc) or is_narrow(dtype.numpy):
-        return None
-    try:
-        PRIMITIVES[op].abstract(*[Aval((), dtype)] * rule.nin)
-    except WeftError:
-        return None
-    return rule
-
-
-_UFUNCS = _Ufuncs()
 _WRAP = TensorBase._wrap
 
 
@@ -79,11 +53,11 @@ def two(op: str, x: Any, other: Any, swap: bool = False) -> Any:
         b = other
     else:
         return None
-    ufunc = _UFUNCS[op].get(a.dtype)
-    if ufunc is None or CURRENT.trace is not None:
+    ufunc = UFUNCS[op].get(a.dtype)
+    if ufunc is None or CURRENT.trace is not None or RECORDED.now is not None:
         return None
     try:
-        out = _QUIET.run(ufunc, b, a) if swap else _QUIET.run(ufunc, a, b)
+        out = QUIET.run(ufunc, b, a) if swap else QUIET.run(ufunc, a, b)
     except (ValueError, TypeError, ArithmeticError, RuntimeError):
         return None
     return tensor_of(kind, out if type(out) is np.ndarray else np.asarray(out))
@@ -94,11 +68,11 @@ def one(op: str, x: Any) -> Any:
     a, kind = x._value, type(x)
     if type(a) is not np.ndarray or not _alone(x) or kind._wrap is not _WRAP:
         return None
-    ufunc = _UFUNCS[op].get(a.dtype)
-    if ufunc is None or CURRENT.trace is not None:
+    ufunc = UFUNCS[op].get(a.dtype)
+    if ufunc is None or CURRENT.trace is not None or RECORDED.now is not None:
         return None
     try:
-        out = _QUIET.run(ufunc, a)
+        out = QUIET.run(ufunc, a)
     except RuntimeError:  # the context is in use: this runs inside a ufunc, in a finalizer
         return None
     return tensor_of(kind, out if type(out) is np.ndarray else np.asarray(out))

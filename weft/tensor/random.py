@@ -20,6 +20,7 @@ from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
 from weft.host.forks import lock_of
 from weft.ops.batching import Batched, frames
+from weft.ops.primitive import reads_values
 from weft.ops.rules import dims
 from weft.tensor.base import CURRENT, place
 from weft.tensor.core import Tensor
@@ -117,6 +118,7 @@ class _Stream:
         self.seed, self.calls = 0, 0
 
     def next(self) -> np.ndarray:
+        reads_values()
         with self.lock:
             number, self.calls = self.calls, self.calls + 1
         return split_key(self.seed, number)

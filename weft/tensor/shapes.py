@@ -16,6 +16,7 @@ from weft.ops.rules import axes_of, axis_of, integers
 from weft.tensor import views
 from weft.tensor.arith import Arithmetic
 from weft.tensor.base import broadcast_shapes, check_devices, values
+from weft.tensor.played import played
 
 T = TypeVar("T", bound="Movement")
 
@@ -218,6 +219,7 @@ def _shrunk(base: Any, new: Any) -> Any:
     return new.reshape(base.shape)
 
 
+@played
 def cat(tensors: Sequence[T], axis: int = 0) -> T:
     """Tensors joined along an axis, in their promoted dtype. Raises ShapeError for none, and for
     shapes that differ along another axis.
@@ -234,6 +236,7 @@ def cat(tensors: Sequence[T], axis: int = 0) -> T:
     return tensors[0]._wrap(ops.concat(values("cat", same), axis))
 
 
+@played
 def stack(tensors: Sequence[T], axis: int = 0) -> T:
     """Tensors of one shape joined along a new axis. Raises ShapeError.
 

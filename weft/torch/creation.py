@@ -14,6 +14,7 @@ from weft.importers.aten import numbers
 from weft.tensor import create
 from weft.tensor.base import place
 from weft.tensor.core import Tensor, from_dlpack as shared, host_array, tensor as make
+from weft.tensor.played import forget
 from weft.torch.shaping import many
 from weft.torch.tensor import Device, function_only, method_only, own, whole
 
@@ -34,6 +35,7 @@ def set_default_dtype(d: DType) -> None:
     if not d.is_float:
         raise UsageError(f"set_default_dtype: {d.name} is not a float")
     _Default.float = d
+    forget()
 
 
 def _dtype(dtype: Any, value: Any = 0.0) -> DType:

@@ -10,6 +10,7 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
 from weft.importers.aten import indexing
+from weft.ops.primitive import reads_values
 from weft.ops.rules import axis_of
 from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor
@@ -23,6 +24,7 @@ from weft.torch.tensor import (
 def inside(name: str, index: Tensor, size: int) -> Tensor:
     """The index, if its values are in range or not known yet. Raises ShapeError."""
     known = CURRENT.trace is None and isinstance(index._value, np.ndarray)
+    reads_values()
     if known and index.size:
         at = index._value
         least, most = int(at.min()), int(at.max())

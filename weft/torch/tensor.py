@@ -22,6 +22,7 @@ from weft.nn import module as nn
 from weft.program.array import DeviceArray
 from weft.tensor.base import CURRENT, Value
 from weft.tensor.core import Tensor as Base, host_array, tensor as make
+from weft.tensor.played import played
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -139,6 +140,7 @@ def public(fn: Callable[P, R]) -> Callable[P, R]:
     """A function of weft.torch: its errors are weft's, its results tensors of weft.torch."""
     call = guarded(fn)
 
+    @played
     @functools.wraps(fn)
     def function(*args: P.args, **kwargs: P.kwargs) -> R:
         args = tuple(map(adopt, args))  # type: ignore[assignment]

@@ -1,0 +1,105 @@
+"""Repeated calls (weft/tensor/played.py) give what the first call gave, by the long way."""
+
+import numpy as np
+import pytest
+
+import weft
+import weft.functional as F
+import weft.torch as torch
+from weft.tensor import played
+
+A = np.array([[0.0, -0.0, 1.5, np.inf], [-3.0, np.nan, 2.0, 7.0]], np.float32)
+CALLS = {
+    "sum": lambda x, y: x.sum(0),
+    "mean": lambda x, y: x.mean(),
+    "max": lambda x, y: x.max(1, keepdims=True),
+    "argmax": lambda x, y: x.argmax(),
+    "product": lambda x, y: x @ y.T,
+    "compare": lambda x, y: x != y,
+    "where": lambda x, y: (x < y).where(x, 0.5),
+    "cast": lambda x, y: y.astype(weft.int8),
+    "cat": lambda x, y: weft.cat([x, y], 1),
+    "softmax": lambda x, y: x.softmax(-1),
+    "gelu": lambda x, y: F.gelu(y),
+    "mixed": lambda x, y: x + weft.tensor([1, 2, 3, 4]),
+    "pieces": lambda x, y: x.split(1),
+    "PyTorch's pair": lambda x, y: tuple(torch.max(torch.tensor(A), 1)),
+}
+VIEWS = {
+    "row": lambda x: x[1],
+    "cut": lambda x: x[:, 1:3],
+    "new axis": lambda x: x[None, ..., 0],
+    "reshape": lambda x: x.reshape(4, 2),
+    "transposed": lambda x: x.T,
+    "chain": lambda x: x.T.unsqueeze(0),
+    "wide": lambda x: x[:1].expand(3, 4),
+}
+
+
+def _known(t):
+    parts = t if isinstance(t, tuple) else (t,)
+    return [(type(p), p.dtype, p.shape, p.requires_grad, p.numpy().tobytes()) for p in parts]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_results(name, grad):
+    played.forget()
+    x = weft.tensor(A, requires_grad=grad)
+    y = weft.tensor(A[:, ::-1].copy(), requires_grad=grad)
+    first, *others = [_known(CALLS[name](x, y)) for _ in range(4)]
+    assert any(type(known) is played._Known for known in played._CALLS.values())
+    assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_write_through_and_tell_their_strides(name):
+    played.forget()
+    seen = []
+    for _ in range(4):
+        x = weft.tensor(A)
+        v = VIEWS[name](x)
+        flat = v.reshape(-1)  # a copy or a view, as the strides say
+        flat.add_(1.0) if name != "wide" else None
+        x[0, 0] = 9.0
+        seen.append((x.numpy().tobytes(), v.numpy().tobytes(), flat.numpy().tobytes()))
+    assert len(set(seen)) == 1
+
+
+def test_gradients():
+    def slopes():
+        x = weft.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+        z = (x @ x.T).softmax(-1)[0].sum() + (x * 2).exp().mean() + x.reshape(4).max()
+        z.backward(create_graph=True)
+        (again,) = weft.grad(x.grad.sum(), [x])
+        return x.grad.numpy().tobytes(), again.numpy().tobytes()
+
+    played.forget()
+    assert len({slopes() for _ in range(4)}) == 1
+    with weft.no_grad():
+        assert not weft.tensor([1.0], requires_grad=True).exp().requires_grad
+
+
+def test_what_shapes_do_not_tell_is_not_replayed():
+    x, y = weft.tensor([1.0, 2.0]), weft.tensor([5.0, 0.0])
+    assert [x.maximum(x).tolist() for _ in range(3)][2] == [1.0, 2.0]
+    assert x.maximum(y).tolist() == [5.0, 2.0]  # one operand twice, then two
+    masks = [x[x > limit].tolist() for limit in (0, 0, 0, 1, 9)]
+    assert masks == [[1.0, 2.0]] * 3 + [[2.0], []]
+    at = [x.take(weft.tensor([i])).tolist() for i in (0, 0, 0, 1)]
+    assert at == [[1.0]] * 3 + [[2.0]]
+    weft.manual_seed(0)
+    assert len({F.dropout(weft.ones(64), 0.5).numpy().tobytes() for _ in range(5)}) == 5
+    assert len({torch.bernoulli(torch.ones(64) / 2).numpy().tobytes() for _ in range(5)}) == 5
+    signs = [np.signbit(x.clip(zero, None).numpy()).any() for zero in (0.0, 0.0, 0.0)]
+    assert not any(signs) and (x * True).dtype == (x * 1).dtype
+    m = weft.ones((2, 2))
+    assert [(m @ m).dtype.name for _ in range(3)][2] == "float32"
+    with weft.autocast("bfloat16"):
+        assert (m @ m).dtype.name == "bfloat16"
+    for _ in range(3):
+        with pytest.raises(weft.errors.ShapeError):
+            x.reshape(3)
+    (total,) = [weft.compile(lambda t: t.sum() + x.sum())(y) for _ in range(1)]
+    x.add_(1.0)
+    assert float(total) == 8.0 and float(x.sum()) == 5.0

@@ -1,0 +1,155 @@
+"""Recorded calls: the primitives that a call on host arrays bound, to be run again without it.
+
+Which primitives a call binds depends on shapes and dtypes, and not on values unless the call reads
+them. So what it bound once, it binds again: the shape rules hold, and the NumPy rules are all that
+is left to run. A `Recording` listens to `bind`. It gives up (`spoil`) where a value is read,
+written or drawn, and where an operand has an origin that it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from weft.core.records import dataclass
+from weft.ops.primitive import PRIMITIVES, RECORDED, Listener
+from weft.ops.tape import Tracked, plain, remembered
+from weft.ops.ufuncs import UFUNCS
+
+# (slot of the result, NumPy rule, slots of the operands, the op with its attributes if the tape
+# notes it, True if operands may be Tracked)
+Step = tuple[int, Callable[..., Any], tuple[int, ...], tuple[str, Mapping[str, Any]] | None, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps of a recorded call. `slots` holds its constants, and room for the rest; `loads`
+    are (slot, number of the argument, True for its history)."""
+
+    slots: list[Any]
+    loads: tuple[tuple[int, int, bool], ...]
+    steps: tuple[Step, ...]
+
+    def run(self, arrays: Sequence[np.ndarray], history: Callable[[int], Tracked]) -> list[Any]:
+        """The values of all slots, from those of the arguments."""
+        held = self.slots.copy()
+        for slot, number, taped in self.loads:
+            held[slot] = history(number) if taped else arrays[number]
+        for slot, rule, places, noted, taped in self.steps:
+            if not taped:
+                out = rule(*[held[p] for p in places])
+                held[slot] = out if type(out) is np.ndarray else np.asarray(out)
+                continue
+            inputs = tuple([held[p] for p in places])
+            out = np.asarray(rule(*map(plain, inputs)))
+            held[slot] = out if noted is None else remembered(noted[0], out, inputs, noted[1])
+        return held
+
+
+def _rule(op: str, arrays: Sequence[Any], rule: Any, attrs: Mapping[str, Any]) -> Any:
+    """The function of arrays like these that a step runs: a ufunc, the rule, or what the rule of a
+    composite binds."""
+    if not attrs:
+        return UFUNCS[op].get(arrays[0].dtype) or rule
+    whole = partial(rule, **attrs)
+    if op != "call":
+        return whole
+    now = Recording(arrays, (), ())
+    RECORDED.now = now
+    try:
+        out = now.made(whole(*arrays))
+    finally:
+        RECORDED.now = None
+    if out is None or now.spoilt:
+        return whole
+    plan, slot = now.plan(), out
+    return lambda *xs: plan.run(xs, _no_history)[slot]
+
+
+def _no_history(number: int) -> Tracked:
+    raise AssertionError(f"array {number} has no history")
+
+
+class Recording:
+    """What a call binds, while it runs. Its arguments are `arrays`; `owners` are the tensors
+    around them, and `tapes` their histories."""
+
+    def __init__(self, arrays: Sequence[Any], owners: Sequence[Any], tapes: Sequence[Any]) -> None:
+        self._kept: list[Any] = []  # the value of each slot, so that no other gets its id
+        self._slots: dict[int, int] = {}  # id of a value -> its slot
+        self._loads: list[tuple[int, int, bool]] = []
+        self._steps: list[Step] = []
+        self._constant: set[int] = set()
+        self._owners = {id(t): i for i, t in enumerate(owners)}
+        self.spoilt = False
+        for i, array in enumerate(arrays):
+            self._loads.append((self._slot(array), i, False))
+        for i, tracked in enumerate(tapes):
+            if tracked is not None:
+                self._loads.append((self._slot(tracked), i, True))
+
+    def spoil(self) -> None:
+        """Gives up: the call depends on more than shapes, dtypes and plain arguments."""
+        self.spoilt = True
+
+    def constant(self, value: Any) -> None:
+        """Notes a value that only plain arguments made."""
+        self._constant.add(self._slot(value))
+
+    def bind(
+        self, listener: Listener, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]
+    ) -> Any:
+        """Runs an op, and notes it."""
+        RECORDED.now = None
+        try:
+            out = listener.bind(op, inputs, attrs)
+            if not self.spoilt:
+                self._note(op, inputs, attrs, out)
+        finally:
+            RECORDED.now = self
+        return out
+
+    def _note(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any], out: Any) -> None:
+        found = [self._place(x) for x in inputs]
+        places = tuple(p for p in found if p is not None)
+        rule: Any = PRIMITIVES[op].numpy
+        tracked = isinstance(out, Tracked)
+        known = isinstance(out, np.ndarray) or (tracked and not out.level)
+        if None in found or rule is None or not known or isinstance(plain(out), tuple):
+            return self.spoil()
+        slot = self._slot(out)
+        if self._constant.issuperset(places):
+            self._constant.add(slot)
+            return None
+        run = _rule(op, [plain(x) for x in inputs], rule, attrs)
+        taped = any(isinstance(x, Tracked) for x in inputs)
+        noted = (op, attrs) if tracked else None
+        self._steps.append((slot, run, places, noted, taped))
+
+    def _slot(self, value: Any) -> int:
+        self._kept.append(value)
+        self._slots[id(value)] = len(self._kept) - 1
+        return len(self._kept) - 1
+
+    def _place(self, value: Any) -> int | None:
+        """The slot of an operand; None if its origin is not known."""
+        found = self._slots.get(id(value))
+        if found is None and isinstance(value, Tracked) and value.pull is None:
+            number = self._owners.get(id(value.owner))  # a leaf gets a new history at each use
+            if number is not None and not value.level:
+                found = self._slot(value)
+                self._loads.append((found, number, True))
+        return found
+
+    def made(self, value: Any) -> int | None:
+        """The slot of a value that follows from the arguments, or None."""
+        found = self._place(value)
+        return None if found in self._constant else found
+
+    def plan(self) -> Plan:
+        """What was recorded."""
+        slots = [x if i in self._constant else None for i, x in enumerate(self._kept)]
+        return Plan(slots, tuple(self._loads), tuple(self._steps))
