@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
 from weft.core.records import dataclass
 from weft.ops.primitive import PRIMITIVES, RECORDED, Listener
-from weft.ops.tape import Tracked, plain, remembered
+from weft.ops.tape import Tracked, is_tracked, plain, vjp
 from weft.ops.ufuncs import UFUNCS
 
 # (slot of the result, NumPy rule, slots of the operands, the op with its attributes if the tape
@@ -45,8 +46,20 @@ class Plan:
                 continue
             inputs = tuple([held[p] for p in places])
             out = np.asarray(rule(*map(plain, inputs)))
-            held[slot] = out if noted is None else remembered(noted[0], out, inputs, noted[1])
+            held[slot] = out if noted is None else _remembered(noted[0], out, inputs, noted[1])
         return held
+
+
+def _remembered(op: str, out: Any, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Tracked:
+    """What `remember` makes of a primitive of host arrays whose history is of level 0."""
+    made = Tracked(out, inputs, level=0)
+    me = ref(made)
+
+    def pull(grad: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
+        return vjp(op, grad, me() if is_tracked(operands, 0) else out, operands, attrs)
+
+    made.pull = pull
+    return made
 
 
 def _rule(op: str, arrays: Sequence[Any], rule: Any, attrs: Mapping[str, Any]) -> Any:

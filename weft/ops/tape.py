@@ -166,18 +166,6 @@ def remember(what: str, out: Value, inputs: tuple[Value, ...], rule: Rule) -> Va
     return made
 
 
-def remembered(op: str, out: Any, inputs: tuple[Value, ...], attrs: Mapping[str, Any]) -> Tracked:
-    """What `remember` makes of a primitive of host arrays whose history is of level 0."""
-    made = Tracked(out, inputs, level=0)
-    me = ref(made)
-
-    def pull(grad: Value, operands: tuple[Value, ...]) -> Sequence[Any]:
-        return vjp(op, grad, me() if is_tracked(operands, 0) else out, operands, attrs)
-
-    made.pull = pull
-    return made
-
-
 def changed(what: str, operand: object) -> str:
     """Returns the message for an operand whose content changed since the forward pass."""
     return (

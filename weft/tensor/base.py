@@ -104,8 +104,6 @@ class TensorBase:
         self._weak = False  # True for a Python number as a tensor: it may meet any device
         self.name = name
 
-    # -- what is known
-
     @property
     def shape(self) -> Shape:
         """The size of each axis."""
