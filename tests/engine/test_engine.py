@@ -173,6 +173,23 @@ def test_many_salts_of_one_owner_are_one() -> None:
     assert order.index(little) <= 2
 
 
+def test_one_owner_cannot_keep_the_others_out_of_the_queue() -> None:
+    engine = engine_of(Fake(1, 2, 4, 32), queue=16)
+    much, little = b"m" * 32, b"l" * 32
+    for n in range(17):
+        engine.submit(Job((1,), 1, salt=much + bytes([n])), lambda output: None)
+    with pytest.raises(BusyError, match="17 of them of this key"):
+        engine.submit(Job((1,), 1, salt=much), lambda output: None)
+    for _ in range(2):
+        engine.submit(Job((1,), 1, salt=little), lambda output: None)
+    with pytest.raises(BusyError, match="2 of them of this key"):
+        engine.submit(Job((1,), 1, salt=little), lambda output: None)
+    for n in range(14):
+        engine.submit(Job((1,), 1, salt=bytes([n]) * 32), lambda output: None)
+    with pytest.raises(BusyError, match="33 jobs wait"):
+        engine.submit(Job((1,), 1, salt=b"x" * 32), lambda output: None)
+
+
 def test_what_cannot_be_is_refused_at_once() -> None:
     engine = engine_of(Fake(1, 2, 4, 32), queue=1)
     for job, kind, said in [

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -208,7 +212,7 @@ def test_a_grammar_that_grows_while_it_is_used_stops_in_time(
 def test_kept_grammars_are_limited_by_bytes(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grammar, "MAX_KEPT", 4 * grammar.MIN_COST)
+    monkeypatch.setattr(grammar, "MAX_KEPT", 5 * grammar.MIN_COST)
     made = Grammars(tokenizer, VOCAB, [EOS])
     parts = [grammar.choice([f"text {i}"]) for i in range(9)]
     for part in parts:
@@ -219,6 +223,36 @@ def test_kept_grammars_are_limited_by_bytes(
     made.compile(parts[-1])
     made.compile(parts[0])
     assert len(tried) == 1  # the last was kept, the first was not
+
+
+@pytest.mark.slow
+def test_thousands_of_schemas_stay_within_the_bytes_that_are_counted() -> None:
+    """In a process of its own, whose memory grows by nothing else."""
+    code = """
+import numpy as np, psutil
+from test_grammar import EOS, VOCAB, Grammars, Tokenizer, box_folder, grammar
+made = Grammars(Tokenizer(box_folder(), VOCAB), VOCAB, [EOS])
+made._try = lambda text: None
+rng, before, process = np.random.default_rng(0), 0, psutil.Process()
+for i in range(2400):
+    names = {f"a{i}_{n}": {"type": ["integer", "string"]} for n in range(1 + i % 20)}
+    constraint = made.compile(grammar.json_schema({"type": "object", "properties": names}))()
+    for _ in range(20):
+        free = np.flatnonzero(constraint.allowed())
+        constraint.accept(int(rng.choice(free[free != EOS])))
+        if constraint.ended:
+            break
+    before = before or process.memory_info().rss
+print((process.memory_info().rss - before) / grammar.MAX_KEPT, len(made._kept))
+"""
+    where = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": f"{where}{os.pathsep}{where.parents[1]}"},
+    )  # fmt: skip
+    assert not done.returncode, done.stderr[-2000:]
+    share, kept = map(float, done.stdout.split())
+    assert share < 1.25 and kept > 100, done.stdout
 
 
 def test_constraints_of_one_grammar_do_not_share_a_state(

@@ -19,12 +19,12 @@ from functools import partial
 
 import numpy as np
 
-from weft.core.errors import BusyError, ModelError, UsageError, WeftError
+from weft.core.errors import ModelError, UsageError, WeftError
 from weft.core.weak import weakly
 from weft.engine.answer import Answer, Explain, guarded
 from weft.engine.drafts import Drafts
 from weft.engine.job import Job, Movable, PagedRunner, Sink, Texts
-from weft.engine.limits import limit_of
+from weft.engine.limits import check_queue, limit_of
 from weft.engine.pace import PromptPace
 from weft.engine.pages import Chain, Pages, root
 from weft.engine.play import FEW, SCORED, RunnerFailure, StepRunner, as_weft
@@ -116,10 +116,8 @@ class Engine:
         with self._lock:
             if self._closed:
                 raise UsageError("the engine is closed; make another")
-            waiting = len(self._inbox) + len(self._schedule.waiting)
             free = self.runner.slots - len(self._schedule.running)
-            if waiting >= self.queue + free:
-                raise BusyError(f"{waiting} jobs wait, as many as may; try again later")
+            check_queue(self.waiting, self.queue, free, job.salt)
             self._number += 1
             chain = Chain(root(job.salt, job.adapter), self.runner.page)
             reads = 0 if job.prompt_logprobs is not None else self.runner.context
@@ -139,6 +137,11 @@ class Engine:
             if not (ticket.done or ticket.cancelled):
                 ticket.cancelled = True
                 self._cancelled.append(ticket)
+
+    @property
+    def waiting(self) -> list[SequenceState]:
+        """The sequences of jobs that wait."""
+        return [ticket.place for ticket in self._inbox] + list(self._schedule.waiting)
 
     @property
     def has_work(self) -> bool:

@@ -1,10 +1,14 @@
-"""Limits of what a job may ask of a runner: its ids, its context, its pages."""
+"""Limits of what a job may ask of a runner: its ids, its context, its pages, its place to wait."""
 
 from __future__ import annotations
 
-from weft.core.errors import LimitError, UsageError
+from collections.abc import Sequence
+
+from weft.core.errors import BusyError, LimitError, UsageError
 from weft.engine.job import Inserting, Job, PagedRunner
-from weft.engine.sequence import needed
+from weft.engine.sequence import OWNER, SequenceState, needed
+
+SHARE = 8  # in a full queue an owner may still have an eighth of it
 
 
 def limit_of(job: Job, runner: PagedRunner, vocab: int) -> int:
@@ -50,3 +54,15 @@ def _check_insets(job: Job, runner: PagedRunner) -> None:
         raise UsageError(why)
     if job.prompt_logprobs is not None:
         raise UsageError("prompt_logprobs are for prompts of text alone")
+
+
+def check_queue(places: Sequence[SequenceState], queue: int, free: int, salt: bytes) -> None:
+    """Raises BusyError for a job of `salt` if `places` wait, more than the queue holds and the
+    slots that are free take. In a full queue an owner with few jobs in it still has place, up to
+    twice the queue, so that one owner cannot keep out all others."""
+    if len(places) < queue + free:
+        return
+    own = sum(place.owner == salt[:OWNER] for place in places)
+    if own >= queue // SHARE or len(places) >= 2 * queue + free:
+        raise BusyError(f"{len(places)} jobs wait, as many as may, {own} of them of this key; try "
+                        "again later")  # fmt: skip

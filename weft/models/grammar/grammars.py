@@ -27,8 +27,9 @@ from weft.models.text.tokenizer import Tokenizer
 
 MAX_GRAMMAR = 256 << 10  # bytes of a grammar, as llguidance gets it
 MAX_DEPTH = 64  # levels of a schema's nesting
-MAX_KEPT = 16 << 20  # bytes of the grammars that are kept compiled, by MIN_COST or their texts
-MIN_COST = 16 << 10
+MAX_KEPT = 128 << 20  # bytes of the grammars that are kept compiled
+MIN_COST = 384 << 10  # bytes that a small one takes once it was used, as measured
+PER_BYTE = 32  # further bytes for each byte of its text
 MAX_SECONDS = 5.0  # seconds for trying a grammar
 MAX_MEMORY = 512 << 20  # bytes for trying a grammar
 LIMITS: dict[str, Any] = {
@@ -129,6 +130,7 @@ class Grammars:
         setup = {"limits": LIMITS, "vocab": len(tokens)}
         self._child = Confined(_WORKER, ("llguidance",), setup, self._bounds())
         self._kept: OrderedDict[str, Any] = OrderedDict()
+        self._bytes = 0  # of those that are kept
         self._lock = threading.Lock()
         self._tries = threading.Lock()  # one at a time
         self._trying: int | None = None  # the thread that tries a grammar out
@@ -168,9 +170,11 @@ class Grammars:
         if matcher.is_error():
             raise UsageError(_refusal(matcher.get_error()))
         with self._lock:
+            self._bytes -= _cost(text) if text in self._kept else 0
             self._kept[text] = matcher
-            while len(self._kept) > 1 and sum(map(_cost, self._kept)) > MAX_KEPT:
-                self._kept.popitem(last=False)
+            self._bytes += _cost(text)
+            while len(self._kept) > 1 and self._bytes > MAX_KEPT:
+                self._bytes -= _cost(self._kept.popitem(last=False)[0])
         return matcher
 
     def _try(self, text: str) -> None:
@@ -285,7 +289,8 @@ def check_size(text: str) -> None:
 
 
 def _cost(text: str) -> int:
-    return max(MIN_COST, len(text))
+    """The bytes that a compiled grammar takes, about. llguidance does not say them."""
+    return MIN_COST + PER_BYTE * len(text)
 
 
 def _refusal(said: str) -> str:
