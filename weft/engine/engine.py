@@ -117,7 +117,8 @@ class Engine:
             if self._closed:
                 raise UsageError("the engine is closed; make another")
             free = self.runner.slots - len(self._schedule.running)
-            check_queue(self.waiting, self.queue, free, job.salt)
+            waiting = [*(other.place for other in self._inbox), *self._schedule.waiting]
+            check_queue(waiting, self.queue, free, job.salt)
             self._number += 1
             chain = Chain(root(job.salt, job.adapter), self.runner.page)
             reads = 0 if job.prompt_logprobs is not None else self.runner.context
@@ -137,11 +138,6 @@ class Engine:
             if not (ticket.done or ticket.cancelled):
                 ticket.cancelled = True
                 self._cancelled.append(ticket)
-
-    @property
-    def waiting(self) -> list[SequenceState]:
-        """The sequences of jobs that wait."""
-        return [ticket.place for ticket in self._inbox] + list(self._schedule.waiting)
 
     @property
     def has_work(self) -> bool:
