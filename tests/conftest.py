@@ -27,6 +27,11 @@ if (_home := default_directory()) is not None:
 
 os.environ.setdefault("WEFT_VERIFY", "graphs")  # every pass of the compiler gives a verified graph
 
+# LLVM's passes are half of a run without kept kernels. Folders whose subject is the code itself
+# have all of them, and with `WEFT_LLVM= sh scripts/test` every folder has.
+os.environ.setdefault("WEFT_LLVM", "quick")
+OPTIMISED = {"backends", "conform", "golden", "kernel", "ops", "templates"}
+
 # A shell has its background jobs ignore SIGINT, and what they start inherits that: the tests that
 # interrupt would wait for ever. A handler of Python's is not inherited, so children begin afresh.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -59,6 +64,15 @@ def clean_checkout() -> Iterator[None]:
     yield
     new = {name for name in set(os.listdir(ROOT)) - before if not name.startswith(".")}
     assert not new, f"a test left {sorted(new)} in the checkout"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def optimised_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Kernels are compiled as users' are where a folder's tests are about them."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent.name in OPTIMISED:
+            patch.delenv("WEFT_LLVM", raising=False)
+        yield
 
 
 @pytest.fixture

@@ -129,6 +129,15 @@ def thread_count(threads: int | None = None) -> int:
     return min(limits)
 
 
+def quickly() -> bool:
+    """True if WEFT_LLVM=quick asks for kernels that LLVM compiles in a fifth of the time: slower
+    code with the same bits. Raises UsageError for another value."""
+    setting = os.environ.get("WEFT_LLVM", "")
+    if setting not in ("", "quick"):
+        raise UsageError(f"WEFT_LLVM={setting[:40]!r}: give quick, or leave it out")
+    return bool(setting)
+
+
 def caps_of(host: Host, cores: int) -> Caps:
     """Caps of the CPU device: vector width, registers and features."""
     on = host.enabled

@@ -13,11 +13,19 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from weft.backends.cpu import arm
-from weft.backends.cpu.host import Host
-from weft.backends.llvm.optimise import LLVM, emitted, has_register_tile, optimised
+from weft.backends.cpu.host import Host, quickly
+from weft.backends.llvm.optimise import (
+    LLVM,
+    QUICK,
+    WRITTEN_OUT,
+    emitted,
+    has_register_tile,
+    optimised,
+)
 
 _lock = threading.Lock()  # only ever held inside LLVM, so never while forking
-_spare: dict[Host, list[llvm.TargetMachine]] = {}  # machines that no thread uses now
+# Machines that no thread uses now, by host and effort.
+_spare: dict[tuple[Host, int], list[llvm.TargetMachine]] = {}
 
 
 def _initialise() -> None:
@@ -41,13 +49,13 @@ def own_linking(host: Host) -> bool:
     return sys.platform == "linux" and host.arch == "x86_64"
 
 
-def _new_machine(host: Host) -> llvm.TargetMachine:
+def _new_machine(host: Host, effort: int = 3) -> llvm.TargetMachine:
     _initialise()
     own = own_linking(host)
     return llvm.Target.from_triple(host.triple).create_target_machine(
         cpu=host.cpu,
         features=host.features,
-        opt=3,
+        opt=effort,
         reloc="pic" if own else "default",
         codemodel="small" if own else "jitdefault",
         jit=not own,
@@ -57,10 +65,11 @@ def _new_machine(host: Host) -> llvm.TargetMachine:
 @contextmanager
 def _machine(host: Host) -> Iterator[llvm.TargetMachine]:
     """A machine that no other thread uses; the block may call LLVM."""
+    effort = 0 if quickly() else 3
     with LLVM:
         with _lock:
-            free = _spare.setdefault(host, [])
-            machine = free.pop() if free else _new_machine(host)
+            free = _spare.setdefault((host, effort), [])
+            machine = free.pop() if free else _new_machine(host, effort)
         try:
             yield machine
         finally:
@@ -68,7 +77,8 @@ def _machine(host: Host) -> Iterator[llvm.TargetMachine]:
 
 
 def _optimised(text: str, machine: llvm.TargetMachine, name: str) -> llvm.ModuleRef:
-    return optimised(text, machine, name, level=2, loops=True, short=has_register_tile(text))
+    passes = QUICK if quickly() else WRITTEN_OUT if has_register_tile(text) else ()
+    return optimised(text, machine, name, level=2, loops=True, passes=passes)
 
 
 def compile_object(text: str, host: Host, name: str) -> bytes:

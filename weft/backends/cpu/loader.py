@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from weft.backends.cpu import link, runtime
-from weft.backends.cpu.host import Host
+from weft.backends.cpu.host import Host, quickly
 from weft.core import versions
 from weft.core.caps import Caps
 from weft.host.cache import DiskCache
@@ -97,7 +97,8 @@ class Loader:
             return found
 
     def _key(self, identity: str) -> str:
-        return "cpu:" + hashlib.sha256((self._salt + identity).encode()).hexdigest()
+        effort = "quick|" if quickly() else ""
+        return "cpu:" + hashlib.sha256((self._salt + effort + identity).encode()).hexdigest()
 
     def _objects(self, sources: dict[str, _Source]) -> dict[str, bytes]:
         found = {key: self.cache.get(key) for key in sources}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -16,6 +17,14 @@ _TILE = 16  # multiply-adds in a loop's body from which a template has written i
 _MULTIPLY_ADD = re.compile(r" call .*@llvm\.(?:fma\.v|x86\.avx512bf16\.dp|x86\.avx512\.vpdp)")
 _LOAD = re.compile(r" = load .*, ptr %t")  # from memory, and not from a slot of a register
 _BLOCK = re.compile(r"^(\w+):\n((?:  .*\n)*)", re.MULTILINE)
+
+# For a kernel whose products a template wrote out. Its arrays become registers, and its short loops
+# are unrolled. LLVM's own list goes over such code eight times.
+WRITTEN_OUT = (
+    "sroa", "simplify_cfg", "instruction_combine", "loop_unroll", "sroa", "new_gvn",
+    "instruction_combine",
+)  # fmt: skip
+QUICK = ("sroa",)  # the least that keeps the stack small: variables and arrays become values
 
 LLVM = ForkLock()  # every call of llvmlite's happens in it: its lock and LLVM's outlive no fork
 
@@ -33,12 +42,17 @@ def has_register_tile(text: str) -> bool:
 
 
 def optimised(
-    text: str, machine: llvm.TargetMachine, name: str, level: int, loops: bool, short: bool = False
+    text: str,
+    machine: llvm.TargetMachine,
+    name: str,
+    level: int,
+    loops: bool,
+    passes: Sequence[str] = (),
 ) -> llvm.ModuleRef:
     """The parsed, verified and optimised module, in a context of its own: threads that have a
     machine each optimise at once. `loops`: let LLVM vectorise, interleave and unroll loops.
-    `short`: run a few passes instead of all those of `level`. Raises CompileError naming the
-    kernel."""
+    `passes`: run these alone, by llvmlite's names, instead of all those of `level`. Raises
+    CompileError naming the kernel."""
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
@@ -52,7 +66,7 @@ def optimised(
         options.loop_interleaving = options.loop_unrolling = True
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
-    manager = _few_passes() if short else builder.getModulePassManager()
+    manager = _manager(passes) if passes else builder.getModulePassManager()
     run = _without_lock("LLVMPY_RunNewModulePassManager")
     run(manager, module, builder)
     # llvmlite's own _dispose of a manager is hidden by its other base class: 100 KiB a module.
@@ -61,17 +75,10 @@ def optimised(
     return module
 
 
-def _few_passes() -> llvm.ModulePassManager:
-    """The passes for a kernel whose products a template wrote out. Its arrays become registers, and
-    its short loops are unrolled. LLVM's own list goes over such code eight times."""
+def _manager(passes: Sequence[str]) -> llvm.ModulePassManager:
     manager = llvm.create_new_module_pass_manager()
-    manager.add_sroa_pass()
-    manager.add_simplify_cfg_pass()
-    manager.add_instruction_combine_pass()
-    manager.add_loop_unroll_pass()
-    manager.add_sroa_pass()
-    manager.add_new_gvn_pass()
-    manager.add_instruction_combine_pass()
+    for name in passes:
+        getattr(manager, f"add_{name}_pass")()
     return manager
 
 
