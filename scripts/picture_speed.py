@@ -1,7 +1,8 @@
 """Pictures per second of a CLIP ViT-B/32 with random weights: weft, PyTorch and ONNX Runtime.
 
 python scripts/picture_speed.py [THREADS]: preparing (decoding a JPEG of 640 x 480, resizing,
-scaling) and the tower are timed apart, in turns, the median of several rounds.
+scaling) and the tower are timed apart, in turns: the median of several rounds' processor time,
+which other work on the machine disturbs little with one thread.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ def main() -> None:
             times: dict[str, list[float]] = {name: [] for name in runs}
             for _ in range(ROUNDS):
                 for name, run in runs.items():
-                    start = time.perf_counter()
+                    start = time.process_time()
                     run()
-                    times[name].append(time.perf_counter() - start)
+                    times[name].append(time.process_time() - start)
     for name, taken in times.items():
         print(f"{name}: {BATCH / np.median(taken):.1f} pictures/s")
     share = np.median(times["prepare"]) / np.median(times["weft"])

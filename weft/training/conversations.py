@@ -148,7 +148,8 @@ def _message(raw: Any, where: str) -> tuple[dict[str, Any], bool]:
     calls = role == SAYS and bool(raw.get("tool_calls"))
     if not isinstance(content, str) and not (content is None and calls):
         what = _kind(content) if "content" in raw else "missing"
-        raise FileFormatError(f"{where}: content is {what}; expected text")
+        parts = " (weft trains on texts, without pictures)" if isinstance(content, list) else ""
+        raise FileFormatError(f"{where}: content is {what}; expected text{parts}")
     weight = raw.get("weight", 1)
     if type(weight) is not int or weight not in (0, 1) or ("weight" in raw and role != SAYS):
         raise FileFormatError(
