@@ -120,7 +120,6 @@ def test_a_stop_ends_the_text(client: ollama.Client) -> None:
 
 def test_the_context_is_never_cut_in_silence(client: ollama.Client) -> None:
     for options, said in (
-        ({"num_ctx": 513}, "num_ctx is 513; the context of box is 512"),
         ({"num_ctx": 8}, "the context holds 8"),
         ({"num_predict": 513}, "the context holds 512"),
     ):
@@ -130,6 +129,33 @@ def test_the_context_is_never_cut_in_silence(client: ollama.Client) -> None:
     made = client.chat("box", HELLO, options={"num_ctx": 40, "temperature": 0})
     assert made.done_reason == "length"
     assert (made.prompt_eval_count or 0) + (made.eval_count or 0) == 41
+
+
+def test_the_oldest_turns_leave_a_long_talk_where_that_is_asked_for(server: Running) -> None:
+    turns = [{"role": role, "content": f"{n} " * 20} for n in range(12)
+             for role in ("user", "assistant")]  # fmt: skip
+    system, last = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "And?"}
+    fields = {"model": "box", "stream": False, "options": {"num_predict": 16, "temperature": 0}}
+
+    def asked(messages: list[dict[str, str]], **more: Any) -> tuple[int, Any]:
+        status, made, _ = server.ask("POST", "/api/chat", {**fields, "messages": messages, **more})
+        return status, made
+
+    assert asked([system, *turns, last])[0] == 400
+    status, cut = asked([system, *turns, last], truncate=True)
+    assert status == 200, cut
+    (notice,) = cut["notices"]
+    left = int(notice.split()[2])
+    assert left % 2 == 0 and 0 < left < 24
+    whole = asked([system, *turns[left:], last])[1]
+    assert "notices" not in whole and whole["message"] == cut["message"]
+    assert asked([system, *turns[left - 2 :], last])[0] == 400  # no more left than had to
+    short = asked([system, last], truncate=True)[1]
+    assert "notices" not in short and short["message"] == asked([system, last])[1]["message"]
+    assert asked([{"role": "user", "content": "x " * 3000}], truncate=True)[0] == 400
+    more = {**fields["options"], "num_ctx": 4096}  # type: ignore[dict-item]
+    (notice,) = asked([last], options=more)[1]["notices"]
+    assert "4096" in notice and "512 holds" in notice
 
 
 def test_nothing_asked_loads_the_model(client: ollama.Client) -> None:

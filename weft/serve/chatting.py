@@ -29,6 +29,8 @@ from weft.serve.wire import HttpError, TooLong, refusal
 Make = Callable[[ServedDecoder], Callable[[], Constraint]]
 """Compiles what the text must be, when the model is known."""
 
+SYSTEM = ("system", "developer")
+ANSWER = 4  # the part of the context that is kept for an answer of which nobody says how long
 MAX_CHOICES = 16
 MAX_BIASES = 1024
 
@@ -58,6 +60,7 @@ class AnswerOptions:
     stop_ids: tuple[int, ...] = ()  # end the answer as the model's own end tokens do
     priority: int = 0
     truncate: int | None = None  # how many tokens of a prompt's end are kept; -1: as many as fit
+    shifts: bool = False  # True if the oldest turns leave a conversation that is too long
     shows_stop: bool = False  # True if a stop string is part of the text that it ends
 
 
@@ -110,9 +113,12 @@ def continued(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str
     return messages[:-1], last["content"]
 
 
-async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, Sequence[int], str | None]:
+async def prompt_of(
+    model: ServedDecoder, turn: Turn, unlimited: bool = False
+) -> tuple[str, Sequence[int], str | None]:
     """The conversation in the model's own chat template: text, ids, and the part of the answer that
-    it already contains (None: unknown). Raises HttpError."""
+    it already contains (None: unknown). unlimited: allows more tokens than the context holds.
+    Raises HttpError."""
 
     def made() -> tuple[str, str | None, list[Any]]:
         messages, pictures = model.model.parted(turn.messages)
@@ -127,7 +133,7 @@ async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, Sequence[int
         text, begun, pictures = await model.pools.templates.run(made)
         if pictures:
             return text, await pictured_ids(model, text, pictures), begun
-        long = turn.options.truncate is not None
+        long = unlimited or turn.options.truncate is not None
         ids = (await model.encoded([text], special=False, unlimited=long))[0]
         return text, truncated(model, ids, turn.options), begun
     except UsageError as e:
@@ -146,6 +152,32 @@ def truncated(model: ServedDecoder, ids: list[int], options: AnswerOptions) -> l
     return ids[max(len(ids) - most, 0) :]
 
 
+async def shortened(model: ServedDecoder, turn: Turn) -> tuple[Turn, int]:
+    """The turn without so many of its oldest messages that the context holds the rest and an
+    answer, and how many left. Messages of the system at the start stay, and the last of the user's
+    with all that follows. Raises HttpError."""
+    options, messages = turn.options, turn.messages
+    first = next((i for i, m in enumerate(messages) if m["role"] not in SYSTEM), len(messages))
+    starts = [i for i, m in enumerate(messages) if m["role"] == "user" and i > first]
+    context = min(model.model.context, options.context or model.model.context)
+    free = context // ANSWER if options.cut else options.max_new_tokens or context // ANSWER
+
+    async def fits(at: int) -> bool:
+        kept = [*messages[:first], *messages[at:]]
+        _, ids, _ = await prompt_of(model, replace(turn, messages=kept), unlimited=True)
+        return len(ids) + free <= context + 1
+
+    ways, low, high = [first, *starts], 0, len(starts)
+    while low < high:  # the fewest that have to leave
+        middle = (low + high) // 2
+        if await fits(ways[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    at = ways[low]
+    return replace(turn, messages=[*messages[:first], *messages[at:]]), at - first
+
+
 async def tokens_of(model: ServedDecoder, text: str) -> int:
     """The number of tokens of a text; for reasoning, it does not depend on the way its answer was
     made."""
@@ -154,6 +186,9 @@ async def tokens_of(model: ServedDecoder, text: str) -> int:
 
 async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
     """The choices of a turn, being made. Raises HttpError."""
+    left = 0
+    if turn.options.shifts:
+        turn, left = await shortened(model, turn)
     text, ids, begun = await prompt_of(model, turn)
     context = ParserContext(text, turn.parameters, begun=begun)
     options = replace(turn.options, special=True)
@@ -169,7 +204,10 @@ async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
     def read() -> Parser:
         return parser(context) if not shape else shape[-1].parser(context)
 
-    return await begin_ids(model, [ids], options, read, calls, compiled if make else None)
+    made = await begin_ids(model, [ids], options, read, calls, compiled if make else None)
+    for choice in made:
+        choice.left = left
+    return made
 
 
 def _constraint(

@@ -22,6 +22,7 @@ class OllamaEnd(AnswerFields):
     eval_count: int | None = None
     eval_duration: int | None = None
     logprobs: list[TokenLogprob] | None = None
+    notices: list[str] | None = None
 
 
 class OllamaCalled(AnswerFields):

@@ -45,7 +45,6 @@ async def chat(request: Request) -> Response:
         times = ReplyTimes(started)
         if not body.messages:
             return Loaded(ChatForm(model.name), times, body.keep_alive)
-        check_context(body, model)
         return Replies(model, body, await begin(model, turn), ChatForm(model.name), times)
 
     return await _replied(request, body, start)
@@ -64,7 +63,6 @@ async def generate(request: Request) -> Response:
         times, form = ReplyTimes(started), GenerateForm(model.name)
         if not body.prompt:
             return Loaded(form, times, body.keep_alive)
-        check_context(body, model)
         if body.suffix:
             try:
                 made = await infill(model, body.prompt, body.suffix)
@@ -127,17 +125,8 @@ def options_of(body: Answered, key: bytes) -> AnswerOptions:
         constraint=constraint,
         context=given.num_ctx,
         cut=limit is not None and limit < 0,
+        shifts=isinstance(body, OllamaChat) and bool(body.truncate),
     )
-
-
-def check_context(body: Answered, model: ServedDecoder) -> None:
-    """Raises HttpError for a num_ctx that is more than the model's context."""
-    asked, has = body.options and body.options.num_ctx, model.model.context
-    if asked and asked > has:
-        raise HttpError(
-            400, f"num_ctx is {asked}; the context of {model.name} is {has}: ask for no more, or "
-            "serve it with another --context", "num_ctx",
-        )  # fmt: skip
 
 
 def variables_of(body: Answered) -> dict[str, Any]:

@@ -141,6 +141,7 @@ class Replies(JsonLines):
         super().__init__(form)
         self.choices = choices
         self._model, self._times, self._logs = model, times, bool(body.logprobs)
+        self._asked = body
         self._call: CallStarted | None = None
         self._arguments = ""
 
@@ -158,9 +159,19 @@ class Replies(JsonLines):
                     "done": True,
                     "done_reason": "length" if piece.finish == "length" else "stop",
                 }
-                yield {**more, **end, **self._times.told(piece.usage)}
+                yield {**more, **end, **self._times.told(piece.usage), **self._noticed()}
             elif more:
                 yield more
+
+    def _noticed(self) -> dict[str, list[str]]:
+        """What was done otherwise than the request may expect."""
+        has, asked = self._model.model.context, self._asked.options and self._asked.options.num_ctx
+        left, said = self.choices[0].left, []
+        if asked and asked > has:
+            said.append(f"num_ctx {asked} is more than the model's context: {has} holds")
+        if left:
+            said.append(f"the oldest {left} messages left the prompt, which was too long")
+        return {"notices": said} if said else {}
 
     def _said(self, piece: AnswerChunk) -> Iterator[dict[str, Any]]:
         for found in piece.events:

@@ -18,8 +18,9 @@ Effort = Literal["low", "medium", "high"]
 
 
 class ModelOptions(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Options of an answer. num_ctx: the most tokens of prompt and answer, at most the model's
-    context. The first eleven after num_ctx are inert: Ollama loads a model by them."""
+    """Options of an answer. num_ctx: the most tokens of prompt and answer. If it is more than the
+    model's context, that holds, and the answer's notices say so. The first eleven after num_ctx are
+    inert: Ollama loads a model by them."""
 
     num_predict: int | None = None
     temperature: float | None = None
@@ -77,8 +78,9 @@ class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Answered(OfModel, kw_only=True):
-    """The fields that /api/chat and /api/generate share. truncate and shift must be false: the
-    server cuts nothing. seed and similar fields are in options."""
+    """The fields that /api/chat and /api/generate share. truncate lets the oldest messages leave a
+    conversation that is too long, and the answer's notices say so. shift must be false: an answer
+    ends with the context. seed and similar fields are in options."""
 
     stream: bool | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
@@ -90,9 +92,10 @@ class Answered(OfModel, kw_only=True):
 
     def refuse(self) -> None:
         """Raises HttpError for a value that asks for what is not done here."""
-        for field in ("truncate", "shift"):
-            if getattr(self, field):
-                raise HttpError(400, f"{field} is not done: what is too long is an error", field)
+        if self.shift:
+            raise HttpError(
+                400, "shift is not done: an answer ends where the context does", "shift"
+            )
         if self.top_logprobs is not None and not self.logprobs:
             raise HttpError(400, "top_logprobs needs logprobs to be true", "top_logprobs")
         if self.options is not None:
@@ -146,7 +149,7 @@ class Generate(Answered, kw_only=True):
 
     def refuse(self) -> None:
         super().refuse()
-        for field in ("template", "context", "width", "height", "steps"):
+        for field in ("template", "context", "width", "height", "steps", "truncate"):
             if getattr(self, field):
                 raise HttpError(400, f"{field} is not supported; leave it out", field)
         if self.suffix and self.system:
