@@ -88,6 +88,34 @@ def test_the_images_command_line_exists() -> None:
             assert (DEPLOY.parent / source).exists() and f"!{source}" in ignored
 
 
+def manifests() -> list[Any]:
+    yaml = pytest.importorskip("yaml")
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+
+
+def test_the_manifests_command_lines_exist() -> None:
+    made = manifests()
+    sets = {one["metadata"]["name"]: one["spec"] for one in made if "template" in one["spec"]}
+    assert set(sets) == {"weft-serve", "weft-route"}
+    replicas = sets["weft-serve"]["replicas"]
+    names = [f"weft-serve-{n}.{sets['weft-serve']['serviceName']}" for n in range(replicas)]
+    for spec in sets.values():
+        pod = spec["template"]["spec"]
+        assert pod["terminationGracePeriodSeconds"] > DRAIN_SECONDS + LAST_SECONDS
+        (container,) = pod["containers"]
+        check_command(container["args"])
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted <= {volume["name"] for volume in pod["volumes"]}
+        said = " ".join(container["args"])
+        assert all(name in said for name in names)
+
+
+def test_the_manifests_are_kubernetes_own() -> None:
+    found = pytest.importorskip("kubernetes_validate")
+    for one in manifests():
+        found.validate(one, "1.37", strict=True)
+
+
 def samples(text: str) -> dict[str, set[str]]:
     """Sample names of Prometheus's text -> names of their labels."""
     made: dict[str, set[str]] = {}
