@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli import options
+from weft.cli.bench_calls import eager, layers
 from weft.cli.bench_gate import gate
 from weft.cli.bench_parts import at_once, emit, note, progress, say, takes_shape
 from weft.cli.bench_ranks import divided, ranks
@@ -28,7 +29,7 @@ def bench() -> None:
     give their share of the roofline, the hardware's limit."""
 
 
-for command_ in (serve, ranks, divided, gate):
+for command_ in (serve, ranks, divided, gate, eager, layers):
     bench.add_command(command_)
 
 
