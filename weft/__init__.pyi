@@ -70,7 +70,6 @@ from weft.tensor.arrays import (
 )
 from weft.tensor.autocast import autocast as autocast
 from weft.tensor.autograd import (
-    checkpoint as checkpoint,
     enable_grad as enable_grad,
     grad as grad,
     is_grad_enabled as is_grad_enabled,
@@ -202,6 +201,7 @@ from weft.tensor.random import (
     randint as randint,
     randn as randn,
 )
+from weft.tensor.recomputing import checkpoint as checkpoint
 from weft.tensor.sets import (
     isin as isin,
     nonzero as nonzero,

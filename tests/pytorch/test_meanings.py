@@ -293,7 +293,7 @@ def test_places_in_the_stream_of_random_numbers() -> None:
 
 def test_formats() -> None:
     assert f"{torch.tensor(1.2345):.2f} {torch.tensor(7):>3d} {torch.tensor([1.0])}" == (
-        "1.23   7 Tensor([1.])"
+        "1.23   7 tensor([1.])"
     )
 
 

@@ -7,16 +7,17 @@ class WeftError(Exception):
     """Base of every error that weft raises on purpose. `str(error)` is one or two lines."""
 
 
-class ShapeError(WeftError, ValueError):
-    """Shapes, axes or indices that do not fit. Also a ValueError."""
+class ShapeError(WeftError, ValueError, RuntimeError):
+    """Shapes, axes or indices that do not fit. Also a ValueError and, as in PyTorch, a
+    RuntimeError."""
 
 
 class AxisError(ShapeError, IndexError):
     """An axis or an index out of range. Also a ValueError and an IndexError."""
 
 
-class DTypeError(WeftError, TypeError):
-    """A dtype that an op or a device does not take. Also a TypeError."""
+class DTypeError(WeftError, TypeError, RuntimeError):
+    """A dtype that an op or a device does not take. Also a TypeError and a RuntimeError."""
 
 
 class DeviceError(WeftError, RuntimeError):
@@ -68,8 +69,9 @@ def unreadable(path: object, error: OSError, more: str = "") -> FileFormatError:
     return kind(f"{path}: cannot be read: {error.strerror or error}{more}")
 
 
-class ModelError(WeftError, ValueError):
-    """A model folder that cannot be loaded: architecture, config, tokenizer or weights."""
+class ModelError(WeftError, ValueError, RuntimeError):
+    """A model folder that cannot be loaded: architecture, config, tokenizer or weights; a state
+    dict of another module. Also a ValueError and a RuntimeError."""
 
 
 class HubError(WeftError, RuntimeError):

@@ -21,10 +21,10 @@ from weft.importers.ports import Port, label
 from weft.nn.module import Module, Parameter
 from weft.ops.tape import recording
 from weft.program.device import Device
-from weft.tensor.autograd import recomputed
 from weft.tensor.base import CURRENT, place
 from weft.tensor.compiled import Compiled
 from weft.tensor.core import Tensor
+from weft.tensor.recomputing import recomputed
 
 DEEPEST = 32  # modules above a tensor
 

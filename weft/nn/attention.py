@@ -47,6 +47,7 @@ class MultiheadAttention(Module):
         if num_heads < 1 or embed_dim % num_heads:
             raise ShapeError(f"MultiheadAttention: {embed_dim} does not divide by {num_heads}")
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
+        self.head_dim = embed_dim // num_heads
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
         self.add_zero_attn = add_zero_attn
         if self.kdim == self.vdim == embed_dim:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 from weft.core.errors import UsageError
 from weft.nn.module import Module, Parameter, own_parameters
@@ -23,7 +24,7 @@ class ModuleList(Module):
         for module in modules:
             self.append(module)
 
-    def append(self, module: Module) -> ModuleList:
+    def append(self, module: Module) -> Self:
         """Adds a module at the end."""
         if not isinstance(module, Module):
             raise UsageError(f"{type(self).__name__}: {type(module).__name__} is not a Module")
@@ -31,8 +32,34 @@ class ModuleList(Module):
         number = len(vars(self))
         while number and str(number - 1) not in vars(self):
             number -= 1
+        last = next((n for n, v in reversed(vars(self).items()) if isinstance(v, Module)), None)
+        if last not in (None, str(number - 1)):  # after a name of one's own: their count
+            number = len(self)
         setattr(self, str(number), module)
         return self
+
+    def extend(self, modules: Iterable[Module]) -> Self:
+        """Adds modules at the end."""
+        for module in modules:
+            self.append(module)
+        return self
+
+    def insert(self, index: int, module: Module) -> Self:
+        """Adds a module before another one. Those after it have new names then."""
+        modules = list(self.children())
+        modules.insert(index, module)
+        return self._refill(modules)
+
+    def pop(self, index: int = -1) -> Module:
+        """Takes a module out, and returns it."""
+        module = list(self.children())[index]
+        del self[index]
+        return module
+
+    def _refill(self, modules: Iterable[Module]) -> Self:
+        for name, _ in list(self.named_children()):
+            delattr(self, name)
+        return self.extend(modules)
 
     def __len__(self) -> int:
         return sum(1 for _ in self.children())
@@ -40,8 +67,26 @@ class ModuleList(Module):
     def __iter__(self) -> Iterator[Module]:
         return self.children()
 
-    def __getitem__(self, index: int) -> Module:
-        return list(self.children())[index]
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return type(self)(list(self.children())[index])
+        return list(self.children())[operator.index(index)]
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        if not isinstance(module, Module):
+            raise UsageError(f"{type(self).__name__}: {type(module).__name__} is not a Module")
+        setattr(self, list(self.named_children())[operator.index(index)][0], module)
+
+    def __delitem__(self, index: int | slice) -> None:
+        modules = list(self.children())
+        del modules[index]
+        self._refill(modules)
+
+    def __add__(self, other: Iterable[Module]) -> Self:
+        made: Self = self[:]
+        return made.extend(other)
+
+    __iadd__ = extend
 
 
 class Sequential(ModuleList):
@@ -51,8 +96,17 @@ class Sequential(ModuleList):
     (2, 12)
     """
 
-    def __init__(self, *modules: Module):
-        super().__init__(modules)
+    def __init__(self, *modules: Module | Mapping[str, Module]):
+        named = modules[0] if len(modules) == 1 else None
+        if isinstance(named, Mapping):  # modules with names of one's own
+            _name(self, named)
+        else:
+            super().__init__(modules)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return type(self)(dict(list(self.named_children())[index]))
+        return super().__getitem__(index)
 
     def forward(self, x: Tensor) -> Any:
         for module in self._steps():
@@ -79,6 +133,18 @@ class Sequential(ModuleList):
                 around.add(id(module))
 
 
+def _name(owner: Module, modules: Mapping[str, Module]) -> None:
+    """Makes modules attributes by names. Raises UsageError for names that cannot be."""
+    for name, module in modules.items():
+        if not isinstance(module, Module):
+            raise UsageError(f"{type(owner).__name__}: {type(module).__name__} is not a Module")
+        if not name or "." in name or hasattr(type(owner), name):
+            raise UsageError(
+                f"{type(owner).__name__}: a module cannot be called {name!r}; use another name"
+            )
+        setattr(owner, name, module)
+
+
 class ModuleDict(Module):
     """Modules by name. Raises UsageError for a name that a module cannot have.
 
@@ -88,15 +154,28 @@ class ModuleDict(Module):
     """
 
     def __init__(self, modules: Mapping[str, Module] | None = None):
-        for name, module in (modules or {}).items():
-            self[name] = module
+        self.update(modules or {})
+
+    def update(self, modules: Mapping[str, Module]) -> None:
+        """Takes modules by name; those of known names replace what was there."""
+        _name(self, modules)
 
     def __setitem__(self, name: str, module: Module) -> None:
-        if not isinstance(module, Module):
-            raise UsageError(f"ModuleDict: {type(module).__name__} is not a Module")
-        if not name or "." in name or hasattr(type(self), name):
-            raise UsageError(f"ModuleDict: a module cannot be called {name!r}; use another name")
-        setattr(self, name, module)
+        _name(self, {name: module})
+
+    def __delitem__(self, name: str) -> None:
+        self.pop(name)
+
+    def pop(self, name: str) -> Module:
+        """Takes a module out, and returns it."""
+        module = self[name]
+        delattr(self, name)
+        return module
+
+    def clear(self) -> None:
+        """Takes out all modules."""
+        for name in list(self.keys()):
+            delattr(self, name)
 
     def __getitem__(self, name: str) -> Module:
         return dict(self.named_children())[name]

@@ -36,7 +36,7 @@ class _Conv(Module):
             )
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         kernel = self._kernel(in_channels, out_channels, kernel_size)
-        self._parameters(out_channels, in_channels // groups, out_channels, kernel, bias)
+        self._make_weights(out_channels, in_channels // groups, out_channels, kernel, bias)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.padding_mode = kernel, padding_mode
 
@@ -49,7 +49,7 @@ class _Conv(Module):
             )
         return (k,) * self._axes if isinstance(k, int) else tuple(k)
 
-    def _parameters(
+    def _make_weights(
         self, first: int, second: int, outputs: int, kernel: tuple[int, ...], bias: bool
     ) -> None:
         self.weight = empty(first, second, *kernel)
@@ -131,7 +131,7 @@ class _ConvTranspose(_Conv):
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         self.output_padding = output_padding
         kernel = self._kernel(in_channels, out_channels, kernel_size)
-        self._parameters(in_channels, out_channels // groups, out_channels, kernel, bias)
+        self._make_weights(in_channels, out_channels // groups, out_channels, kernel, bias)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size = kernel
 

@@ -11,9 +11,10 @@ from weft.core import dtypes as dt
 from weft.core.errors import UsageError
 from weft.nn.module import Module
 from weft.tensor import functional as F
-from weft.tensor.autograd import no_grad, once
+from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
 from weft.tensor.random import example_key, next_key, randint
+from weft.tensor.recomputing import once
 
 
 def keep_key(module: Module) -> None:

@@ -10,9 +10,10 @@ from weft.nn import init
 from weft.nn.layers import empty
 from weft.nn.module import Module, lacks
 from weft.tensor import functional as F
-from weft.tensor.autograd import no_grad, once
+from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
 from weft.tensor.create import ones, zeros
+from weft.tensor.recomputing import once
 
 
 class _RowNorm(Module):

@@ -264,9 +264,9 @@ def walk_all(
     computed for values that do not depend on one for which it holds."""
     stops, level = stops or set(), ends[0][0].level
     grads: dict[int, Value] = {}
+    found: dict[int, tuple[Tracked, Value]] = {}
     for out, grad in ends:
         grads[id(out)] = f.add(grads[id(out)], grad) if id(out) in grads else grad
-    found: dict[int, tuple[Tracked, Value]] = {}
     order = _order([out for out, _ in ends], stops)
     useful = None if only is None else _behind(order, only)
     with record(True, None if create_graph else level):
@@ -316,7 +316,12 @@ def sources(out: Tracked) -> list[Tracked]:
 
 def leaves(out: Tracked) -> list[Tracked]:
     """The values that `out` was computed from."""
-    return [node for node in _order([out], set()) if node.pull is None]
+    return [node for node in history(out) if node.pull is None]
+
+
+def history(out: Tracked) -> list[Tracked]:
+    """All values that `out` was computed from, and itself."""
+    return _order([out], set())
 
 
 def _behind(order: Sequence[Tracked], wanted: Wanted) -> set[int]:
@@ -331,9 +336,8 @@ def _behind(order: Sequence[Tracked], wanted: Wanted) -> set[int]:
 def _order(outs: Sequence[Tracked], stops: set[int]) -> list[Tracked]:
     """Operands before users, from the leaves to `outs` (iterative: tapes are long)."""
     order: list[Tracked] = []
-    seen: set[int] = set()
+    seen, level = set[int](), outs[0].level
     stack: list[tuple[Tracked, bool]] = [(out, False) for out in outs]
-    level = outs[0].level
     while stack:
         node, expanded = stack.pop()
         if expanded:

@@ -19,7 +19,9 @@ from weft.optim.swa_utils import (
     SWALR,
     AveragedModel,
     get_ema_avg_fn,
+    get_ema_multi_avg_fn,
     get_swa_avg_fn,
+    get_swa_multi_avg_fn,
     update_bn,
 )
 
@@ -28,6 +30,7 @@ __all__ = [
     "AveragedModel", "Group", "Lion", "LossScaler", "Muon", "NAdam", "Optimizer", "RAdam",
     "RMSprop", "Rprop", "Schedule", "all_finite", "clip_grad_norm", "clip_grad_norm_",
     "clip_grad_value", "clip_grad_value_", "constant", "cosine", "get_ema_avg_fn",
+    "get_ema_multi_avg_fn", "get_swa_multi_avg_fn",
     "get_swa_avg_fn", "length", "linear", "lr_scheduler", "shorten", "square_sum", "swa_utils",
     "update_bn",
 ]  # fmt: skip

@@ -90,25 +90,41 @@ class Optimizer(Watched):
         self.count = Tensor(np.zeros((), np.int32), "opt.count")
         self.groups: tuple[Group, ...] = ()
         self.state: dict[str, dict[str, Tensor]] = Noted()
+        self._defaults: dict[str, Any] = {"lr": lr, **options}
         for given in _grouped(params):
-            known = {k: given.pop(k, v) for k, v in options.items()}
-            rate = given.pop("lr", lr)
-            pairs = _named(given.pop("params"), len(self.state))
-            if given:
-                raise UsageError(
-                    f"{type(self).__name__}: no option {', '.join(map(str, given))}; known: lr, "
-                    f"{', '.join(options)}"
-                )
-            group = Group(pairs, known, rate)
-            self.groups += (group,)
-            for name, p in pairs:
-                if name in self.state:
-                    raise UsageError(f"{type(self).__name__}: parameter {name!r} is given twice")
-                self.state[name] = Noted(
-                    (s, _slot(s, name, p, self._shape(s, p))) for s in self._slots(group)
-                )
+            self._add(given)
         if not self.state:
             raise UsageError(f"{type(self).__name__}: no parameters; give at least one tensor")
+        self._join()
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        """Adds a group: its "params" and the options that differ. A compiled step follows. Raises
+        UsageError for an unknown option, or a parameter that another group has."""
+        for given in _grouped([dict(param_group)]):
+            self._add(given)
+        self._join()
+
+    def _add(self, given: dict[str, Any]) -> None:
+        known = {k: given.pop(k, v) for k, v in self._defaults.items()}
+        rate = known.pop("lr")
+        pairs = _named(given.pop("params"), len(self.state))
+        if given:
+            raise UsageError(
+                f"{type(self).__name__}: no option {', '.join(map(str, given))}; known: "
+                f"{', '.join(self._defaults)}"
+            )
+        met = {x for g in self.groups for name, p in g.params for x in (name, id(p))}
+        for name, p in pairs:
+            if name in met or id(p) in met:
+                raise UsageError(f"{type(self).__name__}: parameter {name!r} is given twice")
+            met |= {name, id(p)}
+        group = Group(pairs, known, rate)
+        self.groups += (group,)
+        for name, p in pairs:
+            slots = ((s, _slot(s, name, p, self._shape(s, p))) for s in self._slots(group))
+            self.state[name] = Noted(slots)
+
+    def _join(self) -> None:
         for t in (self.count, *(g._rate for g in self.groups)):
             t.to_(self.parameters()[0].device)
 

@@ -4,7 +4,7 @@ averaging, Izmailov et al., arXiv:1803.05407) or exponential (EMA)."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
 
 AvgFn = Callable[[Tensor, Tensor, Tensor], Tensor]  # (average, new, count of averaged) -> average
+# (averages, which it writes, new values, count of averaged)
+MultiAvgFn = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None]
 
 
 def get_swa_avg_fn() -> AvgFn:
@@ -41,11 +43,36 @@ def get_ema_avg_fn(decay: float = 0.999) -> AvgFn:
     return lambda average, new, count: average * decay + new * (1.0 - decay)
 
 
+def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAvgFn:
+    """The rule of the exponential average for all parameters at once.
+
+    >>> averages = [weft.tensor(1.0)]
+    >>> optim.get_ema_multi_avg_fn(0.5)(averages, [weft.tensor(4.0)], weft.tensor(2))
+    >>> averages[0].item()
+    2.5
+    """
+    return _of_all(get_ema_avg_fn(decay))
+
+
+def get_swa_multi_avg_fn() -> MultiAvgFn:
+    """The rule of the equal average for all parameters at once; see `get_ema_multi_avg_fn`."""
+    return _of_all(get_swa_avg_fn())
+
+
+def _of_all(rule: AvgFn) -> MultiAvgFn:
+    def update(averages: Sequence[Tensor], new: Sequence[Tensor], count: Tensor) -> None:
+        with no_grad():
+            for average, value in zip(averages, new, strict=True):
+                average.assign(rule(average, value, count).cast(average.dtype))
+
+    return update
+
+
 class AveragedModel(Module):
     """A copy of a model whose parameters are an average of the model's, which `update_parameters`
-    takes on, eagerly or in a compiled step. The first one is a copy. `avg_fn` is the rule (the
-    equal average by default); with `use_buffers` buffers of floats are averaged as well, else
-    copied.
+    takes on, eagerly or in a compiled step. The first one is a copy. `avg_fn` or `multi_avg_fn` is
+    the rule (the equal average by default); with `use_buffers` buffers of floats are averaged as
+    well, else copied.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> average = optim.AveragedModel(model)
@@ -59,12 +86,13 @@ class AveragedModel(Module):
 
     def __init__(
         self, model: Module, device: Any = None, avg_fn: AvgFn | None = None,
-        use_buffers: bool = False,
+        multi_avg_fn: MultiAvgFn | None = None, use_buffers: bool = False,
     ):  # fmt: skip
         self.module = copy.deepcopy(model)
         if device is not None:
             self.module.to(device)
-        self.avg_fn, self.use_buffers = avg_fn or get_swa_avg_fn(), use_buffers
+        self.multi_avg_fn = multi_avg_fn or _of_all(avg_fn or get_swa_avg_fn())
+        self.use_buffers = use_buffers
         here = next((p.device for p in self.module.parameters()), HOST)
         self.register_buffer("n_averaged", Tensor(np.zeros((), np.int32)).to(here))
 
@@ -81,19 +109,18 @@ class AveragedModel(Module):
             raise ModelError("AveragedModel: the model has other parameters than the average")
         buffers = dict(model.named_buffers())
         with no_grad():
-            for name, p in mine.items():
-                self._average(p, new[name])
+            pairs: list[tuple[Tensor, Tensor]] = [(p, new[name]) for name, p in mine.items()]
             for name, b in self.module.named_buffers():
                 if self.use_buffers and b.dtype.is_float:
-                    self._average(b, buffers[name])
+                    pairs.append((b, buffers[name]))
                 else:
                     b.assign(buffers[name].to(b.device) if not b.is_traced else buffers[name])
+            values = [value.detach() for _, value in pairs]
+            self.multi_avg_fn([average for average, _ in pairs], values, self.n_averaged)
+            first = self.n_averaged == 0
+            for (average, _), value in zip(pairs, values):
+                average.assign(first.where(value.cast(average.dtype), average))
             self.n_averaged.assign(self.n_averaged + 1)
-
-    def _average(self, average: Tensor, new: Tensor) -> None:
-        first = self.n_averaged == 0
-        mixed = self.avg_fn(average, new.detach(), self.n_averaged)
-        average.assign(first.where(new.detach(), mixed).cast(average.dtype))
 
 
 def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:

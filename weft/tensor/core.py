@@ -71,12 +71,12 @@ class Tensor(TorchNames, Autograd):
         """The only element as a Python number."""
         if self.size != 1:
             raise ShapeError(f"item: {self._known()} has {self.size} elements, expected 1")
-        found: bool | int | float = _pythonic(self._host("item()")).item()
+        found: bool | int | float = pythonic(self._host("item()")).item()
         return found
 
     def tolist(self) -> Any:
         """The content as nested Python lists (a number for a 0-d tensor)."""
-        return _pythonic(self._host("tolist()")).tolist()
+        return pythonic(self._host("tolist()")).tolist()
 
     def __bool__(self) -> bool:
         if self.size != 1:
@@ -113,7 +113,7 @@ class Tensor(TorchNames, Autograd):
             return f"Tensor(traced, shape={list(self.shape)}{facts})"
         if place(self) is not None:
             facts += f", device={self.device}"
-        body = np.array2string(_pythonic(self._host("repr")), prefix="Tensor(", separator=", ")
+        body = np.array2string(pythonic(self._host("repr")), prefix="Tensor(", separator=", ")
         return f"Tensor({body}{facts})"
 
     def __format__(self, spec: str) -> str:
@@ -256,7 +256,7 @@ def _on_host(x: Any) -> Any:
     return unflatten(tree, [np.asarray(t) for t in leaves])
 
 
-def _pythonic(array: np.ndarray) -> np.ndarray:
+def pythonic(array: np.ndarray) -> np.ndarray:
     """bfloat16 as float32, which NumPy can print and turn into Python numbers."""
     return array.astype(np.float32) if array.dtype == dt.bfloat16.numpy else array
 

@@ -8,8 +8,9 @@ from weft.core import dtypes as dt
 from weft.core.errors import LimitError, ShapeError
 from weft.ops.rules import integers
 from weft.tensor.autocast import widened
-from weft.tensor.autograd import no_grad, once
+from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
+from weft.tensor.recomputing import once
 
 
 def batch_norm(

@@ -63,6 +63,7 @@ from weft.torch import (
     signal as signal,
     special as special,
     statistics as _statistics,
+    testing as testing,
     utils as utils,
 )
 from weft.torch.amp import GradScaler as GradScaler, autocast as autocast
@@ -76,6 +77,7 @@ from weft.torch.creation import (
 from weft.torch.diagonals import numel as numel
 from weft.torch.func import vmap as vmap
 from weft.torch.nn import functional as _functional
+from weft.torch.printing import set_printoptions as set_printoptions
 from weft.torch.randomness import (
     Generator as Generator,
     get_rng_state as get_rng_state,
@@ -149,11 +151,11 @@ globals().update(_TYPED)
 
 
 _LISTED = """amp autograd backends cuda distributions func linalg masked mps nn ops optim signal
-special utils
+special testing utils
 Generator GradScaler Size Tensor autocast broadcast_shapes compile device dtype e enable_grad finfo
 get_default_dtype get_num_threads get_rng_state iinfo inf inference_mode initial_seed
 is_grad_enabled load lu manual_seed nan no_grad numel pi save seed set_default_dtype
-set_float32_matmul_precision set_grad_enabled set_num_threads set_rng_state
+set_float32_matmul_precision set_grad_enabled set_num_threads set_printoptions set_rng_state
 tensor use_deterministic_algorithms vmap"""
 
 

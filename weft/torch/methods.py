@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, UsageError
+from weft.tensor import autograd as tape
 from weft.tensor.core import Tensor as Base
 from weft.tensor.rebinding import share, turn
 from weft.tensor.torch_names import written
@@ -153,9 +154,11 @@ def _backward(
     inputs: Any = None,
 ) -> None:  # fmt: skip
     """Adds the derivative of this tensor to the .grad of every leaf it was computed from."""
-    if inputs is not None:
-        raise UsageError("backward: inputs is not supported; use torch.autograd.grad")
-    Base.backward(self, gradient, create_graph)
+    if inputs is None:
+        Base.backward(self, gradient, create_graph)
+    else:
+        given = [inputs] if isinstance(inputs, Base) else list(inputs)
+        tape.backward(self, gradient, create_graph, given)
 
 
 def _cuda(self: Tensor, device: Any = None, non_blocking: bool = False) -> Any:

@@ -173,7 +173,7 @@ class _Reader(ast.NodeVisitor):
         if any(p.kind is p.VAR_KEYWORD for p in known.values()):
             return
         for word in given:
-            if word not in known:
+            if word not in known and not (word == "out" and hasattr(found, "kind")):
                 note = f"weft has {path}, without this argument"
                 self.found.append(UsedName(line, f"{path}({word}=)", "missing", note))
 

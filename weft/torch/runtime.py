@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +22,7 @@ from weft.core.dtypes import (
     int64,
     uint8,
 )
-from weft.core.errors import FileFormatError, UsageError
+from weft.core.errors import FileFormatError, GradientError, UsageError
 from weft.importers.safetensors import SafetensorsFile
 from weft.importers.tensor_files import save as write
 from weft.nn.module import Module
@@ -31,7 +30,7 @@ from weft.tensor import autograd as tape
 from weft.tensor.compiling import compile as _compile
 from weft.tensor.core import Tensor
 from weft.torch.creation import tensor
-from weft.torch.tensor import adopt, own
+from weft.torch.tensor import Size as Size, adopt, own
 
 _TREE = "weft.torch.tree"
 
@@ -56,19 +55,48 @@ def inference_mode(mode: bool = True) -> Any:
     return tape.no_grad() if mode else tape.enable_grad()
 
 
-def grad(
-    outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: Any = None,
-    create_graph: bool = False, allow_unused: bool = False, **options: Any,
-) -> tuple[Any, ...]:  # fmt: skip
-    """The derivatives of outputs (their sum, weighted by grad_outputs) by inputs."""
-    given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    results = [outputs] if isinstance(outputs, Tensor) else list(outputs)
-    weights = grad_outputs if isinstance(grad_outputs, Sequence) else [grad_outputs] * len(results)
-    total: Any = None
+def _listed(tensors: Any) -> list[Any]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _total(outputs: Any, weights: Any) -> Any:
+    """The sum of outputs, each weighted by what goes with it."""
+    results, total = _listed(outputs), None
+    weights = weights if isinstance(weights, Sequence) else [weights] * len(results)
     for y, w in zip(results, weights):
         part = y if w is None else (y * w).sum()
         total = part if total is None else total + part
-    return tuple(own(tape.grad(total, given, None, create_graph)))
+    return total
+
+
+def grad(
+    outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: Any = None,
+    create_graph: bool = False, allow_unused: bool | None = None,
+    materialize_grads: bool = False, **options: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The derivatives of outputs (their sum, weighted by grad_outputs) by inputs. That by an input
+    which no output depends on is None with allow_unused, zeros with materialize_grads; otherwise
+    raises GradientError."""
+    given, total = _listed(inputs), _total(outputs, grad_outputs)
+    found = list(own(tape.grad(total, given, None, create_graph)))
+    for i in () if materialize_grads else tape.unused(total, given):
+        if not allow_unused:
+            raise GradientError(
+                f"grad: no output depends on input {i}, {given[i]._known()}; leave it out, or give "
+                "allow_unused=True for None in its place"
+            )
+        found[i] = None
+    return tuple(found)
+
+
+def backward(
+    tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False,
+    inputs: Any = None,
+) -> None:  # fmt: skip
+    """Adds the derivatives of tensors (their sum, weighted by grad_tensors) to the .grad of each
+    leaf they were computed from, or of those in `inputs`."""
+    total = _total(tensors, grad_tensors)
+    tape.backward(total, None, create_graph, None if inputs is None else _listed(inputs))
 
 
 # -- devices
@@ -101,16 +129,6 @@ class Layout(str):
 contiguous_format, preserve_format = Layout("contiguous"), Layout("preserve")
 channels_last, channels_last_3d = Layout("channels_last"), Layout("channels_last_3d")
 strided = Layout("strided")
-
-
-class Size(tuple[int, ...]):
-    """Sizes of axes."""
-
-    __slots__ = ()
-
-    def numel(self) -> int:
-        """The number of elements."""
-        return math.prod(self)
 
 
 # -- compilation

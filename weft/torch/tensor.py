@@ -8,6 +8,8 @@ weft's, all other code PyTorch's.
 from __future__ import annotations
 
 import functools
+import inspect
+import math
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -16,13 +18,15 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
+from weft.core.errors import DTypeError, GradientError, UsageError
 from weft.host.boundary import guarded
 from weft.importers.aten import numbers
 from weft.nn import module as nn
 from weft.program.array import DeviceArray
 from weft.tensor.base import CURRENT, Value
-from weft.tensor.core import Tensor as Base, host_array, tensor as make
+from weft.tensor.core import Tensor as Base, host_array, pythonic, tensor as make
 from weft.tensor.played import played
+from weft.torch import printing
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,13 +41,26 @@ class Device(str):
     @property
     def type(self) -> str:
         """The kind of device."""
-        return self.partition(":")[0]
+        return str(self).partition(":")[0]
 
     @property
     def index(self) -> int | None:  # type: ignore[override]
         """The number of the device among those of its kind, if it is named."""
         number = self.partition(":")[2]
         return int(number) if number else None
+
+
+class Size(tuple[int, ...]):
+    """Sizes of axes."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return math.prod(self)
+
+    def __repr__(self) -> str:
+        return f"torch.Size({list(self)})"
 
 
 class Tensor(Base):
@@ -68,6 +85,11 @@ class Tensor(Base):
         super().__init__(*data)
 
     @property
+    def shape(self) -> Size:
+        """The size of each axis."""
+        return Size(self._value.shape)
+
+    @property
     def device(self) -> Device:
         """The place of the content."""
         return Device(super().device)
@@ -89,6 +111,16 @@ class Tensor(Base):
         from weft.torch.autograd.graph import Node
 
         return Node(self._tape)
+
+    def __repr__(self) -> str:
+        if self.is_traced or CURRENT.trace is not None:
+            return super().__repr__()
+        from weft.torch.creation import get_default_dtype
+
+        return printing.shown(self, pythonic(self._host("repr")), get_default_dtype())
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self) if self.ndim else self.item(), spec)
 
     @property
     def H(self) -> Base:
@@ -114,6 +146,12 @@ class Parameter(nn.Parameter, Tensor):
     def _wrap(self, value: Value) -> Any:
         return Tensor(value)
 
+    def __repr__(self) -> str:
+        return f"Parameter containing:\n{super().__repr__()}"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
 
 _KINDS: dict[type, type] = {Base: Tensor, nn.Parameter: Parameter}
 
@@ -138,17 +176,35 @@ def adopt(x: Any) -> Any:
 
 def public(fn: Callable[P, R]) -> Callable[P, R]:
     """A function of weft.torch: its errors are weft's, its results tensors of weft.torch."""
-    call = guarded(fn)
+    call, takes_out = guarded(fn), "out" in inspect.signature(fn).parameters
 
     @played
     @functools.wraps(fn)
     def function(*args: P.args, **kwargs: P.kwargs) -> R:
         args = tuple(map(adopt, args))  # type: ignore[assignment]
+        given = kwargs.pop("out", None) if not takes_out else None
         found: R = own(call(*args, **kwargs))
-        return found
+        return found if given is None else _written(fn.__name__, given, found)
 
     function.kind = "both"  # type: ignore[attr-defined]
     return function
+
+
+def _written(name: str, out: Any, found: Any) -> Any:
+    """What a function was given as `out`, which takes its result, and its shape."""
+    several = isinstance(found, tuple)
+    given, made = (tuple(out), tuple(found)) if several else ((out,), (found,))
+    if len(given) != len(made) or not all(isinstance(x, Base) for x in (*given, *made)):
+        raise UsageError(f"{name}: out= is not for this result; leave it out")
+    for to, new in zip(given, made):
+        if to.requires_grad or new.requires_grad:
+            raise GradientError(f"{name}: out= records no gradients; assign the result instead")
+        if to.dtype.is_float < new.dtype.is_float:
+            raise DTypeError(f"{name}: out= is {to._known()}, the result {new._known()}")
+        if to.shape != new.shape:
+            to.resize_(new.shape)
+        to.assign(new.cast(to.dtype))
+    return type(found)(*given) if hasattr(found, "_fields") else given if several else out
 
 
 def _kind(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

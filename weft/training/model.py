@@ -25,9 +25,10 @@ from weft.models.weights.adapters import is_adapter
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.reading import as_stored, is_packed, read_weights
 from weft.tensor import functional
-from weft.tensor.autograd import checkpoint, no_grad
+from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
 from weft.tensor.random import rand
+from weft.tensor.recomputing import checkpoint
 
 RESIDUAL = (".o.w", ".conv_out.w", ".down.w")  # projections that add to the residual stream
 # kinds of weights that are cast to the compute dtype

@@ -11,7 +11,7 @@ from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor as Base
 from weft.torch.autograd import functional as functional, graph as graph
 from weft.torch.autograd.checks import gradcheck as gradcheck
-from weft.torch.runtime import grad as grad
+from weft.torch.runtime import backward as backward, grad as grad
 from weft.torch.tensor import Tensor, own
 
 
@@ -78,4 +78,4 @@ class Function:
 
 
 def __dir__() -> list[str]:
-    return ["Function", "functional", "grad", "gradcheck", "graph"]
+    return ["Function", "backward", "functional", "grad", "gradcheck", "graph"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple, Self
 
 from weft import nn
@@ -10,6 +10,7 @@ from weft.core.dtypes import DType, bfloat16, float16, float32, float64
 from weft.core.errors import UsageError
 from weft.nn.tree import join
 from weft.tensor.core import Tensor as Base
+from weft.torch.nn import reprs
 from weft.torch.nn.functional import reduction
 from weft.torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from weft.torch.tensor import Parameter as Parameter, own
@@ -21,6 +22,38 @@ class Unmatched(NamedTuple):
     missing_keys: list[str]
     unexpected_keys: list[str]
 
+    def __repr__(self) -> str:
+        if not self.missing_keys and not self.unexpected_keys:
+            return "<All keys matched successfully>"
+        return f"_IncompatibleKeys(missing_keys={self[0]}, unexpected_keys={self[1]})"
+
+
+class Members(MutableMapping[str, Any]):
+    """The attributes of one kind of a module."""
+
+    def __init__(self, module: Any, kind: type) -> None:
+        self._module, self._kind = module, kind
+
+    def _found(self) -> dict[str, Any]:
+        inside = object.__getattribute__(self._module, "__dict__")
+        return {name: v for name, v in inside.items() if isinstance(v, self._kind)}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._found()[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self._module, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self._found()[name]
+        delattr(self._module, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found())
+
+    def __len__(self) -> int:
+        return len(self._found())
+
 
 class Module(nn.Module):
     """The base of all modules: see weft.nn.Module."""
@@ -31,7 +64,24 @@ class Module(nn.Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return own(super().__call__(*args, **kwargs))
 
+    def extra_repr(self) -> str:
+        """The text that `repr` shows between the parentheses, besides the modules below."""
+        return ""
+
+    def __repr__(self) -> str:
+        return reprs.shown(self)
+
     # -- the tree
+
+    @property
+    def _modules(self) -> Members:
+        """The modules right below this one, by name; what is set there, is set here."""
+        return Members(self, nn.Module)
+
+    @property
+    def _parameters(self) -> Members:
+        """This module's own parameters, by name; what is set there, is set here."""
+        return Members(self, nn.Parameter)
 
     def register_parameter(self, name: str, param: Any) -> None:
         """Makes a parameter (or None) an attribute."""
@@ -210,11 +260,15 @@ def _made(kind: Any) -> Any:
         if kind.__name__ in _LOSSES:
             args, kwargs = (), _loss(kind.__name__, args, kwargs)
         kind.__init__(self, *args, **kwargs)
+        object.__setattr__(self, "_given", reprs.arguments(kind, args, kwargs))
         _with_torch_tensors(self)
         if device is not None or dtype is not None:
             self.to(*(x for x in (device, dtype) if x is not None))
 
-    names = {"__init__": __init__, "__doc__": kind.__doc__, "__module__": __name__}
+    names = {
+        "__init__": __init__, "__doc__": kind.__doc__, "__module__": __name__,
+        "extra_repr": reprs.extra(kind),
+    }  # fmt: skip
     if kind.__name__ in _FORWARD:
         names["forward"] = _FORWARD[kind.__name__]
     made: Any = type(kind.__name__, (Module, kind), names)  # kind has copies of nn.Module's methods

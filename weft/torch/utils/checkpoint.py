@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.tensor.autograd import checkpoint as _checkpoint
+from weft.tensor.recomputing import checkpoint as _checkpoint
 from weft.torch.tensor import adopt, own, public
 
 

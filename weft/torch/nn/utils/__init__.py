@@ -12,6 +12,13 @@ from weft.torch import reductions
 from weft.torch.creation import tensor
 from weft.torch.joining import cat, stack
 from weft.torch.nn.utils import rnn as rnn
+from weft.torch.nn.utils.fusion import (
+    fuse_conv_bn_eval as fuse_conv_bn_eval,
+    fuse_conv_bn_weights as fuse_conv_bn_weights,
+    fuse_linear_bn_eval as fuse_linear_bn_eval,
+    fuse_linear_bn_weights as fuse_linear_bn_weights,
+    skip_init as skip_init,
+)
 from weft.torch.tensor import functions, public
 
 
@@ -66,4 +73,5 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
 
 
 def __dir__() -> list[str]:
-    return functions(globals(), "cat stack")
+    fused = ["fuse_conv_bn_eval", "fuse_linear_bn_eval", "skip_init"]
+    return sorted([*functions(globals(), "cat stack"), *fused])
