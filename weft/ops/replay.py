@@ -58,7 +58,7 @@ def _remembered(op: str, out: Any, inputs: tuple[Any, ...], attrs: Mapping[str, 
     def pull(grad: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
         return vjp(op, grad, me() if is_tracked(operands, 0) else out, operands, attrs)
 
-    made.pull = pull
+    made.pull, made.name = pull, str(attrs["name"]) if op == "call" else op
     return made
 
 
