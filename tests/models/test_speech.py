@@ -101,6 +101,10 @@ def test_language_words_and_silence(pair: tuple[Path, Any]) -> None:
     hot = PLAIN | {"temperature": (0.0, 1.0), "logprob_threshold": 0.0}
     assert {s.temperature for s in model.transcribe(x, **hot).segments} <= {1.0}
     assert model.transcribe(x, **hot) == model.transcribe(x, **hot)
+    heard, shown = model.listen(x, **PLAIN), []
+    heard.show = shown.append
+    texts = [s.text for s in heard]
+    assert len(shown) > len(texts) and shown[0] == shown[-1][: len(shown[0])]
 
 
 def test_wrong_options_are_named(pair: tuple[Path, Any], tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -77,12 +79,21 @@ def transcribe(
         whole = Transcript(text, heard.language, heard.duration, found, task)
         click.echo(json.dumps(whole.as_json(), ensure_ascii=False))
         return
+    if form == "text" and batch is None and sys.stdout.isatty():
+        heard.show = _growing
     for part in {"text": _lines, "srt": srt, "vtt": vtt}[form](heard):
         click.echo(part, nl=False)
+
+
+def _growing(text: str) -> None:
+    """Shows the end of a window's text on a terminal's last line, which the next one replaces."""
+    most = shutil.get_terminal_size().columns - 1
+    click.echo(f"\r\x1b[K{' '.join(text.split())[-most:]}", nl=False)
 
 
 def _lines(pieces: Iterable[Segment]) -> Iterator[str]:
     from weft.audio.subtitles import clock
 
+    begin = "\r\x1b[K" if sys.stdout.isatty() else ""
     for piece in pieces:
-        yield f"[{clock(piece.start)} --> {clock(piece.end)}] {piece.text.strip()}\n"
+        yield f"{begin}[{clock(piece.start)} --> {clock(piece.end)}] {piece.text.strip()}\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -85,7 +85,8 @@ class Listener:
     """One sound while it is transcribed: iterate over its segments, which come in order.
 
     `ready` are those that wait to be taken, `done` says that no further one will come, and `error`
-    why not. `language` is known when the first segment comes."""
+    why not. `language` is known when the first segment comes. `show` is called with the text of a
+    window after each token; the window may still be tried again at another temperature."""
 
     def __init__(self, model: Transcriber, features: Features, o: Listening) -> None:
         self.model, self.features, self.o = model, features, o
@@ -94,6 +95,7 @@ class Listener:
         self.begin: list[int] | None = None  # a window's first tokens, once the language is known
         self.ready: deque[Segment] = deque()
         self.error: Exception | None = None
+        self.show: Callable[[str], None] | None = None
         self.prompt: list[int] = []
         if o.prompt:
             tokenizer = model.need_tokenizer("a prompt needs one")
@@ -281,6 +283,8 @@ class _Passage:
                 token = int(x.argmax())
             made.append(token)
             total += float(logs[token])
+            if self.whole.show is not None:
+                self.whole.show(model.text_of(made))
             if token == s.end or len(made) >= most:
                 break
             found, _ = yield Feed([token], len(prompt) + len(made) - 1, [0])
