@@ -31,6 +31,8 @@ class ServedTranscriber(Served):
     model: Transcriber
 
     def __init__(self, name: str, model: Transcriber) -> None:
+        model.need_tokenizer("writing text needs one")
+        assert model.settings  # a folder without them is an error now, not at the first request
         super().__init__(name, model)
         self._open = 0
         self._thread = _Thread(name, model)
