@@ -103,3 +103,14 @@ def test_what_shapes_do_not_tell_is_not_replayed():
     (total,) = [weft.compile(lambda t: t.sum() + x.sum())(y) for _ in range(1)]
     x.add_(1.0)
     assert float(total) == 8.0 and float(x.sum()) == 5.0
+
+
+def test_nothing_large_is_kept():
+    played.forget()
+    big = weft.zeros(played._LARGE + 1)
+    assert [int(big.argmax()) for _ in range(3)] == [0] * 3
+    wide = weft.zeros(40000)
+    assert [wide.argsort().shape for _ in range(3)][2] == (40000,)
+    kept = [k.plan.slots for k in played._CALLS.values() if type(k) is played._Known]
+    assert all(x.nbytes <= 1 << 16 for slots in kept for x in slots if x is not None)
+    assert False in played._CALLS.values()

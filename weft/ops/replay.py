@@ -25,6 +25,9 @@ from weft.ops.ufuncs import UFUNCS
 Step = tuple[int, Callable[..., Any], tuple[int, ...], tuple[str, Mapping[str, Any]] | None, bool]
 
 
+_LARGE = 1 << 16  # bytes of a constant
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The steps of a recorded call. `slots` holds its constants, and room for the rest; `loads`
@@ -109,7 +112,9 @@ class Recording:
         self.spoilt = True
 
     def constant(self, value: Any) -> None:
-        """Notes a value that only plain arguments made."""
+        """Notes a value that only plain arguments made. A large one would be kept: it spoils."""
+        if value.nbytes > _LARGE:
+            return self.spoil()
         self._constant.add(self._slot(value))
 
     def bind(
@@ -133,10 +138,9 @@ class Recording:
         known = isinstance(out, np.ndarray) or (tracked and not out.level)
         if None in found or rule is None or not known or isinstance(plain(out), tuple):
             return self.spoil()
-        slot = self._slot(out)
         if self._constant.issuperset(places):
-            self._constant.add(slot)
-            return None
+            return self.constant(out)
+        slot = self._slot(out)
         run = _rule(op, [plain(x) for x in inputs], rule, attrs)
         taped = any(isinstance(x, Tracked) for x in inputs)
         noted = (op, attrs) if tracked else None

@@ -27,6 +27,7 @@ from weft.tensor.quick import QUIET
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KEPT = 4096  # calls that are remembered at a time
+_LARGE = 1 << 20  # elements of an argument: a recording would keep all that is made until it ends
 _WORDS = frozenset((int, bool, str, type(None), DType, type(...)))
 
 
@@ -205,6 +206,9 @@ def _play(known: _Known, tensors: list[Any]) -> Any:
 def _recorded(whole: Any, tensors: list[Any], fn: Any, args: Any, kwargs: Any) -> Any:
     """The result of a call, which is recorded where that is possible."""
     arrays = [t._value for t in tensors]
+    if max(a.size for a in arrays) > _LARGE:
+        _CALLS[whole] = False
+        return fn(*args, **kwargs)
     now = Recording(arrays, tensors, [t._tape if recording() else None for t in tensors])
     RECORDED.now = now
     try:
