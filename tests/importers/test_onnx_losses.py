@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx_kit import peer, run, single
+from rows import covering
 
 NUMBERS = [-1e30, -88.8, -1e-30, -0.0, 0.0, 0.5, 20.5, 1e30, np.inf, -np.inf, np.nan]
 ROWS = [[a, b, 0.5] for a in NUMBERS for b in (0.0, 1.0, -1e30, 1e30)]
@@ -12,9 +13,9 @@ LOSSES = {"SoftmaxCrossEntropyLoss": ["y", "log_prob"], "NegativeLogLikelihoodLo
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    ("loss", "weighted", "dtype"), covering(LOSSES, [True, False], [np.float32, np.float16])
+)
 def test_losses(loss: str, weighted: bool, dtype: type) -> None:
     x = np.array(ROWS, np.float32).astype(dtype)
     targets = np.arange(len(x), dtype=np.int64) % 3

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx_kit import peer, run, single
+from rows import covering
 
 NUMBERS = [-1e30, -88.8, -1.0, -1e-30, -0.0, 0.0, 1e-30, 0.5, 20.5, 1e30]
 HIDDEN, COUNT = 2, len(NUMBERS)
@@ -97,8 +98,7 @@ def test_options_of_one_kind(clip: float) -> None:
         check("GRU", linear_before_reset=late, first=lambda x: x, **more)
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
-@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize(("kind", "name"), covering(GATES, ACTIVATIONS))
 def test_activations(kind: str, name: str) -> None:
     for place in range(len(DEFAULT[kind])):
         names = [*DEFAULT[kind]]

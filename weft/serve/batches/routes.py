@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -166,18 +166,19 @@ def _own(request: Request, given: Any) -> list[Any]:
 
 
 def _file(request: Request) -> StoredFile:
-    number = request.path_params["id"]
-    found = _worker(request).folder.files.get(number)
-    if found is None or found.owner != _owner(request):
-        raise HttpError(404, f"there is no file {number!r:.100}", "file_id")
-    return found
+    return _named(request, _worker(request).folder.files, "file")
 
 
 def _batch(request: Request) -> Batch:
+    return _named(request, _worker(request).folder.batches, "batch")
+
+
+def _named(request: Request, given: Mapping[str, T], what: str) -> T:
+    """The record that the path names, if it is the caller's own."""
     number = request.path_params["id"]
-    found = _worker(request).folder.batches.get(number)
+    found = given.get(number)
     if found is None or found.owner != _owner(request):
-        raise HttpError(404, f"there is no batch {number!r:.100}", "batch_id")
+        raise HttpError(404, f"there is no {what} {number!r:.100}", f"{what}_id")
     return found
 
 
