@@ -183,6 +183,19 @@ def test_a_newer_folder_between_visits(browser: Browser, site: Site, folder: Pat
     assert browser.run("later", versions) == 2  # the weights', and one of the page
 
 
+@pytest.mark.slow
+def test_many_newer_folders(browser: Browser, site: Site, folder: Path) -> None:
+    """Chromium lost some of the pages that the older worker gave as the newer one took over."""
+    url = f"{site.url}?target=wasm"
+    browser.run("often", VISIT, url)
+    browser.run("often", "await page.evaluate(() => navigator.serviceWorker.ready);")
+    for _ in range(60):
+        renewed(folder)
+        browser.run("often", VISIT, url)
+        browser.run("often", NEWER_WAITS)
+        browser.run("often", VISIT, url)
+
+
 def test_a_newer_folder_waits_for_another_tab(browser: Browser, site: Site, folder: Path) -> None:
     """A page loads all its files from one version: while one is open, visits get that one."""
     url = f"{site.url}?target=wasm"

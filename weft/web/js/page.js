@@ -204,7 +204,8 @@ async function tried() {
 async function renewed(pressed) {
   try {
     const { serviceWorker } = navigator;
-    const newer = (await serviceWorker?.getRegistration())?.waiting;
+    const held = await serviceWorker?.getRegistration();
+    const newer = held?.waiting;
     const tried = history.state;
     history.replaceState(null, "");
     if (!newer || tried) return false;
@@ -216,7 +217,10 @@ async function renewed(pressed) {
     if (!goes) return false;
     history.replaceState("tried", "");
     newer.onstatechange = () => newer.state === "activated" && location.reload();
-    setTimeout(() => location.reload(), PATIENCE); // the old one may hold on until then
+    setTimeout(() => { // the old one may hold on until its page has gone
+      serviceWorker.onmessage = () => location.reload();
+      held.active?.postMessage("leaving");
+    }, PATIENCE);
     return true;
   } catch {
     return false; // denied to a page in a sandbox

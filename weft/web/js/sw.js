@@ -8,13 +8,14 @@ const FILES = "%FILES%".split(" ");
 
 /**
  * @param {Response | undefined} found @param {string} begins its SHA-256, if it is right
- * @returns {Promise<boolean>}
+ * @returns {Promise<Response | undefined>} it again, whole, if it is right
  */
-async function holds(found, begins) {
-  const bytes = await found?.clone().arrayBuffer().catch(() => null);
-  if (!found?.ok || !bytes) return false;
+async function right(found, begins) {
+  const bytes = await found?.arrayBuffer().catch(() => null);
+  if (!found?.ok || !bytes) return undefined;
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
-  return Array.from(digest, (b) => b.toString(16).padStart(2, "0")).join("").startsWith(begins);
+  const hex = Array.from(digest, (b) => b.toString(16).padStart(2, "0")).join("");
+  return hex.startsWith(begins) ? new Response(bytes, found) : undefined;
 }
 
 /**
@@ -28,10 +29,9 @@ async function taken(name, begins) {
   const keys = await own.keys(new Request(name), { ignoreSearch: true });
   const key = keys.find(({ url }) => new URL(url).search.startsWith(`?${begins}`));
   const stored = key && await own.match(key);
-  if (await holds(stored, begins)) return /** @type {Response} */ (stored);
-  const found = await fetch(new Request(name, { cache: "force-cache" })).catch(() => undefined);
-  if (await holds(found, begins)) return /** @type {Response} */ (found);
-  return fetch(new Request(name, { cache: "reload" }));
+  const of = (/** @type {RequestCache} */ cache) => fetch(new Request(name, { cache }));
+  return await right(stored, begins)
+    ?? await right(await of("force-cache").catch(() => undefined), begins) ?? of("reload");
 }
 
 /** @param {string} entry of FILES */
@@ -46,10 +46,18 @@ self.addEventListener("install", (/** @type {any} */ event) => {
   event.waitUntil(Promise.all(FILES.map(kept)));
 });
 
+/** How many more pages only come again: by then a newer worker answers them. */
+let leaving = 0;
+
 /** Takes over if no other page is open, or if the user asks; tells the page if it does. */
 self.addEventListener("message", (/** @type {any} */ event) => {
   const { clients, registration, skipWaiting } = /** @type {any} */ (self);
   const { data: pressed, source } = event;
+  if (pressed === "leaving") {
+    leaving = 5;
+    source.postMessage(true);
+    return;
+  }
   const all = { type: "window", includeUncontrolled: true };
   event.waitUntil(clients.matchAll(all).then((/** @type {any[]} */ windows) => {
     const goes = pressed || !windows.some(({ id, url }) =>
@@ -66,10 +74,25 @@ self.addEventListener("activate", (/** @type {any} */ event) => {
       .map((name) => caches.delete(name)))));
 });
 
+/**
+ * The newer worker takes over as the page goes. Chromium then never ends the body that this one
+ * gives to the next page, which is therefore asked to come again.
+ * @param {Request} request
+ * @returns {Promise<Response>}
+ */
+async function answer(request) {
+  if (request.mode === "navigate" && leaving-- > 0) {
+    return new Response(null, { headers: { "Content-Type": "text/html", Refresh: "0" } });
+  }
+  try {
+    const found = await (await caches.open(VERSION)).match(request, { ignoreSearch: true });
+    if (found) return found;
+  } catch {
+    // storage that was there once may be denied later
+  }
+  return fetch(request);
+}
+
 self.addEventListener("fetch", (/** @type {any} */ event) => {
-  if (event.request.method !== "GET") return;
-  event.respondWith(caches.open(VERSION)
-    .then((cache) => cache.match(event.request, { ignoreSearch: true }))
-    .catch(() => undefined) // storage that was there once may be denied later
-    .then((found) => found ?? fetch(event.request)));
+  if (event.request.method === "GET") event.respondWith(answer(event.request));
 });
