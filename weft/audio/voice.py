@@ -1,4 +1,4 @@
-"""Where somebody may speak, by loudness alone: no model decides. And where to cut a long sound.
+"""Places where somebody may speak, by loudness alone, without a model; and cuts of a long sound.
 
 Levels are decibels of the loudest mel of each frame. A frame counts as speech if it is above the
 quietest tenth by a quarter of the way to the loudest twentieth, and at most 40 decibels below that.

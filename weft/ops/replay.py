@@ -54,7 +54,7 @@ class Plan:
 
 
 def _remembered(op: str, out: Any, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Tracked:
-    """What `remember` makes of a primitive of host arrays whose history is of level 0."""
+    """A primitive of host arrays with a history of level 0, as `remember` makes it."""
     made = Tracked(out, inputs, level=0)
     me = ref(made)
 
@@ -90,8 +90,8 @@ def _no_history(number: int) -> Tracked:
 
 
 class Recording:
-    """What a call binds, while it runs. Its arguments are `arrays`; `owners` are the tensors
-    around them, and `tapes` their histories."""
+    """The primitives that a call binds, while it runs. Its arguments are `arrays`; `owners` are the
+    tensors around them, and `tapes` their histories."""
 
     def __init__(self, arrays: Sequence[Any], owners: Sequence[Any], tapes: Sequence[Any]) -> None:
         self._kept: list[Any] = []  # the value of each slot, so that no other gets its id
@@ -167,6 +167,6 @@ class Recording:
         return None if found in self._constant else found
 
     def plan(self) -> Plan:
-        """What was recorded."""
+        """The recorded plan."""
         slots = [x if i in self._constant else None for i, x in enumerate(self._kept)]
         return Plan(slots, tuple(self._loads), tuple(self._steps))

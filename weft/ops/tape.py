@@ -40,7 +40,7 @@ Wanted = Callable[["Tracked"], bool]
 
 
 class Hook(Protocol):
-    """What a walk passes the gradient of a value through."""
+    """A function that a walk passes the gradient of a value through."""
 
     def __call__(self, gradient: Value) -> Value: ...
 

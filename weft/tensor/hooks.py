@@ -69,7 +69,7 @@ class GradientHooks:
 
 
 def _fitting(hook: Any, new: Any, like: TensorBase) -> TensorBase:
-    """What a hook returned, if it can be the gradient of a tensor like this one."""
+    """Returns a hook's result, if it can be the gradient of a tensor like this one."""
     if not isinstance(new, TensorBase):
         raise UsageError(
             f"{_called(hook)} returned {type(new).__name__}; a hook returns a tensor or None"

@@ -173,7 +173,7 @@ def _alone(x: Any) -> bool:
 
 
 def _alike(tensors: list[Any]) -> Any:
-    """Which of the tensors are one, or share an array."""
+    """Tells which of the tensors are one, or share an array."""
     if len(tensors) == 2:
         x, y = tensors
         return (x is y, x._value is y._value)

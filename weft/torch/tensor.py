@@ -191,7 +191,7 @@ def public(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def _written(name: str, out: Any, found: Any) -> Any:
-    """What a function was given as `out`, which takes its result, and its shape."""
+    """Writes a result to the tensor given as `out`, which takes its shape too."""
     several = isinstance(found, tuple)
     given, made = (tuple(out), tuple(found)) if several else ((out,), (found,))
     if len(given) != len(made) or not all(isinstance(x, Base) for x in (*given, *made)):

@@ -50,7 +50,7 @@ def _hold(holds: bool, why: str, msg: Any) -> None:
 def _difference(
     actual: Any, expected: Any, rtol: float | None, atol: float | None, nan: bool, dtypes: bool
 ) -> str:
-    """What is not close; empty if all is."""
+    """The differences, as text; empty if all is close."""
     kinds = [x.dtype for x in (actual, expected) if isinstance(x, Tensor)]
     a, b = (np.asarray(x.detach() if isinstance(x, Tensor) else x) for x in (actual, expected))
     if a.shape != b.shape:

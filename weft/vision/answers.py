@@ -1,4 +1,4 @@
-"""What a net says about a picture: classes, objects, regions or depths, from its outputs."""
+"""Answers of a net about a picture: classes, objects, regions or depths, from its outputs."""
 
 from __future__ import annotations
 

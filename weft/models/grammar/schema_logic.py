@@ -28,7 +28,7 @@ def without(name: str) -> Schema:
 
 
 def dependent(given: Given) -> list[tuple[str, Any]]:
-    """What a schema asks for where a property is there: the property, the schema."""
+    """The demands that a property brings: the property, the schema."""
     found = []
     for key in ("dependentRequired", "dependentSchemas", "dependencies"):
         for name, one in given.get(key, {}).items():

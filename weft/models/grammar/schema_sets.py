@@ -146,8 +146,8 @@ class Sets:
             )
 
     def _of_name(self, one: Schema, name: str) -> Any:
-        """What a schema of objects asks of a property. Raises CannotMerge for patterns of which
-        that is not plain to see."""
+        """The demands of a schema of objects on a property. Raises CannotMerge for patterns that do
+        not show plainly whether they match."""
         found = [one["properties"][name]] if name in one.get("properties", {}) else []
         for pattern, inner in one.get("patternProperties", {}).items():
             if not _PLAIN.fullmatch(pattern):

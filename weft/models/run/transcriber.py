@@ -26,7 +26,7 @@ class Transcriber(Seq2Seq):
 
     @cached_property
     def hearing(self) -> Hearing:
-        """What plays all sounds of this model."""
+        """The player of all sounds of this model."""
         return Hearing(self)
 
     def transcribe(self, sound: Any, sample_rate: int | None = None, **options: Any) -> Transcript:

@@ -164,7 +164,7 @@ class Replies(JsonLines):
                 yield more
 
     def _noticed(self) -> dict[str, list[str]]:
-        """What was done otherwise than the request may expect."""
+        """Notes of what differs from the request."""
         has, asked = self._model.model.context, self._asked.options and self._asked.options.num_ctx
         left, said = self.choices[0].left, []
         if asked and asked > has:

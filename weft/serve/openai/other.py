@@ -66,7 +66,7 @@ async def embeddings(request: Request) -> Response:
 
 
 def _items(body: Embeddings) -> list[Item]:
-    """What is to be embedded, in order. Raises HttpError."""
+    """The inputs to be embedded, in order. Raises HttpError."""
     if (body.input is None) == (body.messages is None):
         raise HttpError(400, "give input or messages, one of them", "input")
     if body.messages is not None:
