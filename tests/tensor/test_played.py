@@ -114,3 +114,17 @@ def test_nothing_large_is_kept():
     kept = [k.plan.slots for k in played._CALLS.values() if type(k) is played._Known]
     assert all(x.nbytes <= 1 << 16 for slots in kept for x in slots if x is not None)
     assert False in played._CALLS.values()
+
+
+def test_long_arguments_are_not_kept():
+    """A list of indices is a key of its own at each call: all of them would stay."""
+    x = weft.tensor(np.arange(5000, dtype=np.float32))
+    played.forget()
+    for shift in range(3):
+        at = [(i + shift) % 5000 for i in range(5000)]
+        assert x[at].tolist() == at
+    assert not any(len(key) > 1000 for key in played._CALLS)
+    endless = []
+    endless.append(endless)
+    with pytest.raises(weft.errors.WeftError):
+        x.reshape(endless)

@@ -27,6 +27,7 @@ from weft.tensor.quick import QUIET
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KEPT = 4096  # calls that are remembered at a time
+_LONGEST = 256  # parts of a key: long lists of numbers are values rather than settings
 _LARGE = 1 << 20  # elements of an argument: a recording would keep all that is made until it ends
 _WORDS = frozenset((int, bool, str, type(None), DType, type(...)))
 
@@ -133,6 +134,8 @@ def play_functions(namespace: MutableMapping[str, Any], names: Iterable[str]) ->
 def _described(x: Any, kind: type, key: list[Any], tensors: list[Any]) -> bool:
     """Adds to the key all that a call may know of an argument without reading values. Returns False
     for an argument that has more to it."""
+    if len(key) > _LONGEST:
+        return False
     if issubclass(kind, TensorBase):
         _PLAIN.add(kind)
         array = x._value
