@@ -165,9 +165,9 @@ class Replies(JsonLines):
 
     def _noticed(self) -> dict[str, list[str]]:
         """Notes of what differs from the request."""
-        has, asked = self._model.model.context, self._asked.options and self._asked.options.num_ctx
+        asked = self._asked.options and self._asked.options.num_ctx
         left, said = self.choices[0].left, []
-        if asked and asked > has:
+        if asked and asked > (has := self._model.model.context):
             said.append(f"num_ctx {asked} is more than the model's context: {has} holds")
         if left:
             said.append(f"the oldest {left} messages left the prompt, which was too long")
