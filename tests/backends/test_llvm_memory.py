@@ -17,7 +17,7 @@ from weft.core.caps import PRESETS
 from weft.core.errors import CompileError
 from weft.kernel import ir
 from weft.kernel.builder import Builder
-from weft.kernel.expr import cast, const, extract, iota, load, pack, shuffle
+from weft.kernel.expr import cast, const, extract, iota, load, pack, shuffle, splat
 from weft.kernel.ir import Type
 
 TARGETS = ("host", "avx512", "avx2", "base")
@@ -55,6 +55,26 @@ def test_masked_tail(where: tuple[str, int], dtype: dt.DType) -> None:
     np.testing.assert_array_equal(got[1], x)
     np.testing.assert_array_equal(got[2][:n], x)
     assert not got[2][n:].astype(bool).any()
+
+
+@pytest.mark.parametrize("where,dtype", covering([(t, n) for t, n in TAILS if n > 1], dt.DEVICE))
+def test_a_condition_of_all_lanes_guards_the_address(
+    where: tuple[str, int], dtype: dt.DType
+) -> None:
+    """Where a condition on all lanes is false, nothing near the index is touched: a CPU takes
+    microseconds for a masked load from a page that is not there."""
+    target, lanes = where
+    far, x = -(1 << 28), values(dtype, 2 * lanes)
+    b = Builder("guarded")
+    source, out = b.buffer("x", dtype, 2 * lanes), b.buffer("out", dtype, 3 * lanes, "w")
+    near = b.let(b.group(0) < 2, "near")
+    at = b.let(b.group(0) * lanes + cast(near ^ True, dt.int32) * far, "at")
+    b.store(out, b.group(0) * lanes, load(source, at, lanes, splat(near, lanes)))
+    kernel = b.kernel((3,))
+    got = Row(target, lanes).play(kernel, [x, np.ones(3 * lanes, x.dtype)])[1]
+    np.testing.assert_array_equal(got, np.concatenate([x, np.zeros(lanes, x.dtype)]))
+    if target == "host":
+        assert "masked.load" not in device().source(kernel)
 
 
 @pytest.mark.parametrize("target", TARGETS)
