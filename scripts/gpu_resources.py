@@ -6,7 +6,8 @@
 Compiles every Program of each model for every architecture (NVIDIA's through ptxas), writes each
 kernel's registers, shared memory and spills, and prints the table that docs/devices.md shows. With
 --kinds the same for kernels of every kind (those of cases whose names hold TEXT), and what a core
-holds of them, what they ask of memory, and their instructions: the tables of docs/performance.md.
+holds of them, what they ask of memory, and their instructions: the tables of
+docs/performance-gpu.md.
 """
 
 from __future__ import annotations

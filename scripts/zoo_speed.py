@@ -1,6 +1,6 @@
 """Speed of a random model by weft's own family and traced from transformers, in turn, as JSON:
 python scripts/zoo_speed.py [--type qwen3_moe] [--quant int4] (two minutes on two cores).
-docs/performance.md has results."""
+docs/performance-kernels.md has results."""
 
 from __future__ import annotations
 

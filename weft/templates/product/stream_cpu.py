@@ -34,7 +34,7 @@ from weft.templates.registers import interleave, tail_mask, transpose_block
 _LINE = 64  # bytes of a cache line
 _SETS = 64  # lines after which L1 sets repeat
 _KEPT = 1 << 20  # bytes of x that stay in L2
-_STREAMS = 4  # bands of plain weights read side by side: measured on a Zen 5 (docs/performance.md)
+_STREAMS = 4  # bands of plain weights side by side, as measured (docs/performance-kernels.md)
 
 
 def candidates(segments: tuple[DotSegment, ...], caps: Caps) -> list[dict[str, Any]]:
