@@ -212,7 +212,8 @@ def test_the_report_tells_everything():
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_padded_pieces_side_by_side_become_one_concat(axis):
-    """What three slices that cover an axis send back; and two that leave a gap at its end."""
+    """What three slices that cover an axis send back, in any order; two that leave a gap at its
+    end; two with a gap between them, which a third closes in part."""
     x = input_node("x", (6, 6), dt.float32)
 
     def piece(a, z):
@@ -228,6 +229,12 @@ def test_padded_pieces_side_by_side_become_one_concat(axis):
     assert "add" not in count(join_pads(part))
     apart = Graph((x,), (ops.add(piece(0, 2), piece(3, 5)),))
     assert "add" in count(join_pads(apart))
+    late = Graph((x,), (ops.add(ops.add(piece(0, 2), piece(3, 6)), piece(2, 3)),))
+    assert "add" not in count(join_pads(late)) and "pad" not in count(join_pads(late))
+    some = Graph((x,), (ops.add(ops.add(piece(0, 1), piece(3, 4)), piece(4, 6)),))
+    assert sorted(count(join_pads(some)))[:2] == ["add", "concat"]
+    over = Graph((x,), (ops.add(ops.add(piece(0, 2), piece(3, 6)), piece(1, 3)),))
+    assert count(join_pads(over)).count("add") == 2
     given = np.random.default_rng(0).standard_normal((6, 6)).astype(np.float32)
-    for graph in (whole, part, apart):
+    for graph in (whole, part, apart, late, some, over):
         assert np.array_equal(evaluate(graph, [given])[0], evaluate(join_pads(graph), [given])[0])

@@ -12,7 +12,10 @@ from hypothesis import given, settings, strategies as st
 
 from weft import ops
 from weft.core import dtypes as dt
+from weft.core.caps import PRESETS
+from weft.kernel import printer
 from weft.ops.evaluate import evaluate
+from weft.templates.map import build_map
 
 F32, F16, BF16 = dt.float32, dt.float16, dt.bfloat16
 x733, y733 = random(F32, (7, 33)), random(F32, (7, 33), 1)
@@ -162,6 +165,23 @@ def test_woven_tiles(n: int, shape: tuple[int, ...]) -> None:
     check(several, [x], tiers=(*TARGETS[:3], "cpu"))
     check(lambda x: ops.transpose(x, order), [random(dt.bfloat16, (*lead, n, depth))],
           tiers=("cpu",))  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [(64, 64, 128), (100, 70, 65), (64, 3, 64)], ids=repr)
+@pytest.mark.parametrize("lead", [(), (5,), (3, 2)], ids=repr)
+def test_wide_pieces_have_loops_of_their_own(lead: tuple[int, ...], sizes: tuple[int, ...]) -> None:
+    """On a CPU no element of a wide piece chooses; pieces of a few elements stay as they were."""
+    given = [random(F32, (*lead, n)) for n in sizes]
+
+    def joined(x: Any, y: Any, z: Any) -> Any:
+        axis, none = len(lead), (0,) * len(lead)
+        piece = ops.pad(ops.exp(z), (*none, 80), (*none, 64), 1.0)
+        return ops.concat([ops.exp(x), ops.neg(y), piece], axis)
+
+    check(joined, given, tiers=(*TARGETS[:3], "cpu"))
+    group = group_of(trace(joined, given), "map", None)
+    text = printer.text(build_map(group, PRESETS["cpu-avx512"], {}))
+    assert ("inside" in text) == (sizes != (64, 64, 128))
 
 
 def test_large_outputs_bypass_the_cache() -> None:

@@ -67,6 +67,7 @@ class Emitter:
         self._guards: tuple[Expr, ...] = ()
         self.addresses: list[Affine] = []  # every affine value emitted, for choosing loops
         self.loads: list[Affine] = []  # addresses of loads among them
+        self.tests: list[tuple[Affine, int, int]] = []  # what `between` compared
 
     # -- indices
 
@@ -323,6 +324,7 @@ class Emitter:
     def between(self, x: Affine, low: int, high: int) -> Expr | None:
         """Returns the condition low <= x < high (bound), or None when it always holds."""
         key = ("between", x, low, high)
+        self.tests.append((x, low, high))
         hit: Expr | None = self.find(key)
         if hit is not None:
             return hit

@@ -18,6 +18,7 @@ from weft.templates.group import Group
 from weft.templates.view import Index
 
 Body = Callable[[Affine], None]
+STRETCHES = 8  # parts of a loop that have code of their own
 Bound = Expr | int  # a loop's end or an extent: known now, or when the kernel runs
 
 
@@ -27,7 +28,8 @@ class Space:
 
     Loop k runs over `dims[k]` values and covers the axes `spans[k]` = (first, last + 1) of the
     shape; axes of size 1 take part in none. `probed` holds the affine values that one element's
-    code uses, over the symbols of `axes`; `loads` those that are addresses of loads.
+    code uses, over the symbols of `axes`; `loads` those that are addresses of loads. `tests` are
+    the values of which the code asks if they lie between two numbers.
     """
 
     shape: Shape
@@ -36,6 +38,7 @@ class Space:
     axes: tuple[Affine, ...]
     probed: tuple[Affine, ...]
     loads: tuple[Affine, ...] = ()
+    tests: tuple[tuple[Affine, int, int], ...] = ()
 
     def index(self, coords: Sequence[Affine]) -> Index:
         """The index on every axis of the shape, given one coordinate per loop."""
@@ -53,6 +56,23 @@ class Space:
         (sym, _), *_ = last.terms
         nested = any(_mentions(s.src, sym) for x in self.probed for s, _ in x.terms if s.src)
         return not nested and all(x.coefficient(sym) in (0, 1) for x in self.probed)
+
+    def stretches(self, least: int) -> list[tuple[int, int]]:
+        """Parts of the last loop (start, stop) inside which no test of its number changes. There
+        are a few of at least `least` values, or one of all."""
+        if not self.dims:
+            return [(0, 1)]
+        whole, (first, stop) = self.dims[-1], self.spans[-1]
+        number = affine.flatten(self.axes[first:stop], affine.contiguous(self.shape[first:stop]))
+        cuts = {0, whole}
+        for x, low, high in self.tests:
+            if x.terms == number.terms:
+                cuts |= {end - x.const for end in (low, high) if 0 < end - x.const < whole}
+        ends = sorted(cuts)
+        short = min(b - a for a, b in zip(ends, ends[1:])) < least
+        if short or len(ends) > STRETCHES + 1:
+            return [(0, whole)]
+        return list(zip(ends, ends[1:]))
 
 
 def _mentions(x: Affine | None, sym: affine.Sym) -> bool:
@@ -82,7 +102,8 @@ def probe(
         else:
             spans.append((i, i + 1))
     dims = tuple(math.prod(shape[a:z]) for a, z in spans)
-    return Space(shape, dims, tuple(spans), axes, tuple(em.addresses), tuple(em.loads))
+    used = tuple(em.addresses), tuple(em.loads), tuple(em.tests)
+    return Space(shape, dims, tuple(spans), axes, *used)
 
 
 def _joins(uses: Sequence[Affine], axes: Index, shape: Shape, outer: int, inner: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from weft.core.caps import Caps
@@ -38,6 +39,7 @@ from weft.templates.view import Index
 
 CHUNK = 8192  # elements per group on a CPU: 32 KiB of f32 per buffer
 UNROLL = 2
+LEAST = 4  # vectors of a part of a row that has code of its own
 # Vectors that go as one of twice the lanes where registers are few (measured on AVX2 only): side by
 # side each hides what the other waits for, as a processor looks no further than one long chain.
 PAIR = 2
@@ -106,20 +108,31 @@ def _cpu(group: Group, caps: Caps, space: Space, config: Mapping[str, Any]) -> K
         index = space.index(coords[: len(space.dims)])
         store_all(em, group.outputs, index, [aligned and flag for flag in large])
 
+    def row(coords: Sequence[Affine]) -> None:
+        """A whole row of the last loop, part by part where pads and pieces begin and end."""
+        for start, stop in space.stretches(LEAST * lanes):
+            n, part = stop - start, partial(_from, start, coords, element)
+            vector_loop(em, 0, n, n, part, lanes, UNROLL, pair)
+
     if len(dims) == 1:
-        grid = _flat(em, dims[0], first, chunk, lanes, pair, element)
+        grid = _flat(em, dims[0], first, chunk, lanes, pair, element, row)
     else:
-        grid = _rows(em, dims, first, chunk, lanes, pair, element)
+        grid = _rows(em, dims, first, chunk, lanes, pair, element, row)
     return b.kernel(grid=(grid,), bytes=traffic(group))
 
 
+def _from(start: int, coords: Sequence[Affine], element: Element, i: Affine) -> None:
+    element([*coords, i + start])
+
+
 def _flat(
-    em: Emitter, n: int, limit: Bound, chunk: int, lanes: int, pair: int, element: Element
-) -> Bound:
+    em: Emitter, n: int, limit: Bound, chunk: int, lanes: int, pair: int, element: Element,
+    row: Element,
+) -> Bound:  # fmt: skip
     """One loop over all elements, `chunk` to a group."""
     b = em.b
     if n <= chunk and isinstance(limit, int):
-        vector_loop(em, 0, n, n, lambda i: element([i]), lanes, UNROLL, pair)
+        row([])
         return 1
     start = b.let(b.group(0) * chunk, "start")
     block = em.axis(start, n, chunk)
@@ -133,7 +146,7 @@ def _flat(
 
 def _rows(
     em: Emitter, dims: Sequence[int], first: Bound, chunk: int, lanes: int, pair: int,
-    element: Element,
+    element: Element, row: Element,
 ) -> Bound:  # fmt: skip
     """Rows of the last loop: several to a group when short, parts of one when long."""
     b = em.b
@@ -146,9 +159,9 @@ def _rows(
         size = -(-size // (lanes * UNROLL)) * lanes * UNROLL
         parts = -(-n // size)
         g = em.axis(b.group(0), total * parts)
-        row, part = affine.divide(g, parts)
+        number, part = affine.divide(g, parts)
         start = part * size
-        coords = affine.unflatten(row, outer)
+        coords = affine.unflatten(number, outer)
         stop: Bound = size
         if n % size:
             stop = b.let(kb.minimum(size, n - em.expr(start)), "size")
@@ -158,8 +171,7 @@ def _rows(
     low = b.let(b.group(0) * step, "low")
     high = kb.minimum(low + step, rows)
     with b.loop(high, low, name="row") as r, em.scope():
-        coords = affine.unflatten(em.axis(r, total), outer)
-        vector_loop(em, 0, n, n, lambda i: element([*coords, i]), lanes, UNROLL, pair)
+        row(affine.unflatten(em.axis(r, total), outer))
     return kb.ceil_div(rows, step)
 
 
