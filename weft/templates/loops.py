@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -69,10 +70,10 @@ class Space:
             if x.terms == number.terms:
                 cuts |= {end - x.const for end in (low, high) if 0 < end - x.const < whole}
         ends = sorted(cuts)
-        short = min(b - a for a, b in zip(ends, ends[1:])) < least
-        if short or len(ends) > STRETCHES + 1:
+        parts = list(itertools.pairwise(ends))
+        if len(parts) > STRETCHES or min(b - a for a, b in parts) < least:
             return [(0, whole)]
-        return list(zip(ends, ends[1:]))
+        return parts
 
 
 def _mentions(x: Affine | None, sym: affine.Sym) -> bool:
