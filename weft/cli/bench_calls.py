@@ -1,4 +1,4 @@
-"""`weft bench eager` and `weft bench layers`: calls beside those of NumPy and PyTorch."""
+"""`weft bench eager` and `weft bench layers`: calls in turn with those of NumPy and PyTorch."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def eager(only: str, repeats: int, as_json: bool) -> None:
 @options.repeats(7)
 @options.as_json
 def layers(only: str, repeats: int, as_json: bool) -> None:
-    """Time compiled layers on the CPU in float32, in milliseconds, forward and with gradients:
-    LSTM, GRU, a transposed convolution, bilinear interpolation, group norm and scatters, beside
-    PyTorch's eager ones on as many threads where it is installed. Each figure is a median."""
+    """Time compiled layers on the CPU in float32: LSTM, GRU, a transposed convolution, bilinear
+    interpolation, group norm and scatters. Figures are medians in milliseconds, forward and with
+    gradients. Where PyTorch is installed, its eager layers run in turn on as many threads."""
     from weft.bench import calls
 
     threads = int(os.environ.get("WEFT_NUM_THREADS", 0)) or os.cpu_count() or 1

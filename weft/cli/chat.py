@@ -42,9 +42,9 @@ def chat(
     box-chat, which comes with weft and answers questions about Python's library. When the context
     is full, weft drops the oldest turns.
 
-    Type /clear for a new conversation, /image FILE to show a picture to a model that sees, /save
-    [FILE] to write this one as a line of JSON that `weft train` reads, or an empty line to
-    leave."""
+    /clear begins a new conversation. /image FILE shows a picture to a model that sees. /save
+    [FILE] writes the conversation as a line of JSON that `weft train` reads. An empty line
+    leaves."""
     from weft.hub.box import CHAT
 
     path = path or CHAT

@@ -17,13 +17,17 @@ from weft.core.errors import UsageError
 _SUPPORT = """# Support
 
 The table has the result of `weft check --device D`: cases passed per level. That command writes it.
-`device`: the contract of `weft/program/device.py`; `kernels`: every Kernel
-IR node and dtype against the interpreter; `primitives`: every primitive against its NumPy meaning;
-`templates`: fused composites, packed weights and batch independence; `models`: whole models, one of
-packed weights among them, logits and forced decoding; `stress`: a thousand runs without drift or
-memory growth. "Emulated" devices are instruction sets run by an emulator
-([new-hardware.md](new-hardware.md)). [devices.md](devices.md) defines "compiled and interpreted".
-[testing.md](testing.md) lists what emulators of other projects ran, and what they did not.
+
+- `device`: the contract of `weft/program/device.py`
+- `kernels`: every Kernel IR node and dtype against the interpreter
+- `primitives`: every primitive against its NumPy meaning
+- `templates`: fused composites, packed weights and batch independence
+- `models`: whole models, one of packed weights among them, logits and forced decoding
+- `stress`: a thousand runs without drift or memory growth
+
+"Emulated" devices are instruction sets run by an emulator ([new-hardware.md](new-hardware.md)).
+[devices.md](devices.md) defines "compiled and interpreted". [testing.md](testing.md) lists what
+emulators of other projects ran, and what they did not.
 
 {table}
 """

@@ -57,8 +57,8 @@ def web(
     host the folder; the page loads nothing from elsewhere.
 
     MODEL may be a net that sees, an ONNX file or a .pt2 file of torch.export: the page shows the
-    visitor's pictures and camera to it. Of CLIP or SigLIP it makes a page that searches the
-    visitor's own photographs (docs/pictures.md)."""
+    visitor's pictures and camera to it. A page of CLIP or SigLIP searches the visitor's own
+    photographs (docs/pictures.md)."""
     from weft.hub.box import box_folder
     from weft.web.export import export_web
 

@@ -100,15 +100,15 @@ class Module(Watched):
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> hooks.Hook:
-        """Calls hook(module, args) before `forward`; what it returns, unless None, takes the place
-        of the positional arguments. Or hook(module, args, kwargs), which returns both."""
+        """Calls hook(module, args) before `forward`; a result other than None replaces
+        the positional arguments. Or hook(module, args, kwargs), which returns both."""
         return self._hooked(hook, "forward_pre", prepend, with_kwargs)
 
     def register_full_backward_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> hooks.Hook:
         """Has backward passes call hook(module, grad_input, grad_output) once the gradients of the
-        positional arguments are known. What it returns, unless None, takes grad_input's place.
+        positional arguments are known. A result other than None replaces grad_input.
         Calls in compiled and transformed functions raise TraceError."""
         return self._hooked(hook, "backward", prepend)
 
@@ -116,7 +116,7 @@ class Module(Watched):
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> hooks.Hook:
         """Has backward passes call hook(module, grad_output) once the gradients of the results are
-        known. What it returns, unless None, takes grad_output's place."""
+        known. A result other than None replaces grad_output."""
         return self._hooked(hook, "backward_pre", prepend)
 
     def _hooked(

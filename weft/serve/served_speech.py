@@ -1,4 +1,4 @@
-"""Models that hear, served: one thread plays the windows of all requests."""
+"""Speech models behind the server: one thread runs the windows of all requests."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class _Thread:
         self._orders.put(begin)
 
     def leave(self, listener: Listener) -> None:
-        """Ends a listener, also one that has not begun."""
+        """Ends a listener, whether it has started or not."""
 
         def end() -> None:
             self._model.hearing.remove(listener)

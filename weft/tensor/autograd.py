@@ -65,7 +65,7 @@ class Autograd(TensorBase):
 
     def register_hook(self, hook: Callable[[Any], Any]) -> hooks.Handle:
         """Has backward passes call hook(gradient) once the gradient of this tensor is complete.
-        What it returns, unless None, takes the gradient's place. Hooks run in order; `remove` of
+        A result other than None replaces the gradient. Hooks run in order; `remove` of
         the result ends the calls. Raises GradientError for a tensor without gradients, TraceError
         in compiled and transformed functions.
 
@@ -107,7 +107,7 @@ def backward(
 
 
 def unused(output: TensorBase, inputs: Sequence[TensorBase]) -> list[int]:
-    """The numbers of those inputs that `output` does not depend on."""
+    """The numbers of inputs that `output` does not depend on."""
     value = output.value
     order = tape.history(value) if isinstance(value, Tracked) else []
     met = {id(node) for node in order} | {id(node.owner) for node in order}

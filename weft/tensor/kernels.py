@@ -153,10 +153,10 @@ class Kernel:
 
     def check(self, *arguments: Any, target: str | None = None, **numbers: Any) -> None:
         """Runs the kernel on these arguments in weft's interpreter. Raises KernelError with the
-        line for an access out of bounds, a read of unstored memory, a race between threads, a
-        barrier missed by some threads, an output not written whole, and exceeded limits of
-        `target`. That is a device, an architecture ("sm_90", "gfx942") or a preset; by default all
-        of weft.core.caps.PRESETS, present here or not."""
+        line for an access out of bounds, a read of unstored memory, or a race between threads. It
+        does so too for a barrier that some threads miss, an output not written whole, and exceeded
+        limits of `target`. That is a device, an architecture ("sm_90", "gfx942") or a preset; by
+        default all of weft.core.caps.PRESETS, present here or not."""
         tensors = self._tensors(arguments)
         own = self._own(tensors, numbers)
         kernel_tools.check(own, [t.detach().numpy() for t in tensors], target)

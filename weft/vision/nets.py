@@ -1,6 +1,6 @@
 """Nets that see, as files: the steps from a picture to their input, and from their outputs to an
-answer. What a file does not say stands beside it, in config.json and preprocessor_config.json as
-transformers writes them, or in the metadata of ONNX files that YOLO's exporter writes."""
+answer. Settings that a file does not have are read from config.json and preprocessor_config.json in
+its folder, or from the metadata of ONNX files that YOLO's exporter writes."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class PictureRows:
         return ops.where(_wide(self.here, x), self._part(0, x), x)
 
     def told(self, c: DecoderConfig, ids: Value) -> Value:
-        """Returns the rows' ids for the inputs of layers: one id stands for all vectors."""
+        """Returns the rows' ids for the inputs of layers: the same id for every vector."""
         return ops.where(ops.equal(self.here, 1), c.layer_pad, ids) if c.layer_input else ids
 
     def deepened(self, c: DecoderConfig, i: int, x: Value) -> Value:

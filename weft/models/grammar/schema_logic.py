@@ -2,7 +2,7 @@
 
 A schema becomes one that allows the same values or fewer, never others. So `not`, `if`,
 `dependentSchemas`, `contains` and `oneOf` are alternatives (anyOf); unevaluatedProperties and
-unevaluatedItems close each alternative. What no alternative can say is refused by name.
+unevaluatedItems close each alternative. A keyword that no alternative expresses is refused by name.
 """
 
 from __future__ import annotations

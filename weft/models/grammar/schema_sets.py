@@ -43,7 +43,7 @@ class Sets:
                              "and the like as alternatives; simplify it")  # fmt: skip
 
     def any_of(self, alternatives: Iterable[Any]) -> Any:
-        """The schema of values that satisfy one of these."""
+        """The schema of values that satisfy one alternative."""
         found: list[Any] = []
         for one in alternatives:
             self.step()
@@ -54,7 +54,7 @@ class Sets:
         return found[0] if len(found) == 1 else {"anyOf": found} if found else False
 
     def all_of(self, schemas: Iterable[Any]) -> Any:
-        """The schema of values that satisfy all of these."""
+        """The schema of values that satisfy every schema."""
         return reduce(self.both, schemas, True)
 
     def both(self, one: Any, other: Any) -> Any:

@@ -162,7 +162,7 @@ class Listener:
     # -- the language -----------------------------------------------------------------------------
 
     def _known_language(self) -> None:
-        """Notes the language where it need not be found. Raises UsageError."""
+        """Records a language that is given or the only one. Raises UsageError."""
         s, o = self.s, self.o
         if not s.languages:
             if o.language is not None or o.task != "transcribe":

@@ -227,7 +227,7 @@ def _gguf(path: Path, place: Placement) -> Model:
 
 
 def _seeing(path: Path, source: Source, place: Placement) -> Decoder:
-    """Returns the text model in a GGUF file, with eyes where they lie beside it."""
+    """Returns the text model in a GGUF file, with eyes if its folder has an mmproj file."""
     device = place.opened()
     found = file_eyes(path, source.config, device, place) if place.part is None else None
     if found is None:

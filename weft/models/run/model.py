@@ -254,8 +254,8 @@ class Decoder(Inspecting):
 
     def look(self, text: str, pictures: Sequence[Any]) -> PicturePrompt:
         """Returns the prompt of a question about pictures (paths, bytes, arrays uint8 [H, W, 3] or
-        images of Pillow's): through the chat template, if there is one; else the pictures go before
-        the text, unless it has a place for each."""
+        images of Pillow's). It goes through the chat template, if there is one. Without one the
+        pictures go before the text, unless it has a place for each."""
         eyes, tokenizer = self.need_eyes(), self.need_tokenizer("pictures need one")
         parts = [{"type": "image", "image": one} for one in pictures]
         if tokenizer.has_chat:

@@ -72,8 +72,9 @@ def eyes_maker(
 def file_eyes(
     path: Path, config: DecoderConfig, device: Device | None, place: Placement
 ) -> tuple[DecoderConfig, Callable[[Tokenizer], Eyes]] | None:
-    """Returns the config of the text model in a GGUF file and a maker of its eyes, where an mmproj
-    file lies beside it; None without one, or with one that weft cannot read, which it says."""
+    """Returns the config of the text model in a GGUF file and a maker of its eyes, if its folder
+    has an mmproj file. Returns None without one, or with one that weft cannot read; then it says
+    so."""
     try:
         file = mmproj_beside(path, config.hidden)
         if file is None:

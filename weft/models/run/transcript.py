@@ -1,4 +1,4 @@
-"""What a speech model returns, and how a window's tokens are cut into segments."""
+"""The result of a speech model, and the cut of a window's tokens into segments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Word(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """What is said between two times in seconds. `tokens` include timestamps; the other numbers
+    """The text between two times in seconds. `tokens` include timestamps; the other numbers
     are those of the window that it was in."""
 
     start: float

@@ -1,5 +1,5 @@
-"""Vision towers in llama.cpp's mmproj files, which lie beside the text model: their metadata as
-config.json and preprocessor_config.json would say it, their tensors by Hugging Face's names."""
+"""Vision towers in llama.cpp's mmproj files, in the folder of the text model: their metadata as
+fields of config.json and preprocessor_config.json, their tensors by Hugging Face's names."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _named(name: str) -> str:
 
 def mmproj_beside(path: Path, width: int) -> Path | None:
     """Returns the mmproj file in the folder of a GGUF file, for a text model `width` wide; None
-    without one. Of several that fit the first by name is taken, which weft says."""
+    without one. If several fit, weft takes the first by name and says so."""
     found = [
         file
         for file in sorted(path.parent.glob("*.gguf"))

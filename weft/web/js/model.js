@@ -256,7 +256,7 @@ export class Model {
   }
 
   /**
-   * What a net says about pixels of its own size.
+   * A net's answer about pixels of its own size.
    * @param {Uint8ClampedArray} rgba @param {import("./seen.js").Wanted} [wanted]
    * @returns {Promise<import("./seen.js").Answer>}
    */

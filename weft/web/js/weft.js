@@ -247,7 +247,7 @@ export class PageModel {
   }
 
   /**
-   * What a net says about a picture: pixels of the size that `about.model.size` names.
+   * A net's answer about a picture: pixels of the size that `about.model.size` names.
    * @param {Uint8ClampedArray} rgba @param {import("./seen.js").Wanted} [wanted]
    * @returns {Promise<import("./seen.js").Answer>}
    */

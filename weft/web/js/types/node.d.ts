@@ -36,7 +36,7 @@ export interface Model {
   ): Promise<Float32Array[]>;
   /** The vector of a picture, pixels of the model's own size, in the space of the texts'. */
   embedImage(rgba: Uint8ClampedArray): Promise<Float32Array>;
-  /** What a net says about pixels of its own size. */
+  /** A net's answer about pixels of its own size. */
   see(rgba: Uint8ClampedArray, options?: SeeOptions): Promise<Answer>;
   /** Token ids of a text. */
   encode(text: string): number[];

@@ -150,7 +150,7 @@ export interface PageModel {
   ): Promise<Float32Array[]>;
   /** The vector of a picture, pixels of the model's own size, in the space of the texts'. */
   embedImage(rgba: Uint8ClampedArray): Promise<Float32Array>;
-  /** What a net says about pixels of its own size, [height, width] in `about.model.size`. */
+  /** A net's answer about pixels of its own size, [height, width] in `about.model.size`. */
   see(rgba: Uint8ClampedArray, options?: SeeOptions): Promise<Answer>;
   /** Token ids of a text. */
   encode(text: string): Promise<number[]>;
@@ -170,7 +170,7 @@ export interface Thing {
   box: [number, number, number, number];
 }
 
-/** What a net says about a picture. */
+/** A net's answer about a picture. */
 export type Answer =
   | { task: "classify"; labels: { label: string; score: number }[] }
   | { task: "detect"; objects: Thing[] }
