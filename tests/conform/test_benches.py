@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import weft
 from weft.backends import registry
 from weft.backends.llvm import gpu_target, offline
-from weft.bench import profile, roofline, side_by_side, train as bench_train
+from weft.bench import model as bench_model, profile, roofline, side_by_side, train as bench_train
 from weft.bench.model import work
 from weft.bench.roofline import Roofline, copy_kernel, tile_kernel, unit_kernel
 from weft.bench.timing import peak_rss_mib, time_calls
@@ -228,3 +228,11 @@ def test_a_token_reads_the_experts_it_uses(tmp_path: Path, quant: str | None) ->
     assert 0 < longer - stream <= 3 * layers * size * 4
     whole = sum(f.stat().st_size for f in (tmp_path / "2").glob("*.safetensors"))
     assert longer < whole
+
+
+def test_a_model_bench_names_its_device_and_precision() -> None:
+    """`auto` and a default of weft's own are not what a reader of the figures needs."""
+    o = bench_model.ModelBenchOptions("box", "auto", prompt=4, gen=2, reps=1, quant="int8")
+    found = bench_model.run(o, lambda: Roofline(1.0, 1.0), lambda said: None)
+    assert ":" in found["device"]
+    assert found["precision"].startswith("packed") and "int8 inputs" in found["precision"]

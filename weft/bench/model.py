@@ -114,8 +114,8 @@ def run(
         results[name]["roofline"] = round(share, 3)
     return {
         "bench": "decode", "peer": "weft", "version": weft.__version__, "model": o.path,
-        "device": o.device, "dtype": o.dtype,
-        "act_dtype": model.config.act_dtype.name, "cache": model.config.kv_dtype.name,
+        "device": model.device.info.id if model.device else "oracle",
+        "precision": model.precision, "cache": model.config.kv_dtype.name,
         "load_s": round(loaded - start, 3),
         "first_pass_s": round(first, 3), "peak_gflops": round(roof.gflops, 1),
         "peak_tile_gflops": round(roof.tile_gflops, 1),

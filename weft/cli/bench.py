@@ -156,6 +156,8 @@ def model(
         [n, r["median_tok_s"], r["min_tok_s"], r["max_tok_s"], roofline.shown(r["roofline"])]
         for n, r in result["results"].items()
     ]
+    if not as_json:
+        click.echo(f"{path} on {result['device']}: {result['precision']}")
     emit(result, as_json, ["case", "median tok/s", "min", "max", "roofline"], rows)
     if profile is not None and not as_json:
         rows = bench_model.profile_rows(result["profile"])
