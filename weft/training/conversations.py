@@ -1,8 +1,8 @@
 """Conversations for training: files of JSON lines, checked message by message.
 
 A line is {"messages": [{"role": ..., "content": ...}, ...]}, with "tools" if the template takes
-them. Only the files' contents matter: two machines with the same files train on the same
-conversations.
+them. A content may have parts, texts and pictures; "images" may name the pictures of a line. Only
+the files' contents matter: two machines with the same files train on the same conversations.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from weft.core.errors import FileFormatError, UsageError, unreadable
 from weft.importers.hf_config import parse_json
+from weft.training.album import Album
 from weft.training.corpus import MAX_FILE, find_files
 
 SUFFIX = ".jsonl"
@@ -32,10 +33,12 @@ class Conversation:
     messages: tuple[dict[str, Any], ...]
     said: tuple[bool, ...]
     tools: list[Any] | None = None
+    pictures: tuple[str, ...] = ()  # digests of the files of its pictures, in order
 
     def digest(self) -> bytes:
         """Returns a hash of the content, independent of file and line."""
-        content = json.dumps([self.messages, self.said, self.tools], sort_keys=True)
+        said = [self.messages, self.said, self.tools, *self.pictures]
+        content = json.dumps(said, sort_keys=True, default=lambda picture: "")
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -100,11 +103,11 @@ def _read_file(name: str, file: Path, unused: set[str]) -> list[Conversation]:
     lines = [(n, line) for n, line in enumerate(data.split(b"\n"), 1) if line.strip()]
     if not lines:
         raise FileFormatError(f"{file} holds no conversation; expected a JSON object per line")
-    return [_conversation(parse_json(line, at), at, unused) for n, line in lines
+    return [_conversation(parse_json(line, at), at, unused, file.parent) for n, line in lines
             for at in [f"{name} line {n}"]]  # fmt: skip
 
 
-def _conversation(raw: Any, where: str, unused: set[str]) -> Conversation:
+def _conversation(raw: Any, where: str, unused: set[str], folder: Path) -> Conversation:
     if not isinstance(raw, dict) or "messages" not in raw:
         what = f"an object with {', '.join(sorted(raw))[:60] or 'no keys'}" if isinstance(
             raw, dict) else type(raw).__name__  # fmt: skip
@@ -112,14 +115,16 @@ def _conversation(raw: Any, where: str, unused: set[str]) -> Conversation:
             f'{where}: {what}; expected {{"messages": [{{"role": "user", "content": "..."}}, ...]}}'
         )
     messages, tools = raw["messages"], raw.get("tools")
-    unused |= raw.keys() - {"messages", "tools"} - INERT
+    unused |= raw.keys() - {"messages", "tools", "images"} - INERT
     if not isinstance(messages, list) or not messages:
         raise FileFormatError(
             f"{where}: messages is {_kind(messages)}; expected a list of messages"
         )
     if tools is not None and not isinstance(tools, list):
         raise FileFormatError(f"{where}: tools is {_kind(tools)}; expected a list of tools")
-    pairs = [_message(m, f"{where}: message {i}") for i, m in enumerate(messages, 1)]
+    album = Album(raw.get("images"), where, folder)
+    pairs = [_message(m, f"{where}: message {i}", album) for i, m in enumerate(messages, 1)]
+    album.check_all_taken()
     said = tuple(counts for _, counts in pairs)
     if not any(said):
         raise FileFormatError(
@@ -130,10 +135,10 @@ def _conversation(raw: Any, where: str, unused: set[str]) -> Conversation:
         raise FileFormatError(
             f"{where}: the last message is the {messages[-1]['role']}'s; expected the {SAYS}'s"
         )
-    return Conversation(where, tuple(m for m, _ in pairs), said, tools)
+    return Conversation(where, tuple(m for m, _ in pairs), said, tools, tuple(album.digests))
 
 
-def _message(raw: Any, where: str) -> tuple[dict[str, Any], bool]:
+def _message(raw: Any, where: str, album: Album) -> tuple[dict[str, Any], bool]:
     """Returns the message as the template gets it, and True if the model learns to say it."""
     if not isinstance(raw, dict):
         raise FileFormatError(f"{where} is {_kind(raw)}; expected an object with role and content")
@@ -146,10 +151,12 @@ def _message(raw: Any, where: str) -> tuple[dict[str, Any], bool]:
         )
     content = raw.get("content")
     calls = role == SAYS and bool(raw.get("tool_calls"))
-    if not isinstance(content, str) and not (content is None and calls):
+    if isinstance(content, list) and content:
+        content = album.parts(content, where, role != SAYS)
+        raw = {**raw, "content": content}
+    elif not isinstance(content, str) and not (content is None and calls):
         what = _kind(content) if "content" in raw else "missing"
-        parts = " (weft trains on texts, without pictures)" if isinstance(content, list) else ""
-        raise FileFormatError(f"{where}: content is {what}; expected text{parts}")
+        raise FileFormatError(f"{where}: content is {what}; expected text, or a list of parts")
     weight = raw.get("weight", 1)
     if type(weight) is not int or weight not in (0, 1) or ("weight" in raw and role != SAYS):
         raise FileFormatError(
@@ -184,4 +191,6 @@ def _split(
 
 def texts_of(found: Sequence[Conversation]) -> list[str]:
     """Returns the texts of the messages, for a new tokenizer."""
-    return [m["content"] for one in found for m in one.messages if m.get("content")]
+    said = [m["content"] for one in found for m in one.messages if m.get("content")]
+    parts = [[{"text": c}] if isinstance(c, str) else c for c in said]
+    return [part["text"] for each in parts for part in each if "text" in part]

@@ -100,7 +100,7 @@ class _Run:
         self.start = 0
         if state is not None:
             check_same(state, data, device)
-        self.work = lead(settings, self.trained, raw, device, ranks)
+        self.work = lead(settings, self.trained, raw, device, ranks, data.pictures)
         if state is not None:
             self.start = state[1].step
             self.work.load(self.trained.read(state[0]), state[1].optimizer)
@@ -177,7 +177,8 @@ class _Run:
         skipped = t.precision == "float16" and not math.isfinite(out["norm"])
         fine = math.isfinite(out["loss"]) and (skipped or math.isfinite(out["norm"]))
         if not fine:
-            self._stop(number, find_fault(self.model, ids, targets, self.device), out)
+            plain, shown = self.work.seen(ids)
+            self._stop(number, find_fault(self.model, plain, targets, self.device, shown), out)
         if not (updated or skipped):
             role = self.work.worst(ids, targets, key)
             self._stop(number, f"weight {role} after the update", out)

@@ -20,6 +20,7 @@ from weft.models.arch.decoder import train_forward
 from weft.models.arch.families import DECODERS
 from weft.models.arch.hooks import TrainingHooks
 from weft.models.arch.inputs import tables
+from weft.models.arch.picture_rows import PictureRows
 from weft.models.arch.weights import Weight, Weights
 from weft.models.weights.adapters import is_adapter
 from weft.models.weights.decoder_names import decoder_layout
@@ -96,6 +97,8 @@ class TrainableDecoder:
         self.key: Tensor | None = None  # uint32 [2], the dropout key of this step; None: no dropout
         # Index of the batch within an accumulated step; each part draws its own numbers.
         self.part = 0
+        # Of this step: what `PictureTable.inputs` gives of the pictures in its rows; {}: none.
+        self.shown: Mapping[str, Tensor] = {}
         self._draws = 0
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
@@ -124,8 +127,17 @@ class TrainableDecoder:
         and the layer's result."""
         self._draws = self.part << 20
         training = self._training(watch)
-        out = train_forward(self.config, self._values(), ids.value, training, self.packed)
+        pictures, turns = self._pictures()
+        out = train_forward(
+            self.config, self._values(), ids.value, training, self.packed, pictures, turns
+        )
         return Tensor(out)
+
+    def _pictures(self) -> tuple[PictureRows | None, Any]:
+        """Returns the pictures of this step, and the rotary positions of its rows."""
+        flat = {k: t.reshape((-1, *t.shape[2:])).value for k, t in self.shown.items()}
+        turns = flat.pop("turns", None)
+        return (PictureRows(**flat) if flat else None), turns
 
     def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Returns the mean cross-entropy (nats, float32 []) for targets int32 [B, T]; -100 is

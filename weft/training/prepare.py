@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from weft.backends import registry
 from weft.core.errors import FileFormatError, ModelError, UsageError
 from weft.core.notices import tell
 from weft.core.places import check_inside, remove
@@ -19,9 +20,11 @@ from weft.host.files import digests, naming, verify, write_json, write_text
 from weft.host.progress import progress
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.models.arch.config import DecoderConfig
+from weft.models.run.sight import eyes_maker, sighted
 from weft.models.text.chat import TEMPLATE
 from weft.models.text.token_ids import read_token_ids
 from weft.models.text.tokenizer import Tokenizer
+from weft.models.weights.placement import Placement
 from weft.models.weights.writing import TOKENIZER_FILES, copy_tokenizer
 from weft.training import checkpoints as ck
 from weft.training.conversations import (
@@ -34,6 +37,7 @@ from weft.training.conversations import (
 from weft.training.corpus import Corpus, read_corpus, skipped_line
 from weft.training.model import config_of
 from weft.training.packing import PackedRowsFile, write_rows
+from weft.training.pictures import PLACES, VECTORS, PictureTable, PictureWriter
 from weft.training.settings import ModelSettings, TrainingSettings
 from weft.training.templates import template_of
 from weft.training.tokens import end_token, open_tokens, train_tokenizer, write_tokens
@@ -42,7 +46,7 @@ from weft.training.turns import ConversationEncoder
 DATA = "data"  # the folder of a run with its tokenizer and tokens
 MARK = "train.json"  # file in DATA, written last: digests of the complete files
 TRAIN, HELD_OUT = "train.npy", "eval.npy"
-FILES = (TRAIN, HELD_OUT, *TOKENIZER_FILES)
+FILES = (TRAIN, HELD_OUT, VECTORS, PLACES, *TOKENIZER_FILES)
 WRITTEN = {*FILES, MARK, "eval.json"}  # every file that DATA may hold, complete or not
 
 
@@ -56,6 +60,7 @@ class Data:
     digest: str  # digest of the text
     tokens: str  # digests of the token files
     facts: dict[str, Any]
+    pictures: PictureTable | None = None  # their vectors, if conversations have some
 
 
 def prepare_data(
@@ -75,7 +80,7 @@ def prepare_data(
         check_inside(folder / MARK, run)
         with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            for name in (MARK, *TOKENIZER_FILES):
+            for name in (MARK, VECTORS, PLACES, *TOKENIZER_FILES):
                 with suppress(FileNotFoundError):
                     remove(folder / name, run)
         with progress("preparing the tokenizer"):
@@ -83,11 +88,18 @@ def prepare_data(
         raw, config = _config(settings, folder)
         _check_prompt(settings, config, folder)
         with progress("turning the text into tokens"):
-            _tokens(corpus, folder, config, raw, _tokenizer_key(settings))
+            _tokens(corpus, folder, config, raw, settings)
     facts = _facts(folder)
-    train, held = (_open(settings, folder / name, config.vocab) for name in (TRAIN, HELD_OUT))
-    tokens = " ".join(facts["sha256"][name] for name in (TRAIN, HELD_OUT))
-    return Data(folder, train, held, facts["digest"], tokens, facts), config, raw
+    pictures = None
+    if VECTORS in facts["sha256"]:
+        wide = config.hidden * (1 + config.deep)
+        more = bool(config.looks), bool(config.turns_by)
+        pictures = PictureTable(folder, config.vocab, wide, *more)
+    vocab = config.vocab + (0 if pictures is None else len(pictures))
+    train, held = (_open(settings, folder / name, vocab) for name in (TRAIN, HELD_OUT))
+    names = (TRAIN, HELD_OUT, VECTORS)
+    tokens = " ".join(facts["sha256"][name] for name in names if name in facts["sha256"])
+    return Data(folder, train, held, facts["digest"], tokens, facts, pictures), config, raw
 
 
 def _open(settings: TrainingSettings, path: Path, vocab: int) -> np.ndarray | PackedRowsFile:
@@ -237,7 +249,9 @@ def _config(settings: TrainingSettings, folder: Path) -> tuple[dict[str, Any], D
     if settings.model.base:
         base = Path(settings.model.base)
         fields = read_config(base)
-        return dict(fields.data), config_of(fields, base)
+        config = config_of(fields, base)
+        found = sighted(fields, config) if settings.data.conversations else None
+        return dict(fields.data), config if found is None else found[0]
     vocab = Tokenizer(folder, 1 << 30).size
     end = end_token(folder)
     ids = [] if end is None else Tokenizer(folder, vocab).encode(end, special=False)
@@ -269,25 +283,54 @@ def new_config(m: ModelSettings, vocab: int, context: int, end: int | None) -> d
 
 def _tokens(
     corpus: Corpus | Conversations, folder: Path, config: DecoderConfig, raw: dict[str, Any],
-    tokenizer: str,
+    settings: TrainingSettings,
 ) -> None:  # fmt: skip
     """Writes TRAIN and HELD_OUT, each with its .json; MARK, that of TRAIN, comes last."""
     facts: dict[str, Any] = {
-        "digest": corpus.digest, "tokenizer": tokenizer, "python": platform.python_version(),
+        "digest": corpus.digest, "tokenizer": _tokenizer_key(settings),
+        "python": platform.python_version(),
     }  # fmt: skip
+    more: dict[str, dict[str, Any]] = {}
     if isinstance(corpus, Corpus):
         facts["skipped"] = list(corpus.skipped)
+        for name, texts in ((HELD_OUT, corpus.held_out), (TRAIN, corpus.train)):
+            more[name] = _text_tokens(texts, folder, config.vocab, folder / name)
+        more[TRAIN].pop("names")
+    else:
+        ends = read_token_ids(folder, Fields(raw, "config.json")).eos
+        tokenizer = Tokenizer(folder, config.vocab)
+        with _writer(settings, corpus, tokenizer, config, folder) as seen:
+            turns = ConversationEncoder(tokenizer, ends, seen)
+            for name, talks in ((HELD_OUT, corpus.held_out), (TRAIN, corpus.train)):
+                more[name] = _talk_tokens(talks, turns, folder / name)
+    more[TRAIN]["sha256"] = digests(folder, FILES)
     for name in (HELD_OUT, TRAIN):
-        if isinstance(corpus, Corpus):
-            texts = corpus.held_out if name == HELD_OUT else corpus.train
-            more = _text_tokens(texts, folder, config.vocab, folder / name)
-        else:
-            talks = corpus.held_out if name == HELD_OUT else corpus.train
-            more = _talk_tokens(talks, folder, config.vocab, raw, folder / name)
-        if name == TRAIN:
-            more.pop("names", None)
-            more["sha256"] = digests(folder, FILES)
-        write_json((folder / name).with_suffix(".json"), facts | more)
+        write_json((folder / name).with_suffix(".json"), facts | more[name])
+
+
+def _writer(
+    settings: TrainingSettings, corpus: Conversations, tokenizer: Tokenizer, config: DecoderConfig,
+    folder: Path,
+) -> AbstractContextManager[PictureWriter | None]:  # fmt: skip
+    """Returns the writer of the conversations' pictures, which opens the vision tower; None without
+    pictures. Raises UsageError for a model that reads none."""
+    first = next((one for one in (*corpus.train, *corpus.held_out) if one.pictures), None)
+    if first is None:
+        return nullcontext()
+    base = Path(settings.model.base)
+    raw = read_config(base) if settings.model.base else None
+    found = None if raw is None else sighted(raw, config)
+    if raw is None or found is None:
+        what = base if settings.model.base else "a new model"
+        raise UsageError(f"{first.where} has a picture; {what} reads text alone")
+    if not settings.lora.rank:
+        raise UsageError(
+            f"{first.where} has a picture; weft trains models that see by adapters: give [lora] "
+            "rank"
+        )
+    place = Placement(dtype="float32")
+    made = eyes_maker(base, raw, found[1], registry.get(settings.train.device), place)(tokenizer)
+    return PictureWriter(made, tokenizer, config.vocab, folder)
 
 
 def _text_tokens(
@@ -301,10 +344,8 @@ def _text_tokens(
 
 
 def _talk_tokens(
-    talks: Sequence[Conversation], folder: Path, vocab: int, raw: dict[str, Any], path: Path
+    talks: Sequence[Conversation], turns: ConversationEncoder, path: Path
 ) -> dict[str, Any]:
-    ends = read_token_ids(folder, Fields(raw, "config.json")).eos
-    turns = ConversationEncoder(Tokenizer(folder, vocab), ends)
     rows = [row for one in talks for row in turns.encode(one)]
     said = sum(int((row >= 0).sum()) for row in rows)
     return {"conversations": len(talks), "tokens": write_rows(rows, path), "said": said}

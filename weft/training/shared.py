@@ -23,6 +23,7 @@ from weft.ranks.meeting import tell, troubles
 from weft.training.meeting import differs, facts, hear
 from weft.training.model import TrainableDecoder, config_of
 from weft.training.parts import ParamSlice
+from weft.training.pictures import PictureTable
 from weft.training.settings import TrainingSettings
 from weft.training.shard import Shard
 from weft.training.weights import Trained
@@ -34,12 +35,20 @@ WORDS = 8  # int64 words of a command: its kind, then its numbers
 
 
 def lead(
-    settings: TrainingSettings, trained: Trained, raw: dict[str, Any], device: Device, ranks: Ranks
+    settings: TrainingSettings, trained: Trained, raw: dict[str, Any], device: Device, ranks: Ranks,
+    pictures: PictureTable | None = None,
 ) -> TrainingWork | SharedWork:  # fmt: skip
     """Returns the work of a run: alone, or with the following ranks. Raises UsageError if a rank
     cannot take part."""
     if ranks.size == 1:
-        return TrainingWork(trained.model, settings, device)
+        work = TrainingWork(trained.model, settings, device)
+        work.pictures = pictures
+        return work
+    if pictures is not None:
+        raise UsageError(
+            f"conversations with pictures are trained on by one process, and {ranks.size} share "
+            "the work: start one"
+        )
     said = {**facts(settings, trained, device), "config": raw}
     with _together(ranks, MEET):
         tell(ranks, said)
@@ -143,6 +152,10 @@ class SharedWork:
         with _together(self._ranks, EVALUATE, *both.shape[1:]):
             self._ranks.broadcast(both)
             return self._shard.evaluate(batches)
+
+    def seen(self, ids: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Does Work.seen: ranks share no pictures."""
+        return ids, {}
 
     def worst(self, ids: np.ndarray, targets: np.ndarray, key: np.ndarray) -> str:
         """Does Work.worst."""

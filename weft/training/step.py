@@ -23,6 +23,8 @@ from weft.training.settings import OptimizerSettings, TrainSettings
 LEFT_OUT = -100  # target of a token that the loss ignores
 # Kinds without weight decay: it is for matrices and tables.
 UNDECAYED = ("norm", "bias", "scale", "sinks", "decay")
+Shown = Mapping[str, Tensor]  # what `PictureTable.inputs` gives, on a device
+BLIND: Shown = {}
 HUGE = 1e30  # a limit on the gradient's norm that never applies
 
 
@@ -57,19 +59,22 @@ def make_schedule(s: OptimizerSettings, steps: int) -> optim.Schedule:
 def make_step(
     model: TrainableDecoder, opt: optim.AdamW, s: TrainSettings, o: OptimizerSettings,
     device: Any, scaler: optim.LossScaler | None = None,
-) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Mapping[str, Tensor]]:  # fmt: skip
-    """Returns the step: (ids, targets int32 [A, B, T], key uint32 [2] for dropout) -> loss, norm of
-    the gradient, learning rate, a flag for a finite update.
+) -> Callable[..., Mapping[str, Tensor]]:  # fmt: skip
+    """Returns the step: (ids, targets int32 [A, B, T], key uint32 [2] for dropout, perhaps arrays
+    [A, B, T, ...] of `PictureTable.inputs`) -> loss, norm of the gradient, learning rate, a flag
+    for a finite update.
 
     If the loss, gradient, weights or moments would not be finite, the step changes nothing, except
     the scale of the loss with a `scaler`.
     """
     schedule = make_schedule(o, s.steps)
 
-    def train_step(ids: Tensor, targets: Tensor, key: Tensor) -> dict[str, Tensor]:
+    def train_step(
+        ids: Tensor, targets: Tensor, key: Tensor, shown: Shown = BLIND
+    ) -> dict[str, Tensor]:
         with autograd.no_grad():
             rate = schedule(opt.count) + 0.0
-        return {**update(model, opt, s, o, scaler, ids, targets, key), "lr": rate}
+        return {**update(model, opt, s, o, scaler, ids, targets, key, shown), "lr": rate}
 
     return compile_(train_step, device=device)
 
@@ -77,9 +82,10 @@ def make_step(
 def update(
     model: TrainableDecoder, opt: optim.AdamW, s: TrainSettings, o: OptimizerSettings,
     scaler: optim.LossScaler | None, ids: Tensor, targets: Tensor, key: Tensor | None,
+    shown: Shown = BLIND,
 ) -> dict[str, Tensor]:  # fmt: skip
     """Computes a step: gradients of batches [A, B, T], and the update if it is finite."""
-    loss, norm = _gradients(model, s, o, scaler, ids, targets, key)
+    loss, norm = _gradients(model, s, o, scaler, ids, targets, key, shown)
     with autograd.no_grad():
         good = functools.reduce(operator.and_, opt.finite().values())
         bad = ~(good & finite(norm) & finite(loss))
@@ -99,6 +105,7 @@ def update(
 def _gradients(
     model: TrainableDecoder, s: TrainSettings, o: OptimizerSettings,
     scaler: optim.LossScaler | None, ids: Tensor, targets: Tensor, key: Tensor | None,
+    shown: Shown = BLIND,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Returns (mean loss, norm of the gradient before clipping); the parameters hold the
     gradient."""
@@ -112,13 +119,14 @@ def _gradients(
             return None
         model.part = node[0]
         a = node[0]
+        model.shown = {name: t[a] for name, t in shown.items()}
         share = None if part_of is None else part_of[a]
         loss, made = part_gradients(model, scaler, ids[a], targets[a], share)
         losses.append(loss)
         return made
 
     total = joined((0, s.accumulate), one, added)
-    model.key = None
+    model.key, model.shown = None, {}
     for p, grad in zip(params, total):
         p.grad = grad
     if scaler is not None:
@@ -184,24 +192,28 @@ def finite(x: Tensor) -> Tensor:
 
 
 def make_eval(model: TrainableDecoder, device: Any) -> Callable[..., Tensor]:
-    """Returns the function (ids, targets) int32 [B, T] -> mean loss, without dropout."""
+    """Returns the function (ids, targets int32 [B, T], pictures) -> mean loss, without dropout."""
 
-    def eval_loss(ids: Tensor, targets: Tensor) -> Tensor:
-        with autograd.no_grad():
-            return model.loss(ids, targets)
+    def eval_loss(ids: Tensor, targets: Tensor, shown: Shown = BLIND) -> Tensor:
+        model.shown = shown
+        try:
+            with autograd.no_grad():
+                return model.loss(ids, targets)
+        finally:
+            model.shown = {}
 
     return compile_(eval_loss, device=device)
 
 
 def find_update(
     model: TrainableDecoder, opt: optim.AdamW, s: TrainSettings, o: OptimizerSettings,
-    device: Any, batch: tuple[np.ndarray, np.ndarray, np.ndarray],
+    device: Any, batch: tuple[Any, ...],
 ) -> str:  # fmt: skip
-    """Returns the first weight that a step with this batch (ids, targets, key) would leave with a
-    value or moment that is not finite. Changes nothing."""
+    """Returns the first weight that a step with this batch (ids, targets, key, pictures) would
+    leave with a value or moment that is not finite. Changes nothing."""
 
-    def look(ids: Tensor, targets: Tensor, key: Tensor) -> dict[str, Tensor]:
-        _gradients(model, s, o, None, ids, targets, key)
+    def look(ids: Tensor, targets: Tensor, key: Tensor, shown: Shown) -> dict[str, Tensor]:
+        _gradients(model, s, o, None, ids, targets, key, shown)
         found = opt.finite()
         opt.zero_grad()
         return found
@@ -210,7 +222,10 @@ def find_update(
     return next((role for role, good in found.items() if not good.item()), "unknown")
 
 
-def find_fault(model: TrainableDecoder, ids: np.ndarray, targets: np.ndarray, device: Any) -> str:
+def find_fault(
+    model: TrainableDecoder, ids: np.ndarray, targets: np.ndarray, device: Any,
+    shown: Mapping[str, Any] = BLIND,
+) -> str:  # fmt: skip
     """Returns the name of the first tensor that is not finite when the batches int32 [A, B, T] are
     computed. It looks at weights, layers' results, the logits, the loss, and gradients of
     parameters (from the last layer back)."""
@@ -219,8 +234,9 @@ def find_fault(model: TrainableDecoder, ids: np.ndarray, targets: np.ndarray, de
             return f"weight {role}"
     names: list[str] = []
 
-    def look(ids: Tensor, targets: Tensor) -> list[Tensor]:
+    def look(ids: Tensor, targets: Tensor, shown: Shown) -> list[Tensor]:
         flags: list[Tensor] = []
+        model.shown = shown
 
         def watch(name: str, x: Any) -> None:
             names.append(name)
@@ -234,12 +250,13 @@ def find_fault(model: TrainableDecoder, ids: np.ndarray, targets: np.ndarray, de
         for role, t in reversed(list(model.named_parameters())):
             watch(f"the gradient of {role}", t.grad.value)  # type: ignore[union-attr]
             t.grad = None
+        model.shown = {}
         return flags
 
     run = compile_(look, device=device)
     for a in range(len(ids)):
         names.clear()
-        for name, good in zip(names, run(ids[a], targets[a])):
+        for name, good in zip(names, run(ids[a], targets[a], {k: v[a] for k, v in shown.items()})):
             if not good.item():
                 return name
     return "the norm of the gradient"

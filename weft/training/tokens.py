@@ -75,25 +75,25 @@ def write_tokens(texts: Iterable[str], folder: Path, vocab: int, path: Path) -> 
     dtype = np.uint16 if vocab <= 1 << 16 else np.uint32
     count = 0
     with replacing(path) as temporary, temporary.open("wb") as f:
-        f.write(_header(dtype, 0))
+        f.write(array_header(dtype, 0))
         for ids, last in encoded(tokenizer, texts):
             part = np.asarray(ids + stop if last else ids, dtype)
             f.write(part.data)
             count += len(part)
         f.seek(0)
-        f.write(_header(dtype, count))
+        f.write(array_header(dtype, count))
     return count
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
     """Writes a .npy file of one axis, complete or not at all. Raises StorageError."""
     with replacing(path) as temporary, temporary.open("wb") as f:
-        f.write(_header(array.dtype, len(array)))
+        f.write(array_header(array.dtype, len(array)))
         f.write(array.data)  # raises an error that names the cause, unlike np.save
 
 
-def _header(dtype: Any, count: int) -> bytes:
-    """Returns the first 128 bytes of a .npy file of one axis."""
+def array_header(dtype: Any, count: int) -> bytes:
+    """Returns the first 128 bytes of a .npy file of one axis of `count` elements."""
     descr = np.dtype(dtype).str
     said = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': ({count},), }}"
     magic = np.lib.format.magic(1, 0) + (118).to_bytes(2, "little")

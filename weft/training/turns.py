@@ -12,28 +12,33 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.core.errors import ModelError, UsageError
+from weft.core.errors import ModelError
+from weft.models.text.parts import with_places
 from weft.models.text.tokenizer import Tokenizer
 from weft.training.conversations import SAYS, Conversation
+from weft.training.pictures import PictureWriter, about
 
 Span = tuple[int, int]  # range of characters, first to last (not included)
 
 
 class ConversationEncoder:
     """An encoder of conversations with a tokenizer that has a chat template. `ends` are the ids
-    that end the model's answers."""
+    that end the model's answers; `seen` has the pictures in conversations."""
 
-    def __init__(self, tokenizer: Tokenizer, ends: Sequence[int]) -> None:
-        self._tokenizer, self._ends = tokenizer, set(ends)
+    def __init__(
+        self, tokenizer: Tokenizer, ends: Sequence[int], seen: PictureWriter | None = None
+    ) -> None:
+        self._tokenizer, self._ends, self._seen = tokenizer, set(ends), seen
 
     def encode(self, one: Conversation) -> list[np.ndarray]:
         """Returns the ids of a conversation, int32, ~id where the model does not say the token.
         Returns one row per conversation; one row per answer if the template rewrites earlier turns
         (by dropping the reasoning, say). Raises UsageError, ModelError."""
-        return [self._row(text, spans, one) for text, spans in self._written(one)]
+        with about(one.where):
+            return [self._row(*written, one) for written in self._written(one)]
 
-    def _written(self, one: Conversation) -> list[tuple[str, list[Span]]]:
-        """Returns texts, and the spans in each that the model says."""
+    def _written(self, one: Conversation) -> list[tuple[str, list[Span], int]]:
+        """Returns texts, the spans in each that the model says, and its number of messages."""
         answers = [i for i, m in enumerate(one.messages) if m["role"] == SAYS]
         upto = {i: self._text(one, i + 1, False) for i in answers}
         spans, whole = {}, upto[answers[-1]]
@@ -41,23 +46,23 @@ class ConversationEncoder:
             prompt = self._text(one, i, True)
             if not upto[i].startswith(prompt):
                 raise ModelError(
-                    f"{one.where}: the chat template does not go on from its own prompt for an "
+                    "the chat template does not go on from its own prompt for an "
                     f"answer, {prompt[-40:]!r}; give another: [data] template"
                 )
             spans[i] = (len(prompt), len(upto[i]))
         counted = [i for i in answers if one.said[i]]
         if all(whole.startswith(upto[i]) for i in answers):
-            return [(whole, [spans[i] for i in counted])]
-        return [(upto[i], [spans[i]]) for i in counted]
+            return [(whole, [spans[i] for i in counted], answers[-1] + 1)]
+        return [(upto[i], [spans[i]], i + 1) for i in counted]
 
     def _text(self, one: Conversation, count: int, prompt: bool) -> str:
         more = {} if one.tools is None else {"tools": one.tools}
-        try:
+        if self._seen is None:
             return self._tokenizer.chat(one.messages[:count], prompt, **more)
-        except UsageError as error:
-            raise UsageError(f"{one.where}: {error}") from None
+        said, pictures = with_places(one.messages[:count], self._seen.lists)
+        return self._seen.spelled(self._tokenizer.chat(said, prompt, **more), pictures)
 
-    def _row(self, text: str, spans: list[Span], one: Conversation) -> np.ndarray:
+    def _row(self, text: str, spans: list[Span], count: int, one: Conversation) -> np.ndarray:
         cuts = [at for span in spans for at in span]
         ids, places = self._cut(text, cuts)
         said = np.zeros(len(ids), np.bool_)
@@ -65,12 +70,14 @@ class ConversationEncoder:
             last = next((k for k in reversed(range(start, stop)) if ids[k] in self._ends), None)
             if last is None:
                 raise ModelError(
-                    f"{one.where}: the chat template ends the answer with "
+                    "the chat template ends the answer with "
                     f"{text[: spans[-1][1]][-20:]!r}, where the model's end token is expected: it "
                     "would never learn to stop; give another: [data] template"
                 )
             said[start : last + 1] = True
         coded = np.asarray(ids, np.int32)
+        if self._seen is not None:
+            coded = self._seen.placed(ids, with_places(one.messages[:count])[1])
         return np.where(said, coded, ~coded)[: np.flatnonzero(said)[-1] + 1]
 
     def _cut(self, text: str, cuts: list[int]) -> tuple[list[int], list[int]]:

@@ -17,6 +17,7 @@ from weft.hub.names import named
 from weft.importers.hf_config import read_object
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.weights import Weights
+from weft.models.run.sight import inside
 from weft.models.weights import adapter_merge, adapters, peft_files
 from weft.models.weights.adapter_base import fingerprint
 from weft.models.weights.writing import write_model
@@ -93,7 +94,7 @@ class Trained:
     def write(self, folder: Path, dtype: str) -> None:
         """Writes the model, or in a LoRA run the adapter, into a folder."""
         if self.settings.lora.rank:
-            adapters.write(folder, self.config, self.adapter())
+            adapters.write(folder, self.config, self.adapter(), inside(self.raw))
         else:
             weights = self.model.arrays()
             write_model(folder, self.config, self.raw, self._tokenizer, weights, dtype)

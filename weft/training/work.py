@@ -10,6 +10,7 @@ import numpy as np
 from weft import optim
 from weft.program.device import Device
 from weft.training.model import TrainableDecoder
+from weft.training.pictures import PictureTable
 from weft.training.settings import TrainingSettings
 from weft.training.step import find_update, make_eval, make_optimizer, make_step
 from weft.training.tokens import Batch as Batch
@@ -27,21 +28,32 @@ class TrainingWork:
         self.scaler = optim.LossScaler() if t.precision == "float16" else None
         self._step = make_step(model, self.opt, t, o, device, self.scaler)
         self._eval = make_eval(model, device)
+        self.pictures: PictureTable | None = None
 
     def step(self, ids: np.ndarray, targets: np.ndarray, key: np.ndarray) -> dict[str, float]:
         """Runs one step over parts (ids, targets int32 [A, B, T]; key uint32 [2] for dropout).
         Returns loss, norm, lr, and "finite": 0 if the update was not finite, in which case nothing
         changed."""
-        return {k: float(v.item()) for k, v in self._step(ids, targets, key).items()}
+        ids, shown = self.seen(ids)
+        return {k: float(v.item()) for k, v in self._step(ids, targets, key, shown).items()}
+
+    def seen(self, ids: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Returns the ids that the model has, and the pictures (`PictureTable.inputs`)."""
+        return (ids, {}) if self.pictures is None else self.pictures.inputs(ids)
 
     def evaluate(self, batches: Sequence[Batch]) -> list[float]:
         """Returns the mean loss of each batch, without dropout."""
-        return [float(self._eval(ids, targets).item()) for ids, targets in batches]
+        out = []
+        for ids, targets in batches:
+            ids, shown = self.seen(ids)
+            out.append(float(self._eval(ids, targets, shown).item()))
+        return out
 
     def worst(self, ids: np.ndarray, targets: np.ndarray, key: np.ndarray) -> str:
         """Returns the first weight that the last step would have made NaN or infinite."""
         s = self.settings
-        batch = (ids, targets, key)
+        ids, shown = self.seen(ids)
+        batch = (ids, targets, key, shown)
         return find_update(self.model, self.opt, s.train, s.optimizer, self.device, batch)
 
     def state(self) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ attention needs no cache. The rest of the code is shared.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -92,10 +93,13 @@ def train_forward(
     ids: Value,
     training: TrainingHooks = INFERENCE,
     packed: bool = False,
+    pictures: PictureRows | None = None,
+    turns: Value | None = None,
 ) -> Value:
     """Returns logits float32 [B * T, vocab] of whole sequences ids int32 [B, T], each from position
     0. With `packed`, an id given as ~id begins another document, which is computed as if it were
-    alone."""
+    alone. `pictures` has rows with vectors of pictures, whose spans count from their sequence's
+    beginning, `turns` int32 [B * T, 3] the rotary positions."""
     pos, past = whole(c, *ops.aval(ids).shape)
     if packed:
         first = ops.less(ids, 0)
@@ -103,7 +107,10 @@ def train_forward(
         start = ops.reshape(ops.scan(ops.where(first, place, 0), "max", 1), (-1,))
         ids, pos = ops.where(first, ops.sub(-1, ids), ids), ops.sub(pos, start)
         past = TrainingPast(c, past.batch, past.length, start)
-    return body(c, w, ops.reshape(ids, (-1,)), pos, past, training)
+    if pictures is not None:
+        past = replace(past, span=pictures.span)
+    more: dict[str, Any] = {"pictures": pictures, "turns": turns}
+    return body(c, w, ops.reshape(ids, (-1,)), pos, past, training, **more)
 
 
 def embed_forward(c: DecoderConfig, w: Weights, ids: Value) -> Value:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft import ops
+from weft.core.dtypes import float32, int32
 from weft.core.records import dataclass
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.layers import KeysValues, Value
@@ -22,18 +23,22 @@ class TrainingPast:
     """The past of rows in training: `batch` sequences of `length` rows side by side. If sequences
     hold several documents, `start` int32 [B * length] has the start of each row's document in its
     sequence: a row sees only its own document. `lengths` int32 [B] are those of shorter sequences,
-    for models that see later tokens."""
+    for models that see later tokens. `span` int32 [B * length, 2] has the first and the last row of
+    its sequence that a row sees at least, where tokens of a picture see each other."""
 
     c: DecoderConfig
     batch: int
     length: int
     start: Value | None = None
     lengths: Value | None = None
+    span: Value | None = None
     kept: dict[int, KeysValues] = field(default_factory=dict)  # keyed by layer
 
     def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
         assert sinks is None, "models with sinks are not trained"
         c = self.c
+        if self.span is not None and not (c.looks == "near" and not c.window(i)):
+            return self._attend_spans(i, q, kv)
         start = self._start(i)
         side = self._marks(start)
         if kv is not None:
@@ -54,6 +59,47 @@ class TrainingPast:
             out = ops.slice_(out, (0, 0, 0, 0), (*shape[:3], ops.aval(q).shape[2]))
         out = ops.transpose(out, (0, 2, 1, 3))
         return ops.reshape(out, ops.aval(q).shape)
+
+    def _attend_spans(self, i: int, q: Value, kv: KeysValues | None) -> Value:
+        """Returns attention of rows that see their picture too, with its scores written out."""
+        c, batch, length = self.c, self.batch, self.length
+        if kv is not None:
+            v = kv[0] if kv[1] is None else kv[1]
+            self.kept[i] = self._heads(kv[0], None), self._heads(v, None)
+        k, v = (ops.cast(x, float32) for x in self.kept[c.kv_of(i)])
+        groups, depth = ops.aval(k).shape[1], ops.aval(k).shape[3]
+        rows, heads, wide = ops.aval(q).shape
+        q = ops.cast(self._heads(q, None), float32)
+        q = ops.reshape(q, (batch * groups, heads // groups * length, depth))
+        k, v = (ops.reshape(x, (batch * groups, length, -1)) for x in (k, v))
+        scores = ops.mul(ops.dot(q, ops.transpose(k, (0, 2, 1)), float32), c.scale)
+        if c.attn_softcap:
+            scores = ops.mul(ops.tanh(ops.mul(scores, 1.0 / c.attn_softcap)), c.attn_softcap)
+        shape = (batch, heads, length, length)
+        seen = ops.broadcast(ops.reshape(self._seen(i), (batch, 1, length, length)), shape)
+        scores = ops.where(seen, ops.reshape(scores, shape), -1e30)
+        by = ops.call("softmax", scores)
+        by = ops.reshape(by, (batch * groups, heads // groups * length, length))
+        out = ops.reshape(ops.dot(by, v, float32), (batch, heads, length, wide))
+        out = ops.reshape(ops.transpose(out, (0, 2, 1, 3)), (rows, heads, wide))
+        return ops.cast(out, c.kv_dtype)
+
+    def _seen(self, i: int) -> Value:
+        """Returns a mask [B * T, T] of the rows of its sequence that each row sees in layer i."""
+        rows, shape = self.batch * self.length, (self.batch * self.length, self.length)
+        begin, end = (
+            ops.reshape(ops.slice_(self.span, (0, k), (rows, k + 1)), (rows,)) for k in range(2)
+        )
+        size, first = self.c.window(i), ops.const(np.zeros(rows, np.int32))
+        if 0 < size < self.length:
+            row = np.tile(np.arange(self.length, dtype=np.int32), self.batch)
+            first = ops.const(row - np.int32(size - 1))
+            first = first if self.c.looks == "near" else ops.minimum(begin, first)
+        if self.start is not None:
+            first = ops.maximum(first, self.start)
+        number = ops.iota(shape, 1, int32)
+        low, high = (ops.broadcast(ops.reshape(x, (rows, 1)), shape) for x in (first, end))
+        return ops.bitwise_and(ops.less_equal(low, number), ops.less_equal(number, high))
 
     def _heads(self, x: Value, side: Value | None) -> Value:
         """Returns x[B * T, H, D], extended by columns [B * T, M] for every head, as [B, H, T, D +

@@ -92,13 +92,21 @@ class Eyes:
     ) -> PicturePrompt:
         """Returns the prompt of a text with a placeholder for each picture. Raises UsageError for
         another number of placeholders."""
-        several = len(pictures) > 1
-        seen = [one if isinstance(one, Seen) else self.see(one, f"picture {i + 1}", several)
-                for i, one in enumerate(pictures)]  # fmt: skip
-        spelled = spread(self.sight.marks, text, [one.shown for one in seen])
-        return self._placed(tokenizer.encode(spelled, special), seen)
+        seen = self.shown(pictures)
+        return self.placed(tokenizer.encode(self.spelled(text, seen), special), seen)
 
-    def _placed(self, ids: Sequence[int], seen: Sequence[Seen]) -> PicturePrompt:
+    def shown(self, pictures: Sequence[Any]) -> list[Seen]:
+        """Returns the pictures of one prompt as the text model reads them."""
+        several = len(pictures) > 1
+        return [one if isinstance(one, Seen) else self.see(one, f"picture {i + 1}", several)
+                for i, one in enumerate(pictures)]  # fmt: skip
+
+    def spelled(self, text: str, seen: Sequence[Seen]) -> str:
+        """Returns a text with the placeholders of all vectors. Raises UsageError for another number
+        of placeholders than of pictures."""
+        return spread(self.sight.marks, text, [one.shown for one in seen])
+
+    def placed(self, ids: Sequence[int], seen: Sequence[Seen]) -> PicturePrompt:
         """Returns ids with the pictures' vectors in place of their placeholders, in order."""
         places = [i for i, token in enumerate(ids) if token == self.sight.token]
         wanted = sum(len(one.vectors) for one in seen)

@@ -55,6 +55,14 @@ def sighted(raw: Fields, config: DecoderConfig) -> tuple[DecoderConfig, TowerCon
     return replace(config, looks=looks, deep=tower.deep, layer_pad=pad), tower
 
 
+def inside(raw: Mapping[str, Any]) -> str:
+    """Returns the name of the text model within transformers' model of a config.json that sees,
+    "language_model."; "" for a model of text alone."""
+    if raw.get("model_type") not in KINDS or not isinstance(raw.get("vision_config"), Mapping):
+        return ""
+    return "text_model." if raw["model_type"] in ("idefics3", "smolvlm") else "language_model."
+
+
 def _looks(kind: str, text: Fields) -> str:
     """Returns the layers in which tokens of a picture see each other, as DecoderConfig.looks."""
     if kind == "gemma4" and text.data.get("use_bidirectional_attention") == "vision":

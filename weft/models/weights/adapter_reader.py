@@ -81,9 +81,8 @@ class AdapterReader:
 
     def add(self, name: str, value: np.ndarray, peft: str = "") -> None:
         """Takes a tensor of the file, which PEFT would call `peft` (default: as the file does)."""
-        found = _TENSOR.fullmatch(
-            (peft or name).removeprefix(PREFIX).replace("language_model.", "")
-        )
+        said = (peft or name).removeprefix(PREFIX)
+        found = _TENSOR.fullmatch(re.sub(r"(?:language|text)_model\.", "", said))
         if found is None:
             raise self.fail(name, "belongs to no layer of the model")
         layer, kind = found["layer"], found.lastgroup

@@ -130,29 +130,38 @@ def fresh(config: DecoderConfig, roles: Iterable[str], rank: int, seed: int) -> 
     return out
 
 
-def file_names(config: DecoderConfig, keys: Iterable[str]) -> dict[str, str]:
-    """Returns key ("0.q.lora_a") -> the tensor's name in WEIGHTS."""
+def file_names(config: DecoderConfig, keys: Iterable[str], inside: str = "") -> dict[str, str]:
+    """Returns key ("0.q.lora_a") -> the tensor's name in WEIGHTS; `inside` is the text model's name
+    within a model that sees ("language_model.")."""
     named, out = modules(config), {}
     for key in keys:
         role, _, which = key.rpartition(".lora_")
-        out[key] = f"{PREFIX}{named[role]}.lora_{which.upper()}.weight"
+        out[key] = f"{PREFIX}{within(named[role], inside)}.lora_{which.upper()}.weight"
     return out
 
 
-def write(folder: Path, config: DecoderConfig, adapter: Adapter) -> None:
-    """Writes adapter_config.json and adapter_model.safetensors."""
+def within(name: str, inside: str) -> str:
+    """Returns a layer's name in a model that sees: "model.layers..." becomes
+    "model.language_model.layers..."."""
+    return name.replace("model.", f"model.{inside}", 1) if name.startswith("model.") else name
+
+
+def write(folder: Path, config: DecoderConfig, adapter: Adapter, inside: str = "") -> None:
+    """Writes adapter_config.json and adapter_model.safetensors; `inside` as in `file_names`."""
     from weft.host.files import write_json
 
-    named = file_names(config, adapter.weights)
+    named = file_names(config, adapter.weights, inside)
     tensors = {named[key]: value for key, value in adapter.weights.items()}
-    targets = {name.split(".")[-3] for name in tensors}
+    targets: Any = sorted({name.split(".")[-3] for name in tensors})
+    if inside:  # the tower's layers may have these names too, and PEFT would adapt them
+        targets = rf".*{inside[:-1]}\..*\.({'|'.join(targets)})"
     known = {BASE: adapter.base_digest} if adapter.base_digest else {}
     save_file(folder / WEIGHTS, tensors, {"format": "pt", **known})
     rank, alpha = adapter.rank, adapter.alpha
     write_json(folder / CONFIG, {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": adapter.base,
         "r": rank, "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
-        "lora_dropout": adapter.dropout, "target_modules": sorted(targets), "bias": "none",
+        "lora_dropout": adapter.dropout, "target_modules": targets, "bias": "none",
         "fan_in_fan_out": config.transposed, "inference_mode": True,
         "use_rslora": adapter.stabilized,
     })  # fmt: skip

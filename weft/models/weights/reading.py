@@ -45,7 +45,8 @@ def read_weights(
 ) -> dict[str, Weight]:
     """Returns role -> weight: floats unchanged; packed ones packed, or in `dtype` if it is given.
     Raises ModelError, FileFormatError."""
-    return _weights(folder, opened(folder, raw), layout, dtype)
+    eyes = raw.text("model_type", "") in USUAL
+    return _weights(folder, opened(folder, raw), layout, dtype, eyes)
 
 
 def folder_source(
