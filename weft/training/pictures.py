@@ -8,17 +8,24 @@ places are).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from weft.backends import registry
 from weft.core.errors import FileFormatError, LimitError, ModelError, UsageError
 from weft.engine.insets import Inset
 from weft.host.files import replacing
+from weft.importers.hf_config import read_config
+from weft.models.arch.config import DecoderConfig
 from weft.models.run.eyes import Eyes
+from weft.models.run.sight import eyes_maker, sighted
 from weft.models.text.tokenizer import Tokenizer
+from weft.models.weights.placement import Placement
+from weft.training.conversations import Conversations
+from weft.training.settings import TrainingSettings
 from weft.training.tokens import array_header
 
 VECTORS, PLACES = "pictures.npy", "picture_places.npy"
@@ -148,6 +155,31 @@ def _mapped(path: Path, dtype: Any) -> np.ndarray:
     if found.ndim != 1 or found.dtype != dtype:
         raise FileFormatError(f"{path}: {found.dtype}{list(found.shape)} are not vectors")
     return found
+
+
+def writer(
+    settings: TrainingSettings, corpus: Conversations, tokenizer: Tokenizer, config: DecoderConfig,
+    folder: Path,
+) -> AbstractContextManager[PictureWriter | None]:  # fmt: skip
+    """Returns the writer of the conversations' pictures, which opens the vision tower; None without
+    pictures. Raises UsageError for a model that reads none."""
+    first = next((one for one in (*corpus.train, *corpus.held_out) if one.pictures), None)
+    if first is None:
+        return nullcontext()
+    base = Path(settings.model.base)
+    raw = read_config(base) if settings.model.base else None
+    found = None if raw is None else sighted(raw, config)
+    if raw is None or found is None:
+        what = base if settings.model.base else "a new model"
+        raise UsageError(f"{first.where} has a picture; {what} reads text alone")
+    if not settings.lora.rank:
+        raise UsageError(
+            f"{first.where} has a picture; weft trains models that see by adapters: give [lora] "
+            "rank"
+        )
+    place = Placement(dtype="float32")
+    made = eyes_maker(base, raw, found[1], registry.get(settings.train.device), place)(tokenizer)
+    return PictureWriter(made, tokenizer, config.vocab, folder)
 
 
 @contextmanager

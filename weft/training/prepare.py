@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from weft.backends import registry
 from weft.core.errors import FileFormatError, ModelError, UsageError
 from weft.core.notices import tell
 from weft.core.places import check_inside, remove
@@ -20,11 +19,10 @@ from weft.host.files import digests, naming, verify, write_json, write_text
 from weft.host.progress import progress
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.models.arch.config import DecoderConfig
-from weft.models.run.sight import eyes_maker, sighted
+from weft.models.run.sight import sighted
 from weft.models.text.chat import TEMPLATE
 from weft.models.text.token_ids import read_token_ids
 from weft.models.text.tokenizer import Tokenizer
-from weft.models.weights.placement import Placement
 from weft.models.weights.writing import TOKENIZER_FILES, copy_tokenizer
 from weft.training import checkpoints as ck
 from weft.training.conversations import (
@@ -37,7 +35,7 @@ from weft.training.conversations import (
 from weft.training.corpus import Corpus, read_corpus, skipped_line
 from weft.training.model import config_of
 from weft.training.packing import PackedRowsFile, write_rows
-from weft.training.pictures import PLACES, VECTORS, PictureTable, PictureWriter
+from weft.training.pictures import PLACES, VECTORS, PictureTable, writer
 from weft.training.settings import ModelSettings, TrainingSettings
 from weft.training.templates import template_of
 from weft.training.tokens import end_token, open_tokens, train_tokenizer, write_tokens
@@ -299,38 +297,13 @@ def _tokens(
     else:
         ends = read_token_ids(folder, Fields(raw, "config.json")).eos
         tokenizer = Tokenizer(folder, config.vocab)
-        with _writer(settings, corpus, tokenizer, config, folder) as seen:
+        with writer(settings, corpus, tokenizer, config, folder) as seen:
             turns = ConversationEncoder(tokenizer, ends, seen)
             for name, talks in ((HELD_OUT, corpus.held_out), (TRAIN, corpus.train)):
                 more[name] = _talk_tokens(talks, turns, folder / name)
     more[TRAIN]["sha256"] = digests(folder, FILES)
     for name in (HELD_OUT, TRAIN):
         write_json((folder / name).with_suffix(".json"), facts | more[name])
-
-
-def _writer(
-    settings: TrainingSettings, corpus: Conversations, tokenizer: Tokenizer, config: DecoderConfig,
-    folder: Path,
-) -> AbstractContextManager[PictureWriter | None]:  # fmt: skip
-    """Returns the writer of the conversations' pictures, which opens the vision tower; None without
-    pictures. Raises UsageError for a model that reads none."""
-    first = next((one for one in (*corpus.train, *corpus.held_out) if one.pictures), None)
-    if first is None:
-        return nullcontext()
-    base = Path(settings.model.base)
-    raw = read_config(base) if settings.model.base else None
-    found = None if raw is None else sighted(raw, config)
-    if raw is None or found is None:
-        what = base if settings.model.base else "a new model"
-        raise UsageError(f"{first.where} has a picture; {what} reads text alone")
-    if not settings.lora.rank:
-        raise UsageError(
-            f"{first.where} has a picture; weft trains models that see by adapters: give [lora] "
-            "rank"
-        )
-    place = Placement(dtype="float32")
-    made = eyes_maker(base, raw, found[1], registry.get(settings.train.device), place)(tokenizer)
-    return PictureWriter(made, tokenizer, config.vocab, folder)
 
 
 def _text_tokens(
