@@ -193,3 +193,24 @@ def test_a_program_whose_formula_lies_is_refused() -> None:
     program.meta["formulas"][name] = broken  # type: ignore[index]
     with pytest.raises(FileFormatError, match="formula"):
         serial.loads(serial.dumps(program))
+
+
+def test_a_transposed_convolution_is_convolutions_of_its_phases() -> None:
+    """Without inserted zeros or sums of windows, also where it is a convolution's gradient, and
+    where a run computes the weights."""
+    given = [weft.tensor(numbers(*s)) for s in ((2, 16, 20, 20), (16, 16, 4, 4))]
+
+    def back(x: Any, w: Any) -> Any:
+        return F.conv_transpose2d(x, w, stride=2, padding=1)
+
+    def grad(x: Any, w: Any) -> Any:
+        return weft.func.grad(lambda x: F.conv2d(x, w, stride=2, padding=1).sin().sum())(x)
+
+    for fn in (back, grad):
+        compiled = weft.compile(fn)
+        found = compiled(*given)
+        (program,) = compiled.programs()
+        labels = [s.label for s in program.steps]
+        assert sum("conv_last" in label for label in labels) == 4 + (fn is grad), labels
+        assert not any("sum" in label for label in labels), labels
+        np.testing.assert_allclose(found.numpy(), fn(*given).numpy(), rtol=1e-3, atol=1e-3)

@@ -65,10 +65,10 @@ def test_convolutions(data: Any, rank: int) -> None:
 @settings(max_examples=60, deadline=None)
 def test_transposed_convolutions(data: Any, rank: int) -> None:
     draw = data.draw
-    groups, kernel = draw(st.sampled_from([1, 1, 2])), each(draw, rank, 1, 3)
+    groups, kernel = draw(st.sampled_from([1, 1, 2])), each(draw, rank, 1, 5)
     c, o = groups * draw(st.integers(1, 2)), groups * draw(st.integers(1, 2))
     size = each(draw, rank, 1, 4)
-    more = {"stride": each(draw, rank, 1, 3), "padding": each(draw, rank, 0, 1)}
+    more = {"stride": each(draw, rank, 1, 3), "padding": each(draw, rank, 0, 2)}
     apart = each(draw, rank, 1, 3)
     beyond = tuple(draw(st.integers(0, max(s, d) - 1)) for s, d in zip(more["stride"], apart))
     sides = zip(size, more["stride"], more["padding"], apart, kernel, beyond)

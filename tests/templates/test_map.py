@@ -148,6 +148,24 @@ def test_turned_tiles(shape: tuple[int, int]) -> None:
     check(lambda x: ops.transpose(x, (0, 2, 3, 1)), [stack], tiers=cpus)
 
 
+@pytest.mark.parametrize("width", [8, 9, 20])
+@pytest.mark.parametrize("phases", [2, 3])
+def test_turned_tiles_of_interleaved_values(width: int, phases: int) -> None:
+    """Channels-last values that take turns, put channels first: which one a tile's column comes
+    from is known where the tile begins at a whole turn."""
+    given = [random(F32, (2, 3, width, 20), i) for i in range(phases)]
+
+    def woven(*values: Any) -> Any:
+        lines = [ops.reshape(x, (2, 3, width, 1, 20)) for x in values]
+        whole = ops.reshape(ops.concat(lines, 3), (2, 3, width * phases, 20))
+        return ops.transpose(whole, (0, 3, 1, 2))
+
+    check(woven, given, tiers=(*TARGETS[:3], "cpu"))
+    caps = PRESETS["cpu-avx512"]
+    text = printer.text(build_map(group_of(trace(woven, given), "map", None), caps, {}))
+    assert "shuffle" in text
+
+
 @pytest.mark.parametrize("n", [2, 4, 8])
 @pytest.mark.parametrize("shape", [(16,), (3, 37), (200,), (2, 3, 65), (5,)], ids=repr)
 def test_woven_tiles(n: int, shape: tuple[int, ...]) -> None:

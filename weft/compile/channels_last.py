@@ -1,8 +1,8 @@
 """Images with their channels last: the memory layout of convolutions.
 
 A convolution's kernel reads neighbouring channels of one place, and writes neighbouring channels of
-another. With channels last both are one stream, and no window matrix is written. So each `conv` by
-weights becomes a `conv_last` on its operand's transpose. Transposes move down the graph, past
+another. With channels last both are one stream, and no window matrix is written. So each `conv`
+becomes a `conv_last` on its operand's transpose. Transposes move down the graph, past
 elementwise ops, pools and means, until they meet each other or a node that needs the old order.
 """
 
@@ -28,6 +28,7 @@ from weft.transform.rebuild import const, kind_of, make, remake
 
 LAST = (0, 2, 3, 1)  # axes of [N, C, H, W] in the order [N, H, W, C]
 FIRST = (0, 3, 1, 2)
+OFTEN = 128  # results per channel that pay for new bands of weights
 
 
 def channels_last(graph: Graph, caps: Caps) -> Graph:
@@ -187,11 +188,8 @@ class _Moves:
         x, w, *more = node.inputs
         params = node.attrs["params"]
         depthwise = w.shape[1] == 1 and params["groups"] == x.shape[1] == w.shape[0]
-        wanted = (
-            id(w) in self.fixed
-            and len(w.shape) in (3, 4)
-            and (bool(more) or node.dtype == dt.float32)
-        )
+        often = id(w) in self.fixed or (not depthwise and _pays(node))
+        wanted = often and len(w.shape) in (3, 4) and (bool(more) or node.dtype == dt.float32)
         if not wanted or not (params["groups"] == 1 or depthwise) or not (node.size and x.size):
             return None
         rank = len(w.shape) - 2
@@ -232,6 +230,14 @@ class _Moves:
         outputs = weight.shape[0]
         made = _matrices(weight, *bands(outputs, self.caps))
         return call(WINOGRAD, image, made, where=node.where, channels=outputs, padding=padding)
+
+
+def _pays(node: Node) -> bool:
+    """True if a conv by weights that a run computes is worth their bands in each run: where there
+    are many results, of windows that overlap (others are no more than x in another order)."""
+    w, params = node.inputs[1], node.attrs["params"]
+    overlap = any(k > s for k, s in zip(w.shape[2:], params["stride"]))
+    return overlap and node.size >= OFTEN * w.shape[0]
 
 
 def fewer(node: Node, caps: Caps) -> bool:

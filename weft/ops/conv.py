@@ -10,10 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
 from weft.ops import functions as f
 from weft.ops.composite import Composite, register_composite
 from weft.ops.composites import compute
+from weft.ops.conv_phases import BROAD, PHASES, Axis, in_phases
 from weft.ops.functions import Value
 from weft.ops.primitive import Aval, aval
 from weft.ops.rules import want
@@ -77,19 +79,25 @@ def _conv(
     Chellapilla et al. 2006); with one channel per group, the sum of products. Windows are taken of
     x in f32, so that its gradient, a sum over windows, is rounded once."""
     o, per, *kernel = aval(w).shape
-    rank = len(kernel)
     seen = _seen(compute(x), kernel, stride, padding, dilation)
     n, c, *pairs = aval(seen).shape  # per axis: the kernel's size, then the result's
     if per == 1 and o == c == groups:
         return _depthwise(seen, w)
-    size = pairs[1::2]
-    depth, count = per * math.prod(kernel), math.prod(size)
-    places, results = range(2, 2 + 2 * rank, 2), range(3, 3 + 2 * rank, 2)
-    seen = f.transpose(seen, (0, 1, *places, *results))
-    matrix = f.cast(f.reshape(seen, (n, groups, depth, count)), aval(w).dtype)
+    matrix = _columns(seen, groups, aval(w).dtype)
+    depth = aval(matrix).shape[2]
     weights = f.reshape(w, (1, groups, o // groups, depth))
     weights = f.broadcast(weights, (n, groups, o // groups, depth))
-    return f.reshape(f.dot(weights, matrix), (n, o, *size))
+    return f.reshape(f.dot(weights, matrix), (n, o, *pairs[1::2]))
+
+
+def _columns(seen: Value, groups: int, dtype: Any) -> Value:
+    """Windows [N, C, K0, S0, K1, S1, ...] as the columns of matrices [N, groups, C / groups K0
+    K1 ..., S0 S1 ...]."""
+    n, c, *pairs = aval(seen).shape
+    places, results = (range(2 + i, 2 + len(pairs), 2) for i in (0, 1))
+    depth, count = c // groups * math.prod(pairs[::2]), math.prod(pairs[1::2])
+    seen = f.transpose(seen, (0, 1, *places, *results))
+    return f.cast(f.reshape(seen, (n, groups, depth, count)), dtype)
 
 
 def _seen(x: Value, kernel: Sequence[int], stride: Sizes, padding: Sides, dilation: Sizes) -> Value:
@@ -107,6 +115,35 @@ def _depthwise(seen: Value, w: Value) -> Value:
     kernel = f.reshape(compute(w), (1, shape[1], *ones))
     places = tuple(range(2, len(shape), 2))
     return f.cast(f.sum_(f.mul(seen, f.broadcast(kernel, shape)), places), aval(w).dtype)
+
+
+def _vjp(g: Value, out: Value, x: Value, w: Value, **params: Any) -> Sequence[Any]:
+    """It is linear in x, whose gradient is a transposed convolution of g, and in w."""
+    size, kernel = aval(x).shape[2:], aval(w).shape[2:]
+    sides = zip(size, kernel, params["stride"], params["padding"], params["dilation"])
+    more = tuple((n + sum(p) - d * (k - 1) - 1) % s for n, k, s, p, d in sides)
+    return (
+        lambda: f.call("conv_transpose", g, w, output_padding=more, **params),
+        lambda: _weight_gradient(g, x, w, **params),
+    )
+
+
+def _weight_gradient(
+    g: Value, x: Value, w: Value, *, stride: Sizes, padding: Sides, dilation: Sizes, groups: int
+) -> Value:
+    """What conv's result, whose gradient is g, says of its weights w: the products of g with the
+    windows of x, rounded once."""
+    (n, o, *size), shape, wide = aval(g).shape, aval(w).shape, dt.compute_dtype(aval(w).dtype)
+    seen = _seen(compute(x), shape[2:], stride, padding, dilation)
+    if shape[1] == 1 and o == aval(x).shape[1] == groups:
+        ones = (d if i % 2 else 1 for i, d in enumerate(aval(seen).shape[2:]))
+        by = f.broadcast(f.reshape(compute(g), (n, o, *ones)), aval(seen).shape)
+        made = f.sum_(f.mul(seen, by), (0, *range(3, 3 + 2 * len(size), 2)))
+    else:
+        matrix = f.swap_last(_columns(seen, groups, aval(w).dtype))
+        rows = f.reshape(g, (n, groups, o // groups, math.prod(size)))
+        made = f.sum_(f.dot(rows, matrix, wide), (0,))
+    return f.cast(f.reshape(made, shape), aval(w).dtype)
 
 
 # -- transposed convolution -----------------------------------------------------------------------
@@ -155,9 +192,23 @@ def _conv_transpose(
 ) -> Value:  # fmt: skip
     """The gradient of conv with respect to its image, given that of its result (Dumoulin and Visin
     2016, ch. 4): each element of x spreads over the window that a convolution would have read."""
+    kernel, size = aval(w).shape[2:], aval(x).shape[2:]
+    image = _image(size, kernel, stride, padding, output_padding, dilation)
+    axes = [Axis(*a) for a in zip(size, kernel, stride, padding, dilation, image)]
+    (c, per), overlap = aval(w).shape[:2], any(axis.overlap for axis in axes)
+    broad = per >= BROAD or (per == 1 and c == groups)
+    if broad and overlap and math.prod(stride) <= PHASES:
+        return in_phases(x, w, axes, groups)
+    return _spread(x, w, axes, groups)
+
+
+def _spread(x: Value, w: Value, axes: Sequence[Axis], groups: int) -> Value:
+    """What each element of x adds to each place of its window, and the sum of these."""
     c, per, *kernel = aval(w).shape
     n, _, *size = aval(x).shape
-    image = _image(size, kernel, stride, padding, output_padding, dilation)
+    image, stride, padding, dilation = zip(
+        *((a.image, a.stride, a.sides, a.dilation) for a in axes)
+    )
     counts = window_counts("conv_transpose", image, tuple(kernel), stride, padding, dilation)
     depth, count, rank = per * math.prod(kernel), math.prod(size), len(kernel)
     weights = f.swap_last(f.reshape(w, (1, groups, c // groups, depth)))
@@ -179,16 +230,24 @@ def _transpose_vjp(
 ) -> Sequence[Any]:
     """It is linear in x, whose gradient is the convolution of g, and in w."""
     size = aval(x).shape
+    image, kernel = aval(out).shape[2:], aval(w).shape[2:]
+    counts = window_counts("conv_transpose", image, kernel, **{k: params[k] for k in _WINDOW})
+    more = [m - d for m, d in zip(counts, size[2:])]  # windows that no element of x has
 
-    def seen(g: Value, w: Value) -> Value:
+    def back() -> Value:
         made = f.call("conv", g, w, **params)
-        return made if aval(made).shape == size else f.slice_(made, (0,) * len(size), size)
+        return f.slice_(made, (0,) * len(size), size) if any(more) else made
 
-    return lambda: seen(g, w), lambda: pull_through(seen, x, (g, w))[1]
+    def weights() -> Value:
+        rows = f.pad(x, (0,) * len(size), (0, 0, *more)) if any(more) else x
+        return _weight_gradient(rows, g, w, **params)
+
+    return back, weights
 
 
+_WINDOW = ("stride", "padding", "dilation")
 _PARAMS: dict[str, Any] = {"stride": None, "padding": None, "dilation": None, "groups": 1}
-register_composite(Composite("conv", _abstract, _conv, _PARAMS))
+register_composite(Composite("conv", _abstract, _conv, _PARAMS, vjp=_vjp))
 _BACK = {**_PARAMS, "output_padding": None}
 register_composite(
     Composite("conv_transpose", _transpose_abstract, _conv_transpose, _BACK, vjp=_transpose_vjp)

@@ -50,18 +50,22 @@ def _followed(group: Group, space: Space) -> int | None:
     if group.rows is not None or group.in_place or len(space.dims) < 2:
         return None
     syms = [space.axes[stop - 1].terms[0][0] for _, stop in space.spans]
-    flat = [x for x in space.loads if any(x.coefficient(s) for s in syms)]
-    if any(s.kind != "var" for x in flat for s, _ in x.terms):
-        return None
-    found = {_leading(x, syms) for x in flat if x.coefficient(syms[-1])}
+    flat = [x for x in space.loads if any(_reads(x, s) for s in syms)]
+    found = {_leading(x, syms) for x in flat if _reads(x, syms[-1])}
     if len(found) != 1 or None in found:
         return None
     (axis,) = found
     assert axis is not None
-    others = [x for x in flat if not x.coefficient(syms[-1])]
+    others = [x for x in flat if not _reads(x, syms[-1])]
     if any(x.coefficient(syms[axis]) not in (0, 1) for x in others):
         return None
-    return axis if axis != len(syms) - 1 else None
+    nested = any(_reads(s.src, syms[axis]) for x in flat for s, _ in x.terms if s.src is not None)
+    return axis if axis != len(syms) - 1 and not nested else None
+
+
+def _reads(x: Affine, sym: Sym) -> bool:
+    """True if `sym` counts in x, be it in a quotient or remainder (of interleaved values)."""
+    return any(s == sym or (s.src is not None and _reads(s.src, sym)) for s, _ in x.terms)
 
 
 def _leading(x: Affine, syms: Sequence[Sym]) -> int | None:
