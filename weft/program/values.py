@@ -21,6 +21,21 @@ from weft.program.program import BufferSpec, Program
 INT32 = -(2**31), 2**31 - 1
 
 
+def program_array(array: np.ndarray, what: str) -> np.ndarray:
+    """`array` as a Program holds it: int64 as int32, others as they are. Raises DTypeError, which
+    names the array by `what`, for a value that int32 cannot hold."""
+    if array.dtype != np.int64:
+        return array
+    if array.size:
+        for value in (int(array.min()), int(array.max())):
+            if not INT32[0] <= value <= INT32[1]:
+                raise DTypeError(
+                    f"{what}: int64 values do not fit int32, in which Programs and devices compute "
+                    f"integers (it holds {value}); use smaller numbers, or compute it on the host"
+                )
+    return array.astype(np.int32)
+
+
 def zeros(spec: BufferSpec) -> np.ndarray:
     """Returns the initial content of a state. Raises OutOfMemoryError."""
     try:
@@ -81,10 +96,8 @@ def check_fit(spec: BufferSpec, shape: tuple[int, ...], dtype: DType, rows: str 
 
 def fitted(spec: BufferSpec, array: np.ndarray, rows: str | None) -> np.ndarray:
     """`array` as the C-contiguous array that `spec` wants; int64 passes as int32 if it fits."""
-    if spec.dtype is int32 and array.dtype == np.int64:
-        if array.size and (array.min() < -(1 << 31) or array.max() >= 1 << 31):
-            raise DTypeError(f"{spec.role} {spec.name!r}: int64 values do not fit int32")
-        array = array.astype(np.int32)
+    if spec.dtype is int32:
+        array = program_array(array, f"{spec.role} {spec.name!r}")
     if array.dtype != spec.dtype.numpy:
         got = array.dtype.name
         raise DTypeError(f"{spec.role} {spec.name!r} is {spec.dtype.name}, got {got}")

@@ -26,6 +26,7 @@ from weft.ops.rules import axis_of
 from weft.ops.tape import Tracked, plain, recording
 from weft.program.array import DeviceArray
 from weft.program.device import HOST
+from weft.program.values import program_array
 from weft.tensor import views
 from weft.tensor.current import CURRENT as CURRENT
 
@@ -88,7 +89,7 @@ class TensorBase:
         if isinstance(value, np.ndarray):
             as_dtype(value.dtype)  # refuses dtypes that weft does not have
             if CURRENT.trace is not None:
-                value = ops.as_node(value)  # made while tracing: a constant of the Graph
+                value = ops.as_node(program_array(value, "a constant"))  # of the Graph
         elif not isinstance(value, Node | DeviceArray) and not is_wrapper(value):
             raise UsageError(
                 f"Tensor() wraps a NumPy array, not {type(value).__name__}; use weft.tensor(...)"
@@ -112,8 +113,9 @@ class TensorBase:
 
     @property
     def dtype(self) -> DType:
-        """The element type."""
-        return as_dtype(self._value.dtype)
+        """The element type; in a trace, int32 for an outside int64."""
+        known = as_dtype(self._value.dtype)
+        return dt.int32 if known is dt.int64 and self._is_outside() else known
 
     @property
     def ndim(self) -> int:
@@ -280,8 +282,7 @@ def check_devices(op: str, tensors: Sequence[TensorBase]) -> None:
     """Raises DeviceError unless all are in one place."""
     placed = [t for t in tensors if not t._weak]
     for t in placed[1:]:
-        first = placed[0]
-        if place(t) is not place(first):
+        if place(t) is not place(first := placed[0]):
             raise DeviceError(
                 f"{op}: {first._known()} is on {first.device} and {t._known()} on {t.device}; move "
                 f'one with .to("{first.device}") or .to("{t.device}")'

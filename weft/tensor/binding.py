@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from weft.backends import registry
 from weft.core.errors import DeviceError
 from weft.program.arena import Arena
@@ -12,6 +14,7 @@ from weft.program.array import DeviceArray
 from weft.program.device import Device
 from weft.program.parted import PartedSession
 from weft.program.session import Session
+from weft.program.values import program_array
 from weft.tensor.core import Tensor
 from weft.tensor.device import StateArray
 from weft.tensor.entries import CompiledSignature
@@ -57,7 +60,8 @@ class Binder:
             if role == "state":
                 state[name] = value
             else:
-                weights[name] = value
+                array = isinstance(value, np.ndarray)
+                weights[name] = program_array(value, f"tensor {name!r}") if array else value
         for buffer, (values, held) in self._shared.items():
             now = ((entry.bound.get(name), stamp) for name, stamp in values.items())
             if all(value is was and _version(value) == version for value, (was, version) in now):

@@ -257,7 +257,7 @@ class Compiled:
         states = frozenset(n.attrs["name"] for n, _ in traced.graph.assigns)
         for n in traced.graph.inputs:
             if n.dtype not in dt.DEVICE:
-                check_dtype(n.dtype, binder.device)
+                check_dtype(n.dtype, binder.device, f"{self.__name__}: {n.attrs['name']!r}: ")
         held = binder.held(traced.captured) if self._partition else None
         parted = programs_of(traced.graph, binder.device, self.__name__, held)
         taken = set(parted.inputs())

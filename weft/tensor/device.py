@@ -62,12 +62,13 @@ class StateArray(DeviceArray):
         return f"{self.name!r} {self.dtype.name}{list(self.shape)}"
 
 
-def check_dtype(dtype: dt.DType, device: Device) -> None:
-    """Raises DTypeError, saying what to cast to, for a dtype that the device cannot hold."""
+def check_dtype(dtype: dt.DType, device: Device, what: str = "") -> None:
+    """Raises DTypeError, saying what to cast to, for a dtype that the device cannot hold. The
+    message starts with `what`."""
     if not device.supports(dtype):
         other = _EDGE.get(dtype, "float32")
         raise DTypeError(
-            f'{device.info.id} cannot hold {dtype.name}; cast first: .astype("{other}")'
+            f'{what}{device.info.id} cannot hold {dtype.name}; cast first: .astype("{other}")'
         )
 
 

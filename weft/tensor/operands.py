@@ -15,6 +15,7 @@ from weft.core.trees import Tree, flatten, paths
 from weft.host.foreign import is_foreign, shared_array
 from weft.program.array import DeviceArray
 from weft.program.device import Device
+from weft.program.values import program_array
 from weft.tensor import views
 from weft.tensor.base import TensorBase
 from weft.tensor.core import Tensor
@@ -45,7 +46,7 @@ def settle(t: Tensor, device: Device, name: str) -> None:
             f"state tensor {name!r} is on {t.device}, the Program on {device.info.id}; move it "
             f'with .to("{device.info.id}") before the first call'
         )
-    plain = upload(device, t._host("a Program's state"))
+    plain = upload(device, program_array(t._host("a Program's state"), f"tensor {name!r}"))
     t._home = StateArray(plain, name)
     t._value = t._home.view() if device.is_host else t._home
     if isinstance(t._value, np.ndarray):

@@ -14,6 +14,7 @@ from weft.graph.ir import Graph
 from weft.host.records import to_data
 from weft.program import bundle, serial
 from weft.program.bundle import Bundle
+from weft.program.values import program_array
 from weft.program.weights import Ordered
 from weft.tensor.core import Tensor
 from weft.tensor.program_cache import vouch
@@ -49,7 +50,9 @@ def save_graph(
         ) from None
     weights = {n.attrs["name"]: n for n in graph.inputs if n.attrs["role"] == "weight"}
     arrays = {
-        name: captured[name].numpy().astype(node.dtype.numpy, copy=False)
+        name: program_array(captured[name].numpy(), f"tensor {name!r}").astype(
+            node.dtype.numpy, copy=False
+        )
         for name, node in weights.items()
     }
     head = {

@@ -21,6 +21,7 @@ from weft.ops.tape import plain, recording
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
 from weft.tensor.guards import TraceReads
+from weft.tensor.operands import program_dtype
 from weft.transform.rebuild import over
 
 Role = Literal["input", "scalar", "state", "weight"]
@@ -106,7 +107,7 @@ class Trace:
         if key not in self.captured:
             self.facts.tensor(tensor)
             name = self.unique(tensor.name or f"t{len(self.captured)}")
-            node = ops.input_node(name, tensor.shape, tensor.dtype, "weight")
+            node = ops.input_node(name, tensor.shape, program_dtype(tensor), "weight")
             self.captured[key] = (tensor, node)
             self.current[key] = node
             self.inputs.append(node)

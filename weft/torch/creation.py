@@ -9,14 +9,14 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.core.errors import UsageError
+from weft.core.errors import DTypeError, UsageError
 from weft.importers.aten import numbers
 from weft.tensor import create
 from weft.tensor.base import place
 from weft.tensor.core import Tensor, from_dlpack as shared, host_array, tensor as make
 from weft.tensor.played import forget
 from weft.torch.shaping import many
-from weft.torch.tensor import Device, function_only, method_only, own, whole
+from weft.torch.tensor import Device, check_traced, function_only, method_only, own, whole
 
 
 class _Default:
@@ -63,7 +63,9 @@ def tensor(
         ):
             dtype = _Default.float
         elif array.dtype.kind in "iu":
-            dtype = whole()
+            if array.dtype == np.uint64 and array.size and array.max() >= 1 << 63:
+                raise DTypeError(f"tensor: {array.max()} does not fit int64; give dtype=uint64")
+            array = array.astype(np.int64)
         data = array if array.size else array.astype(np.float32)
     made = make(data, dtype).detach()
     made = Tensor(np.array(made._value)) if isinstance(made._value, np.ndarray) else made
@@ -142,6 +144,7 @@ def full(
 
 def _wrapped(value: Any, dtype: DType) -> Any:
     """A number that fits an integer dtype, as C makes it."""
+    check_traced(value, dtype)
     return int(np.asarray(int(value)).astype(dtype.numpy)) if dtype.is_int else value
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, UsageError
+from weft.program.values import program_array
 from weft.tensor import autograd as tape
 from weft.tensor.core import Tensor as Base
 from weft.tensor.rebinding import share, turn
@@ -146,7 +147,9 @@ def _moved(x: Any, device: Any) -> Any:
     """On a device; 64-bit integers are int32 there."""
     device = str(device) if isinstance(device, Device) else device
     far = not isinstance(device, str) or device.partition(":")[0] != "cpu"
-    return Base.to(x.cast(dt.int32) if far and x.dtype == dt.int64 else x, device)
+    if far and x.dtype == dt.int64:
+        x = Tensor(program_array(x._host("to()"), "to"))
+    return Base.to(x, device)
 
 
 def _backward(

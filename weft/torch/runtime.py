@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -173,6 +174,7 @@ class _CompiledModule:
 def _taking_ours(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose tensors are weft.torch's."""
 
+    @functools.wraps(getattr(fn, "forward", fn), updated=())  # its name and its arguments' names
     def traced(*args: Any, **kwargs: Any) -> Any:
         return fn(*map(adopt, args), **{k: adopt(v) for k, v in kwargs.items()})
 

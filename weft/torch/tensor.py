@@ -23,6 +23,7 @@ from weft.host.boundary import guarded
 from weft.importers.aten import numbers
 from weft.nn import module as nn
 from weft.program.array import DeviceArray
+from weft.program.values import program_array
 from weft.tensor.base import CURRENT, Value
 from weft.tensor.core import Tensor as Base, host_array, pythonic, tensor as make
 from weft.tensor.played import played
@@ -274,8 +275,18 @@ def together(*operands: Any) -> list[Base]:
     return [x.cast(dtype) if isinstance(x, Base) else typed(x, dtype) for x in operands]
 
 
+def check_traced(x: Any, dtype: DType) -> None:
+    """Raises DTypeError for integers beyond int32 in a trace, where int32 stands for int64."""
+    if CURRENT.trace is not None and dtype is dt.int32:
+        if isinstance(x, np.ndarray):
+            program_array(x, "a constant")
+        elif isinstance(x, int):
+            numbers.fitting(x, dtype)
+
+
 def typed(x: Any, dtype: DType) -> Any:
-    """A number as a tensor of a dtype, wrapped as in C if it does not fit."""
+    """A number or array as a tensor of a dtype, wrapped as in C if it does not fit."""
+    check_traced(x, dtype)
     made = Tensor(np.asarray(x).astype(dtype.numpy))
     made._weak = True
     return made
