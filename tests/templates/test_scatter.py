@@ -33,6 +33,42 @@ def test_out_of_place(shape: Any, dtype: dt.DType, tiers: tuple[str, ...]) -> No
     check(ops.update, [x, unique, rows], "scatter", "update", tiers, "exact")
 
 
+@pytest.mark.parametrize("tiers", [*some_tiers.args[1], pytest.param(("vulkan",), id="vulkan")])
+@pytest.mark.parametrize("dtype", DTYPES, ids=repr)
+@pytest.mark.parametrize("shape", [*SHAPES[:3], (5, 6, (7, 20))], ids=repr)
+def test_columns_of_their_own(shape: Any, dtype: dt.DType, tiers: tuple[str, ...]) -> None:
+    """An index for each element, outside of x too."""
+    x, _, _, rows = _case(*shape, dtype)
+    index = np.random.default_rng(0).integers(-2, len(x) + 2, rows.shape).astype(np.int32)
+    check(ops.scatter_add, [x, index, rows], "scatter", "scatter_add", tiers, "reduce")
+
+    def wide(v: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(np.moveaxis(v, 0, -1))
+
+    if dtype == F32 and len(shape[2]) == 1:
+        check(
+            lambda x, i, r: ops.scatter_add(*(ops.transpose(v, (1, 0)) for v in (x, i, r))),
+            [wide(x), wide(index), wide(rows)],
+            "scatter",
+            "scatter_add",
+            tiers,
+            "reduce",
+        )
+
+
+@pytest.mark.parametrize("rows", [3, 700, 70_000])
+def test_columns_of_their_own_in_blocks(rows: int) -> None:
+    """More rows than a group keeps, more columns than one group's; bounded, and in place."""
+    x, _, _, new = _case(rows, 40, (37,), F32)
+    index = np.random.default_rng(0).integers(-1, rows + 1, new.shape).astype(np.int32)
+    graph = trace(ops.scatter_add, [x, index, new])
+    more = {"rows": "n", "slots": {"n": 0}, "in_place": {0: 0}}
+    group = group_of(graph, "scatter", "scatter_add", **more)
+    for n in (0, 11, 40):
+        want = evaluate(graph, [x, np.where(np.arange(40)[:, None] < n, index, -1), new])[0]
+        assert np.array_equal(play("cpu", group, [x, index, new], n)[0], want)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=repr)
 @pytest.mark.parametrize("shape", SHAPES, ids=repr)
 def test_in_place_with_row_bound(shape: Any, dtype: dt.DType) -> None:

@@ -71,6 +71,9 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "take_along_dim": (lambda m, x, i: m.take_along_dim(x, i, dim=0), (A, PLACES)),
     "masked_fill": (lambda m, x: x.masked_fill(x > 0.5, -1.0), (A,)),
     "scatter": (lambda m, x, i: x.scatter(1, i[:, :1], 7.0), (A[:2], PLACES)),
+    "scatter_add by columns": (
+        lambda m, x, i, y: x.T.scatter_add(1, i.T, y[:2].T), (A, PLACES, B)
+    ),
     "scatter_add": (lambda m, x, i, y: x.scatter_add(0, i, y), (A, PLACES, B[:2])),
     "index_add": (lambda m, x, i, y: x.index_add(1, i, y, alpha=2), (A, PLACES[0], B)),
     "add": (lambda m, x, y: x.add(y, alpha=0.5), (A, B)),

@@ -118,6 +118,8 @@ def _indexing() -> Iterator[Case]:
         gather = partial(ops.bind, "gather", axis=axis)
         yield f"gather axis {axis}", gather, [x, index % x.shape[axis]], "reduce"
     yield "scatter_add", partial(ops.bind, "scatter_add"), [x, index, rows], "exact"
+    own = (np.arange(30, dtype=np.int32).reshape(5, 6) * 7) % 8
+    yield "scatter_add by element", partial(ops.bind, "scatter_add"), [x, own, rows], "exact"
     unique = np.array([6, 0, -1, 2, 5], np.int32)
     yield "update", partial(ops.bind, "update"), [x, unique, rows], "exact"
     for descending in (False, True):

@@ -149,6 +149,8 @@ def _indexing() -> Iterator[Case]:
     x, rows = data(dt.float32, (8, 6), 1), data(dt.float32, (5, 6), 2)
     fn = partial(ops.bind, "scatter_add")
     yield "scatter_add float32", fn, [x, index, rows], "reduce"
+    own = (np.arange(30, dtype=np.int32).reshape(5, 6) * 7) % 10 - 1
+    yield "scatter_add float32 by element", fn, [x, own, rows], "reduce"
 
 
 def checks(device: Device) -> Iterator[Check]:

@@ -238,7 +238,8 @@ def _scatter(frame: MapFrame, xs: Any, mine: Any, *, op: str) -> Value:
     x, index, rows = (leading(v, frame) for v in xs)
     shape, count = aval(x).shape, aval(index).shape[1]
     flat = [f.reshape(v, (frame.size * aval(v).shape[1], *shape[2:])) for v in (x, rows)]
-    at = f.reshape(_own_rows(frame, index, shape[1]), (frame.size * count,))
+    own = aval(index).shape[2:]
+    at = f.reshape(_own_rows(frame, index, shape[1]), (frame.size * count, *own))
     return f.reshape(bind(op, flat[0], at, flat[1]), shape)
 
 

@@ -205,7 +205,8 @@ def gather(x: Value, idx: Value, axis: int = 0) -> Value:
 
 
 def scatter_add(x: Value, idx: Value, upd: Value) -> Value:
-    """x with upd[r] added to row idx[r], r ascending; rows outside x are dropped."""
+    """x with upd[r] added to row idx[r], r ascending; rows outside x are dropped. An index of
+    upd's shape is one for each element: x[idx[r, c], c] += upd[r, c]."""
     return bind("scatter_add", x, idx, upd)
 
 

@@ -34,6 +34,8 @@ from weft.templates.loops import (
 )  # fmt: skip
 from weft.templates.registry import template
 from weft.templates.rows.folds import sum_fold
+from weft.templates.scatter_columns import scan_columns
+from weft.templates.view import Index
 
 CHUNK = 8192  # elements that one group writes on a CPU
 BLOCK = 1 << 16  # elements that one group accumulates in scratch memory
@@ -45,14 +47,17 @@ LOOK = 16  # indices that it compares before it branches
 def build_scatter(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group around a scatter_add or update node. `group.rows` bounds the rows of
     the index."""
-    plan = _Scatter(group, caps)
+    plan = Scatter(group, caps)
     if plan.anchor.op == "update" and group.in_place:
         return _replace_cpu(plan) if caps.is_cpu else _replace_gpu(plan)
-    return _scan_cpu(plan) if caps.is_cpu else _scan_gpu(plan)
+    if not caps.is_cpu:
+        return _scan_gpu(plan)
+    return scan_columns(plan) if plan.own else _scan_cpu(plan)
 
 
-class _Scatter:
-    """x[V, *rest] with rows idx[R] joined by rows[R, *rest]; `space` covers the axes of `rows`."""
+class Scatter:
+    """x[V, *rest] with rows idx[R] joined by rows[R, *rest], or element by element with
+    idx[R, *rest]; `space` covers the axes of `rows`."""
 
     def __init__(self, group: Group, caps: Caps) -> None:
         assert group.anchor is not None
@@ -61,15 +66,18 @@ class _Scatter:
         (self.out,) = group.outputs
         if self.out.size != self.anchor.size or self.out.dtype != self.anchor.dtype:
             raise CompileError(f"{self.out!r} cannot be the output of {self.anchor!r}")
-        shape = self.rows.shape
-        self.space: Space = probe(
-            group, caps, shape, lambda em, at: em.value(self.rows, at), [0] + [1] * (len(shape) - 1)
-        )
+        self.own = len(self.idx.shape) > 1  # each column has an index of its own
+        kinds = [0] + [1] * (len(self.rows.shape) - 1)
+        self.space: Space = probe(group, caps, self.rows.shape, self._probed, kinds)
         self.columns = [d for d, (a, _) in zip(self.space.dims, self.space.spans) if a > 0]
         self.width = math.prod(self.columns)
         self.b = Builder(kernel_name(group))
         self.em = Emitter(self.b, group, caps)
         self.count = bounded_rows(group, self.idx.shape[0])
+
+    def _probed(self, em: Emitter, at: Index) -> None:
+        em.value(self.rows, at)
+        em.value(self.idx, at if self.own else at[:1])
 
     def at(self, row: Affine, columns: Sequence[Affine]) -> tuple[Affine, ...]:
         """The index of a row (of x or of the joined rows) at column loop coordinates."""
@@ -78,9 +86,11 @@ class _Scatter:
         coords = [affine.ZERO, *columns] if has_row else list(columns)
         return (row, *self.space.index(coords)[1:])
 
-    def target(self, r: Affine) -> Expr:
-        """Returns the row of x that receives the r-th joined row (bound, unchecked)."""
-        return self.b.let(kb.cast(self.em.value(self.idx, (r,)), dt.int32), "target")
+    def target(self, r: Affine, columns: Sequence[Affine] = ()) -> Expr:
+        """Returns the row of x that receives the r-th joined row, of these columns where each has
+        its own (bound, unchecked)."""
+        at = self.at(r, columns) if self.own else (r,)
+        return self.b.let(kb.cast(self.em.value(self.idx, at), dt.int32), "target")
 
     def inside(self, target: Expr) -> Expr:
         return (target >= 0) & (target < self.x.shape[0])
@@ -97,7 +107,7 @@ class _Scatter:
 # -- update in place: visit the replaced rows ---------------------------------------------------
 
 
-def _replace_cpu(plan: _Scatter) -> Kernel:
+def _replace_cpu(plan: Scatter) -> Kernel:
     b, em = plan.b, plan.em
     *outer, n = plan.columns or [1]
     lanes = useful_lanes(plan.caps, n)
@@ -125,7 +135,7 @@ def _replace_cpu(plan: _Scatter) -> Kernel:
     return plan.kernel(kb.ceil_div(plan.count, per))
 
 
-def _replace_gpu(plan: _Scatter) -> Kernel:
+def _replace_gpu(plan: Scatter) -> Kernel:
     b, em = plan.b, plan.em
     columns = plan.columns or [1]
     lanes = 4 if plan.caps.lanes >= 4 and columns[-1] % 4 == 0 and plan.space.unit_inner else 1
@@ -146,7 +156,7 @@ def _replace_gpu(plan: _Scatter) -> Kernel:
 # -- the general case: every destination scans the indices --------------------------------------
 
 
-def _scan_cpu(plan: _Scatter) -> Kernel:
+def _scan_cpu(plan: Scatter) -> Kernel:
     """A group owns a block of rows (or a part of one), accumulates them in scratch memory and
     writes them once."""
     b, em, fold = plan.b, plan.em, sum_fold(dt.compute_dtype(plan.x.dtype))
@@ -208,7 +218,7 @@ def _scan_cpu(plan: _Scatter) -> Kernel:
     return plan.kernel(blocks * parts)
 
 
-def _scan_gpu(plan: _Scatter) -> Kernel:
+def _scan_gpu(plan: Scatter) -> Kernel:
     """A thread owns some columns of a row of the result, so that it looks at the indices once for
     all of them; neighbours own neighbouring columns."""
     b, em, fold = plan.b, plan.em, sum_fold(dt.compute_dtype(plan.x.dtype))
@@ -216,6 +226,7 @@ def _scan_gpu(plan: _Scatter) -> Kernel:
     kind = fold.dtypes[0] if adds else dt.compute_dtype(plan.x.dtype)
     columns = plan.columns or [1]
     own = next(n for n in (OWN, OWN // 2, OWN // 4, 2, 1) if plan.width % n == 0)
+    own = 1 if plan.own else own
     stripes = plan.width // own
     total = plan.x.shape[0] * stripes
     threads = min(256, plan.caps.max_threads)
@@ -229,7 +240,7 @@ def _scan_gpu(plan: _Scatter) -> Kernel:
         accs = [
             b.var(kb.cast(em.value(plan.x, plan.at(row, coords)), kind), "acc") for coords in owned
         ]
-        with _met(plan, mine) as source:
+        with _met(plan, mine, owned[0]) as source:
             for acc, coords in zip(accs, owned):
                 value = kb.cast(em.value(plan.rows, plan.at(source, coords)), kind)
                 b.assign(acc, acc + value if adds else value)
@@ -239,8 +250,9 @@ def _scan_gpu(plan: _Scatter) -> Kernel:
 
 
 @contextlib.contextmanager
-def _met(plan: _Scatter, mine: Expr) -> Iterator[Affine]:
-    """A loop over the joined rows that go to row `mine`, in their order; its body is what the
+def _met(plan: Scatter, mine: Expr, columns: Sequence[Affine]) -> Iterator[Affine]:
+    """A loop over the joined rows that go to row `mine`, in their order, of columns that have
+    their own index; its body is what the
     caller emits meanwhile. Some indices are compared before the next branch, since rasterisers in
     software run what a branch skips."""
     b, em, extent = plan.b, plan.em, plan.idx.shape[0]
@@ -248,7 +260,7 @@ def _met(plan: _Scatter, mine: Expr) -> Iterator[Affine]:
     stop = plan.count if isinstance(plan.count, int) else b.let(plan.count, "stop")
     with b.loop(stop, step=look, name="r") as r, em.scope():
         first = em.axis(r, extent, look)
-        met = [kb.eq(plan.target(first + k), mine) for k in range(look)]
+        met = [kb.eq(plan.target(first + k, columns), mine) for k in range(look)]
         if not isinstance(stop, int):
             left = b.let(stop - r, "left")
             met = [m & (left > k) for k, m in enumerate(met)]

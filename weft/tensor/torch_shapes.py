@@ -178,6 +178,11 @@ class TorchNames(Named):
         in `weft.take`."""
         a = axis_of("scatter_add", axis, self.ndim)
         index = index_array(self, index, self.shape[a])
+        if self.ndim and _but(index.shape, a) == _but(self.shape, a) == _but(src.shape, a):
+            new = src.narrow(a, 0, index.shape[a])
+            moved = (v.moveaxis(a, 0) for v in (self, index, new))
+            added: Self = _scatter_add(*moved).moveaxis(0, a)
+            return added
         wrong, place = out_of_range(index, self.shape[a]), index * 0
         for k, at in enumerate(_along(self, a, index)):
             place = place + at * math.prod(self.shape[k + 1 :])
@@ -286,6 +291,11 @@ class TorchNames(Named):
 
 def _many(size: Any) -> bool:
     return isinstance(size, Sequence)
+
+
+def _but(shape: Sequence[int], axis: int) -> tuple[int, ...]:
+    """The lengths of all axes but one."""
+    return (*shape[:axis], *shape[axis + 1 :])
 
 
 def _along(x: TensorBase, axis: int, index: Any) -> tuple[Any, ...]:
