@@ -17,6 +17,7 @@ from serve_kit import Running, serving
 
 import weft
 from weft.models.run.model import Decoder
+from weft.vision.films import Video
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from picture_zoo import picture, write_pictured
@@ -41,8 +42,22 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def running(seeing: Path, chatty: Path, shown: Path) -> Iterator[Running]:
-    with serving({"eyes": str(seeing), "box": str(chatty)}, pictures=str(shown)) as made:
+def watching(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that takes videos, whose chat template has places for them."""
+    folder = tmp_path_factory.mktemp("watching")
+    write_pictured("qwen2_vl", folder)
+    path = folder / "tokenizer_config.json"
+    said = path.read_text().replace(
+        "{% if p.type", "{% if p.type == 'video' %}<|video_pad|>{% elif p.type"
+    )
+    path.write_text(said)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def running(seeing: Path, watching: Path, chatty: Path, shown: Path) -> Iterator[Running]:
+    models = {"eyes": str(seeing), "films": str(watching), "box": str(chatty)}
+    with serving(models, pictures=str(shown)) as made:
         yield made
 
 
@@ -136,3 +151,38 @@ def test_roles_other_than_the_users_show_nothing(running: Running, data: str) ->
         client.chat.completions.create(
             model="eyes", messages=[{"role": "system", "content": parts}], max_tokens=1
         )
+
+
+def test_videos(running: Running, watching: Path, shown: Path) -> None:
+    """An animation in a data URI, frames with commas between them, and a file of the folder."""
+    frames = [Image.fromarray(picture(k, 30, 41)) for k in range(4)]
+    path = shown / "cat.gif"
+    frames[0].save(path, "GIF", save_all=True, append_images=frames[1:], duration=500)
+    encoded = base64.b64encode(path.read_bytes()).decode()
+    model = weft.load(watching, device="cpu")
+    assert isinstance(model, Decoder)
+    client = openai.OpenAI(base_url=running.url + "/v1", api_key="x", max_retries=0)
+
+    def answer(url: Any, name: str = "films") -> str:
+        parts: Any = [{"type": "video_url", "video_url": url}, {"type": "text", "text": TEXT}]
+        made = client.chat.completions.create(
+            model=name, messages=[{"role": "user", "content": parts}], max_tokens=9, temperature=0
+        )
+        return made.choices[0].message.content or ""
+
+    found = model.generate(model.look(TEXT, [Video(path)]), max_new_tokens=9)
+    want = model.need_tokenizer("").decode(found.ids, skip_special=False)
+    assert answer({"url": f"data:image/gif;base64,{encoded}"}) == want
+    assert answer({"url": path.as_uri()}) == want
+    parts = [base64.b64encode(p.read_bytes()).decode() for p in (shown / "cat.png",) * 2]
+    assert answer({"url": "data:video/jpeg;base64," + ",".join(parts), "fps": 1})
+    for url, name, said in (
+        ({"url": "https://some.org/a.mp4"}, "films", "weft fetches nothing"),
+        ({"url": "data:video/mp4;base64,AAAA"}, "films", "not a video that weft reads"),
+        ({"url": (shown.parent / "secret.gif").as_uri()}, "films", "not a file of the pictures"),
+        ({"url": f"data:image/gif;base64,{encoded}", "fps": -1}, "films", "fps is -1"),
+        ({"url": f"data:image/gif;base64,{encoded}"}, "eyes", "no videos"),
+        ({"url": 7}, "films", "a video is"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=said):
+            answer(url, name)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from weft.vision.answers import Answer
+    from weft.vision.films import Video
     from weft.vision.nets import Entry
 
 
@@ -32,6 +33,28 @@ sees = options.together(
     options.option("--stretch", is_flag=True,
                    help="Resize a picture to the net's own size, whatever its proportion."),
 )  # fmt: skip
+
+
+watches = options.together(
+    click.option("--video", "videos", multiple=True, type=click.Path(),
+                 help="A video for PROMPT to be about: a folder of frames, or an animated GIF, "
+                 "WebP or PNG. May be repeated."),
+    click.option("--fps", type=click.FloatRange(0, 1000, min_open=True),
+                 help="Look at so many frames a second of a video; of a folder: how many were "
+                 "taken a second [default: 2]."),
+    click.option("--frames", type=click.IntRange(1), help="Look at so many frames of a video."),
+)  # fmt: skip
+
+
+def videos_of(paths: Sequence[str], fps: float | None, frames: int | None) -> list[Video]:
+    """Returns the videos of a command. Raises click.UsageError for options without one."""
+    if not paths:
+        if fps is not None or frames is not None:
+            raise click.UsageError("--fps and --frames are for --video")
+        return []
+    from weft.vision.films import Video
+
+    return [Video(path, fps, frames) for path in paths]
 
 
 def see(

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +182,7 @@ Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
     help="A picture for PROMPT to be about, or for a net to look at (PNG, JPEG, WebP, GIF, BMP, "
     "TIFF). May be repeated.",
 )
+@pictures.watches
 @pictures.sees
 @options.inputs
 @options.sizes
@@ -194,7 +195,8 @@ Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
 def run(
     path: str | None, prompt: str | None, images: tuple[str, ...], inputs: tuple[str, ...],
     sizes: tuple[str, ...], output: str | None, as_json: bool, parallel: str, split: str | None,
-    task: str | None, threshold: float, stretch: bool, loading: Loading, **given: Any,
+    task: str | None, threshold: float, stretch: bool, videos: tuple[str, ...],
+    fps: float | None, frames: int | None, loading: Loading, **given: Any,
 ) -> int:  # fmt: skip
     """Generate text from PROMPT ('-': standard input). MODEL is a Hugging Face folder, a GGUF file
     or a hub name (ORG/NAME, ORG/NAME:FILE.gguf). The default is box, a small model of Python code
@@ -206,7 +208,10 @@ def run(
     and says what it sees (docs/pictures.md)."""
     if path is None:
         raise click.UsageError(f"give a PROMPT: {command('run', 'def fibonacci(n):')}")
+    shown = [*images, *pictures.videos_of(videos, fps, frames)]
     if prompt is None and os.path.isfile(path) and functions.is_function(path):
+        if videos:
+            raise click.UsageError("--video is for a PROMPT; a net looks at pictures: --image")
         if images:
             if inputs or sizes:
                 raise click.UsageError("--image is the input; leave --input and --size out")
@@ -229,21 +234,21 @@ def run(
     def work(load: Callable[..., Any] | None) -> int:
         text = read_prompt(given_prompt)
         _note_on_prompt(given_prompt, alone)
-        _run(given_path, text, images, as_json, loading, given, load)
+        _run(given_path, text, shown, as_json, loading, given, load)
         return 0
 
     return on_ranks(lambda: loading.path(given_path), loading.device, parallel, split, work)
 
 
 def _run(
-    path: str, said: str, images: tuple[str, ...], as_json: bool, loading: Loading,
+    path: str, said: str, shown: Sequence[Any], as_json: bool, loading: Loading,
     given: dict[str, Any], load: Callable[..., Any] | None,
 ) -> None:  # fmt: skip
     start = time.perf_counter()
     model = load_decoder(path, loading, given, load)
     seed = drawn(model, given)
     given["seed"] = seed.get("seed", 0)
-    text = model.look(said, images) if images else said
+    text = model.look(said, shown) if shown else said
     loaded = time.perf_counter()
     where = model.device.info.id if model.device else "oracle"
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -10,7 +11,8 @@ from urllib.parse import unquote, urlsplit
 from weft.core.errors import FileFormatError, UsageError
 from weft.serve.served import ServedDecoder
 from weft.serve.wire import HttpError
-from weft.vision.uri import data_of, from_base64
+from weft.vision.films import Video
+from weft.vision.uri import data_of, frames_of, from_base64
 
 MOST = 64  # pictures of a request
 Part = str | dict[str, Any]  # text, or a picture
@@ -33,6 +35,20 @@ def from_url(url: Any, field: str) -> dict[str, Any]:
     return {"type": "image", "image": _checked(data_of, url, field)}
 
 
+def video_of(url: Any, field: str) -> dict[str, Any]:
+    """A video as a part, from a data URI of an animated picture, or of frames with commas between
+    them, or from the address of a file. Raises HttpError for other addresses."""
+    options = {}
+    if isinstance(url, dict):
+        options = {k: v for k, v in url.items() if k in ("fps", "frames") and v is not None}
+        url = url.get("url")
+    if not isinstance(url, str):
+        raise HttpError(400, 'a video is {"url": "data:image/gif;base64,..."}', field)
+    if url[:5].lower() == "data:":
+        return {"type": "video", "video": _checked(frames_of, url, field), **options}
+    return {"type": "video", "video": from_url(url, field)["image"], **options}
+
+
 def from_text(text: Any, field: str) -> dict[str, Any]:
     """A picture as a part, from base64. Raises HttpError."""
     if not isinstance(text, str):
@@ -51,10 +67,9 @@ def from_source(source: Any) -> dict[str, Any]:
                     '"data": ...}', "messages")  # fmt: skip
 
 
-def _checked(read: Any, text: str, field: str) -> bytes:
+def _checked(read: Any, text: str, field: str) -> Any:
     try:
-        made: bytes = read(text)
-        return made
+        return read(text)
     except (UsageError, FileFormatError) as error:
         raise HttpError(400, str(error), field) from None
 
@@ -70,7 +85,7 @@ async def pictured_ids(model: ServedDecoder, text: str, pictures: Sequence[Any])
     """The prompt of a text with places for pictures. Raises HttpError."""
     if len(pictures) > MOST:
         raise HttpError(400, f"{len(pictures)} pictures; a request may have {MOST}", "messages")
-    given = [allowed(model.pictures, p) if isinstance(p, Path) else p for p in pictures]
+    given = [_found(model.pictures, picture) for picture in pictures]
 
     def made() -> Any:
         return model.model.need_eyes().prompt(text, given, model.whole, False)
@@ -79,6 +94,12 @@ async def pictured_ids(model: ServedDecoder, text: str, pictures: Sequence[Any])
         return await model.pools.vectors.run(made)
     except (UsageError, FileFormatError) as error:
         raise HttpError(400, str(error), "messages") from None
+
+
+def _found(folder: str | None, picture: Any) -> Any:
+    if isinstance(picture, Video) and isinstance(picture.source, Path):
+        return replace(picture, source=allowed(folder, picture.source))
+    return allowed(folder, picture) if isinstance(picture, Path) else picture
 
 
 def allowed(folder: str | None, picture: Path) -> Path:

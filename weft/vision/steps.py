@@ -48,6 +48,9 @@ _QWEN = {
     "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}, "patch_size": 14,
     "temporal_patch_size": 2, "merge_size": 2, "filter": BICUBIC, **_CLIP,
 }  # fmt: skip
+_FILM = {"min_frames": 4, "max_frames": 768, "cap_pixels_per_frame": None,
+         "max_video_tokens": None, "do_sample_frames": None, "fps": None, "num_frames": None,
+         "max_duration": None}  # fmt: skip
 _IDEFICS: dict[str, Any] = {
     "size": {"longest_edge": 4 * 364}, "max_image_size": {"longest_edge": 364},
     "do_image_splitting": True, "filter": LANCZOS, **_HALF,
@@ -93,6 +96,10 @@ PROCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Idefics3ImageProcessor": ("tiles", _IDEFICS),
     "SmolVLMImageProcessor": ("tiles", _IDEFICS),
     "Qwen2VLImageProcessor": ("smart", _QWEN),
+    "Qwen2VLVideoProcessor": ("film", {**_QWEN, **_FILM, "size": {
+        "shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768}}),
+    "Qwen3VLVideoProcessor": ("volume", {**_QWEN, **_FILM, **_HALF, "patch_size": 16, "size": {
+        "shortest_edge": 128 * 32 * 32, "longest_edge": 32 * 32 * 768}}),
     "LlavaNextImageProcessor": (
         "grid",
         {**_CROPPED, **_CLIP, "image_grid_pinpoints": [
@@ -122,7 +129,7 @@ _INERT = (
     "return_row_col_info", "image_seq_length", "image_seq_len", "num_additional_image_tokens",
     "_processor_class", "pad_size", "max_size", "do_reduce_labels", "format",
     "do_convert_annotations", "vision_aspect_ratio", "return_metadata",
-    "video_sampling", "aspect_ratio_setting",
+    "video_sampling", "video_processor_type", "video_metadata", "aspect_ratio_setting",
 )  # fmt: skip
 _MORE = (
     "patch_size", "merge_size", "temporal_patch_size", "max_image_size", "do_image_splitting",
@@ -130,6 +137,7 @@ _MORE = (
     "pan_and_scan_min_ratio_to_activate", "image_grid_pinpoints", "min_pixels", "max_pixels",
     "crop_to_patches", "min_patches", "max_patches", "crop_pct", "keep_aspect_ratio",
     "ensure_multiple_of", "mod_size", "max_soft_tokens", "pooling_kernel_size",
+    "min_frames", "max_frames", "cap_pixels_per_frame", "max_video_tokens", "fps",
 )  # fmt: skip
 
 

@@ -21,6 +21,17 @@ def data_of(uri: str, where: str = "the picture") -> bytes:
     return from_base64(uri[found.end() :], where)
 
 
+def frames_of(uri: str, where: str = "the video") -> bytes | list[bytes]:
+    """Returns the bytes of a video in a data URI, or those of its frames if it has several parts
+    with commas between them, as vLLM takes JPEG frames. Raises what `data_of` raises."""
+    found = _URI.match(uri)
+    if found is None or "," not in uri[found.end() :]:
+        return data_of(uri, where)
+    if len(uri) > MAX_BYTES * 4 // 3:
+        raise LimitError(f"{where} is larger than {MAX_BYTES >> 20} MiB, as weft reads videos")
+    return [from_base64(part, where) for part in uri[found.end() :].split(",")]
+
+
 def from_base64(text: str, where: str = "the picture") -> bytes:
     """Returns the bytes that base64 says. Raises FileFormatError for text that is not base64,
     LimitError for too much of it."""

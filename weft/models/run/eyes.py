@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from weft.models.text.picture_prompt import PicturePrompt
 from weft.models.text.placeholders import Marks, Shown, spread
 from weft.models.text.tokenizer import Tokenizer
 from weft.vision.decode import decode, digest
+from weft.vision.films import Groups, Video, groups
 from weft.vision.steps import Steps
 from weft.vision.tiles import Prepared, prepare, together
 
@@ -37,19 +38,24 @@ class Seen:
 @dataclass(frozen=True)
 class Sight:
     """A family's handling of pictures: its placeholders, the id of the one for a vector, and True
-    for `whole` if tokens of a picture see each other."""
+    for `whole` if tokens of a picture see each other. Of videos: the id `film` (-1: it reads none),
+    and `tempo`, the rotary positions of a second (0: one for each group of frames)."""
 
     marks: Marks
     token: int
     whole: bool = False
     turned: bool = False  # tokens turn by their place in the picture (Qwen-VL)
+    film: int = -1
+    tempo: float = 0.0
 
 
 class Eyes:
     """A vision tower with its steps before, and the rules of its family's prompts."""
 
-    def __init__(self, tower: Tower, steps: Steps, sight: Sight) -> None:
-        self.tower, self.steps, self.sight = tower, steps, sight
+    def __init__(
+        self, tower: Tower, steps: Steps, sight: Sight, films: Steps | None = None
+    ) -> None:
+        self.tower, self.steps, self.sight, self.films = tower, steps, sight, films
         self._seen: OrderedDict[bytes, Seen] = OrderedDict()
         self._bytes, self._lock = 0, threading.Lock()
 
@@ -60,10 +66,35 @@ class Eyes:
         name, steps = digest(image), self.steps
         if beside and (steps := together(steps)) is not self.steps:
             name = hashlib.blake2b(name + b"beside", digest_size=len(name)).digest()
+        return self._kept(name, lambda: self._read(name, prepare(steps, image)))
+
+    def watch(self, video: Video, where: str = "the video") -> Seen:
+        """Returns a video as the text model reads it. Raises what `films.groups` raises, and
+        UsageError for a model that reads none."""
+        if self.films is None:
+            raise UsageError(f"{self.tower.config.family}: this model reads pictures, no videos")
+        made = groups(self.films, video, where)
+        facts = hashlib.blake2b(repr((made.times, made.second)).encode(), person=b"weft.video")
+        for part in made.pixels:
+            facts.update(part.data)
+        name = facts.digest()[:32]
+        return self._kept(name, lambda: self._watched(name, made))
+
+    def _watched(self, name: bytes, made: Groups) -> Seen:
+        c, tempo = self.tower.config, np.float32(self.sight.tempo * made.second)
+        parts = [self.tower.vectors(pixels) for pixels in made.pixels]
+        vectors = _finite(np.concatenate(parts))
+        beats = np.arange(len(parts), dtype=np.float32) * (tempo or np.float32(1))
+        side, count = c.patch * c.projector.block, len(parts)
+        height, width = made.pixels[0].shape[-2:]
+        lies = height // side, width // side, made.times, tuple(int(b) for b in beats)
+        return Seen(name, vectors, Shown(len(parts[0]), count, *lies))
+
+    def _kept(self, name: bytes, read: Callable[[], Seen]) -> Seen:
         with self._lock:
             found = self._seen.pop(name, None)
             if found is None:
-                found = self._read(name, prepare(steps, image))
+                found = read()
                 self._bytes += found.vectors.nbytes
             self._seen[name] = found
             while self._bytes > KEPT and len(self._seen) > 1:
@@ -76,8 +107,7 @@ class Eyes:
         lined, most = c.projector.newline, c.projector.most_tiles
         vectors = packed(parts, prepared, self.tower.newline, most) if lined else (
             np.concatenate(parts))  # fmt: skip
-        if not np.isfinite(vectors).all():
-            raise ModelError("the vectors of a picture are not finite; load with dtype='float32'")
+        _finite(vectors)
         rows, columns = prepared.rows, prepared.columns
         if c.ropes:
             _, height, width = prepared.pixels[0].shape
@@ -95,11 +125,24 @@ class Eyes:
         seen = self.shown(pictures)
         return self.placed(tokenizer.encode(self.spelled(text, seen), special), seen)
 
+    def led(self, text: str, pictures: Sequence[Any]) -> str:
+        """Returns a text with a place for each picture before it, unless it has places."""
+        marks = self.sight.marks
+        if marks.given in text or (marks.film and marks.film in text):
+            return text
+        places = (marks.film if isinstance(one, Video) else marks.given for one in pictures)
+        return "".join(places) + text
+
     def shown(self, pictures: Sequence[Any]) -> list[Seen]:
         """Returns the pictures of one prompt as the text model reads them."""
         several = len(pictures) > 1
-        return [one if isinstance(one, Seen) else self.see(one, f"picture {i + 1}", several)
-                for i, one in enumerate(pictures)]  # fmt: skip
+        out = []
+        for i, one in enumerate(pictures, 1):
+            if isinstance(one, Video):
+                out.append(self.watch(one, f"video {i}"))
+            else:
+                out.append(one if isinstance(one, Seen) else self.see(one, f"picture {i}", several))
+        return out
 
     def spelled(self, text: str, seen: Sequence[Seen]) -> str:
         """Returns a text with the placeholders of all vectors. Raises UsageError for another number
@@ -108,7 +151,8 @@ class Eyes:
 
     def placed(self, ids: Sequence[int], seen: Sequence[Seen]) -> PicturePrompt:
         """Returns ids with the pictures' vectors in place of their placeholders, in order."""
-        places = [i for i, token in enumerate(ids) if token == self.sight.token]
+        marks = {self.sight.token, self.sight.film}
+        places = [i for i, token in enumerate(ids) if token in marks]
         wanted = sum(len(one.vectors) for one in seen)
         if len(places) != wanted:
             raise UsageError(
@@ -116,6 +160,7 @@ class Eyes:
                 "vectors of pictures; the text may not have that token itself"
             )
         parts: list[Inset] = []
+        lies: list[np.ndarray] = []
         at = 0
         for one in seen:
             begin, own = 0, places[at : at + len(one.vectors)]
@@ -125,23 +170,40 @@ class Eyes:
                     name = hashlib.blake2b(one.digest + begin.to_bytes(8), digest_size=32).digest()
                     vectors = one.vectors[begin:end]
                     parts.append(Inset(own[begin], name, vectors, self.sight.whole))
+                    if self.sight.turned:
+                        lies.append(_lies(one.shown, begin, end))
                     begin = end
             at += len(own)
-        turned = turns_of(len(ids), parts, seen) if self.sight.turned and parts else None
+        turned = turns_of(len(ids), parts, lies) if self.sight.turned and parts else None
         return PicturePrompt(ids, Insets(tuple(parts), len(ids), turned))
 
 
-def turns_of(length: int, parts: Sequence[Inset], seen: Sequence[Seen]) -> np.ndarray:
+def turns_of(length: int, parts: Sequence[Inset], lies: Sequence[np.ndarray]) -> np.ndarray:
     """Returns the rotary positions of a prompt's tokens in time, height and width, int32 [length,
-    3]: a picture's tokens lie side by side, and the text goes on after its longer side."""
+    3]: a picture's tokens lie side by side, as `lies` int32 [N, 3] says for each part, and the text
+    goes on after its longer side."""
     out, at, now = np.zeros((length, 3), np.int32), 0, 0
-    for part, one in zip(parts, seen):
+    for part, lie in zip(parts, lies):
         before = part.start - at
         out[at : part.start] = (now + np.arange(before))[:, None]
         now += before
-        rows, columns = one.shown.rows, one.shown.columns
-        y, x = np.divmod(np.arange(rows * columns), columns)
-        out[part.start : part.end] = now + np.stack([np.zeros_like(y), y, x], 1)
-        at, now = part.end, now + max(rows, columns)
+        out[part.start : part.end] = now + lie
+        at, now = part.end, now + int(lie[:, 1:].max()) + 1
     out[at:] = (now + np.arange(length - at))[:, None]
     return out
+
+
+def _lies(shown: Shown, begin: int, end: int) -> np.ndarray:
+    """Returns the places of vectors `begin` to `end` - 1 of a picture or a video: in time from the
+    first of them, by row and column, int32 [N, 3]."""
+    group, place = np.divmod(np.arange(begin, end), shown.rows * shown.columns)
+    y, x = np.divmod(place, shown.columns)
+    beats = np.array(shown.beats)[group]
+    made: np.ndarray = np.stack([beats - beats[0], y, x], 1).astype(np.int32)
+    return made
+
+
+def _finite(vectors: np.ndarray) -> np.ndarray:
+    if not np.isfinite(vectors).all():
+        raise ModelError("the vectors of a picture are not finite; load with dtype='float32'")
+    return vectors

@@ -36,7 +36,7 @@ from weft.models.run.inset_rows import blind
 from weft.models.run.inspecting import Inspecting
 from weft.models.run.placed import Placed
 from weft.models.run.runner import DECODE, PREFILL, MakeRunner, Runner
-from weft.models.text.parts import with_places
+from weft.models.text.parts import question, with_places
 from weft.models.text.prompts import (
     Prompt,
     checked_ids,
@@ -254,18 +254,14 @@ class Decoder(Inspecting):
 
     def look(self, text: str, pictures: Sequence[Any]) -> PicturePrompt:
         """Returns the prompt of a question about pictures (paths, bytes, arrays uint8 [H, W, 3] or
-        images of Pillow's). It goes through the chat template, if there is one. Without one the
-        pictures go before the text, unless it has a place for each."""
+        images of Pillow's) and videos (`weft.vision.films.Video`). It goes through the chat
+        template, if there is one. Without one they go before the text, unless it has places."""
         eyes, tokenizer = self.need_eyes(), self.need_tokenizer("pictures need one")
-        parts = [{"type": "image", "image": one} for one in pictures]
         if tokenizer.has_chat:
-            talk = [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]
-            found = self.chat_ids(talk)
+            found = self.chat_ids([{"role": "user", "content": question(text, pictures)}])
             assert not isinstance(found, list)
             return found
-        mark = eyes.sight.marks.given
-        text = text if mark in text else mark * len(pictures) + text
-        return eyes.prompt(text, pictures, tokenizer, True)
+        return eyes.prompt(eyes.led(text, pictures), pictures, tokenizer, True)
 
     def parted(
         self, messages: Sequence[Mapping[str, Any]]

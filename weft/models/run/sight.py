@@ -32,6 +32,7 @@ from weft.vision.steps import Steps, steps_of
 if TYPE_CHECKING:
     from weft.program.device import Device
 
+FILMS = "video_preprocessor_config.json"
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 KINDS = tuple(kind for kind in USUAL if kind not in ("clip", "siglip"))
 
@@ -121,7 +122,9 @@ def _open(
     tower = open_tower(folder, config, device, place)
     kind = "pixtral" if kind == "llava" and config.family == "pixtral" else kind
     whole = bool(_looks(kind, raw.section("text_config") or raw))
-    return Eyes(tower, steps, _sight(kind, raw, tokenizer, whole))
+    sight = _sight(kind, raw, tokenizer, whole)
+    films = None if sight.film < 0 else film_steps(folder, kind)
+    return Eyes(tower, steps, sight, films)
 
 
 def open_tower(folder: Path, config: TowerConfig, device: Device | None, place: Placement) -> Tower:
@@ -158,6 +161,24 @@ def read_steps(folder: Path, kind: str = "") -> Steps:
     )
 
 
+def film_steps(folder: Path, kind: str) -> Steps | None:
+    """Returns the steps of videos before the tower, as transformers finds them: in the first of
+    three files. Raises ModelError."""
+    named = {"image_processor_type": _FILMS[kind]}
+    for name in (PROCESSOR, FILMS, PREPROCESSOR):
+        if (folder / name).exists():
+            found: Any = read_config(folder, name).data
+            found = found.get("video_processor") if name == PROCESSOR else found
+            if found:
+                return steps_of(str(folder / name), {**found, **named})
+    return None
+
+
+_FILMS: Mapping[str, str] = {
+    "qwen2_vl": "Qwen2VLVideoProcessor", "qwen2_5_vl": "Qwen2VLVideoProcessor",
+    "qwen3_vl": "Qwen3VLVideoProcessor", "qwen3_5": "Qwen3VLVideoProcessor",
+    "qwen3_5_moe": "Qwen3VLVideoProcessor",
+}  # fmt: skip
 # What transformers' processors say in the call, whatever the file says.
 _ASKED: Mapping[str, Mapping[str, Any]] = {
     "gemma3": {
@@ -191,7 +212,15 @@ def _sight(kind: str, raw: Fields, tokenizer: Tokenizer, whole: bool) -> Sight:
     elif kind == "internvl":
         around = "<img>", "</img>"
     marks = Marks(kind, spelled, given, around)
-    return Sight(marks, token, whole, kind.startswith("qwen"))
+    sight = Sight(marks, token, whole, kind.startswith("qwen"))
+    film = raw.integer("video_token_id", 0, most, _VIDEOS.get(kind, 0))
+    if kind not in _FILMS or not tokenizer.added.get(film):
+        return sight
+    apart = "<|vision_start|>", "<|vision_end|>"
+    marks = replace(marks, film=tokenizer.added[film], dated=_FILMS[kind][4] == "3", apart=apart)
+    vision = raw.section("vision_config") or raw.having({})
+    tempo = vision.number("tokens_per_second", 0.0, 1e6, 4.0) if kind == "qwen2_5_vl" else 0.0
+    return replace(sight, marks=marks, film=film, tempo=tempo)
 
 
 _TOKENS: Mapping[str, int] = {
@@ -200,6 +229,12 @@ _TOKENS: Mapping[str, int] = {
     "idefics3": 128257, "smolvlm": 128257,
     "mistral3": 10, "pixtral": 32000, "internvl": 151667, "qwen2_vl": 151655, "qwen2_5_vl": 151655,
     "qwen3_vl": 151655, "qwen3_5": 248056, "qwen3_5_moe": 248056,
+}  # fmt: skip
+
+
+_VIDEOS: Mapping[str, int] = {
+    "qwen2_vl": 151656, "qwen2_5_vl": 151656, "qwen3_vl": 151656, "qwen3_5": 248057,
+    "qwen3_5_moe": 248057,
 }  # fmt: skip
 
 

@@ -58,10 +58,11 @@ class Tower:
 
     def vectors(self, pixels: np.ndarray) -> np.ndarray:
         """Returns the vectors of one picture or tile, pixels float32 [3, H, W]: float32 [N, width
-        * (1 + deep)], by rows. Where pictures have any size, N is that of the merged patches."""
+        * (1 + deep)], by rows. Where pictures have any size, N is that of the merged patches. A
+        video's frames come in groups of those that a patch holds, [frames, 3, H, W]."""
         c, block = self.config, self.config.projector.block
-        rows, columns = pixels.shape[1] // c.patch, pixels.shape[2] // c.patch
-        flat = _repeated(patched(pixels, c.patch), c)
+        rows, columns = pixels.shape[-2] // c.patch, pixels.shape[-1] // c.patch
+        flat = _moving(pixels, c) if pixels.ndim == 4 else _repeated(patched(pixels, c.patch), c)
         if not c.ropes:
             given = {"rows": flat, "lengths": np.array([len(flat)], np.int32)}
             if c.table:
@@ -162,6 +163,14 @@ def _repeated(rows: np.ndarray, c: TowerConfig) -> np.ndarray:
         return rows
     parts = rows.reshape(len(rows), c.channels, 1, -1)
     return np.repeat(parts, c.frames, 2).reshape(len(rows), -1)
+
+
+def _moving(frames: np.ndarray, c: TowerConfig) -> np.ndarray:
+    """Returns the patches of frames [F, 3, H, W], each channel's F patches side by side."""
+    parts = [patched(frame, c.patch) for frame in frames]
+    return np.stack([p.reshape(len(p), c.channels, -1) for p in parts], 2).reshape(
+        len(parts[0]), -1
+    )
 
 
 def block_order(rows: int, columns: int, block: int) -> np.ndarray:

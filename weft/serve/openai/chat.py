@@ -19,7 +19,7 @@ from weft.serve.guard import key_of
 from weft.serve.openai.options import choices_of, new_tokens
 from weft.serve.openai.scored import scored
 from weft.serve.openai.types import Chat, ContentPart, Message, NamedTool
-from weft.serve.pictures import Part, content_of, from_url
+from weft.serve.pictures import Part, content_of, from_url, video_of
 from weft.serve.replies import ReplyWriter, reply
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.events import (
@@ -138,6 +138,8 @@ def parts_of(content: Sequence[ContentPart], field: str) -> list[Part]:
     return [
         from_url(part.image_url, field)
         if part.type in ("image_url", "input_image")
+        else video_of(part.video_url, field)
+        if part.type == "video_url"
         else text_of([part], field)
         for part in content
     ]

@@ -127,6 +127,7 @@ class ContentPart(Struct, forbid_unknown_fields=True, kw_only=True):
     text: str | None = None
     refusal: str | None = None
     image_url: Any = None
+    video_url: Any = None  # as vLLM takes it
     input_audio: Any = None
     file: Any = None
     cache_control: Any = None  # inert: all is cached
