@@ -10,6 +10,7 @@ from weft.core.errors import (
     FileFormatError,
     GradientError,
     HubError,
+    InternalError,
     KernelError,
     LimitError,
     MissingFileError,
@@ -27,7 +28,7 @@ from weft.core.errors import (
 
 __all__ = [
     "AxisError", "BusyError", "CallError", "CompileError", "DTypeError", "DeviceError",
-    "FileFormatError", "GradientError", "HubError", "KernelError", "LimitError",
+    "FileFormatError", "GradientError", "HubError", "InternalError", "KernelError", "LimitError",
     "MissingFileError", "ModelError", "OutOfMemoryError", "RankError", "ShapeError",
     "StorageError", "TraceError", "UnknownDeviceError", "UsageError", "WeftError", "WorkerError",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from model_zoo import VOCAB, write_model, write_tokenizer
 
+import weft
 from weft.core.errors import (
     FileFormatError,
     LimitError,
@@ -61,6 +62,18 @@ def test_sampled_batch_equals_alone_with_seeds(model) -> None:
 def test_equal_prompts_of_a_batch_differ(model) -> None:
     a, b = model.generate([[5, 6], [5, 6]], max_new_tokens=12, temperature=1.0)
     assert a.ids != b.ids
+
+
+def test_without_a_seed_calls_differ_and_manual_seed_repeats_them(model) -> None:
+    found = []
+    for _ in range(2):
+        weft.manual_seed(3)
+        found.append([model.generate([5], 12, temperature=1.0).ids for _ in range(2)])
+        model.generate([5], 2, temperature=0)  # draws nothing
+    assert found[0] == found[1] and found[0][0] != found[0][1]
+    weft.manual_seed(3)
+    model.generate([5], 2, temperature=0)
+    assert model.generate([5], 12, temperature=1.0).ids == found[0][0]
 
 
 def test_seeds_matter_and_repeat(model) -> None:

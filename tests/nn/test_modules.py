@@ -362,3 +362,20 @@ def test_arguments_come_in_pytorchs_order(name: str) -> None:
         ours, theirs = ([n for n in names if n not in apart | {"nonlinearity", "proj_size"}]
                         for names in (ours, theirs))  # fmt: skip
     assert ours == theirs
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_an_rms_norm_without_an_eps_is_pytorchs(dtype):
+    import weft.torch as wt
+
+    tiny = [[1e-3, 2e-3], [1e-4, 3.0], [0.0, 0.0]]
+    there = torch.tensor(tiny, dtype=getattr(torch, dtype))
+    want = torch.nn.functional.rms_norm(there, (2,)).double().numpy()
+    here = weft.tensor(tiny, dtype=dtype)
+    ours = {
+        "functional": weft.functional.rms_norm(here),
+        "module": weft.nn.RMSNorm(2)(here),
+        "torch": wt.nn.functional.rms_norm(wt.tensor(here), (2,)),
+    }
+    for name, got in ours.items():
+        np.testing.assert_allclose(got.numpy().astype("f8"), want, rtol=1e-2, err_msg=name)

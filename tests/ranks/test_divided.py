@@ -52,7 +52,9 @@ def answers(model: Any) -> dict[str, np.ndarray]:
     """Logits of a prompt, tokens of generations at once and alone, and what a paged runner gives
     for prompts in parts and for rows of several slots."""
     made = {"logits": model.logits(IDS)}
-    texts = model.generate([IDS[:9], IDS[:40], IDS[5:8]], max_new_tokens=12, temperature=0.8)
+    texts = model.generate(
+        [IDS[:9], IDS[:40], IDS[5:8]], max_new_tokens=12, temperature=0.8, seed=0
+    )
     texts.append(model.generate(IDS[:20], max_new_tokens=12))
     made |= {f"ids{i}": np.array(text.ids) for i, text in enumerate(texts)}
     columns = -(-model.context // PAGE)

@@ -20,7 +20,7 @@ from robust_kit import fails, tiny
 import weft
 from weft import nn, optim
 from weft.cli.main import invoke
-from weft.errors import CallError, OutOfMemoryError, UsageError, WeftError
+from weft.errors import CallError, InternalError, OutOfMemoryError, UsageError, WeftError
 from weft.host.boundary import guarded
 
 HOSTILE: list[Any] = [
@@ -185,6 +185,35 @@ def test_a_message_names_the_call_and_keeps_the_cause() -> None:
         guarded(odd)()
     with pytest.raises(OutOfMemoryError, match="zeros"):
         weft.zeros((10**6, 10**6))
+
+
+@pytest.mark.parametrize(
+    ("fault", "given", "internal"),
+    [
+        (lambda x: {}["missing"], (1.5,), True),
+        (lambda x: {}[x], ("missing",), False),
+        (lambda x: {}[x.dtype, 2], (weft.ones(2),), False),
+        (lambda x: {}[x.ndim], (weft.ones(2),), False),
+        (lambda x: None.name, (1.5,), True),
+        (lambda x: x.name, (1.5,), False),
+        (lambda x: [].name, (1.5,), True),
+        (lambda x: x[0].name, ([1],), False),
+        (lambda x: {}.get(0)[0], (weft.ones(2),), True),
+        (lambda x: x[0], (None,), False),
+        (lambda x: (lambda: 0)(x), (1.5,), True),
+        (lambda x: x(1), (lambda: 0,), False),
+        (lambda x: x, (1, 2), False),
+        (lambda x: int("x"), (1.5,), False),
+        (lambda x: [][7], (1.5,), False),
+        (lambda x: undefined, (1.5,), True),  # noqa: F821
+    ],
+)
+def test_faults_of_weft_are_not_blamed_on_the_caller(fault, given, internal) -> None:
+    with pytest.raises(InternalError if internal else UsageError) as caught:
+        guarded(fault, "fault")(*given)
+    message = str(caught.value)
+    assert ("please report" if internal else "see help(fault)") in message and "\n" not in message
+    assert isinstance(caught.value, UsageError) is not internal
 
 
 # -- the command line

@@ -320,3 +320,14 @@ def test_four_hundred_backward_passes_keep_nothing() -> None:
         tracemalloc.stop()
         gc.enable()
     assert more < 10 and grown < 300_000, f"{more} objects, {grown} bytes more"
+
+
+def test_grad_takes_an_output_or_a_function():
+    x, y = weft.tensor([1.0, 2.0], requires_grad=True), weft.tensor([3.0, 4.0])
+    assert weft.grad((x * x).sum(), x)[0].tolist() == [2.0, 4.0]
+    assert weft.grad(lambda x: (x * x).sum())(y).tolist() == [6.0, 8.0]
+    assert weft.grad(lambda x, y: (x * y).sum(), 1)(x.detach(), y).tolist() == [1.0, 2.0]
+    assert weft.grad(lambda x: ((x * x).sum(), x), has_aux=True)(y)[1].tolist() == y.tolist()
+    for given in ((3.0, [x]), ((x * x).sum(),), ((x * x).sum(), [1.0]), ((x * x).sum(), 3)):
+        with pytest.raises(weft.errors.CallError, match="grad"):
+            weft.grad(*given)

@@ -91,6 +91,11 @@ class CallError(UsageError, TypeError):
     """A call with arguments of the wrong kind or number. Also a TypeError."""
 
 
+class InternalError(WeftError, RuntimeError):
+    """A fault of weft's own, on arguments that look right: please report it, with the message. Its
+    cause is the error itself. Also a RuntimeError."""
+
+
 class UnknownDeviceError(UsageError, DeviceError):
     """The error for the name of a device that cannot exist: an unknown kind or index."""
 

@@ -14,29 +14,11 @@ from weft.core.trees import flatten, unflatten
 from weft.func.vmap import vmap
 from weft.tensor.base import TensorBase
 from weft.tensor.core import Tensor
-from weft.tensor.derivatives import chosen, is_tensor, linearize, value_and_grad, vjp
+from weft.tensor.derivatives import chosen, grad as grad, is_tensor, linearize, value_and_grad, vjp
 from weft.tensor.keys import place_like
 
 Fn = Callable[..., Any]
 Argnums = int | Sequence[int]
-
-
-def grad(fn: Fn, argnums: Argnums = 0, has_aux: bool = False) -> Fn:
-    """Returns the function that gives the gradient of `fn` (whose result has one element) with
-    respect to its arguments at `argnums`, nested as they are: see weft.value_and_grad. With
-    `has_aux` fn returns (result, aux), and the function (gradient, aux).
-
-    >>> weft.func.grad(weft.func.grad(lambda x: x**3))(weft.tensor(2.0)).item()
-    12.0
-    """
-    both = value_and_grad(fn, argnums, has_aux)
-
-    @functools.wraps(fn)
-    def gradient(*args: Any, **kwargs: Any) -> Any:
-        value, found = both(*args, **kwargs)
-        return (found, value[1]) if has_aux else found
-
-    return gradient
 
 
 def grad_and_value(fn: Fn, argnums: Argnums = 0, has_aux: bool = False) -> Fn:

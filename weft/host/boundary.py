@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, MutableMapping
 from types import FunctionType
 from typing import Any, TypeVar
 
-from weft.core.errors import CallError, OutOfMemoryError, UsageError, WeftError
+from weft.core.errors import CallError, InternalError, OutOfMemoryError, UsageError, WeftError
+from weft.host.blame import is_internal
 
 _FOREIGN = (
     TypeError, ValueError, ArithmeticError, MemoryError, RecursionError, LookupError,
-    AttributeError, NotImplementedError,
+    AttributeError, NotImplementedError, AssertionError, NameError,
 )  # fmt: skip
 _OPERATORS = frozenset(
     f"__{side}{name}__"
@@ -39,8 +40,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def guarded(function: F, name: str = "") -> F:
-    """`function`, whose foreign errors come out as CallError, UsageError or OutOfMemoryError with
-    the call in the message and the error itself as their cause. It calls users' own functions by
+    """`function`, whose foreign errors come out as CallError, UsageError or OutOfMemoryError, or as
+    InternalError where the arguments cannot be the reason, with the call in the message and the
+    error itself as their cause. It calls users' own functions by
     `users`, whose errors stay theirs. Parameters may have PyTorch's names (`dim`, `keepdim`)."""
     called = name or function.__name__
     form = getattr(function, _FORM, None)
@@ -130,6 +132,9 @@ def _ours(error: Exception, name: str, args: Any, kwargs: Any) -> WeftError:
         return OutOfMemoryError(f"{text}: {first or 'out of memory'}; ask for less")
     if isinstance(error, RecursionError):
         return UsageError(f"{text}: the arguments are nested too deeply")
+    if is_internal(error, (args, kwargs)):
+        kind = type(error).__name__
+        return InternalError(f"{text}: a fault in weft: {kind}: {first}; please report this line")
     why = f"{text}: {first or type(error).__name__}; see help({name.removesuffix('()')})"
     kinds = (TypeError, AttributeError, LookupError)
     return CallError(why) if isinstance(error, kinds) else UsageError(why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
@@ -21,7 +22,9 @@ class _RowNorm(Module):
 
     weight: Tensor | None
 
-    def _make(self, shape: int | Sequence[int], eps: float, affine: bool) -> None:
+    eps: Any  # a float; None in an RMSNorm without one
+
+    def _make(self, shape: int | Sequence[int], eps: float | None, affine: bool) -> None:
         self.normalized_shape = (shape,) if isinstance(shape, int) else tuple(shape)
         if not self.normalized_shape or min(self.normalized_shape) < 1:
             raise ShapeError(f"{type(self).__name__}: normalized_shape {self.normalized_shape}")
@@ -62,9 +65,9 @@ class LayerNorm(_RowNorm):
 
 
 class RMSNorm(_RowNorm):
-    """x / sqrt(mean(x^2) + eps) weight over the last axes, those of normalized_shape. An eps of
-    None is float32's distance from 1 to the next number, as in PyTorch (Zhang and Sennrich,
-    arXiv:1910.07467). Raises ShapeError for an x with other last axes.
+    """x / sqrt(mean(x^2) + eps) weight over the last axes, those of normalized_shape; without an
+    eps F.rms_norm's (Zhang and Sennrich, arXiv:1910.07467). Raises ShapeError for an x with other
+    last axes.
 
     >>> nn.RMSNorm(2, eps=0.0)(weft.tensor([2.0, 2.0])).tolist()
     [1.0, 1.0]
@@ -74,7 +77,7 @@ class RMSNorm(_RowNorm):
         self, normalized_shape: int | Sequence[int], eps: float | None = None,
         elementwise_affine: bool = True,
     ):  # fmt: skip
-        self._make(normalized_shape, 2.0**-23 if eps is None else eps, elementwise_affine)
+        self._make(normalized_shape, eps, elementwise_affine)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.weight, self.eps, axes=self._fit(x))

@@ -6,14 +6,14 @@ tape on, eagerly, on a device and in a traced function alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from weft import ops
-from weft.core.errors import DTypeError, GradientError, ShapeError
+from weft.core.errors import CallError, DTypeError, GradientError, ShapeError
 from weft.ops import tape
 from weft.ops.batching import Batched, detached, frames, leading
 from weft.ops.primitive import level_of
@@ -173,10 +173,23 @@ def is_grad_enabled() -> bool:
     return tape.recording()
 
 
+def _wanted(output: Any, inputs: Any) -> Sequence[TensorBase]:
+    """The tensors whose derivatives `grad` was asked for."""
+    if not isinstance(output, TensorBase):
+        raise CallError(
+            f"grad: {type(output).__name__} is neither a tensor that was computed nor a function"
+        )
+    given = [inputs] if isinstance(inputs, TensorBase) else inputs
+    wanted = list(given) if isinstance(given, Iterable) else []
+    if not wanted or not all(isinstance(t, TensorBase) for t in wanted):
+        raise CallError("grad: give the tensors to differentiate by: grad(output, [x, y])")
+    return wanted
+
+
 def grad(
-    output: TensorBase, inputs: Sequence[TensorBase], gradient: Any = None,
-    create_graph: bool = False,
-) -> list[Any]:  # fmt: skip
+    output: Any, inputs: Any = None, gradient: Any = None, create_graph: bool = False, *,
+    argnums: int | Sequence[int] = 0, has_aux: bool = False,
+) -> Any:  # fmt: skip
     """Returns the derivatives of `output` with respect to `inputs`, each in its input's shape and
     dtype (zeros if `output` does not depend on it). No .grad changes.
 
@@ -184,10 +197,20 @@ def grad(
     respect to `output`; without it `output` has one element. With `create_graph` the results can be
     differentiated again. Raises GradientError.
 
+    Of a function instead of an output it is `weft.func.grad(fn, argnums, has_aux)`: the function
+    that gives the gradient.
+
     >>> x = weft.tensor([1.0, 2.0], requires_grad=True)
     >>> weft.grad((x * x).sum(), [x])[0].tolist()
     [2.0, 4.0]
+    >>> weft.grad(lambda x: (x * x).sum())(x).tolist()
+    [2.0, 4.0]
     """
+    if callable(output) and not isinstance(output, TensorBase):
+        from weft.tensor import derivatives
+
+        return derivatives.grad(output, argnums if inputs is None else inputs, has_aux)
+    inputs = _wanted(output, inputs)
     marks = {id(t._tape) for t in inputs if t._tape is not None}
     owners = {id(t) for t in inputs}
     found = _walk(

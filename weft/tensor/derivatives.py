@@ -9,6 +9,7 @@ needs a second rule.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -271,3 +272,21 @@ def value_and_grad(
         return value, found[0] if isinstance(argnums, int) else found
 
     return wrapped
+
+
+def grad(fn: Fn, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Fn:
+    """Returns the function that gives the gradient of `fn` (whose result has one element) with
+    respect to its arguments at `argnums`, nested as they are: see weft.value_and_grad. With
+    `has_aux` fn returns (result, aux), and the function (gradient, aux).
+
+    >>> weft.func.grad(weft.func.grad(lambda x: x**3))(weft.tensor(2.0)).item()
+    12.0
+    """
+    both = value_and_grad(fn, argnums, has_aux)
+
+    @functools.wraps(fn)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, found = both(*args, **kwargs)
+        return (found, value[1]) if has_aux else found
+
+    return gradient

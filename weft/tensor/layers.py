@@ -100,17 +100,20 @@ def layer_norm(
 
 
 def rms_norm(
-    x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset: float = 0.0, axes: int = 1
-) -> Tensor:
+    x: Tensor, weight: Tensor | None = None, eps: float | None = None, offset: float = 0.0,
+    axes: int = 1,
+) -> Tensor:  # fmt: skip
     """x / sqrt(mean(x^2) + eps) * (offset + weight) over the last axis, or the last `axes` of them;
     weight has their shape (Zhang and Sennrich, arXiv:1910.07467). Narrow floats are computed in
-    float32. Raises ShapeError for other shapes.
+    float32. Without an eps it is the distance from 1 to the next number of the dtype in which it
+    computes, as in PyTorch: 2**-23 for float32. Raises ShapeError for other shapes.
 
     >>> F.rms_norm(weft.tensor([[3.0, -3.0]]), eps=0.0).tolist()
     [[1.0, -1.0]]
     """
     rows, (w,) = _joined("rms_norm", widened(x), axes, weight)
     w = _ones_or_zeros(rows, 1) if w is None else w
+    eps = (2.0**-52 if x.dtype == dt.float64 else 2.0**-23) if eps is None else eps
     return rows._call("rms_norm", w, eps=float(eps), offset=float(offset)).reshape(x.shape)
 
 

@@ -75,8 +75,7 @@ def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:  # fmt: skip
-    least = {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(input.dtype.name, 2.0**-23)
-    return F.rms_norm(input, weight, least if eps is None else eps, axes=len(normalized_shape))
+    return F.rms_norm(input, weight, eps, axes=len(normalized_shape))
 
 
 @aten("_fused_rms_norm")

@@ -92,7 +92,7 @@ class Generating(Model):
         top_k: int | None = None,
         top_p: float | None = None,
         repetition_penalty: float | None = None,
-        seed: int | Sequence[int] = 0,
+        seed: int | Sequence[int] | None = None,
         stop: str | Sequence[str] | None = None,
         stream: bool = False,
         draft: bool | Decoder = False,
@@ -126,7 +126,8 @@ class Generating(Model):
         those of `weft.engine.sampler.Sampling`, which the server has too. temperature 0 is greedy.
         None takes the author's setting (generation_config.json, a GGUF file's general.sampling
         keys), and a notice says so. Without one: 64 new tokens, greedy. Seeds: see
-        `weft.models.run.generate`. `logits(ids, row)` takes the ids so far (a list, prompt
+        `weft.models.run.generate`; None takes the next number of the stream that
+        `weft.manual_seed` restarts. `logits(ids, row)` takes the ids so far (a list, prompt
         included) and a copy of the model's logits, float32 [vocab]; it returns the logits to choose
         from, before the sampling rule. It runs on the host, once per token: its own time and a copy
         of 4 * vocab bytes.
@@ -204,6 +205,10 @@ class Generating(Model):
         if beams is not None:
             beams.check(base, stream, edits)
             return _shaped([beams.search(job, self._rows) for job in jobs], n, single)
+        if seed is None:  # the stream stays where it is if nothing is drawn
+            from weft.tensor.random import draw_seed
+
+            seed = draw_seed() if sampling.temperature else 0
         parts = [
             PromptRun(i // n, replace(jobs[i // n], seed=own, index=index), i % n)
             for i, (own, index) in enumerate(seeds_of(seed, len(prompts), n))
