@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 import numpy as np
 
@@ -186,6 +186,15 @@ def _wanted(output: Any, inputs: Any) -> Sequence[TensorBase]:
     return wanted
 
 
+@overload
+def grad(
+    output: TensorBase, inputs: Any, gradient: Any = None, create_graph: bool = False,
+) -> list[Any]: ...  # fmt: skip
+@overload
+def grad(
+    output: Callable[..., Any], inputs: int | Sequence[int] | None = None, *,
+    argnums: int | Sequence[int] = 0, has_aux: bool = False,
+) -> Callable[..., Any]: ...  # fmt: skip
 def grad(
     output: Any, inputs: Any = None, gradient: Any = None, create_graph: bool = False, *,
     argnums: int | Sequence[int] = 0, has_aux: bool = False,
