@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import signal
 import socket
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -68,6 +70,12 @@ def keys_to(options: Mapping[str, Any]) -> ApiKeys | None:
     return ApiKeys(keys) if keys else None
 
 
+def defer_reloads() -> None:
+    """Ignores SIGHUP until the server heeds it, unless it may say that a terminal was closed."""
+    if hasattr(signal, "SIGHUP") and not (sys.stdin is not None and sys.stdin.isatty()):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 def hosts_of(options: Mapping[str, Any]) -> set[str] | None:
     """The names that requests may call this server by; None: any."""
     from weft.serve.guard import LOCAL, is_local
@@ -96,10 +104,10 @@ def tls_of(options: Mapping[str, Any]) -> Certificate | None:
 
 async def play(
     app: App, listening: socket.socket, what: str, more: Callable[[], Iterable[str]],
-    certificate: Certificate | None = None,
+    certificate: Certificate | None = None, reload: Callable[[], Awaitable[str]] | None = None,
 ) -> int:  # fmt: skip
     """Serves until a signal; the exit status. Once requests are answered it is said where, after
-    `what`, and `more` in further lines."""
+    `what`, and `more` in further lines. SIGHUP calls `reload`, which returns what it changed."""
     from weft.serve.running import Server
 
     host, port = listening.getsockname()[:2]
@@ -111,7 +119,7 @@ async def play(
         with contextlib.suppress(OSError):  # a full disk behind stdout must not stop the server
             click.echo("\n  ".join([first, *more()]))
 
-    server = Server(app.application, ready, app.leave, certificate)
+    server = Server(app.application, ready, app.leave, certificate, reload)
     await server.serve(sockets=[listening])
     return 0 if server.started else 1
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.listening import hosts_of, keys_to, listens, need, origins_of, play, tls_of
+from weft.cli.listening import (
+    defer_reloads,
+    hosts_of,
+    keys_to,
+    listens,
+    need,
+    origins_of,
+    play,
+    tls_of,
+)
 from weft.cli.server_files import read_key
 
 if TYPE_CHECKING:
@@ -28,10 +37,14 @@ def route(replicas: tuple[str, ...], **options: Any) -> int:
     replica fails, another one answers with the same seed, and goes on with a stream where the
     first one broke off."""
     need()
-    return asyncio.run(_route(replicas, keys_to(options), options))
+    ctx = click.get_current_context()
+    return asyncio.run(_route(replicas, keys_to(options), options, ctx))
 
 
-async def _route(urls: tuple[str, ...], keys: ApiKeys | None, options: dict[str, Any]) -> int:
+async def _route(
+    urls: tuple[str, ...], keys: ApiKeys | None, options: dict[str, Any], ctx: click.Context
+) -> int:
+    from weft.cli.reloading import Reloading
     from weft.serve.logs import quiet_logs
     from weft.serve.router.exchange import ReplicaAddress
     from weft.serve.router.fleet import Fleet
@@ -39,6 +52,7 @@ async def _route(urls: tuple[str, ...], keys: ApiKeys | None, options: dict[str,
     from weft.serve.router.replica import Replica
     from weft.serve.running import listen
 
+    defer_reloads()
     quiet_logs(options["log_level"], options["log_json"])
     theirs = read_key(options["upstream_key_file"], "--upstream-key-file")
     fleet = Fleet([Replica(ReplicaAddress.of(url), theirs) for url in urls], options["allow_mixed"])
@@ -50,6 +64,8 @@ async def _route(urls: tuple[str, ...], keys: ApiKeys | None, options: dict[str,
     listening = listen(options["host"], options["port"])
     try:
         app = make_router(fleet, keys, hosts_of(options), origins_of(options))
-        return await play(app, listening, f"weft routes to {len(urls)} replicas", told, certificate)
+        what = f"weft routes to {len(urls)} replicas"
+        reload = Reloading(ctx, app, keys, certificate)
+        return await play(app, listening, what, told, certificate, reload)
     finally:
         listening.close()

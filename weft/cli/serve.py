@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.cli import options
-from weft.cli.listening import hosts_of, keys_to, listens, need, origins_of, play, tls_of
+from weft.cli.listening import (
+    defer_reloads,
+    hosts_of,
+    keys_to,
+    listens,
+    need,
+    origins_of,
+    play,
+    tls_of,
+)
 from weft.cli.loading import Loading, loads
 from weft.cli.machines import divides, on_ranks
 from weft.core.errors import UsageError, WeftError
 from weft.ranks import launched
 
 if TYPE_CHECKING:
+    from weft.cli.reloading import Apply
     from weft.serve.keys import ApiKeys
     from weft.serve.metrics import ServerMetrics
     from weft.serve.settings import ServeSettings
+    from weft.serve.shelf import ModelShelf
     from weft.serve.tls import Certificate
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
@@ -131,16 +144,11 @@ def serve(
     use. The default is box-chat, a small chat model that comes with weft; box completes Python
     code. The same model, request and seed always give the same answer, whatever the load."""
     need()
-    from weft.hub.box import CHAT
     from weft.serve.metrics import ServerMetrics
     from weft.serve.settings import ServeSettings
-    from weft.serve.shelf import models_in, named
 
     keys, certificate = keys_to(given), tls_of(given)
-    folder, eager = given["model_folder"], bool(models) or not given["model_folder"]
-    paths = named(models or (() if folder else (CHAT,)))
-    if folder:  # given names come first, and win
-        paths = {**paths, **models_in(Path(folder)), **paths}
+    paths, eager = paths_of(models, given["model_folder"])
     if len(paths) > 1 and given["draft_model"]:
         raise UsageError("--draft-model drafts for one model; serve the others by themselves")
     if len(paths) > 1 and launched() > 1:
@@ -148,11 +156,23 @@ def serve(
     if (loading.adapters or given["adapter_folder"]) and max(len(paths), launched()) > 1:
         raise UsageError("--adapter is for one model on one machine; serve others by themselves")
 
-    def found() -> dict[str, str]:
+    def found(paths: Mapping[str, str] = paths) -> dict[str, str]:
         models = {name: loading.path(path) for name, path in paths.items()}
         for name, path in models.items():
             _check(name, Path(path))
         return models
+
+    ctx = click.get_current_context()
+
+    def change(shelf: ModelShelf, options: Mapping[str, Any]) -> Apply:
+        """What gives a running shelf these options."""
+        new = found(paths_of(options["models"], options["model_folder"])[0])
+        alone = any(given[name] for name in ("draft_model", "adapter_folder")) or loading.adapters
+        if new != shelf.models and (alone or launched() > 1):
+            raise UsageError("models with adapters, a draft model or ranks cannot change while "
+                             "they are served; start it again")  # fmt: skip
+        limit, keep = bytes_of(options["memory"], "--memory"), keep_alive_of(options["keep_alive"])
+        return lambda: shelf.change(new, limit, keep, options["load_timeout"])
 
     metrics = ServerMetrics()
     if given["traces"] or given["traces_endpoint"]:
@@ -181,10 +201,36 @@ def serve(
             given["tool_parser"], loads, given["draft_model"], adapters, given["adapter_folder"],
             given["load_timeout"], keep_alive_of(given["keep_alive"]), given["picture_folder"],
         )  # fmt: skip
-        return asyncio.run(_serve(models, keys, settings, metrics, given, load, eager, certificate))
+        reload = Reload(ctx, change)
+        return asyncio.run(
+            _serve(models, keys, settings, metrics, given, load, eager, certificate, reload)
+        )
 
     first = lambda: next(iter(found().values()))  # noqa: E731
     return on_ranks(first, loading.device, parallel, split, work)
+
+
+def paths_of(models: Sequence[str], folder: str | None) -> tuple[dict[str, str], bool]:
+    """The models by name, and whether the first one is loaded at the start. Raises UsageError."""
+    from weft.hub.box import CHAT
+    from weft.serve.shelf import models_in, named
+
+    paths = named(models or (() if folder else (CHAT,)))
+    if folder:  # given names come first, and win
+        paths = {**paths, **models_in(Path(folder)), **paths}
+    return paths, bool(models) or not folder
+
+
+@dataclass(frozen=True)
+class Reload:
+    """What a running server needs to read its options again."""
+
+    ctx: click.Context
+    change: Callable[[ModelShelf, Mapping[str, Any]], Apply]
+
+
+MODELS = frozenset(("models", "model_folder", "memory", "keep_alive", "load_timeout"))
+"""Options of `weft serve` alone that may change while it runs."""
 
 
 def keep_alive_of(text: str | None) -> float | None:
@@ -214,15 +260,17 @@ def _check(name: str, path: Path) -> None:
 async def _serve(
     paths: dict[str, str], keys: ApiKeys | None, settings: ServeSettings, metrics: ServerMetrics,
     given: dict[str, Any], load: Callable[..., Any] | None, eager: bool,
-    certificate: Certificate | None,
+    certificate: Certificate | None, reload: Reload,
 ) -> int:  # fmt: skip
     import weft
+    from weft.cli.reloading import Reloading
     from weft.serve.app import make_app
     from weft.serve.batches.routes import open_folder
     from weft.serve.logs import quiet_logs
     from weft.serve.running import listen
     from weft.serve.shelf import ModelShelf
 
+    defer_reloads()
     quiet_logs(given["log_level"], given["log_json"])
     batches = open_folder(Path(given["batch_folder"])) if given["batch_folder"] else None
     limit = bytes_of(given["memory"], "--memory")
@@ -235,9 +283,9 @@ async def _serve(
             async with shelf.use(None) as first:
                 await asyncio.to_thread(first.warm)
                 summary = first.summary()
-        return await play(
-            app, listening, f"weft serves {', '.join(paths)}", lambda: summary, certificate
-        )
+        again = Reloading(reload.ctx, app, keys, certificate, MODELS, partial(reload.change, shelf))
+        what = f"weft serves {', '.join(paths)}"
+        return await play(app, listening, what, lambda: summary, certificate, again)
     finally:
         await shelf.close()
         listening.close()

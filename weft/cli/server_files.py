@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from weft.serve.keys import ApiKey
 
 
+CONFIG = "weft.config"  # of a context's `meta`: the path of the configuration file
+
+
 def read_config(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
     """Takes the options of a TOML file as defaults. Raises UsageError for one that the command
     lacks."""
     if path is None:
         return
+    ctx.meta[CONFIG] = path
     known = {p.name: p for p in ctx.command.params if p is not param}
     given = {}
     for name, value in read_toml(path).items():

@@ -53,9 +53,12 @@ class Guard:
         self, app: ASGIApp, keys: ApiKeys | None, hosts: Iterable[str] | None,
         origins: Iterable[str] = (),
     ) -> None:  # fmt: skip
-        self._app = app
+        self._app, self._keys = app, keys
+        self.allow(hosts, origins)
+
+    def allow(self, hosts: Iterable[str] | None, origins: Iterable[str]) -> None:
+        """Sets the names and the other origins that are answered from now on."""
         self._origins = {origin.encode() for origin in origins}
-        self._keys = keys
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -35,6 +35,12 @@ class Bucket:
         """Takes an amount, left or not."""
         self._level -= amount
 
+    def resize(self, amount: float, seconds: float) -> None:
+        """Changes the allowance; what was taken stays taken."""
+        self.wait(0)
+        self._level += amount - self.amount
+        self.amount, self._rate = amount, amount / seconds
+
 
 @dataclass(frozen=True)
 class KeyLimits:
@@ -56,13 +62,25 @@ class ApiKey:
         limits: KeyLimits = KeyLimits(),
         clock: Clock = time.monotonic,
     ) -> None:
-        self.name, self.digest, self._limits = name, hashlib.sha256(secret).digest(), limits
+        self.name, self.digest, self._clock = name, hashlib.sha256(secret).digest(), clock
         self.requests = self.refused = self.tokens = self.running = 0
-        per_minute, per_day = limits.tokens_per_minute, limits.tokens_per_day
-        given = (("minute", per_minute, 60.0), ("day", per_day, 86400.0))
-        self._tokens = [(unit, Bucket(n, s, clock)) for unit, n, s in given if n is not None]
-        asked = limits.requests_per_minute
-        self._requests = None if asked is None else Bucket(asked, 60.0, clock)
+        self._buckets: dict[str, Bucket] = {}
+        self.limit(limits)
+
+    def limit(self, limits: KeyLimits) -> None:
+        """Sets the limits; what the key has used of an old one counts under the new one."""
+        self.limits, old = limits, self._buckets
+        given = {"requests": (limits.requests_per_minute, 60.0),
+                 "minute": (limits.tokens_per_minute, 60.0),
+                 "day": (limits.tokens_per_day, 86400.0)}  # fmt: skip
+        self._buckets = {}
+        for unit, (amount, seconds) in given.items():
+            if amount is not None:
+                bucket = old.get(unit) or Bucket(amount, seconds, self._clock)
+                bucket.resize(amount, seconds)
+                self._buckets[unit] = bucket
+        self._requests = self._buckets.get("requests")
+        self._tokens = [(u, bucket) for u, bucket in self._buckets.items() if u != "requests"]
 
     def enter(self) -> None:
         """Counts a request that begins. Raises HttpError 429 where it is one too many."""
@@ -87,12 +105,12 @@ class ApiKey:
             bucket.take(tokens)
 
     def _check(self) -> None:
-        most = self._limits.running
+        most = self.limits.running
         if most is not None and self.running >= most:
             raise HttpError(429, f"{self.running} requests of this key are running, as many as "
                             "may; wait for one to end", retry=1)  # fmt: skip
         if self._requests is not None and (wait := self._requests.wait(1)):
-            raise _late(f"{self._limits.requests_per_minute} requests per minute", wait)
+            raise _late(f"{self.limits.requests_per_minute} requests per minute", wait)
         for unit, bucket in self._tokens:
             if wait := bucket.wait(1):
                 raise _late(f"{bucket.amount:g} tokens per {unit}", wait)
@@ -110,6 +128,17 @@ class ApiKeys:
     def __init__(self, keys: Iterable[ApiKey]) -> None:
         self.keys = list(keys)
         self._by_digest = {key.digest: key for key in self.keys}
+
+    def become(self, others: ApiKeys) -> None:
+        """Takes other keys and limits. A key that stays keeps its counts; the requests of one that
+        goes run to their end."""
+        kept = []
+        for other in others.keys:
+            key = self._by_digest.get(other.digest)
+            if key is not None and key.name == other.name:
+                key.limit(other.limits)
+            kept.append(key if key is not None and key.name == other.name else other)
+        self.keys, self._by_digest = kept, {key.digest: key for key in kept}
 
     @classmethod
     def of(cls, secret: bytes) -> ApiKeys:

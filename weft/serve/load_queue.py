@@ -17,7 +17,7 @@ class LoadQueue:
     `seconds` at most."""
 
     def __init__(self, load: Callable[[str], Awaitable[Served]], most: int, seconds: float) -> None:
-        self._load, self._most, self._seconds = load, most, seconds
+        self._load, self._most, self.seconds = load, most, seconds
         self._waiting: dict[str, list[asyncio.Future[Served]]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -36,13 +36,13 @@ class LoadQueue:
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._work())
         try:
-            done, _ = await asyncio.wait({place}, timeout=self._seconds)
+            done, _ = await asyncio.wait({place}, timeout=self.seconds)
         except asyncio.CancelledError:
             self._leave(name, place)
             raise
         if not done:
             self._leave(name, place)
-            raise HttpError(503, f"{name} was not loaded within {self._seconds:g} s: others are at "
+            raise HttpError(503, f"{name} was not loaded within {self.seconds:g} s: others are at "
                             "work; ask again", retry=5)  # fmt: skip
         return place.result()
 

@@ -47,10 +47,15 @@ class _JsonLines(logging.Formatter):
         return json.dumps(made, ensure_ascii=False)
 
 
+def set_level(level: str) -> None:
+    """Lets weft log what is of this level and above."""
+    logging.getLogger("weft").setLevel(level.upper())
+
+
 def quiet_logs(level: str, as_json: bool = False) -> None:
     """Logs of the server and of uvicorn's errors on stderr, without a request's content, as text or
     as JSON."""
-    logging.getLogger("weft").setLevel(level.upper())
+    set_level(level)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     if logging.root.handlers:
         return

@@ -83,7 +83,7 @@ def route(
 class App:
     """The application, what says that it is about to end, and whether it wants a key."""
 
-    application: ASGIApp
+    application: Guard
     leave: Callable[[], None]
     keyed: bool
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import signal
 import socket
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -15,11 +19,12 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from weft.core.errors import UsageError
+from weft.core.errors import UsageError, WeftError
 from weft.serve import errors
 from weft.serve.tls import Certificate
 from weft.serve.wire import HttpError
 
+_log = logging.getLogger(__name__)
 HEADER_BYTES = 16 << 10
 HEADER_SECONDS = 20.0  # time for the head of a request
 LINGER_SECONDS = 2.0  # time to read what follows a refused head
@@ -153,11 +158,12 @@ def listen(host: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """Serves until a signal ends it. Then it takes no new work (503), and running answers get
     DRAIN_SECONDS to end; the remaining ones end with an error. `ready` is called once requests are
-    answered, `leave` when a signal has come. With a certificate it speaks HTTPS."""
+    answered, `leave` when a signal has come. With a certificate it speaks HTTPS. SIGHUP calls
+    `reload`, whose error leaves everything as it was."""
 
     def __init__(
         self, app: ASGIApp, ready: Callable[[], None], leave: Callable[[], None],
-        certificate: Certificate | None = None,
+        certificate: Certificate | None = None, reload: Callable[[], Awaitable[str]] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             uvicorn.Config(
@@ -168,13 +174,44 @@ class Server(uvicorn.Server):
             )
         )  # fmt: skip
         self._ready, self._leave, self._certificate = ready, leave, certificate
+        self._reload, self._reloading = reload, asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._certificate is not None:
             self.config.ssl = self._certificate.context
         await super().startup(sockets)
         if self.started:
+            self._heed_reloads()
             self._ready()
+
+    def _heed_reloads(self) -> None:
+        if self._reload is None or not hasattr(signal, "SIGHUP"):
+            return
+
+        terminal = sys.stdin is not None and sys.stdin.isatty()
+
+        def begin() -> None:
+            if terminal and not sys.stdin.isatty():  # the terminal was closed: nobody asks
+                self.handle_exit(signal.SIGHUP, None)
+                return
+            self._tasks.add(task := asyncio.ensure_future(self.reload()))
+            task.add_done_callback(self._tasks.discard)
+
+        with contextlib.suppress(ValueError, RuntimeError):  # signals come to the main thread alone
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, begin)
+
+    async def reload(self) -> None:
+        """Takes the configuration again. If it is wrong, the log says so and the old one stays in
+        force."""
+        assert self._reload is not None
+        async with self._reloading:
+            try:
+                _log.info("reloaded: %s", await self._reload())
+            except (WeftError, OSError) as e:
+                _log.warning("the configuration stays as it was: %s", e)
+            except Exception:
+                _log.exception("the configuration stays as it was")
 
     async def on_tick(self, counter: int) -> bool:
         if self._certificate is not None and counter % REFRESH_TICKS == 0:

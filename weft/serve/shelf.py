@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class ModelShelf:
         if not paths:
             raise UsageError("name at least one model to serve")
         self.settings, self.metrics, self.limit = settings, metrics, limit
+        self.models = dict(paths)  # as they were given
         self.paths = {**paths, **settings.adapters}
         self.parents = dict.fromkeys(settings.adapters, next(iter(paths)))
         if twice := paths.keys() & settings.adapters.keys():
@@ -58,6 +60,7 @@ class ModelShelf:
             self._load, max(settings.queue, settings.sequences), settings.load_seconds
         )
         self._draining: set[str] = set()  # models that take no new requests
+        self._retired: dict[Served, asyncio.Task[None]] = {}  # no longer served, with answers left
         self._freed = asyncio.Event()  # set when a model may have become idle
         self.adapting = asyncio.Lock()  # one adapter comes or goes at a time
         metrics.watch(self)
@@ -74,6 +77,34 @@ class ModelShelf:
     def loaded(self) -> list[Served]:
         """Returns the models that are loaded now."""
         return list(self._loaded.values())
+
+    def change(
+        self, paths: Mapping[str, str], limit: int | None, keep_alive: float | None, seconds: float
+    ) -> None:
+        """Serves these models from now on, with this limit of memory, time without use, and time
+        to wait. A loaded model that is not among them, or has another path now, takes no new
+        requests, and goes when its answers have ended."""
+        self.limit = limit
+        self.settings = replace(self.settings, keep_alive=keep_alive, load_seconds=seconds)
+        self._queue.seconds = seconds
+        if paths == self.models:  # adapters stay as requests have loaded them
+            return
+        before, self.models, self.paths = self.paths, dict(paths), dict(paths)
+        for name, model in list(self._loaded.items()):
+            if self.paths.get(name) != before.get(name):
+                del self._loaded[name]
+                self._retire(model)
+
+    def _retire(self, model: Served) -> None:
+        async def end() -> None:
+            while not model.idle:
+                await asyncio.sleep(_LOOKS)
+            await self._closed(model)
+            del self._retired[model]
+            self._freed.set()
+
+        model.expiry.stop()
+        self._retired[model] = asyncio.ensure_future(end())
 
     @contextlib.asynccontextmanager
     async def use(self, name: str | None, keep: float | None = None) -> AsyncIterator[Served]:
@@ -104,16 +135,23 @@ class ModelShelf:
     async def _load(self, name: str) -> Served:
         """Loads a model for those who wait for it. Raises HttpError and WeftError."""
         try:
-            return self._loaded.get(name) or await self._loaded_now(name)
+            while name in self.paths:
+                path = self.paths[name]
+                model = self._loaded.get(name) or await self._loaded_now(name, path)
+                if self.paths.get(name) == path:
+                    return model
+                del self._loaded[name]  # the path has changed while it was read
+                self._retire(model)
+            raise HttpError(404, f"the model {name!r:.100} is served no longer", "model")
         finally:
             self._draining.clear()
 
-    async def _loaded_now(self, name: str) -> Served:
+    async def _loaded_now(self, name: str, path: str) -> Served:
         await self._make_room(0, name)
         options: dict[str, Any] = dict(self.settings.load or {})
         if name == self.first and self.settings.adapters:
             options["adapters"] = self.settings.adapters
-        model = await asyncio.to_thread(self._make, self.paths[name], **options)
+        model = await asyncio.to_thread(self._make, path, **options)
         draft = await self._draft(model, options)
         await self._make_room(bytes_of(model, self.settings, draft), name)
         if isinstance(model, Decoder):
@@ -128,7 +166,7 @@ class ModelShelf:
             made = ServedTranscriber(name, model)
         else:
             raise UsageError(
-                f"{self.paths[name]} is no model that weft serves: those write, embed, judge, hear"
+                f"{path} is no model that weft serves: those write, embed, judge, hear"
             )
         self._loaded[name] = made
         _log.info("loaded %s: %d MiB", name, made.nbytes >> 20)
@@ -149,15 +187,15 @@ class ModelShelf:
         while self.limit is not None and self._held() + size > self.limit:
             if size > self.limit:
                 raise HttpError(503, f"{name} is larger than this server's memory limit")
-            if not self._loaded:
+            if not self._held():
                 return
             if idle := [m for m in self._loaded.values() if m.idle]:
                 await self._let_go(min(idle, key=lambda m: m.used))
                 continue
             if not self._queue.waits(name):
                 raise HttpError(503, f"no request waits for {name} any more")
-            oldest = min(self._loaded.values(), key=lambda m: m.used)
-            if oldest.name not in self._draining:
+            oldest = min(self._loaded.values(), key=lambda m: m.used, default=None)
+            if oldest is not None and oldest.name not in self._draining:
                 self._draining.add(oldest.name)
                 _log.info("%s waits until the answers of %s have ended", name, oldest.name)
             self._freed.clear()
@@ -166,6 +204,9 @@ class ModelShelf:
 
     async def _let_go(self, model: Served) -> None:
         del self._loaded[model.name]
+        await self._closed(model)
+
+    async def _closed(self, model: Served) -> None:
         await model.close()
         _log.info("let %s go", model.name)
 
@@ -181,14 +222,17 @@ class ModelShelf:
                 await self._let_go(model)
 
     def _held(self) -> int:
-        return sum(m.nbytes for m in self._loaded.values())
+        return sum(m.nbytes for m in [*self._loaded.values(), *self._retired])
 
     async def close(self) -> None:
         """Ends all answers and frees the models."""
         await self._queue.close()
-        for model in self.loaded():
+        for task in self._retired.values():
+            task.cancel()
+        for model in [*self.loaded(), *self._retired]:
             await model.close()
         self._loaded.clear()
+        self._retired.clear()
 
 
 def named(models: Iterable[str]) -> dict[str, str]:

@@ -34,6 +34,17 @@ class Certificate:
         except (UsageError, OSError) as e:
             _log.warning("the certificate stays as it was: %s", e)
 
+    def become(self, other: Certificate) -> None:
+        """Takes the files of another certificate, which has read them. Raises UsageError where
+        they have become wrong meanwhile, and keeps its own."""
+        before, self._files = self._files, other._files
+        try:
+            self._seen = self._stamps()
+            self._loaded(self.context)
+        except (UsageError, OSError):
+            self._files = before
+            raise
+
     def _stamps(self) -> list[tuple[int, int]]:
         found = [os.stat(path) for path in self._files]
         return [(one.st_mtime_ns, one.st_ino) for one in found]

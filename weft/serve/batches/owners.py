@@ -15,15 +15,21 @@ class Owners:
     """Names of owners that may lie on a disk, and their keys (None: the server asks for none)."""
 
     def __init__(self, keys: ApiKeys | None) -> None:
-        self._keys = None if keys is None else {owner_of(key.digest): key for key in keys.keys}
+        self._keys = keys
 
     def knows(self, owner: str | UnsetType) -> bool:
         """True if requests of this owner may be asked."""
-        return self._keys is None or owner in self._keys
+        return self._keys is None or self._find(owner) is not None
 
     def key(self, owner: str | UnsetType) -> ApiKey | None:
-        """The key of an owner."""
-        return None if self._keys is None else self._keys[str(owner)]
+        """The key of an owner. Raises KeyError for one who has none."""
+        if self._keys is not None and (found := self._find(owner)) is None:
+            raise KeyError(owner)
+        return None if self._keys is None else found
+
+    def _find(self, owner: str | UnsetType) -> ApiKey | None:
+        assert self._keys is not None
+        return next((key for key in self._keys.keys if owner_of(key.digest) == owner), None)
 
     def salt(self, owner: str | UnsetType) -> bytes:
         """Whose the requests are, as `guard.key_of` has it."""

@@ -1,0 +1,118 @@
+"""Configuration that a running server reads again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+from held import answers, holding
+from serve_kit import Process, process, serving, until
+
+from weft.serve.keys import ApiKey, ApiKeys, KeyLimits
+
+TEXT = "/v1/completions"
+LONG = {"prompt": "x", "max_tokens": 300, "ignore_eos": True, "seed": 1}
+
+
+def written(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o600)
+
+
+def said(made: Process, *words: str) -> str:
+    """The next line of the log with these words."""
+    assert made.popen.stderr is not None
+    while line := made.popen.stderr.readline():
+        if all(word in line for word in words):
+            return line
+    raise AssertionError(words)
+
+
+def test_a_file_is_read_again(chatty: Path, tmp_path: Path) -> None:
+    """Keys, models and options of a file change at SIGHUP, all or none."""
+    models, config, keys = tmp_path / "models", tmp_path / "weft.toml", tmp_path / "keys.toml"
+    models.mkdir()
+    shutil.copytree(chatty, models / "one")
+    written(keys, f'[ann]\nkey = "{"a" * 16}"\n')
+    first = f'model-folder = "{models}"\nkeys-file = "{keys}"\n'
+    written(config, first + 'log-level = "info"\n')
+    with process("serve", "--config", str(config), "--device", "cpu") as made:
+        ann, bob = ({"x-api-key": c * 16} for c in "ab")
+
+        def status(key: dict[str, str], model: str) -> Any:
+            asked = {"prompt": "x", "max_tokens": 1, "model": model}
+            return made.ask("POST", TEXT, asked, key)[0]
+
+        def reload() -> None:
+            os.kill(made.popen.pid, signal.SIGHUP)
+
+        assert (status(ann, "one"), status(ann, "two"), status(bob, "one")) == (200, 404, 401)
+        written(keys, f'[bob]\nkey = "{"b" * 16}"\nrunning = 3\n')
+        os.replace(models / "one", models / "two")
+        for wrong, why in (("max-batch = 4\n", "--max-batch cannot change"),
+                           ("log-level = 3\n", "log-level"), ("max-bach = 1\n", "max-batch"),
+                           ("[", "not TOML")):  # fmt: skip
+            written(config, first + wrong)
+            reload()
+            said(made, "stays as it was", why)
+            assert (status(ann, "one"), status(bob, "one")) == (200, 401)
+        written(config, first + 'log-level = "debug"\n')
+        reload()
+        until(lambda: status(bob, "two") == 200)
+        assert (status(ann, "two"), status(bob, "one")) == (401, 404)
+        said(made, "DEBUG", TEXT)
+        made.popen.send_signal(signal.SIGTERM)
+        assert made.popen.wait(60) == 0
+
+
+def test_a_router_reads_its_keys_again(server: Any, tmp_path: Path) -> None:
+    keys = tmp_path / "key"
+    written(keys, "a" * 16)
+    with process("route", server.url, "--api-key-file", str(keys)) as made:
+        assert made.ask("GET", "/health", headers={"x-api-key": "a" * 16})[0] == 200
+        written(keys, "b" * 16)
+        os.kill(made.popen.pid, signal.SIGHUP)
+        until(lambda: made.ask("GET", "/health", headers={"x-api-key": "b" * 16})[0] == 200)
+        assert made.ask("GET", "/health", headers={"x-api-key": "a" * 16})[0] == 401
+
+
+def test_a_model_that_goes_ends_its_answers(chatty: Path, tmp_path: Path) -> None:
+    """One that is served no longer writes on, and is then released; one by the same name that is
+    elsewhere now is another."""
+    other = str(shutil.copytree(chatty, tmp_path / "other"))
+    with serving({"box": str(chatty)}) as made, holding(made, file=tmp_path / "steps") as gate:
+        shelf, got = made.shelf, []
+        old = shelf.decoders()[0]
+        asking = threading.Thread(target=lambda: got.append(made.ask("POST", TEXT, LONG)))
+        asking.start()
+        until(lambda: answers(made) == 1)
+        change = lambda: shelf.change({"box": other}, None, None, 300.0)  # noqa: E731
+        made.loop.call_soon_threadsafe(change)
+        until(lambda: not shelf.loaded())
+        new = made.ask("POST", TEXT, {"prompt": "x", "max_tokens": 300, "seed": 1})
+        assert new[0] == 200 and shelf.decoders()[0] is not old and not got
+        tokenizer = shelf.decoders()[0].model.tokenizer
+        assert tokenizer is not None and str(tokenizer.path.parent) == other
+        gate.open()
+        asking.join(60)
+        status, answer, _ = got[0]
+        assert status == 200 and answer["usage"]["completion_tokens"] == 300
+        until(lambda: not shelf._retired and not old.player._thread.is_alive())
+
+
+def test_limits_change_and_what_was_used_counts() -> None:
+    now = [0.0]
+    ann = ApiKey("ann", b"a" * 16, KeyLimits(tokens_per_minute=100), lambda: now[0])
+    keys = ApiKeys([ann, ApiKey("gone", b"g" * 16)])
+    ann.spend(90)
+    fewer = ApiKey("ann", b"a" * 16, KeyLimits(tokens_per_minute=50))
+    keys.become(ApiKeys([ApiKey("bob", b"b" * 16), fewer]))
+    assert [key.name for key in keys.keys] == ["bob", "ann"] and keys.keys[1] is ann
+    assert keys.find([b"g" * 16]) is None and keys.of_salt(ann.digest) is ann
+    assert ann.tokens == 90 and ann._tokens[0][1].wait(1) > 40  # 40 over the new limit
+    ann.limit(KeyLimits())
+    ann.enter()
