@@ -18,3 +18,6 @@ export const train: Same<declared.TrainOptions, import("./trainer.js").TrainOpti
 export const piece: Same<declared.Piece, import("./model.js").Piece> = true;
 export const step: Same<declared.Step, import("./trainer.js").Step> = true;
 export const answer: Same<declared.Answer, import("./seen.js").Answer> = true;
+export const hear: Same<declared.HearOptions, import("./speech.js").HearOptions> = true;
+export const hearing: Same<declared.Hearing, import("./speech.js").Hearing> = true;
+export const segment: Same<declared.Segment, import("./speech.js").Segment> = true;

@@ -187,7 +187,7 @@ SAID = ["def f(x):", "  and näxt? ", "return 1"]
 NODE = """
 import { load } from PLAYER;
 const model = await load(FOLDER, { target: "wasm", threads: 1 });
-const { decoder } = model;
+const { part: decoder } = model;
 const [turns, fed, messages] = [[], [], [{ role: "system", content: "Be brief." }]];
 const feed = decoder.feed.bind(decoder);
 decoder.feed = (ids, ...rest) => (fed.push(ids.length), feed(ids, ...rest));

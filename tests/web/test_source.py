@@ -14,6 +14,8 @@ from page_device import PLAYER
 from page_kit import MODULES, Browser, Pages, Site, need
 from rows import few
 
+from weft.web.folder import DEVELOPING, bare
+
 HERE = Path(__file__).parent
 CHECK = "tsc -p jsconfig.json"  # what `npm run types` does
 
@@ -49,6 +51,31 @@ def test_types(source: Path) -> None:
 def test_lint(source: Path) -> None:
     need("eslint")
     run(["npm", "run", "lint"], source)
+
+
+TREES = """
+import { readdirSync, readFileSync } from "node:fs";
+import { parse } from "acorn";
+const [source, bare] = process.argv.slice(1);
+const plain = (key, value) => key === "start" || key === "end" ? undefined
+  : typeof value === "bigint" ? String(value) : value;
+const tree = (file) => JSON.stringify(parse(readFileSync(file, "utf8"),
+  { ecmaVersion: "latest", sourceType: "module" }), plain);
+console.log(JSON.stringify(readdirSync(bare).filter((name) =>
+  tree(`${source}/${name}`) !== tree(`${bare}/${name}`))));
+"""
+
+
+def test_a_page_has_the_same_code_without_comments(source: Path) -> None:
+    need("acorn")
+    plain = source.parent / "bare"
+    plain.mkdir()
+    files = [p for p in source.glob("*.js") if p.name not in DEVELOPING]
+    for file in files:
+        (plain / file.name).write_bytes(bare(file.read_bytes()))
+        assert "/**" not in (plain / file.name).read_text()
+    found = run(["node", "--input-type=module", "-e", TREES, str(source), str(plain)], source)
+    assert json.loads(found) == [] and len(files) > 40
 
 
 # -- as a package ---------------------------------------------------------------------------------

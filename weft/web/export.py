@@ -34,33 +34,29 @@ from weft.models.run.encoder_runner import encoder_program
 from weft.models.run.model import KINDS, Decoder
 from weft.models.run.picture_encoder import PictureEncoder
 from weft.models.run.placed import weight_avals
+from weft.models.run.transcriber import Transcriber
 from weft.web import selftest
 from weft.web.albums import album_parts
 from weft.web.chat import chat_file
 from weft.web.encoders import unlike_page
 from weft.web.existing import check_page
 from weft.web.folder import (
-    DEVELOPING,
     FORMAT,
-    PLAYER,
     TARGETS,
     compact_json,
+    player_files,
     write_body,
     write_file,
     write_player,
 )
 from weft.web.licences import write_model_licences
+from weft.web.speech import speech_parts
 from weft.web.tokenizers import for_page
 from weft.web.training import PageTraining, training
 
 TARGET = ("webgpu.js", "wasm.js", "thread.js")
 # The page fetches these when it uses them.
-LATER = (
-    "album.js", "chat.js", "encoder.js", "fitted.js", "net.js", "page_trainer.js", "philox.js",
-    "photos.js", "search.js", "see.js", "seen.js", "selftest.js",
-    "template.js", "template_filters.js", "template_values.js", "testpage.js", "train.js",
-    "trainer.js",
-)  # fmt: skip
+LATER = ("philox.js", "selftest.js", "testpage.js")
 SEARCH = "search"
 
 
@@ -83,9 +79,11 @@ def export_web(
             return export_decoder(model, folder, [training(model, kind) for kind in train], search)
         if isinstance(model, PictureEncoder):
             manifest = export_album(model, folder)
+        elif isinstance(model, Transcriber):
+            manifest = export_speech(model, folder)
         else:
             manifest = export_encoder(model, folder)
-        write_player(folder)
+        write_player(folder, manifest)
         return manifest
 
 
@@ -121,7 +119,7 @@ def export_decoder(
         export_encoder(search, folder / SEARCH)
         head["search"] = SEARCH
     manifest = _manifest(model, folder, head, body)
-    write_player(folder)
+    write_player(folder, manifest)
     return manifest
 
 
@@ -147,6 +145,13 @@ def export_album(model: PictureEncoder, folder: Path) -> dict[str, Any]:
     """Writes the files of a model whose texts find pictures; the manifest."""
     made, weights, about = album_parts(model)
     head = {"kind": "album", "model": about}
+    return _manifest(model, folder, head, write_body(folder, made, weights))
+
+
+def export_speech(model: Transcriber, folder: Path) -> dict[str, Any]:
+    """Writes the files of a model that writes down what it hears; the manifest."""
+    made, weights, about = speech_parts(model)
+    head = {"kind": "speech", "model": about}
     return _manifest(model, folder, head, write_body(folder, made, weights))
 
 
@@ -189,14 +194,9 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
     """(what, bytes, bytes as a server sends them with gzip) of what a visit of `folder` fetches for
     either target; weights are hardly smaller for it."""
     weights = sum(nbytes for _, nbytes, _ in manifest["shards"])
-    player = {p.relative_to(PLAYER).as_posix() for p in PLAYER.rglob("*.*js")}
-    player -= {*TARGET, *LATER, *DEVELOPING, "node.js", "node_thread.js"}
-    if manifest["kind"] == "encoder":
-        player |= {"encoder.js", "search.js"}
-    if manifest["kind"] == "net":
-        player |= {"net.js", "see.js", "seen.js", "fitted.js"}
-    if manifest["kind"] == "album":
-        player |= {"album.js", "photos.js", "fitted.js"}
+    kind = manifest["kind"]
+    player = {n for n in player_files({"kind": kind}) if n.endswith(".js")}
+    player -= {*TARGET, *LATER, "node.js", "node_thread.js"}
     parts = {
         "Program, WebGPU": ["webgpu.json", "webgpu.js"],
         "Program, WebAssembly": ["wasm.json", "kernels-relaxed.wasm", "wasm.js", "thread.js"],

@@ -26,6 +26,22 @@ TARGETS = (targets.WEBGPU, targets.WASM)
 PLAYER = Path(__file__).with_name("js")
 # files of the player's source that a page does not need
 DEVELOPING = ("eslint.config.js", "jsconfig.json")
+# What only pages with a feature have of the player: a model's kind, or more that it does.
+FEATURES = {
+    "decoder": {"decoder.js", "philox.js", "sampler.js", "text.js", "writing.js"},
+    "encoder": {"encoder.js", "search.js"},
+    "net": {"fitted.js", "net.js", "see.js", "seen.js"},
+    "album": {"album.js", "fitted.js", "photos.js"},
+    "speech": {
+        "listen.css", "listen.js", "mel.js", "philox.js", "recorder.js", "sampler.js", "sound.js",
+        "speech.js", "speech_rules.js", "subtitles.js",
+    },
+    "chat": {
+        "chat.css", "chat.js", "template.js", "template_filters.js", "template_values.js",
+    },
+    "train": {"page_trainer.js", "train.js", "trainer.js"},
+    "search": {"encoder.js", "search.js"},
+}  # fmt: skip
 
 
 def write_body(
@@ -131,11 +147,20 @@ def _code(folder: Path, made: Mapping[str, Mapping[str, Program]]) -> dict[str, 
     return files
 
 
-def write_player(folder: Path) -> None:
+def player_files(manifest: Mapping[str, Any]) -> set[str]:
+    """Returns the names of the player's files that a page has, its own and the common ones."""
+    has = {manifest["kind"], *(name for name in FEATURES if manifest.get(name))}
+    others = set().union(*FEATURES.values()) - set().union(*(FEATURES[name] for name in has))
+    return {p.name for p in PLAYER.iterdir() if p.is_file()} - others - {*DEVELOPING}
+
+
+def write_player(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Copies the page and the player; its service worker keeps every file but the weights."""
+    files = player_files(manifest)
     for source in PLAYER.iterdir():
-        if source.is_file() and source.name not in DEVELOPING:
-            write_bytes(folder / source.name, source.read_bytes())
+        if source.name in files:
+            data = source.read_bytes()
+            write_bytes(folder / source.name, bare(data) if source.suffix == ".js" else data)
     names = sorted(str(p.relative_to(folder).as_posix()) for p in folder.rglob("*") if p.is_file())
     large = re.compile(
         r"(|.*/)weights-.*|sw\.js|selftest\.json|webgpu.*\.json"
@@ -154,6 +179,14 @@ def write_player(folder: Path) -> None:
     text = text.replace("%VERSION%", digest.hexdigest()[:16])
     entries = " ".join(f"{name}={begin}" for name, begin in begins.items())
     write_text(worker, text.replace("%FILES%", entries))
+
+
+def bare(source: bytes) -> bytes:
+    """Returns JavaScript of the player without its comments and indentation: a third of its bytes,
+    with gzip too."""
+    text = re.sub(r"/\*\*.*?\*/ ?", "", source.decode(), flags=re.DOTALL)
+    lines = (line.strip() for line in text.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("//")).encode()
 
 
 def write_file(folder: Path, name: str, data: bytes, files: dict[str, list[Any]]) -> None:

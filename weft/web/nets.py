@@ -64,7 +64,7 @@ def export_net(
         write_file(folder, "manifest.json", compact_json(manifest), {})
         if licences is not None:
             write_model_licences(licences, folder)
-        write_player(folder)
+        write_player(folder, manifest)
         return manifest
 
 

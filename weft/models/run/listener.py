@@ -12,6 +12,7 @@ from weft.audio.mel import Features
 from weft.audio.voice import passages
 from weft.core.errors import UsageError
 from weft.core.records import dataclass
+from weft.engine.sampler import Sampling, choose, generator
 from weft.models.run.hearing import Encode, Feed, Work
 from weft.models.run.speech_rules import TASKS, allowed, language_id
 from weft.models.run.transcript import Segment, compression, pieces
@@ -245,7 +246,7 @@ class _Passage:
         the last; None for silence."""
         o, heard = self.o, None
         for i, temperature in enumerate(o.heat):
-            rng = np.random.default_rng((o.seed, seek, i))
+            rng = generator(o.seed, seek << 8 | i)
             heard = yield from self._decoded(prompt, temperature, rng)
             low = o.logprob_threshold is not None and heard.logprob < o.logprob_threshold
             most = o.compression_ratio_threshold
@@ -267,7 +268,7 @@ class _Passage:
         start = len(prompt) - len(self._begin)
         rows, _ = yield Feed(prompt, 0, sorted({start, len(prompt) - 1}))
         silence = float(_softmax(rows[0])[s.silence])
-        logits, total = rows[-1], 0.0
+        logits, total, how = rows[-1], 0.0, Sampling(temperature=temperature)
         made: list[int] = []
         room = min(s.longest + min(c.max_positions // 2 - 1, len(prompt) - 1), c.max_positions)
         most = room - len(prompt)
@@ -277,10 +278,7 @@ class _Passage:
             if not np.isfinite(x.max()):
                 raise model.explain_bad("the logits are")
             logs = np.log(_softmax(x) + np.float32(1e-45))
-            if temperature:
-                token = int(rng.choice(len(x), p=_softmax(x.astype(np.float64) / temperature)))
-            else:
-                token = int(x.argmax())
+            token = choose(x, (), how, rng)
             made.append(token)
             total += float(logs[token])
             if self.whole.show is not None:

@@ -144,7 +144,7 @@ class CompiledSeq2Seq(Seq2SeqRunner):
         if key in self._sessions:
             return self._sessions[key]
         c, placed = self.config, self.placed
-        avals = {role: v for role, v in placed.avals.items() if _reads(c, kind, role)}
+        avals = {role: v for role, v in placed.avals.items() if reads(c, kind, role)}
         what = c, sorted(avals.items()), self.slots, key
 
         def graph() -> Graph:
@@ -163,7 +163,7 @@ class CompiledSeq2Seq(Seq2SeqRunner):
         return session
 
 
-def _reads(c: Seq2SeqConfig, kind: str, role: str) -> bool:
+def reads(c: Seq2SeqConfig, kind: str, role: str) -> bool:
     """Returns True if a step of this kind reads a weight."""
     crossing = ".cross_k." in role or ".cross_v." in role
     if kind == "encode":

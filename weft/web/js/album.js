@@ -1,7 +1,8 @@
 // A model that gives vectors of pictures and of texts in one space (weft/web/albums.py).
 
-import { floats } from "./fitted.js";
-import { WeftError } from "./program.js";
+import { floats, needPixels } from "./fitted.js";
+import { need, needText } from "./manifest.js";
+import { WeftError, whole } from "./program.js";
 
 /**
  * @typedef {import("./fitted.js").Fit & {vocab: number, dim: number, longest: number, pad: number,
@@ -51,3 +52,23 @@ export class Album {
     return row.map((value) => value / norm);
   }
 }
+
+/** What a manifest says. @param {any} m @param {any} text */
+export function check(m, text) {
+  needText(text);
+  needPixels(m);
+  const counts = [m.vocab, m.dim, m.longest];
+  need(counts.every((n) => whole(n) && n > 0 && n <= 2 ** 24), "a number of the model");
+  need(whole(m.pad) && whole(m.end) && typeof m.padded === "boolean", "its texts");
+}
+
+/** @typedef {import("./model.js").Model} Model */
+
+/** @param {import("./session.js").Sessions} sessions @param {AlbumModel} model */
+export const make = (sessions, model) => new Album(sessions, model);
+
+/** @param {Model} model @param {number[]} ids @returns {Promise<Float32Array>} */
+export const embed = (model, ids) => model.withPart((album) => album.embed(ids));
+
+/** @param {Model} model @param {Uint8ClampedArray} rgba @returns {Promise<Float32Array>} */
+export const embedImage = (model, rgba) => model.withPart((album) => album.look(rgba));

@@ -7,7 +7,7 @@ export class Decoder {
   /**
    * @param {import("./session.js").Sessions} sessions
    * @param {{vocab: number, context: number, page: number, kv_heads: number[],
-   *   rows: Record<string, number>}} model
+   *   rows: Record<string, number>, rewinds: boolean}} model
    */
   constructor(sessions, model) {
     this.sessions = sessions;
@@ -15,6 +15,23 @@ export class Decoder {
     const pages = Math.ceil(model.context / model.page);
     /** the one sequence's pages, in order */
     this.table = Int32Array.from({ length: pages }, (_, n) => n);
+    /** @type {number[]} ids whose keys and values the device holds */
+    this.fed = [];
+  }
+
+  /**
+   * The logits after `ids`, of which it feeds only those that the device does not hold yet.
+   * @param {number[]} ids @param {AbortSignal} [signal] @returns {Promise<Float32Array>}
+   */
+  async logits(ids, signal) {
+    let same = 0;
+    while (same < ids.length - 1 && this.fed[same] === ids[same]) same++;
+    const { rewinds } = this.model; // else no row but the last can be gone on from
+    if (!rewinds && same < this.fed.length) same = 0;
+    this.fed = rewinds ? this.fed.slice(0, same) : []; // before the step: it may fail
+    const out = await this.feed(ids.slice(same), same, signal);
+    this.fed = [...ids];
+    return out;
   }
 
   /**

@@ -1,5 +1,8 @@
 // A model that turns texts into vectors, one text at a time (weft/models/run/embedder.py).
 
+import { need, needText } from "./manifest.js";
+import { whole } from "./program.js";
+
 /**
  * @typedef {{vocab: number, hidden: number, pad: number, widths: number[],
  *   modes: ("cls" | "mean" | "max")[], normalize: boolean}} EncoderModel
@@ -55,3 +58,23 @@ function pool(tokens, count, { hidden, modes, normalize }) {
   }
   return out;
 }
+
+/** What a manifest says. @param {any} m @param {any} text */
+export function check(m, text) {
+  needText(text);
+  const counts = [m.vocab, m.hidden, ...m.widths];
+  need(counts.every((n) => whole(n) && n > 0 && n <= 2 ** 24) && whole(m.pad),
+    "a number of the model");
+  need(Math.max(...m.widths) === text.limit, "its widths");
+  const known = (/** @type {string} */ mode) => ["cls", "mean", "max"].includes(mode);
+  need(m.modes.every(known), "its pooling");
+}
+
+/** @param {import("./session.js").Sessions} sessions @param {EncoderModel} model */
+export const make = (sessions, model) => new Encoder(sessions, model);
+
+/**
+ * @param {import("./model.js").Model} model @param {number[]} ids
+ * @returns {Promise<Float32Array>}
+ */
+export const embed = (model, ids) => model.withPart((encoder) => encoder.embed(ids));

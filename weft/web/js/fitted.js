@@ -1,5 +1,8 @@
 // A picture in the pixels that a model takes.
 
+import { need } from "./manifest.js";
+import { whole } from "./program.js";
+
 /**
  * @typedef {{size: [number, number], fit: ["stretch"] | ["boxed"] | ["crop", number, number]}} Fit
  */
@@ -45,4 +48,13 @@ export function floats(rgba, { size: [height, width], last, scale, mean, std }) 
     for (let i = 0; i < plane; i++) out[last ? 3 * i + c : c * plane + i] = table[rgba[4 * i + c]];
   }
   return out;
+}
+
+/** @param {any} m how a picture becomes its input */
+export function needPixels(m) {
+  const sizes = [...m.size, ...m.fit.slice(1)];
+  need(m.size.length === 2 && sizes.every((n) => whole(n) && n > 0 && n <= 2 ** 14), "its size");
+  need(["stretch", "boxed", "crop"].includes(m.fit[0]), "its input");
+  need([m.mean, m.std].every((x) => x === null || (x.length === 3 && x.every(Number.isFinite)))
+    && (m.scale === null || Number.isFinite(m.scale)), "its steps");
 }

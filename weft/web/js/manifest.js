@@ -11,7 +11,7 @@ const ROWS = 2 ** 16;
 export const bytesOf = (files) => files.reduce((sum, [, nbytes]) => sum + nbytes, 0);
 
 /** @param {boolean} holds @param {string} what @returns {asserts holds} */
-function need(holds, what) {
+export function need(holds, what) {
   if (!holds) throw new WeftError(`manifest.json is damaged: ${what}; export the folder again`);
 }
 
@@ -38,9 +38,6 @@ export function readManifest(raw) {
     need(raw.search === undefined || /^\w+$/.test(raw.search), "where its search is");
     need([undefined, true].includes(raw.chat) || isText(raw.chat), "whether it chats");
     if (raw.kind === "decoder") needDecoder(raw.model, raw.text, raw.train ?? []);
-    if (raw.kind === "encoder") needEncoder(raw.model, raw.text);
-    if (raw.kind === "net") needNet(raw.model);
-    if (raw.kind === "album") needAlbum(raw.model, raw.text);
     return raw;
   });
 }
@@ -52,7 +49,7 @@ function needFile([name, nbytes, sha256]) {
 }
 
 /** @param {any} text what is said of the tokenizer */
-function needText({ around, limit }) {
+export function needText({ around, limit }) {
   need(around.length === 2 && around.flat().every(whole) && (limit === null || whole(limit)),
     "its text");
 }
@@ -69,43 +66,4 @@ function needDecoder(m, text, kinds) {
   need(Object.values(m.rows).every((n) => n <= ROWS)
     && m.kv_heads.every((/** @type {number} */ n) => n <= ROWS / 16), "its rows");
   need(whole(m.rows.prefill) && whole(m.rows.decode) && m.eos.every(whole), "its rows or ends");
-}
-
-/** @param {any} m @param {any} text */
-function needEncoder(m, text) {
-  needText(text);
-  const counts = [m.vocab, m.hidden, ...m.widths];
-  need(counts.every((n) => whole(n) && n > 0 && n <= 2 ** 24) && whole(m.pad),
-    "a number of the model");
-  need(Math.max(...m.widths) === text.limit, "its widths");
-  const known = (/** @type {string} */ mode) => ["cls", "mean", "max"].includes(mode);
-  need(m.modes.every(known), "its pooling");
-}
-
-/** @param {any} m how a picture becomes its input */
-function needPixels(m) {
-  const sizes = [...m.size, ...m.fit.slice(1)];
-  need(m.size.length === 2 && sizes.every((n) => whole(n) && n > 0 && n <= 2 ** 14), "its size");
-  need(["stretch", "boxed", "crop"].includes(m.fit[0]), "its input");
-  need([m.mean, m.std].every((x) => x === null || (x.length === 3 && x.every(Number.isFinite)))
-    && (m.scale === null || Number.isFinite(m.scale)), "its steps");
-}
-
-/** @param {any} m @param {any} text */
-function needAlbum(m, text) {
-  needText(text);
-  needPixels(m);
-  const counts = [m.vocab, m.dim, m.longest];
-  need(counts.every((n) => whole(n) && n > 0 && n <= 2 ** 24), "a number of the model");
-  need(whole(m.pad) && whole(m.end) && typeof m.padded === "boolean", "its texts");
-}
-
-/** @param {any} m */
-function needNet(m) {
-  needPixels(m);
-  need(isText(m.input), "its input");
-  for (const [name, dtype, shape] of m.outputs) {
-    need(isText(name) && Object.hasOwn(ITEM, dtype) && shape.every(whole), "its outputs");
-  }
-  need(Object.values(m.labels).every(isText) && isText(m.task) && isText(m.boxes), "its labels");
 }

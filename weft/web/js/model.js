@@ -1,26 +1,33 @@
 // A folder's model on one device. Weights load while it compiles; a lost device is replaced.
 
-import { Decoder } from "./decoder.js";
 import { Devices } from "./devices.js";
 import { Folder } from "./folder.js";
 import { readManifest } from "./manifest.js";
-import { CHAT, EMBED, GENERATE, LOAD, allowed, idsOf, texts as given } from "./options.js";
+import { EMBED, LOAD, allowed, texts as given } from "./options.js";
 import { WeftError, soundly } from "./program.js";
-import { choose, sampling } from "./sampler.js";
 import { Sessions } from "./session.js";
-import { Stops, StreamDecoder } from "./text.js";
 import { Tokenizer } from "./tokenizer.js";
 
+/**
+ * What models of a kind do; a page fetches only its own. Each has `make`, and functions by the
+ * names of Model's methods; `check` reads the manifest's entry.
+ * @type {Record<string, () => Promise<Record<string, any>>>}
+ */
+const KINDS = {
+  decoder: () => import("./writing.js"), encoder: () => import("./encoder.js"),
+  net: () => import("./net.js"), album: () => import("./album.js"),
+  speech: () => import("./speech.js"),
+};
 const RECOVERIES = 3; // of a device that is lost again and again, within one text
 
 /**
- * @typedef {{embed: (ids: number[]) => Promise<Float32Array>}} Embeds
  * @typedef {{target?: "auto" | "webgpu" | "wasm", threads?: number, signal?: AbortSignal,
  *   progress?: (p: {loaded: number, total: number, phase: string}) => void,
  *   note?: (text: string) => void, gpu?: GPU, Worker?: any}} LoadOptions
  * @typedef {{maxNewTokens?: number, temperature?: number, topK?: number, topP?: number,
  *   repetitionPenalty?: number, seed?: number | bigint, stop?: string[], signal?: AbortSignal
  * }} GenerateOptions
+ * @typedef {GenerateOptions & {variables?: Record<string, any>, slide?: boolean}} ChatOptions
  * @typedef {{role: string, content: string} & Record<string, any>} Message
  * @typedef {{text: string, ids: number[],
  *   finish: null | "eos" | "stop" | "length" | "aborted", left?: number}} Piece
@@ -57,15 +64,19 @@ export class Model {
     this.tokenizer = null;
     /** @type {any} the chat template, once it was asked for */
     this.template = null;
-    /** @type {number[]} ids whose keys and values the device holds */
-    this.fed = [];
+    /** @type {Record<string, any>} the module of its kind */
+    this.kind = {};
+    /** @type {any} what feeds the Programs; another one after a loss */
+    this.part = null;
     /** @type {Promise<any>} when the device is free again */
     this.turn = Promise.resolve();
   }
 
   /** Chooses a device, compiles and loads the weights; starts over if the device fails. */
   async start() {
-    const { shards, files } = this.manifest;
+    const { shards, files, kind, model, text } = this.manifest;
+    this.kind = await (KINDS[kind] ?? KINDS.decoder)();
+    soundly("manifest.json", () => this.kind.check?.(model, text));
     const code = Object.entries(files).map(([name, about]) => [name, ...about]);
     await this.store.prune?.([...shards, ...code]);
     await this.unlost(async () => {});
@@ -82,18 +93,7 @@ export class Model {
     await Promise.all([sessions.prepare(first), poured, this.readTokenizer()]);
     await this.device.settled?.();
     this.sessions = sessions;
-    const { kind, model } = this.manifest;
-    if (kind === "encoder") {
-      const { Encoder } = await import("./encoder.js");
-      this.encoder = new Encoder(sessions, model);
-    } else if (kind === "net") {
-      const { Net } = await import("./net.js");
-      this.net = new Net(sessions, model);
-    } else if (kind === "album") {
-      const { Album } = await import("./album.js");
-      this.album = this.encoder = new Album(sessions, model);
-    } else this.decoder = new Decoder(sessions, model);
-    this.fed = [];
+    this.part = this.kind.make(sessions, this.manifest.model);
   }
 
   /** Runs every kernel against reference values; needs no weights. */
@@ -125,100 +125,57 @@ export class Model {
     return /** @type {Tokenizer} */ (this.tokenizer).decode(ids);
   }
 
+  /** What the module of the model's kind has by the name of a method. @param {string} name */
+  able(name) {
+    const found = this.kind[name];
+    if (found) return found;
+    const { kind, name: model } = this.manifest;
+    const article = /^[aeiou]/.test(kind) ? "an" : "a";
+    throw new WeftError(`${model} is ${article} ${kind}: it has no ${name}`);
+  }
+
   /**
-   * The text that follows, piece by piece. The last piece says why it ended.
    * @param {string | number[]} prompt @param {GenerateOptions} [options]
    * @returns {AsyncGenerator<Piece, void>}
    */
   async *generate(prompt, options = {}) {
-    if (!this.decoder) {
-      const { kind, name } = this.manifest;
-      const what = kind === "net" ? "a net" : kind === "album" ? "an album" : "an encoder";
-      throw new WeftError(`${name} is ${what}: it writes no text`);
-    }
-    allowed(options, GENERATE, "generate");
-    const { context, eos, vocab } = this.manifest.model;
-    const ids = typeof prompt === "string" ? this.encode(prompt) : idsOf(prompt, vocab);
-    if (!ids.length) throw new WeftError("the prompt is empty: give at least one character");
-    if (ids.length > context) {
-      throw new WeftError(`the prompt has ${ids.length} tokens; this page holds ${context}: `
-        + "shorten it");
-    }
-    const how = sampling(options);
-    const stream = how.temperature > 0
-      ? new (await import("./philox.js")).Philox(options.seed ?? 0) : null;
-    const text = new StreamDecoder((part) => this.decode(part));
-    const stops = new Stops(options.stop ?? []);
-    const first = ids.length;
-    const most = Math.min(options.maxNewTokens ?? 64, context - first + 1);
-    /** @type {Piece["finish"]} */
-    let finish = most > 0 ? null : "length";
-    while (!finish) {
-      if (options.signal?.aborted) break;
-      const logits = await this.logits(ids, options.signal);
-      if (!logits) break;
-      const token = choose(logits, ids, how, stream);
-      if (eos.includes(token)) {
-        finish = "eos";
-        break;
-      }
-      ids.push(token);
-      const shown = stops.push(text.push(token));
-      if (stops.stopped) finish = "stop";
-      else if (ids.length - first >= most) finish = "length";
-      yield { text: shown, ids: [token], finish: null };
-    }
-    const rest = stops.push(text.flush(), true);
-    if (stops.stopped && finish === "length") finish = "stop";
-    yield { text: rest, ids: [], finish: finish ?? "aborted" };
+    yield* this.able("generate")(this, prompt, options);
   }
 
   /**
-   * The answer to a conversation, through the model's chat template, as `generate` gives it.
-   * @param {Message[]} messages
-   * @param {GenerateOptions & {variables?: Record<string, any>, slide?: boolean}} [options]
-   *   `variables` of the template, such as `enable_thinking`; with `slide` the oldest turns leave
-   *   where the context is full, and the first piece says in `left` how many messages did
+   * @param {Message[]} messages @param {ChatOptions} [options]
    * @returns {AsyncGenerator<Piece, void>}
    */
   async *chat(messages, options = {}) {
-    const { variables, slide, ...how } = allowed(options, CHAT, "chat");
-    const most = how.maxNewTokens ?? Infinity;
-    const { ids, left } = await this.fitted(messages, slide ? most : 0, variables);
-    if (left) yield { text: "", ids: [], finish: null, left };
-    yield* this.generate(ids, how);
+    yield* this.able("chat")(this, messages, options);
   }
 
   /**
-   * The prompt for messages of which the oldest turns have left until a quarter of the context, or
-   * `free` tokens, are free; a system message stays, and the last turn (weft/models/run/talk.py).
-   * @param {Message[]} messages @param {number} free @param {Record<string, any>} [variables]
-   * @returns {Promise<{ids: number[], left: number}>}
-   */
-  async fitted(messages, free, variables) {
-    if (!Array.isArray(messages)) throw new WeftError("a conversation is a list of messages");
-    const { context } = this.manifest.model;
-    const room = Math.min(free, Math.floor(context / 4));
-    const first = messages[0]?.role === "system" ? 1 : 0;
-    const turns = messages.flatMap(({ role }, i) => (role === "user" && i > first ? [i] : []));
-    for (let start = first; ; start = /** @type {number} */ (turns.shift())) {
-      const told = [...messages.slice(0, first), ...messages.slice(start)];
-      const ids = this.encode(await this.chatPrompt(told, variables), false);
-      const fits = ids.length + room <= context;
-      if (!free || fits || !turns.length) return { ids, left: start - first };
-    }
-  }
-
-  /**
-   * Renders messages by the template: the text that the model continues.
    * @param {Message[]} messages @param {Record<string, any>} [variables] @returns {Promise<string>}
    */
   async chatPrompt(messages, variables) {
-    const { chat, name } = this.manifest;
-    if (chat !== true) throw new WeftError(chat ?? `${name} has no chat template: use generate`);
-    const { render } = await import("./template.js");
-    this.template ??= await this.folder.parsed("chat.json", (data) => data);
-    return soundly("chat.json", () => render(this.template, messages, variables));
+    return this.able("chatPrompt")(this, messages, variables);
+  }
+
+  /**
+   * @param {Float32Array} samples @param {import("./speech.js").HearOptions} [options]
+   * @returns {AsyncGenerator<import("./speech.js").Hearing, void>}
+   */
+  async *transcribe(samples, options = {}) {
+    yield* this.able("transcribe")(this, samples, options);
+  }
+
+  /** @param {Uint8ClampedArray} rgba @returns {Promise<Float32Array>} */
+  async embedImage(rgba) {
+    return this.able("embedImage")(this, rgba);
+  }
+
+  /**
+   * @param {Uint8ClampedArray} rgba @param {import("./seen.js").Wanted} [wanted]
+   * @returns {Promise<import("./seen.js").Answer>}
+   */
+  async see(rgba, wanted) {
+    return this.able("see")(this, rgba, wanted);
   }
 
   /**
@@ -229,42 +186,16 @@ export class Model {
    */
   async embed(texts, options = {}) {
     const { signal, onVector } = allowed(options, EMBED, "embed");
-    const { name } = this.manifest;
-    if (!this.encoder) throw new WeftError(`${name} writes text: embed with an encoder`);
+    const embed = this.able("embed");
     const rows = [];
     for (const text of given(texts, "embed")) {
       signal?.throwIfAborted();
       const ids = this.encode(text);
-      // a device that was lost has brought another encoder
-      const row = await this.inTurn(() => this.unlost(() => /** @type {Embeds} */ (
-        this.encoder).embed(ids)));
+      const row = await embed(this, ids);
       onVector?.(row);
       rows.push(row);
     }
     return rows;
-  }
-
-  /**
-   * The vector of a picture, pixels of the model's own size, in the space of the texts'.
-   * @param {Uint8ClampedArray} rgba @returns {Promise<Float32Array>}
-   */
-  embedImage(rgba) {
-    return this.inTurn(() => this.unlost(() => {
-      if (!this.album) throw new WeftError(`${this.manifest.name} gives no vectors of pictures`);
-      return this.album.look(rgba);
-    }));
-  }
-
-  /**
-   * A net's answer about pixels of its own size.
-   * @param {Uint8ClampedArray} rgba @param {import("./seen.js").Wanted} [wanted]
-   * @returns {Promise<import("./seen.js").Answer>}
-   */
-  see(rgba, wanted) {
-    return this.inTurn(() => this.unlost(() => {
-      if (!this.net) throw new WeftError(`${this.manifest.name} takes no pictures`);
-      return this.net.see(rgba, wanted);
-    }));
   }
 
   /**
@@ -273,22 +204,19 @@ export class Model {
    * @param {number[]} ids @param {AbortSignal} [signal] @returns {Promise<Float32Array | null>}
    */
   logits(ids, signal) {
-    return this.inTurn(() => this.unlost(() => this.feed(ids, signal))).catch((error) => {
+    const made = this.withPart((decoder) => decoder.logits(ids, signal));
+    return made.catch((error) => {
       if (signal?.aborted) return null;
       throw error;
     });
   }
 
-  /** @param {number[]} ids @param {AbortSignal} [signal] */
-  async feed(ids, signal) {
-    let same = 0;
-    while (same < ids.length - 1 && this.fed[same] === ids[same]) same++;
-    const { rewinds } = this.manifest.model; // else no row but the last can be gone on from
-    if (!rewinds && same < this.fed.length) same = 0;
-    this.fed = rewinds ? this.fed.slice(0, same) : []; // before the step: it may fail
-    const out = await /** @type {Decoder} */ (this.decoder).feed(ids.slice(same), same, signal);
-    this.fed = [...ids];
-    return out;
+  /**
+   * Has what feeds the Programs do something, in turn; a device that was lost brings another one.
+   * @template T @param {(part: any) => Promise<T>} work @returns {Promise<T>}
+   */
+  withPart(work) {
+    return this.inTurn(() => this.unlost(() => work(this.part)));
   }
 
   /**

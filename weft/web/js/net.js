@@ -1,7 +1,8 @@
 // A net that sees: pixels in, what it says about them out (weft/vision/nets.py).
 
-import { floats } from "./fitted.js";
-import { WeftError } from "./program.js";
+import { floats, needPixels } from "./fitted.js";
+import { need } from "./manifest.js";
+import { ITEM, WeftError, isText, whole } from "./program.js";
 import { answer } from "./seen.js";
 
 /**
@@ -45,3 +46,22 @@ export class Net {
     return answer(this.model, outputs, wanted);
   }
 }
+
+/** What a manifest says. @param {any} m */
+export function check(m) {
+  needPixels(m);
+  need(isText(m.input), "its input");
+  for (const [name, dtype, shape] of m.outputs) {
+    need(isText(name) && Object.hasOwn(ITEM, dtype) && shape.every(whole), "its outputs");
+  }
+  need(Object.values(m.labels).every(isText) && isText(m.task) && isText(m.boxes), "its labels");
+}
+
+/** @param {import("./session.js").Sessions} sessions @param {NetModel} model */
+export const make = (sessions, model) => new Net(sessions, model);
+
+/**
+ * @param {import("./model.js").Model} model @param {Uint8ClampedArray} rgba
+ * @param {import("./seen.js").Wanted} [wanted] @returns {Promise<import("./seen.js").Answer>}
+ */
+export const see = (model, rgba, wanted) => model.withPart((net) => net.see(rgba, wanted));

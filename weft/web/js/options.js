@@ -6,16 +6,18 @@ import { WeftError } from "./program.js";
 
 const [LEAST, MOST] = [2 ** -126, 2 ** 126]; // of float32's normal numbers
 /** @param {number} low @returns {Rule} */
-const count = (low) =>
+export const count = (low) =>
   [(v) => Number.isSafeInteger(v) && v >= low, `a whole number from ${low} on`];
 /** @type {Rule} */
 const FUNCTION = [(v) => typeof v === "function", "a function"];
 /** @type {Rule} */
+export const BOOLEAN = [(v) => typeof v === "boolean", "true or false"];
+/** @type {Rule} */
 const OBJECT = [(v) => v !== null && typeof v === "object", "an object"];
 /** @type {Rule} */
-const SIGNAL = [(v) => v instanceof AbortSignal, "an AbortSignal"];
+export const SIGNAL = [(v) => v instanceof AbortSignal, "an AbortSignal"];
 /** @type {Rule} */
-const SEED = [
+export const SEED = [
   (v) => (typeof v === "bigint" || Number.isSafeInteger(v)) && v >= 0 && v < 2n ** 64n,
   "a whole number from 0 to 2^64 - 1, a BigInt from 2^53 on",
 ];
@@ -35,7 +37,7 @@ export const GENERATE = {
 };
 /** @type {Record<string, Rule>} */
 export const CHAT = {
-  ...GENERATE, variables: OBJECT, slide: [(v) => typeof v === "boolean", "true or false"],
+  ...GENERATE, variables: OBJECT, slide: BOOLEAN,
 };
 /** @type {Record<string, Rule>} of a page, whose model lives in a worker */
 export const PAGE = {
@@ -54,7 +56,7 @@ export const TRAIN = {
 };
 
 /** @param {any} value as a message shows it */
-const shown = (value) => (typeof value === "string" ? JSON.stringify(value)
+export const shown = (value) => (typeof value === "string" ? JSON.stringify(value)
   : typeof value === "bigint" ? `${value}n` : Array.isArray(value) ? `[${value}]` : String(value));
 
 /**

@@ -5,6 +5,11 @@ import { bindTabs } from "./tabs.js";
 import { describe, load } from "./weft.js";
 
 const PATIENCE = 3000; // ms that a newer version of this page has to answer, and to take over
+/** @type {Record<string, () => Promise<{bind: (model: any) => void}>>} kinds that write no text */
+const OTHERS = {
+  encoder: () => import("./search.js"), net: () => import("./see.js"),
+  album: () => import("./photos.js"), speech: () => import("./listen.js"),
+};
 
 const query = new URLSearchParams(location.search);
 
@@ -81,21 +86,12 @@ async function start() {
   if (model.about.kinds?.length) {
     (await import("./train.js")).bindTraining(model, { target: target() });
   }
-  const encodes = folder.kind === "encoder";
-  const sees = folder.kind === "net";
-  const photos = folder.kind === "album";
-  $("tab-write").hidden = $("try").hidden = encodes || sees || photos;
-  if (photos) {
-    $("about").textContent = "Finds your own pictures by what they show. They stay on this device.";
-    (await import("./photos.js")).bindPhotos(model);
-  }
-  if (sees) {
-    $("about").textContent = "A net that runs in this page. What you show it stays on this device.";
-    (await import("./see.js")).bindSee(model);
-  }
+  const other = OTHERS[folder.kind ?? ""];
+  $("tab-write").hidden = $("try").hidden = Boolean(other);
+  if (other) (await other()).bind(model);
   if (model.about.chat === true) (await import("./chat.js")).bindChat(model, options);
   else if (model.about.chat) $("note").textContent = `${model.about.chat}: it completes texts.`;
-  if (encodes || folder.search) (await import("./search.js")).bindSearch(folder.search, model);
+  if (folder.search) (await import("./search.js")).bind(model, folder.search);
   bindTabs($("tabs"));
   $("prompt").value ||= query.get("prompt") ?? "def fibonacci(n):";
   document.body.dataset.state = "ready";

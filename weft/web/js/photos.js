@@ -16,7 +16,8 @@ const photos = new Map();
 let unread = 0;
 
 /** Makes the tab. @param {import("./weft.js").PageModel} loaded */
-export function bindPhotos(loaded) {
+export function bind(loaded) {
+  $("about").textContent = "Finds your own pictures by what they show. They stay on this device.";
   album = loaded;
   const files = element("input", {
     id: "photos-files", type: "file", accept: "image/*", multiple: true,

@@ -15,10 +15,10 @@ let running = null;
 
 /**
  * Makes the tab work. An encoder within the folder is fetched when the tab is first opened.
- * @param {string | undefined} folder where that is; without it `model` is the encoder
  * @param {import("./weft.js").PageModel} model
+ * @param {string} [folder] where that is; without it `model` is the encoder
  */
-export function bindSearch(folder, model) {
+export function bind(model, folder) {
   $("tab-search").hidden = false;
   $("notes").value ||= recalled() ?? $("notes").placeholder;
   $("search-form").addEventListener("submit", (/** @type {SubmitEvent} */ event) => {

@@ -19,7 +19,8 @@ const input = element("canvas");
 const shown = element("canvas", { id: "see-canvas" });
 
 /** Makes the tab. @param {import("./weft.js").PageModel} loaded */
-export function bindSee(loaded) {
+export function bind(loaded) {
+  $("about").textContent = "A net that runs in this page. What you show it stays on this device.";
   net = loaded;
   model = loaded.about.model;
   const file = element("input", { id: "see-file", type: "file", accept: "image/*" });

@@ -1,5 +1,21 @@
 // Tabs as the ARIA Authoring Practices describe them: arrow keys move, one panel shows.
 
+import { $, element } from "./fetching.js";
+
+/**
+ * A new tab with its panel, before the last one.
+ * @param {string} id of the panel @param {string} title @returns {HTMLElement} the panel
+ */
+export function panel(id, title) {
+  const tab = element("button", { id: `tab-${id}`, role: "tab", textContent: title });
+  tab.setAttribute("aria-controls", id);
+  $("tab-device").before(tab);
+  const made = element("section", { id, role: "tabpanel", hidden: true });
+  made.setAttribute("aria-labelledby", tab.id);
+  $("device").before(made);
+  return made;
+}
+
 /** @param {HTMLElement} list */
 export function bindTabs(list) {
   const tabs = () => /** @type {HTMLElement[]} */ (

@@ -11,9 +11,9 @@ export { WeftError, ranked };
 /**
  * Describes a folder before anything large is fetched.
  * @param {string | URL} folder its address
- * @returns {Promise<{name: string, kind: "decoder" | "encoder" | "net" | "album", bytes: number,
- *   kept: boolean, search?: string}>} `kept`: it is here already; `search`: where an encoder is,
- *   within the folder
+ * @returns {Promise<{name: string, kind: "decoder" | "encoder" | "net" | "album" | "speech",
+ *   bytes: number, kept: boolean, search?: string}>} `kept`: it is here already; `search`: where an
+ *   encoder is, within the folder
  */
 export async function describe(folder) {
   const store = new Store(address(folder));
@@ -253,6 +253,16 @@ export class PageModel {
    */
   see(rgba, wanted) {
     return this.call("see", { rgba, wanted });
+  }
+
+  /**
+   * What is said in a sound of one channel at 16 kHz, piece by piece, of a model of speech; leaving
+   * the loop stops it.
+   * @param {Float32Array} samples @param {import("./speech.js").HearOptions} [options]
+   * @returns {AsyncGenerator<import("./speech.js").Hearing, void>}
+   */
+  transcribe(samples, options = {}) {
+    return this.pieces("transcribe", { samples }, options);
   }
 
   /** @param {string} text @returns {Promise<number[]>} token ids */

@@ -71,6 +71,10 @@ const CALLS = {
   async embedImage(_, { rgba }) {
     return /** @type {Model} */ (model).embedImage(rgba);
   },
+  async transcribe(id, { samples, options }, signal) {
+    const pieces = /** @type {Model} */ (model).transcribe(samples, { ...options, signal });
+    for await (const piece of pieces) post({ id, piece });
+  },
   async see(_, { rgba, wanted }) {
     return /** @type {Model} */ (model).see(rgba, wanted);
   },

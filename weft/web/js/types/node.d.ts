@@ -2,14 +2,14 @@
 /// <reference lib="es2020" />
 
 import type {
-  Answer, ChatOptions, GenerateOptions, LoadOptions as PageOptions, Message, Piece, SeeOptions,
-  Step, TrainOptions,
+  Answer, ChatOptions, GenerateOptions, HearOptions, Hearing, LoadOptions as PageOptions, Message,
+  Piece, SeeOptions, Step, TrainOptions,
 } from "./weft.js";
 
 export { WeftError, ranked } from "./weft.js";
 export type {
-  Answer, ChatOptions, GenerateOptions, Message, Piece, Progress, SeeOptions, Step, Thing,
-  TrainOptions,
+  Answer, ChatOptions, GenerateOptions, HearOptions, Hearing, Message, Piece, Progress, SeeOptions,
+  Segment, Step, Thing, TrainOptions,
 } from "./weft.js";
 
 /** Options of loading a folder in Node. */
@@ -38,6 +38,8 @@ export interface Model {
   embedImage(rgba: Uint8ClampedArray): Promise<Float32Array>;
   /** A net's answer about pixels of its own size. */
   see(rgba: Uint8ClampedArray, options?: SeeOptions): Promise<Answer>;
+  /** What is said in a sound of one channel at 16 kHz, piece by piece. */
+  transcribe(samples: Float32Array, options?: HearOptions): AsyncGenerator<Hearing, void>;
   /** Token ids of a text. */
   encode(text: string): number[];
   /** The text of token ids. */

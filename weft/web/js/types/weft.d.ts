@@ -152,6 +152,8 @@ export interface PageModel {
   embedImage(rgba: Uint8ClampedArray): Promise<Float32Array>;
   /** A net's answer about pixels of its own size, [height, width] in `about.model.size`. */
   see(rgba: Uint8ClampedArray, options?: SeeOptions): Promise<Answer>;
+  /** What is said in a sound of one channel at 16 kHz, piece by piece; leaving the loop stops. */
+  transcribe(samples: Float32Array, options?: HearOptions): AsyncGenerator<Hearing, void>;
   /** Token ids of a text. */
   encode(text: string): Promise<number[]>;
   /** A training, where the folder was exported with --train: "scratch" or "lora". */
@@ -185,12 +187,66 @@ export interface SeeOptions {
   top?: number | undefined;
 }
 
+/** Options of hearing a sound. */
+export interface HearOptions {
+  /** A code such as "de"; found in the first window by default. */
+  language?: string | undefined;
+  /** "transcribe", the default, or "translate" to English. */
+  task?: "transcribe" | "translate" | undefined;
+  /** The model writes times: true by default. */
+  timestamps?: boolean | undefined;
+  /** One, or several to try in turn where a window's tokens repeat or are unlikely: 0 to 2. */
+  temperature?: number | number[] | undefined;
+  /** From 0 to 2^64 - 1, for temperatures above 0. */
+  seed?: number | bigint | undefined;
+  /** How many tokens a window has at most. */
+  maxNewTokens?: number | undefined;
+  /** The sound goes on: what is shorter than a window is not heard yet. */
+  more?: boolean | undefined;
+  /** Stops the model with an AbortError. */
+  signal?: AbortSignal | undefined;
+}
+
+/** What is said between two times in seconds. */
+export interface Segment {
+  /** When it begins. */
+  start: number;
+  /** When it ends. */
+  end: number;
+  /** What is said. */
+  text: string;
+  /** Its ids, those of times too. */
+  tokens: number[];
+  /** The temperature that its window was written at. */
+  temperature: number;
+  /** The mean logarithm of its window's probabilities. */
+  logprob: number;
+  /** How many times smaller zlib makes its window's tokens. */
+  ratio: number;
+  /** How probable it is that nobody speaks in its window. */
+  silence: number;
+}
+
+/** How far a sound is heard. */
+export interface Hearing {
+  /** What has been written since the last piece, or null. */
+  segment: Segment | null;
+  /** The text of a window that is not done: it may be written again. */
+  growing: string;
+  /** The second at which the next window begins. */
+  at: number;
+  /** Seconds of sound. */
+  duration: number;
+  /** A code, once it is known. */
+  language: string | null;
+}
+
 /** A folder's content. */
 export interface Folder {
   /** The name of the model. */
   name: string;
-  /** The model's purpose: to write texts, to make vectors of them, or to see. */
-  kind: "decoder" | "encoder" | "net" | "album";
+  /** The model's purpose: to write texts, to make vectors of them, to see, or to hear. */
+  kind: "decoder" | "encoder" | "net" | "album" | "speech";
   /** Bytes of weights. */
   bytes: number;
   /** True if they are here already. */

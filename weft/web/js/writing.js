@@ -1,0 +1,110 @@
+// Texts of a language model: what a prompt or a conversation is continued by.
+
+import { Decoder } from "./decoder.js";
+import { CHAT, GENERATE, allowed, idsOf } from "./options.js";
+import { WeftError, soundly } from "./program.js";
+import { choose, sampling } from "./sampler.js";
+import { Stops, StreamDecoder } from "./text.js";
+
+/**
+ * @typedef {import("./model.js").Model} Model
+ * @typedef {import("./model.js").Message} Message
+ * @typedef {import("./model.js").GenerateOptions} GenerateOptions
+ * @typedef {import("./model.js").Piece} Piece
+ */
+
+/** @param {import("./session.js").Sessions} sessions @param {any} about the model */
+export const make = (sessions, about) => new Decoder(sessions, about);
+
+/**
+ * The text that follows, piece by piece. The last piece says why it ended.
+ * @param {Model} model @param {string | number[]} prompt @param {GenerateOptions} options
+ * @returns {AsyncGenerator<Piece, void>}
+ */
+export async function* generate(model, prompt, options) {
+  allowed(options, GENERATE, "generate");
+  const { context, eos, vocab } = model.manifest.model;
+  const ids = typeof prompt === "string" ? model.encode(prompt) : idsOf(prompt, vocab);
+  if (!ids.length) throw new WeftError("the prompt is empty: give at least one character");
+  if (ids.length > context) {
+    throw new WeftError(`the prompt has ${ids.length} tokens; this page holds ${context}: `
+      + "shorten it");
+  }
+  const how = sampling(options);
+  const stream = how.temperature > 0
+    ? new (await import("./philox.js")).Philox(options.seed ?? 0) : null;
+  const text = new StreamDecoder((part) => model.decode(part));
+  const stops = new Stops(options.stop ?? []);
+  const first = ids.length;
+  const most = Math.min(options.maxNewTokens ?? 64, context - first + 1);
+  /** @type {Piece["finish"]} */
+  let finish = most > 0 ? null : "length";
+  while (!finish) {
+    if (options.signal?.aborted) break;
+    const logits = await model.logits(ids, options.signal);
+    if (!logits) break;
+    const token = choose(logits, ids, how, stream);
+    if (eos.includes(token)) {
+      finish = "eos";
+      break;
+    }
+    ids.push(token);
+    const shown = stops.push(text.push(token));
+    if (stops.stopped) finish = "stop";
+    else if (ids.length - first >= most) finish = "length";
+    yield { text: shown, ids: [token], finish: null };
+  }
+  const rest = stops.push(text.flush(), true);
+  if (stops.stopped && finish === "length") finish = "stop";
+  yield { text: rest, ids: [], finish: finish ?? "aborted" };
+}
+
+/**
+ * The answer to a conversation, through the model's chat template, as `generate` gives it.
+ * @param {Model} model @param {Message[]} messages
+ * @param {import("./model.js").ChatOptions} options `variables` of the template, such as
+ *   `enable_thinking`; with `slide` the oldest turns leave where the context is full, and the first
+ *   piece says in `left` how many messages did
+ * @returns {AsyncGenerator<Piece, void>}
+ */
+export async function* chat(model, messages, options) {
+  const { variables, slide, ...how } = allowed(options, CHAT, "chat");
+  const most = how.maxNewTokens ?? Infinity;
+  const { ids, left } = await fitted(model, messages, slide ? most : 0, variables);
+  if (left) yield { text: "", ids: [], finish: null, left };
+  yield* model.generate(ids, how);
+}
+
+/**
+ * The prompt for messages of which the oldest turns have left until a quarter of the context, or
+ * `free` tokens, are free; a system message stays, and the last turn (weft/models/run/talk.py).
+ * @param {Model} model @param {Message[]} messages @param {number} free
+ * @param {Record<string, any>} [variables]
+ * @returns {Promise<{ids: number[], left: number}>}
+ */
+async function fitted(model, messages, free, variables) {
+  if (!Array.isArray(messages)) throw new WeftError("a conversation is a list of messages");
+  const { context } = model.manifest.model;
+  const room = Math.min(free, Math.floor(context / 4));
+  const first = messages[0]?.role === "system" ? 1 : 0;
+  const turns = messages.flatMap(({ role }, i) => (role === "user" && i > first ? [i] : []));
+  for (let start = first; ; start = /** @type {number} */ (turns.shift())) {
+    const told = [...messages.slice(0, first), ...messages.slice(start)];
+    const ids = model.encode(await model.chatPrompt(told, variables), false);
+    const fits = ids.length + room <= context;
+    if (!free || fits || !turns.length) return { ids, left: start - first };
+  }
+}
+
+/**
+ * Renders messages by the template: the text that the model continues.
+ * @param {Model} model @param {Message[]} messages @param {Record<string, any>} [variables]
+ * @returns {Promise<string>}
+ */
+export async function chatPrompt(model, messages, variables) {
+  const { chat, name } = model.manifest;
+  if (chat !== true) throw new WeftError(chat ?? `${name} has no chat template: use generate`);
+  const { render } = await import("./template.js");
+  model.template ??= await model.folder.parsed("chat.json", (data) => data);
+  return soundly("chat.json", () => render(model.template, messages, variables));
+}
