@@ -70,6 +70,7 @@ ARCHS = {
     "gemma3_text": "gemma3", "mistral": "llama", "ministral3": "mistral3", "olmo3": "olmo2",
     "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35",
     "qwen3_5_moe_text": "qwen35moe", "qwen3_next": "qwen3next", "gemma4_text": "gemma4",
+    "qwen2_vl_text": "qwen2vl", "qwen2_5_vl_text": "qwen2vl", "qwen3_vl_text": "qwen3vl",
 }  # fmt: skip
 ARCHS |= more.ARCHS | space.ARCHS
 TURNED = ("llama", "smollm3", "mistral3", "granite", *more.TURNED, *space.TURNED)
@@ -174,6 +175,8 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_rope_freq_base(more.theta(config) if "alpha" in full else full["rope_theta"])
     if "sliding_attention" in rope:
         writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+    if "mrope_section" in full:
+        writer.add_rope_dimension_sections([*full["mrope_section"], 0])
     if full.get("rope_type") in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(full["rope_type"]))
         writer.add_rope_scaling_factor(full["factor"])

@@ -141,6 +141,8 @@ def file(kind: str, **changed: Any) -> tuple[Gguf, DecoderConfig]:
         said["attention.head_count_kv"] = made.kv_heads
         said["feed_forward_length"] = made.ffn
         said["rope.freq_base"] = 1e6
+    if made.turns_by:
+        said["rope.dimension_sections"] = [made.turns_by.count(axis) for axis in range(3)] + [0]
     if kind == "bamba":
         said["rope.scaling.finetuned"] = True
     if made.altup is not None:

@@ -136,6 +136,8 @@ GGUF: Mapping[str, GgufFamily] = {
     ),
     "qwen2": GgufFamily("qwen2"),
     "qwen3": GgufFamily("qwen3"),
+    "qwen2_vl_text": GgufFamily("qwen2vl", written=False),
+    "qwen3_vl_text": GgufFamily("qwen3vl", (Key("n_deepstack_layers", ""),), written=False),
     "gemma2": GgufFamily(
         "gemma2",
         (_SOFT, Key("attn_logit_softcapping", "attn_logit_softcapping", "attn_softcap")),

@@ -23,7 +23,7 @@ from weft.models.run.eyes import Eyes, Sight
 from weft.models.run.tower_runner import Tower
 from weft.models.text.placeholders import Marks
 from weft.models.text.tokenizer import Tokenizer
-from weft.models.weights.gguf_tower import Mmproj, mmproj_beside, read_mmproj
+from weft.models.weights.gguf_tower import Mmproj, file_sections, mmproj_beside, read_mmproj
 from weft.models.weights.placement import Placement
 from weft.models.weights.tower_names import tower_weights
 from weft.models.weights.weight_dtypes import cast_weights, check_dtypes, wanted
@@ -91,11 +91,16 @@ def file_eyes(
         found = read_mmproj(file)
         raw = Fields(found.raw, str(file))
         tower = read_tower(raw.text("model_type"), raw, config.hidden)
+        if "blocks.0.attn.q.weight" in found.checkpoint:
+            tower = replace(tower, fused_qkv=False)
+        if config.family.startswith("qwen3_5"):
+            config = turned(file_sections(path), config, (11, 11, 10))
     except (ModelError, FileFormatError) as error:
         say(f"weft takes the text model alone, no pictures: {error}")
         return None
     looks: Any = _looks(raw.text("model_type"), raw)
-    return replace(config, looks=looks), partial(_open_file, found, raw, tower, device, place)
+    config = replace(config, looks=looks, deep=tower.deep)
+    return config, partial(_open_file, found, raw, tower, device, place)
 
 
 def _open_file(
@@ -110,7 +115,13 @@ def _open_file(
         raise ModelError(f"{raw.where}: tensor {odd[0][:80]!r} is not part of this vision tower")
     kind, steps = raw.text("model_type"), steps_of(raw.where, found.steps)
     tower = tower_of(raw.where, found.checkpoint, config, device, place)
-    return Eyes(tower, steps, _sight(kind, named, tokenizer, bool(_looks(kind, raw))))
+    seen = "pixtral" if kind == "llava" and config.family == "pixtral" else kind
+    sight = _sight(seen, named, tokenizer, bool(_looks(kind, raw)))
+    if sight.film < 0:
+        return Eyes(tower, steps, sight)
+    films = {k: v for k, v in found.steps.items() if k != "size"}
+    films["image_processor_type"] = _FILMS[kind]
+    return Eyes(tower, steps, sight, steps_of(raw.where, films))
 
 
 def _open(

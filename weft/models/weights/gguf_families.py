@@ -26,6 +26,21 @@ def fill(data: dict[str, Any], name: str, value: Any) -> None:
         data[name] = value
 
 
+def sections_of(c: Metadata) -> list[int] | None:
+    """Returns how many pairs of a rope turn by time, height and width; None if a file does not
+    say."""
+    given = c.value("rope.dimension_sections")
+    if not isinstance(given, list):
+        return None
+    if len(given) not in (3, 4) or any(given[3:]):
+        raise c.refuse("rope.dimension_sections", "expected three numbers of pairs")
+    return given[:3]
+
+
+def _sections(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
+    data["rope_parameters"]["mrope_section"] = sections_of(c)
+
+
 def _gemma(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
     """Adds the scale of scores, which differs in the 27B models, of 46 and 62 layers."""
     large = data["num_hidden_layers"] in (46, 62)
@@ -230,6 +245,7 @@ OWN: Mapping[str, Own] = {
     "gemma3n_text": _gemma3n,
     "gemma4_text": _gemma4,
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _delta),
+    **dict.fromkeys(("qwen2_vl_text", "qwen3_vl_text"), _sections),
     "olmo3": _olmo3,
     "stablelm": _stablelm,
     "cohere": _cohere,

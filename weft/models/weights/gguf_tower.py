@@ -4,7 +4,7 @@ fields of config.json and preprocessor_config.json, their tensors by Hugging Fac
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +16,13 @@ from weft.core.notices import say
 from weft.core.records import dataclass
 from weft.importers.gguf import Gguf, GgufTensor, open_gguf
 from weft.importers.gguf_blocks import dequantize
+from weft.importers.hf_config import Fields
 from weft.importers.safetensors import Checkpoint, TensorInfo
+from weft.models.weights.gguf_families import sections_of
 from weft.models.weights.gguf_metadata import Metadata
+from weft.models.weights.gguf_projectors import KINDS, Names
 
 ARCH = "clip"
-_NAMES: tuple[tuple[str, str], ...] = (
-    (r"v\.patch_embd\.(weight|bias)", r"embeddings.patch_embedding.\1"),
-    (r"v\.position_embd\.weight", "embeddings.position_embedding.weight"),
-    (r"v\.post_ln\.(weight|bias)", r"post_layernorm.\1"),
-    (r"v\.blk\.(\d+)\.attn_(q|k|v)\.(\w+)", r"encoder.layers.\1.self_attn.\2_proj.\3"),
-    (r"v\.blk\.(\d+)\.attn_out\.(\w+)", r"encoder.layers.\1.self_attn.out_proj.\2"),
-    (r"v\.blk\.(\d+)\.ln([12])\.(\w+)", r"encoder.layers.\1.layer_norm\2.\3"),
-    (r"v\.blk\.(\d+)\.ffn_up\.(\w+)", r"encoder.layers.\1.mlp.fc1.\2"),
-    (r"v\.blk\.(\d+)\.ffn_down\.(\w+)", r"encoder.layers.\1.mlp.fc2.\2"),
-    (r"mm\.soft_emb_norm\.weight", "mm_soft_emb_norm.weight"),
-    (r"mm\.input_projection\.weight", "mm_input_projection_weight"),
-    (r"mm\.model\.fc\.weight", "modality_projection.proj.weight"),
-)
 _FLOATS = {"F16": np.dtype(np.float16), "BF16": bfloat16.numpy}
 
 
@@ -50,24 +40,43 @@ class Mmproj:
 class TowerTensors(Checkpoint):
     """The tensors of a file, by Hugging Face's names. Those of other names keep their own."""
 
-    def __init__(self, gguf: Gguf) -> None:
+    def __init__(self, gguf: Gguf, names: Names, turned: int = 0) -> None:
         super().__init__({}, str(gguf.path))
-        self._tensors = {_named(name): tensor for name, tensor in gguf.tensors.items()}
+        self._tensors = {_named(name, names): tensor for name, tensor in gguf.tensors.items()}
+        self._turned = turned
+        # later frames of a patch (Qwen-VL) are tensors of their own
+        self._frames = {k.removesuffix(".1"): k for k in self._tensors if k.endswith(".weight.1")}
+        self._later = {at: self._tensors.pop(name) for at, name in self._frames.items()}
+        self._later = {_named(at, names): tensor for at, tensor in self._later.items()}
+        self._swap(gguf)
+
+    def _swap(self, gguf: Gguf) -> None:
+        """Puts right the names of the feed-forward's matrices, which old files give each other."""
+        up = gguf.tensors.get("v.blk.0.ffn_up.weight")
+        wide = gguf.metadata.get("clip.vision.embedding_length")
+        if up is None or up.shape[0] != wide or up.shape[1] == wide:
+            return
+        other = {"1": "2", "2": "1"}
+        self._tensors = {
+            re.sub(r"(?<=\.mlp\.fc)[12](?=\.)", lambda found: other[found[0]], name): tensor
+            for name, tensor in self._tensors.items()
+        }
 
     def __getitem__(self, name: str) -> np.ndarray:
-        tensor = self._tensors[name]
-        dtype = _FLOATS.get(tensor.kind.name)
-        if dtype is not None:
-            return tensor.data.reshape(-1).view(dtype).reshape(tensor.shape)
-        value = dequantize(tensor.kind, tensor.data, tensor.shape)
-        # llama.cpp's converter adds 1 to the norms of Gemma
-        return value - np.float32(1) if name == "mm_soft_emb_norm.weight" else value
+        value = _floats(self._tensors[name], name)
+        if name in self._later:
+            return np.stack([value, _floats(self._later[name], name)], 2)
+        if self._turned and re.search(r"\.[qk]_proj\.", name):
+            parts = value.reshape(self._turned, -1, 2, *value.shape[1:])
+            return np.ascontiguousarray(parts.swapaxes(1, 2)).reshape(value.shape)
+        return value
 
     def info(self, name: str) -> TensorInfo:
         """Shape and dtype of a tensor."""
         tensor: GgufTensor = self._tensors[name]
-        dtype = _FLOATS.get(tensor.kind.name, np.dtype(np.float32))
-        return TensorInfo(name, dtype, tensor.shape, 0, tensor.nbytes)
+        dtype, shape = _FLOATS.get(tensor.kind.name, np.dtype(np.float32)), tensor.shape
+        shape = (*shape[:2], 2, *shape[2:]) if name in self._later else shape
+        return TensorInfo(name, dtype, shape, 0, tensor.nbytes)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -76,8 +85,17 @@ class TowerTensors(Checkpoint):
         return len(self._tensors)
 
 
-def _named(name: str) -> str:
-    for pattern, to in _NAMES:
+def _floats(tensor: GgufTensor, name: str) -> np.ndarray:
+    dtype = _FLOATS.get(tensor.kind.name)
+    if dtype is not None:
+        return tensor.data.reshape(-1).view(dtype).reshape(tensor.shape)
+    value = dequantize(tensor.kind, tensor.data, tensor.shape)
+    # llama.cpp's converter adds 1 to the norms of Gemma
+    return value - np.float32(1) if name == "mm_soft_emb_norm.weight" else value
+
+
+def _named(name: str, names: Names) -> str:
+    for pattern, to in names:
         if found := re.fullmatch(pattern, name):
             return found.expand(to)
     return name
@@ -97,6 +115,14 @@ def mmproj_beside(path: Path, width: int) -> Path | None:
     return fit[0] if fit else None
 
 
+def file_sections(path: Path) -> Fields:
+    """Returns the sections of a text model's rope, as the config of a Hugging Face folder has
+    them."""
+    gguf = open_gguf(path)
+    meta = Metadata(gguf, str(gguf.metadata.get("general.architecture")))
+    return Fields({"rope_parameters": {"mrope_section": sections_of(meta)}}, str(path))
+
+
 _WIDTH = "clip.vision.projection_dim"
 
 
@@ -105,12 +131,12 @@ def read_mmproj(path: Path) -> Mmproj:
     gguf = open_gguf(path)
     meta = Metadata(gguf, ARCH)
     kind = meta.value("projector_type") or meta.value("vision.projector_type")
-    if kind not in _KINDS:
+    if kind not in KINDS:
         raise ModelError(
-            f"{path}: projector {str(kind)[:40]!r} is not supported; weft reads {', '.join(_KINDS)}"
+            f"{path}: projector {str(kind)[:40]!r} is not supported; weft reads {', '.join(KINDS)}"
         )
     image, patch = (meta.integer(f"vision.{k}", 1, 1 << 14) for k in ("image_size", "patch_size"))
-    vision = {
+    usual = {
         "model_type": "siglip_vision_model", "image_size": image, "patch_size": patch,
         "hidden_size": meta.integer("vision.embedding_length", 1, 1 << 16),
         "intermediate_size": meta.integer("vision.feed_forward_length", 1, 1 << 16),
@@ -118,35 +144,8 @@ def read_mmproj(path: Path) -> Mmproj:
         "num_attention_heads": meta.integer("vision.attention.head_count", 1, 1024),
         "layer_norm_eps": meta.number("vision.attention.layer_norm_epsilon", 0.0, 1.0, 1e-6),
     }  # fmt: skip
-    raw, steps, ids = _KINDS[kind](meta, vision)
-    steps |= {"image_mean": meta.value("vision.image_mean"),
-              "image_std": meta.value("vision.image_std")}  # fmt: skip
-    return Mmproj({**raw, "vision_config": vision}, steps, ids, TowerTensors(gguf))
-
-
-Read = tuple[dict[str, Any], dict[str, Any], dict[str, str]]
-
-
-def _gemma3(meta: Metadata, vision: Mapping[str, Any]) -> Read:
-    scale = meta.integer("vision.projector.scale_factor", 1, 64, 4)
-    across = vision["image_size"] // vision["patch_size"] // scale
-    side = {"height": vision["image_size"], "width": vision["image_size"]}
-    ids = {"image_token_index": "<image_soft_token>", "boi_token_index": "<start_of_image>",
-           "eoi_token_index": "<end_of_image>"}  # fmt: skip
-    raw = {"model_type": "gemma3", "mm_tokens_per_image": across * across}
-    return raw, {"image_processor_type": "Gemma3ImageProcessor", "size": side}, ids
-
-
-def _idefics3(meta: Metadata, vision: Mapping[str, Any]) -> Read:
-    side = vision["image_size"]
-    raw = {"model_type": "idefics3",
-           "scale_factor": meta.integer("vision.projector.scale_factor", 1, 64, 2)}  # fmt: skip
-    whole = meta.integer("vision.preproc_image_size", 1, 1 << 14, 4 * side)
-    steps = {"image_processor_type": "Idefics3ImageProcessor", "size": {"longest_edge": whole},
-             "max_image_size": {"longest_edge": side}}  # fmt: skip
-    return raw, steps, {"image_token_id": "<image>"}
-
-
-_KINDS: Mapping[str, Callable[[Metadata, Mapping[str, Any]], Read]] = {
-    "gemma3": _gemma3, "idefics3": _idefics3,
-}  # fmt: skip
+    said = KINDS[kind](meta, usual)
+    steps = said.steps | {"image_mean": meta.value("vision.image_mean"),
+                          "image_std": meta.value("vision.image_std")}  # fmt: skip
+    tensors = TowerTensors(gguf, said.names, said.turned)
+    return Mmproj({**said.raw, "vision_config": said.vision}, steps, said.ids, tensors)

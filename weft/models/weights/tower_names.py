@@ -40,7 +40,8 @@ _CLIP = _Names(
 )  # fmt: skip
 _QWEN = _Names(
     {"patch": "patch_embed.proj", "places": "pos_embed.weight"}, "blocks.{}.",
-    {"qkv": "attn.qkv", "o": "attn.proj", "attn_norm": "norm1", "mlp_norm": "norm2"},
+    {"qkv": "attn.qkv", "q": "attn.q", "k": "attn.k", "v": "attn.v", "o": "attn.proj",
+     "attn_norm": "norm1", "mlp_norm": "norm2"},
 )  # fmt: skip
 NAMES: Mapping[str, _Names] = {
     "text": _Names({"last": "final_layer_norm"}, _CLIP.layer, _CLIP.inner),
