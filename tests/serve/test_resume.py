@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import given, strategies as st
 from serve_kit import stream
 from test_relay import TEXT, Fake, fakes
 
+from weft.serve.responses.events import Response
 from weft.serve.router import lasting
 from weft.serve.router.resume import FORMS, Differs, StreamRest, events_of
+from weft.serve.toolcalls.events import CallArguments, CallStarted, Content, Reasoning
 
 TEXTS = st.lists(st.text(max_size=5), max_size=6)
 
@@ -75,9 +78,20 @@ def ollama(pieces: list[str], thoughts: list[str], calls: list[str], ident: str)
     return [*made, line({"role": "assistant", "content": ""}, True)]
 
 
+def responses(pieces: list[str], thoughts: list[str], calls: list[str], ident: str) -> list[bytes]:
+    """The events of one answer of the Responses API, as the server writes them."""
+    made = Response({"id": f"resp_{ident}", "created_at": hash(ident) % 1000}, {}, False)
+    given: list[Any] = [Reasoning(t) for t in thoughts if t] + [Content(p) for p in pieces if p]
+    for n, call in enumerate(calls):
+        given += [CallStarted(n, "f"), *(CallArguments(n, c) for c in call)]
+    found = chain(made.begin(), made.add(given), made.end(None, usage={"total_tokens": 3}))
+    return [sse(each, each["type"]) for each in found]  # one by one: later events change earlier
+
+
 Write = Callable[[list[str], list[str], list[str], str], list[bytes]]
 WRITERS: dict[str, Write] = {
     "/v1/chat/completions": chat, "/v1/messages": messages, "/api/chat": ollama,
+    "/v1/responses": responses,
 }  # fmt: skip
 
 
@@ -111,6 +125,25 @@ def test_the_rest_and_what_was_sent_are_the_whole(
     assert parts(path, made) == parts(path, b"".join(first))
     if sent.count(b"one") and logs:
         assert {event["id"] for _, event in events_of(made) if "id" in event} == {"one"}
+
+
+@pytest.mark.parametrize("cut", range(0, 18, 3))
+def test_a_response_keeps_the_first_ones_names(cut: int) -> None:
+    """Ids, times and numbers are one stream's, whoever wrote an event."""
+    texts = ["ab", "cd"], ["th"], ["{}"]
+    first, other = responses(*texts, "one"), responses(*texts, "two")
+    sent = b"".join(first[:cut])
+    rest = StreamRest("/v1/responses", sent)
+    made = [e for _, e in events_of(sent + b"".join(rest.of(part) for part in other))]
+    assert [e["sequence_number"] for e in made] == list(range(len(first)))
+    assert [e["type"] for e in made] == [e["type"] for _, e in events_of(b"".join(first))]
+    items: dict[int, set[Any]] = {}
+    for event in made:
+        name = event.get("item_id") or event.get("item", {}).get("id")
+        items.setdefault(event.get("output_index", -1), set()).add(name)
+    last = made[-1]["response"]
+    assert last["id"] == ("resp_one" if cut else "resp_two")
+    assert [items[i] for i in range(3)] == [{item["id"]} for item in last["output"]]
 
 
 def test_another_answer_is_never_joined() -> None:

@@ -29,7 +29,7 @@ _CHANGES = re.compile(BILLING.encode() + rb'[^"\\]*')  # a line that is another 
 WRITES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/v1/chat/completions": ("messages", ("seed",)),
     "/v1/completions": ("prompt", ("seed",)),
-    "/v1/responses": ("input", ()),
+    "/v1/responses": ("input", ("seed",)),
     "/v1/messages": ("messages", ("seed",)),
     "/api/chat": ("messages", ("options", "seed")),
     "/api/generate": ("prompt", ("options", "seed")),

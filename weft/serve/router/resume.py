@@ -45,7 +45,9 @@ class StreamRest:
         self._parts = FORMS[path]
         self._sent: dict[Key, Any] = {}
         self._head: Event = {}
+        self._names = ResponseNames()
         for _, event in events_of(sent):
+            self._names.learn(event)
             if not self._head:
                 self._head = {k: event[k] for k in ("id", "created") if k in event}
             for part in self._read(event):
@@ -58,10 +60,11 @@ class StreamRest:
         made = b""
         for lines, event in events_of(events):
             kept = "error" in event
+            self._names.translate(event)
             for part in self._read(event):
                 kept |= self._cut(part)
             if kept:
-                made += _written(lines, event | self._head)
+                made += _written(lines, self._names.numbered(event | self._head))
         return made
 
     def _read(self, event: Event) -> list[Part]:
@@ -85,6 +88,55 @@ class StreamRest:
             self._sent[part.key] = sent[n:]
             part.holder[part.name] = value[n:]
         return len(value) > n
+
+
+class ResponseNames:
+    """The first replica's names in a stream of the Responses API: ids of the response, its items
+    and calls, its time, and the numbers of its events. Other streams have none."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, Any] = {}
+        self._as: dict[Any, Any] = {}  # the first replica's names by the other one's
+        self._next = 0
+
+    def learn(self, event: Event) -> None:
+        """Reads an event that the client has."""
+        self._known |= _names_in(event)
+        if isinstance(number := event.get("sequence_number"), int):
+            self._next = number + 1
+
+    def translate(self, event: Event) -> None:
+        """Gives an event of the other replica the first one's names."""
+        for key, name in _names_in(event).items():
+            if key in self._known:
+                self._as[name] = self._known[key]
+        response = event.get("response")
+        output = response.get("output", ()) if isinstance(response, dict) else ()
+        for holder in (event, event.get("item"), response, *output):
+            for field in _NAMES if isinstance(holder, dict) else ():
+                if isinstance(name := holder.get(field), str | int) and name in self._as:
+                    holder[field] = self._as[name]
+
+    def numbered(self, event: Event) -> Event:
+        """The event with the number that follows what the client has."""
+        if "sequence_number" not in event:
+            return event
+        self._next += 1
+        return event | {"sequence_number": self._next - 1}
+
+
+_NAMES = ("id", "item_id", "call_id", "created_at")
+
+
+def _names_in(event: Event) -> dict[Key, Any]:
+    """The names that an event introduces, by what they name."""
+    at, made = event.get("output_index"), {}
+    for where in ("response", "item"):
+        holder: Any = event.get(where)
+        for field in _NAMES if isinstance(holder, dict) else ():
+            if isinstance(name := holder.get(field), str | int):
+                made[where, at, field] = name
+    return made
 
 
 def events_of(data: bytes) -> Iterator[tuple[list[bytes], Event]]:
@@ -173,9 +225,18 @@ def _messages(event: Event) -> Iterator[Part]:
         yield Part((kind, i), {"kind": True}, "kind")
 
 
+def _responses(event: Event) -> Iterator[Part]:
+    kind, i = event["type"], event.get("output_index")
+    if kind.endswith(".delta"):
+        yield from _given((i, kind), event, "delta", "logprobs")
+    else:
+        yield Part((kind, i), {"kind": True}, "kind")
+
+
 FORMS: Mapping[str, Callable[[Event], Iterator[Part]]] = {
     "/v1/chat/completions": _chat,
     "/v1/completions": _text,
+    "/v1/responses": _responses,
     "/v1/messages": _messages,
     "/api/chat": _ollama,
     "/api/generate": _ollama,
