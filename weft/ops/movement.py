@@ -74,12 +74,17 @@ def _slice_abstract(x: Aval, *, starts: Ints, stops: Ints, steps: Ints) -> Aval:
     return Aval(tuple(out), x.dtype)
 
 
-def _slice_numpy(x: np.ndarray, *, starts: Ints, stops: Ints, steps: Ints) -> np.ndarray:
+def slice_index(starts: Ints, stops: Ints, steps: Ints) -> tuple[slice, ...]:
+    """A slice's index as NumPy has it."""
     index = []
     for a, z, s in zip(starts, stops, steps):
         empty = slice_length(a, z, s) == 0
         index.append(slice(0, 0) if empty else slice(a, None if z < 0 else z, s))
-    return x[tuple(index)]
+    return tuple(index)
+
+
+def _slice_numpy(x: np.ndarray, *, starts: Ints, stops: Ints, steps: Ints) -> np.ndarray:
+    return x[slice_index(starts, stops, steps)]
 
 
 def _pad_abstract(x: Aval, *, low: Ints, high: Ints, value: float | int | bool) -> Aval:

@@ -17,8 +17,8 @@ import numpy as np
 
 from weft.core.records import dataclass
 from weft.ops.primitive import PRIMITIVES, RECORDED, Listener
+from weft.ops.short_rules import short_rule
 from weft.ops.tape import Tracked, is_tracked, plain, vjp
-from weft.ops.ufuncs import UFUNCS
 
 # (slot of the result, NumPy rule, slots of the operands, the op with its attributes if the tape
 # notes it, True if operands may be Tracked)
@@ -52,6 +52,42 @@ class Plan:
             held[slot] = out if noted is None else _remembered(noted[0], out, inputs, noted[1])
         return held
 
+    def function(self, slot: int) -> Callable[..., Any] | None:
+        """The function from all arguments' arrays to the value of one slot; None where a history
+        is wanted too. It may give a NumPy number where the value has no axes."""
+        if any(taped for *_, taped in (*self.loads, *self.steps)):
+            return None
+        if [number for _, number, _ in self.loads] != list(range(len(self.loads))):
+            return None
+        first = tuple(place for place, *_ in self.loads)
+        steps, wanted = [], {slot}
+        for step in reversed(self.steps):
+            if step[0] in wanted:
+                wanted |= {*step[2]}
+                steps.append(step)
+        steps.reverse()
+        if not steps:
+            return None
+        (at, rule, places, *_), *more = steps
+        if places == first and not more:
+            return rule
+        if places == first and len(more) == 1 and more[0][2] == (at,):
+            last = more[0][1]
+            return lambda *xs: last(np.asarray(rule(*xs)))
+        return partial(_followed, self.slots, first, tuple(steps), slot)
+
+
+def _followed(
+    slots: list[Any], first: tuple[int, ...], steps: tuple[Step, ...], slot: int, *arrays: Any
+) -> Any:
+    held = slots.copy()
+    for place, array in zip(first, arrays):
+        held[place] = array
+    for at, rule, places, _, _ in steps:
+        out = rule(held[places[0]]) if len(places) == 1 else rule(*[held[p] for p in places])
+        held[at] = out if type(out) is np.ndarray else np.asarray(out)
+    return held[slot]
+
 
 def _remembered(op: str, out: Any, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Tracked:
     """A primitive of host arrays with a history of level 0, as `remember` makes it."""
@@ -68,9 +104,9 @@ def _remembered(op: str, out: Any, inputs: tuple[Any, ...], attrs: Mapping[str, 
 def _rule(op: str, arrays: Sequence[Any], rule: Any, attrs: Mapping[str, Any]) -> Any:
     """The function of arrays like these that a step runs: a ufunc, the rule, or what the rule of a
     composite binds."""
-    if not attrs:
-        return UFUNCS[op].get(arrays[0].dtype) or rule
-    whole = partial(rule, **attrs)
+    if (short := short_rule(op, arrays, attrs)) is not None:
+        return short
+    whole = partial(rule, **attrs) if attrs else rule
     if op != "call":
         return whole
     now = Recording(arrays, (), ())
@@ -81,12 +117,7 @@ def _rule(op: str, arrays: Sequence[Any], rule: Any, attrs: Mapping[str, Any]) -
         RECORDED.now = None
     if out is None or now.spoilt:
         return whole
-    plan, slot = now.plan(), out
-    return lambda *xs: plan.run(xs, _no_history)[slot]
-
-
-def _no_history(number: int) -> Tracked:
-    raise AssertionError(f"array {number} has no history")
+    return now.plan().function(out) or whole
 
 
 class Recording:
@@ -99,6 +130,7 @@ class Recording:
         self._loads: list[tuple[int, int, bool]] = []
         self._steps: list[Step] = []
         self._constant: set[int] = set()
+        self._repeats: dict[int, int] = {}  # slot of a broadcast -> that of its operand
         self._owners = {id(t): i for i, t in enumerate(owners)}
         self.spoilt = False
         for i, array in enumerate(arrays):
@@ -144,7 +176,19 @@ class Recording:
         run = _rule(op, [plain(x) for x in inputs], rule, attrs)
         taped = any(isinstance(x, Tracked) for x in inputs)
         noted = (op, attrs) if tracked else None
+        if op == "broadcast" and not taped:
+            self._repeats[slot] = places[0]
+        elif isinstance(run, np.ufunc) and not taped and len(places) == 2:
+            places = self._repeated(places, out.shape)
         self._steps.append((slot, run, places, noted, taped))
+
+    def _repeated(self, places: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The operands of a ufunc, of which it broadcasts one itself if the other is whole."""
+        for i, other in ((0, 1), (1, 0)):
+            source = self._repeats.get(places[i])
+            if source is not None and plain(self._kept[places[other]]).shape == shape:
+                return (source, places[1]) if i == 0 else (places[0], source)
+        return places
 
     def _slot(self, value: Any) -> int:
         self._kept.append(value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
@@ -23,7 +23,7 @@ from weft.ops.replay import Plan, Recording
 from weft.ops.tape import Tracked, recording
 from weft.tensor import views
 from weft.tensor.base import CURRENT, TensorBase, tensor_of
-from weft.tensor.quick import QUIET
+from weft.tensor.quick import QUIET, one
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KEPT = 4096  # calls that are remembered at a time
@@ -46,12 +46,14 @@ class _Made:
 @dataclass(frozen=True, slots=True)
 class _Known:
     """A recorded call: its plan, its tensors (bases before views), and how they are returned: the
-    number of one, or a function of all with their numbers."""
+    number of one, or a function of all with their numbers. `direct` is the plan as one function of
+    arrays, where there is one tensor, without a history."""
 
     plan: Plan
     made: tuple[_Made, ...]
     single: int | None
     pack: Callable[[list[Any]], Any]
+    direct: Callable[..., Any] | None = None
 
 
 _PLAIN: set[type] = set()  # classes of tensors
@@ -65,33 +67,26 @@ def forget() -> None:
     _CALLS.clear()
 
 
-def played(fn: F) -> F:
-    """`fn`, a function of tensors, whose repeated calls run as recorded."""
+def played(fn: F, op: str = "") -> F:
+    """`fn`, a function of tensors, whose repeated calls run as recorded. `op` is the primitive that
+    it is of one tensor: small arrays go the quick way."""
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         if CURRENT.trace is not None or RECORDED.now is not None or CURRENT.casts:
             return fn(*args, **kwargs)
-        tensors: list[Any] = []
-        key: list[Any] = [fn]
-        for x in args:
-            kind = type(x)
-            if kind in _WORDS:
-                key += (kind, x)
-            elif kind in _PLAIN and _alone(x) and type(array := x._value) is np.ndarray:
-                key += (kind, array.shape, array.dtype, 0)
-                tensors.append(x)
-            elif not _described(x, kind, key, tensors):
+        whole: tuple[Any, ...] | None = None
+        tensors: Sequence[Any] = args
+        if len(args) == 1 and not kwargs and type(x := args[0]) in _PLAIN:
+            if op and (made := one(op, x)) is not None:
+                return made
+            if _alone(x) and type(array := x._value) is np.ndarray:
+                whole = fn, type(x), array.shape, array.dtype
+        if whole is None:
+            found = _described_all(fn, args, kwargs)
+            if found is None:
                 return fn(*args, **kwargs)
-        for name, x in kwargs.items():
-            key.append(name)
-            if not _described(x, type(x), key, tensors):
-                return fn(*args, **kwargs)
-        if len(tensors) != 1:
-            if not tensors:
-                return fn(*args, **kwargs)
-            key.append(_alike(tensors))
-        whole = tuple(key)
+            whole, tensors = found
         known = _CALLS.get(whole, _CALLS)
         if type(known) is _Known:
             try:
@@ -99,7 +94,7 @@ def played(fn: F) -> F:
             except (ArithmeticError, RuntimeError, ValueError, MemoryError):
                 return fn(*args, **kwargs)  # the long way names it
         if known is None:
-            return _recorded(whole, tensors, fn, args, kwargs)
+            return _recorded(whole, list(tensors), fn, args, kwargs)
         if known is _CALLS:
             if len(_CALLS) >= _KEPT:
                 _CALLS.clear()
@@ -109,9 +104,37 @@ def played(fn: F) -> F:
     return cast(F, call)
 
 
+def _described_all(fn: Any, args: Any, kwargs: Any) -> tuple[Any, list[Any]] | None:
+    """The key of a call and its tensors; None for a call that must take the long way."""
+    tensors: list[Any] = []
+    key: list[Any] = [fn]
+    for x in args:
+        kind = type(x)
+        if kind in _WORDS:
+            key += (kind, x)
+        elif kind in _PLAIN and _alone(x) and type(array := x._value) is np.ndarray:
+            key += (kind, array.shape, array.dtype, 0)
+            tensors.append(x)
+        elif not _described(x, kind, key, tensors):
+            return None
+    for name, x in kwargs.items():
+        key.append(name)
+        if not _described(x, type(x), key, tensors):
+            return None
+    if len(tensors) != 1:
+        if not tensors:
+            return None
+        key.append(_alike(tensors))
+    return tuple(key), tensors
+
+
 # Operators that do not go the quick way first.
 _PLAYED = frozenset(("__getitem__", "__matmul__", "__rmatmul__", "__invert__", "__ne__",
                      "__pow__"))  # fmt: skip
+
+
+_QUICK = frozenset(("abs", "cos", "erf", "exp", "floor", "isnan", "log", "round", "sin", "sqrt",
+                    "tanh"))  # fmt: skip
 
 
 def play_methods(owner: type) -> None:
@@ -121,7 +144,8 @@ def play_methods(owner: type) -> None:
         if isinstance(value, property) and name in ("T", "mT"):
             setattr(owner, name, property(played(value.fget), doc=value.__doc__))  # type: ignore
         elif isinstance(value, FunctionType) and (name[0] != "_" or name in _PLAYED):
-            setattr(owner, name, played(value))
+            quick = name in _QUICK and value.__module__ == "weft.tensor.arith"
+            setattr(owner, name, played(value, name if quick else ""))
 
 
 def play_functions(namespace: MutableMapping[str, Any], names: Iterable[str]) -> None:
@@ -188,8 +212,18 @@ def _history(t: Any) -> Tracked:
     return t._tape if t._tape is not None else Tracked(t._value, owner=t, level=0)
 
 
-def _play(known: _Known, tensors: list[Any]) -> Any:
+def _play(known: _Known, given: Sequence[Any]) -> Any:
     """The result of a recorded call for these tensors."""
+    if known.direct is not None:
+        (made,) = known.made
+        value = known.direct(*[t._value for t in given])
+        out = tensor_of(made.kind, value if type(value) is np.ndarray else np.asarray(value))
+        out._weak = made.weak
+        if made.view is not None:
+            base, take, put, strides, detached = made.view
+            views.link(out, given[base], take, put, strides, detached)
+        return out
+    tensors = list(given)
     arrays = [t._value for t in tensors]
     held = known.plan.run(arrays, lambda i: _history(tensors[i]))
     for made in known.made:
@@ -233,7 +267,9 @@ def _known(now: Recording, tensors: list[Any], out: Any) -> _Known | None:
         return None
     places = [numbers[id(x)] for x in parts]
     if parts is not out:
-        return _Known(now.plan(), tuple(made), places[0], list)
+        plan, alone = now.plan(), len(made) == 1
+        direct = plan.function(made[0].slot) if alone else None
+        return _Known(plan, tuple(made), places[0], list, direct)
     kind: Any = type(out)
     build = kind._make if hasattr(kind, "_make") else kind
     return _Known(now.plan(), tuple(made), None, lambda ts: build([ts[i] for i in places]))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Take = Callable[[Any], Any]  # the base's value -> the view's
 Put = Callable[[Any, Any], Any]  # (the base, the view's new content) -> the base's new content
 Strides = tuple[int, ...]
+_MANY = 64  # views among which one looks for those that are gone
 
 
 class ViewRule:
@@ -53,10 +54,13 @@ def link(
 def show(out: Any, rule: ViewRule) -> Any:
     """`out`, as a view by a rule."""
     out._view = rule
-    views, key = rule.base._views, id(out)
+    views = rule.base._views
     if views is None:
         views = rule.base._views = {}
-    views[key] = ref(out, lambda _: views.pop(key, None))
+    elif len(views) % _MANY == 0:
+        for key in [k for k, kept in views.items() if kept() is None]:
+            del views[key]
+    views[id(out)] = ref(out)  # without a callback, which takes as long as all else here
     return out
 
 
