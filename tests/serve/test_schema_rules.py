@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from typing import Any
@@ -72,6 +73,28 @@ def test_alternatives_that_exclude_one_another(
 
 
 @pytest.mark.parametrize(
+    "items, more",
+    [({"enum": ["a", "b", 1, 1.0, True]}, {}), ({"type": "boolean"}, {"minItems": 1}),
+     ({"enum": ["a", 3, None], "type": ["string", "null"]}, {}), ({"const": {"x": [1]}}, {}),
+     ({"enum": [*"abcdef"]}, {"maxItems": 2}), ({"enum": [*"abcde"]}, {"description": "x"})],
+)  # fmt: skip
+def test_items_that_differ(items: Schema, more: Schema) -> None:
+    """Of arrays of a few values exactly those are taken which jsonschema takes."""
+    unique = {"type": "array", "uniqueItems": True, "items": items, **more}
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/t"}}, "required": ["a"],
+              "$defs": {"t": unique}}  # fmt: skip
+    checker, matcher = jsonschema.Draft202012Validator(schema), compiled(schema)
+    values = ["a", "b", "e", 1, 3, True, False, None, {"x": [1]}]
+    arrays = [list(one) for n in range(4) for one in itertools.product(values, repeat=n)]
+    found = 0
+    for array in [*arrays, [*"edcba"], [*"abcda"]]:
+        text = json.dumps({"a": array})
+        assert takes(matcher, text) == checker.is_valid({"a": array}), text
+        found += checker.is_valid({"a": array})
+    assert found >= 2
+
+
+@pytest.mark.parametrize(
     "schema, named",
     [
         ({"type": "number", "multipleOf": 0.01}, "multipleOf 0.01"),
@@ -87,6 +110,9 @@ def test_alternatives_that_exclude_one_another(
         ({"const": float("nan")}, "nan"),
         ({"const": "\ud800"}, "U\\+D800"),
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+        ({"type": "array", "uniqueItems": True, "items": {"enum": [*"abcdef"]}}, "up to five"),
+        ({"type": "array", "uniqueItems": True, "items": {"type": "boolean"}, "minItems": 3},
+         "uniqueItems"),
         ({"type": "object", "minProperties": 2}, "minProperties"),
         ({"minLength": -1}, "minLength"),
         ({"maxItems": 1.5}, "maxItems"),

@@ -202,3 +202,30 @@ def test_a_folder_is_served(chatty: Path, tmp_path: Path) -> None:
         assert made.ask("POST", TEXT, asked)[0] == 200
         (loaded,) = made.ask("GET", "/api/ps")[1]["models"]
         assert loaded["name"] == "two"
+
+
+def test_one_key_cannot_keep_others_from_their_models() -> None:
+    """In a full queue of requests for models, a key with few of them still has place."""
+
+    async def tried() -> list[str]:
+        queue = LoadQueue(lambda name: asyncio.Event().wait(), 16, 60)  # type: ignore[arg-type]
+        places = [asyncio.ensure_future(queue.take("m", b"greedy")) for _ in range(16)]
+        await asyncio.sleep(0)
+        said = []
+        for owner in [b"greedy", *(bytes([i // 2]) for i in range(33))]:
+            place = asyncio.ensure_future(queue.take("m", owner))
+            await asyncio.sleep(0)
+            places.append(place)
+            said.append("no" if place.done() else "waits")
+        places[20].cancel()  # the place of one that leaves is free again
+        await asyncio.sleep(0)
+        late = asyncio.ensure_future(queue.take("m", b"late"))
+        await asyncio.sleep(0)
+        said.append("no" if late.done() else "waits")
+        await queue.close()
+        await asyncio.gather(*places, late, return_exceptions=True)
+        return said
+
+    said = asyncio.run(tried())
+    assert said[0] == "no" and said[1:17] == ["waits"] * 16  # up to twice the queue
+    assert set(said[17:34]) == {"no"} and said[34] == "waits"

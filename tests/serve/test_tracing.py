@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from serve_kit import Running, serving, stream
+from test_batches import asked, client_of, ended, jsonl, sent
 
 from weft.core.errors import UsageError
 from weft.serve.tracing import Traces, endpoint_of
@@ -91,6 +92,20 @@ def test_spans_of_a_request(chatty: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert times == sorted(times) and request.start_time_unix_nano <= times[0]
         assert times[-1] <= request.end_time_unix_nano + 1_000_000
     assert not [s for s in spans if "health" in s.name]
+
+
+def test_spans_of_a_batch(chatty: Path, tmp_path: Path) -> None:
+    with collector() as (url, got):
+        traces = Traces(endpoint_of(url))
+        with serving({"box": str(chatty)}, traces=traces, batches=tmp_path / "b") as running:
+            client = client_of(running)
+            batch = ended(client, sent(client, jsonl(asked(2))))
+            assert batch.status == "completed"
+        spans = spans_of(got)
+    own = [s for s in spans if value(s, "weft.batch") == batch.id]
+    assert [s.name for s in own] == [f"POST {TEXT}"] * 2
+    inside = {s.name for s in spans if s.parent_span_id == own[0].span_id}
+    assert inside == {"queue", "prefill", "decode"}
 
 
 def test_a_redirect_is_not_followed(chatty: Path) -> None:

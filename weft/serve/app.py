@@ -131,14 +131,16 @@ def make_app(
             stack.push_async_callback(shelf.close)
             if batches is not None:
                 lanes = max(1, shelf.settings.sequences // 2)
-                app.state.batches = worker = BatchWorker(batches, app, Owners(keys), lanes)
+                app.state.batches = worker = BatchWorker(
+                    batches, app if around is None else around(app), Owners(keys), lanes
+                )
                 worker.start()
                 stack.push_async_callback(worker.close)
             yield
 
     if keys is not None:
         shelf.metrics.count_keys(keys)
-    state = {"shelf": shelf, "metrics": shelf.metrics, "batches": None}
     traces = shelf.metrics.traces
     around = None if traces is None else traces.around
+    state = {"shelf": shelf, "metrics": shelf.metrics, "batches": None}
     return assembled(routes(), lifespan, state, keys, hosts, origins, around)

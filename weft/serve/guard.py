@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import ipaddress
 from collections.abc import Iterable
+from contextvars import ContextVar
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,6 +28,10 @@ SAFE = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
+
+
+asker: ContextVar[bytes] = ContextVar("asker", default=b"")
+"""Whose request is being answered (`key_of`)."""
 
 
 def is_local(host: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from weft.engine.limits import SHARE
 from weft.serve.served import Served
 from weft.serve.wire import HttpError
 
@@ -14,24 +15,30 @@ class LoadQueue:
 
     `load` loads a model, one at a time; all who wait for it then have it, those that came meanwhile
     too. So models that do not fit together take turns. At most `most` requests wait, each for
-    `seconds` at most."""
+    `seconds` at most. In a full queue an owner of few waiting requests still has place, up to twice
+    `most`, as in an engine's (check_queue)."""
 
     def __init__(self, load: Callable[[str], Awaitable[Served]], most: int, seconds: float) -> None:
         self._load, self._most, self.seconds = load, most, seconds
         self._waiting: dict[str, list[asyncio.Future[Served]]] = {}
+        self._owners: dict[asyncio.Future[Served], bytes] = {}  # of those that wait
         self._task: asyncio.Task[None] | None = None
 
     def waits(self, name: str) -> bool:
         """True if a request waits for the model."""
         return any(not one.done() for one in self._waiting.get(name, ()))
 
-    async def take(self, name: str) -> Served:
+    async def take(self, name: str, owner: bytes = b"") -> Served:
         """Returns the model once it is loaded, with one user more. Raises HttpError: 429 where too
         many wait, 503 where it takes too long; and what `load` raises."""
-        waiting = sum(map(len, self._waiting.values()))
-        if waiting >= self._most:
-            raise HttpError(429, f"{waiting} requests wait for models; try again later", retry=5)
+        waiting, own = len(self._owners), sum(one == owner for one in self._owners.values())
+        few = own < self._most // SHARE and waiting < 2 * self._most
+        if waiting >= self._most and not few:
+            raise HttpError(429, f"{waiting} requests wait for models, {own} of them of this key; "
+                            "try again later", retry=5)  # fmt: skip
         place: asyncio.Future[Served] = asyncio.get_running_loop().create_future()
+        self._owners[place] = owner
+        place.add_done_callback(lambda place: self._owners.pop(place, None))
         self._waiting.setdefault(name, []).append(place)
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._work())

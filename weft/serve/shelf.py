@@ -23,6 +23,7 @@ from weft.models.run.judge import Judge
 from weft.models.run.model import Decoder
 from weft.models.run.picture_encoder import PictureEncoder
 from weft.models.run.transcriber import Transcriber
+from weft.serve.guard import asker
 from weft.serve.load_queue import LoadQueue
 from weft.serve.metrics import ServerMetrics
 from weft.serve.served import Served, ServedDecoder, ServedEncoder
@@ -119,7 +120,7 @@ class ModelShelf:
         own = self.parents.get(name, name)
         model = self._loaded.get(own)
         if model is None or own in self._draining:
-            model = await self._queue.take(own)
+            model = await self._queue.take(own, asker.get())
         else:
             model.users += 1
         try:

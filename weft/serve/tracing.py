@@ -28,6 +28,7 @@ PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 LOCAL = "http://127.0.0.1:4318/v1/traces"
 _PATH = "/v1/traces"
 _SECONDS = 5.0  # for a batch of spans to be sent
+BATCH = "weft.batch"  # of a scope, and of a span: the id of the batch that a request is of
 _HIDDEN = ("/health", "/metrics")  # asked by machines all the time
 
 
@@ -47,6 +48,10 @@ def need() -> None:
         missing = list(PACKAGES)
     if missing:
         raise UsageError(f"traces need {', '.join(missing)}: {how('otel')}")
+
+
+def _batch_of(scope: Scope) -> dict[str, str]:
+    return {BATCH: scope[BATCH]} if BATCH in scope else {}
 
 
 class Traces:
@@ -82,7 +87,7 @@ class Traces:
             method = scope["method"]
             span = self._tracer.start_span(
                 method, self._propagator.extract(headers), trace.SpanKind.SERVER,
-                {"http.request.method": method},
+                {"http.request.method": method, **_batch_of(scope)},
             )  # fmt: skip
 
             async def sending(message: Message) -> None:

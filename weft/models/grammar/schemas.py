@@ -21,6 +21,7 @@ from weft.models.grammar.schema_numbers import EXACT, NUMBERS, Schema, bound, ma
 from weft.models.grammar.schema_patterns import FORMATS, FREE, HIDDEN, NARROWER, others, translated
 from weft.models.grammar.schema_plain import plain
 from weft.models.grammar.schema_refs import inert
+from weft.models.grammar.schema_unique import distinct
 
 SCHEMAS = ("additionalProperties", "items")  # keywords whose value is a schema
 LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")  # a list of schemas
@@ -74,7 +75,7 @@ class _Rewriting:
         if not isinstance(given, Mapping):
             raise UsageError(f"{where} of the JSON schema is {str(given)[:40]!r}; expected an "
                              "object, true or false")  # fmt: skip
-        made = dict(given)
+        made = distinct(dict(given))
         if not within and all(map(inert, made)):
             return made | self._any
         exclusive = self._exclude(made)
@@ -171,7 +172,8 @@ class _Rewriting:
         for name in ("minItems", "maxItems"):
             _count(made, name, where)
         if made.pop("uniqueItems", False) and made.get("maxItems", 2) > 1:
-            raise unsupported("uniqueItems", where, "maxItems, or an object of booleans")
+            raise unsupported("uniqueItems", where, "items of up to five values (enum), "
+                              "maxItems, or an object of booleans")  # fmt: skip
 
     def _objects(self, made: Schema, where: str) -> None:
         for name in ("minProperties", "maxProperties"):

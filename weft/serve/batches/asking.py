@@ -9,6 +9,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message
 
 from weft.serve.keys import ApiKey
+from weft.serve.tracing import BATCH
 
 
 @dataclass
@@ -26,13 +27,17 @@ class Reply:
         return int(given) if given.isdecimal() else None
 
 
-async def ask(app: ASGIApp, path: str, body: bytes, owner: bytes, key: ApiKey | None) -> Reply:
-    """The reply to a POST of `body`, JSON. `owner` is whose request it is (`guard.key_of`)."""
+async def ask(
+    app: ASGIApp, path: str, body: bytes, owner: bytes, key: ApiKey | None, batch: str
+) -> Reply:
+    """The reply to a POST of `body`, JSON. `owner` is whose request it is (`guard.key_of`), `batch`
+    is the id of its batch."""
     length = str(len(body)).encode()
     scope: dict[str, Any] = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST",
         "scheme": "http", "path": path, "raw_path": path.encode(), "query_string": b"",
         "root_path": "", "client": None, "server": None, "weft.owner": owner,
+        BATCH: batch,
         "headers": [(b"content-type", b"application/json"), (b"content-length", length)],
     }  # fmt: skip
     if key is not None:

@@ -214,7 +214,8 @@ class BatchWorker:
             except HttpError as e:
                 return Reply(e.status, {k.lower(): v for k, v in e.headers.items()})
         try:
-            return await ask(self._app, endpoint, body, self._owners.salt(one.batch.owner), key)
+            salt = self._owners.salt(one.batch.owner)
+            return await ask(self._app, endpoint, body, salt, key, one.batch.id)
         finally:
             if isinstance(key, ApiKey):
                 key.leave()
