@@ -37,6 +37,9 @@ def _homes() -> dict[str, tuple[str, str]]:
     return found
 
 
+_MADE = ("Edit", "Spec", "autocast")  # classes that users make
+
+
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted(_homes())
@@ -52,6 +55,10 @@ def __getattr__(name: str) -> Any:
         from weft.host.boundary import guarded
 
         value = guarded(value)
+    elif isinstance(value, type) and name in _MADE:
+        from weft.host.boundary import guard_calls
+
+        guard_calls({name: value}, [name], deep=True)
     ModuleType.__setattr__(sys.modules[__name__], name, value)
     return value
 

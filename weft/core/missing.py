@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Returns the one of `names` that a misspelt name probably meant; "" for none."""
+    import difflib  # only where something is wrong
+
+    return next(iter(difflib.get_close_matches(name, names, 1, 0.75)), "")
 
 
 def missing(module: str, name: str) -> AttributeError:
     """Returns the error for `module.name`, with the name that was probably meant."""
-    near: list[str] = []
-    if not name.startswith("_"):
-        import difflib  # only where something is wrong
-
-        near = difflib.get_close_matches(name, dir(sys.modules[module]), 1, 0.75)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    near = "" if name.startswith("_") else nearest(name, dir(sys.modules[module]))
+    hint = f"; did you mean {near}?" if near else ""
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")

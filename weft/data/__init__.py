@@ -22,9 +22,13 @@ from weft.data.samplers import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from weft.host.boundary import guard_calls as _guard_calls
 
 __all__ = [
     "BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler",
     "Sampler", "SequentialSampler", "Subset", "SubsetRandomSampler", "TensorDataset",
     "WeightedRandomSampler", "default_collate", "mapped", "random_split",
 ]  # fmt: skip
+
+_guard_calls(globals(), ["ConcatDataset", "DataLoader", "Subset"])  # they call users' data sets
+_guard_calls(globals(), __all__, deep=True)

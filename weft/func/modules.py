@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.core.errors import ModelError, UsageError
+from weft.core.errors import CallError, ModelError, UsageError
 from weft.nn.module import Module, Parameter
 from weft.tensor.base import TensorBase
 from weft.tensor.core import Tensor
@@ -29,7 +29,12 @@ def functional_call(
     [3.0]
     """
     given: dict[str, Tensor] = {}
-    for part in (state,) if isinstance(state, Mapping) else tuple(state):
+    parts = (state,) if isinstance(state, Mapping) else state
+    fits = isinstance(parts, Sequence) and all(isinstance(part, Mapping) for part in parts)
+    if not isinstance(module, Module) or not fits:
+        kinds = f"{type(module).__name__} and {type(state).__name__}"
+        raise CallError(f"functional_call takes a module and a dict of tensors, not {kinds}")
+    for part in parts:
         given.update(part)
     places = dict(_places(module))
     if unknown := [n for n in given if n not in places]:

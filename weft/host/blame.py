@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MOST = 200  # values of the arguments that are looked at; beyond them the caller is to blame
-_ABOUT = re.compile(
-    r"'([\w.]+)' object|not '?([\w.]+)'?$|of type '([\w.]+)'|\(\) argument .*not '([\w.]+)'"
-)
+_ABOUT = re.compile(r"'([\w.]+)' object is not")
+# Types whose values weft makes of other arguments: sizes, names, dtypes.
+_NUMBERS = re.compile(r"(builtins\.)?(int|float|bool|complex|str)$|numpy\.")
 _PASSED_ON = 0x04 | 0x08  # of a code's co_flags: the function takes *args or **kwargs
 _SIGNATURE = re.compile(r"[\w>]\(\) (got an unexpected|got multiple|missing \d|takes )")
 
@@ -34,12 +34,18 @@ def is_internal(error: BaseException, given: Any) -> bool:
     kinds = {type(x).__name__ for x in found}
     if isinstance(error, AttributeError):
         known = error.obj is not None or "NoneType" in str(error)
-        return known and type(error.obj).__name__ not in kinds
+        kind = type(error.obj)
+        return (
+            known
+            and not _NUMBERS.match(f"{kind.__module__}.{kind.__name__}")
+            and (kind.__name__ not in kinds)
+        )
     if _SIGNATURE.search(str(error)):
         return _own_call(error)
     about = _ABOUT.search(str(error))
-    named = next((n for n in about.groups() if n), "") if about else ""
-    return bool(named) and named.rpartition(".")[2] not in kinds
+    if about is None or _NUMBERS.match(about[1]):
+        return False
+    return about[1].rpartition(".")[2] not in kinds
 
 
 def _values(given: Any, depth: int = 4) -> Iterator[Any]:
@@ -86,4 +92,5 @@ def _own_call(error: BaseException) -> bool:
         return False
     while trace.tb_next is not None:
         trace = trace.tb_next
-    return not trace.tb_frame.f_code.co_flags & _PASSED_ON
+    ours = str(trace.tb_frame.f_globals.get("__name__")).startswith("weft.")
+    return ours and not trace.tb_frame.f_code.co_flags & _PASSED_ON

@@ -7,12 +7,15 @@ public functions, classes and methods once, so that `except WeftError` catches e
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 import reprlib
 from collections.abc import Callable, Iterable, MutableMapping
 from types import FunctionType
 from typing import Any, TypeVar
 
 from weft.core.errors import CallError, InternalError, OutOfMemoryError, UsageError, WeftError
+from weft.core.missing import nearest
 from weft.host.blame import is_internal
 
 _FOREIGN = (
@@ -36,14 +39,17 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "chunks": ("count",), "split_size_or_sections": ("sizes",), "split_size": ("sizes",),
 }  # fmt: skip
 _VARIADIC = 0x04  # of a code's co_flags: the function takes *args
+_UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
+LONGEST = 500  # characters of a message that printed a tensor
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def guarded(function: F, name: str = "") -> F:
+def guarded(function: F, name: str = "", deep: bool = True) -> F:
     """`function`, whose foreign errors come out as CallError, UsageError or OutOfMemoryError, or as
     InternalError where the arguments cannot be the reason, with the call in the message and the
     error itself as their cause. It calls users' own functions by
-    `users`, whose errors stay theirs. Parameters may have PyTorch's names (`dim`, `keepdim`)."""
+    `users`, whose errors stay theirs; if not `deep`, only a call that does not fit its parameters
+    is caught. Parameters may have PyTorch's names (`dim`, `keepdim`)."""
     called = name or function.__name__
     form = getattr(function, _FORM, None)
 
@@ -55,12 +61,14 @@ def guarded(function: F, name: str = "") -> F:
                     return form(*args, **kwargs)
                 args, kwargs = _respelled(args, kwargs, _spelled(function))
             return function(*args, **kwargs)
-        except WeftError:
+        except WeftError as error:
+            _shorten(error)
             raise
         except _FOREIGN as error:
-            if hasattr(error, _USERS):
+            inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+            if hasattr(error, _USERS) or (inside and not deep):
                 raise
-            raise _ours(error, called, args, kwargs) from error
+            raise _ours(error, called, args, kwargs, function) from error
 
     setattr(call, _GUARDED, True)
     return call  # type: ignore[return-value]
@@ -121,8 +129,28 @@ def _respelled(args: Any, kwargs: dict[str, Any], spelled: dict[str, str]) -> An
     return args, kwargs
 
 
-def _ours(error: Exception, name: str, args: Any, kwargs: Any) -> WeftError:
+def check_options(name: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raises CallError for a keyword in `given` that is not in `known`."""
+    known = list(known)
+    for wrong in given:
+        if wrong not in known:
+            right = nearest(wrong, known)
+            hint = f"; did you mean {right!r}?" if right else f"; it takes {', '.join(known)}"
+            raise CallError(f"{name} has no argument {wrong!r}{hint}")
+
+
+def _shorten(error: WeftError) -> None:
+    """Puts a message with a printed tensor in it on one line."""
+    text = str(error)
+    if text.count("\n") > 1:
+        line = " ".join(text.split())
+        error.args = (line if len(line) <= LONGEST else f"{line[:LONGEST]}...", *error.args[1:])
+
+
+def _ours(error: Exception, name: str, args: Any, kwargs: Any, function: Any) -> WeftError:
     try:
+        if getattr(function, "__name__", "") == "__init__":
+            args = args[1:]  # not the object that is being made
         shown = [_show(a) for a in args] + [f"{k}={_show(v)}" for k, v in kwargs.items()]
         text = f"{name}({', '.join(shown)})"
     except Exception:  # a user's own __repr__ may raise anything
@@ -136,8 +164,17 @@ def _ours(error: Exception, name: str, args: Any, kwargs: Any) -> WeftError:
         kind = type(error).__name__
         return InternalError(f"{text}: a fault in weft: {kind}: {first}; please report this line")
     why = f"{text}: {first or type(error).__name__}; see help({name.removesuffix('()')})"
+    if (wrong := _UNKNOWN.search(first)) and (right := nearest(wrong[1], _parameters(function))):
+        why = f"{text}: {name} has no argument {wrong[1]!r}; did you mean {right!r}?"
     kinds = (TypeError, AttributeError, LookupError)
     return CallError(why) if isinstance(error, kinds) else UsageError(why)
+
+
+def _parameters(function: Any) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
 
 
 def _show(value: Any) -> str:
@@ -154,6 +191,37 @@ def guard_functions(namespace: MutableMapping[str, Any], names: Iterable[str]) -
         value = namespace.get(name)
         if isinstance(value, FunctionType) and not hasattr(value, _GUARDED):
             namespace[name] = guarded(value)
+
+
+def guard_calls(
+    namespace: MutableMapping[str, Any], names: Iterable[str], deep: bool = False
+) -> None:
+    """Guards the functions and the making of the classes in a module's namespace that `names`
+    lists. Unless `deep`, errors from inside pass, as they may be those of a user's function."""
+    for name in names:
+        value = namespace.get(name)
+        if isinstance(value, FunctionType) and not hasattr(value, _GUARDED):
+            namespace[name] = guarded(value, deep=deep)
+        elif isinstance(value, type) and not issubclass(value, tuple | Exception):
+            made = vars(value).get("__init__")
+            if isinstance(made, FunctionType) and not hasattr(made, _GUARDED):
+                value.__init__ = guarded(made, name, deep)  # type: ignore[misc]
+
+
+def takes_function(function: F) -> F:
+    """`function`, whose first argument is a function; CallError for anything else."""
+    inner = guarded(function, deep=False)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = args or tuple(kwargs[k] for k in ("fn", "func") if k in kwargs)
+        if given and not callable(given[0]):
+            kind = type(given[0]).__name__
+            raise CallError(f"{function.__name__} takes a function first, not {kind}")
+        return inner(*args, **kwargs)
+
+    setattr(call, _GUARDED, True)
+    return call  # type: ignore[return-value]
 
 
 def guard_methods(owner: type, but: Iterable[str] = ()) -> None:

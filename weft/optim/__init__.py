@@ -1,7 +1,7 @@
 """Optimisers, learning-rate schedules and gradient clipping with PyTorch's formulas and defaults; a
 step is part of the compiled Program that computes the gradients."""
 
-from weft.host.boundary import guard_functions, guard_methods
+from weft.host.boundary import guard_calls, guard_functions, guard_methods
 from weft.optim import lr_scheduler, swa_utils
 from weft.optim.adam import Adam, AdamW
 from weft.optim.adam_kinds import Adamax, NAdam, RAdam
@@ -40,5 +40,8 @@ for _kind in (
     RAdam, RMSprop, Rprop,
 ):  # fmt: skip
     guard_methods(_kind)
+_MADE = ["Adafactor", "AveragedModel", "Group", "LBFGS", "Optimizer", "SWALR", "Schedule"]
+guard_calls(globals(), _MADE, deep=True)
+guard_calls(globals(), ["update_bn"])
 guard_functions(globals(), [name for name in __all__ if name[0].islower() and name != "update_bn"])
 clip_grad_norm_, clip_grad_value_ = clip_grad_norm, clip_grad_value  # as in torch.nn.utils

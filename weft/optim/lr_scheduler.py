@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.core.errors import UsageError
+from weft.host.boundary import guard_calls
 from weft.optim.optimizer import Optimizer
 
 
@@ -325,3 +326,11 @@ class ReduceLROnPlateau:
 
 def _cosine(low: float, high: float, done: float) -> float:
     return low + (high - low) * (1.0 + math.cos(math.pi * done)) / 2.0
+
+
+_KINDS = [n for n, v in globals().items() if isinstance(v, type) and v.__module__ == __name__]
+guard_calls(
+    globals(), [n for n in _KINDS if "ambda" not in n and n != "MultiplicativeLR"], deep=True
+)
+guard_calls(globals(), ["LambdaLR", "MultiplicativeLR"])  # they call a user's function
+guard_calls(globals(), _KINDS, deep=True)

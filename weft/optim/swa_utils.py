@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import ModelError, UsageError
+from weft.core.errors import CallError, ModelError, UsageError
 from weft.nn.module import Module
 from weft.nn.norm import _BatchNorm
 from weft.optim.lr_scheduler import LRScheduler
@@ -132,6 +132,8 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
     >>> model[0].running_mean.tolist()
     [3.0]
     """
+    if not isinstance(model, Module):
+        raise CallError(f"update_bn takes a loader and a module, not {type(model).__name__}")
     norms: list[Any] = [
         m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None
     ]

@@ -25,6 +25,7 @@ from weft.core.dtypes import (
     uint32 as uint32,
     uint64 as uint64,
 )
+from weft.host.boundary import guard_calls as _guard_calls
 from weft.tensor.autograd import (
     enable_grad as enable_grad,
     is_grad_enabled as is_grad_enabled,
@@ -148,6 +149,7 @@ for _name in _functional.SHARED:
 
 
 globals().update(_TYPED)
+_guard_calls(globals(), [n for n in globals() if n[0] != "_" and n != "compile"], deep=True)
 
 
 _LISTED = """amp autograd backends cuda distributions func linalg masked mps nn ops optim signal

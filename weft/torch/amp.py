@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.core.dtypes import DType, bfloat16, float16
+from weft.host.boundary import guard_calls
 from weft.optim import LossScaler
 from weft.tensor.autocast import autocast as _autocast
 from weft.tensor.core import Tensor
@@ -78,3 +79,4 @@ class GradScaler:
 
 
 __all__ = ["GradScaler", "autocast"]
+guard_calls(globals(), __all__, deep=True)

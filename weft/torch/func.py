@@ -9,6 +9,7 @@ from typing import Any
 from weft import func
 from weft.core.trees import flatten, unflatten
 from weft.func import functional_call as _functional_call, stack_module_state as _stacked
+from weft.host.boundary import guard_calls, takes_function
 from weft.tensor.core import Tensor
 from weft.torch.tensor import adopt, own
 
@@ -73,5 +74,13 @@ def stack_module_state(models: Any) -> Any:
     return own(_stacked(models))
 
 
+_LISTED = sorted(n for n in func.__all__ if n != "value_and_grad")
+guard_calls(globals(), ["functional_call"])
+guard_calls(globals(), ["stack_module_state"], deep=True)
+for _name in _LISTED:
+    if _name not in ("functional_call", "stack_module_state"):
+        globals()[_name] = takes_function(globals()[_name])
+
+
 def __dir__() -> list[str]:
-    return sorted(n for n in func.__all__ if n != "value_and_grad")
+    return _LISTED

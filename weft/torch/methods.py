@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, UsageError
+from weft.host.boundary import check_options
 from weft.program.values import program_array
 from weft.tensor import autograd as tape
 from weft.tensor.core import Tensor as Base
@@ -125,8 +126,12 @@ def _where(self: Tensor, condition: Tensor, other: Any) -> Any:
     return arithmetic.where(condition, self, other)
 
 
+_TO = ["device", "dtype", "other", "copy", "non_blocking", "memory_format"]
+
+
 def _to(self: Tensor, *args: Any, **kwargs: Any) -> Any:
     """In another dtype, on another device, or like another tensor."""
+    check_options("to", kwargs, _TO)
     given = [*args, *(kwargs[k] for k in ("device", "dtype", "other") if k in kwargs)]
     made: Any = self
     for wanted in given:

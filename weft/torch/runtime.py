@@ -24,6 +24,7 @@ from weft.core.dtypes import (
     uint8,
 )
 from weft.core.errors import FileFormatError, GradientError, UsageError
+from weft.host.boundary import check_options
 from weft.importers.safetensors import SafetensorsFile
 from weft.importers.tensor_files import save as write
 from weft.nn.module import Module
@@ -79,6 +80,9 @@ def grad(
     which no output depends on is None with allow_unused, zeros with materialize_grads; otherwise
     raises GradientError."""
     given, total = _listed(inputs), _total(outputs, grad_outputs)
+    check_options("grad", options, ["only_inputs", "is_grads_batched"])
+    if options.get("is_grads_batched"):
+        raise UsageError("grad: is_grads_batched is not supported; use weft.torch.func.vmap")
     found = list(own(tape.grad(total, given, None, create_graph)))
     for i in () if materialize_grads else tape.unused(total, given):
         if not allow_unused:
@@ -135,13 +139,20 @@ strided = Layout("strided")
 # -- compilation
 
 
+# Options of PyTorch's compiler, which change no number here.
+_COMPILING = ["fullgraph", "dynamic", "backend", "mode", "options", "name", "disable"]
+
+
 def compile(model: Any = None, *, device: Any = None, **options: Any) -> Any:
     """The function or module as one Program per signature (weft.compile); PyTorch's options of its
     own compiler mean nothing here. A call runs eagerly if its gradient may be needed outside: the
     call of a module in training, or with arguments that require gradients. To compile training,
     pass a function that computes the loss, calls backward and steps."""
+    check_options("compile", options, _COMPILING)
     if model is None:
-        return lambda fn: compile(fn, device=device)
+        return lambda fn: compile(fn, device=device, **options)
+    if options.get("disable"):
+        return model
     found = _compile(_taking_ours(model), device="cpu" if device is None else device)
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -219,6 +230,7 @@ def load(
 ) -> Any:  # fmt: skip
     """Reads what `save` wrote, or the tensors of any safetensors file by name. Raises
     FileFormatError for other files, PyTorch's pickles among them."""
+    check_options("load", options, ["mmap", "pickle_module", "encoding"])
     file = SafetensorsFile(f)
     where = None if map_location is None or callable(map_location) else str(map_location)
     held = {name: tensor(np.array(value), device=where) for name, value in file.items()}

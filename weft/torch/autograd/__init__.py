@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.core.errors import UsageError
-from weft.host.boundary import users
+from weft.host.boundary import guard_calls, users
 from weft.ops.tape import plain, remember
 from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor as Base
@@ -75,6 +75,10 @@ class Function:
 
         inputs = tuple(a.value for a in args if isinstance(a, Base))
         return Tensor(remember(cls.__name__, plain(results[at].value), inputs, rule))
+
+
+guard_calls(globals(), ["backward", "grad"], deep=True)
+guard_calls(globals(), ["gradcheck"])
 
 
 def __dir__() -> list[str]:

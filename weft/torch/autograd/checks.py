@@ -9,9 +9,14 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import GradientError, UsageError
+from weft.host.boundary import check_options
 from weft.tensor.autograd import no_grad
 from weft.torch.runtime import grad
 from weft.torch.tensor import Tensor, public
+
+# Checks of PyTorch's that this one lacks.
+_FURTHER = """nondet_tol check_undefined_grad check_grad_dtypes check_batched_grad fast_mode masked
+check_batched_forward_grad check_forward_ad check_backward_ad"""
 
 
 @public
@@ -22,6 +27,7 @@ def gradcheck(
     """True if the gradients of func by all float64 inputs that require them equal central
     differences of width 2 eps. Raises GradientError with the first that differs (or returns False
     with raise_exception=False), UsageError for inputs of fewer bits."""
+    check_options("gradcheck", options, _FURTHER.split())
     given = inputs if isinstance(inputs, tuple | list) else (inputs,)
     wanted = [i for i, x in enumerate(given) if isinstance(x, Tensor) and x.requires_grad]
     if not wanted:

@@ -7,6 +7,7 @@ of the parameters, so gradients flow through it.
 
 from typing import Any
 
+from weft.host.boundary import guard_methods
 from weft.torch.distributions.base import Distribution as Distribution, Independent as Independent
 from weft.torch.distributions.continuous import (
     Exponential as Exponential,
@@ -20,6 +21,11 @@ from weft.torch.distributions.divergence import kl_divergence as kl_divergence
 
 _NAMES = """Bernoulli Categorical Distribution Exponential Independent Laplace LogNormal Normal
 Uniform kl_divergence"""
+
+
+for _name in _NAMES.split():
+    if isinstance(_kind := globals()[_name], type):
+        guard_methods(_kind)
 
 
 def __dir__() -> list[str]:

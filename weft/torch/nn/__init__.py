@@ -2,10 +2,13 @@
 
 from typing import Any
 
+from weft.host.boundary import guard_calls as _guard_calls
 from weft.torch.nn import functional as functional, init as init, modules as modules, utils as utils
 from weft.torch.nn.modules import KINDS as _KINDS, Module as Module, Parameter as Parameter
 
 globals().update({kind.__name__: kind for kind in _KINDS.values()})
+
+_guard_calls(globals(), [kind.__name__ for kind in _KINDS.values()], deep=True)
 
 
 def __getattr__(name: str) -> Any:

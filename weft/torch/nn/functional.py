@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import UsageError
+from weft.host.boundary import check_options
 from weft.importers.aten import layers, products
 from weft.importers.aten.table import renamed
 from weft.tensor import functional as F
@@ -98,6 +99,7 @@ def _row(name: str) -> Callable[..., Any]:
     names = [part.lstrip("-") for part in signature.split()]
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        check_options(name, kwargs, names)
         given = dict(zip(names, args)) | kwargs
         inplace = writes and given.pop("inplace", False)
         old = (given.pop("size_average", None), given.pop("reduce", None))

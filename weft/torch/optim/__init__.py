@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from weft import optim
+from weft.host.boundary import guard_calls, guard_methods
 from weft.optim import swa_utils as swa_utils
 from weft.optim.lbfgs import LBFGS as LBFGS
 from weft.optim.optimizer import Group
@@ -70,12 +71,16 @@ def _made(kind: Any) -> Any:
 
     names = {"__init__": __init__, "__doc__": kind.__doc__, "__module__": __name__}
     made: Any = type(kind.__name__, (Optimizer, kind), names)
+    guard_methods(made, but=("step",))
     return made
 
 
 for _name in ("ASGD", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam",
               "RAdam", "RMSprop", "Rprop", "Muon"):  # fmt: skip
     globals()[_name] = _made(getattr(optim, _name))
+
+
+guard_calls(globals(), ["LBFGS"], deep=True)
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.core.errors import UsageError
+from weft.host.boundary import guard_calls
 from weft.optim import lr_scheduler as mine
 from weft.optim.lr_scheduler import (
     LRScheduler as LRScheduler,
@@ -23,7 +24,9 @@ def _made(kind: Any) -> Any:
         kind.__init__(self, optimizer, *args, **kwargs)
 
     names = {"__init__": __init__, "__doc__": kind.__doc__, "__module__": __name__}
-    return type(kind.__name__, (kind,), names)
+    made = type(kind.__name__, (kind,), names)
+    guard_calls({"": made}, [""], deep="lr_lambda" not in kind.__init__.__code__.co_varnames)
+    return made
 
 
 class OneCycleLR(mine.OneCycleLR):
@@ -71,6 +74,9 @@ _OWN = ("LRScheduler", "ReduceLROnPlateau", "OneCycleLR")
 for _name, _kind in list(vars(mine).items()):
     if isinstance(_kind, type) and issubclass(_kind, LRScheduler) and _name not in _OWN:
         globals()[_name] = _made(_kind)
+
+
+guard_calls(globals(), ["OneCycleLR"], deep=True)
 
 
 def __getattr__(name: str) -> Any:

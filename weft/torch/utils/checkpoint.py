@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from weft.host.boundary import check_options
 from weft.tensor.recomputing import checkpoint as _checkpoint
 from weft.torch.tensor import adopt, own, public
 
@@ -28,6 +29,7 @@ def checkpoint_sequential(
 ) -> Any:
     """Runs modules one after another, in `segments` parts that are each checkpointed (except for
     the last)."""
+    check_options("checkpoint_sequential", kwargs, ["preserve_rng_state"])
     layers = list(functions)
     size = max(len(layers) // segments, 1)
     cuts = [i * size for i in range(segments) if i * size < len(layers)]

@@ -23,6 +23,7 @@ from weft.data import (
     WeightedRandomSampler as WeightedRandomSampler,
     random_split as random_split,
 )
+from weft.host.boundary import guard_calls
 from weft.tensor.core import Tensor
 from weft.torch.creation import tensor
 from weft.torch.joining import stack
@@ -61,6 +62,10 @@ class DataLoader(data.DataLoader):
 
     def __iter__(self) -> Iterator[Any]:
         return (own(batch) for batch in super().__iter__())
+
+
+guard_calls(globals(), ["DataLoader"])
+guard_calls(globals(), ["default_collate"], deep=True)
 
 
 def __dir__() -> list[str]:

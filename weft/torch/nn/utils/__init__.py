@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from weft.core.errors import GradientError
+from weft.host.boundary import guard_calls
 from weft.optim import clip
 from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
@@ -28,10 +31,17 @@ def _held(parameters: Any) -> list[Any]:
 
 
 @public
-def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0, **options: Any) -> Tensor:
-    """The norm of all tensors together."""
+def get_total_norm(
+    tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """The norm of all tensors together. With error_if_nonfinite, one that is infinite or NaN raises
+    GradientError."""
     norms = [reductions.norm(t, norm_type) for t in tensors]
-    return reductions.norm(stack(norms), norm_type) if norms else tensor(0.0)
+    total: Any = reductions.norm(stack(norms), norm_type) if norms else tensor(0.0)
+    if error_if_nonfinite and not math.isfinite(total.item()):
+        raise GradientError(f"the norm of all gradients is {total.item()}, not a finite number")
+    return total  # type: ignore[no-any-return]
 
 
 @public
@@ -43,7 +53,7 @@ def clip_grad_norm_(
     before."""
     held = _held(parameters)
     with no_grad():
-        norm = get_total_norm([p.grad for p in held], norm_type)
+        norm = get_total_norm([p.grad for p in held], norm_type, error_if_nonfinite)
         clip.shorten(held, norm, max_norm)
     return norm
 
@@ -72,6 +82,9 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
             at += n
 
 
+_FUSED = ["fuse_conv_bn_eval", "fuse_linear_bn_eval", "skip_init"]
+guard_calls(globals(), _FUSED, deep=True)
+
+
 def __dir__() -> list[str]:
-    fused = ["fuse_conv_bn_eval", "fuse_linear_bn_eval", "skip_init"]
-    return sorted([*functions(globals(), "cat stack"), *fused])
+    return sorted([*functions(globals(), "cat stack"), *_FUSED])

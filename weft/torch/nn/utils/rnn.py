@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.core.errors import ShapeError, UsageError
+from weft.host.boundary import guard_calls
 from weft.tensor.core import Tensor
 from weft.torch.creation import tensor
 from weft.torch.joining import cat, stack
@@ -139,6 +140,9 @@ def unpad_sequence(
     """The sequences that `pad_sequence` joined."""
     rows = padded_sequences if batch_first else padded_sequences.transpose(0, 1)
     return [rows[i, : int(n)] for i, n in enumerate(lengths.tolist())]
+
+
+guard_calls(globals(), [n for n in globals() if n.startswith(("pack_", "pad_", "unpa"))], deep=True)
 
 
 def __dir__() -> list[str]:
