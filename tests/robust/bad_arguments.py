@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import inspect
 import random
+import resource
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ import weft.torch as torch
 from weft.errors import InternalError, WeftError
 
 LONGEST = 5  # seconds that a call may take
+MOST = 1 << 30  # bytes of memory that a call may take
 # These write files, wait, start processes, change settings for all, or call what they are given.
 _SETTINGS = """
     save load compile export manual_seed seed set_default_dtype set_default_device gradcheck
@@ -133,11 +136,15 @@ def bounded() -> Iterator[None]:
         raise TimeoutError(f"took over {LONGEST} seconds")
 
     before = signal.signal(signal.SIGALRM, late)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MOST, limits[1]))
     signal.alarm(LONGEST)
     try:
         yield
     finally:
         signal.alarm(0)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
         signal.signal(signal.SIGALRM, before)
 
 

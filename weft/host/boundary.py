@@ -205,7 +205,7 @@ def guard_calls(
         elif isinstance(value, type) and not issubclass(value, tuple | Exception):
             made = vars(value).get("__init__")
             if isinstance(made, FunctionType) and not hasattr(made, _GUARDED):
-                value.__init__ = guarded(made, name, deep)  # type: ignore[misc]
+                value.__init__ = guarded(made, name, deep)  # type: ignore[method-assign]
 
 
 def takes_function(function: F) -> F:

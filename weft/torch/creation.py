@@ -192,7 +192,7 @@ def empty_permuted(size: Any, physical_layout: Any, **options: Any) -> Tensor:
 @function_only
 def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
     """A number as a tensor without axes, float32 by default."""
-    return full((), s, dtype=dtype or _Default.float, device=device, **options)  # type: ignore
+    return full((), s, dtype=dtype or _Default.float, device=device, **options)
 
 
 @function_only
