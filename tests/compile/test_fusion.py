@@ -169,3 +169,17 @@ def test_constants_fold_and_unused_work_goes():
     program = check(Graph((x,), (ops.transpose(ops.transpose(y, (1, 0)), (1, 0)),)), CPU)
     assert unused is not None
     assert program.kernels == () and program.meta["report"].copies == ["copy to out0"]
+
+
+def test_the_first_reader_of_a_stored_value_writes_it():
+    """A cell's memory is read by its output and by the next step: one kernel writes both. Where
+    another reader comes before the first map of its shape, it has a kernel of its own."""
+    x, y, w = (f32(n, 20, 16) for n in "xyw")
+    memory = ops.add(ops.mul(ops.exp(x), y), ops.mul(ops.exp(y), x))
+    out = ops.mul(ops.exp(memory), w)
+    after = ops.dot(out, ops.transpose(memory, (1, 0)))
+    program = check(Graph((x, y, w), (out, after)), CPU)
+    assert kinds(program) == ["map", "matmul"] and len(program.steps[0].args) == 5
+    first = ops.dot(memory, ops.transpose(memory, (1, 0)))
+    late = ops.exp(ops.add(memory, ops.broadcast(ops.sum_(first), (20, 16))))
+    check(Graph((x, y, w), (ops.mul(late, memory),)), CPU)

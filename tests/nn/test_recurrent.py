@@ -252,3 +252,14 @@ def test_dropout_takes_a_plain_key(key: object) -> None:
         return made.tolist()
 
     assert out(key) == out(key) != out(7)
+
+
+def test_a_step_of_a_compiled_lstm_is_two_kernels() -> None:
+    """A product with the weight, which is turned once for all steps, and one kernel for the memory
+    and the output."""
+    net, x = weft.nn.LSTM(8, 16), weft.tensor(np.ones((12, 4, 8), np.float32))
+    compiled = weft.compile(lambda x: net(x)[0])
+    compiled(x)
+    labels = [step.label for step in compiled.programs()[0].steps]
+    assert sum("matvec" in label for label in labels) == 12
+    assert sum("tanh" in label for label in labels) == 12

@@ -8,9 +8,9 @@ A norm joins the product that it follows, where the template's groups own whole 
 normalised while they are in the cache. Other readers of the product's own result still find it in
 memory: the kernel then has two outputs.
 
-An elementwise kernel joins the one other elementwise kernel of its shape that it feeds. A value may
-have to be in memory for another reason (the new state of an optimiser, an output). Its only reader
-among the kernels then computes and writes it, so it does not read it from memory.
+An elementwise kernel joins the elementwise kernel of its shape that it feeds first. A value may
+have to be in memory for another reason (the new state of an optimiser, an output, later readers).
+Its first reader among the kernels then computes and writes it, so it does not read it from memory.
 """
 
 from __future__ import annotations
@@ -283,18 +283,22 @@ def _merge_maps(groups: list[Group], caps: Caps) -> list[Group]:
     readers: dict[int, list[int]] = {}
     for i, group in enumerate(groups):
         for x in group.inputs:
-            readers.setdefault(id(base(x)), []).append(i)
+            if i not in (found := readers.setdefault(id(base(x)), []))[-1:]:
+                found.append(i)
     merged: dict[int, Group] = {}  # keyed by the position of the group that absorbed the others
     gone: set[int] = set()
     for i, group in enumerate(groups):
         users = readers.get(id(base(group.outputs[-1])), [])
-        if len(users) != 1 or group.kind != "map" or group.alone or i in gone:
+        if not users or group.kind != "map" or group.alone or i in gone:
             continue
         mine = merged.pop(i, group)
         user = merged.get(users[0], groups[users[0]])
+        # it moves to where `user` is, which must be before whatever else reads what it writes
+        others = (at for o in mine.outputs for at in readers.get(id(base(o)), []))
+        first = min(at for at in others if at > i)
         joined = _as_one(mine, user)
         fits = joined is not None and len(joined.inputs) + len(joined.outputs) <= caps.max_bindings
-        if joined is None or not fits or not fit_together(mine, user):
+        if joined is None or not fits or first < users[0] or not fit_together(mine, user):
             if mine is not group:
                 merged[i] = mine
             continue

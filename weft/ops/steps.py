@@ -43,10 +43,22 @@ def together(rows: Sequence[Value]) -> Value:
     return remember("together", out, tuple(rows), rule)
 
 
-def products(weight: Value) -> Callable[[Value], Value]:
-    """Returns the function h[N, K] -> h weight^T [N, M] for a weight [M, K] of many steps. The
+MANY = 8  # steps from which on a weight is turned once
+
+
+def products(weight: Value, steps: int = 1) -> Callable[[Value], Value]:
+    """Returns the function h[N, K] -> h weight^T [N, M] for a weight [M, K] of so many steps. The
     weight's gradient is one product over the rows of all steps; that of `dot` would be a product
-    and a sum of the weight's size for each step."""
+    and a sum of the weight's size for each step. Many steps share one weight^T in memory, which
+    each would turn anew as it reads."""
+    turned: dict[int | None, Value] = {}
+
+    def across(level: int | None) -> Value:
+        """weight^T, as an op of this level of the tape takes it."""
+        if level not in turned:
+            w = f.swap_last(weight if level is None else peel(weight, level))
+            turned[level] = f.call("barrier", w) if steps >= MANY else w
+        return turned[level]
 
     def whole(pieces: Any, out: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
         slopes, rows = (
@@ -61,13 +73,13 @@ def products(weight: Value) -> Callable[[Value], Value]:
     def times(h: Value) -> Value:
         number, dtype, level = next(count), aval(h).dtype, tape_level((h, weight))
         if level is None:
-            return f.dot(h, f.swap_last(weight), dtype)
+            return f.dot(h, across(level), dtype)
 
         def rule(g: Value, out: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
             w = weight if is_tracked(xs, level) else peel(weight, level)
             return (lambda: f.dot(g, w, dtype)), PartGradients({number: (g, xs[0])})
 
-        out = f.dot(peel(h, level), f.swap_last(peel(weight, level)), dtype)
+        out = f.dot(peel(h, level), across(level), dtype)
         return remember("products", out, (h, hub), rule)
 
     return times

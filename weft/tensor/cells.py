@@ -37,15 +37,16 @@ class Cell:
     late: bool = False
     cuts: bool = False
 
-    def products(self, recur: Tensor) -> list[Act]:
+    def products(self, recur: Tensor, steps: int) -> list[Act]:
         """The products of a state with the recurrent weight, or with each gate's part of it."""
-        return [_times(w) for w in (recur.chunk(len(self.gates), 0) if self.cuts else (recur,))]
+        parts = recur.chunk(len(self.gates), 0) if self.cuts else (recur,)
+        return [_times(w, steps) for w in parts]
 
 
-def _times(weight: Tensor) -> Act:
-    """The product of rows with weight^T, for the rows of many steps."""
+def _times(weight: Tensor, steps: int = 1) -> Act:
+    """The product of rows with weight^T, for the rows of so many steps."""
     (weight,) = narrowed(weight)
-    made = products(weight.value)
+    made = products(weight.value, steps)
 
     def times(h: Tensor) -> Tensor:
         (h,) = narrowed(h)
@@ -124,7 +125,7 @@ def run_layer(
         steps = arange(x.shape[0], dtype="int32", device=place(x)).reshape(-1, 1, 1)
         x = (lengths.cast("int32").reshape(1, -1, 1) > steps).where(x, 0.0)
     made, own = _seen(cell, x, weight, biases)
-    times = cell.products(recur)
+    times = cell.products(recur, x.shape[0])
     seen = [made._wrap(v) for v in apart(made.value)]
     rows: list[Any] = [None] * x.shape[0]
     for t in range(x.shape[0])[:: -1 if reverse else 1]:

@@ -73,7 +73,9 @@ class Streamer(StreamedProduct):
                 room = min(room, max((8 if big else 4) // dots, 1))
             elif big and p.bs[0].run > 1:  # bands lie far apart: more streams evict each other
                 room = min(room, max(_STREAMS // dots, 1))
-            self.width = config.get("vectors", self._strip(room)) * self.lanes
+            self.width = (vectors := config.get("vectors", self._strip(room))) * self.lanes
+            if p.bs[0].run == 1:  # a narrow strip takes more rows: few sums wait for each other
+                self.mb = min(p.m, max(self.mb, (16 if big else 8) // (vectors * dots)))
         else:
             self.mb = min(p.m, max((16 if big else 4) // dots, 1))
             self.width = self.lanes
@@ -236,12 +238,10 @@ class Streamer(StreamedProduct):
         acc, starts = sums.acc, self.starts(self.left, rows)
         further = self.further if p.bs[0].run == 1 else 0  # runs are streams that need no prefetch
         step = max(w.step if isinstance(w, PackedBands) else self.pair for w in self.ws)
-        # The last strip's spare vectors read the last one again: a masked read of memory that is
-        # not there takes a CPU hundreds of cycles.
+        # The last strip's spare vectors read the last one again: to mask them takes microcode.
         last = -(-p.n // lanes) * lanes - lanes
         near = [b.let(minimum(c, last), "near") if ragged else c for c in columns]
-        # Interleaved rows are padded to whole bands.
-        inside = masks if p.n % lanes and p.bs[0].run == 1 else [None] * vectors
+        inside = masks if p.n % lanes and p.bs[0].run == 1 else [None] * vectors  # bands are whole
         own = [[w.at(b, c) for c in near] if isinstance(w, PackedBands) else w for w in self.ws]
 
         def lines(w: list[PackedBands] | Right, k: Expr) -> Iterator[list[Expr]]:
