@@ -32,6 +32,8 @@ BASE: dict[str, dict[str, Any]] = {
     "/api/embed": {"model": "box", "input": "hi"},
     "/api/embeddings": {"model": "box", "prompt": "hi"},
     "/api/show": {"model": "box"},
+    "/api/create": {"model": "made", "from": "box"},
+    "/api/copy": {"source": "box", "destination": "made"},
     **{f"{at}/rerank": {"query": "hi", "documents": ["a"]} for at in ("", "/v1", "/v2")},
     **{f"{at}/score": {"text_1": "hi", "text_2": "a"} for at in ("", "/v1")},
     "/classify": {"input": "hi"},

@@ -184,12 +184,14 @@ def test_the_server_is_there(server: Running) -> None:
 
 
 def test_models_are_not_managed(client: ollama.Client) -> None:
-    asked: list[Callable[[], Any]] = [
-        lambda: client.pull("box"), lambda: client.push("box"), lambda: client.delete("box"),
-        lambda: client.copy("box", "other"), lambda: client.create("box", from_="other"),
+    folder, line = "--model-folder", "weft serve"
+    asked: list[tuple[str, Callable[[], Any]]] = [
+        (line, lambda: client.pull("box")), (line, lambda: client.push("box")),
+        (folder, lambda: client.delete("box")), (folder, lambda: client.copy("box", "other")),
+        (folder, lambda: client.create("box", from_="other")),
     ]  # fmt: skip
-    for ask in asked:
-        with pytest.raises(ollama.ResponseError, match="weft serve") as found:
+    for named, ask in asked:
+        with pytest.raises(ollama.ResponseError, match=named) as found:
             ask()
         assert found.value.status_code == 404
 

@@ -200,6 +200,7 @@ def serve(
             given["max_batch"], given["queue"], bytes_of(given["cache_memory"], "--cache-memory"),
             given["tool_parser"], loads, given["draft_model"], adapters, given["adapter_folder"],
             given["load_timeout"], keep_alive_of(given["keep_alive"]), given["picture_folder"],
+            given["model_folder"],
         )  # fmt: skip
         reload = Reload(ctx, change)
         return asyncio.run(

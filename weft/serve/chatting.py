@@ -187,6 +187,8 @@ async def tokens_of(model: ServedDecoder, text: str) -> int:
 async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
     """The choices of a turn, being made. Raises HttpError."""
     left = 0
+    if model.recipe is not None:
+        turn = replace(turn, options=model.recipe.filled(turn.options))
     if turn.options.shifts:
         turn, left = await shortened(model, turn)
     text, ids, begun = await prompt_of(model, turn)
@@ -236,6 +238,8 @@ async def begin_ids(
     """Starts `options.n` choices of each prompt, side by side. `parser` makes the reader of each
     text (None: all of it is content). A choice ends before a call of a tool beyond `calls`.
     constraint: replaces the options'. Raises HttpError."""
+    if model.recipe is not None:
+        options = model.recipe.filled(options)
     make, made = constraint or options.constraint, None
     try:
         if make is not None:

@@ -181,8 +181,7 @@ class ServedEncoder(Served):
         skips = [skip if isinstance(text, str) else 0 for text in texts]
         coded = iter(await self.encoded(plain, unlimited=not cut))
         rows = [next(coded) if isinstance(text, str) else text for text in texts]
-        most = self.model.max_length
-        longest = max(map(len, rows), default=0)
+        most, longest = self.model.max_length, max(map(len, rows), default=0)
         if longest > most:
             raise LimitError(f"the text has {longest} tokens; {self.name} takes {most}")
         out = np.empty((len(rows), self.model.dim), np.float32)
@@ -202,6 +201,7 @@ class ServedDecoder(Served):
 
     model: Decoder
     adapter = ""
+    recipe: Any = None  # the Recipe that this name was made by
 
     def __init__(
         self, name: str, model: Decoder, settings: ServeSettings, metrics: ServerMetrics,

@@ -23,7 +23,8 @@ class ServeSettings:
     ones in `adapter_folder` may be loaded later (None: none). A request waits `load_seconds` at
     most for its model to be loaded. A model that is not used for `keep_alive` seconds goes (None:
     only where another needs its memory). Requests may name pictures in the folder `pictures`
-    (None: none)."""
+    (None: none). Models that requests make of others are kept in `model_folder` (None:
+    none may be made)."""
 
     sequences: int = 32
     queue: int = 256
@@ -36,6 +37,7 @@ class ServeSettings:
     load_seconds: float = 300.0
     keep_alive: float | None = None
     pictures: str | None = None
+    model_folder: str | None = None
 
 
 def bytes_of(model: Model, settings: ServeSettings, draft: Decoder | None = None) -> int:

@@ -26,6 +26,7 @@ from weft.models.run.transcriber import Transcriber
 from weft.serve.guard import asker
 from weft.serve.load_queue import LoadQueue
 from weft.serve.metrics import ServerMetrics
+from weft.serve.recipes import Recipe, RecipeFolder
 from weft.serve.served import Served, ServedDecoder, ServedEncoder
 from weft.serve.served_judge import ServedJudge
 from weft.serve.served_pictures import ServedPictures
@@ -53,6 +54,9 @@ class ModelShelf:
         self.models = dict(paths)  # as they were given
         self.paths = {**paths, **settings.adapters}
         self.parents = dict.fromkeys(settings.adapters, next(iter(paths)))
+        self.recipes: dict[str, Recipe] = {}  # models that requests have made, by name
+        folder = settings.model_folder
+        self.folder = None if folder is None else RecipeFolder(Path(folder))
         if twice := paths.keys() & settings.adapters.keys():
             raise UsageError(f"a model and an adapter are called {min(twice)!r}; rename one")
         self.created, self._make = int(time.time()), load
@@ -65,6 +69,40 @@ class ModelShelf:
         self._freed = asyncio.Event()  # set when a model may have become idle
         self.adapting = asyncio.Lock()  # one adapter comes or goes at a time
         metrics.watch(self)
+        for recipe in () if self.folder is None else self.folder.read().values():
+            self._take(recipe)
+
+    def add(self, recipe: Recipe) -> None:
+        """Serves a model that a request has made, in the place of one made before."""
+        self.recipes[recipe.name] = recipe
+        self.paths[recipe.name] = self.paths[recipe.base]
+
+    def forget(self, name: str) -> None:
+        """Serves a model no longer that a request had made. Answers that run get their end."""
+        del self.recipes[name], self.paths[name]
+
+    def _take(self, recipe: Recipe) -> None:
+        """Adds a recipe whose base is served, and whose name is free."""
+        if recipe.base in self.paths and recipe.name not in self.paths:
+            self.add(recipe)
+        else:
+            why = "a model has its name" if recipe.name in self.paths else "its base is not served"
+            _log.warning("the model %s, made of %s, is left out: %s", recipe.name, recipe.base, why)
+
+    def own(self, name: str) -> tuple[str, str]:
+        """The model or adapter that a name stands for, and the model that is loaded for it."""
+        base = self.recipes[name].base if name in self.recipes else name
+        return base, self.parents.get(base, base)
+
+    def seen(self, name: str) -> Served | None:
+        """The model as requests for a name see it, if it is loaded."""
+        base, own = self.own(name)
+        model = self._loaded.get(own)
+        if model is None:
+            return None
+        return (
+            self.recipes[name].of(model.under(base)) if name in self.recipes else model.under(base)
+        )
 
     @property
     def first(self) -> str:
@@ -91,6 +129,9 @@ class ModelShelf:
         if paths == self.models:  # adapters stay as requests have loaded them
             return
         before, self.models, self.paths = self.paths, dict(paths), dict(paths)
+        recipes, self.recipes = self.recipes, {}
+        for recipe in recipes.values():
+            self._take(recipe)
         for name, model in list(self._loaded.items()):
             if self.paths.get(name) != before.get(name):
                 del self._loaded[name]
@@ -117,15 +158,16 @@ class ModelShelf:
         if name not in self.paths:
             known = ", ".join(self.paths)
             raise HttpError(404, f"unknown model {name!r:.100}; served: {known}", "model")
-        own = self.parents.get(name, name)
+        recipe = self.recipes.get(name)
+        base, own = self.own(name)
         model = self._loaded.get(own)
         if model is None or own in self._draining:
             model = await self._queue.take(own, asker.get())
         else:
             model.users += 1
         try:
-            with model.using(name) as served:
-                yield served
+            with model.using(base) as served:
+                yield served if recipe is None else recipe.of(served)
         finally:
             model.users -= 1
             model.used = time.monotonic()

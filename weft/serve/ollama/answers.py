@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from msgspec import UNSET, UnsetType
+
 from weft.serve.openai.answers import AnswerFields, TokenLogprob
+from weft.serve.recipes import RecipeMessage
 
 
 class OllamaEnd(AnswerFields):
@@ -119,13 +122,24 @@ class RunningAnswer(AnswerFields):
 
 
 class ShowAnswer(AnswerFields):
-    """The answer of POST /api/show. template: the model's chat template, in Jinja."""
+    """The answer of POST /api/show. template: the model's chat template, in Jinja, or in Go's
+    language where a request gave it. The last four are of models that requests have made."""
 
     modified_at: str
     template: str
     details: Details
     model_info: dict[str, str | int]
     capabilities: list[Literal["completion", "tools", "thinking", "embedding"]]
+    system: str | UnsetType = UNSET
+    parameters: str | UnsetType = UNSET
+    license: str | UnsetType = UNSET
+    messages: list[RecipeMessage] | UnsetType = UNSET
+
+
+class StatusAnswer(AnswerFields):
+    """The answer of POST /api/create; a stream has one of each step."""
+
+    status: str
 
 
 class VersionAnswer(AnswerFields):

@@ -12,20 +12,17 @@ from starlette.responses import Response
 
 from weft.core.errors import WeftError
 from weft.serve.chatting import AnswerOptions, Turn, begin, begin_ids, continued
-from weft.serve.fields import between, sampling, seconds_of, seed_of, stops, tops
+from weft.serve.fields import seconds_of, tops
 from weft.serve.guard import key_of
 from weft.serve.infill import infill
+from weft.serve.ollama.given import options_in
 from weft.serve.ollama.replies import ChatForm, GenerateForm, Loaded, Replies, ReplyTimes
 from weft.serve.ollama.types import Answered, Generate, ModelOptions, OllamaChat, OllamaMessage
 from weft.serve.pictures import content_of, from_text
 from weft.serve.replies import ReplyWriter, reply
 from weft.serve.served import ServedDecoder
 from weft.serve.tooling import called, follow_json, follow_schema, function
-from weft.serve.wire import HttpError, read, refusal
-
-UNLIMITED = 1 << 31  # new tokens; the context ends an answer earlier
-DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
-"""Options that neither the request nor the model's author gives, as in Ollama; others are off."""
+from weft.serve.wire import read, refusal
 
 
 async def chat(request: Request) -> Response:
@@ -70,7 +67,8 @@ async def generate(request: Request) -> Response:
                 raise refusal(e) from None
             how = replace(options, stop_ids=made.ends)
             return Replies(model, body, await begin_ids(model, [made.ids], how), form, times)
-        if not body.raw and (body.system or model.has_chat):
+        made_here = model.recipe is not None and (model.recipe.system or model.recipe.messages)
+        if not body.raw and (body.system or made_here or model.has_chat):
             return Replies(model, body, await begin(model, turn), form, times)
         try:
             (ids,) = await model.encoded([body.prompt])
@@ -96,35 +94,13 @@ def named(request: Request, name: str) -> str:
 
 def options_of(body: Answered, key: bytes) -> AnswerOptions:
     """The AnswerOptions that the request asks for. Raises HttpError, naming the field."""
-    given = body.options or ModelOptions()
-    between("temperature", given.temperature, 0, 2)
-    between("repeat_penalty", given.repeat_penalty, 0.01, 100)
-    how = sampling(
-        DEFAULTS,
-        temperature=given.temperature,
-        top_k=None if given.top_k is None else max(given.top_k, 0),
-        top_p=given.top_p,
-        min_p=given.min_p,
-        repetition_penalty=1.0 if given.repeat_last_n == 0 else given.repeat_penalty,
-        presence_penalty=given.presence_penalty,
-        frequency_penalty=given.frequency_penalty,
-    )
-    limit = given.num_predict
-    if limit is not None and limit < -2:
-        raise HttpError(400, f"num_predict is {limit}; expected -1 for no limit, or 0 and more",
-                        "num_predict")  # fmt: skip
     form = body.format
     constraint = follow_schema(form) if isinstance(form, dict) else follow_json() if form else None
-    return AnswerOptions(
-        max_new_tokens=UNLIMITED if limit is not None and limit < 0 else limit,
-        sampling=how,
-        seed=None if given.seed == -1 else seed_of(given.seed),
-        stop=stops(given.stop),
+    return replace(
+        options_in(body.options or ModelOptions()),
         logprobs=(tops(body.top_logprobs, "top_logprobs") or 0) if body.logprobs else None,
         salt=key,
         constraint=constraint,
-        context=given.num_ctx,
-        cut=limit is not None and limit < 0,
         shifts=isinstance(body, OllamaChat) and bool(body.truncate),
     )
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,6 +18,7 @@ from weft.serve.embedding import embedded
 from weft.serve.fields import seconds_of
 from weft.serve.ollama import answers
 from weft.serve.ollama.chat import chat, generate, named
+from weft.serve.ollama.create import Copied, Create, Delete, copied, create, deleted
 from weft.serve.ollama.replies import ReplyTimes, stamp
 from weft.serve.ollama.types import Embed, Generate, OllamaChat, OneEmbedding, Show
 from weft.serve.routing import Described, route
@@ -57,6 +59,7 @@ async def show(request: Request) -> Response:
             "modified_at": stamp(_changed(Path(shelf.paths[model.name]))), "template": template,
             "details": _details(model, Path(shelf.paths[model.name])),
             "model_info": _info(model), "capabilities": _capabilities(model, template),
+            **_made(model),
         })  # fmt: skip
 
 
@@ -87,14 +90,14 @@ async def one_embedding(request: Request) -> Response:
 
 
 async def managed(request: Request) -> Response:
-    """Rejected: models come and go on the command line."""
-    raise HttpError(404, "this server does not fetch, make or delete models; start it with those "
+    """Rejected: weights come from the command line."""
+    raise HttpError(404, "this server does not fetch or send models; start it with those "
                     f"it is to serve: {command('serve', 'MODEL')}")  # fmt: skip
 
 
 def routes() -> list[Described]:
     """Ollama's."""
-    managing = ("pull", "push", "create", "copy", "blobs/{digest}")
+    managing = ("pull", "push", "blobs/{digest}")
     return [
         route("/api/chat", chat, OllamaChat, answer=answers.OllamaChatAnswer),
         route("/api/generate", generate, Generate, answer=answers.GenerateAnswer),
@@ -105,7 +108,9 @@ def routes() -> list[Described]:
         route("/api/show", show, Show, answer=answers.ShowAnswer),
         route("/api/version", version, answer=answers.VersionAnswer),
         *[route(f"/api/{path}", managed, method="POST") for path in managing],
-        route("/api/delete", managed, method="DELETE"),
+        route("/api/create", create, Create, answer=answers.StatusAnswer),
+        route("/api/copy", copied, Copied),
+        route("/api/delete", deleted, Delete, method="DELETE"),
     ]
 
 
@@ -161,7 +166,26 @@ def _capabilities(model: Served, template: str) -> list[str]:
     return ["completion", *tools, *eyes, *(["thinking"] if "think" in template else [])]
 
 
+def _made(model: Served) -> dict[str, Any]:
+    """What a request has made a model with."""
+    recipe = getattr(model, "recipe", None)
+    if recipe is None:
+        return {}
+    lines = [
+        f"{name:30} {text}"
+        for name, value in recipe.parameters.items()
+        for text in (value if isinstance(value, list) else [value])
+    ]
+    return {
+        "system": recipe.system, "parameters": "\n".join(lines),
+        "license": "\n".join(recipe.license),
+        "messages": [msgspec.structs.asdict(m) for m in recipe.messages],
+    }  # fmt: skip
+
+
 def _template(model: Served) -> str:
+    if (recipe := getattr(model, "recipe", None)) is not None and recipe.template:
+        return str(recipe.template)
     tokenizer = model.model.tokenizer
     if tokenizer is None:
         return ""

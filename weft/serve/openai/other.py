@@ -39,8 +39,9 @@ async def model(request: Request) -> Response:
 
 
 def _told(shelf: ModelShelf, name: str) -> dict[str, Any]:
-    own = shelf.parents.get(name, name)
-    model = next((m.under(name) for m in shelf.loaded() if m.name == own), None)
+    base, own = shelf.own(name)
+    own = base if name in shelf.recipes else own
+    model = shelf.seen(name)
     created = shelf.created if model is None else model.created
     made = {"id": name, "object": "model", "created": created, "owned_by": "weft"}
     if own != name:
