@@ -172,3 +172,36 @@ def test_the_page_hears_files(
     ):
         assert part in out[path]["note"] and not out[path]["heard"]
     assert (found["errors"], found["violations"], found["writes"]) == ([], [], False)
+
+
+LIVE = """
+await page.goto(given.url);
+await it.ready();
+await page.click("#listen-record");
+await page.waitForSelector("#listen-lines li"); // a window is heard while the recording goes on
+const during = await page.$eval("#listen", (e) => e.dataset.state);
+if (given.shot) await page.screenshot({ path: given.shot });
+await page.click("#listen-stop");
+await page.waitForSelector("#listen[data-state=done]");
+const note = await page.textContent("#listen-note");
+const heard = JSON.parse(await page.$eval("#listen", (e) => e.dataset.heard));
+const saved = page.waitForEvent("download");
+await page.click("#listen-vtt");
+const name = (await saved).suggestedFilename();
+return { heard, during, name, note, errors: it.errors,
+  violations: await page.evaluate(() => noted.violations) };
+"""
+MICROPHONE = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+
+
+@pytest.mark.slow
+def test_the_page_hears_the_microphone(site: Site, tmp_path: Path) -> None:
+    browser = Browser(*MICROPHONE)
+    try:
+        found = browser.run("live", LIVE, {"url": f"{site.url}?target=wasm"})
+    finally:
+        browser.close()
+    times = [(s["start"], s["end"]) for s in found["heard"]]
+    assert all(start <= end for start, end in times) and times == sorted(times)
+    assert (found["during"], found["name"]) == ("hearing", "recording.vtt"), found
+    assert (found["errors"], found["violations"]) == ([], [])
