@@ -58,7 +58,8 @@ def web(
 
     MODEL may be a net that sees, an ONNX file or a .pt2 file of torch.export: the page shows the
     visitor's pictures and camera to it. A page of CLIP or SigLIP searches the visitor's own
-    photographs (docs/pictures.md), one of Whisper writes down what is said (docs/speech.md)."""
+    photographs, one of a language model that sees answers questions about their pictures
+    (docs/pictures.md), one of Whisper writes down what is said (docs/speech.md)."""
     from weft.hub.box import box_folder
     from weft.web.export import export_web
 

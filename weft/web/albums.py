@@ -35,7 +35,7 @@ def album_parts(
                          "CLIP and SigLIP do")  # fmt: skip
     size = (tower.config.image, tower.config.image)
     steps, arrays = model.steps, _arrays(tower, text)
-    graphs = {"picture": _picture(tower, arrays), "text": _text(text, arrays)}
+    graphs = {"picture": picture_graph(tower, arrays, 1), "text": _text(text, arrays)}
     made = {
         caps.name: {name: compile_graph(g, caps, name=name) for name, g in graphs.items()}
         for caps in TARGETS
@@ -51,10 +51,8 @@ def album_parts(
 
 def _arrays(tower: Tower, text: TextTower) -> Arrays:
     """The weights of both Programs, by names that say whose they are."""
-    across = tower.config.across
-    found = {f"picture.{role}": np.asarray(w) for role, w in tower.weights.items()}
+    found = picture_arrays(tower)
     found |= {f"text.{role}": np.asarray(w) for role, w in text.tower.weights.items()}
-    found["picture.places"] = tower.table(across, across)
     found |= {"text.table": text.table, "text.places": text.places, "text.project.w": text.project}
     return found if text.bias is None else found | {"text.project.b": text.bias}
 
@@ -75,8 +73,18 @@ def _graph(
     return Graph((*given.values(), *bound.values()), (out,), name=name, meta={"frozen": True})
 
 
-def _picture(tower: Tower, arrays: Arrays) -> Graph:
-    """pixels float32 [3, H, W] -> the picture's vector, float32 [1, dim]."""
+def picture_arrays(tower: Tower) -> Arrays:
+    """Returns the weights of `picture_graph`."""
+    found = {f"picture.{role}": np.asarray(w) for role, w in tower.weights.items()}
+    if tower.config.table:
+        across = tower.config.across
+        found["picture.places"] = tower.table(across, across)
+    return found
+
+
+def picture_graph(tower: Tower, arrays: Arrays, most: int | None = None) -> Graph:
+    """pixels float32 [3, H, W] -> the picture's first `most` vectors (None: all), float32 [N,
+    dim]."""
     c = tower.config
 
     def body(given: Bound, w: Bound) -> Node:
@@ -85,8 +93,10 @@ def _picture(tower: Tower, arrays: Arrays) -> Graph:
         x = ops.transpose(ops.reshape(x, (c.channels, n, p, n, p)), (1, 3, 0, 2, 4))
         rows = ops.reshape(x, (n * n, c.row))
         lengths = ops.const(np.array([n * n], np.int32))
-        vectors: Node = forward(c, w, Patches(rows, lengths, w["places"]))
-        first: Node = ops.slice_(vectors, (0, 0), (1, ops.aval(vectors).shape[1]))
+        vectors: Node = forward(c, w, Patches(rows, lengths, w.get("places")))
+        if most is None:
+            return vectors
+        first: Node = ops.slice_(vectors, (0, 0), (most, ops.aval(vectors).shape[1]))
         return first
 
     shape = (c.channels, c.image, c.image)

@@ -34,7 +34,9 @@ from weft.models.run.encoder_runner import encoder_program
 from weft.models.run.model import KINDS, Decoder
 from weft.models.run.picture_encoder import PictureEncoder
 from weft.models.run.placed import weight_avals
+from weft.models.run.runner import PICTURED
 from weft.models.run.transcriber import Transcriber
+from weft.program.program import Program
 from weft.web import selftest
 from weft.web.albums import album_parts
 from weft.web.chat import chat_file
@@ -50,6 +52,7 @@ from weft.web.folder import (
     write_player,
 )
 from weft.web.licences import write_model_licences
+from weft.web.sight import page_sight
 from weft.web.speech import speech_parts
 from weft.web.tokenizers import for_page
 from weft.web.training import PageTraining, training
@@ -95,18 +98,27 @@ def export_decoder(
     # A page's prompts are text, whose three rotary positions are one.
     config = replace(model.config, kv_window=0, turns_by=())
     runner = CompiledRunner(config, model.placed, model.context, 1, columns(model.context))
-    made = {caps.name: {kind: runner.program(kind, caps) for kind in KINDS} for caps in TARGETS}
+    sight = page_sight(model, runner.room(PICTURED))
+    kinds = KINDS if sight is None else (*KINDS, PICTURED)
+    made = {caps.name: {kind: runner.program(kind, caps) for kind in kinds} for caps in TARGETS}
     c = model.config
     about = {"family": c.family, "vocab": c.vocab, "context": model.context}
     about |= {"kv_heads": kv_counts(c), "page": PAGE, "eos": list(model.tokens.eos)}
     about["rewinds"] = intact(c, model.context, model.context, 0)
     for each in trained:
         _export_training(each, folder / each.kind, model.folder.name, about)
-    body = write_body(folder, made, runner.weights)
+    weights: dict[str, Any] = {**runner.weights}
+    if sight is not None:
+        about |= {"picture": sight.about, "looks": bool(c.looks), "hidden": c.hidden}
+        weights |= sight.arrays
+        made = {target: {**made[target], "picture": p} for target, p in sight.made.items()}
+    body = write_body(folder, made, weights)
     given = {kind: _prompt(runner, kind) for kind in KINDS}
-    tests = {caps.name: selftest.references(made[caps.name], caps, given) for caps in TARGETS}
+    tests = {
+        caps.name: selftest.references(_texts(made[caps.name]), caps, given) for caps in TARGETS
+    }
     write_file(folder, "selftest.json", compact_json(tests), body["files"])
-    about |= {"rows": {kind: runner.room(kind) for kind in KINDS}}
+    about |= {"rows": {kind: runner.room(kind) for kind in kinds}}
     head: dict[str, Any] = {
         "kind": "decoder",
         "model": about,
@@ -195,7 +207,8 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
     either target; weights are hardly smaller for it."""
     weights = sum(nbytes for _, nbytes, _ in manifest["shards"])
     kind = manifest["kind"]
-    player = {n for n in player_files({"kind": kind}) if n.endswith(".js")}
+    shown = {"kind": kind, "model": manifest["model"]}
+    player = {name for name in player_files(shown) if name.endswith(".js")}
     player -= {*TARGET, *LATER, "node.js", "node_thread.js"}
     parts = {
         "Program, WebGPU": ["webgpu.json", "webgpu.js"],
@@ -210,6 +223,11 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
         packed = sum(len(gzip.compress(data, mtime=0)) for data in files)
         found.append((what, sum(map(len, files)), packed))
     return found
+
+
+def _texts(made: Mapping[str, Program]) -> dict[str, Program]:
+    """The Programs of the steps of a text."""
+    return {kind: made[kind] for kind in KINDS}
 
 
 def _prompt(runner: CompiledRunner, kind: str) -> dict[str, np.ndarray]:

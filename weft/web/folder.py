@@ -33,9 +33,10 @@ FEATURES = {
     "net": {"fitted.js", "net.js", "see.js", "seen.js"},
     "album": {"album.js", "fitted.js", "photos.js"},
     "speech": {
-        "listen.css", "listen.js", "mel.js", "philox.js", "recorder.js", "sampler.js", "sound.js",
+        "drop.js", "listen.css", "listen.js", "mel.js", "philox.js", "recorder.js", "sampler.js", "sound.js",
         "speech.js", "speech_rules.js", "subtitles.js",
     },
+    "picture": {"ask.css", "ask.js", "drop.js", "fitted.js", "pictures.js"},
     "chat": {
         "chat.css", "chat.js", "template.js", "template_filters.js", "template_values.js",
     },
@@ -149,7 +150,8 @@ def _code(folder: Path, made: Mapping[str, Mapping[str, Program]]) -> dict[str, 
 
 def player_files(manifest: Mapping[str, Any]) -> set[str]:
     """Returns the names of the player's files that a page has, its own and the common ones."""
-    has = {manifest["kind"], *(name for name in FEATURES if manifest.get(name))}
+    said = {**manifest.get("model", {}), **manifest}
+    has = {manifest["kind"], *(name for name in FEATURES if said.get(name))}
     others = set().union(*FEATURES.values()) - set().union(*(FEATURES[name] for name in has))
     return {p.name for p in PLAYER.iterdir() if p.is_file()} - others - {*DEVELOPING}
 

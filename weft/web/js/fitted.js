@@ -11,13 +11,14 @@ import { whole } from "./program.js";
  * The pixels of a picture in a model's own size, and where it lies in them.
  * @param {HTMLCanvasElement} canvas for the pixels @param {Fit} model
  * @param {CanvasImageSource} source @param {number} width @param {number} height
+ * @param {string} [behind] the colour where it is transparent, or does not reach
  */
-export function fitted(canvas, model, source, width, height) {
+export function fitted(canvas, model, source, width, height, behind = "rgb(114 114 114)") {
   [canvas.height, canvas.width] = model.size;
   const view = place(model, width, height);
   const pen = /** @type {CanvasRenderingContext2D} */ (
     canvas.getContext("2d", { willReadFrequently: true }));
-  pen.fillStyle = "rgb(114 114 114)";
+  pen.fillStyle = behind;
   pen.fillRect(0, 0, canvas.width, canvas.height);
   pen.imageSmoothingQuality = "high";
   pen.drawImage(source, view.x, view.y, view.width, view.height);

@@ -1,6 +1,7 @@
 // The page of a model of speech: what is said in a file or into the microphone, with its times.
 
 import { $, element, onEscape, sentence } from "./fetching.js";
+import { dropPlace } from "./drop.js";
 import { Recording, decoded } from "./sound.js";
 import { FORMS, clock } from "./subtitles.js";
 import { panel } from "./tabs.js";
@@ -23,7 +24,6 @@ class Listen {
     this.about = model.about.model;
     const button = (/** @type {string} */ id, /** @type {string} */ textContent) =>
       element("button", { id: `listen-${id}`, type: "button", textContent });
-    this.file = element("input", { id: "listen-file", type: "file", accept: "audio/*,video/*" });
     this.record = button("record", "Record");
     this.stop = button("stop", "Stop");
     this.level = element("meter", { id: "listen-level", max: 0.3, ariaLabel: "Loudness" });
@@ -52,24 +52,15 @@ class Listen {
   /** @param {HTMLElement} place */
   bind(place) {
     this.place = place;
-    const drop = element("label", { id: "listen-drop", htmlFor: "listen-file" },
-      element("strong", { textContent: "Drop a file with speech here" }),
-      element("span", { textContent: "or choose one: sound or video. It stays on this device." }),
-      this.file);
+    const drop = dropPlace(place, {
+      id: "listen-file", accept: "audio/*,video/*", title: "Drop a file with speech here",
+      hint: "or choose one: sound or video. It stays on this device.",
+    }, (file) => this.while((signal) => this.read(file, signal)));
     place.append(drop,
       element("div", { className: "row" }, this.record, this.stop, this.level, ...this.options()),
       this.note, this.bar, this.player, this.lines, this.growing, this.saves);
     this.player.hidden = this.bar.hidden = this.saves.hidden = this.level.hidden = true;
     this.stop.disabled = true;
-    this.file.addEventListener("change", () => this.begin(this.file.files[0]));
-    for (const kind of ["dragover", "drop"]) {
-      place.addEventListener(kind, (event) => event.preventDefault());
-    }
-    place.addEventListener("dragover", () => drop.classList.add("over"));
-    for (const kind of ["dragleave", "drop"]) {
-      place.addEventListener(kind, () => drop.classList.remove("over"));
-    }
-    place.addEventListener("drop", ({ dataTransfer }) => this.begin(dataTransfer?.files[0]));
     this.record.addEventListener("click", () => this.while(() => this.live()));
     this.stop.addEventListener("click", () => this.end());
     onEscape(place, () => this.end());
@@ -82,7 +73,7 @@ class Listen {
     const names = new Intl.DisplayNames("en", { type: "language", fallback: "code" });
     const named = codes.map((code) => ({ code, name: names.of(code) ?? code }));
     named.sort((a, b) => a.name.localeCompare(b.name));
-    this.language.append(element("option", { value: "", textContent: "Language: found" }),
+    this.language.append(element("option", { value: "", textContent: "Language: automatic" }),
       ...named.map(({ code, name }) => element("option", { value: code, textContent: name })));
     this.language.ariaLabel = "Language";
     const english = element("label", {}, this.english, " in English");
@@ -93,11 +84,6 @@ class Listen {
   end() {
     if (this.recording) this.recording.stop();
     else this.running?.abort();
-  }
-
-  /** @param {File | undefined} file */
-  begin(file) {
-    if (file) this.while((signal) => this.read(file, signal));
   }
 
   /** One thing at a time. @param {(signal: AbortSignal) => Promise<void>} work */
@@ -115,7 +101,6 @@ class Listen {
       this.say(sentence(error));
     }
     this.running = this.recording = null;
-    this.file.value = ""; // the same file may be chosen again
     this.growing.textContent = "";
     this.saves.hidden = !this.segments.length;
     this.state("done");

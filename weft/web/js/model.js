@@ -25,10 +25,12 @@ const RECOVERIES = 3; // of a device that is lost again and again, within one te
  *   progress?: (p: {loaded: number, total: number, phase: string}) => void,
  *   note?: (text: string) => void, gpu?: GPU, Worker?: any}} LoadOptions
  * @typedef {{maxNewTokens?: number, temperature?: number, topK?: number, topP?: number,
- *   repetitionPenalty?: number, seed?: number | bigint, stop?: string[], signal?: AbortSignal
+ *   repetitionPenalty?: number, seed?: number | bigint, stop?: string[], signal?: AbortSignal,
+ *   images?: Uint8ClampedArray[]
  * }} GenerateOptions
  * @typedef {GenerateOptions & {variables?: Record<string, any>, slide?: boolean}} ChatOptions
- * @typedef {{role: string, content: string} & Record<string, any>} Message
+ * @typedef {{type: "text", text: string} | {type: "image", image: Uint8ClampedArray}} Part
+ * @typedef {{role: string, content: string | Part[]} & Record<string, any>} Message
  * @typedef {{text: string, ids: number[],
  *   finish: null | "eos" | "stop" | "length" | "aborted", left?: number}} Piece
  */
@@ -201,10 +203,11 @@ export class Model {
   /**
    * Returns the logits after `ids`, feeding only those that the device does not hold yet; null if
    * it is stopped.
-   * @param {number[]} ids @param {AbortSignal} [signal] @returns {Promise<Float32Array | null>}
+   * @param {number[]} ids @param {AbortSignal} [signal]
+   * @param {import("./pictures.js").Inset[]} [insets] @returns {Promise<Float32Array | null>}
    */
-  logits(ids, signal) {
-    const made = this.withPart((decoder) => decoder.logits(ids, signal));
+  logits(ids, signal, insets) {
+    const made = this.withPart((decoder) => decoder.logits(ids, signal, insets));
     return made.catch((error) => {
       if (signal?.aborted) return null;
       throw error;

@@ -31,6 +31,8 @@ export const GENERATE = {
   repetitionPenalty: [
     (v) => typeof v === "number" && v >= LEAST && v <= MOST, "a number from 2^-126 to 2^126"],
   seed: SEED,
+  images: [(v) => Array.isArray(v) && v.every((x) => x instanceof Uint8ClampedArray),
+    "a list of pictures, as RGBA pixels"],
   stop: [(v) => Array.isArray(v) && v.every((s) => typeof s === "string" && s),
     "a list of texts that are not empty"],
   signal: SIGNAL,

@@ -91,6 +91,7 @@ async function start() {
   if (other) (await other()).bind(model);
   if (model.about.chat === true) (await import("./chat.js")).bindChat(model, options);
   else if (model.about.chat) $("note").textContent = `${model.about.chat}: it completes texts.`;
+  if (model.about.model.picture) (await import("./ask.js")).bindAsk(model, options);
   if (folder.search) (await import("./search.js")).bind(model, folder.search);
   bindTabs($("tabs"));
   $("prompt").value ||= query.get("prompt") ?? "def fibonacci(n):";

@@ -4,12 +4,13 @@ import { $, element } from "./fetching.js";
 
 /**
  * A new tab with its panel, before the last one.
- * @param {string} id of the panel @param {string} title @returns {HTMLElement} the panel
+ * @param {string} id of the panel @param {string} title
+ * @param {boolean} [first] before all others @returns {HTMLElement} the panel
  */
-export function panel(id, title) {
+export function panel(id, title, first) {
   const tab = element("button", { id: `tab-${id}`, role: "tab", textContent: title });
   tab.setAttribute("aria-controls", id);
-  $("tab-device").before(tab);
+  (first ? $("tabs").firstElementChild : $("tab-device")).before(tab);
   const made = element("section", { id, role: "tabpanel", hidden: true });
   made.setAttribute("aria-labelledby", tab.id);
   $("device").before(made);

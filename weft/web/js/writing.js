@@ -24,12 +24,16 @@ export const make = (sessions, about) => new Decoder(sessions, about);
 export async function* generate(model, prompt, options) {
   allowed(options, GENERATE, "generate");
   const { context, eos, vocab } = model.manifest.model;
-  const ids = typeof prompt === "string" ? model.encode(prompt) : idsOf(prompt, vocab);
+  const { images = [] } = options;
+  const sight = images.length ? await import("./pictures.js") : null;
+  const ids = typeof prompt !== "string" ? idsOf(prompt, vocab) : model.encode(
+    sight ? sight.prompt(model, prompt, images) : prompt);
   if (!ids.length) throw new WeftError("the prompt is empty: give at least one character");
   if (ids.length > context) {
     throw new WeftError(`the prompt has ${ids.length} tokens; this page holds ${context}: `
       + "shorten it");
   }
+  const insets = await sight?.insets(model, ids, images);
   const how = sampling(options);
   const stream = how.temperature > 0
     ? new (await import("./philox.js")).Philox(options.seed ?? 0) : null;
@@ -41,7 +45,7 @@ export async function* generate(model, prompt, options) {
   let finish = most > 0 ? null : "length";
   while (!finish) {
     if (options.signal?.aborted) break;
-    const logits = await model.logits(ids, options.signal);
+    const logits = await model.logits(ids, options.signal, insets);
     if (!logits) break;
     const token = choose(logits, ids, how, stream);
     if (eos.includes(token)) {
@@ -70,9 +74,9 @@ export async function* generate(model, prompt, options) {
 export async function* chat(model, messages, options) {
   const { variables, slide, ...how } = allowed(options, CHAT, "chat");
   const most = how.maxNewTokens ?? Infinity;
-  const { ids, left } = await fitted(model, messages, slide ? most : 0, variables);
+  const { ids, left, images } = await fitted(model, messages, slide ? most : 0, variables);
   if (left) yield { text: "", ids: [], finish: null, left };
-  yield* model.generate(ids, how);
+  yield* model.generate(ids, { ...how, images });
 }
 
 /**
@@ -80,7 +84,7 @@ export async function* chat(model, messages, options) {
  * `free` tokens, are free; a system message stays, and the last turn (weft/models/run/talk.py).
  * @param {Model} model @param {Message[]} messages @param {number} free
  * @param {Record<string, any>} [variables]
- * @returns {Promise<{ids: number[], left: number}>}
+ * @returns {Promise<{ids: number[], left: number, images: Uint8ClampedArray[]}>}
  */
 async function fitted(model, messages, free, variables) {
   if (!Array.isArray(messages)) throw new WeftError("a conversation is a list of messages");
@@ -90,10 +94,25 @@ async function fitted(model, messages, free, variables) {
   const turns = messages.flatMap(({ role }, i) => (role === "user" && i > first ? [i] : []));
   for (let start = first; ; start = /** @type {number} */ (turns.shift())) {
     const told = [...messages.slice(0, first), ...messages.slice(start)];
-    const ids = model.encode(await model.chatPrompt(told, variables), false);
+    const { text, images } = await rendered(model, told, variables);
+    const ids = model.encode(text, false);
     const fits = ids.length + room <= context;
-    if (!free || fits || !turns.length) return { ids, left: start - first };
+    if (!free || fits || !turns.length) return { ids, left: start - first, images };
   }
+}
+
+/**
+ * A conversation's prompt, and the pictures in it.
+ * @param {Model} model @param {Message[]} messages @param {Record<string, any>} [variables]
+ */
+async function rendered(model, messages, variables) {
+  const { picture } = model.manifest.model;
+  const seen = picture?.parts || messages.some(({ content }) => Array.isArray(content));
+  if (!seen) return { text: await chatPrompt(model, messages, variables), images: [] };
+  const { parted, seeing, spelled } = await import("./pictures.js");
+  const { plain, images } = parted(picture, messages);
+  const text = await chatPrompt(model, plain, variables);
+  return { text: images.length ? spelled(seeing(model), text, images.length) : text, images };
 }
 
 /**

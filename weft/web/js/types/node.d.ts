@@ -8,7 +8,7 @@ import type {
 
 export { WeftError, ranked } from "./weft.js";
 export type {
-  Answer, ChatOptions, GenerateOptions, HearOptions, Hearing, Message, Piece, Progress, SeeOptions,
+  Answer, ChatOptions, GenerateOptions, HearOptions, Hearing, Message, Part, Piece, Progress, SeeOptions,
   Segment, Step, Thing, TrainOptions,
 } from "./weft.js";
 

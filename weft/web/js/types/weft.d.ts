@@ -47,6 +47,8 @@ export interface GenerateOptions {
   seed?: number | bigint | undefined;
   /** Texts that end the answer. */
   stop?: string[] | undefined;
+  /** Pictures that the prompt is about, for a model that sees: RGBA pixels of its own size. */
+  images?: Uint8ClampedArray[] | undefined;
   /** Stops the model; the last piece then has the finish "aborted". */
   signal?: AbortSignal | undefined;
 }
@@ -59,12 +61,17 @@ export interface ChatOptions extends GenerateOptions {
   slide?: boolean | undefined;
 }
 
+/** A text, or a picture as RGBA pixels of the model's own size, for a model that sees. */
+export type Part =
+  | { type: "text"; text: string }
+  | { type: "image"; image: Uint8ClampedArray };
+
 /** A message of a conversation; a chat template may read more fields. */
 export interface Message {
   /** Who speaks: "user", "assistant" or "system", as the chat template has them. */
   role: string;
-  /** The text of the message. */
-  content: string;
+  /** The text of the message, or its parts. */
+  content: string | Part[];
   [field: string]: unknown;
 }
 
