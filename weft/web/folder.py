@@ -33,8 +33,8 @@ FEATURES = {
     "net": {"fitted.js", "net.js", "see.js", "seen.js"},
     "album": {"album.js", "fitted.js", "photos.js"},
     "speech": {
-        "drop.js", "listen.css", "listen.js", "mel.js", "philox.js", "recorder.js", "sampler.js", "sound.js",
-        "speech.js", "speech_rules.js", "subtitles.js",
+        "drop.js", "listen.css", "listen.js", "mel.js", "philox.js", "recorder.js", "sampler.js",
+        "sound.js", "speech.js", "speech_rules.js", "subtitles.js",
     },
     "picture": {"ask.css", "ask.js", "drop.js", "fitted.js", "pictures.js"},
     "chat": {
