@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from weft import optim
@@ -11,7 +11,7 @@ from weft.optim import swa_utils as swa_utils
 from weft.optim.lbfgs import LBFGS as LBFGS
 from weft.optim.optimizer import Group
 from weft.tensor.autograd import enable_grad
-from weft.torch.optim import lr_scheduler as lr_scheduler
+from weft.torch.optim import lr_scheduler as lr_scheduler, states
 
 _FASTER = ("foreach", "fused", "capturable", "differentiable")  # change no number
 
@@ -25,7 +25,10 @@ class _Options(MutableMapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name == "params":
             return [p for _, p in self._group.params]
-        return self._group.lr if name == "lr" else self._group[name]
+        if name != "lr":
+            return self._group[name]
+        rate = self._group.lr
+        return states.short(rate) if isinstance(rate, float) else rate
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name == "lr":
@@ -61,6 +64,24 @@ class Optimizer(optim.Optimizer):
                 loss = closure()
         super().step(**options)
         return loss
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The options of a group that names none."""
+        return dict(self._defaults)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the state, {number of a parameter: {"step", "exp_avg", ...}}, and of the
+        groups' options, as in PyTorch. All parameters have a state once a step was done."""
+        return states.state_dict(self)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes what `state_dict` gave, here or in PyTorch, or weft.optim's. Raises ModelError or
+        ShapeError for a state that does not fit."""
+        if "param_groups" in state_dict:
+            states.load_state_dict(self, state_dict)
+        else:
+            super().load_state_dict(state_dict)
 
 
 def _made(kind: Any) -> Any:
