@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -75,9 +75,9 @@ class ConcatDataset(Dataset):
     """
 
     def __init__(self, datasets: Sequence[Any]) -> None:
-        if not datasets:
-            raise UsageError("ConcatDataset: no data sets; give at least one")
-        self.datasets = list(datasets)
+        self.datasets = list(datasets) if isinstance(datasets, Iterable) else []
+        if not self.datasets:
+            raise UsageError("ConcatDataset: no data sets; give a list of at least one")
         self.cumulative_sizes = list(accumulate(len(d) for d in self.datasets))
 
     def __len__(self) -> int:

@@ -86,4 +86,5 @@ def shorten(params: Iterable[Tensor], norm: Tensor, max_norm: float) -> None:
         factor = (max_norm / (norm + 1e-6)).minimum(1.0)
         for p in params:
             grad: Any = p.grad
-            p.grad = grad * factor.cast(grad.dtype)
+            if grad is not None:
+                p.grad = grad * factor.cast(grad.dtype)

@@ -68,6 +68,8 @@ def _total(outputs: Any, weights: Any) -> Any:
     for y, w in zip(results, weights):
         part = y if w is None else (y * w).sum()
         total = part if total is None else total + part
+    if total is None:
+        raise UsageError("no outputs to differentiate; give at least one tensor")
     return total
 
 

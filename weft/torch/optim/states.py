@@ -90,7 +90,7 @@ def load_state_dict(opt: Any, given: Mapping[str, Any]) -> None:
 
 def _options(group: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
     """The saved options that the group has, in the kinds it has them in."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in saved.items():
         if name == "lr":
             found[name] = float(value)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from weft.core.errors import GradientError
+from weft.core.errors import CallError, GradientError
 from weft.host.boundary import guard_calls
 from weft.optim import clip
 from weft.tensor.autograd import no_grad
@@ -75,6 +75,8 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     """Writes a vector back to the parameters."""
     at = 0
     given: Sequence[Any] = list(parameters)
+    if not all(isinstance(p, Tensor) for p in given):
+        raise CallError("vector_to_parameters takes a vector and tensors")
     with no_grad():
         for p in given:
             n = p.numel()
