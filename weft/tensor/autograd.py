@@ -180,7 +180,7 @@ def _wanted(output: Any, inputs: Any) -> Sequence[TensorBase]:
             f"grad: {type(output).__name__} is neither a tensor that was computed nor a function"
         )
     given = [inputs] if isinstance(inputs, TensorBase) else inputs
-    wanted = list(given) if isinstance(given, Iterable) else [None]
+    wanted: list[Any] = list(given) if isinstance(given, Iterable) else [None]
     if not all(isinstance(t, TensorBase) for t in wanted):
         raise CallError("grad: give the tensors to differentiate by: grad(output, [x, y])")
     return wanted
