@@ -253,6 +253,9 @@ def oracle(job: Job, context: int, see: Callable[..., np.ndarray] = logits_of) -
     for n in range(1, len(tokens) if scored else 0):
         scored.append(_logprob(see(job.adapter, tokens[:n]), tokens[n], job.prompt_logprobs))
     limit = min(job.max_new_tokens, context - len(tokens) + 1)
+    if job.shift is not None:
+        limit = min(job.max_new_tokens, 10 * context)
+    near = list(tokens)  # those in the context
     stream = generator(job.seed, job.index)
     rule = job.constraint() if job.constraint else None
     finish = "length"
@@ -260,13 +263,16 @@ def oracle(job: Job, context: int, see: Callable[..., np.ndarray] = logits_of) -
         if rule is not None and rule.ended:
             finish = "eos"
             break
-        logits = see(job.adapter, tokens)
+        logits = see(job.adapter, near)
         new, mask = [c.id for c in made], rule.allowed() if rule else None
         token = choose(logits, tokens, job.sampling, stream, new, mask)
         if token in job.eos:
             finish = "eos"
             break
         tokens.append(token)
+        near.append(token)
+        if job.shift is not None and len(near) > context:
+            del near[job.shift : job.shift + (len(near) - job.shift) // 2]
         made.append(_logprob(logits, token, job.logprobs))
         if rule is not None:
             rule.accept(token)

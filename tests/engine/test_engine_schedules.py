@@ -92,6 +92,7 @@ def jobs(draw: Any, context: int, heads: Sequence[tuple[int, ...]], adapters: li
         drafts=draw(st.booleans()),
         decoded=draw(st.booleans()),
         constraint=draw(st.sampled_from([None, None, lambda: Only(0), lambda: Only(6)])),
+        shift=draw(st.sampled_from([None, None, None, 0, 3])),
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ollama
 import pytest
-from serve_kit import Running
+from serve_kit import Running, serving
 
 import weft
 from weft.models.run.model import Decoder
@@ -231,3 +232,36 @@ def test_what_is_wrong_is_named(server: Running, fields: dict[str, Any], named: 
     status, body, _ = server.ask("POST", "/api/generate", asked)
     assert status == 400 and list(body) == ["error"]
     assert named in body["error"] and len(body["error"]) < 300
+
+
+def test_a_full_context_is_shifted_where_asked(chatty: Path) -> None:
+    """The answer goes on as to a prompt without what left, and says how much that was."""
+    model = weft.load(chatty, device="cpu", context=64)
+    assert isinstance(model, Decoder)
+    near, ids, left = model.encode("def f(x):"), list[int](), 0
+    while len(ids) < 100:
+        room = min(64 - len(near) + 1, 100 - len(ids))
+        new = model.generate(near, max_new_tokens=room, ignore_eos=True).ids
+        ids, near = ids + list(new), [*near, *new]
+        if len(near) > 64:
+            left += (leaves := (len(near) - 4) // 2)
+            del near[4 : 4 + leaves]
+    options = {"num_predict": 100, "temperature": 0}
+    asked = {
+        "model": "box",
+        "prompt": "def f(x):",
+        "raw": True,
+        "stream": False,
+        "options": options,
+    }
+    with serving({"box": str(chatty)}, load={"device": "cpu", "context": 64}) as small:
+        status, made, _ = small.ask("POST", "/api/generate", {**asked, "shift": True})
+        assert status == 200 and made["response"] == model.tokenizer.decode(ids)
+        assert made["eval_count"] == 100 and made["done_reason"] == "length"
+        assert made["notices"] == [f"{left} tokens left the context, which became full"]
+        status, made, _ = small.ask("POST", "/api/generate", {**asked, "shift": False})
+        assert status == 400 or made["eval_count"] < 64
+        wrong = {**asked, "shift": True, "options": {**options, "num_keep": -1}}
+        assert small.ask("POST", "/api/generate", wrong)[0] == 400
+        wrong = {**asked, "shift": True, "options": {**options, "num_ctx": 32}}
+        assert small.ask("POST", "/api/generate", wrong)[0] == 400

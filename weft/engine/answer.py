@@ -39,7 +39,7 @@ class Answer:
         self.tokens = list(job.prompt)
         self.finish: Finish | None = None
         self.scored: list[SampledToken] = []  # scored prompt tokens, if the job asks for them
-        self.drafted = 0
+        self.drafted = self.shifted = 0  # tokens that were proposed; that left the context
         self.news = False  # True while something final has not been sent in an output
         self._explain = explain
         self._stream = generator(job.seed, job.index) if job.sampling.temperature > 0 else None
@@ -135,7 +135,8 @@ class Answer:
         self._told, self._tokens, self._prompt, self.news = "", [], (), False
         usage = None
         if self.finish is not None or error is not None:
-            usage = TokenUsage(len(self.job.prompt), cached, len(self.ids), self.drafted)
+            usage = TokenUsage(len(self.job.prompt), cached, len(self.ids), self.drafted,
+                               self.shifted)  # fmt: skip
         finish = None if error else self.finish
         return Output(told, tokens, finish, error, usage, prompt, self._text.stopped)
 

@@ -122,7 +122,7 @@ class Engine:
             self._number += 1
             chain = Chain(root(job.salt, job.adapter), self.runner.page)
             reads = 0 if job.prompt_logprobs is not None else self.runner.context
-            most = len(job.prompt) + max(limit, 1) - 1
+            most = min(len(job.prompt) + max(limit, 1) - 1, self.runner.context)
             place = SequenceState(self._number, answer.tokens, job.salt, chain, reads, most)
             place.prompt, place.priority = len(job.prompt), job.priority
             place.insets = job.insets
@@ -275,6 +275,8 @@ class Engine:
         for ticket, _ in played:
             if not ticket.done:
                 self._tell(ticket)
+            with self._lock:
+                ticket.shift(self._schedule, self.runner.context)
 
     # -- endings ----------------------------------------------------------------------------------
 

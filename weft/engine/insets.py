@@ -90,7 +90,7 @@ class Insets:
 class Keys(Sequence[int]):
     """A growing list of tokens as the cache sees it: keys in place of placeholders."""
 
-    def __init__(self, tokens: list[int], insets: Insets) -> None:
+    def __init__(self, tokens: Sequence[int], insets: Insets) -> None:
         self._tokens, self._insets = tokens, insets
 
     def __len__(self) -> int:
@@ -107,7 +107,7 @@ class Keys(Sequence[int]):
             at = at % len(self)
             return self[at : at + 1][0]
         begin, end, _ = at.indices(len(self))
-        found = self._tokens[begin:end]
+        found = list(self._tokens[begin:end])
         for part in self._insets.between(begin, end):
             first, last = max(part.start, begin), min(part.end, end)
             found[first - begin : last - begin] = part.keys[first - part.start : last - part.start]

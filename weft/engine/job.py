@@ -76,6 +76,8 @@ class Job:
     jobs of the same `salt`, whose first 32 bytes say whose they are. The owner with the fewest
     running jobs is next, and of its jobs the one with the lowest `priority`. `drafts`
     allows draft tokens. Neither changes a result. `insets` are vectors in place of some tokens.
+    `shift`: where the context is full, half of the tokens leave it, after so many first ones (None:
+    the answer ends there).
     """
 
     prompt: tuple[int, ...]
@@ -98,6 +100,7 @@ class Job:
     min_new_tokens: int = 0
     priority: int = 0
     insets: Insets | None = None
+    shift: int | None = None
 
 
 @dataclass(frozen=True)
@@ -116,13 +119,14 @@ class SampledToken:
 
 @dataclass(frozen=True)
 class TokenUsage:
-    """Token counts of a job: prompt, prompt tokens found in the cache, new, and new ones from
-    drafts."""
+    """Token counts of a job: prompt, prompt tokens found in the cache, new, new ones from drafts,
+    and those that left the full context (`Job.shift`)."""
 
     prompt: int
     cached: int
     new: int
     drafted: int = 0
+    shifted: int = 0
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from weft.core.errors import BusyError, LimitError, UsageError
 from weft.engine.job import Inserting, Job, PagedRunner
 from weft.engine.sequence import OWNER, SequenceState, needed
 
+SHIFTED = 10  # contexts that an answer may fill which goes on where one is full
 SHARE = 8  # in a full queue an owner may still have an eighth of it
 
 
@@ -33,14 +34,28 @@ def limit_of(job: Job, runner: PagedRunner, vocab: int) -> int:
         )
     if len(prompt) > runner.context:
         raise LimitError(f"the prompt has {len(prompt)} tokens; the context holds {runner.context}")
-    limit = min(job.max_new_tokens, runner.context - len(prompt) + 1)
-    pages = needed(len(prompt) + max(limit, 1) - 1, runner.page)
+    if job.shift is None:
+        limit = min(job.max_new_tokens, runner.context - len(prompt) + 1)
+    else:
+        _check_shift(job, runner)
+        limit = min(job.max_new_tokens, SHIFTED * runner.context)
+    pages = needed(min(len(prompt) + max(limit, 1) - 1, runner.context), runner.page)
     if pages > runner.pages:
         raise LimitError(
             f"{len(prompt)} tokens and {limit} new ones take {pages} pages of {runner.page}; "
             f"there are {runner.pages}: ask for fewer new tokens"
         )
     return limit
+
+
+def _check_shift(job: Job, runner: PagedRunner) -> None:
+    """Raises UsageError for a job whose context cannot be shifted."""
+    assert job.shift is not None
+    if not 0 <= job.shift <= runner.context // 2:
+        raise UsageError(f"shift keeps {job.shift} tokens; expected 0 to half of the context, "
+                         f"{runner.context // 2}")  # fmt: skip
+    if job.insets is not None:
+        raise UsageError("shift is for prompts of text alone")
 
 
 def _check_insets(job: Job, runner: PagedRunner) -> None:

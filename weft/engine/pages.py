@@ -43,6 +43,10 @@ class Chain:
     def __init__(self, start: bytes, size: int) -> None:
         self._size, self._digests = size, [start]
 
+    def anew(self) -> Chain:
+        """Returns the chain of another list of tokens with this one's salt and adapter."""
+        return Chain(self._digests[0], self._size)
+
     def at(self, pages: int, tokens: Sequence[int]) -> bytes:
         """Returns the digest of the first `pages` pages of `tokens`."""
         made, size = self._digests, self._size

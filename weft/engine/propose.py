@@ -46,7 +46,7 @@ class Proposer:
         worth = Worth(self.costs, rows, len(those))
         asked: list[tuple[Ticket, DraftRequest]] = []
         for ticket in those:
-            tokens, most = ticket.place.tokens, min(self._most(ticket), room)
+            tokens, most = ticket.answer.tokens, min(self._most(ticket), room)
             if most <= 0:
                 continue
             room -= self._take(ticket, self._forced(ticket, most, worth))
@@ -73,7 +73,8 @@ class Proposer:
         """Returns True if a ticket decodes and wants drafts; clears its old draft."""
         ticket.draft, ticket.guessed = [], False
         decodes = count == ticket.place.rest and ticket.answer.finish is None
-        return decodes and ticket.job.drafts and self._schedule.shared
+        whole = ticket.place.tokens is ticket.answer.tokens  # drafts know no others
+        return decodes and whole and ticket.job.drafts and self._schedule.shared
 
     def _most(self, ticket: Ticket) -> int:
         """Returns how many tokens the answer, the context and a step have room for after the next

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from typing import overload
 
 import numpy as np
 
@@ -25,6 +26,30 @@ class SavedCache:
     seen: int = 0
 
 
+class Shifted(Sequence[int]):
+    """The tokens of `all` without those between the first `keep` and `start`; it grows with
+    `all`."""
+
+    def __init__(self, all: list[int], keep: int, start: int) -> None:
+        self._all, self._keep, self._start = all, keep, start
+
+    def __len__(self) -> int:
+        return self._keep + len(self._all) - self._start
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+    def __getitem__(self, at: int | slice) -> int | list[int]:
+        if isinstance(at, slice):
+            places = range(*at.indices(len(self)))
+            return [self._all[self._place(i)] for i in places]
+        return self._all[self._place(range(len(self))[at])]
+
+    def _place(self, i: int) -> int:
+        return i if i < self._keep else i - self._keep + self._start
+
+
 OWNER = 32  # bytes of a salt that say whose a job is; the rest parts caches of one owner
 
 
@@ -35,7 +60,7 @@ class SequenceState:
     the cache, and at most `most` positions are fed."""
 
     number: int
-    tokens: list[int]
+    tokens: Sequence[int]
     salt: bytes
     chain: Chain
     reads: int = 0

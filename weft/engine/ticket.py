@@ -8,7 +8,8 @@ from weft.core.records import dataclass
 from weft.engine.answer import Answer
 from weft.engine.costs import Trust
 from weft.engine.job import Job, Sink
-from weft.engine.sequence import SequenceState
+from weft.engine.schedule import Schedule
+from weft.engine.sequence import SequenceState, Shifted
 
 
 @dataclass(eq=False)
@@ -32,6 +33,20 @@ class Ticket:
         """True while logprobs of the prompt have yet to be computed."""
         job = self.job
         return job.prompt_logprobs is not None and len(self.answer.scored) < len(job.prompt)
+
+    def shift(self, schedule: Schedule, context: int) -> None:
+        """Where the context is full and the job wants to go on, lets half of its tokens leave the
+        cache, after the first ones that it keeps. The others are read again at new positions."""
+        place, keep = self.place, self.job.shift
+        if keep is None or self.done or len(place.tokens) <= context:
+            return
+        leaves = (len(place.tokens) - keep) // 2
+        self.answer.shifted += leaves
+        schedule.leave(place)
+        place.tokens = Shifted(self.answer.tokens, keep, keep + self.answer.shifted)
+        place.chain, place.prompt = place.chain.anew(), len(place.tokens)
+        place.preempted += 1
+        schedule.add(place)
 
 
 @dataclass(frozen=True)

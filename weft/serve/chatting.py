@@ -32,6 +32,7 @@ Make = Callable[[ServedDecoder], Callable[[], Constraint]]
 SYSTEM = ("system", "developer")
 ANSWER = 4  # the part of the context that is kept for an answer of which nobody says how long
 MAX_CHOICES = 16
+UNBOUNDED = 1 << 31  # tokens; the engine allows fewer
 MAX_BIASES = 1024
 
 
@@ -61,6 +62,7 @@ class AnswerOptions:
     priority: int = 0
     truncate: int | None = None  # how many tokens of a prompt's end are kept; -1: as many as fit
     shifts: bool = False  # True if the oldest turns leave a conversation that is too long
+    keeps: int | None = None  # first tokens that stay where the full context is shifted
     shows_stop: bool = False  # True if a stop string is part of the text that it ends
 
 
@@ -269,6 +271,10 @@ def _jobs(model: ServedDecoder, prompt: Sequence[int], options: AnswerOptions) -
     if not ids:
         raise UsageError("the prompt is empty; give at least one token")
     room = context - len(ids) + 1
+    if options.keeps is not None:
+        if context < model.model.context:
+            raise UsageError("num_ctx does not go with shift: the model's whole context is shifted")
+        room = UNBOUNDED
     if len(ids) > context or (not options.cut and (limit or 0) > room):
         raise TooLong(len(ids), context, None if options.cut else limit)
     seed = secrets.randbits(63) if options.seed is None else options.seed
@@ -282,6 +288,6 @@ def _jobs(model: ServedDecoder, prompt: Sequence[int], options: AnswerOptions) -
         options.logprobs, options.prompt_logprobs, salt=options.salt, adapter=model.adapter,
         drafts=options.drafts, min_new_tokens=options.min_new_tokens, priority=options.priority,
         texts=(lambda: model.tokenizer.stream(True)) if options.special else None,
-        insets=prompt.insets if isinstance(prompt, PicturePrompt) else None,
+        insets=prompt.insets if isinstance(prompt, PicturePrompt) else None, shift=options.keeps,
     )  # fmt: skip
     return [replace(job, index=i) for i in range(options.n)]

@@ -24,6 +24,8 @@ from weft.serve.served import ServedDecoder
 from weft.serve.tooling import called, follow_json, follow_schema, function
 from weft.serve.wire import read, refusal
 
+SINKS = 4  # first tokens, on which much of a model's attention rests
+
 
 async def chat(request: Request) -> Response:
     """Answers a conversation, as Ollama does."""
@@ -102,7 +104,15 @@ def options_of(body: Answered, key: bytes) -> AnswerOptions:
         salt=key,
         constraint=constraint,
         shifts=isinstance(body, OllamaChat) and bool(body.truncate),
+        keeps=_kept(body) if body.shift else None,
     )
+
+
+def _kept(body: Answered) -> int:
+    """The first tokens that stay in a context that is shifted: as many as hold much of the
+    attention, unless the request says."""
+    keep = None if body.options is None else body.options.num_keep
+    return SINKS if keep is None else int(keep)
 
 
 def variables_of(body: Answered) -> dict[str, Any]:

@@ -19,8 +19,8 @@ Effort = Literal["low", "medium", "high"]
 
 class ModelOptions(Struct, forbid_unknown_fields=True, kw_only=True):
     """Options of an answer. num_ctx: the most tokens of prompt and answer. If it is more than the
-    model's context, that holds, and the answer's notices say so. The first eleven after num_ctx are
-    inert: Ollama loads a model by them."""
+    model's context, that holds, and the answer's notices say so. num_keep is of shift. The first
+    eleven others after num_ctx are inert: Ollama loads a model by them."""
 
     num_predict: int | None = None
     temperature: float | None = None
@@ -79,8 +79,10 @@ class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
 
 class Answered(OfModel, kw_only=True):
     """The fields that /api/chat and /api/generate share. truncate lets the oldest messages leave a
-    conversation that is too long, and the answer's notices say so. shift must be false: an answer
-    ends with the context. seed and similar fields are in options."""
+    conversation that is too long, and the answer's notices say so. With shift, half of the tokens
+    after the first options.num_keep (4) leave a context that becomes full while the answer is
+    written, and the answer's notices say so; without it the answer ends there. seed and similar
+    fields are in options."""
 
     stream: bool | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
@@ -92,10 +94,10 @@ class Answered(OfModel, kw_only=True):
 
     def refuse(self) -> None:
         """Raises HttpError for a value that asks for what is not done here."""
-        if self.shift:
-            raise HttpError(
-                400, "shift is not done: an answer ends where the context does", "shift"
-            )
+        keep = None if self.options is None else self.options.num_keep
+        if self.shift and not (keep is None or (type(keep) is int and keep >= 0)):
+            raise HttpError(400, "num_keep goes with shift as a number of tokens, 0 or more",
+                            "num_keep")  # fmt: skip
         if self.top_logprobs is not None and not self.logprobs:
             raise HttpError(400, "top_logprobs needs logprobs to be true", "top_logprobs")
         if self.options is not None:
