@@ -295,6 +295,18 @@ def _wrapped(kind: str, raw: Fields) -> DecoderConfig:
     return replace(made, tied=outer.flag("tie_word_embeddings", False))
 
 
+def text_within(raw: Fields) -> DecoderConfig | None:
+    """Returns the config of the text model in a wrapper of a type that is not listed here; None if
+    it has no vision_config, or no text_config of a known family."""
+    text, kind = raw.section("text_config"), raw.text("model_type", "")
+    if text is None or raw.section("vision_config") is None or kind in WRAPPER_FIELDS:
+        return None
+    inner = text.text("model_type", "")
+    if inner not in _READERS:
+        return None
+    return _READERS[inner](seen(text, inner, DECODER_FIELDS[inner]))
+
+
 # Sizes that LLaVA's files leave out, as in transformers' configs.
 _SEVEN = {"vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32,
           "num_attention_heads": 32}  # fmt: skip

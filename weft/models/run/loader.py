@@ -36,7 +36,8 @@ from weft.models.run.judge_folder import file_judge, judges, load_judge
 from weft.models.run.model import Decoder
 from weft.models.run.placed import Placed
 from weft.models.run.sentence_folder import makes_vectors, read_pooling
-from weft.models.run.sight import eyes_maker, file_eyes, sighted
+from weft.models.run.sight import file_eyes, with_eyes
+from weft.models.run.traced_eyes import traced_sight
 from weft.models.text.maker import tokenizer_maker
 from weft.models.weights.encoder_names import encoder_layout
 from weft.models.weights.names import OUTPUTS
@@ -108,13 +109,10 @@ def load_uncompiled(path: Path, place: Placement) -> Model:
         if _embeds(path, raw, kind):
             check_encoder(f"{raw.where}: this {kind} gives vectors", place)
             return _embedder(path, raw, kind, device, place)
-        source = _source(path, raw, kind, place)
-        found = sighted(raw, source.config) if place.part is None and kind in DECODERS else None
-        if found is not None:
-            source = replace(source, config=found[0])
+        seen = traced_sight(path, raw, device) if kind not in DECODERS else None
+        source, eyes = seen or with_eyes(path, raw, _source(path, raw, kind, place), device, place)
         made = _decoder(source, device, place, None if adapter is None else adapter[1])
-        if found is not None:
-            made.make_eyes = eyes_maker(path, raw, found[1], device, place)
+        made.make_eyes = eyes if place.part is None else None
         return made
 
 

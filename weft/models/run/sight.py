@@ -25,6 +25,7 @@ from weft.models.text.placeholders import Marks
 from weft.models.text.tokenizer import Tokenizer
 from weft.models.weights.gguf_tower import Mmproj, file_sections, mmproj_beside, read_mmproj
 from weft.models.weights.placement import Placement
+from weft.models.weights.source import Source
 from weft.models.weights.tower_names import tower_weights
 from weft.models.weights.weight_dtypes import cast_weights, check_dtypes, wanted
 from weft.vision.steps import Steps, steps_of
@@ -69,6 +70,19 @@ def _looks(kind: str, text: Fields) -> str:
     if kind == "gemma4" and text.data.get("use_bidirectional_attention") == "vision":
         return "near"
     return "all" if kind == "gemma3" else ""
+
+
+def with_eyes(
+    folder: Path, raw: Fields, source: Source, device: Device | None, place: Placement
+) -> tuple[Source, Callable[[Tokenizer], Eyes] | None]:
+    """Returns the text model in a folder, and a maker of its eyes; None if it reads no pictures, or
+    is a part of a model. Raises ModelError."""
+    known = place.part is None and source.config.traced is None
+    found = sighted(raw, source.config) if known else None
+    if found is None:
+        return source, None
+    eyes = partial(_open, folder, raw, found[1], device, place)
+    return replace(source, config=found[0]), eyes
 
 
 def eyes_maker(
