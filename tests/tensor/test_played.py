@@ -15,7 +15,7 @@ CALLS = {
     "max": lambda x, y: x.max(1, keepdims=True),
     "argmax": lambda x, y: x.argmax(),
     "product": lambda x, y: x @ y.T,
-    "compare": lambda x, y: x != y,
+    "compare": lambda x, y: (x != y).any(1),
     "where": lambda x, y: (x < y).where(x, 0.5),
     "cast": lambda x, y: y.astype(weft.int8),
     "cat": lambda x, y: weft.cat([x, y], 1),

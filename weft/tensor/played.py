@@ -23,7 +23,7 @@ from weft.ops.replay import Plan, Recording
 from weft.ops.tape import Tracked, recording
 from weft.tensor import views
 from weft.tensor.base import CURRENT, TensorBase, tensor_of
-from weft.tensor.quick import QUIET, one
+from weft.tensor.quick import QUIET, one, unequal
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KEPT = 4096  # calls that are remembered at a time
@@ -67,9 +67,9 @@ def forget() -> None:
     _CALLS.clear()
 
 
-def played(fn: F, op: str = "") -> F:
-    """`fn`, a function of tensors, whose repeated calls run as recorded. `op` is the primitive that
-    it is of one tensor: small arrays go the quick way."""
+def played(fn: F, short: Callable[..., Any] | None = None) -> F:
+    """`fn`, a function of tensors, whose repeated calls run as recorded. `short` is tried first: it
+    gives None for what it does not do."""
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -77,10 +77,10 @@ def played(fn: F, op: str = "") -> F:
             return fn(*args, **kwargs)
         whole: tuple[Any, ...] | None = None
         tensors: Sequence[Any] = args
-        if len(args) == 1 and not kwargs and type(x := args[0]) in _PLAIN:
-            if op and (made := one(op, x)) is not None:
+        if not kwargs and args and type(x := args[0]) in _PLAIN:
+            if short is not None and (made := short(*args)) is not None:
                 return made
-            if _alone(x) and type(array := x._value) is np.ndarray:
+            if len(args) == 1 and _alone(x) and type(array := x._value) is np.ndarray:
                 whole = fn, type(x), array.shape, array.dtype
         if whole is None:
             found = _described_all(fn, args, kwargs)
@@ -133,8 +133,11 @@ _PLAYED = frozenset(("__getitem__", "__matmul__", "__rmatmul__", "__invert__", "
                      "__pow__"))  # fmt: skip
 
 
-_QUICK = frozenset(("abs", "cos", "erf", "exp", "floor", "isnan", "log", "round", "sin", "sqrt",
-                    "tanh"))  # fmt: skip
+# The quick ways of methods of weft.tensor.arith.
+_SHORT: dict[str, Callable[..., Any]] = {
+    op: functools.partial(one, op)
+    for op in ["abs", "cos", "erf", "exp", "floor", "isnan", "log", "round", "sin", "sqrt", "tanh"]
+} | {"__ne__": unequal}
 
 
 def play_methods(owner: type) -> None:
@@ -144,8 +147,8 @@ def play_methods(owner: type) -> None:
         if isinstance(value, property) and name in ("T", "mT"):
             setattr(owner, name, property(played(value.fget), doc=value.__doc__))  # type: ignore
         elif isinstance(value, FunctionType) and (name[0] != "_" or name in _PLAYED):
-            quick = name in _QUICK and value.__module__ == "weft.tensor.arith"
-            setattr(owner, name, played(value, name if quick else ""))
+            plain = value.__module__ == "weft.tensor.arith"
+            setattr(owner, name, played(value, _SHORT.get(name) if plain else None))
 
 
 def play_functions(namespace: MutableMapping[str, Any], names: Iterable[str]) -> None:

@@ -63,6 +63,14 @@ def two(op: str, x: Any, other: Any, swap: bool = False) -> Any:
     return tensor_of(kind, out if type(out) is np.ndarray else np.asarray(out))
 
 
+def unequal(x: Any, other: Any) -> Any:
+    """x != other as a tensor of x's class, or None."""
+    made = two("equal", x, other)
+    if made is not None:
+        np.logical_not(made._value, out=made._value)  # nobody else has the array yet
+    return made
+
+
 def one(op: str, x: Any) -> Any:
     """The result of a primitive of one operand as a tensor of x's class, or None."""
     a, kind = x._value, type(x)
