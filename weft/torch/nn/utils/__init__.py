@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Any
 
 from weft.core.errors import CallError, GradientError
@@ -84,9 +85,25 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
             at += n
 
 
+_LATE = {  # they need the modules, which need this package
+    "parametrizations": "parametrizations", "parametrize": "parametrize",
+    "remove_spectral_norm": "norms", "remove_weight_norm": "norms", "spectral_norm": "norms",
+    "weight_norm": "norms",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if (home := _LATE.get(name)) is not None:
+        module = import_module(f"{__name__}.{home}")
+        return module if home == name else getattr(module, name)
+    from weft.core.missing import missing
+
+    raise missing(__name__, name)
+
+
 _FUSED = ["fuse_conv_bn_eval", "fuse_linear_bn_eval", "skip_init"]
 guard_calls(globals(), _FUSED, deep=True)
 
 
 def __dir__() -> list[str]:
-    return sorted([*functions(globals(), "cat stack"), *_FUSED])
+    return sorted([*functions(globals(), "cat stack"), *_FUSED, *_LATE, "rnn"])
