@@ -17,6 +17,7 @@ from PIL import Image
 from rows import few
 
 import weft
+from weft.web.export import sizes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from picture_zoo import picture, write_pictured
@@ -99,6 +100,9 @@ def shown(seed: int, side: int) -> tuple[np.ndarray, list[int]]:
 @pytest.mark.parametrize("name", few(SIDES, "gemma3"))
 def test_answers_about_pictures_are_pythons(name: str, tmp_path: Path) -> None:
     model = export(name, tmp_path)
+    manifest = json.loads((tmp_path / "page" / "manifest.json").read_text())
+    parts = {what: packed for what, _, packed in sizes(tmp_path / "page", manifest)}
+    assert parts["player"] + parts["page"] + parts["Program, WebGPU"] < 70_000
     (one, first), (two, second) = (shown(k, SIDES[name]) for k in (1, 2))
     page = tmp_path / "page"
     given = [page.as_uri(), str(page), json.dumps([first, second])]
@@ -160,9 +164,9 @@ return { odd, answer: await page.textContent("#ask-answer"),
 
 @pytest.mark.parametrize("target", ["wasm", pytest.param("webgpu", marks=pytest.mark.slow)])
 def test_the_page_answers(target: str, tmp_path: Path) -> None:
-    model = export("gemma3", tmp_path)
+    model = export("llava", tmp_path)
     path, text = tmp_path / "one.png", tmp_path / "text.png"
-    Image.fromarray(picture(1, 42, 42)).save(path)
+    Image.fromarray(picture(1, 28, 28)).save(path)
     text.write_text("a letter")
     site, browser = Site(tmp_path / "page"), Browser()
     try:
@@ -174,6 +178,6 @@ def test_the_page_answers(target: str, tmp_path: Path) -> None:
         browser.close()
     ask = [{"type": "image", "image": str(path)}, {"type": "text", "text": "What?"}]
     wanted = model.generate(messages=[{"role": "user", "content": ask}], max_new_tokens=12)
-    assert found["answer"] == wanted.text and "First token" in found["note"]
+    assert found["answer"] == wanted.text != "" and "First token" in found["note"]
     assert "cannot read text.png as a picture" in found["odd"] and found["chats"]
     assert (found["errors"], found["violations"]) == ([], [])

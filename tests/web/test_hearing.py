@@ -18,6 +18,7 @@ from page_kit import Browser, Site, export_light
 
 import weft
 from weft.audio.mel import MelConfig, log_mel
+from weft.web.export import sizes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from speech_zoo import whisper
@@ -72,7 +73,9 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     root = tmp_path_factory.mktemp("speech")
     whisper(root / "model")
     model: Any = weft.load(root / "model", device="cpu")
-    export_light(model, root / "page")
+    manifest = export_light(model, root / "page")
+    parts = {what: packed for what, _, packed in sizes(root / "page", manifest)}
+    assert parts["player"] + parts["page"] + parts["Program, WebGPU"] < 70_000
     return root / "page", model
 
 

@@ -34,7 +34,7 @@ from weft.models.run.encoder_runner import encoder_program
 from weft.models.run.model import KINDS, Decoder
 from weft.models.run.picture_encoder import PictureEncoder
 from weft.models.run.placed import weight_avals
-from weft.models.run.runner import PICTURED
+from weft.models.run.runner import DECODE, PICTURED
 from weft.models.run.transcriber import Transcriber
 from weft.program.program import Program
 from weft.web import selftest
@@ -99,7 +99,8 @@ def export_decoder(
     config = replace(model.config, kv_window=0, turns_by=())
     runner = CompiledRunner(config, model.placed, model.context, 1, columns(model.context))
     sight = page_sight(model, runner.room(PICTURED))
-    kinds = KINDS if sight is None else (*KINDS, PICTURED)
+    # without vectors, a step with places for them does what one without them does
+    kinds = KINDS if sight is None else (PICTURED, DECODE)
     made = {caps.name: {kind: runner.program(kind, caps) for kind in kinds} for caps in TARGETS}
     c = model.config
     about = {"family": c.family, "vocab": c.vocab, "context": model.context}
@@ -113,12 +114,12 @@ def export_decoder(
         weights |= sight.arrays
         made = {target: {**made[target], "picture": p} for target, p in sight.made.items()}
     body = write_body(folder, made, weights)
-    given = {kind: _prompt(runner, kind) for kind in KINDS}
+    given = {kind: _prompt(runner, kind) for kind in kinds if kind in KINDS}
     tests = {
         caps.name: selftest.references(_texts(made[caps.name]), caps, given) for caps in TARGETS
     }
     write_file(folder, "selftest.json", compact_json(tests), body["files"])
-    about |= {"rows": {kind: runner.room(kind) for kind in kinds}}
+    about |= {"rows": {kind: runner.room(kind) for kind in KINDS}}
     head: dict[str, Any] = {
         "kind": "decoder",
         "model": about,
@@ -227,7 +228,7 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
 
 def _texts(made: Mapping[str, Program]) -> dict[str, Program]:
     """The Programs of the steps of a text."""
-    return {kind: made[kind] for kind in KINDS}
+    return {kind: made[kind] for kind in KINDS if kind in made}
 
 
 def _prompt(runner: CompiledRunner, kind: str) -> dict[str, np.ndarray]:

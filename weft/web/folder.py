@@ -44,6 +44,10 @@ FEATURES = {
     "search": {"encoder.js", "search.js"},
 }  # fmt: skip
 
+PANELS = {  # of index.html, and the features that use them
+    "chat": {"chat"}, "see": {"net"}, "search": {"album", "encoder", "search"}, "train": {"train"},
+}  # fmt: skip
+
 
 def write_body(
     folder: Path, made: Mapping[str, Mapping[str, Program]], weights: Mapping[str, np.ndarray]
@@ -148,10 +152,15 @@ def _code(folder: Path, made: Mapping[str, Mapping[str, Program]]) -> dict[str, 
     return files
 
 
+def features(manifest: Mapping[str, Any]) -> set[str]:
+    """Returns the features of a page, names of FEATURES."""
+    said = {**manifest.get("model", {}), **manifest}
+    return {manifest["kind"], *(name for name in FEATURES if said.get(name))}
+
+
 def player_files(manifest: Mapping[str, Any]) -> set[str]:
     """Returns the names of the player's files that a page has, its own and the common ones."""
-    said = {**manifest.get("model", {}), **manifest}
-    has = {manifest["kind"], *(name for name in FEATURES if said.get(name))}
+    has = features(manifest)
     others = set().union(*FEATURES.values()) - set().union(*(FEATURES[name] for name in has))
     return {p.name for p in PLAYER.iterdir() if p.is_file()} - others - {*DEVELOPING}
 
@@ -162,7 +171,9 @@ def write_player(folder: Path, manifest: Mapping[str, Any]) -> None:
     for source in PLAYER.iterdir():
         if source.name in files:
             data = source.read_bytes()
-            write_bytes(folder / source.name, bare(data) if source.suffix == ".js" else data)
+            data = bare(data) if source.suffix == ".js" else data
+            data = _own_panels(data, manifest) if source.name == "index.html" else data
+            write_bytes(folder / source.name, data)
     names = sorted(str(p.relative_to(folder).as_posix()) for p in folder.rglob("*") if p.is_file())
     large = re.compile(
         r"(|.*/)weights-.*|sw\.js|selftest\.json|webgpu.*\.json"
@@ -183,11 +194,20 @@ def write_player(folder: Path, manifest: Mapping[str, Any]) -> None:
     write_text(worker, text.replace("%FILES%", entries))
 
 
+def _own_panels(page: bytes, manifest: Mapping[str, Any]) -> bytes:
+    """Returns the page without panels that it does not show, their tabs, and indentation."""
+    text, has = page.decode(), features(manifest)
+    for name in (name for name, users in PANELS.items() if not users & has):
+        text = re.sub(rf'\n *<button role="tab" id="tab-{name}".*', "", text)
+        text = re.sub(rf'\n *<section id="{name}".*?</section>', "", text, flags=re.DOTALL)
+    return re.sub(r"\n\s+", "\n", text).encode()
+
+
 def bare(source: bytes) -> bytes:
     """Returns JavaScript of the player without its comments and indentation: a third of its bytes,
     with gzip too."""
     text = re.sub(r"/\*\*.*?\*/ ?", "", source.decode(), flags=re.DOTALL)
-    lines = (line.strip() for line in text.splitlines())
+    lines = (re.sub(r"(^|\s+)// [^\"'`]*$", "", line).strip() for line in text.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("//")).encode()
 
 

@@ -51,7 +51,7 @@ export class Decoder {
    * @param {Inset[]} [insets] @returns {Promise<Float32Array>}
    */
   async feed(ids, start, signal, insets = []) {
-    const { rows } = this.model;
+    const { picture, rows } = this.model;
     /** @type {Float32Array} */
     let logits = new Float32Array();
     for (let at = 0, count = 0; at < ids.length; at += count) {
@@ -63,7 +63,7 @@ export class Decoder {
         && first + count < each.end);
       if (cut) count = cut.start > first ? cut.start - first : cut.end - first;
       const shown = insets.filter((each) => each.start < first + count && first < each.end);
-      const kind = shown.length ? "pictured" : count === 1 ? "decode" : "prefill";
+      const kind = count === 1 && !shown.length ? "decode" : picture ? "pictured" : "prefill";
       logits = await this.step(kind, ids.slice(at, at + count), first, signal, shown);
     }
     return logits;
@@ -82,7 +82,7 @@ export class Decoder {
    */
   async step(kind, ids, start, signal, insets = []) {
     const { kv_heads: counts, page, rows, vocab } = this.model;
-    const size = rows[kind];
+    const size = kind === "decode" ? 1 : rows.prefill;
     const padded = (/** @type {(n: number) => number} */ of) =>
       Int32Array.from({ length: size }, (_, n) => (n < ids.length ? of(n) : 0));
     /** @type {Record<string, ArrayBufferView>} */

@@ -73,7 +73,7 @@ class Listen {
     const names = new Intl.DisplayNames("en", { type: "language", fallback: "code" });
     const named = codes.map((code) => ({ code, name: names.of(code) ?? code }));
     named.sort((a, b) => a.name.localeCompare(b.name));
-    this.language.append(element("option", { value: "", textContent: "Language: automatic" }),
+    this.language.append(element("option", { value: "", textContent: "Any language" }),
       ...named.map(({ code, name }) => element("option", { value: code, textContent: name })));
     this.language.ariaLabel = "Language";
     const english = element("label", {}, this.english, " in English");
