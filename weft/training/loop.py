@@ -100,7 +100,8 @@ class _Run:
         self.start = 0
         if state is not None:
             check_same(state, data, device)
-        self.work = lead(settings, self.trained, raw, device, ranks, data.pictures)
+        self.work = lead(settings, self.trained, raw, device, ranks)
+        self.work.show(data.pictures)
         if state is not None:
             self.start = state[1].step
             self.work.load(self.trained.read(state[0]), state[1].optimizer)

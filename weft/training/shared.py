@@ -35,20 +35,12 @@ WORDS = 8  # int64 words of a command: its kind, then its numbers
 
 
 def lead(
-    settings: TrainingSettings, trained: Trained, raw: dict[str, Any], device: Device, ranks: Ranks,
-    pictures: PictureTable | None = None,
+    settings: TrainingSettings, trained: Trained, raw: dict[str, Any], device: Device, ranks: Ranks
 ) -> TrainingWork | SharedWork:  # fmt: skip
     """Returns the work of a run: alone, or with the following ranks. Raises UsageError if a rank
     cannot take part."""
     if ranks.size == 1:
-        work = TrainingWork(trained.model, settings, device)
-        work.pictures = pictures
-        return work
-    if pictures is not None:
-        raise UsageError(
-            f"conversations with pictures are trained on by one process, and {ranks.size} share "
-            "the work: start one"
-        )
+        return TrainingWork(trained.model, settings, device)
     said = {**facts(settings, trained, device), "config": raw}
     with _together(ranks, MEET):
         tell(ranks, said)
@@ -152,6 +144,14 @@ class SharedWork:
         with _together(self._ranks, EVALUATE, *both.shape[1:]):
             self._ranks.broadcast(both)
             return self._shard.evaluate(batches)
+
+    def show(self, pictures: PictureTable | None) -> None:
+        """Does Work.show. Raises UsageError for pictures, which ranks do not share."""
+        if pictures is not None:
+            raise UsageError(
+                "conversations with pictures are trained on by one process, and "
+                f"{self._ranks.size} share the work: start one"
+            )
 
     def seen(self, ids: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Does Work.seen: ranks share no pictures."""

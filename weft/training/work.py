@@ -37,6 +37,10 @@ class TrainingWork:
         ids, shown = self.seen(ids)
         return {k: float(v.item()) for k, v in self._step(ids, targets, key, shown).items()}
 
+    def show(self, pictures: PictureTable | None) -> None:
+        """Takes the pictures of the run's conversations."""
+        self.pictures = pictures
+
     def seen(self, ids: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Returns the ids that the model has, and the pictures (`PictureTable.inputs`)."""
         return (ids, {}) if self.pictures is None else self.pictures.inputs(ids)

@@ -36,7 +36,7 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
     turns those arrays to vectors. The first request, {}, cuts the process off the network."""
     if not request:
         socket.socket = _no_network  # type: ignore[assignment, misc]
-        os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+        os.environ["HF_HUB_OFFLINE"] = "1"
         sys.setrecursionlimit(10_000)  # graphs are deep
         return {}
     try:
