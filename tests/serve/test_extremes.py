@@ -37,6 +37,7 @@ BASE: dict[str, dict[str, Any]] = {
     **{f"{at}/rerank": {"query": "hi", "documents": ["a"]} for at in ("", "/v1", "/v2")},
     **{f"{at}/score": {"text_1": "hi", "text_2": "a"} for at in ("", "/v1")},
     "/classify": {"input": "hi"},
+    "/slots/{id}": {"filename": "a"},
     **{f"/completion{s}": {"prompt": "hi", "n_predict": 1} for s in ("", "s")},
     "/infill": {"input_prefix": "hi", "n_predict": 1},
     "/apply-template": {"messages": [{"role": "user", "content": "hi"}]},

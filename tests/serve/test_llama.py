@@ -117,7 +117,7 @@ def test_templates_and_properties(server: Running) -> None:
     assert told["default_generation_settings"]["n_ctx"] == 512
     for method, path in (("GET", "/slots"), ("POST", "/slots/0?action=save")):
         status, said, _ = server.ask(method, path, {} if method == "POST" else None)
-        assert status == 400 and "slots are not" in said["error"]["message"]
+        assert status == 404 and "--slot-save-path" in said["error"]["message"]
 
 
 def test_tokens_by_its_names(server: Running, alone: Decoder) -> None:

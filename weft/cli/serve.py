@@ -98,6 +98,11 @@ def bytes_of(text: str | None, option: str) -> int | None:
     "/v1/batches). Prompts and answers lie there until they are deleted.",
 )  # fmt: skip
 @click.option(
+    "--slot-save-path", metavar="DIR",
+    help="Let requests keep the cache of a conversation in this folder and read it again, also "
+    "after a restart (POST /slots/ID?action=save).",
+)  # fmt: skip
+@click.option(
     "--traces", is_flag=True,
     help="Send OpenTelemetry spans of requests to a collector on this machine "
     "(http://127.0.0.1:4318/v1/traces). Needs the extra otel.",
@@ -200,7 +205,7 @@ def serve(
             given["max_batch"], given["queue"], bytes_of(given["cache_memory"], "--cache-memory"),
             given["tool_parser"], loads, given["draft_model"], adapters, given["adapter_folder"],
             given["load_timeout"], keep_alive_of(given["keep_alive"]), given["picture_folder"],
-            given["model_folder"],
+            given["model_folder"], given["slot_save_path"],
         )  # fmt: skip
         reload = Reload(ctx, change)
         return asyncio.run(

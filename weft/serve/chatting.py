@@ -63,6 +63,7 @@ class AnswerOptions:
     truncate: int | None = None  # how many tokens of a prompt's end are kept; -1: as many as fit
     shifts: bool = False  # True if the oldest turns leave a conversation that is too long
     keeps: int | None = None  # first tokens that stay where the full context is shifted
+    slot: int | None = None  # under which the conversation may be kept
     shows_stop: bool = False  # True if a stop string is part of the text that it ends
 
 
@@ -256,6 +257,8 @@ async def begin_ids(
         answers = model.player.submit(jobs)
     except WeftError as e:
         raise refusal(e) from None
+    if options.slot is not None:
+        model.slots.note(options.salt, options.slot, answers[0])
     return [
         Choice(answer, made, job, calls, model.marks, options.shows_stop)
         for answer, made, job in zip(answers, parsers, jobs)

@@ -97,6 +97,11 @@ def seconds_of(given: float | str | None, field: str) -> float | None:
     return seconds
 
 
+def slot_of(given: int | None) -> int:
+    """The slot that a conversation is kept under: the first where the request names none."""
+    return max(given or 0, 0)
+
+
 def tops(given: int | None, field: str) -> int | None:
     """The number of most probable tokens that the answer lists. Raises HttpError."""
     between(field, given, 0, MAX_LOGPROBS)

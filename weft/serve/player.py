@@ -149,11 +149,12 @@ class EngineThread:
                 done.set_result(None)
 
         self.later(call)
-        while not done.done():
+        waiting = asyncio.wrap_future(done)
+        while not waiting.done():
             if self.failed is not None or not self._thread.is_alive():
                 raise DeviceError(self.failed or f"the engine of {self.name} has ended")
-            await asyncio.wait([asyncio.wrap_future(done)], timeout=IDLE_SECONDS)
-        done.result()
+            await asyncio.wait([waiting], timeout=IDLE_SECONDS)
+        waiting.result()
 
     def cancel(self, ticket: Ticket) -> None:
         """Cancels a job and wakes the engine's thread."""

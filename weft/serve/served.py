@@ -35,6 +35,7 @@ from weft.serve.expiry import Expiry
 from weft.serve.metrics import ServerMetrics
 from weft.serve.player import EngineThread
 from weft.serve.pool import Pools
+from weft.serve.sessions import SlotTable
 from weft.serve.settings import ServeSettings, caches, pages_of
 from weft.serve.toolcalls.choose import choose
 
@@ -208,7 +209,7 @@ class ServedDecoder(Served):
         draft: Decoder | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name, model)
-        self.draft = draft
+        self.draft, self.slots = draft, SlotTable()
         pages = pages_of(model, settings, draft)
         drafts = drafts_by(model, draft, settings.sequences, pages)
         self.runner = model.new_runner(settings.sequences, pages)

@@ -24,7 +24,7 @@ class ServeSettings:
     most for its model to be loaded. A model that is not used for `keep_alive` seconds goes (None:
     only where another needs its memory). Requests may name pictures in the folder `pictures`
     (None: none). Models that requests make of others are kept in `model_folder` (None:
-    none may be made)."""
+    none may be made), conversations of slots in `sessions` (None: nowhere)."""
 
     sequences: int = 32
     queue: int = 256
@@ -38,6 +38,7 @@ class ServeSettings:
     keep_alive: float | None = None
     pictures: str | None = None
     model_folder: str | None = None
+    sessions: str | None = None
 
 
 def bytes_of(model: Model, settings: ServeSettings, draft: Decoder | None = None) -> int:

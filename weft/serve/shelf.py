@@ -31,6 +31,7 @@ from weft.serve.served import Served, ServedDecoder, ServedEncoder
 from weft.serve.served_judge import ServedJudge
 from weft.serve.served_pictures import ServedPictures
 from weft.serve.served_speech import ServedTranscriber
+from weft.serve.sessions import open_sessions
 from weft.serve.settings import ServeSettings, bytes_of
 from weft.serve.wire import HttpError
 
@@ -57,6 +58,7 @@ class ModelShelf:
         self.recipes: dict[str, Recipe] = {}  # models that requests have made, by name
         folder = settings.model_folder
         self.folder = None if folder is None else RecipeFolder(Path(folder))
+        self.sessions = open_sessions(settings.sessions)
         if twice := paths.keys() & settings.adapters.keys():
             raise UsageError(f"a model and an adapter are called {min(twice)!r}; rename one")
         self.created, self._make = int(time.time()), load

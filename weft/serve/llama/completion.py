@@ -14,7 +14,7 @@ from weft.core.errors import WeftError
 from weft.engine.job import SampledToken, TokenUsage
 from weft.serve.chatting import MAX_BIASES, AnswerOptions, begin_ids
 from weft.serve.choices import AnswerChunk, Choice, merged
-from weft.serve.fields import between, sampling, seed_of, stops, tops
+from weft.serve.fields import between, sampling, seed_of, slot_of, stops, tops
 from weft.serve.guard import key_of
 from weft.serve.infill import infill as middle
 from weft.serve.llama.types import LlamaCompletion, LlamaInfill, LlamaOptions
@@ -115,7 +115,7 @@ def options_of(body: LlamaOptions, key: bytes) -> Callable[[tuple[int, ...]], An
         return AnswerOptions(
             max_new_tokens=None if endless else body.n_predict, sampling=how, seed=seed, stop=stop,
             logprobs=logs, salt=key, ends=not body.ignore_eos, stop_ids=ends, cut=endless,
-            constraint=forms[given[0]] if given else None,
+            constraint=forms[given[0]] if given else None, slot=slot_of(body.id_slot),
         )  # fmt: skip
 
     return made

@@ -12,6 +12,7 @@ from weft.models.text.chat import read_template
 from weft.serve.chatting import prompt_of
 from weft.serve.guard import key_of
 from weft.serve.llama.completion import completion, infill
+from weft.serve.llama.slots import SlotFile, slot, slots
 from weft.serve.llama.types import (
     LlamaAnswer,
     LlamaCompletion,
@@ -24,7 +25,7 @@ from weft.serve.openai.types import Chat
 from weft.serve.replies import decoder
 from weft.serve.routing import Described, route
 from weft.serve.shelf import ModelShelf
-from weft.serve.wire import HttpError, json_response, read, while_there
+from weft.serve.wire import json_response, read, while_there
 
 
 async def apply_template(request: Request) -> Response:
@@ -58,12 +59,6 @@ async def properties(request: Request) -> Response:
         })  # fmt: skip
 
 
-async def slots(request: Request) -> Response:
-    """Rejected: the engine gives slots to answers, and a prompt is found in any of them."""
-    raise HttpError(400, "slots are not chosen, saved or shown here: the cache finds a prompt's "
-                    "beginning by its content; leave the slot out")  # fmt: skip
-
-
 def routes() -> list[Described]:
     """llama-server's."""
     return [
@@ -73,5 +68,5 @@ def routes() -> list[Described]:
         route("/apply-template", apply_template, Chat, answer=TemplateAnswer),
         route("/props", properties, answer=PropertiesAnswer),
         route("/slots", slots),
-        route("/slots/{id}", slots, method="POST"),
+        route("/slots/{id}", slot, SlotFile),
     ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from weft.serve.chatting import MAX_BIASES, MAX_CHOICES, AnswerOptions
-from weft.serve.fields import SamplingRequest, between, sampling, seed_of, stops, tops
+from weft.serve.fields import SamplingRequest, between, sampling, seed_of, slot_of, stops, tops
 from weft.serve.openai.types import Chat, Choosing, Generating
 from weft.serve.tooling import Follow, follow_json, follow_schema, object_of
 from weft.serve.wire import HttpError
@@ -31,6 +31,7 @@ def choices_of(body: Choosing, limit: int | None, key: bytes) -> AnswerOptions:
         prompt_logprobs=tops(body.prompt_logprobs, "prompt_logprobs"),
         shows_stop=bool(body.include_stop_str_in_output),
         constraint=constraint_of(body),
+        slot=slot_of(body.id_slot),
     )
 
 

@@ -1,0 +1,174 @@
+"""Sessions on a disk: the cache of a slot's last conversation, kept in a file and read again.
+
+A file is a line that says what it is, a length, a head in JSON, planes as they lie in memory, and a
+digest of all that. Nothing in it is executed, and no size in it is believed before it is compared
+with the model's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import struct
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from weft.core.errors import UsageError
+from weft.engine.kept_cache import KeptCache
+from weft.host.files import replacing
+from weft.serve.batches.owners import owner_of
+from weft.serve.wire import HttpError
+
+MAX_FOLDER = 10 << 30  # bytes of all files
+MAX_FILES = 1000
+MAX_NOTED = 1024  # slots whose last conversation is known
+_MAGIC = b"weft session 1\n"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class Plane(Struct, forbid_unknown_fields=True, frozen=True):
+    """The form of a plane of one page."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+
+
+class Head(Struct, forbid_unknown_fields=True, frozen=True):
+    """fingerprint: of the model, as answers have it."""
+
+    fingerprint: str
+    page: int
+    tokens: list[int]
+    planes: list[Plane]
+
+
+class SlotTable:
+    """The tokens of each slot's last conversation, by whose it is (a salt) and the slot's
+    number."""
+
+    def __init__(self) -> None:
+        self._noted: OrderedDict[tuple[bytes, int], Any] = OrderedDict()
+
+    def note(self, salt: bytes, slot: int, answer: Any) -> None:
+        """Remembers the answer that a slot wrote last: JobOutputs, or tokens that were restored."""
+        self._noted[salt, slot] = answer
+        self._noted.move_to_end((salt, slot))
+        while len(self._noted) > MAX_NOTED:
+            self._noted.popitem(last=False)
+
+    def tokens(self, salt: bytes, slot: int) -> list[int]:
+        """The tokens in a slot; [] if none are known."""
+        found = self._noted.get((salt, slot))
+        if found is None or isinstance(found, list):
+            return list(found or ())
+        return [] if found.ticket is None else list(found.ticket.place.tokens)
+
+    def forget(self, salt: bytes, slot: int) -> None:
+        """Forgets what a slot has."""
+        self._noted.pop((salt, slot), None)
+
+
+class SessionFolder:
+    """The sessions in a folder, apart by whose they are."""
+
+    def __init__(self, path: Path) -> None:
+        self._root = path
+
+    def path(self, owner: bytes, name: str) -> Path:
+        """The place of a session of an owner (the digest of a key). Raises HttpError for a name
+        that is more than a plain file's."""
+        if not _NAME.fullmatch(name):
+            raise HttpError(400, f"filename is {name[:80]!r}; expected a plain name of letters, "
+                            "digits, '.', '_' and '-'", "filename")  # fmt: skip
+        return self._root / owner_of(owner[:32]) / f"{name}.session"
+
+    def write(self, path: Path, fingerprint: str, page: int, kept: KeptCache) -> int:
+        """Writes a session, whole or not at all; the number of its bytes. Raises HttpError where
+        there is no place for it."""
+        planes = [Plane(n, str(p.dtype), [*p.shape[1:]]) for n, p in kept.planes.items()]
+        head = msgspec.json.encode(Head(fingerprint, page, [*kept.tokens], planes))
+        size = sum(plane.nbytes for plane in kept.planes.values()) + len(head)
+        there = [one.stat().st_size for one in self._root.glob("*/*.session")]
+        if sum(there) + size > MAX_FOLDER or len(there) >= MAX_FILES:
+            raise HttpError(507, f"{len(there)} sessions are kept, as much as may be; remove some")
+        digest = hashlib.blake2b(digest_size=32)
+        try:
+            path.parent.mkdir(0o700, exist_ok=True)
+            with replacing(path, private=True) as new, new.open("wb") as file:
+                for part in (_MAGIC, struct.pack("<Q", len(head)), head):
+                    digest.update(part)
+                    file.write(part)
+                for plane in kept.planes.values():
+                    data = np.ascontiguousarray(plane).view(np.uint8).reshape(-1).data
+                    digest.update(data)
+                    file.write(data)
+                file.write(digest.digest())
+        except OSError as e:
+            raise HttpError(507, f"the session cannot be kept: {e.strerror}") from None
+        return path.stat().st_size
+
+    def read(self, path: Path, fingerprint: str, page: int, context: int) -> tuple[KeptCache, int]:
+        """The session in a file, and its bytes. Raises HttpError for one that is missing, damaged,
+        or of another model."""
+        try:
+            handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        except OSError:
+            raise HttpError(404, "there is no such session", "filename") from None
+        with open(handle, "rb") as file:
+            size, digest = os.fstat(handle).st_size, hashlib.blake2b(digest_size=32)
+            try:
+                return self._parsed(file, size, digest, fingerprint, page, context), size
+            except (ValueError, struct.error, msgspec.DecodeError, RecursionError) as e:
+                raise HttpError(400, f"the session is damaged: {e}", "filename") from None
+
+    def _parsed(
+        self, file: Any, size: int, digest: Any, fingerprint: str, page: int, context: int
+    ) -> KeptCache:
+        def take(count: int) -> bytearray:
+            data = bytearray(count)
+            if file.readinto(data) != count:
+                raise ValueError("its end is missing")
+            digest.update(data)
+            return data
+
+        if bytes(take(len(_MAGIC))) != _MAGIC:
+            raise ValueError("it does not begin as one")
+        (length,) = struct.unpack("<Q", take(8))
+        if length > (1 << 16) + 16 * context:
+            raise ValueError("its head is too long")
+        head = msgspec.json.decode(take(length), type=Head)
+        if head.fingerprint != fingerprint or head.page != page:
+            said = f"the session is of {head.fingerprint[:40]}; this model is {fingerprint}"
+            raise HttpError(400, said, "filename")
+        count = len(head.tokens) // page
+        sizes = [math.prod(one.shape) * np.dtype(one.dtype).itemsize for one in head.planes]
+        if len(head.tokens) % page or len(head.tokens) > context or min(sizes, default=1) <= 0:
+            raise ValueError("its head is wrong")
+        if file.tell() + count * sum(sizes) + digest.digest_size != size:
+            raise ValueError("it has another length than its head says")
+        planes = {}
+        for one, each in zip(head.planes, sizes):
+            data = np.frombuffer(take(count * each), np.dtype(one.dtype))
+            planes[one.name] = data.reshape(count, *one.shape)
+        if file.read(digest.digest_size + 1) != digest.digest():
+            raise ValueError("its digest is another")
+        return KeptCache(tuple(head.tokens), planes)
+
+
+def open_sessions(path: str | None) -> SessionFolder | None:
+    """The folder of sessions, made if it is missing (None: none). Raises UsageError."""
+    if path is None:
+        return None
+    try:
+        Path(path).mkdir(0o700, parents=True, exist_ok=True)
+    except OSError as e:
+        raise UsageError(f"--slot-save-path {path}: {e.strerror}") from None
+    return SessionFolder(Path(path))
