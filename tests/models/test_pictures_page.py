@@ -21,7 +21,15 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "photos").mkdir()
     for k, name in enumerate(["cat.jpg", "before.png", "after.png", "photos/car.jpg"]):
         Image.fromarray(picture(k, 40, 50)).save(tmp_path / name)
-    write_pictured("llava", tmp_path / "MODEL")
+    (tmp_path / "frames").mkdir()
+    frames = [Image.fromarray(picture(k, 40, 50)) for k in range(4)]
+    for k, frame in enumerate(frames):
+        frame.save(tmp_path / "frames" / f"{k}.png")
+    frames[0].save(tmp_path / "cat.gif", save_all=True, append_images=frames[1:], duration=500)
+    write_pictured("qwen2_vl", tmp_path / "MODEL")
+    path = tmp_path / "MODEL" / "tokenizer_config.json"
+    both = "{% if p.type == 'video' %}<|video_pad|>{% elif p.type"
+    path.write_text(path.read_text().replace("{% if p.type", both))
     write_vectors("clip", tmp_path / "CLIP")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WEFT_DEVICE", "cpu")

@@ -23,7 +23,7 @@ from transformers.video_utils import VideoMetadata
 
 import weft
 from weft.cli import main
-from weft.core.errors import FileFormatError, LimitError, UsageError
+from weft.core.errors import FileFormatError, LimitError, ModelError, UsageError
 from weft.vision import films
 from weft.vision.films import Video
 
@@ -235,3 +235,16 @@ def test_a_data_uri_of_frames() -> None:
         {"type": "video_url", "video_url": {"url": uri}}]}])  # fmt: skip
     assert said[0]["content"] == [{"type": "video"}]
     np.testing.assert_array_equal(films.opened(video.source).pick([1])[0], FRAMES[1])
+
+
+def test_steps_that_do_not_hold_are_named() -> None:
+    """Older files say the sizes as pixels; numbers come from a stranger."""
+    from weft.vision.steps import steps_of
+
+    raw = {"image_processor_type": "Qwen2VLVideoProcessor", "min_pixels": 3136,
+           "max_pixels": 12544, "size": {"min_pixels": 3136, "max_pixels": 12544}}  # fmt: skip
+    made = films.groups(steps_of("file", raw), Video(FRAMES[:3]))
+    assert made.pixels[0].shape == (2, 3, 56, 84) and len(made.pixels) == 2
+    for name, value in (("temporal_patch_size", 0), ("min_frames", "x"), ("fps", -1.0)):
+        with pytest.raises(ModelError, match=f"the steps of videos have {name}"):
+            films.groups(steps_of("file", raw | {name: value}), Video(animation("GIF", 100)))

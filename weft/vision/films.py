@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import FileFormatError, LimitError, UsageError
+from weft.core.errors import FileFormatError, LimitError, ModelError, UsageError
 from weft.core.records import dataclass
 from weft.vision.decode import MAX_BYTES, MAX_PIXELS, _checked, _pixels, decode, pillow
 from weft.vision.steps import Steps, floats, resized
@@ -70,8 +70,11 @@ def opened(source: Any, where: str = "the video") -> Film:
         path = Path(source)
         where = str(source)[:200]
         if path.is_dir():
-            found = sorted((p for p in path.iterdir() if p.suffix.lower() in SUFFIXES), key=_order)
-            return _listed(found, where)
+            try:
+                found = [p for p in path.iterdir() if p.suffix.lower() in SUFFIXES]
+            except OSError as error:
+                raise UsageError(f"cannot read the video {where}: {error.strerror}") from None
+            return _listed(sorted(found, key=_order), where)
         try:
             with path.open("rb") as file:
                 source = file.read(MAX_BYTES + 1)
@@ -198,7 +201,7 @@ def groups(steps: Steps, video: Video, where: str = "the video") -> Groups:
     if steps.resizes:
         size = size_of(steps, len(frames), height, width)
         frames = [resized(frame, size, steps.filter) for frame in frames]
-    span = int(steps.more["temporal_patch_size"])
+    span = _number(steps, "temporal_patch_size", 2)
     made = [floats(steps, frame) for frame in frames]
     made += made[-1:] * (-len(made) % span)
     at = [n / rate for n in numbers]
@@ -220,7 +223,7 @@ def chosen(steps: Steps, film: Film, video: Video, where: str) -> tuple[float, l
         raise UsageError(f"{where}: fps and frames both say how many frames; give one")
     if film.rate:
         return film.rate, _sampled(steps, total, film.rate, fps, wanted)
-    rate, most = RATE if fps is None else fps, int(steps.more.get("max_frames", 768))
+    rate, most = RATE if fps is None else fps, _number(steps, "max_frames", 768)
     if wanted is None and total <= most:
         return rate, list(range(total))
     return rate, _sampled(steps, total, rate, None, min(total, most) if wanted is None else wanted)
@@ -231,8 +234,10 @@ def _sampled(
 ) -> list[int]:
     """Returns the numbers of frames that transformers' processor of the kind takes."""
     by = fps or float(steps.more.get("fps") or RATE)
-    span = int(steps.more["temporal_patch_size"])
-    least, most = (int(steps.more.get(k, v)) for k, v in (("min_frames", 4), ("max_frames", 768)))
+    if not (math.isfinite(by) and by > 0):
+        raise ModelError(f"the steps of videos have fps {by}; expected more than 0")
+    span = _number(steps, "temporal_patch_size", 2)
+    least, most = _number(steps, "min_frames", 4), _number(steps, "max_frames", 768)
     if steps.kind == "volume":
         count = wanted or min(max(int(total / rate * by), least), most, total)
         return [int(n) for n in np.linspace(0, total - 1, count).round()]
@@ -250,10 +255,10 @@ def _sampled(
 
 def size_of(steps: Steps, count: int, height: int, width: int) -> tuple[int, int]:
     """Returns the size of a video's frames, height first."""
-    factor = int(steps.more["patch_size"]) * int(steps.more["merge_size"])
-    span = int(steps.more["temporal_patch_size"])
-    least = int(steps.more.get("min_pixels", steps.size["shortest_edge"]))
-    most = int(steps.more.get("max_pixels", steps.size["longest_edge"]))
+    factor = _number(steps, "patch_size", 14) * _number(steps, "merge_size", 2)
+    span = _number(steps, "temporal_patch_size", 2)
+    least = _number(steps, "min_pixels", steps.size.get("shortest_edge", factor**2))
+    most = _number(steps, "max_pixels", steps.size.get("longest_edge", 768 * factor**2))
     capped, tokens = steps.more.get("cap_pixels_per_frame"), steps.more.get("max_video_tokens")
     if steps.kind == "film":
         if capped:
@@ -264,6 +269,14 @@ def size_of(steps: Steps, count: int, height: int, width: int) -> tuple[int, int
         each = max(min(int(tokens or 768) * factor**2, most // count), int(least * 1.05))
         most = each * count
     return volume_size(max(count, span), height, width, factor, span, least, most)
+
+
+def _number(steps: Steps, name: str, usual: int) -> int:
+    """Returns a positive integer that the steps have. Raises ModelError for another value."""
+    found = steps.more.get(name, usual)
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 < found <= 1 << 28:
+        raise ModelError(f"the steps of videos have {name} {found!r:.40}; expected an integer")
+    return found
 
 
 def volume_size(
