@@ -208,3 +208,32 @@ def test_the_page_hears_the_microphone(site: Site, tmp_path: Path) -> None:
     assert all(start <= end for start, end in times) and times == sorted(times)
     assert (found["during"], found["name"]) == ("hearing", "recording.vtt"), found
     assert (found["errors"], found["violations"]) == ([], [])
+
+
+STOPPED = """
+await page.goto(given.url);
+await it.ready();
+await page.setInputFiles("#listen-file", given.file);
+await page.waitForSelector("#listen-lines li");
+await page.click("#listen-stop");
+await page.waitForSelector("#listen[data-state=done]");
+const [note, lines] = [await page.textContent("#listen-note"), await page.$$("#listen-lines li")];
+await page.setInputFiles("#listen-file", given.short);
+await page.waitForSelector("#listen[data-state=done]");
+return { note, lines: lines.length, saves: await page.isVisible("#listen-txt"),
+  short: JSON.parse(await page.$eval("#listen", (e) => e.dataset.heard)) };
+"""
+
+
+@pytest.mark.slow
+def test_a_long_file_is_stopped(heard: tuple[Path, Any], site: Site, tmp_path: Path) -> None:
+    long = write_sound(tmp_path / "long.wav", np.tile(noise(60), 10))
+    short = write_sound(tmp_path / "short.wav", noise(3))
+    browser = Browser()
+    try:
+        given = {"url": f"{site.url}?target=wasm", "file": long, "short": short}
+        found = browser.run("long", STOPPED, given)
+    finally:
+        browser.close()
+    assert found["note"] == "Stopped." and found["lines"] and found["saves"]
+    assert of_page(found["short"]) == said(heard[1].transcribe(noise(3)).segments)

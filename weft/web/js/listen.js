@@ -17,6 +17,15 @@ export function bind(model) {
   new Listen(model).bind(panel("listen", "Listen"));
 }
 
+/** The name of a language. @param {string} code @returns {string} */
+function spoken(code) {
+  try {
+    return new Intl.DisplayNames("en", { type: "language" }).of(code) ?? code;
+  } catch {
+    return code; // the model's author has another code for it
+  }
+}
+
 class Listen {
   /** @param {import("./weft.js").PageModel} model */
   constructor(model) {
@@ -70,8 +79,7 @@ class Listen {
   options() {
     const { languages, tasks } = this.about;
     const codes = Object.keys(languages);
-    const names = new Intl.DisplayNames("en", { type: "language", fallback: "code" });
-    const named = codes.map((code) => ({ code, name: names.of(code) ?? code }));
+    const named = codes.map((code) => ({ code, name: spoken(code) }));
     named.sort((a, b) => a.name.localeCompare(b.name));
     this.language.append(element("option", { value: "", textContent: "Any language" }),
       ...named.map(({ code, name }) => element("option", { value: code, textContent: name })));
@@ -201,9 +209,8 @@ class Listen {
 
   summary() {
     const took = (performance.now() - (this.begun ?? 0)) / 1000;
-    const spoken = this.found
-      ? `, ${new Intl.DisplayNames("en", { type: "language" }).of(this.found)}` : "";
-    return `${this.segments.length} pieces${spoken}, in ${took.toFixed(1)} s.`;
+    const language = this.found ? `, ${spoken(this.found)}` : "";
+    return `${this.segments.length} pieces${language}, in ${took.toFixed(1)} s.`;
   }
 
   /** @param {string} text */
