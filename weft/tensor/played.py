@@ -67,9 +67,9 @@ def forget() -> None:
     _CALLS.clear()
 
 
-def played(fn: F, short: Callable[..., Any] | None = None) -> F:
-    """`fn`, a function of tensors, whose repeated calls run as recorded. `short` is tried first: it
-    gives None for what it does not do."""
+def played(fn: F, short: Callable[..., Any] | None = None, count: int = 1) -> F:
+    """`fn`, a function of tensors, whose repeated calls run as recorded. `short`, a function of
+    `count` operands, is tried first: it gives None for what it does not do."""
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -78,7 +78,7 @@ def played(fn: F, short: Callable[..., Any] | None = None) -> F:
         whole: tuple[Any, ...] | None = None
         tensors: Sequence[Any] = args
         if not kwargs and args and type(x := args[0]) in _PLAIN:
-            if short is not None and (made := short(*args)) is not None:
+            if short is not None and len(args) == count and (made := short(*args)) is not None:
                 return made
             if len(args) == 1 and _alone(x) and type(array := x._value) is np.ndarray:
                 whole = fn, type(x), array.shape, array.dtype
@@ -133,11 +133,11 @@ _PLAYED = frozenset(("__getitem__", "__matmul__", "__rmatmul__", "__invert__", "
                      "__pow__"))  # fmt: skip
 
 
-# The quick ways of methods of weft.tensor.arith.
-_SHORT: dict[str, Callable[..., Any]] = {
-    op: functools.partial(one, op)
+# The quick ways of methods of weft.tensor.arith, with the number of their operands.
+_SHORT: dict[str, tuple[Callable[..., Any], int]] = {
+    op: (functools.partial(one, op), 1)
     for op in ["abs", "cos", "erf", "exp", "floor", "isnan", "log", "round", "sin", "sqrt", "tanh"]
-} | {"__ne__": unequal}
+} | {"__ne__": (unequal, 2)}
 
 
 def play_methods(owner: type) -> None:
@@ -148,7 +148,7 @@ def play_methods(owner: type) -> None:
             setattr(owner, name, property(played(value.fget), doc=value.__doc__))  # type: ignore
         elif isinstance(value, FunctionType) and (name[0] != "_" or name in _PLAYED):
             plain = value.__module__ == "weft.tensor.arith"
-            setattr(owner, name, played(value, _SHORT.get(name) if plain else None))
+            setattr(owner, name, played(value, *(_SHORT.get(name, ()) if plain else ())))
 
 
 def play_functions(namespace: MutableMapping[str, Any], names: Iterable[str]) -> None:
