@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -399,3 +400,14 @@ def test_a_missing_file_is_an_error_that_scripts_expect(tmp_path: Path) -> None:
                 continue
             with pytest.raises(FileNotFoundError, match="No such file"):
                 read(tmp_path / name)
+
+
+def test_parameters_take_attributes() -> None:
+    """As training scripts mark those without decay."""
+    layer = torch.nn.Linear(2, 3)
+    layer.weight.no_decay, layer.weight.marks = True, [1]
+    marked = [n for n, p in layer.named_parameters() if getattr(p, "no_decay", False)]
+    assert marked == ["weight"]
+    layer.to(torch.float64)
+    again = copy.deepcopy(layer)
+    assert again.weight.marks == [1] and again.weight.marks is not layer.weight.marks

@@ -48,3 +48,17 @@ def test_the_whole_range(name: str) -> None:
     error = np.abs(got - want)[fine] / np.maximum(np.abs(want[fine]), 1e-3)
     assert error.max() < most, f"at {x[fine][error.argmax()]}"
     assert (np.isnan(got) == np.isnan(want)).all()
+
+
+@pytest.mark.parametrize("name", ["xlogy", "xlog1py"])
+def test_xlogy_at_zero(name: str) -> None:
+    xs, ys = [0.0, 0.0, 0.0, 2.0, 0.0, -1.0], [0.2, 3.0, 1.0, 0.5, float("nan"), 0.3]
+
+    def run(lib: Any) -> list[Any]:
+        x, y = (lib.tensor(v, requires_grad=True) for v in (xs, ys))
+        value = getattr(lib.special, name)(x, y)
+        value.sum().backward()
+        return [t.detach().numpy() for t in (value, x.grad, y.grad)]
+
+    for a, b in zip(run(torch), run(theirs)):
+        np.testing.assert_allclose(a, b, 1e-5, 1e-6)

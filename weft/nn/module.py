@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
@@ -21,11 +22,13 @@ class Parameter(Tensor):
     """A trained tensor of a Module: a leaf that requires gradients. `data` is copied; computing
     with it gives plain Tensors.
 
+    Like PyTorch's, it takes attributes of any name.
+
     >>> nn.Parameter([1.0, 2.0]).requires_grad
     True
     """
 
-    __slots__ = ()
+    __slots__ = ("__dict__",)
 
     def __init__(self, data: Any, requires_grad: bool = True, name: str = ""):
         super().__init__(tensor(data).detach(), name)
@@ -33,6 +36,11 @@ class Parameter(Tensor):
 
     def _wrap(self, value: Any) -> Any:
         return Tensor(value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = super().__deepcopy__(memo)
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
 
 
 class Mismatch(NamedTuple):

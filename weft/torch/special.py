@@ -166,7 +166,9 @@ log_ndtr = of_reals(_log_ndtr, "log_ndtr")
 def xlogy(input: Any, other: Any) -> Tensor:
     """input * log(other); 0 where input is 0, NaN where other is."""
     x, y = floats(input, other)
-    none = (x == 0) & ~y.isnan()
+    none = (x == 0) & (
+        (y <= 0) | (y == math.inf)
+    )  # elsewhere its derivative by input is log(other)
     return none.where(0.0, x * none.where(1.0, y).log()).cast(x.dtype)
 
 
@@ -174,7 +176,7 @@ def xlogy(input: Any, other: Any) -> Tensor:
 def xlog1py(input: Any, other: Any) -> Tensor:
     """input * log(1 + other); 0 where input is 0, NaN where other is."""
     x, y = floats(input, other)
-    none = (x == 0) & ~y.isnan()
+    none = (x == 0) & ((y <= -1) | (y == math.inf))
     return none.where(0.0, x * ew.log1p(none.where(0.0, y))).cast(x.dtype)
 
 

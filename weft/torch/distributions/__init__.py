@@ -18,9 +18,17 @@ from weft.torch.distributions.continuous import (
 )
 from weft.torch.distributions.discrete import Bernoulli as Bernoulli, Categorical as Categorical
 from weft.torch.distributions.divergence import kl_divergence as kl_divergence
+from weft.torch.distributions.gammas import (
+    Beta as Beta,
+    Chi2 as Chi2,
+    Dirichlet as Dirichlet,
+    Gamma as Gamma,
+    Poisson as Poisson,
+)
+from weft.torch.distributions.multivariate import MultivariateNormal as MultivariateNormal
 
-_NAMES = """Bernoulli Categorical Distribution Exponential Independent Laplace LogNormal Normal
-Uniform kl_divergence"""
+_NAMES = """Bernoulli Beta Categorical Chi2 Dirichlet Distribution Exponential Gamma Independent
+Laplace LogNormal MultivariateNormal Normal Poisson Uniform kl_divergence"""
 
 
 for _name in _NAMES.split():

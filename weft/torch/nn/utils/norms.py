@@ -8,7 +8,7 @@ from typing import Any
 from weft.core.errors import UsageError
 from weft.host.boundary import guard_calls
 from weft.tensor.autograd import no_grad
-from weft.torch.nn.modules import Parameter
+from weft.torch.nn.modules import Module, Parameter
 from weft.torch.nn.utils.parametrizations import _SpectralNorm, norm_except_dim
 from weft.torch.nn.utils.parametrize import computed, restored, taken
 
@@ -67,7 +67,7 @@ def remove_spectral_norm(module: Any, name: str = "weight") -> Any:
 
 
 def _joined(module: Any, name: str, kept: str, others: list[str]) -> Any:
-    original = vars(module).get(kept)
+    original = vars(module).get(kept) if isinstance(module, Module) else None
     if name not in getattr(type(module), "_computed", ()) or original is None:
         raise UsageError(f"{type(module).__name__}: {name!r} has no such norm to remove")
     with no_grad():
