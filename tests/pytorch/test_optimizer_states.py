@@ -10,7 +10,7 @@ import pytest
 import torch as theirs
 
 import weft.torch as torch
-from weft.errors import ModelError, ShapeError
+from weft.errors import ModelError, ShapeError, UsageError
 from weft.optim import Optimizer
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -87,6 +87,18 @@ def test_a_state_goes_both_ways(kind: str) -> None:
         for other in values[1:]:
             near = 1e-3 if kind == "Muon" else 1e-5  # PyTorch's computes in bfloat16
             np.testing.assert_allclose(other, values[0], 10 * near, near)
+
+
+def test_a_state_is_found_by_its_parameter() -> None:
+    runs = [Run(lib, "Adam") for lib in (torch, theirs)]
+    for run in runs:
+        run.steps(0, 2)
+    mine, want = (run.opt.state[run.params[1]]["exp_avg"].numpy() for run in runs)
+    np.testing.assert_allclose(mine, want, 1e-5, 1e-6)
+    again = copy.deepcopy(runs[0].opt)
+    np.testing.assert_array_equal(again.state[again.groups[0].params[1][1]]["exp_avg"], mine)
+    with pytest.raises(UsageError, match="no parameter"):
+        runs[0].opt.state[torch.ones(2)]
 
 
 def test_a_checkpoint_goes_on(tmp_path: Any) -> None:

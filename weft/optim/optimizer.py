@@ -79,6 +79,20 @@ class Group(Watched):
             self._rate.assign(self._rate)  # state: another number is written into its buffer
 
 
+class States(Noted):
+    """The state of each parameter by its name; `state[parameter]` finds it too, as in PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs: list[tuple[str, Tensor]] = []
+
+    def __missing__(self, key: Any) -> Any:
+        for name, p in self.pairs:
+            if p is key:
+                return self[name]
+        raise UsageError(f"optimiser state: no parameter {key!r:.60}; give one of the optimiser's")
+
+
 class Optimizer(Watched):
     """The base of all optimisers. `params`: tensors, (name, tensor) pairs, or dicts with "params"
     and the options of that group. `count` (int32 []) is the number of steps taken. All parameters
@@ -89,7 +103,7 @@ class Optimizer(Watched):
     def __init__(self, params: Iterable[Any], lr: float | Schedule, options: dict[str, Any]):
         self.count = Tensor(np.zeros((), np.int32), "opt.count")
         self.groups: tuple[Group, ...] = ()
-        self.state: dict[str, dict[str, Tensor]] = Noted()
+        self.state: dict[str, dict[str, Tensor]] = States()
         self._defaults: dict[str, Any] = {"lr": lr, **options}
         for given in _grouped(params):
             self._add(given)
@@ -120,6 +134,8 @@ class Optimizer(Watched):
             met |= {name, id(p)}
         group = Group(pairs, known, rate)
         self.groups += (group,)
+        if isinstance(self.state, States):
+            self.state.pairs += pairs
         for name, p in pairs:
             slots = ((s, _slot(s, name, p, self._shape(s, p))) for s in self._slots(group))
             self.state[name] = Noted(slots)
