@@ -49,7 +49,7 @@ class Sound:
 
 def open_sound(source: Any, sample_rate: int | None = None) -> Sound:
     """Returns the sound of a file (a path), or of an array [n] or [n, channels] of floats in
-    -1 .. 1 with its `sample_rate` in Hz (default 16000); a Sound is returned as it is. WAV files
+    -1 .. 1 with its `sample_rate` in Hz (default 16000). A Sound is returned as it is. WAV files
     need nothing; other formats need the package soundfile. Raises FileFormatError, UsageError."""
     if isinstance(source, Sound):
         return source

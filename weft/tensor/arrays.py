@@ -31,7 +31,7 @@ def asarray(
     data: Any, /, dtype: Any = None, device: Any = None, copy: bool | None = None
 ) -> Tensor:
     """`data` as a Tensor: the same object if it already has the dtype and device, else a copy.
-    copy=True copies always; copy=False shares the memory of a NumPy array or a DLPack object, and
+    copy=True copies always. copy=False shares the memory of a NumPy array or a DLPack object, and
     raises UsageError where it would have to copy.
 
     >>> x = weft.tensor([1.0])
