@@ -184,15 +184,17 @@ class Site:
 
 
 class Browser:
-    """Chromium, driven by browser.mjs. Skips the test where one of the two is missing."""
+    """Chromium, driven by browser.mjs. Skips the test where a program or a package is missing."""
+
+    program, package, script = "chromium", "playwright-core", "browser.mjs"
 
     def __init__(self, *flags: str) -> None:
-        need("playwright-core")
-        node, chromium = shutil.which("node"), shutil.which("chromium")
-        if chromium is None:
-            pytest.skip("chromium was not found")
-        script, pipe = Path(__file__).with_name("browser.mjs"), subprocess.PIPE
-        command = [str(node), str(script), str(MODULES), chromium, str(PATIENCE - 50), *flags]
+        need(self.package)
+        node, program = shutil.which("node"), shutil.which(self.program)
+        if program is None:
+            pytest.skip(f"{self.program} was not found")
+        script, pipe = Path(__file__).with_name(self.script), subprocess.PIPE
+        command = [str(node), str(script), str(MODULES), program, str(PATIENCE - 50), *flags]
         self._node = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 
     def run(self, who: str, code: str, given: Any = None, patience: float = PATIENCE) -> Any:
@@ -217,6 +219,12 @@ class Browser:
             self._node.wait(60)
         except subprocess.TimeoutExpired:
             self._node.kill()
+
+
+class Firefox(Browser):
+    """Firefox, driven by firefox.mjs. It has WebAssembly; on Linux it has no WebGPU yet."""
+
+    program, package, script = "firefox", "puppeteer-core", "firefox.mjs"
 
 
 class LateBrowser:

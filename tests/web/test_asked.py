@@ -220,7 +220,10 @@ def test_escape_stops_and_the_focus_stays(browser: Browser, site: Site) -> None:
 await page.addInitScript(() => {
   const Real = globalThis.Worker;
   globalThis.Worker = class extends Real {
-    constructor(...args) { super(...args); globalThis.player = this; }
+    constructor(url, ...more) {
+      super(url, ...more);
+      if (`${url}`.includes("/worker.js")) globalThis.player = this;
+    }
   };
 });
 await page.goto(given);

@@ -2,6 +2,7 @@
 
 import { bytesOf, readManifest } from "./manifest.js";
 import { CHAT, EMBED, GENERATE, PAGE, allowed } from "./options.js";
+import { Threads } from "./page_thread.js";
 import { WeftError } from "./program.js";
 import { ranked } from "./ranked.js";
 import { Store } from "./store.js";
@@ -99,6 +100,7 @@ export class PageModel {
   /** @param {Worker} worker */
   constructor(worker) {
     this.worker = worker;
+    this.threads = new Threads(worker);
     this.last = 0;
     /** @type {Map<number, any>} */
     this.calls = new Map();
@@ -124,7 +126,8 @@ export class PageModel {
   }
 
   /** @param {any} message */
-  take({ id, result, error, piece, progress, note, about }) {
+  take({ id, result, error, piece, progress, note, about, thread }) {
+    if (thread) return this.threads.take(thread);
     const call = this.calls.get(id);
     if (note) {
       this.about = about ?? this.about;
@@ -278,6 +281,7 @@ export class PageModel {
   /** @param {Error} error what calls get, those under way and later ones */
   end(error) {
     this.worker.terminate();
+    this.threads.close();
     globalThis.document?.removeEventListener("securitypolicyviolation", this.policy);
     this.ended ??= error;
     for (const call of this.calls.values()) call.fail(this.ended);

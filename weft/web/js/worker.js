@@ -2,6 +2,7 @@
 
 import { readManifest } from "./manifest.js";
 import { Model } from "./model.js";
+import { Thread, hear } from "./page_thread.js";
 import { Store } from "./store.js";
 
 /** @typedef {import("./trainer.js").Trainer} Trainer */
@@ -23,14 +24,15 @@ const CALLS = {
   async load(id, { base, options }, signal) {
     const note = noting(id);
     const progress = (/** @type {any} */ p) => post({ id, progress: p });
-    model = await Model.load(new Store(base, { signal, note }), { ...options, note, progress });
+    const all = { ...options, note, progress, Worker: Thread };
+    model = await Model.load(new Store(base, { signal, note }), all);
     return about(model);
   },
   async selftest(id, { base, options }, signal) {
     const store = new Store(base, { signal });
     const progress = (/** @type {any} */ p) => post({ id, progress: p });
     const manifest = readManifest(await store.json("manifest.json"));
-    return new Model(store, manifest, { ...options, progress }).selftest();
+    return new Model(store, manifest, { ...options, progress, Worker: Thread }).selftest();
   },
   async generate(id, { prompt, options }, signal) {
     const pieces = /** @type {Model} */ (model).generate(prompt, { ...options, signal });
@@ -49,7 +51,7 @@ const CALLS = {
     trainer = null;
     const { store } = /** @type {Model} */ (model);
     const inside = store.inside(kind, { signal, note });
-    const all = { ...options, note, progress };
+    const all = { ...options, note, progress, Worker: Thread };
     trainer = await Trainer.beside(/** @type {Model} */ (model), inside, all);
     return { ...about(trainer), train: trainer.manifest.train };
   },
@@ -96,7 +98,8 @@ function about({ manifest, device, devices: { why }, store }) {
   };
 }
 
-self.onmessage = async ({ data: { id, call, args, abort, stopped } }) => {
+self.onmessage = async ({ data: { id, call, args, abort, stopped, thread } }) => {
+  if (thread) return hear(thread);
   if (abort) return running.get(abort)?.abort();
   const stop = new AbortController();
   if (stopped) stop.abort();
