@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core import dtypes as dt
-from weft.core.errors import UsageError
+from weft.core.errors import DTypeError, UsageError
 from weft.tensor import elementwise as ew, signs, special
 from weft.tensor.core import Tensor
 from weft.torch.elementwise import eq, maximum, minimum, named, of_two
@@ -208,6 +208,8 @@ def where(condition: Tensor, input: Operand = None, other: Operand = None) -> An
         from weft.torch.picking import nonzero
 
         return nonzero(condition, as_tuple=True)
+    if condition.dtype not in (dt.bool_, dt.uint8):
+        raise DTypeError(f"where: the condition is {condition.dtype}; expected bool")
     x, y = together(input, other)
     return condition.cast(dt.bool_).where(x, y)
 

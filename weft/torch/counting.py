@@ -37,7 +37,10 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     """The number (or the sum of weights) of each of 0..max(input); its length depends on values."""
     if input.dtype.is_float or input.ndim != 1:
         raise UsageError(f"bincount: {input._known()}; expected a vector of integers")
-    n = max(int(input.numpy().astype(np.int64).max(initial=-1)) + 1, minlength)
+    held = input.numpy().astype(np.int64)
+    if held.min(initial=0) < 0:
+        raise UsageError(f"bincount: {held.min()} is below 0; give values from 0 on")
+    n = max(int(held.max(initial=-1)) + 1, minlength)
     each = input.new_ones(input.shape, dtype=whole(input)) if weights is None else weights
     each = each if each.dtype.is_float else each.cast(whole(input))
     return indexing.index_add(each.new_zeros(n), 0, input, each)

@@ -203,6 +203,8 @@ def arange(
     """start, start + step, ... before end; int64 when all are integers."""
     begin, stop = (0, start) if end is None else (start, end)
     begin, stop, step = (x.item() if isinstance(x, Tensor) else x for x in (begin, stop, step))
+    if (stop - begin) * step < 0:
+        raise UsageError(f"arange: from {begin} to {stop} by {step} leads away from the end")
     exact = all(isinstance(v, int) for v in (begin, stop, step))
     wanted = _dtype(dtype, 0 if exact else 0.0)
     where = None if device is None else str(device)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import ShapeError
+from weft.core.errors import CallError, ShapeError
 from weft.importers.aten import movement
+from weft.ops.rules import axis_of
 from weft.tensor import arrays
 from weft.tensor.core import Tensor
 from weft.tensor.shapes import cat as join
@@ -24,6 +25,8 @@ _span = slice
 @function_only
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors joined along an axis; those of shape [0] are skipped."""
+    if isinstance(tensors, Tensor):
+        raise CallError("cat: give a list or a tuple of tensors, not one tensor")
     return movement.cat(together(*tensors), dim).clone()
 
 
@@ -210,4 +213,7 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
 
     if not input.ndim:
         return input.reshape(1)[:size]
+    n = input.shape[axis_of("unfold", dimension, input.ndim)]
+    if not 0 <= size <= n or step < 1:
+        raise ShapeError(f"unfold: size {size}, step {step} for an axis of size {n}")
     return windows(input, dimension, size, step)

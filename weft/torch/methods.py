@@ -78,6 +78,7 @@ def attach(homes: Sequence[ModuleType]) -> None:
     for name, fn in _COMPARED.items():
         add(f"__{name}__", _binary(name, fn))
     add("__getitem__", picking.getitem)
+    add("__setitem__", picking.setitem)
     for name, fn in _METHODS.items():
         add(name, fn)
 

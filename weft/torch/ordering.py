@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from weft.core import dtypes as dt
@@ -104,6 +105,8 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Pic
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower of two in the middle: of all, or along an axis with its index; NaN wins."""
     if dim is None:
+        if not input.size and input.dtype.is_float:
+            return input.new_full((), math.nan)
         return median(input.reshape(-1), 0).values
     x = input if input.ndim else input.reshape(1)
     n = x.shape[dim]

@@ -3,12 +3,13 @@ value is known (everywhere but in compiled functions and on devices)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import ShapeError
+from weft.core.errors import AxisError
 from weft.importers.aten import indexing
 from weft.ops.primitive import reads_values
 from weft.ops.rules import axis_of
@@ -21,17 +22,35 @@ from weft.torch.tensor import (
 )
 
 
-def inside(name: str, index: Tensor, size: int) -> Tensor:
-    """The index, if its values are in range or not known yet. Raises ShapeError."""
-    known = CURRENT.trace is None and isinstance(index._value, np.ndarray)
+def known(x: Any) -> np.ndarray | None:
+    """The values of a tensor with elements; None where they are not known yet."""
     reads_values()
-    if known and index.size:
-        at = index._value
+    if not isinstance(x, Tensor) or CURRENT.trace is not None or not x.size:
+        return None
+    return x._value if isinstance(x._value, np.ndarray) else None
+
+
+def inside(name: str, index: Tensor, size: int, below: bool = False) -> Tensor:
+    """The index, if its values are 0..size-1 (with `below` also from -size on) or not known yet.
+    Raises AxisError."""
+    at = known(index)
+    if at is not None:
         least, most = int(at.min()), int(at.max())
-        if least < -size or most >= size:
+        if least < (-size if below else 0) or most >= size:
             wrong = most if most >= size else least
-            raise ShapeError(f"{name}: index {wrong} is out of range for an axis of size {size}")
+            raise AxisError(f"{name}: index {wrong} is out of range for an axis of size {size}")
     return index
+
+
+def keys_inside(name: str, input: Tensor, keys: Sequence[Any]) -> None:
+    """Raises AxisError for an index tensor among keys that is out of range for its axis."""
+    taken, used = 0, sum(_axes(k) for k in keys)
+    for k in keys:
+        if k is Ellipsis:
+            taken += input.ndim - used
+        elif isinstance(k, Tensor) and k.dtype.is_int and taken < input.ndim:
+            inside(name, k, input.shape[taken], below=True)
+        taken += _axes(k)
 
 
 def axis_at(name: str, input: Tensor, dim: int) -> int:
@@ -48,15 +67,16 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     """input[key]."""
     keys = key if isinstance(key, tuple) else (key,)
     lists = [Tensor(np.asarray(k)) if isinstance(k, list) and k else k for k in keys]
-    taken, used = 0, sum(_axes(k) for k in lists)
-    for k in lists:
-        if k is Ellipsis:
-            taken += input.ndim - used
-        elif isinstance(k, Tensor) and k.dtype.is_int and taken < input.ndim:
-            inside("index", k, input.shape[taken])
-        taken += _axes(k)
+    keys_inside("index", input, lists)
     masks = [k.cast(dt.bool_) if _is_byte(k) else k for k in lists]
     return Tensor.__getitem__(input, tuple(masks) if isinstance(key, tuple) else masks[0])
+
+
+@unlisted
+def setitem(input: Tensor, key: Any, value: Any) -> None:
+    """input[key] = value."""
+    keys_inside("index", input, key if isinstance(key, tuple) else (key,))
+    Tensor.__setitem__(input, key, value)
 
 
 def _is_byte(k: Any) -> bool:
@@ -94,7 +114,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 @public
 def take(input: Tensor, index: Tensor) -> Tensor:
     """The elements of the flattened tensor at these indices."""
-    at = inside("take", index, input.size)
+    at = inside("take", index, input.size, below=True)
     return Tensor.take(input.reshape(-1), at.reshape(-1), 0).reshape(index.shape)
 
 
@@ -109,7 +129,8 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     shape = list(np.broadcast_shapes(*map(tuple, rest)))
     x = input.expand([*shape[:a], input.shape[a], *shape[a + 1 :]])
     at = indices.expand([*shape[:a], indices.shape[a], *shape[a + 1 :]])
-    return Tensor.take_along_axis(x, inside("take_along_dim", at, input.shape[a]), a)
+    at = inside("take_along_dim", at, input.shape[a], below=True)
+    return Tensor.take_along_axis(x, at, a)
 
 
 @public

@@ -14,6 +14,7 @@ from weft.tensor import random
 from weft.tensor.base import place
 from weft.tensor.core import Tensor
 from weft.torch.creation import _dtype, _finished
+from weft.torch.picking import known
 from weft.torch.shaping import many
 from weft.torch.tensor import function_only, index_of, method_only, own, public, real
 
@@ -172,6 +173,9 @@ def randperm(
 def bernoulli(input: Tensor, p: Any = None, *, generator: Generator | None = None) -> Tensor:
     """1 with the probabilities that the tensor holds (or with p), else 0."""
     chance = input if p is None else p
+    held = known(chance) if isinstance(chance, Tensor) else np.asarray(chance)
+    if held is not None and not bool(np.all((held >= 0) & (held <= 1))):
+        raise UsageError("bernoulli: probabilities are 0..1")
     u = random.rand(*input.shape, device=place(input), key=_key(generator))
     return (u < chance).cast(input.dtype)
 
@@ -183,6 +187,9 @@ def normal(
     pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Normal numbers of a mean and a standard deviation."""
+    spread = known(std) if isinstance(std, Tensor) else np.asarray(std)
+    if spread is not None and bool(np.any(spread < 0)):
+        raise UsageError("normal: std has values below 0")
     like = next((x for x in (mean, std) if isinstance(x, Tensor)), None)
     shape = size if size is not None else np.broadcast_shapes(
         *(x.shape for x in (mean, std) if isinstance(x, Tensor))

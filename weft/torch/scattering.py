@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from weft.core import dtypes as dt
+from weft.core.errors import AxisError, ShapeError
 from weft.importers.aten import indexing, movement
 from weft.tensor.core import Tensor
 from weft.torch.arithmetic import mul
-from weft.torch.picking import axis_at, inside, with_axis
+from weft.torch.picking import axis_at, inside, keys_inside, known, with_axis
 from weft.torch.tensor import public
 
 
@@ -51,7 +52,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """A copy in which the slices at these indices hold one value."""
     x = with_axis(input)
     a = axis_at("index_fill", x, dim)
-    at = inside("index_fill", index.reshape(-1), x.shape[a])
+    at = inside("index_fill", index.reshape(-1), x.shape[a], below=True)
     if isinstance(value, Tensor):
         hit = indexing.index_fill(Tensor(np.zeros(x.shape[a], bool)), 0, at, True)
         line = [-1 if i == a else 1 for i in range(x.ndim)]
@@ -64,6 +65,7 @@ def index_put(
     input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
     """A copy with `values` written (or added) at index tensors, one per axis."""
+    keys_inside("index_put", input, indices)
     values = values.cast(input.dtype)
     put = partial(indexing.index_put, indices=indices, accumulate=accumulate)
     return _counting(input, values, lambda x, y: put(x, values=y))
@@ -76,7 +78,8 @@ def index_reduce(
 ) -> Tensor:  # fmt: skip
     """A copy in which slices at these indices are joined with those of `source`."""
     x = with_axis(input)
-    how = index.reshape(-1), with_axis(source), reduce, include_self
+    at = inside("index_reduce", index.reshape(-1), x.shape[axis_at("index_reduce", x, dim)])
+    how = at, with_axis(source), reduce, include_self
     return indexing.index_reduce(x, dim, *how).reshape(input.shape).cast(input.dtype)
 
 
@@ -145,13 +148,17 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """The elements where the mask holds take those of `source`, in order."""
     shape = np.broadcast_shapes(input.shape, mask.shape)
+    held = known(mask)
+    if held is not None and (wanted := int(np.broadcast_to(held, shape).sum())) > source.size:
+        raise ShapeError(f"masked_scatter: the mask holds {wanted} times, source has "
+                         f"{source.size} elements")  # fmt: skip
     return indexing.masked_scatter(input.expand(shape), mask, source)
 
 
 @public
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """A copy with `source` written (or added) at places of the flattened tensor."""
-    at = inside("put", index, input.size).reshape(-1)
+    at = inside("put", index, input.size, below=True).reshape(-1)
     flat = input.reshape(-1)
     if not at.size:
         return input.clone()
@@ -171,6 +178,9 @@ def slice_scatter(
 @public
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """A copy in which the slice at `index` is `src`."""
+    size = input.shape[axis_at("select_scatter", input, dim)]
+    if not -size <= index < size:
+        raise AxisError(f"select_scatter: index {index} is out of range for an axis of size {size}")
     return movement.select_scatter(input, src, dim, index)
 
 

@@ -203,7 +203,9 @@ def roll(input: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
 @public
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """Turned k times by 90 degrees in the plane of two axes, from the first towards the second."""
-    a, b = dims
+    a, b = (axis_of("rot90", d, input.ndim) for d in dims)
+    if a == b:
+        raise ShapeError(f"rot90: dims {tuple(dims)} name one axis twice")
     turns = k % 4
     if turns == 2:
         return Tensor.flip(input, (a, b))

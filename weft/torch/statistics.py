@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from weft.core import dtypes as dt
+from weft.core.errors import UsageError
 from weft.ops.rules import axis_of
 from weft.tensor import signs
 from weft.tensor.core import Tensor
 from weft.torch.elementwise import isnan
 from weft.torch.joining import cat
-from weft.torch.picking import gather
+from weft.torch.picking import gather, known
 from weft.torch.reductions import Picked, at_index
 from weft.torch.results import Histogram, Parts
 from weft.torch.tensor import function_only, public, real, together, whole
@@ -31,6 +32,9 @@ def _quantile(
     )
     x = x if x.ndim else x.reshape(1)
     share = q.cast(x.dtype) if isinstance(q, Tensor) else Tensor(np.asarray(q, x.dtype.numpy))
+    at = known(share)
+    if at is not None and not bool(np.all((at >= 0) & (at <= 1))):
+        raise UsageError("quantile: q is 0..1")
     ordered = x.sort(a).transpose(a, -1)
     spoiled = isnan(x).transpose(a, -1)
     held = (~spoiled).cast(dt.int32).sum(-1, True)

@@ -18,6 +18,7 @@ from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
 from weft.tensor.torch_names import written
 from weft.torch import arithmetic, reductions
+from weft.torch.nn import limits
 from weft.torch.nn.batches import batched, in_dtype
 from weft.torch.nn.images import (
     adaptive_max_pool1d as adaptive_max_pool1d,
@@ -106,6 +107,8 @@ def _row(name: str) -> Callable[..., Any]:
         if old != (None, None):
             given["reduction"] = reduction(*old)
         kept = {k: v for k, v in given.items() if v is not None}
+        if name in limits.CHECKS:
+            limits.CHECKS[name](**{k: given[k] for k in limits.READ if k in given})
         made = in_dtype(name, batched(name, call, kept), kept)
         return written(given["input"], made, name, name) if inplace else made
 
@@ -213,10 +216,8 @@ def embedding(
     ids = inside("embedding", input, weight.shape[0])
     if max_norm is not None:
         _shortened(weight, ids, max_norm, norm_type)
-    made = F.embedding(
-        ids, _by_frequency(weight, ids) if scale_grad_by_freq else weight, padding_idx
-    )
-    return made
+    table = _by_frequency(weight, ids) if scale_grad_by_freq else weight
+    return F.embedding(ids, table, padding_idx)
 
 
 def _shortened(weight: Tensor, ids: Tensor, most: float, p: float) -> None:
@@ -245,6 +246,7 @@ def embedding_bag(
     include_last_offset: bool = False, padding_idx: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Sums, means or maxima of rows of a table."""
+    inside("embedding_bag", input, weight.shape[0])
     if max_norm is not None:
         _shortened(weight, input, max_norm, norm_type)
     table = _by_frequency(weight, input) if scale_grad_by_freq else weight
@@ -272,8 +274,7 @@ def pairwise_distance(
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between x1 and x2 along an axis."""
     a, b = floats(x1, x2)
-    shape = np.broadcast_shapes(a.shape, b.shape)
-    a, b = a.expand(shape), b.expand(shape)
+    a, b = (x.expand(np.broadcast_shapes(a.shape, b.shape)) for x in (a, b))
     if not a.ndim:
         return F.cosine_similarity(a.reshape(1), b.reshape(1), 0, eps)
     return F.cosine_similarity(a, b, dim, eps)
@@ -290,6 +291,7 @@ def multi_margin_loss(
 ) -> Tensor:  # fmt: skip
     """The mean over classes of max(0, margin - x[target] + x[class]) ** p."""
     x, at = _at_rank(input, 2), _at_rank(target, 1)
+    inside("multi_margin_loss", at, x.shape[1])
     made = F.multi_margin_loss(x, at, p, margin, weight, reduction).cast(input.dtype)
     return made.reshape(target.shape) if reduction == "none" else made
 
@@ -300,10 +302,10 @@ def multilabel_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """The margin loss of several labels, which end at the first -1."""
-    if input.ndim:
-        return F.multilabel_margin_loss(input, target, reduction).cast(input.dtype)
-    made = F.multilabel_margin_loss(input.reshape(1), target.reshape(1), reduction)
-    return made.cast(input.dtype).reshape(())
+    limits.check_labels("multilabel_margin_loss", input, target, -1)
+    x, at = _at_rank(input, 1), _at_rank(target, 1)
+    made = F.multilabel_margin_loss(x, at, reduction).cast(input.dtype)
+    return made if input.ndim else made.reshape(())
 
 
 @public

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple, Self
 
@@ -10,7 +11,7 @@ from weft.core.dtypes import DType, bfloat16, float16, float32, float64
 from weft.core.errors import UsageError
 from weft.nn.tree import join
 from weft.tensor.core import Tensor as Base
-from weft.torch.nn import reprs
+from weft.torch.nn import limits, reprs
 from weft.torch.nn.functional import reduction
 from weft.torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from weft.torch.tensor import Parameter as Parameter, own
@@ -252,6 +253,17 @@ def _loss(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str,
     return given if old == (None, None) else {**given, "reduction": reduction(*old)}
 
 
+def _checked(kind: Any) -> Any:
+    """The pass of a module whose arguments' values are looked at first."""
+    check = limits.MODULES[kind.__name__]
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        check(self, *args, **kwargs)
+        return kind.forward(self, *args, **kwargs)
+
+    return functools.wraps(kind.forward)(forward)
+
+
 def _made(kind: Any) -> Any:
     """The class of weft.torch.nn for one of weft.nn."""
 
@@ -271,6 +283,8 @@ def _made(kind: Any) -> Any:
     }  # fmt: skip
     if kind.__name__ in _FORWARD:
         names["forward"] = _FORWARD[kind.__name__]
+    elif kind.__name__ in limits.MODULES:
+        names["forward"] = _checked(kind)
     made: Any = type(kind.__name__, (Module, kind), names)  # kind has copies of nn.Module's methods
     return made
 
