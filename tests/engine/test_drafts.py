@@ -174,6 +174,14 @@ def test_a_model_changes_no_token(right: float) -> None:
     assert right < 1 or stats.steps < plain.stats.steps / 2
 
 
+@pytest.mark.parametrize("shift", [0, 3])
+def test_no_draft_outlives_its_step(shift: int) -> None:
+    """What a step fed ahead does not meet the logits of a context that is read again."""
+    drafts, _ = reader()
+    stats = played(engine_of(drafts), Job((1, 7, 3, 9, 7), 600, shift=shift)).stats
+    assert stats.drafted == stats.accepted > 0
+
+
 def test_a_model_reads_each_token_once_and_for_all_sequences_together() -> None:
     drafts, fake = reader()
     rows: list[int] = []

@@ -21,7 +21,7 @@ from weft.host.mapped import mapped_files
 from weft.models.run import saved
 
 IDS = np.random.default_rng(0).integers(0, VOCAB, 40)
-OPTIONS = {"max_new_tokens": 12, "temperature": 1.3, "top_p": 0.95}
+OPTIONS = {"max_new_tokens": 12, "temperature": 1.3, "top_p": 0.95, "seed": 3}
 
 
 def kept(model: Any, path: Path, device: str = "cpu", beside: bool = False) -> Path:

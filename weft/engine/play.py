@@ -55,6 +55,8 @@ class StepRunner:
         for ticket, _ in parts:  # All tables first, before anything can be interrupted.
             self.table(ticket.place)
             ticket.begun = ticket.begun or started
+            # what an earlier step fed ahead must not meet the logits of this one
+            ticket.draft, ticket.guessed = [], False
         prompts = [(ticket.place.fed, count) for ticket, count in parts if ticket.place.rest > 1]
         self._play(parts)
         if prompts:

@@ -70,8 +70,7 @@ class Proposer:
             ticket.trust.learn(len(ticket.draft), right)
 
     def _may(self, ticket: Ticket, count: int) -> bool:
-        """Returns True if a ticket decodes and wants drafts; clears its old draft."""
-        ticket.draft, ticket.guessed = [], False
+        """Returns True if a ticket decodes and wants drafts."""
         decodes = count == ticket.place.rest and ticket.answer.finish is None
         whole = ticket.place.tokens is ticket.answer.tokens  # drafts know no others
         return decodes and whole and ticket.job.drafts and self._schedule.shared
