@@ -170,7 +170,7 @@ def serve(
     ctx = click.get_current_context()
 
     def change(shelf: ModelShelf, options: Mapping[str, Any]) -> Apply:
-        """What gives a running shelf these options."""
+        """The function that gives a running shelf these options."""
         new = found(paths_of(options["models"], options["model_folder"])[0])
         alone = any(given[name] for name in ("draft_model", "adapter_folder")) or loading.adapters
         if new != shelf.models and (alone or launched() > 1):
@@ -229,7 +229,7 @@ def paths_of(models: Sequence[str], folder: str | None) -> tuple[dict[str, str],
 
 @dataclass(frozen=True)
 class Reload:
-    """What a running server needs to read its options again."""
+    """The parts that a running server needs to read its options again."""
 
     ctx: click.Context
     change: Callable[[ModelShelf, Mapping[str, Any]], Apply]

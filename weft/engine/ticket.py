@@ -35,8 +35,8 @@ class Ticket:
         return job.prompt_logprobs is not None and len(self.answer.scored) < len(job.prompt)
 
     def shift(self, schedule: Schedule, context: int) -> None:
-        """Where the context is full and the job wants to go on, lets half of its tokens leave the
-        cache, after the first ones that it keeps. The others are read again at new positions."""
+        """Lets half of a job's tokens leave the cache, after the first ones that it keeps, if
+        the context is full and the job goes on. The others are read again at new positions."""
         place, keep = self.place, self.job.shift
         if keep is None or self.done or len(place.tokens) <= context:
             return

@@ -1,4 +1,4 @@
-"""Who is to blame for a Python error that came out of a public function: its caller, or weft.
+"""Tells a caller's mistake from a fault in weft, by a Python error out of a public function.
 
 The caller is, if what the error complains about can have come with the call: a lookup of one of the
 arguments, of its type or dtype, or an attribute or operation that a value of an argument's type

@@ -131,8 +131,8 @@ def _vjp(g: Value, out: Value, x: Value, w: Value, **params: Any) -> Sequence[An
 def _weight_gradient(
     g: Value, x: Value, w: Value, *, stride: Sizes, padding: Sides, dilation: Sizes, groups: int
 ) -> Value:
-    """What conv's result, whose gradient is g, says of its weights w: the products of g with the
-    windows of x, rounded once."""
+    """The gradient of conv's weights w, where that of its result is g: the products of g with
+    the windows of x, rounded once."""
     (n, o, *size), shape, wide = aval(g).shape, aval(w).shape, dt.compute_dtype(aval(w).dtype)
     seen = _seen(compute(x), shape[2:], stride, padding, dilation)
     if shape[1] == 1 and o == aval(x).shape[1] == groups:
@@ -203,7 +203,7 @@ def _conv_transpose(
 
 
 def _spread(x: Value, w: Value, axes: Sequence[Axis], groups: int) -> Value:
-    """What each element of x adds to each place of its window, and the sum of these."""
+    """The sum of the products of each element of x at each place of its window."""
     c, per, *kernel = aval(w).shape
     n, _, *size = aval(x).shape
     image, stride, padding, dilation = zip(

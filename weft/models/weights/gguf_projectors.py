@@ -94,7 +94,7 @@ _INTERNVL: Names = (
 
 @dataclass(frozen=True)
 class Said:
-    """What a file says: `raw` as config.json, `vision` as its vision_config, `steps` as
+    """The content of a file: `raw` as config.json, `vision` as its vision_config, `steps` as
     preprocessor_config.json, `ids` the fields of `raw` that have ids of tokens, by their texts."""
 
     raw: dict[str, Any]

@@ -113,7 +113,7 @@ async def deleted(request: Request) -> Response:
 
 
 def _fields(body: Create) -> dict[str, Any]:
-    """What the model is to be, from the body's fields and its Modelfile."""
+    """The description of the model, from the body's fields and its Modelfile."""
     try:
         made = read_modelfile(body.modelfile or "")
     except UsageError as e:

@@ -167,7 +167,7 @@ def _capabilities(model: Served, template: str) -> list[str]:
 
 
 def _made(model: Served) -> dict[str, Any]:
-    """What a request has made a model with."""
+    """The ingredients of a model that a request made."""
     recipe = getattr(model, "recipe", None)
     if recipe is None:
         return {}
