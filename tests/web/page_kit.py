@@ -27,6 +27,8 @@ LLAMA = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 2048,
     "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
 }  # fmt: skip
+# the page's worker; its others are threads
+WORKER = "page.workers().find((w) => w.url().includes('/worker.js'))"
 BLANK = b"<!doctype html><title>blank</title><link rel=icon href=icon.svg>"
 POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; "

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from page_kit import Browser, Page, Pages, Site
+from page_kit import WORKER, Browser, Page, Pages, Site
 
 PROMPT = "def fibonacci(n):"
 TARGETS = ("wasm", "webgpu")
@@ -38,7 +38,7 @@ return await page.evaluate(async (target) => {
 }, given.target);
 """
 WRITE = "return await page.evaluate(({ options, prompt }) => write(options, prompt), given);"
-SEEN = "return await page.workers()[0].evaluate(() => ({ ...seen }));"
+SEEN = f"return await {WORKER}.evaluate(() => ({{ ...seen }}));"
 
 
 @pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.slow)],
@@ -83,8 +83,14 @@ return await new Promise(async (done) => {
     const { id, result } = JSON.parse(message);
     if (id === 1) done([page, sum(result)]);
   });
-  it.cdp.once("Target.attachedToTarget", ({ sessionId }) => it.cdp.send(
-    "Target.sendMessageToTarget", { sessionId, message: JSON.stringify({ id: 1, method }) }));
+  // the page's other workers are threads, which answer nothing while they wait for work
+  const attached = ({ sessionId, targetInfo }) => {
+    if (!targetInfo.url.includes("/worker.js")) return;
+    it.cdp.off("Target.attachedToTarget", attached);
+    it.cdp.send(
+      "Target.sendMessageToTarget", { sessionId, message: JSON.stringify({ id: 1, method }) });
+  };
+  it.cdp.on("Target.attachedToTarget", attached);
   const stop = { autoAttach: false, waitForDebuggerOnStart: false, flatten: false };
   await it.cdp.send("Target.setAutoAttach", stop);
   await it.cdp.send("Target.setAutoAttach", { ...stop, autoAttach: true });

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from page_device import PLAYER
-from page_kit import COUNTED, Browser, Pages, Site, export_light, need
+from page_kit import COUNTED, WORKER, Browser, Pages, Site, export_light, need
 from test_browser import OPEN, PROMPT, WRITE
 from test_encoder import BERT, SENTENCES, minilm_folder
 
@@ -43,7 +43,7 @@ if (self.GPUAdapter) {
 """
 # Before step `at`, in the midst of a sentence or of a long prompt.
 LOSE = """
-const worker = page.workers()[0];
+const worker = page.workers().find((w) => w.url().includes('/worker.js'));
 it.lose = (state) => worker.evaluate((state) => {
   Object.assign(self, state);
   devices.at(-1).destroy();
@@ -96,7 +96,7 @@ def test_devices_lost_again_and_again(browser: Browser, pages: Pages) -> None:
     site = Site(pages().folder, COUNTED + REAL + FRAIL.replace("doomed: 0", "doomed: 1"))
     try:
         browser.run("frail", OPEN, {"url": site.url, "target": "auto"})
-        seen = "return await page.workers()[0].evaluate(() => devices.length);"
+        seen = f"return await {WORKER}.evaluate(() => devices.length);"
         assert browser.run("frail", seen) == 2
         for prompt, at, doomed in ((PROMPT, 5, 2), (LONG, 1, 0)):
             got = lose(browser, prompt, at, doomed=doomed)
@@ -167,7 +167,7 @@ def test_a_training_that_is_lost_says_so_and_starts_anew(
 
 
 FORGET = """
-const worker = page.workers()[0];
+const worker = page.workers().find((w) => w.url().includes('/worker.js'));
 await page.exposeFunction("lost", () => worker.evaluate(() => devices.at(-1).destroy()));
 return await page.evaluate(async (texts) => {
   const rows = async (some) => (await model.embed(some)).map((row) => [...row]);
@@ -189,7 +189,7 @@ def test_a_search_goes_on_where_the_device_was_lost(browser: Browser, tmp_path: 
         browser.run("notes", OPEN, {"url": site.url, "target": "webgpu"})
         whole, broken = browser.run("notes", FORGET, SENTENCES[:3])
         assert broken == whole
-        seen = "return await page.workers()[0].evaluate(() => devices.length);"
+        seen = f"return await {WORKER}.evaluate(() => devices.length);"
         assert browser.run("notes", seen) == 2
     finally:
         site.close()
