@@ -1,21 +1,20 @@
 // Drives Chromium for the tests: `node browser.mjs NODE_MODULES CHROMIUM SECONDS FLAG...`. A line of JSON
 // comes in (a visitor's name, and code to run with their page), a line of JSON goes out.
 
-import { createInterface } from "node:readline";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
+
+import { drive } from "./driven.mjs";
 
 const [modules, executablePath, seconds, ...flags] = process.argv.slice(2);
 const patience = 1000 * Number(seconds);
 const { chromium } = await import(pathToFileURL(path.join(modules, "playwright-core/index.mjs")).href);
-const AsyncFunction = /** @type {any} */ ((async () => {}).constructor);
 const browser = await chromium.launch({
   executablePath,
   args: ["--no-sandbox", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",
     "--disable-background-networking", "--no-first-run", ...flags],
   ignoreDefaultArgs: ["--disable-gpu"],
 });
-const visitors = new Map();
 
 /** What a page notes about itself, from its first moment on. */
 function watch() {
@@ -33,7 +32,7 @@ async function outcome(page, wanted, other) {
   if (state !== wanted) throw new Error(`the page is ${state}, not ${wanted}: ${late} ${said}`);
 }
 
-async function visitor(name) {
+async function visitor() {
   const context = await browser.newContext({ viewport: { width: 900, height: 700 } });
   await context.addInitScript(watch);
   const page = await context.newPage();
@@ -43,20 +42,8 @@ async function visitor(name) {
   page.on("pageerror", (error) => errors.push(error.message));
   const ready = () => outcome(page, "ready", "failed");
   const failed = () => outcome(page, "failed", "ready");
-  visitors.set(name, { browser, context, page, errors, ready, failed });
-  return visitors.get(name);
+  return { browser, context, page, errors, ready, failed };
 }
 
-for await (const line of createInterface({ input: process.stdin })) {
-  const { who, code, given } = JSON.parse(line);
-  let said;
-  try {
-    const it = visitors.get(who) ?? await visitor(who);
-    const value = await new AsyncFunction("it", "given", `const { page } = it; ${code}`)(it, given);
-    said = { value: value ?? null };
-  } catch (error) {
-    said = { error: error.stack };
-  }
-  process.stdout.write(`${JSON.stringify(said)}\n`);
-}
+await drive(visitor);
 await browser.close();
