@@ -62,7 +62,7 @@ def see(
     task: str | None, threshold: float, stretch: bool,
 ) -> str:  # fmt: skip
     """Shows pictures to the net in a file; what the command prints. With `output`, a folder, each
-    answer is drawn into its picture there, with its JSON beside it."""
+    answer is drawn into its picture there, with its JSON next to it."""
     from weft.vision import nets
     from weft.vision.decode import decode
 

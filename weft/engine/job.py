@@ -76,8 +76,8 @@ class Job:
     jobs of the same `salt`, whose first 32 bytes say whose they are. The owner with the fewest
     running jobs is next, and of its jobs the one with the lowest `priority`. `drafts`
     allows draft tokens. Neither changes a result. `insets` are vectors in place of some tokens.
-    `shift`: where the context is full, half of the tokens leave it, after so many first ones (None:
-    the answer ends there).
+    `shift`: where the context is full, half of the tokens leave it, after this number of
+    first ones (None: the answer ends there).
     """
 
     prompt: tuple[int, ...]

@@ -1,9 +1,9 @@
 """Tells a caller's mistake from a fault in weft, by a Python error out of a public function.
 
-The caller is, if what the error complains about can have come with the call: a lookup of one of the
-arguments, of its type or dtype, or an attribute or operation that a value of an argument's type
-lacks. Otherwise weft looked up or computed something of its own, and no other arguments would help.
-Errors about numbers, sizes and positions may always follow from an argument.
+The caller is, if the error's subject can have come with the call: a lookup of one of the arguments,
+of its type or dtype, or an attribute or operation that an argument's type lacks. Otherwise weft
+looked up or computed something of its own, and no other arguments would help. Errors about numbers,
+sizes and positions may always follow from an argument.
 """
 
 from __future__ import annotations

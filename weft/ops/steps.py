@@ -47,10 +47,10 @@ MANY = 8  # steps from which on a weight is turned once
 
 
 def products(weight: Value, steps: int = 1) -> Callable[[Value], Value]:
-    """Returns the function h[N, K] -> h weight^T [N, M] for a weight [M, K] of so many steps. The
+    """Returns the function h[N, K] -> h weight^T [N, M] for a weight [M, K] of several steps. The
     weight's gradient is one product over the rows of all steps; that of `dot` would be a product
     and a sum of the weight's size for each step. Many steps share one weight^T in memory, which
-    each would turn anew as it reads."""
+    each would transpose again."""
     turned: dict[int | None, Value] = {}
 
     def across(level: int | None) -> Value:

@@ -80,7 +80,7 @@ class Group(Watched):
 
 
 class States(Noted):
-    """The state of each parameter by its name; `state[parameter]` finds it too, as in PyTorch."""
+    """The state of each parameter by name; `state[parameter]` finds it too, as in PyTorch."""
 
     def __init__(self) -> None:
         super().__init__()

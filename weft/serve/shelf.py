@@ -92,7 +92,7 @@ class ModelShelf:
             _log.warning("the model %s, made of %s, is left out: %s", recipe.name, recipe.base, why)
 
     def own(self, name: str) -> tuple[str, str]:
-        """The model or adapter that a name stands for, and the model that is loaded for it."""
+        """The model or adapter of this name, and the model that is loaded for it."""
         base = self.recipes[name].base if name in self.recipes else name
         return base, self.parents.get(base, base)
 

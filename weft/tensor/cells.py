@@ -44,7 +44,7 @@ class Cell:
 
 
 def _times(weight: Tensor, steps: int = 1) -> Act:
-    """The product of rows with weight^T, for the rows of so many steps."""
+    """The product of rows with weight^T, for the rows of several steps."""
     (weight,) = narrowed(weight)
     made = products(weight.value, steps)
 

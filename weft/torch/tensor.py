@@ -276,7 +276,7 @@ def together(*operands: Any) -> list[Base]:
 
 
 def check_traced(x: Any, dtype: DType) -> None:
-    """Raises DTypeError for integers beyond int32 in a trace, where int32 stands for int64."""
+    """Raises DTypeError for integers beyond int32 in a trace, where int64 is computed in int32."""
     if CURRENT.trace is not None and dtype is dt.int32:
         if isinstance(x, np.ndarray):
             program_array(x, "a constant")

@@ -1,4 +1,4 @@
-"""The pictures that a line of conversations names: files beside it, or data within it."""
+"""The pictures that a line of conversations names: files in its folder, or data within it."""
 
 from __future__ import annotations
 

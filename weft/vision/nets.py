@@ -110,7 +110,7 @@ def _fixed(entry: Entry) -> tuple[int, int]:
     height, width = entry.size
     if height is None or width is None:
         raise UsageError(
-            f"input {entry.name} has no fixed size; put preprocessor_config.json beside the file"
+            f"input {entry.name} has no fixed size; add preprocessor_config.json to its folder"
         )
     return height, width
 

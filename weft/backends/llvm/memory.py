@@ -114,8 +114,8 @@ def _load(w: LlvmWriter, x: ir.Load) -> str:
 
 def _masked(w: LlvmWriter, x: ir.Load, t: str, size: int) -> str:
     """Consecutive elements under a mask. Where conditions hold for all lanes or none, a CPU reads
-    the start of the buffer instead: a load without lanes from an unmapped page is taken apart by
-    microcode, in some 500 cycles (Zen 5)."""
+    the start of the buffer instead. Microcode takes a load without lanes from an unmapped page
+    apart, in some 500 cycles (Zen 5)."""
     assert x.mask is not None
     n, p = x.type.lanes, pointer_type(w, x.source)
     whole, lanes = _uniform(x.mask)

@@ -149,8 +149,8 @@ def decode(
     heads: Sequence[tuple[int, int]] = (),
 ) -> tuple[Value, State, Value | None]:
     """Returns logits float32 [R or N, vocab], the new own keys and values, and for each (layer,
-    head) of `heads` the weights of its cross attention, float32 [heads, N, S]; then all rows are
-    of one slot."""
+    head) of `heads` the weights of its cross attention, float32 [heads, N, S]. With `heads` all
+    rows are of one slot."""
     run = _Step(c, matrices(c.forms, w), rows, state, heads)
     x = run.embed()
     for i in range(c.layers):

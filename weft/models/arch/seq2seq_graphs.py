@@ -34,8 +34,8 @@ def decoder_graph(
     last: bool,
     heads: Sequence[tuple[int, int]] = (),
 ) -> Graph:
-    """Returns the Graph of `seq2seq.decode` for so many rows; the inputs are named as the fields
-    of Rows, and with `last` logits are of 8 rows alone."""
+    """Returns the Graph of `seq2seq.decode` for this number of rows. The inputs have
+    the names of the fields of Rows, and with `last` logits are of 8 rows alone."""
     with ops.building():
         sizes = {"ids": rows, "slot": rows, "place": rows, "seen": rows, "at": rows * c.heads}
         sizes |= {"last": 8} if last else {}

@@ -40,7 +40,7 @@ class SpeechSettings:
 
     @property
     def silence(self) -> int:
-        """The id that says that nobody speaks."""
+        """The id of silence: no speech in the window."""
         return self.no_times - 1
 
 

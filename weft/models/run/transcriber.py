@@ -39,7 +39,7 @@ class Transcriber(Seq2Seq):
         far), `temperature` (one, or several to try where a threshold fails), the thresholds
         `compression_ratio_threshold`, `logprob_threshold` and `no_speech_threshold` (None: off),
         `max_new_tokens` per window and `seed`. With `batch` the sound is cut at quiet moments into
-        passages of a window or less, of which so many are heard at once; the segments are the same
+        passages of a window or less, of which `batch` are heard at once; the segments are the same
         for any `batch`. `vad` leaves out what is too quiet to be speech, and cuts too.
 
         Raises FileFormatError for what is no sound, UsageError for an unknown option."""

@@ -211,7 +211,7 @@ def _latent(c: Metadata, data: dict[str, Any], head_dim: int) -> None:
     if c.value("expert_gating_func") not in (None, SOFTMAX, SIGMOID):
         raise c.refuse("expert_gating_func", f"expected {SOFTMAX}, softmax, or {SIGMOID}, sigmoid")
     if c.value("expert_gating_func") != SIGMOID and c.value("expert_weights_norm"):
-        raise c.refuse("expert_weights_norm", "not supported beside softmax")
+        raise c.refuse("expert_weights_norm", "not supported with softmax")
     split = c.value("attention.key_length_mla") is not None
     names = [f"attention.{part}_length" + "_mla" * split for part in ("key", "value")]
     key, value = (c.integer(name, 1, MAX_HIDDEN) for name in names)

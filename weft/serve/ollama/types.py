@@ -81,7 +81,7 @@ class Answered(OfModel, kw_only=True):
     """The fields that /api/chat and /api/generate share. truncate lets the oldest messages leave a
     conversation that is too long, and the answer's notices say so. With shift, half of the tokens
     after the first options.num_keep (4) leave a context that becomes full while the answer is
-    written, and the answer's notices say so; without it the answer ends there. seed and similar
+    written, and the answer's notices say so. Without it the answer ends there. seed and similar
     fields are in options."""
 
     stream: bool | None = None

@@ -90,7 +90,7 @@ def _item(given: Any) -> Item:
 
 
 def _part(parts: Sequence[ContentPart], field: str) -> Item:
-    """The only part of a content: one vector stands for one text or one picture."""
+    """The only part of a content: each text or picture gets one vector."""
     if len(parts) != 1:
         raise HttpError(400, f"the content has {len(parts)} parts; a vector is of one text or one "
                         "picture: send the parts by themselves", field)  # fmt: skip

@@ -96,7 +96,7 @@ class ReplicaAnswer:
 
 def broken_off(path: str, end: bytes) -> bytes:
     """The event that marks a stream as incomplete."""
-    error = HttpError(503, "the replica broke off in the midst of this answer; ask again")
+    error = HttpError(503, "the replica broke off before this answer ended; ask again")
     form = errors.form_of(path)
     if end == b"\n":
         return bytes(json_response(form(error)).body) + end

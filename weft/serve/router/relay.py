@@ -38,7 +38,7 @@ async def relay(request: Request) -> Response:
     """Hands a request to a replica, and its answer back.
 
     If a replica breaks off, or is busy, before anything was sent to the client, the router asks
-    another. If it breaks off in the midst of a stream, another goes on.
+    another. If it breaks off within a stream, another goes on.
     """
     path = request.scope["path"]
     if path in ADAPTING:

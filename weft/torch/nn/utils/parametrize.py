@@ -194,7 +194,9 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
         raise UsageError(f"{type(module).__name__}: {tensor_name!r} has no parametrization")
     held = module.parametrizations[tensor_name]
     if not leave_parametrized and not held.is_tensor:
-        raise UsageError(f"{tensor_name!r} comes of several tensors; leave_parametrized=True")
+        raise UsageError(
+            f"{tensor_name!r} is computed from several tensors: pass leave_parametrized=True"
+        )
     with no_grad():
         value = held()
     first: Any = getattr(held, held._names()[0])
