@@ -159,6 +159,44 @@ def test_the_oldest_turns_leave_a_long_talk_where_that_is_asked_for(server: Runn
     assert "4096" in notice and "512 holds" in notice
 
 
+@pytest.mark.parametrize("more", [{"raw": True}, {}, {"system": "Be brief."}], ids=str)
+def test_the_beginning_of_a_long_prompt_leaves_where_that_is_asked_for(
+    server: Running, more: dict[str, Any]
+) -> None:
+    fields = {"model": "box", "stream": False, "options": {"num_predict": 16, "temperature": 0}}
+    text = " ".join(str(n) for n in range(900))
+
+    def asked(prompt: str, **also: Any) -> tuple[int, Any]:
+        body = {**fields, "prompt": prompt, **more, **also}
+        status, made, _ = server.ask("POST", "/api/generate", body)
+        return status, made
+
+    assert asked(text)[0] == 400
+    status, cut = asked(text, truncate=True)
+    assert status == 200, cut
+    (notice,) = cut["notices"]
+    left = int(notice.split()[2])
+    assert f"the first {left} characters left the prompt" in notice
+    whole = asked(text[left:])[1]
+    assert "notices" not in whole and whole["response"] == cut["response"]
+    assert asked(text[left - 1 :])[0] == 400  # no more left than had to
+    assert "notices" not in asked("Hello", truncate=True)[1]
+    assert asked(text, truncate=True, options={"num_predict": 513})[0] == 400
+
+
+def test_a_request_has_a_template_of_its_own(server: Running) -> None:
+    asked = {"model": "box", "stream": False, "options": {"num_predict": 8, "temperature": 0}}
+    form = "[{{ .System }}] Q: {{ .Prompt }} A:"
+    _, made, _ = server.ask(
+        "POST", "/api/generate", {**asked, "prompt": "Hi", "system": "S", "template": form}
+    )
+    _, plain, _ = server.ask(
+        "POST", "/api/generate", {**asked, "prompt": "[S] Q: Hi A:", "raw": True}
+    )
+    assert made["response"] == plain["response"] and made["response"]
+    assert made["prompt_eval_count"] == plain["prompt_eval_count"]
+
+
 def test_nothing_asked_loads_the_model(client: ollama.Client) -> None:
     assert client.generate("box").done_reason == "load"
     assert client.chat("box").done_reason == "load"
@@ -215,10 +253,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"options": {"num_ctx": 0}}, "num_ctx"),
     ({"format": "yaml"}, "format"),
     ({"format": {"type": "odd"}}, "schema"),
-    ({"truncate": True}, "truncate"),
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-    ({"template": "{{ .Prompt }}"}, "template"),
+    ({"template": "{{ .Tools }}"}, ".Tools"),
+    ({"template": "{{ .Prompt }}", "raw": True}, "template"),
     ({"suffix": "x"}, "suffix"),
     ({"context": [1, 2]}, "context"),
     ({"images": ["eA=="]}, "reads text alone"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -159,26 +159,36 @@ async def shortened(model: ServedDecoder, turn: Turn) -> tuple[Turn, int]:
     """The turn without so many of its oldest messages that the context holds the rest and an
     answer, and how many left. Messages of the system at the start stay, and the last of the user's
     with all that follows. Raises HttpError."""
-    options, messages = turn.options, turn.messages
+    messages, most = turn.messages, room(model, turn.options)
     first = next((i for i, m in enumerate(messages) if m["role"] not in SYSTEM), len(messages))
     starts = [i for i, m in enumerate(messages) if m["role"] == "user" and i > first]
-    context = min(model.model.context, options.context or model.model.context)
-    free = context // ANSWER if options.cut else options.max_new_tokens or context // ANSWER
 
     async def fits(at: int) -> bool:
         kept = [*messages[:first], *messages[at:]]
         _, ids, _ = await prompt_of(model, replace(turn, messages=kept), unlimited=True)
-        return len(ids) + free <= context + 1
+        return len(ids) <= most
 
-    ways, low, high = [first, *starts], 0, len(starts)
-    while low < high:  # the fewest that have to leave
+    at = await least([first, *starts], fits)
+    return replace(turn, messages=[*messages[:first], *messages[at:]]), at - first
+
+
+def room(model: ServedDecoder, options: AnswerOptions) -> int:
+    """The most tokens of a prompt that leave place for an answer."""
+    context = min(model.model.context, options.context or model.model.context)
+    free = context // ANSWER if options.cut else options.max_new_tokens or context // ANSWER
+    return context + 1 - free
+
+
+async def least(ways: Sequence[int], fits: Callable[[int], Awaitable[bool]]) -> int:
+    """The first of the ways, each shorter than the one before, that fits, or the last."""
+    low, high = 0, len(ways) - 1
+    while low < high:
         middle = (low + high) // 2
         if await fits(ways[middle]):
             high = middle
         else:
             low = middle + 1
-    at = ways[low]
-    return replace(turn, messages=[*messages[:first], *messages[at:]]), at - first
+    return ways[low]
 
 
 async def tokens_of(model: ServedDecoder, text: str) -> int:
@@ -211,7 +221,7 @@ async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
 
     made = await begin_ids(model, [ids], options, read, calls, compiled if make else None)
     for choice in made:
-        choice.left = left
+        choice.left = f"the oldest {left} messages" if left else ""
     return made
 
 

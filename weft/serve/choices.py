@@ -45,7 +45,7 @@ class Choice:
         self._read = 0  # characters
         self.prompt, self.limit = len(job.prompt), job.max_new_tokens
         self._calls, self._shows_stop = calls, shows_stop
-        self.left = 0  # messages of the conversation that the prompt leaves out
+        self.left = ""  # the part of the request that its prompt leaves out
         self._over = False  # True if the following output is left out
 
     async def __aiter__(self) -> AsyncIterator[AnswerChunk]:

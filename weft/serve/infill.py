@@ -55,17 +55,19 @@ class Infill:
 
 
 async def infill(
-    model: ServedDecoder, prefix: str, suffix: str, files: Sequence[tuple[str, str]] = ()
-) -> Infill:
+    model: ServedDecoder, prefix: str, suffix: str, files: Sequence[tuple[str, str]] = (),
+    unlimited: bool = False,
+) -> Infill:  # fmt: skip
     """The prompt for the text between `prefix` and `suffix`; `files` are names and texts of others
-    that it may use. Raises HttpError for a model without tokens for it, and WeftError."""
+    that it may use. unlimited: allows more tokens than the context holds. Raises HttpError for a
+    model without tokens for it, and WeftError."""
     known = await model.pools.texts.run(_marks, model.tokenizer)
     marks = next((m for m in MARKS if {m.prefix, m.suffix, m.middle or m.suffix} <= known.keys()),
                  None)  # fmt: skip
     if marks is None:
         raise HttpError(400, f"{model.name} lacks tokens to fill in a middle with; leave suffix "
                         "out", "suffix")  # fmt: skip
-    before, after = await model.encoded([prefix, suffix], special=False)
+    before, after = await model.encoded([prefix, suffix], special=False, unlimited=unlimited)
     lead = model.tokenizer.around()[0]
     ends = tuple(known[text] for text in ENDS if text in known)
     lead = [*lead, *await _others(model, known, files)]

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
 
-from weft.core.errors import WeftError
-from weft.serve.chatting import AnswerOptions, Turn, begin, begin_ids, continued
+from weft.core.errors import UsageError
+from weft.serve.chatting import AnswerOptions, Turn, begin, continued
 from weft.serve.fields import seconds_of, tops
 from weft.serve.guard import key_of
-from weft.serve.infill import infill
 from weft.serve.ollama.given import options_in
+from weft.serve.ollama.prompts import begun, shown
 from weft.serve.ollama.replies import ChatForm, GenerateForm, Loaded, Replies, ReplyTimes
 from weft.serve.ollama.types import Answered, Generate, ModelOptions, OllamaChat, OllamaMessage
-from weft.serve.pictures import content_of, from_text
+from weft.serve.recipes import Recipe
 from weft.serve.replies import ReplyWriter, reply
 from weft.serve.served import ServedDecoder
 from weft.serve.tooling import called, follow_json, follow_schema, function
-from weft.serve.wire import read, refusal
+from weft.serve.wire import HttpError, read
 
 SINKS = 4  # first tokens, on which much of a model's attention rests
 
@@ -54,29 +55,15 @@ async def generate(request: Request) -> Response:
     body, started = await read(request, Generate), time.monotonic_ns()
     body.refuse()
     options = options_of(body, key_of(request.scope))
-    system = {"role": "system", "content": body.system}
-    asked = {"role": "user", "content": _shown(body.prompt, body.images)}
-    turn = Turn([system, asked] if body.system else [asked], options, variables_of(body))
 
     async def start(model: ServedDecoder) -> ReplyWriter:
         times, form = ReplyTimes(started), GenerateForm(model.name)
         if not body.prompt:
             return Loaded(form, times, body.keep_alive)
-        if body.suffix:
-            try:
-                made = await infill(model, body.prompt, body.suffix)
-            except WeftError as e:
-                raise refusal(e) from None
-            how = replace(options, stop_ids=made.ends)
-            return Replies(model, body, await begin_ids(model, [made.ids], how), form, times)
-        made_here = model.recipe is not None and (model.recipe.system or model.recipe.messages)
-        if not body.raw and (body.system or made_here or model.has_chat):
-            return Replies(model, body, await begin(model, turn), form, times)
-        try:
-            (ids,) = await model.encoded([body.prompt])
-        except WeftError as e:
-            raise refusal(e) from None
-        return Replies(model, body, await begin_ids(model, [ids], options), form, times)
+        if body.template:
+            model = _templated(model, body.template)
+        made = await begun(model, body, options, variables_of(body))
+        return Replies(model, body, made, form, times)
 
     return await _replied(request, body, start)
 
@@ -86,6 +73,19 @@ async def _replied(
 ) -> Response:
     name, keep = named(request, body.model), seconds_of(body.keep_alive, "keep_alive")
     return await reply(request, name, start, body.stream is not False, keep)
+
+
+def _templated(model: ServedDecoder, template: str) -> ServedDecoder:
+    """The model with another template for this request. Raises HttpError."""
+    own = model.recipe or Recipe(name=model.name, base=model.name)
+    recipe = structs.replace(own, template=template)
+    try:
+        recipe.check()
+    except UsageError as e:
+        raise HttpError(400, str(e), "template") from None
+    made = recipe.of(model)
+    assert isinstance(made, ServedDecoder)
+    return made
 
 
 def named(request: Request, name: str) -> str:
@@ -123,14 +123,9 @@ def variables_of(body: Answered) -> dict[str, Any]:
     return {**made, "reasoning_effort": body.think} if isinstance(body.think, str) else made
 
 
-def _shown(text: str | None, images: Sequence[Any] | None) -> str | list[dict[str, Any]]:
-    """The content of a message: text, after its pictures if there are any."""
-    return content_of([*(from_text(one, "images") for one in images or ()), text or ""])
-
-
 def message_of(given: OllamaMessage) -> dict[str, Any]:
     """A message as chat templates take it."""
-    made: dict[str, Any] = {"role": given.role, "content": _shown(given.content, given.images)}
+    made: dict[str, Any] = {"role": given.role, "content": shown(given.content, given.images)}
     if given.thinking:
         made["reasoning_content"] = given.thinking
     if given.tool_calls:

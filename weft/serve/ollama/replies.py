@@ -167,13 +167,13 @@ class Replies(JsonLines):
     def _noticed(self, usage: TokenUsage | None) -> dict[str, list[str]]:
         """Notes of what differs from the request."""
         asked = self._asked.options and self._asked.options.num_ctx
-        left, said = self.choices[0].left, []
+        left, said = self.choices[0].left, list[str]()
         if asked and asked > (has := self._model.model.context):
             said.append(f"num_ctx {asked} is more than the model's context: {has} holds")
         if usage is not None and usage.shifted:
             said.append(f"{usage.shifted} tokens left the context, which became full")
         if left:
-            said.append(f"the oldest {left} messages left the prompt, which was too long")
+            said.append(f"{left} left the prompt, which was too long")
         return {"notices": said} if said else {}
 
     def _said(self, piece: AnswerChunk) -> Iterator[dict[str, Any]]:

@@ -79,10 +79,10 @@ class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
 
 class Answered(OfModel, kw_only=True):
     """The fields that /api/chat and /api/generate share. truncate lets the oldest messages leave a
-    conversation that is too long, and the answer's notices say so. With shift, half of the tokens
-    after the first options.num_keep (4) leave a context that becomes full while the answer is
-    written, and the answer's notices say so. Without it the answer ends there. seed and similar
-    fields are in options."""
+    conversation that is too long, or the first characters a prompt, and the answer's notices say
+    so. With shift, half of the tokens after the first options.num_keep (4) leave a context that
+    becomes full while the answer is written, and the notices say so. Without it the answer ends
+    there. seed and similar fields are in options."""
 
     stream: bool | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
@@ -136,7 +136,8 @@ class OllamaChat(Answered, kw_only=True):
 
 
 class Generate(Answered, kw_only=True):
-    """POST /api/generate. Without a prompt the model is loaded, and that is all."""
+    """POST /api/generate. Without a prompt the model is loaded, and that is all. template is one of
+    Go, as /api/create takes it, in place of the model's own."""
 
     prompt: str | None = None
     system: str | None = None
@@ -151,13 +152,17 @@ class Generate(Answered, kw_only=True):
 
     def refuse(self) -> None:
         super().refuse()
-        for field in ("template", "context", "width", "height", "steps", "truncate"):
+        for field in ("context", "width", "height", "steps"):
             if getattr(self, field):
                 raise HttpError(400, f"{field} is not supported; leave it out", field)
         if self.suffix and self.system:
             raise HttpError(400, "suffix does not go with system: leave one out", "suffix")
         if self.images and (self.suffix or self.raw):
             raise HttpError(400, "images do not go with suffix or raw: leave one out", "images")
+        if self.template and (self.suffix or self.raw):
+            raise HttpError(
+                400, "template does not go with suffix or raw: leave one out", "template"
+            )
         if self.raw and self.system:
             raise HttpError(
                 400, "system cannot be used with a raw prompt: write it into the prompt", "system"
