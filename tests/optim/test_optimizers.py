@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fitting_kit import START, Ours, X, Y, same, theirs
 from rows import by_turns
 
 import weft
 from weft import optim
 from weft.core.errors import GradientError, ModelError, ShapeError, UsageError
-
-rng = np.random.default_rng(5)
-START = {
-    "weight": rng.standard_normal((4, 3)).astype(np.float32),
-    "bias": rng.standard_normal(4).astype(np.float32),
-}
-X = rng.standard_normal((20, 6, 3)).astype(np.float32)
-Y = rng.standard_normal((20, 6, 4)).astype(np.float32)
 
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {"lr": 0.1}),
@@ -89,58 +81,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         {"lr": 0.02, "weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True},
     ),
 }
-
-
-def theirs(make: Callable[[list[Any]], Any], clip: float | None = None) -> list[dict[str, Any]]:
-    """Parameters after each step of PyTorch."""
-    params = {k: torch.nn.Parameter(torch.tensor(v)) for k, v in START.items()}
-    opt, out = make(list(params.values())), []
-    for x, y in zip(X, Y):
-        opt.zero_grad()
-        pred = torch.tensor(x) @ params["weight"].T + params["bias"]
-        (pred - torch.tensor(y)).square().mean().backward()
-        if clip is not None:
-            torch.nn.utils.clip_grad_norm_(list(params.values()), clip)
-        opt.step()
-        out.append({k: p.detach().numpy().copy() for k, p in params.items()})
-    return out
-
-
-class Ours:
-    """The same problem in weft, on a device, compiled or not."""
-
-    def __init__(
-        self, make: Callable[[list[Any]], optim.Optimizer], device: str = "cpu",
-        compiled: bool = True, clip: float | None = None,
-    ):  # fmt: skip
-        self.params = {
-            k: weft.tensor(v, name=k, device=device, requires_grad=True) for k, v in START.items()
-        }
-        self.opt, self.clip, self.device = make(list(self.params.values())), clip, device
-        self.run = weft.compile(self.step, device) if compiled else self.step
-
-    def step(self, x: Any, y: Any) -> Any:
-        pred = x @ self.params["weight"].T + self.params["bias"]
-        loss = (pred - y).square().mean()
-        loss.backward()
-        if self.clip is not None:
-            optim.clip_grad_norm(self.params.values(), self.clip)
-        self.opt.step()
-        self.opt.zero_grad()
-        return loss
-
-    def steps(self, first: int = 0, last: int = 20) -> list[dict[str, np.ndarray]]:
-        out = []
-        for x, y in zip(X[first:last], Y[first:last]):
-            self.run(*(weft.tensor(v, device=self.device) for v in (x, y)))
-            out.append({k: p.numpy().copy() for k, p in self.params.items()})
-        return out
-
-
-def same(ours: list[dict[str, Any]], want: list[dict[str, Any]], tol: float = 2e-5) -> None:
-    for step, (a, b) in enumerate(zip(ours, want, strict=True)):
-        for name in START:
-            np.testing.assert_allclose(a[name], b[name], atol=tol, rtol=tol, err_msg=f"step {step}")
 
 
 @pytest.mark.parametrize("name,way", by_turns(OPTIONS, ["compiled", "eager"]))
@@ -237,43 +177,6 @@ def test_setting_lr_reaches_the_compiled_step() -> None:
     assert len(run.run.programs()) == 2  # schedules and options are part of the program
 
 
-@pytest.mark.parametrize("kind", ["SGD", "Adam"])
-def test_saved_state_goes_on_bit_by_bit(kind: str) -> None:
-    def make(p: list[Any]) -> optim.Optimizer:
-        return optim.SGD(p, 0.1, momentum=0.9) if kind == "SGD" else optim.Adam(p, 0.1)
-
-    whole = Ours(make)
-    want = whole.steps()
-    first = Ours(make)
-    first.steps(0, 10)
-    state = first.opt.state_dict()
-    slot = "momentum_buffer" if kind == "SGD" else "exp_avg"
-    assert {"count", "lr.0", f"{slot}.weight", f"{slot}.bias"} <= set(state)
-    again = Ours(make)
-    again.opt.load_state_dict(state)
-    with weft.no_grad():
-        for name, p in again.params.items():
-            p.assign(first.params[name].numpy())
-    for a, b in zip(again.steps(10, 20), want[10:], strict=True):
-        for name in START:
-            np.testing.assert_array_equal(a[name], b[name])
-    np.testing.assert_array_equal(again.opt.state_dict()["count"], 20)
-
-
-def test_state_loads_into_a_running_program() -> None:
-    run = Ours(lambda p: optim.Adam(p, 0.1))
-    run.steps(0, 4)
-    state, params = run.opt.state_dict(), {k: p.numpy().copy() for k, p in run.params.items()}
-    want = run.steps(4, 8)
-    run.opt.load_state_dict(state)
-    with weft.no_grad():
-        for name, p in run.params.items():
-            p.assign(params[name])
-    for a, b in zip(run.steps(4, 8), want, strict=True):
-        np.testing.assert_array_equal(a["weight"], b["weight"])
-    assert len(run.run.programs()) == 1
-
-
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_gradients_accumulate_over_calls(compiled: bool) -> None:
     run = Ours(lambda p: optim.SGD(p, 0.1), compiled=False)
@@ -316,18 +219,6 @@ def test_zero_grad_in_place_and_missing_gradients() -> None:
     assert b.grad is None
     opt.zero_grad()
     assert a.grad is None
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
-def test_narrow_parameters_keep_wide_state(dtype: str) -> None:
-    p = weft.tensor(START["bias"], dtype=dtype, requires_grad=True)
-    opt = optim.Adam([p], lr=0.1)
-    (p * p).sum().backward()
-    opt.step()
-    assert p.dtype.itemsize == 2
-    assert opt.state_dict()["exp_avg.0"].dtype == np.float32
-    want = START["bias"] - 0.1 * np.sign(START["bias"])
-    np.testing.assert_allclose(p.numpy().astype(np.float32), want, atol=0.02)
 
 
 def test_wrong_use_is_named() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import program_changes
 import program_fuzz as fuzz
 import pytest
 from fenced import FencedCpu
@@ -51,10 +52,10 @@ def plain() -> Doc:
 def shifted(doc: Doc, by: int, kinds: tuple[str, ...]) -> Doc:
     """The attack: indices of accesses shifted in kernels.json, the digest computed again."""
     doc = copy.deepcopy(doc)
-    for _, node in fuzz.nodes(doc["bodies"]):
+    for _, node in program_changes.nodes(doc["bodies"]):
         if node[0] in kinds:
             node[2] = ["Binary", "add", node[2], ["Const", by, "int32"], "int32"]
-    fuzz.seal(doc)
+    program_changes.seal(doc)
     return doc
 
 
@@ -186,7 +187,7 @@ BIG = (1 << 31) - 1
 def test_what_is_too_much_is_refused(plain: Doc, statements: list[Any], match: str) -> None:
     doc = copy.deepcopy(plain)
     doc["bodies"][0] = body(*statements)
-    fuzz.seal(doc)
+    program_changes.seal(doc)
     with pytest.raises(FileFormatError, match=match):
         fuzz.load(doc)
 
@@ -206,7 +207,7 @@ def test_groups_without_end_are_refused(
         "grid": [["Const", n, "int32"] for n in grid],
         "threads": threads,
     }
-    fuzz.seal(doc)
+    program_changes.seal(doc)
     with pytest.raises(FileFormatError, match=match):
         fuzz.load(doc)
 
@@ -216,7 +217,7 @@ def test_a_grid_nested_without_end_is_refused(plain: Doc) -> None:
     for _ in range(150):
         entry = ["Binary", "min", entry, ["Const", 1, "int32"], "int32"]
     doc["head"]["kernels"][0]["grid"][0] = entry
-    fuzz.seal(doc)
+    program_changes.seal(doc)
     with pytest.raises(FileFormatError, match="grid"):
         fuzz.load(doc)
 
