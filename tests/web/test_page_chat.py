@@ -297,7 +297,7 @@ await page.fill("#system", "Be brief.");
 for (let n = 0; n < given.said.length; n++) {
   await page.fill("#say", given.said[n]);
   await page.press("#say", "Enter");
-  await page.waitForFunction((count) => document.body.dataset.turns === String(count), 2 * n + 3);
+  await page.waitForFunction((count) => document.body.dataset.turns === String(count), 2 * n + 2);
 }
 const shown = await page.evaluate(() => ({
   answers: [...document.querySelectorAll(".assistant .said")].map((e) => e.textContent),

@@ -1,12 +1,20 @@
-// The Chat tab: a conversation as turns. The model's template makes the prompt (template.js).
+// The Chat tab: a conversation as turns. The model's template makes the prompt (template.js). The
+// browser keeps the conversation and the draft until a new one begins.
 
-import { $, element, onEscape, sentence, swap } from "./fetching.js";
+import { $, copy, element, onEscape, own, recall, remember, sentence, swap } from "./fetching.js";
 
 /** @typedef {import("./model.js").Message} Message */
+/**
+ * A conversation. The model no longer reads the first `left` turns.
+ * @typedef {{system: string, turns: {role: "user" | "assistant", content: string}[], left: number}}
+ *   Talk
+ */
 
 /** @type {Record<string, string>} */
 const NAMES = { user: "You", assistant: "Model" };
 const NEAR = 40; // pixels: who reads the end of a conversation sees it grow
+const KEPT = own("chat");
+const VARIED = 0.7; // the temperature of another answer where the visitor's own is 0
 
 /**
  * Shows the tab of a model that can chat.
@@ -22,6 +30,24 @@ export function bindChat(model, options) {
   $("write").addEventListener("open", () => $("form").append($("options")));
 }
 
+/** @returns {Talk} */
+const fresh = () => ({ system: "", turns: [], left: 0 });
+
+/** @returns {{talk?: Talk, draft: string}} what the browser has kept, if it makes sense */
+function kept() {
+  try {
+    const { system, turns, left, draft } = JSON.parse(recall(KEPT) ?? "");
+    const whole = [system, draft, ...turns.map((/** @type {any} */ turn) => turn.content)];
+    const sound = whole.every((text) => typeof text === "string") && left <= turns.length
+      && turns.every((/** @type {any} */ { role }, /** @type {number} */ n) =>
+        role === (n % 2 ? "assistant" : "user"));
+    if (sound) return { talk: { system, turns, left: Math.max(0, Math.trunc(left)) }, draft };
+  } catch {
+    // nothing, or another version's
+  }
+  return { draft: "" };
+}
+
 class Chat {
   /**
    * @param {import("./weft.js").PageModel} model
@@ -30,8 +56,7 @@ class Chat {
   constructor(model, asked) {
     this.model = model;
     this.asked = asked;
-    /** @type {Message[]} */
-    this.messages = [];
+    this.talk = fresh();
     /** @type {AbortController | null} */
     this.running = null;
     const about = { role: "log", tabIndex: 0, ariaLabel: "Conversation", id: "turns" };
@@ -50,11 +75,17 @@ class Chat {
       element("div", { className: "row" }, this.send, this.stop, this.anew), this.options,
       element("details", {}, element("summary", {}, "Instructions to the model"),
         element("label", { htmlFor: "system" }, "System message, for models that have one"),
-        this.system));
+        this.system),
+      element("p", { className: "quiet" }, "This browser keeps the conversation until you begin "
+        + "a new one."));
+    this.another = element("button", { type: "button" }, "Regenerate");
+    this.edit = element("button", { type: "button" }, "Edit question");
     this.free = this.forgot = this.full = false;
     this.note = element("p", { id: "chat-note", role: "status" });
     this.bind();
-    this.begin();
+    const { talk, draft } = kept();
+    this.begin(talk);
+    this.said.value = draft;
   }
 
   bind() {
@@ -67,71 +98,133 @@ class Chat {
       event.preventDefault();
       this.form.requestSubmit();
     });
+    this.form.addEventListener("input", () => this.keep());
     this.stop.addEventListener("click", () => this.running?.abort());
     onEscape($("chat"), () => this.running?.abort());
     this.anew.addEventListener("click", () => {
       this.begin();
+      remember(KEPT, null);
       this.said.focus();
     });
+    this.another.addEventListener("click", () => this.again());
+    this.edit.addEventListener("click", () => this.takeBack());
   }
 
-  /** A new conversation. */
-  begin() {
+  /** A new conversation, or a kept one. @param {Talk} [talk] */
+  begin(talk = fresh()) {
     this.running?.abort();
-    this.messages = [];
-    this.forgot = this.full = false; // whether the oldest turns have left, and nobody was told yet
+    this.talk = talk;
+    this.forgot = talk.left > 0; // whether the oldest turns have left
+    this.full = false; // and nobody was told yet
     this.log.replaceChildren();
     this.note.textContent = "";
+    for (const { role, content } of talk.turns) this.bubble(role, content);
+    if (talk.turns.length) this.system.value = talk.system;
+    this.settle();
   }
 
-  /** @param {"user" | "assistant"} role @returns {any} where the turn's text goes */
+  keep() {
+    const { turns } = this.talk;
+    const system = turns.length ? this.talk.system : this.system.value;
+    remember(KEPT, JSON.stringify({ ...this.talk, system, draft: this.said.value }));
+  }
+
+  /** Puts the last turn's buttons where they belong. */
+  settle() {
+    this.log.lastChild?.lastChild.append(this.another, this.edit);
+    this.log.scrollTop = this.log.scrollHeight;
+    document.body.dataset.turns = String(this.talk.turns.length);
+  }
+
+  /** @param {"user" | "assistant"} role @returns {any} the turn */
   bubble(role, text = "") {
     const said = element("div", { className: "said" }, text);
-    const name = element("span", { className: "who" }, NAMES[role]);
-    this.log.append(element("div", { className: `turn ${role}` }, name, said));
+    const turn = element("div", { className: `turn ${role}` },
+      element("span", { className: "who" }, NAMES[role]), said);
+    if (role === "assistant") {
+      const button = element("button", { type: "button" }, "Copy");
+      button.onclick = () => copy(said.textContent, this.note);
+      turn.append(element("div", { className: "acts" }, button));
+    }
+    this.log.append(turn);
     this.log.scrollTop = this.log.scrollHeight;
-    return said;
+    return turn;
   }
 
   /** Sends the user's words to the model; a turn that fails is removed. */
   async turn() {
-    const text = this.said.value.trim();
-    if (this.running || !text) return;
-    const stop = (this.running = new AbortController());
-    const { messages } = this;
-    const system = this.system.value.trim();
-    if (!messages.length && system) messages.push({ role: "system", content: system });
-    messages.push({ role: "user", content: text });
-    const asked = this.bubble("user", text);
-    const answer = this.bubble("assistant");
-    this.busy(true);
-    try {
-      const finish = await this.answer(messages, answer, stop.signal);
-      messages.push({ role: "assistant", content: answer.textContent });
-      if (messages === this.messages) this.tell(finish);
-    } catch (error) {
-      messages.splice(messages.length - 1);
-      asked.parentNode.remove();
-      answer.parentNode.remove();
-      if (messages === this.messages) {
-        this.said.value ||= text;
-        this.note.textContent = sentence(error);
-      }
-    } finally {
-      this.running = null;
-      this.busy(false);
-      document.body.dataset.turns = String(this.messages.length);
-    }
+    const content = this.said.value.trim();
+    if (this.running || !content) return;
+    const { talk } = this;
+    if (!talk.turns.length) talk.system = this.system.value.trim();
+    talk.turns.push({ role: "user", content });
+    const shown = this.bubble("user", content);
+    this.said.value = "";
+    if (await this.reply(talk)) return;
+    talk.turns.pop();
+    shown.remove();
+    if (talk === this.talk) this.said.value ||= content;
+    this.settle();
+  }
+
+  /** Another answer to the last question; the old one stays if it fails. */
+  async again() {
+    if (this.running) return;
+    const { talk } = this;
+    const old = /** @type {any} */ (talk.turns.pop());
+    const shown = this.log.lastChild;
+    shown.remove();
+    if (await this.reply(talk, true)) return;
+    talk.turns.push(old);
+    if (talk === this.talk) this.log.append(shown);
+    this.settle();
+  }
+
+  /** Makes the last question the draft, without its answer. */
+  takeBack() {
+    if (this.running) return;
+    const [asked] = this.talk.turns.splice(-2);
+    this.said.value = asked.content;
+    for (let n = 0; n < 2; n++) this.log.lastChild.remove();
+    this.settle();
+    this.keep();
+    this.said.focus();
   }
 
   /**
-   * Leaves the oldest turns out of the prompt.
-   * @param {Message[]} messages @param {number} left
+   * The model's answer to the last turn.
+   * @param {Talk} talk @param {boolean} [varied] another than before
+   * @returns {Promise<boolean>} whether there is one
    */
-  forget(messages, left) {
+  async reply(talk, varied) {
+    const stop = (this.running = new AbortController());
+    const shown = this.bubble("assistant");
+    const place = shown.querySelector(".said");
+    this.busy(true);
+    try {
+      const finish = await this.answer(talk, place, stop.signal, varied);
+      talk.turns.push({ role: "assistant", content: place.textContent });
+      if (talk === this.talk) {
+        this.tell(finish);
+        this.keep();
+      }
+      return true;
+    } catch (error) {
+      shown.remove();
+      if (talk === this.talk) this.note.textContent = sentence(error);
+      return false;
+    } finally {
+      this.running = null;
+      this.busy(false);
+      this.settle();
+    }
+  }
+
+  /** Leaves the oldest turns out of the prompt. @param {Talk} talk @param {number} left */
+  forget(talk, left) {
     if (!left) return;
-    messages.splice(messages[0].role === "system" ? 1 : 0, left);
-    this.full = messages === this.messages && !this.forgot;
+    talk.left += left;
+    this.full = talk === this.talk && !this.forgot;
     this.forgot ||= this.full;
   }
 
@@ -149,30 +242,34 @@ class Chat {
 
   /** @param {boolean} on */
   busy(on) {
-    if (on) swap([this.send], [this.stop]);
-    else swap([this.stop], [this.send]);
+    if (on) swap([this.send, this.another, this.edit], [this.stop]);
+    else swap([this.stop], [this.send, this.another, this.edit]);
     this.log.ariaBusy = String(on);
-    if (on) {
-      this.said.value = "";
-      this.note.textContent = "The model reads …";
-    }
+    if (on) this.note.textContent = "The model reads …";
   }
 
   /**
-   * @param {Message[]} messages @param {any} place of the text @param {AbortSignal} signal
-   * @returns {Promise<import("./model.js").Piece["finish"]>}
+   * @param {Talk} talk @param {any} place of the text @param {AbortSignal} signal
+   * @param {boolean} [varied]
    */
-  async answer(messages, place, signal) {
+  async answer(talk, place, signal, varied) {
     const begun = performance.now();
     let [count, first] = [0, 0];
     /** @type {import("./model.js").Piece["finish"]} */
     let ended = null;
     const how = { ...this.asked(signal), slide: true };
+    if (varied) {
+      how.seed = crypto.getRandomValues(new Uint32Array(1))[0];
+      how.temperature ||= VARIED;
+    }
     // without a limit from the user an answer ends by itself
     this.free = $("tokens").value === $("tokens").defaultValue;
     if (this.free) how.maxNewTokens = this.model.about.model.context;
+    /** @type {Message[]} */
+    const messages = talk.turns.slice(talk.left);
+    if (talk.system) messages.unshift({ role: "system", content: talk.system });
     for await (const { text, ids, finish, left = 0 } of this.model.chat(messages, how)) {
-      this.forget(messages, left);
+      this.forget(talk, left);
       const { scrollHeight, scrollTop, clientHeight } = this.log;
       place.append(text);
       const near = scrollHeight - scrollTop - clientHeight < NEAR;

@@ -33,6 +33,35 @@ export function onEscape(panel, stop) {
   });
 }
 
+/** This page's own key, since an origin may have several. @param {string} name */
+export const own = (name) => `weft-${name} ${new URL(".", location.href).pathname}`;
+
+/** @param {string} key @returns {string | null} what the browser has kept */
+export function recall(key) {
+  try {
+    return localStorage.getItem(key);
+  } catch {
+    return null; // storage is denied: nothing was kept
+  }
+}
+
+/** Keeps a text for the next visit. @param {string} key @param {string | null} text null: drops */
+export function remember(key, text) {
+  try {
+    if (text === null) localStorage.removeItem(key);
+    else localStorage.setItem(key, text);
+  } catch {
+    // storage is denied or full: the text stays in the page
+  }
+}
+
+/** @param {string} text @param {HTMLElement} note where it is said */
+export function copy(text, note) {
+  const tell = (/** @type {string} */ said) => () => (note.textContent = said);
+  return Promise.resolve().then(() => navigator.clipboard.writeText(text)).then(
+    tell("Copied."), tell("The browser does not let this page copy."));
+}
+
 /** @param {unknown} error @returns {string} a sentence */
 export function sentence(error) {
   const { name, message } = /** @type {Error} */ (error);

@@ -1,10 +1,14 @@
 // The page: it shows what the worker does, and never computes anything itself.
 
-import { $, FETCH_UNASKED, counter, mb, onEscape, sentence, swap, target } from "./fetching.js";
+import {
+  $, FETCH_UNASKED, copy, counter, mb, onEscape, own, recall, remember, sentence, swap,
+  target,
+} from "./fetching.js";
 import { bindTabs } from "./tabs.js";
 import { describe, load } from "./weft.js";
 
 const PATIENCE = 3000; // ms that a newer version of this page has to answer, and to take over
+const PROMPT = own("prompt"); // the draft
 /** @type {Record<string, () => Promise<{bind: (model: any) => void}>>} kinds that write no text */
 const OTHERS = {
   encoder: () => import("./search.js"), net: () => import("./see.js"),
@@ -94,7 +98,7 @@ async function start() {
   if (model.about.model.picture) (await import("./ask.js")).bindAsk(model, options);
   if (folder.search) (await import("./search.js")).bind(model, folder.search);
   bindTabs($("tabs"));
-  $("prompt").value ||= query.get("prompt") ?? "def fibonacci(n):";
+  $("prompt").value ||= query.get("prompt") ?? recall(PROMPT) ?? "def fibonacci(n):";
   document.body.dataset.state = "ready";
 }
 
@@ -172,14 +176,13 @@ function facts(about) {
     Object.assign(document.createElement("dt"), { textContent: name }),
     Object.assign(document.createElement("dd"), { textContent: String(value) }),
   ]));
-  $("copy").onclick = () => navigator.clipboard.writeText(JSON.stringify(rows, null, 2)).then(
-    () => ($("copied").textContent = "Copied."),
-    () => ($("copied").textContent = "The browser does not let this page copy."));
+  $("copy").onclick = () => copy(JSON.stringify(rows, null, 2), $("copied"));
 }
 
 $("form").addEventListener("submit", write);
 // what is wrong in there would not be seen
 $("form").addEventListener("invalid", () => ($("options").open = true), true);
+$("prompt").addEventListener("input", () => remember(PROMPT, $("prompt").value || null));
 $("prompt").addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("form").requestSubmit();
 });

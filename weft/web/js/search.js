@@ -1,6 +1,6 @@
 // The page's search: pasted notes, ranked by their similarity to the question.
 
-import { $, FETCH_UNASKED, counter, mb, sentence, target } from "./fetching.js";
+import { $, FETCH_UNASKED, counter, mb, recall, remember, sentence, target } from "./fetching.js";
 import { describe, load, ranked } from "./weft.js";
 
 const SHOWN = 20;
@@ -20,7 +20,7 @@ let running = null;
  */
 export function bind(model, folder) {
   $("tab-search").hidden = false;
-  $("notes").value ||= recalled() ?? $("notes").placeholder;
+  $("notes").value ||= recall(KEPT) ?? $("notes").placeholder;
   $("search-form").addEventListener("submit", (/** @type {SubmitEvent} */ event) => {
     event.preventDefault();
     search().catch((error) => say(sentence(error)));
@@ -78,7 +78,7 @@ async function search() {
   if (!encoder || !asked || !notes.length) return say("Paste notes and say what you look for.");
   running?.abort();
   const stop = (running = new AbortController());
-  remember($("notes").value);
+  remember(KEPT, $("notes").value);
   try {
     const fresh = notes.filter((note) => !vectors.has(note));
     const progress = (/** @type {number} */ done) => say(`Read ${done} of ${fresh.length} notes …`);
@@ -115,21 +115,4 @@ function split(text) {
 /** @param {string} text */
 function say(text) {
   $("search-note").textContent = text;
-}
-
-function recalled() {
-  try {
-    return localStorage.getItem(KEPT);
-  } catch {
-    return null; // storage is denied: nothing was kept
-  }
-}
-
-/** @param {string} text */
-function remember(text) {
-  try {
-    localStorage.setItem(KEPT, text);
-  } catch {
-    // storage is denied or full: the notes stay in the page
-  }
 }
