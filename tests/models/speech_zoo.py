@@ -37,6 +37,24 @@ def whisper(folder: Path, seed: int = 3, scale: float = 0.25) -> Any:
     return model
 
 
+def moonshine(folder: Path, scale: float = 0.2) -> Any:
+    """Writes a Moonshine, and returns transformers' model."""
+    import torch
+    import transformers as t
+
+    torch.manual_seed(3)
+    model = t.MoonshineForConditionalGeneration(t.MoonshineConfig(
+        vocab_size=211, hidden_size=60, intermediate_size=72, encoder_num_hidden_layers=2,
+        decoder_num_hidden_layers=2, encoder_num_attention_heads=3, decoder_num_attention_heads=3,
+        max_position_embeddings=64, partial_rotary_factor=0.9,
+    ))  # fmt: skip
+    shake(model, scale)
+    model.save_pretrained(folder)
+    words = {chr(33 + i) if i < 80 else f"<{i}>": i for i in range(211)}
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(words)))
+    return model
+
+
 def _tokenizer(words: dict[str, int]) -> dict[str, Any]:
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     added = [{"id": i, "content": f"<{i}>", "special": True, **special} for i in range(80, 211)]

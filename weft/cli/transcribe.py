@@ -57,8 +57,8 @@ def transcribe(
     vad: bool,
     loading: Loading,
 ) -> None:
-    """Write what is said in the file SOUND with the Whisper MODEL, a folder or ORG/NAME. WAV files
-    need nothing more; MP3, FLAC and OGG need the extra "audio"."""
+    """Write what is said in the file SOUND with MODEL, a folder or ORG/NAME of Whisper or
+    Moonshine. WAV files need nothing more; MP3, FLAC and OGG need the extra "audio"."""
     from weft.audio.sound import open_sound
     from weft.audio.subtitles import srt, vtt
     from weft.models.run.transcriber import Transcriber
@@ -67,7 +67,7 @@ def transcribe(
     open_sound(sound)  # refuses what is no sound before a model is loaded
     loaded = loading.load(loading.path(model))
     if not isinstance(loaded, Transcriber):
-        raise UsageError(f"{model} does not hear; expected a Whisper model")
+        raise UsageError(f"{model} does not hear; expected a model of speech")
     loaded.need_tokenizer("writing text needs one")
     task = "translate" if translate else "transcribe"
     more: dict[str, Any] = {"prompt": prompt, "condition_on_previous": condition}

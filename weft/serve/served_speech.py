@@ -32,7 +32,7 @@ class ServedTranscriber(Served):
 
     def __init__(self, name: str, model: Transcriber) -> None:
         model.need_tokenizer("writing text needs one")
-        assert model.settings  # a folder without them is an error now, not at the first request
+        model.check()  # what is missing is an error now, not at the first request
         super().__init__(name, model)
         self._open = 0
         self._thread = _Thread(name, model)
@@ -85,10 +85,7 @@ class ServedTranscriber(Served):
 
     def warm(self) -> None:
         """Runs each kind of step once, so that requests find compiled Programs."""
-        c, runner = self.model.config, self.model.runner
-        runner.encode(0, np.zeros((2 * c.source, c.mels), np.float32))
-        for rows in (1, 4):
-            runner.step([0] * rows, [0] * rows, range(rows))
+        self.model.warm()
 
     async def close(self) -> None:
         """Ends what is heard and frees the model."""

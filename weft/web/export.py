@@ -36,6 +36,7 @@ from weft.models.run.picture_encoder import PictureEncoder
 from weft.models.run.placed import weight_avals
 from weft.models.run.runner import DECODE, PICTURED
 from weft.models.run.transcriber import Transcriber
+from weft.models.run.whisper import Whisper
 from weft.program.program import Program
 from weft.web import selftest
 from weft.web.albums import album_parts
@@ -163,6 +164,8 @@ def export_album(model: PictureEncoder, folder: Path) -> dict[str, Any]:
 
 def export_speech(model: Transcriber, folder: Path) -> dict[str, Any]:
     """Writes the files of a model that writes down what it hears; the manifest."""
+    if not isinstance(model, Whisper):
+        raise UsageError(f"{model.folder}: a page hears with Whisper, not yet with this family")
     made, weights, about = speech_parts(model)
     head = {"kind": "speech", "model": about}
     return _manifest(model, folder, head, write_body(folder, made, weights))

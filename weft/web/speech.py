@@ -10,7 +10,7 @@ from weft.compile.passes import compile_graph
 from weft.models.arch.seq2seq_graphs import decoder_graph, encoder_graph
 from weft.models.run.compiled_runner import model_caps
 from weft.models.run.seq2seq_runner import STEPS, reads
-from weft.models.run.transcriber import Transcriber
+from weft.models.run.whisper import Whisper
 from weft.program.program import Program
 from weft.web.folder import TARGETS
 
@@ -18,7 +18,7 @@ ROWS = STEPS[:2]  # of the decoder's Programs
 
 
 def speech_parts(
-    model: Transcriber,
+    model: Whisper,
 ) -> tuple[dict[str, dict[str, Program]], dict[str, np.ndarray], dict[str, Any]]:
     """Returns the Programs "encode", "step.1" and "step.8" by target, their weights, and the
     manifest's numbers. Raises ModelError for settings that are missing."""

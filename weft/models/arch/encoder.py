@@ -15,7 +15,7 @@ from weft.graph.ir import Graph
 from weft.models.arch import token_vectors
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.encoder_config import EncoderConfig, VectorConfig
-from weft.models.arch.layers import activate, by_head, linear
+from weft.models.arch.layers import activate, by_head, linear, rotated
 from weft.models.arch.matrices import matrices
 from weft.models.arch.relative import (
     biased_attention,
@@ -117,7 +117,7 @@ class Run:
             return self.linear(f"{at}.down", activate(c.act, self.linear(f"{at}.up", x)))
         if c.fused_gate:
             both = self.linear(f"{at}.up", x)
-            gate, up = _columns(both, 2)
+            gate, up = columns(both, 2)
             gate, up = (gate, up) if c.fused_gate == "gate first" else (up, gate)
         else:
             gate, up = self.linear(f"{at}.gate", x), self.linear(f"{at}.up", x)
@@ -129,7 +129,7 @@ class Run:
         if c.by_head:
             rows = self._by_head(at, x)
         elif c.fused_qkv:
-            rows = _columns(self.linear(f"{at}.qkv", x), 3)
+            rows = columns(self.linear(f"{at}.qkv", x), 3)
         else:
             rows = [self.linear(f"{at}.{role}", x) for role in "qkv"]
         q, k, v = (self._heads(self._turned(i, n, h)) for n, h in enumerate(rows))
@@ -166,7 +166,8 @@ class Run:
         if not c.ropes or which == 2:
             return x
         at = c.layer_rope[i] if c.layer_rope else 0
-        return ops.call("rope", x, self._tables[f"rope.{at}.cos"], self._tables[f"rope.{at}.sin"])
+        cos, sin = self._tables[f"rope.{at}.cos"], self._tables[f"rope.{at}.sin"]
+        return rotated(x, cos, sin, c.rope_pairs)
 
     def _heads(self, x: Value) -> Value:
         c = self.c
@@ -211,7 +212,7 @@ class Run:
 
     @cached_property
     def _tables(self) -> dict[str, Value]:
-        """The ropes' tables for each row, [B * T, D / 2]."""
+        """The ropes' tables for each row, [B * T, R / 2]."""
         rows = ops.const(np.tile(np.arange(self.length, dtype=np.int32), self.batch))
         return {k: ops.gather(v, rows) for k, v in self.w.items() if k.startswith("rope.")}
 
@@ -220,14 +221,19 @@ class Run:
         return linear(self.c.act_dtype, x, self.w[f"{role}.w"], self.w.get(f"{role}.b"))
 
     def norm(self, role: str, x: Value) -> Value:
-        c, w = self.c, self.w[f"{role}.w"]
-        if c.norm == "rms":
-            return ops.call("rms_norm", x, w, eps=c.norm_eps)
-        zeros = ops.const(np.zeros(ops.aval(w).shape[0], np.float32))
-        return ops.call("layer_norm", x, w, self.w.get(f"{role}.b", zeros), eps=c.norm_eps)
+        return normed(self.c, self.w, role, x)
 
 
-def _columns(x: Value, count: int) -> list[Value]:
+def normed(c: EncoderConfig, weights: Weights, role: str, x: Value) -> Value:
+    """Returns the layer or RMS norm over the last axis, with the weights of `role`."""
+    w = weights[f"{role}.w"]
+    if c.norm == "rms":
+        return ops.call("rms_norm", x, w, eps=c.norm_eps)
+    zeros = ops.const(np.zeros(ops.aval(w).shape[0], np.float32))
+    return ops.call("layer_norm", x, w, weights.get(f"{role}.b", zeros), eps=c.norm_eps)
+
+
+def columns(x: Value, count: int) -> list[Value]:
     """Returns the `count` equal parts of x[R, M] side by side."""
     rows, wide = ops.aval(x).shape
     n = wide // count

@@ -56,6 +56,7 @@ class EncoderConfig:
     fused_gate: Literal["", "gate first", "up first"] = ""
     biases: tuple[str, ...] = ("qkv", "o", "up", "down")  # with biases; "up" stands for gates too
     ropes: tuple[Rope, ...] = ()
+    rope_pairs: bool = False  # a rope turns pairs of adjacent elements, not of two halves
     layer_rope: tuple[int, ...] = ()  # index in `ropes` per layer; () = the first
     windows: tuple[int, ...] = ()  # a token sees those nearer than this, 0 = all; () = all 0
     relative: Relative | None = None

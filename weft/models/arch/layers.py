@@ -144,22 +144,7 @@ class Pass:
         if at is None:
             return x
         table = self.tables[f"rope.{at}.cos"], self.tables[f"rope.{at}.sin"]
-        n, heads, depth = ops.aval(x).shape
-        size = self.c.ropes[at].rotary or depth
-        if size == depth:
-            return ops.call("rope", self._halves(x), *table)
-        turned = self._halves(ops.slice_(x, (0, 0, 0), (n, heads, size)))
-        turned = ops.call("rope", turned, *table)
-        return ops.concat([turned, ops.slice_(x, (0, 0, size), (n, heads, depth))], 2)
-
-    def _halves(self, x: Value) -> Value:
-        """Returns x[N, H, R] with the elements of each pair in the two halves. Keys and queries may
-        stay in this order: it changes no q . k."""
-        if not self.c.rope_pairs:
-            return x
-        n, heads, size = ops.aval(x).shape
-        pairs = ops.reshape(x, (n, heads, size // 2, 2))
-        return ops.reshape(ops.transpose(pairs, (0, 1, 3, 2)), (n, heads, size))
+        return rotated(x, *table, self.c.rope_pairs)
 
     def unit(self, x: Value) -> Value:
         """Returns the layer or RMS norm over the last axis, without a weight."""
@@ -252,6 +237,22 @@ def product(
         return pull_through(lambda x: by(x, plain(grad)), grad, xs)
 
     return remember("linear", by(plain(x), plain(x)), (x,), rule)
+
+
+def rotated(x: Value, cos: Value, sin: Value, pairs: bool) -> Value:
+    """Returns x[N, H, D] of which the first R elements are rotated by cos and sin [N, R / 2]: the
+    two halves of them, or with `pairs` adjacent elements."""
+    n, heads, depth = ops.aval(x).shape
+    size = 2 * ops.aval(cos).shape[1]
+    turned = x if size == depth else ops.slice_(x, (0, 0, 0), (n, heads, size))
+    if pairs:
+        # Keys and queries may stay in the order of halves: it changes no q . k.
+        turned = ops.reshape(turned, (n, heads, size // 2, 2))
+        turned = ops.reshape(ops.transpose(turned, (0, 1, 3, 2)), (n, heads, size))
+    turned = ops.call("rope", turned, cos, sin)
+    if size == depth:
+        return turned
+    return ops.concat([turned, ops.slice_(x, (0, 0, size), (n, heads, depth))], 2)
 
 
 def linear(

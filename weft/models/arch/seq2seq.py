@@ -18,12 +18,13 @@ import numpy as np
 from weft import ops
 from weft.core.dtypes import DType, float32, int32
 from weft.core.records import dataclass
-from weft.models.arch.encoder import Run as EncoderRun
+from weft.models.arch.encoder import Run as EncoderRun, columns, normed
 from weft.models.arch.kv_cache import narrowed, written
-from weft.models.arch.layers import activate, linear
+from weft.models.arch.layers import activate, linear, rotated
 from weft.models.arch.matrices import matrices
 from weft.models.arch.relative import causal_buckets
 from weft.models.arch.seq2seq_config import Seq2SeqConfig
+from weft.models.arch.sound import from_mels, from_samples
 
 Value = Any  # np.ndarray or graph Node
 Weights = Mapping[str, Value]
@@ -67,12 +68,13 @@ def encode(
 ) -> tuple[Value, State]:
     """Returns the encoder's vectors float32 [T, hidden] and the state with their keys and values.
     `given` is ids int32 [1, T] of which the first length [1] count, or features of sound float32
-    [2 T, mels]. `at` int32 [T * H] are the rows of a plane for them, position by position."""
+    [2 T, mels], or its samples float32 [n, 1]; then length [2] has the positions that count and the
+    results of the first convolution that do. `at` int32 [T * H] are the rows of a plane for them,
+    position by position."""
     w = matrices(c.forms, w)
-    shape = ops.aval(given).shape
-    count = shape[0] // 2 if c.mels else shape[1]
-    run = EncoderRun(c.encoder, Under(w, "e."), 1, count, length)
-    x = _heard(c, run.w, given) if c.mels else _read(c, w, run, given)
+    count = c.positions(ops.aval(given).shape)
+    run = EncoderRun(c.encoder, Under(w, "e."), 1, count, ops.slice_(length, (0,), (1,)))
+    x = _heard(c, run.w, given, length) if c.hears else _read(c, w, run, given)
     for i in range(c.encoder.layers):
         x = run.layer(i, x)
     x = run.norm("last", x) if c.encoder.pre_norms else x
@@ -85,26 +87,11 @@ def encode(
     return x, new
 
 
-def _heard(c: Seq2SeqConfig, w: Weights, features: Value) -> Value:
-    """Returns the input of the first layer for sound: two convolutions over three frames each, the
-    second of stride two, as products of shifted rows."""
-    frames = ops.aval(features).shape[0]
-    half, x = frames // 2, features
-    for name in ("conv1", "conv2"):
-        wide = ops.aval(x).shape[1]
-        x = ops.pad(x, (1, 0), (1, 0))
-        if name == "conv1":
-            parts = [ops.slice_(x, (k, 0), (k + frames, wide)) for k in range(3)]
-        else:
-            pairs = [
-                ops.reshape(ops.slice_(x, (k, 0), (k + frames, wide)), (half, 2 * wide))
-                for k in (0, 2)
-            ]
-            parts = [pairs[0], ops.slice_(pairs[1], (0, 0), (half, wide))]
-        taps = ops.transpose(w[f"{name}.w"], (0, 2, 1))
-        taps = ops.reshape(taps, (-1, 3 * wide))
-        x = activate("gelu", linear(c.act_dtype, ops.concat(parts, 1), taps, w[f"{name}.b"]))
-    return ops.add(x, ops.cast(w["pos"], float32))
+def _heard(c: Seq2SeqConfig, w: Weights, sound: Value, length: Value) -> Value:
+    """Returns the input of the first layer for sound."""
+    if c.mels:
+        return from_mels(c.act_dtype, w, sound)
+    return from_samples(c.act_dtype, w, sound, ops.slice_(length, (1,), (2,)))
 
 
 def _read(c: Seq2SeqConfig, w: Weights, run: EncoderRun, ids: Value) -> Value:
@@ -198,6 +185,7 @@ class _Step:
         """Returns attention over the tokens so far."""
         c, rows = self.c, self.rows
         q, k, v = (self.split(self.linear(f"{i}.{role}", x)) for role in "qkv")
+        q, k = self.turned(q), self.turned(k)
         for name, fresh in ((f"keys.{i}", k), (f"values.{i}", v)):
             flat = ops.reshape(narrowed(fresh, c.kv_dtype), (-1, c.head_size))
             self.new[name] = written(self.state[name], rows.at, flat)
@@ -221,8 +209,18 @@ class _Step:
         up = self.linear(f"{i}.up", x)
         if not self.c.gated:
             return self.linear(f"{i}.down", activate(self.c.act, up))
-        gate = activate(self.c.act, self.linear(f"{i}.gate", x))
-        return self.linear(f"{i}.down", ops.mul(gate, up))
+        if self.c.joined:
+            up, gate = columns(up, 2)
+        else:
+            gate = self.linear(f"{i}.gate", x)
+        return self.linear(f"{i}.down", ops.mul(activate(self.c.act, gate), up))
+
+    def turned(self, x: Value) -> Value:
+        """Returns queries or keys [N, H, D], rotated if the family does."""
+        if self.c.rope is None:
+            return x
+        cos, sin = (ops.gather(self.w[f"rope.0.{k}"], self.rows.place) for k in ("cos", "sin"))
+        return rotated(x, cos, sin, self.c.encoder.rope_pairs)
 
     def attend(self, q: Value, keys: Value, values: Value, last: Value) -> Value:
         q = narrowed(q, self.c.kv_dtype)
@@ -279,10 +277,7 @@ class _Step:
         return linear(self.c.act_dtype, x, self.w[f"{role}.w"], self.w.get(f"{role}.b"))
 
     def norm(self, role: str, x: Value) -> Value:
-        eps = self.c.encoder.norm_eps
-        if self.c.encoder.norm == "rms":
-            return ops.call("rms_norm", x, self.w[f"{role}.w"], eps=eps)
-        return ops.call("layer_norm", x, self.w[f"{role}.w"], self.w[f"{role}.b"], eps=eps)
+        return normed(self.c.encoder, self.w, role, x)
 
 
 def sines(c: Seq2SeqConfig) -> np.ndarray:

@@ -22,8 +22,9 @@ from weft.models.arch.family_parts import (
     activation,
     refuse,
 )
+from weft.models.arch.family_ropes import single_rope
 from weft.models.arch.model_fields import seen
-from weft.models.arch.seq2seq_config import Seq2SeqConfig
+from weft.models.arch.seq2seq_config import MAX_SECONDS, RATE, Seq2SeqConfig, sampled_lengths
 
 MAX_CONTEXT = 512  # positions of a decoder whose config.json names no limit
 
@@ -50,6 +51,18 @@ _T5: Table = {
 SEQ2SEQ_FIELDS: Mapping[str, Table] = {
     "whisper": {
         **_BOTH, "num_mel_bins": 80, "max_source_positions": 1500, "max_target_positions": 448,
+    },
+    "moonshine": {
+        **dict.fromkeys((
+            "vocab_size", "hidden_size", "intermediate_size", "encoder_num_hidden_layers",
+            "decoder_num_hidden_layers", "encoder_num_attention_heads",
+            "decoder_num_attention_heads", "encoder_num_key_value_heads",
+            "decoder_num_key_value_heads", "pad_token_id", "rope_scaling", "rope_theta",
+        )),
+        "encoder_hidden_act": "gelu", "decoder_hidden_act": "silu", "is_encoder_decoder": True,
+        "max_position_embeddings": 512, "attention_bias": False, "partial_rotary_factor": 0.9,
+        "rope_parameters": None, "tie_word_embeddings": True, "decoder_start_token_id": 1,
+        "eos_token_id": 2,
     },
     "bart": _BART,
     "marian": {**_BART, "static_position_embeddings": True},
@@ -87,8 +100,57 @@ def _whisper(c: Fields) -> Seq2SeqConfig:
     )
     return replace(
         made, encoder=encoder, mels=c.integer("num_mel_bins", 1, 1024), pre_norms=True,
-        max_positions=c.integer("max_target_positions", 1, 1 << 16), key_bias=False,
+        max_positions=c.integer("max_target_positions", 1, 1 << 16),
     )  # fmt: skip
+
+
+def _moonshine(c: Fields) -> Seq2SeqConfig:
+    hidden = c.integer("hidden_size", 1, MAX_HIDDEN)
+    heads = c.integer("decoder_num_attention_heads", 1, MAX_HEADS)
+    for name in ("encoder_num_attention_heads", "encoder_num_key_value_heads",
+                 "decoder_num_key_value_heads"):  # fmt: skip
+        refuse(c, name, heads, "sides, or keys and queries, with different numbers of heads")
+    refuse(c, "tie_word_embeddings", True, "an output matrix of its own")
+    if hidden % heads:
+        raise ModelError(f"{c.where}: hidden_size {hidden} is not a multiple of {heads} heads")
+    rope = single_rope(c, hidden // heads, partial=True)
+    encoder = EncoderConfig(
+        family="moonshine",
+        vocab=c.integer("vocab_size", 1, MAX_VOCAB),
+        hidden=hidden,
+        layers=c.integer("encoder_num_hidden_layers", 1, MAX_LAYERS),
+        heads=heads,
+        ffn=c.integer("intermediate_size", 1, MAX_FFN),
+        max_positions=sampled_lengths(MAX_SECONDS * RATE)[-1],
+        learned=False,
+        token_types=0,
+        embed_norm=False,
+        norm_bias=False,
+        norm_eps=1e-5,
+        pre_norms=True,
+        act=activation(c, "encoder_hidden_act", "gelu"),
+        biases=("up", "down", *(["qkv"] if c.flag("attention_bias") else [])),
+        ropes=(rope,),
+        rope_pairs=True,
+    )
+    return Seq2SeqConfig(
+        family="moonshine",
+        encoder=encoder,
+        vocab=encoder.vocab,
+        hidden=hidden,
+        layers=c.integer("decoder_num_hidden_layers", 1, MAX_LAYERS),
+        heads=heads,
+        ffn=encoder.ffn,
+        head_size=hidden // heads,
+        max_positions=c.integer("max_position_embeddings", 2, 1 << 16),
+        samples=True,
+        learned=False,
+        act=activation(c, "decoder_hidden_act", "silu"),
+        gated=True,
+        joined=True,
+        rope=rope,
+        **_ids(c, encoder.vocab),
+    )
 
 
 def _bart(c: Fields) -> Seq2SeqConfig:
@@ -192,6 +254,7 @@ def _ids(c: Fields, vocab: int) -> dict[str, Any]:
 
 
 _READERS: dict[str, Callable[[Fields], Seq2SeqConfig]] = {
-    "whisper": _whisper, "bart": _bart, "marian": _marian, "t5": _t5, "mt5": _t5,
+    "whisper": _whisper, "moonshine": _moonshine, "bart": _bart, "marian": _marian,
+    "t5": _t5, "mt5": _t5,
 }  # fmt: skip
 SEQ2SEQ = tuple(_READERS)

@@ -15,11 +15,11 @@ Avals = Mapping[str, tuple[tuple[int, ...], DType]]
 
 def encoder_graph(c: Seq2SeqConfig, weights: Avals, slots: int, shape: tuple[int, ...]) -> Graph:
     """Returns the Graph of `seq2seq.encode` for an input "given" of this shape, with inputs
-    "length" [1] and "at"."""
-    count = shape[0] // 2 if c.mels else shape[1]
+    "length" and "at"."""
+    count = c.positions(shape)
     with ops.building():
-        given = ops.input_node("given", shape, float32 if c.mels else int32)
-        length = ops.input_node("length", (1,), int32)
+        given = ops.input_node("given", shape, float32 if c.hears else int32)
+        length = ops.input_node("length", (2 if c.samples else 1,), int32)
         at = ops.input_node("at", (count * c.heads,), int32)
         bound, state = _bound(c, weights, slots, "cross_")
         out, new = encode(c, bound, given, length, at, state)

@@ -129,7 +129,7 @@ class Model:
     def transcribe(self, sound: Any, **options: Any) -> Any:
         """Returns what is said in a sound (models of speech only). Raises UsageError for other
         models."""
-        raise UsageError(f"{self.folder} does not hear: expected a Whisper model's folder")
+        raise UsageError(f"{self.folder} does not hear: expected the folder of a model of speech")
 
     def rerank(self, query: str, documents: Sequence[str], **options: Any) -> Any:
         """Returns documents by how well they match a query (rerankers only). Raises UsageError for

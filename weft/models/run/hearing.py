@@ -11,21 +11,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from weft.models.run.seq2seq_runner import STEPS, Heads
 from weft.models.run.transcript import Segment
 
-if TYPE_CHECKING:
-    from weft.models.run.seq2seq import Seq2Seq
-
 
 class Encode(NamedTuple):
-    """Asks the encoder to read features, float32 [frames, mels]; the result is None."""
+    """Asks the encoder to read a sound: features float32 [frames, mels], or samples float32 [n].
+    The result is what the encoder gives, valid until the next request."""
 
-    features: np.ndarray
+    sound: np.ndarray
 
 
 class Feed(NamedTuple):
@@ -66,7 +64,7 @@ class _Running:
 class Hearing:
     """The works of a model's sounds. One thread uses it."""
 
-    def __init__(self, model: Seq2Seq) -> None:
+    def __init__(self, model: Any) -> None:
         self._model = model
         self._sources: deque[Source] = deque()
         self._free = list(range(model.slots))[::-1]
@@ -122,8 +120,7 @@ class Hearing:
         asks, model = running.asks, self._model
         try:
             if isinstance(asks, Encode):
-                model.runner.encode(slot, asks.features)
-                found = None
+                found: Any = model.runner.encode(slot, asks.sound)
             else:
                 found = model.prefill(slot, asks.ids, asks.last, asks.start, asks.heads)
         except Exception as error:

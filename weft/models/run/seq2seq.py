@@ -111,6 +111,11 @@ class Seq2Seq(Model):
                 break
         return out
 
+    def _warm_steps(self) -> None:
+        """Runs steps of one row and of several."""
+        for rows in (1, 4):
+            self.runner.step([0] * rows, [0] * rows, range(rows))
+
     def prefill(
         self, slot: int, ids: Sequence[int], last: Sequence[int], start: int = 0, heads: Heads = ()
     ) -> tuple[np.ndarray, np.ndarray | None]:

@@ -7,9 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from weft.core.dtypes import int8
 from weft.core.errors import UsageError
 from weft.importers.hf_config import Fields
+from weft.models.arch.seq2seq_config import Seq2SeqConfig
 from weft.models.arch.seq2seq_families import read_seq2seq
 from weft.models.arch.weights import Weight
 from weft.models.run.placed import Placed
@@ -41,14 +44,29 @@ def load_seq2seq(folder: Path, raw: Fields, device: Device | None, place: Placem
             f"{folder}: {config.family} keeps its cache in floats; use cache='float16'"
         )
     config = replace(config, kv_dtype=kept)
-    if config.sinusoids:
-        from weft.models.arch.seq2seq import sines
-
-        arrays = arrays.beside({"sines": sines(config)})
+    arrays = arrays.beside(_tables(config))
     placed, slots = Placed(arrays, device), min(place.max_batch, 8)
     tokenizer = tokenizer_maker(folder, config.vocab)
+    kind = Seq2Seq
     if config.mels:
-        from weft.models.run.transcriber import Transcriber
+        from weft.models.run.whisper import Whisper as kind
+    elif config.samples:
+        from weft.models.run.moonshine import Moonshine as kind
+    return kind(folder, config, arrays, placed, tokenizer, slots)
 
-        return Transcriber(folder, config, arrays, placed, tokenizer, slots)
-    return Seq2Seq(folder, config, arrays, placed, tokenizer, slots)
+
+def _tables(c: Seq2SeqConfig) -> dict[str, np.ndarray]:
+    """Returns the tables of positions that no checkpoint holds, by role."""
+    if c.sinusoids:
+        from weft.models.arch.seq2seq import sines
+
+        return {"sines": sines(c)}
+    if c.rope is None:
+        return {}
+    from weft.models.arch.rope import rope_tables
+
+    out: dict[str, np.ndarray] = {}
+    for prefix, length in (("e.", c.source), ("", c.max_positions)):
+        made = rope_tables(c.rope, c.head_size, length)
+        out |= {f"{prefix}rope.0.{name}": t for name, t in zip(("cos", "sin"), made)}
+    return out

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.host.progress import progress
-from weft.models.arch.seq2seq_config import Seq2SeqConfig
+from weft.models.arch.seq2seq_config import (
+    MAX_SECONDS,
+    RATE,
+    Seq2SeqConfig,
+    least_samples,
+    sampled_lengths,
+)
 from weft.models.run.compiled_runner import model_caps
 from weft.models.run.placed import Placed
 
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
 
 STEPS = (1, 8, 64)  # rows of the decoder's Programs
 TEXTS = (16, 64, 256, 512)  # tokens of the encoder's, for text
+SOUNDS = (80_000, 240_000, MAX_SECONDS * RATE)  # samples of the encoder's, for sound
 
 Heads = tuple[tuple[int, int], ...]
 
@@ -31,20 +38,24 @@ class Seq2SeqRunner:
         self.seen = np.zeros(slots, np.int32)  # each slot's last position of the input
 
     def encode(self, slot: int, given: np.ndarray) -> np.ndarray:
-        """Reads an input for a slot: features float32 [2 S, mels], or ids int32 [T <= S]. Returns
-        the encoder's vectors, float32 [T, hidden], valid until the next call."""
+        """Reads an input for a slot: features float32 [2 S, mels], samples float32 [n], or ids
+        int32 [T <= S]. Returns the encoder's vectors, float32 [T, hidden], valid until the next
+        call."""
         c = self.config
+        counts = [len(given)]
         if c.mels:
-            count = size = len(given) // 2
+            counts = [len(given) // 2]
+        elif c.samples:
+            given, counts = _padded(given)
         else:
-            count = len(given)
-            size = next((n for n in TEXTS if count <= n <= c.source), c.source)
+            size = next((n for n in TEXTS if len(given) <= n <= c.source), c.source)
             ids = np.full((1, size), c.pad_id, np.int32)
-            ids[0, :count] = given
+            ids[0, : len(given)] = given
             given = ids
+        size, count = c.positions(given.shape), counts[0]
         at = self._at(np.full(size, slot), np.arange(size), c.source)
         self.seen[slot] = count - 1
-        return self._encode(given, np.array([count], np.int32), at)[:count]
+        return self._encode(given, np.array(counts, np.int32), at)[:count]
 
     def step(
         self,
@@ -89,6 +100,15 @@ class Seq2SeqRunner:
         self, size: int, rows: dict[str, np.ndarray], heads: Heads
     ) -> tuple[np.ndarray, np.ndarray | None]:
         raise NotImplementedError
+
+
+def _padded(samples: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """Returns samples [n] with silence to the size of a Program, [size, 1], and the counts of
+    positions that are sound, after the last and the first convolution."""
+    lengths = sampled_lengths(max(len(samples), least_samples()))
+    out = np.zeros((next(n for n in SOUNDS if len(samples) <= n), 1), np.float32)
+    out[: len(samples), 0] = samples
+    return out, [lengths[-1], lengths[0]]
 
 
 class EagerSeq2Seq(Seq2SeqRunner):
@@ -168,5 +188,5 @@ def reads(c: Seq2SeqConfig, kind: str, role: str) -> bool:
     crossing = ".cross_k." in role or ".cross_v." in role
     if kind == "encode":
         own = role.startswith("e.") or crossing or role == "sines"
-        return own or (role.startswith("embed") and not c.mels)
+        return own or (role.startswith("embed") and not c.hears)
     return not role.startswith("e.") and not crossing

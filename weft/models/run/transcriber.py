@@ -1,28 +1,24 @@
-"""Whisper: what is said in a sound, window by window (Radford et al., arXiv:2212.04356)."""
+"""Models of speech: they write down what is said in a sound."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from weft.audio.mel import Features, MelConfig
-from weft.audio.sound import open_sound
+from weft.audio.sound import Sound, open_sound
 from weft.core.errors import UsageError
-from weft.host.boundary import guard_methods
+from weft.models.run.base import Model
 from weft.models.run.hearing import Hearing
 from weft.models.run.listener import Listener, Listening
-from weft.models.run.seq2seq import Seq2Seq
-from weft.models.run.speech_rules import SpeechSettings, read_settings
 from weft.models.run.transcript import Transcript
 
 
-class Transcriber(Seq2Seq):
-    """A model of speech."""
+class Transcriber(Model):
+    """A model of speech. Families are classes of this one and of their kind of model."""
 
-    @cached_property
-    def settings(self) -> SpeechSettings:
-        return read_settings(self.folder, self.config)
+    slots: int  # sounds, or passages, that are heard at once
+    cache_bytes = 0  # bytes of what is kept between steps, for all slots
+    unsaid = "und"  # the language where a transcript has none (ISO 639: undetermined)
 
     @cached_property
     def hearing(self) -> Hearing:
@@ -40,7 +36,8 @@ class Transcriber(Seq2Seq):
         `compression_ratio_threshold`, `logprob_threshold` and `no_speech_threshold` (None: off),
         `max_new_tokens` per window and `seed`. With `batch` the sound is cut at quiet moments into
         passages of a window or less, of which `batch` are heard at once; the segments are the same
-        for any `batch`. `vad` leaves out what is too quiet to be speech, and cuts too.
+        for any `batch`. `vad` leaves out what is too quiet to be speech, and cuts too. Families
+        other than Whisper take fewer options, and refuse others (docs/speech.md).
 
         Raises FileFormatError for what is no sound, UsageError for an unknown option."""
         heard = self.listen(sound, sample_rate, **options)
@@ -56,16 +53,15 @@ class Transcriber(Seq2Seq):
             known = ", ".join(Listening.__annotations__)
             unknown = ", ".join(sorted(set(options) - set(Listening.__annotations__)))
             raise UsageError(f"transcribe does not take {unknown}; expected {known}") from None
-        c = MelConfig(self.config.mels, frames=2 * self.config.source)
-        features = Features(open_sound(sound, sample_rate).mono(c.rate), c)
-        return Listener(self, features, o)
+        return self.listener(open_sound(sound, sample_rate), o)
 
-    def text_of(self, tokens: Sequence[int]) -> str:
-        """Returns the text of a window's tokens without timestamps and special ones."""
-        if self.tokenizer is None:
-            return ""
-        kept = [t for t in tokens if t < self.settings.times]
-        return self.tokenizer.decode(kept)
+    def listener(self, sound: Sound, o: Listening) -> Listener:
+        """Returns the listener of a sound. Raises UsageError for options of other families."""
+        raise NotImplementedError
 
+    def check(self) -> None:
+        """Reads what transcribing needs besides the weights. Raises ModelError."""
 
-guard_methods(Transcriber)
+    def warm(self) -> None:
+        """Runs each kind of step once, so that later calls find compiled Programs."""
+        raise NotImplementedError

@@ -11,7 +11,7 @@ from weft.models.run.speech_rules import STEP
 from weft.models.run.transcript import Word
 
 if TYPE_CHECKING:
-    from weft.models.run.transcriber import Transcriber
+    from weft.models.run.whisper import Whisper
 
 _BEFORE = "\"'“¡¿([{-"
 _AFTER = "\"'.。,，!！?？:：”)]}、"
@@ -21,7 +21,7 @@ _UNKNOWN = "\ufffd"
 
 
 def words_of(
-    model: Transcriber, begin: Sequence[int], tokens: Sequence[int], frames: int, at: float
+    model: Whisper, begin: Sequence[int], tokens: Sequence[int], frames: int, at: float
 ) -> Generator[Feed, Any, list[Word]]:
     """Returns the words of a segment with their times; the window of `frames` that it is in, which
     the work's slot holds, begins at `at` seconds. `begin` are the window's first special tokens."""

@@ -188,6 +188,14 @@ NAMES: Mapping[str, _Names] = {
         },
         inert={r"^encoder\.embed_tokens\.weight$": "the embedding again"},
     ),
+    "moonshine": _Names(
+        {"embed": "decoder.embed_tokens", "last": "encoder.layer_norm"},
+        "encoder.layers.{}.",
+        {
+            **_BART_LAYER, "o": "self_attn.o_proj", "attn_norm": "input_layernorm",
+            "up": "mlp.fc1", "down": "mlp.fc2", "mlp_norm": "post_attention_layernorm",
+        },
+    ),
     "whisper": _Names({**_BART, "last": "encoder.layer_norm"}, "encoder.layers.{}.", _BART_LAYER),
     **dict.fromkeys(("bart", "marian"), _Names(_BART, "encoder.layers.{}.", _BART_LAYER)),
 }  # fmt: skip

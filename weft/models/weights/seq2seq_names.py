@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from weft.core.records import dataclass
 from weft.models.arch.config import Layout
-from weft.models.arch.seq2seq_config import Seq2SeqConfig
+from weft.models.arch.seq2seq_config import SAMPLED, Seq2SeqConfig
 from weft.models.weights.encoder_names import encoder_layout
 from weft.models.weights.layout_builder import LayoutBuilder
 from weft.models.weights.tensor_names import INERT
@@ -47,6 +47,18 @@ NAMES: Mapping[str, _Names] = {
     "whisper": replace(
         _BART, outer={**_OUTER, "embed": "decoder.embed_tokens"}, twin="proj_out.weight", inert={}
     ),
+    "moonshine": _Names(
+        {"embed": "decoder.embed_tokens", "last": "decoder.norm"},
+        "decoder.layers.{}.",
+        {
+            **_LAYER, "o": "self_attn.o_proj", "cross_o": "encoder_attn.o_proj", "up": "mlp.fc1",
+            "down": "mlp.fc2", "attn_norm": "input_layernorm",
+            "cross_norm": "post_attention_layernorm", "mlp_norm": "final_layernorm",
+        },
+        "model.",
+        "proj_out.weight",
+        {},
+    ),
     "t5": _Names(
         {
             "embed": "shared", "last": "decoder.final_layer_norm",
@@ -78,14 +90,12 @@ def seq2seq_layout(c: Seq2SeqConfig) -> Layout:
     for role, spec in encoder_layout(c.encoder).weights.items():
         if role != "embed":
             b.weights[f"e.{role}"] = spec
-    if c.mels:
-        for name, wide in (("conv1", c.mels), ("conv2", c.hidden)):
-            b.add("table", f"e.{name}.w", f"encoder.{name}.weight", c.hidden, wide, 3)
-            b.add("bias", f"e.{name}.b", f"encoder.{name}.bias", c.hidden)
+    if c.hears:
+        _ears(c, b)
     if c.learned:
         rows = c.max_positions + c.position_offset
         b.add("table", "pos", f"{outer['pos']}.weight", rows, c.hidden)
-    biased = c.encoder.norm == "layer"
+    biased = c.encoder.norm == "layer" and c.encoder.norm_bias
     for role, there in (("norm", c.embed_norm), ("last", c.pre_norms)):
         if there:
             b.both("norm", role, outer[role], c.hidden, biased=biased)
@@ -102,20 +112,36 @@ def seq2seq_layout(c: Seq2SeqConfig) -> Layout:
     return Layout(b.weights, {}, (names.prefix, ""), probe, INERT | dict(names.inert), twin)
 
 
+def _ears(c: Seq2SeqConfig, b: LayoutBuilder) -> None:
+    """Adds the convolutions before the encoder's layers."""
+    sizes = {"conv1": (c.hidden, c.mels, 3), "conv2": (c.hidden, c.hidden, 3)}
+    if c.samples:
+        first, second, third = (kernel for kernel, _ in SAMPLED)
+        wide = 2 * c.hidden
+        sizes = {"conv1": (c.hidden, 1, first), "conv2": (wide, c.hidden, second),
+                 "conv3": (c.hidden, wide, third)}  # fmt: skip
+        for part, name in (("w", "weight"), ("b", "bias")):
+            b.add("norm", f"e.level.{part}", f"encoder.groupnorm.{name}", c.hidden)
+    for name, shape in sizes.items():
+        b.add("table", f"e.{name}.w", f"encoder.{name}.weight", *shape)
+        if c.mels or name != "conv1":
+            b.add("bias", f"e.{name}.b", f"encoder.{name}.bias", shape[0])
+
+
 def _layer(c: Seq2SeqConfig, b: LayoutBuilder, names: _Names, i: int) -> None:
     at, wide = names.layer.format(i), c.heads * c.head_size
     shapes = {"up": (c.ffn, c.hidden), "gate": (c.ffn, c.hidden), "down": (c.hidden, c.ffn)}
+    shapes |= {"up": (2 * c.ffn, c.hidden)} if c.joined else {}
     for part in ("", "cross_"):
         shapes |= {f"{part}{role}": (wide, c.hidden) for role in "qkv"}
         shapes[f"{part}o"] = (c.hidden, wide)
     for role, shape in shapes.items():
-        if role == "gate" and not c.gated:
+        if role == "gate" and (c.joined or not c.gated):
             continue
         name = names.inner[role]
         if role == "up" and c.family == "t5" and not c.gated:
             name = name.removesuffix("_1")
-        biased = c.biased and (c.key_bias or role not in ("k", "cross_k"))
-        b.both("matrix", f"{i}.{role}", at + name, *shape, biased=biased)
+        b.both("matrix", f"{i}.{role}", at + name, *shape, biased=c.biased(role))
     for role in ("attn_norm", "cross_norm", "mlp_norm"):
-        biased = c.encoder.norm == "layer"
+        biased = c.encoder.norm == "layer" and c.encoder.norm_bias
         b.both("norm", f"{i}.{role}", at + names.inner[role], c.hidden, biased=biased)

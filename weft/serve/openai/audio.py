@@ -141,7 +141,7 @@ async def _answer(request: Request, kind: type[Translate], task: str) -> Respons
         spent(request.scope, _tokens(segments))
         text = "".join(s.text for s in segments).strip()
         made = Transcript(text, listener.language, listener.duration, segments, task)
-        return _written(made, body)
+        return _written(made, body, model.model.unsaid)
     raise AssertionError  # an exit stack swallows nothing
 
 
@@ -190,20 +190,21 @@ def _tokens(segments: list[Segment]) -> int:
     return sum(len(s.tokens) for s in segments)
 
 
-def _written(made: Transcript, body: Any) -> Response:
-    """The response in the form that was asked for."""
+def _written(made: Transcript, body: Any, unsaid: str) -> Response:
+    """The response in the form that was asked for; `unsaid` is the language of a transcript without
+    one."""
     usage = HeardUsage("duration", ceil(made.duration))
     if body.response_format == "json":
         return json_response(AudioAnswer(made.text, usage))
     if body.response_format == "verbose_json":
         units = getattr(body, "units", ()) or ("segment",)
-        return json_response(_verbose(made, usage, units))
+        return json_response(_verbose(made, usage, units, unsaid))
     parts = {"text": [made.text, "\n"], "srt": srt(made.segments), "vtt": vtt(made.segments)}
     text = "".join(parts[body.response_format])
     return Response(text, media_type=_PLAIN[body.response_format])
 
 
-def _verbose(made: Transcript, usage: HeardUsage, units: Any) -> AudioAnswer:
+def _verbose(made: Transcript, usage: HeardUsage, units: Any, unsaid: str) -> AudioAnswer:
     names = HeardSegment.__struct_fields__[2:]
     segments = [
         HeardSegment(i, 0, *(getattr(s, name) for name in names))
@@ -213,7 +214,7 @@ def _verbose(made: Transcript, usage: HeardUsage, units: Any) -> AudioAnswer:
         HeardWord(w.text.strip(), w.start, w.end) for s in made.segments for w in s.words or ()
     ]
     return AudioAnswer(
-        made.text, usage, made.task, made.language or "en", made.duration,
+        made.text, usage, made.task, made.language or unsaid, made.duration,
         segments if "segment" in units else None, words if "word" in units else None,
     )  # fmt: skip
 
