@@ -96,6 +96,20 @@ def test_kept_weights_give_the_same_bits(
     assert answer(path).tobytes() == first.tobytes() and taken
 
 
+def test_floats_in_another_order_than_their_file_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random_folder(tmp_path / "small", SMALL)
+    path, turned = gguf_of(tmp_path / "small", tmp_path / "m.gguf", "F16"), []
+    real = read_.halves
+    monkeypatch.setattr(read_, "halves", lambda *a: turned.append(a) or real(*a))
+    first = answer(path)
+    assert turned and len(files()) == 1
+    turned.clear()
+    assert answer(path).tobytes() == first.tobytes() and not turned
+    assert weft.load(path, device="oracle", context=32).logits(IDS).shape == first.shape and turned
+
+
 def test_a_tensor_is_taken_apart_when_it_is_needed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

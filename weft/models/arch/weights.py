@@ -36,7 +36,8 @@ class Place(NamedTuple):
 class Weight(NamedTuple):
     """A weight that is read on demand, again each time: `read` returns the content of the file, and
     `changes`, one after another, make the model's weight of it. `kept` is True if others hold the
-    result of `read`. A weight that is slow to make says by `known` what it will be."""
+    result of `read`. A weight that is slow to make, or a copy, says by `known` what it
+    will be."""
 
     spec: WeightSpec
     read: Callable[[], Value]
@@ -55,6 +56,13 @@ class Weight(NamedTuple):
         """Returns the weight with one more change; `alike` says that shapes and dtypes stay."""
         known = self.known if alike else None
         return self._replace(changes=(*self.changes, change), known=known)
+
+    def copied(self, file: MappedFile) -> Weight:
+        """Returns a weight that `file` alone determines, to be read when it is looked up: changes
+        will make a copy of it."""
+        value = self.read()
+        assert isinstance(value, np.ndarray)
+        return self._replace(known=Known(_outlines({"": value})[""], file))
 
     def of(self, value: Value) -> Weight:
         """Returns the weight with another value, which is in memory already."""

@@ -232,10 +232,11 @@ def _weight(
         return made.then(partial(_speed, f"{where}: tensor {tensor.name!r}", spec.shape))
     if c.norm_offset and spec.kind == "norm" and ".delta_norm." not in role:
         made = made.then(partial(_less, c.norm_offset))
-    part = role.split(".")[1] if "." in role else ""
-    heads = {"q": c.heads, "k": c.kv_heads}.get(part, 0)
-    turned = heads and GGUF[c.family].turned
-    return made.then(partial(_turned_back, heads), alike=True) if turned else made
+    heads = {"q": c.heads, "k": c.kv_heads}.get("".join(role.split(".")[1:2]), 0)
+    if not heads or not GGUF[c.family].turned:
+        return made
+    made = made.copied(tensor.file) if tensor.kind.name in _PLAIN else made
+    return made.then(partial(_turned_back, heads), alike=True)
 
 
 def file_weight(spec: WeightSpec, tensor: GgufTensor, dtype: DType | None, where: str) -> Weight:

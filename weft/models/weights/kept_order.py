@@ -1,13 +1,14 @@
 """Weights in the order that a Program reads, stored in weft's cache and mapped from there.
 
-A GGUF file's blocks are taken apart for weft's products, and rows are interleaved for a CPU's
-lanes. A process does that before its first token, unless an earlier one has stored the result. The
-key is the system's marks of the file (see content.py) and the source that makes the order, so a
-changed file, or another weft, has its weights made again. The result is written in the background,
-after the first step.
+A GGUF file's blocks are taken apart for weft's products, and rows, of floats too, are interleaved
+for a CPU's lanes. A process does that before its first token, unless an earlier one has stored the
+result: then the system maps what it holds already, and no memory is filled anew. The key is the
+system's marks of the file (see content.py) and the source that makes the order, so a changed file,
+or another weft, has its weights made again. The result is written in the background, after the
+first step.
 
-Where memory is too short for a copy in that order, any weights of a file, floats too, are written
-weight by weight before the first step. The system then reads what it has room for.
+Where memory is too short for a copy in that order, the weights are written one by one before the
+first step. The system then reads what it has room for.
 """
 
 from __future__ import annotations
@@ -64,10 +65,8 @@ class KeptOrder(NamedTuple):
         if not device.is_host or not hasattr(device, "wrap"):
             return None
         copied = _copied(program, weights, placed)
-        short = _short(sum(spec.nbytes for spec, _ in copied.values()), beside)
-        if not short:  # only what is slow to make
-            copied = {name: one for name, one in copied.items() if one[1].start is None}
         nbytes = sum(spec.nbytes for spec, _ in copied.values())
+        short = _short(nbytes, beside)
         if nbytes < LEAST or (nbytes > MOST and not short):
             return None
         files = {id(place.file): place.file for _, place in copied.values()}
