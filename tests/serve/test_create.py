@@ -10,6 +10,7 @@ from typing import Any
 
 import ollama
 import pytest
+from adapter_kit import adapter
 from serve_kit import Running, serving
 
 from weft.core.errors import UsageError
@@ -98,9 +99,26 @@ LICENSE MIT
     assert [m.content for m in found["messages"]] == ['Is it "you"?', "It is\nme."]
     asked = {"name": "plumber", "modelfile": text, "stream": False}
     assert made.ask("POST", "/api/create", asked)[:2] == (200, {"status": "success"})
-    for wrong in ("FROM", "FROM a\nADAPTER ./x", "RUN x", 'SYSTEM """x', "MESSAGE tool x"):
+    for wrong in ("FROM", "RUN x", 'SYSTEM """x', "MESSAGE tool x"):
         with pytest.raises(UsageError):
             read_modelfile(wrong)
+
+
+def test_a_model_is_made_with_an_adapter(chatty: Path, tmp_path: Path) -> None:
+    given = {"shy": adapter(tmp_path / "shy", chatty, ("q_proj", "v_proj"), 4, 1)}
+    asked = {"model": "new", "stream": False}
+    with serving({"box": str(chatty)}, adapters=given, model_folder=str(tmp_path)) as running:
+        form = "FROM box\nADAPTER {}\nPARAMETER temperature 0\nPARAMETER num_predict 12"
+        made = running.ask("POST", "/api/create", {**asked, "modelfile": form.format("shy")})
+        assert made[0] == 200, made
+        own = ollama.Client(host=running.url).chat("new", HELLO).message.content
+        plain = ollama.Client(host=running.url).chat("shy", HELLO, options=OPEN).message.content
+        assert own == plain
+        for wrong in ("loud", "./shy", "box"):
+            status, said, _ = running.ask(
+                "POST", "/api/create", {**asked, "modelfile": form.format(wrong)}
+            )
+            assert status == 400 and "by its name: shy" in said["error"]
 
 
 @pytest.mark.parametrize(

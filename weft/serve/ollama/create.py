@@ -75,9 +75,12 @@ async def create(request: Request) -> Response:
     body.refuse()
     given = _fields(body)
     name, base = _new(given.pop("model", None)), given.pop("from", None)
+    adapter = given.pop("adapter", None)
     shelf, folder = _kept(request)
     if base is None:
         raise HttpError(400, "name the served model that it is made of", "from")
+    if adapter is not None:
+        base = _adapter(request, shelf, adapter, base)
     recipe = _recipe(request, shelf, name, base, given)
     _add(shelf, folder, recipe)
     if body.stream is False:
@@ -149,6 +152,16 @@ def _recipe(
     except UsageError as e:
         raise HttpError(400, str(e), "template") from None
     return made
+
+
+def _adapter(request: Request, shelf: ModelShelf, adapter: str, base: str) -> str:
+    """The name of a served adapter of the model `base`. Raises HttpError."""
+    name, base = named(request, adapter), named(request, base)
+    if shelf.parents.get(name) != base:
+        known = ", ".join(a for a, parent in shelf.parents.items() if parent == base) or "none"
+        raise HttpError(400, f"ADAPTER is {adapter!r:.100}; expected a served adapter of {base}, "
+                        f"by its name: {known}", "modelfile")  # fmt: skip
+    return name
 
 
 def _new(name: str | None) -> str:

@@ -17,12 +17,12 @@ _SKIPPED = re.compile(r"\s*(?:#[^\n]*)?(?:\n|\Z)")
 
 
 def read_modelfile(text: str) -> dict[str, Any]:
-    """The fields of a Modelfile: from, system, template, parameters, messages, license. Raises
-    UsageError for an instruction that is not understood."""
+    """The fields of a Modelfile: from, adapter, system, template, parameters, messages, license.
+    Raises UsageError for an instruction that is not understood."""
     made: dict[str, Any] = {}
     for word, value in _instructions(text):
         match word.upper():
-            case "FROM" | "SYSTEM" | "TEMPLATE":
+            case "FROM" | "ADAPTER" | "SYSTEM" | "TEMPLATE":
                 made[word.lower()] = value
             case "PARAMETER":
                 name, _, given = value.partition(" ")
@@ -35,11 +35,8 @@ def read_modelfile(text: str) -> dict[str, Any]:
                 made.setdefault("messages", []).append(turn)
             case "LICENSE":
                 made.setdefault("license", []).append(value)
-            case "ADAPTER":
-                raise UsageError("ADAPTER is not supported: serve the model with --adapter, and "
-                                 "name the adapter in FROM")  # fmt: skip
             case _:
-                known = "FROM, PARAMETER, TEMPLATE, SYSTEM, MESSAGE or LICENSE"
+                known = "FROM, ADAPTER, PARAMETER, TEMPLATE, SYSTEM, MESSAGE or LICENSE"
                 raise UsageError(f"the Modelfile has {word[:40]}; expected {known}")
     return made
 
