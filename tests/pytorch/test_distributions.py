@@ -11,6 +11,7 @@ import torch as theirs
 
 import weft.torch as torch
 from weft.core.errors import UsageError
+from weft.torch.distributions.gammas import _slope
 
 LOC, SCALE = [-1.0, 0.0, 2.5], [0.5, 1.0, 3.0]
 P = [[0.2, 0.3, 0.5], [0.0, 0.25, 0.75]]
@@ -165,3 +166,30 @@ def test_refusals() -> None:
         d.Categorical(torch.tensor(P)).rsample()
     with pytest.raises(AttributeError, match="did you mean Normal"):
         d.Norml  # noqa: B018
+
+
+def test_slopes_of_gamma_samples() -> None:
+    a = np.array([0.05, 0.4, 1.0, 2.5, 30.0, 900.0])[:, None] * np.ones(3)
+    x = np.maximum(a + np.sqrt(a) * np.array([-0.6, 0.1, 1.8]), 0.01 * a)
+    want = theirs._standard_gamma_grad(theirs.tensor(a), theirs.tensor(x)).numpy()
+    np.testing.assert_allclose(_slope(a, x), want, rtol=3e-4)
+
+
+@pytest.mark.parametrize("name", ["Gamma", "Beta", "Dirichlet"])
+def test_gradients_through_gamma_samples(name: str) -> None:
+    """The gradient of the expected value of x^2 beside that of its formula."""
+    start = [[0.7, 2.0, 5.0], [1.5, 0.5, 2.0]]
+    torch.manual_seed(1)
+    given = [torch.tensor(row, requires_grad=True) for row in start]
+    exact = [theirs.tensor(row, dtype=theirs.float64, requires_grad=True) for row in start]
+    mine, theory = (
+        getattr(m.distributions, name)(*(p[:1] if name == "Dirichlet" else p))
+        for m, p in ((torch, given), (theirs, exact))
+    )
+    drawn = mine.rsample((40000,))
+    assert mine.has_rsample and drawn.requires_grad and not mine.sample().requires_grad
+    (drawn * drawn).mean(0).sum().backward()
+    (theory.mean**2 + theory.variance).sum().backward()
+    for p, q in zip(given[: 1 if name == "Dirichlet" else 2], exact):
+        off = np.abs(p.grad.numpy() - q.grad.numpy())
+        assert (off < 0.05 * np.abs(q.grad.numpy()) + 0.004).all(), (p.grad, q.grad)

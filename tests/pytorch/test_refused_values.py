@@ -9,8 +9,100 @@ import pytest
 import torch
 
 import weft.torch
+import weft.torch.utils.data
 from weft.core.errors import WeftError
 
+# Lines that PyTorch refuses, in its names.
+LINES = """
+F.max_unpool1d(t.ones(1, 1, 2), t.tensor([[[0, 99]]]), 2)
+F.max_unpool2d(t.ones(1, 1, 2, 2), t.full((1, 1, 2, 2), -1), 2)
+F.max_unpool2d(t.ones(1, 1, 2, 2), t.zeros(1, 1, 2, 2), 2)
+t.nn.MaxUnpool1d(2)(t.ones(1, 1, 2), t.tensor([[[0, 99]]]))
+t.bucketize(t.ones(2), t.ones(2, 2))
+t.searchsorted(t.ones(2), t.ones(2), side="x")
+t.searchsorted(t.ones(2), t.ones(2), right=True, side="left")
+t.searchsorted(t.ones(2), t.ones(2), sorter=t.tensor([0]))
+t.tril_indices(-1, 2)
+t.triu_indices(2, -3)
+F.instance_norm(t.ones(1, 3, 1))
+t.nn.InstanceNorm2d(3)(t.ones(1, 3, 1, 1))
+t.tensor([3]) // 0
+t.tensor([3]) // t.tensor([0])
+t.tensor([3]) % 0
+3 % t.tensor([0])
+t.tensor([3]).fmod(0)
+t.div(t.tensor([3]), t.tensor([0]), rounding_mode="trunc")
+t.tensor([3]).floor_divide_(0)
+t.tensor([2]).pow(-1)
+1 - t.ones(2, dtype=t.bool)
+t.ones(2, dtype=t.int64).add(1, alpha=1.5)
+t.addcdiv(t.tensor([1]), t.tensor([1]), t.tensor([2]))
+t.lerp(t.ones(2), t.ones(2, dtype=t.float64), 0.5)
+t.gcd(t.ones(2), t.ones(2))
+t.linalg.norm(t.ones(2, 2, 2), ord="fro")
+t.diag(t.ones(2, 2, 2))
+t.outer(t.ones(2, 2), t.ones(2))
+t.tensordot(t.ones(2, 3), t.ones(2, 3), dims=-1)
+t.cov(t.ones(2, 2, 2))
+t.ones(3).renorm(2, 0, 1.0)
+t.vander(t.ones(2, 2))
+t.hsplit(t.ones(3), 2)
+t.vsplit(t.ones(3), 3)
+t.cartesian_prod(t.ones(2, 2))
+t.ones(2, 3).flatten(1, 0)
+t.ones(3).as_strided((2,), (-1,))
+t.diag_embed(t.ones(2), 0, 5, 6)
+t.slice_scatter(t.ones(3), t.ones(2), 0, 0, 3)
+t.scatter(t.ones(2), 0, t.tensor([0]), t.ones(1, dtype=t.float64))
+t.scatter_reduce(t.ones(2), 0, t.tensor([0]), t.ones(1), reduce="x")
+t.index_add(t.ones(2), 0, t.tensor([0]), t.ones(1, dtype=t.float64))
+t.index_select(t.ones(2, 2), 0, t.zeros(1, 1, dtype=t.int64))
+t.index_fill(t.ones(2), 0, t.tensor([0]), t.ones(2))
+t.bincount(t.tensor([1]), minlength=-1)
+t.histc(t.ones(2), min=2, max=1)
+t.histogram(t.ones(2), bins=-1)
+t.ones(3).quantile(0.5, interpolation="x")
+t.ones(3, dtype=t.int64).quantile(0.5)
+t.cumulative_trapezoid(t.ones(2), t.ones(3))
+t.mvlgamma(t.ones(2), 0)
+t.multinomial(t.ones(2), 0)
+t.multinomial(t.ones(2, 2, 2), 1)
+t.ones(2).uniform_(2, 1)
+t.ones(2).normal_(0, -1)
+t.ones(2).exponential_(-1)
+t.ones(2).geometric_(0)
+t.allclose(t.ones(2), t.ones(2), rtol=-1.0)
+F.pad(t.ones(1, 2, 2), (1, 1), mode="reflect", value=3)
+F.embedding(t.tensor([0]), t.ones(3))
+F.one_hot(t.tensor([1]), -5)
+F.pdist(t.ones(3))
+F.affine_grid(t.ones(1, 2, 3), (2, 1, 4, 4))
+F.margin_ranking_loss(t.ones(2), t.ones(2, 1, 1), t.ones(2))
+F.gaussian_nll_loss(t.ones(2), t.ones(2), -t.ones(2))
+F.ctc_loss(t.zeros(5, 1, 3), t.tensor([[1]]), t.tensor([9]), t.tensor([1]))
+t.nn.RNN(3, 4, nonlinearity="x")
+t.nn.Module().register_parameter("a", 3)
+t.nn.Module().register_buffer("a.b", t.ones(1))
+t.nn.Module().get_submodule("a")
+t.nn.Module().get_parameter("a")
+t.distributions.Normal(0.0, -1.0)
+t.distributions.Uniform(2.0, 1.0)
+t.distributions.Bernoulli(2.0)
+t.distributions.Gamma(-1.0, 1.0)
+t.distributions.Beta(0.0, 1.0)
+t.distributions.Dirichlet(t.tensor([-1.0, 1.0]))
+t.distributions.Poisson(-1.0)
+t.distributions.Categorical(t.tensor([-1.0, 1.0]))
+t.optim.NAdam([leaf], momentum_decay=-1.0)
+t.optim.ASGD([leaf], weight_decay=-1.0)
+rates.LambdaLR(t.optim.SGD([leaf], lr=1.0), [lambda e: 1, lambda e: 1])
+rates.ConstantLR(t.optim.SGD([leaf], lr=1.0), factor=2.0)
+rates.LinearLR(t.optim.SGD([leaf], lr=1.0), start_factor=0.0)
+rates.OneCycleLR(t.optim.SGD([leaf], lr=1.0), 0.1, total_steps=5, pct_start=2.0)
+t.utils.data.DataLoader([1, 2], timeout=-1)
+list(t.utils.data.DataLoader(3))
+list(t.utils.data.DataLoader([1, 2], collate_fn=3))
+""".strip().splitlines()
 CASES: dict[str, Callable[[Any], Any]] = {
     "F.embedding": lambda t: t.nn.functional.embedding(t.tensor([3]), t.ones(3, 4)),
     "F.embedding, below 0": lambda t: t.nn.functional.embedding(t.tensor([-1]), t.ones(3, 4)),
@@ -67,6 +159,12 @@ ALLOWED: dict[str, Callable[[Any], Any]] = {
     ),
     "nothing to take": lambda t: t.nn.functional.embedding(t.tensor([], dtype=t.int64),
                                                            t.ones(3, 4)),
+    "nanmedian": lambda t: t.ones(0).nanmedian().isnan(),
+    "floats by 0": lambda t: t.tensor([3.0]) // 0,
+    "whole numbers": lambda t: t.tensor([-7]) // t.tensor([2]) + t.tensor([-7]).fmod(2),
+    "integers to negative powers": lambda t: t.tensor([2]) ** t.tensor([-1]),
+    "unpooled": lambda t: t.nn.functional.max_unpool1d(t.ones(1, 1, 2), t.tensor([[[0, 3]]]), 2),
+    "unchecked": lambda t: t.distributions.Normal(t.zeros(1), -t.ones(1), validate_args=False).mean,
     "median": lambda t: t.ones(0).median().isnan(),
 }  # fmt: skip
 
@@ -78,6 +176,21 @@ def test_refused(name: str) -> None:
         CASES[name](torch)
     with pytest.raises(WeftError):
         CASES[name](weft.torch)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_refused_lines() -> None:
+    taken = []
+    for line in LINES:
+        for t, errors in ((torch, Exception), (weft.torch, WeftError)):
+            names = {"t": t, "F": t.nn.functional, "rates": t.optim.lr_scheduler,
+                     "leaf": t.ones(2, requires_grad=True)}  # fmt: skip
+            try:
+                eval(line, names)
+                taken.append(f"{t.__name__}: {line}")
+            except errors:
+                pass
+    assert not taken, "\n".join(taken)
 
 
 @pytest.mark.parametrize("name", ALLOWED)

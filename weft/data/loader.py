@@ -38,7 +38,16 @@ class DataLoader:
         worker_init_fn: Callable[[int], Any] | None = None, generator: Any = None,
         prefetch_factor: int | None = None, persistent_workers: bool = False,
     ) -> None:  # fmt: skip
+        if not timeout >= 0:
+            raise UsageError(f"DataLoader: timeout is {timeout!r}; give seconds >= 0")
         self._iterable = isinstance(dataset, IterableDataset)
+        if not (self._iterable or hasattr(dataset, "__getitem__")):
+            raise CallError(
+                f"DataLoader: {type(dataset).__name__} is no data set; give a list, an object with "
+                "__getitem__ and __len__, or an IterableDataset"
+            )
+        if collate_fn is not None and not callable(collate_fn):
+            raise CallError(f"DataLoader: collate_fn is {collate_fn!r:.60}; give a function")
         _check(self._iterable, batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last)
         self.dataset, self.num_workers, self.timeout = dataset, num_workers, float(timeout)
         self.worker_init_fn, self.seed = worker_init_fn, seed_of(generator)

@@ -138,7 +138,9 @@ class Module(Watched):
 
     def register_buffer(self, name: str, value: Tensor | None, persistent: bool = True) -> None:
         """Makes a tensor that is not trained part of the module, as attribute `name`; with
-        persistent=False the state dict leaves it out."""
+        persistent=False the state dict leaves it out. Raises UsageError for a name with a dot."""
+        if "." in name:
+            raise UsageError(f"register_buffer: name {name!r} has a dot; give one without")
         self._buffers = {**self._buffers, name: persistent}
         if value is not None and not value.name:
             value.name = name

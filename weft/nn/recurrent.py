@@ -131,6 +131,11 @@ class GRU(_Layers):
         return out, h
 
 
+def _check_nonlinearity(name: str, given: str) -> None:
+    if given not in ("tanh", "relu"):
+        raise UsageError(f"{name}: nonlinearity {given!r}; expected tanh or relu")
+
+
 class RNN(_Layers):
     """An Elman network over x; sizes, layouts and parameters as in LSTM, with H rows, one state h
     and no projections. `nonlinearity` is "tanh" or "relu" (Elman 1990). Raises UsageError for
@@ -145,6 +150,7 @@ class RNN(_Layers):
         bias: bool = True, batch_first: bool = False, dropout: float = 0.0,
         bidirectional: bool = False,
     ):  # fmt: skip
+        _check_nonlinearity("RNN", nonlinearity)
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         )
@@ -206,6 +212,7 @@ class RNNCell(_Cell):
     def __init__(
         self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh"
     ):
+        _check_nonlinearity("RNNCell", nonlinearity)
         super().__init__(input_size, hidden_size, bias)
         self.nonlinearity = nonlinearity
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from weft.core import dtypes as dt
+from weft.core.errors import UsageError
 from weft.optim.adam import check_options, correction
 from weft.optim.optimizer import Group, Optimizer, Schedule, Write
 from weft.tensor.core import Tensor
@@ -98,6 +99,9 @@ class NAdam(_AdamKind):
             params, lr, betas, eps, weight_decay, maximize, momentum_decay=float(momentum_decay),
             decoupled_weight_decay=bool(decoupled_weight_decay),
         )  # fmt: skip
+        for group in self.groups:
+            if not group["momentum_decay"] >= 0:
+                raise UsageError(f"NAdam: momentum_decay {group['momentum_decay']}; give >= 0")
 
     def _shape(self, slot: str, p: Tensor) -> tuple[int, ...]:
         return () if slot == "momentum_lost" else p.shape

@@ -105,6 +105,9 @@ class ASGD(Optimizer):
             "lambd": float(lambd), "alpha": float(alpha), "t0": float(t0),
             "weight_decay": float(weight_decay), "maximize": bool(maximize),
         })  # fmt: skip
+        for group in self.groups:
+            if not group["weight_decay"] >= 0:
+                raise UsageError(f"ASGD: weight_decay {group['weight_decay']}; give >= 0")
 
     def _step(self, group: Group, lr: Tensor, write: Write) -> None:
         done = self.count.cast(dt.float32)

@@ -12,6 +12,7 @@ from typing import Any
 from weft.core.errors import UsageError
 from weft.host.boundary import guard_calls
 from weft.optim.optimizer import Optimizer
+from weft.optim.schedules import want_counts, want_shares
 
 
 class LRScheduler:
@@ -66,6 +67,11 @@ class LambdaLR(LRScheduler):
     ) -> None:  # fmt: skip
         many = isinstance(lr_lambda, Sequence)
         self._lambdas: Any = lr_lambda if many else [lr_lambda] * len(optimizer.groups)
+        if len(self._lambdas) != len(optimizer.groups) or not all(map(callable, self._lambdas)):
+            raise UsageError(
+                f"{type(self).__name__}: {len(self._lambdas)} of lr_lambda for "
+                f"{len(optimizer.groups)} groups; give one function, or one per group"
+            )
         super().__init__(optimizer)
 
     def _rate_of(self, group: int, base: float) -> float:
@@ -88,6 +94,7 @@ class StepLR(LRScheduler):
     """base * gamma for every `step_size` epochs."""
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
+        want_counts("StepLR", step_size=step_size)
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer)
 
@@ -121,6 +128,7 @@ class ConstantLR(LRScheduler):
     """base * factor for `total_iters` epochs, then base."""
 
     def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5) -> None:
+        want_shares("ConstantLR", factor=factor)
         self.factor, self.total_iters = factor, total_iters
         super().__init__(optimizer)
 
@@ -135,6 +143,8 @@ class LinearLR(LRScheduler):
         self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0,
         total_iters: int = 5,
     ) -> None:  # fmt: skip
+        want_shares("LinearLR", start_factor=start_factor or math.nan, end_factor=end_factor)
+        want_counts("LinearLR", total_iters=total_iters)
         self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, total_iters
         super().__init__(optimizer)
 
@@ -147,6 +157,7 @@ class PolynomialLR(LRScheduler):
     """base * (1 - epoch / total_iters) ** power."""
 
     def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0) -> None:
+        want_counts("PolynomialLR", total_iters=total_iters)
         self.total_iters, self.power = total_iters, power
         super().__init__(optimizer)
 
@@ -159,6 +170,7 @@ class CosineAnnealingLR(LRScheduler):
     """Half a cosine from base to eta_min in T_max epochs, and back (arXiv:1608.03983)."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
+        want_counts("CosineAnnealingLR", T_max=T_max)
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer)
 
@@ -172,6 +184,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0
     ) -> None:
+        want_counts("CosineAnnealingWarmRestarts", T_0=T_0, T_mult=T_mult)
         self.T_0, self.T_mult, self.eta_min = T_0, T_mult, eta_min
         super().__init__(optimizer)
 
@@ -192,6 +205,8 @@ class OneCycleLR(LRScheduler):
     ) -> None:  # fmt: skip
         if anneal_strategy not in ("cos", "linear"):
             raise UsageError(f'OneCycleLR: anneal_strategy {anneal_strategy!r}; "cos" or "linear"')
+        want_counts("OneCycleLR", total_steps=total_steps)
+        want_shares("OneCycleLR", pct_start=pct_start)
         self.max_lr, self.total_steps, self.top = max_lr, total_steps, pct_start * total_steps - 1
         self.first = max_lr / div_factor
         self.final, self._way = self.first / final_div_factor, anneal_strategy
@@ -223,6 +238,7 @@ class CyclicLR(LRScheduler):
         if mode not in ("triangular", "triangular2", "exp_range"):
             raise UsageError(f"CyclicLR: mode {mode!r}; triangular, triangular2 or exp_range")
         self.base_lr, self.max_lr, self.gamma, self._mode = base_lr, max_lr, gamma, mode
+        want_counts("CyclicLR", step_size_up=step_size_up)
         self.up = step_size_up
         self.total = step_size_up + (step_size_up if step_size_down is None else step_size_down)
         super().__init__(optimizer)
@@ -329,8 +345,5 @@ def _cosine(low: float, high: float, done: float) -> float:
 
 
 _KINDS = [n for n, v in globals().items() if isinstance(v, type) and v.__module__ == __name__]
-guard_calls(
-    globals(), [n for n in _KINDS if "ambda" not in n and n != "MultiplicativeLR"], deep=True
-)
 guard_calls(globals(), ["LambdaLR", "MultiplicativeLR"])  # they call a user's function
 guard_calls(globals(), _KINDS, deep=True)

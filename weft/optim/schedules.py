@@ -11,6 +11,20 @@ from weft.optim.optimizer import Schedule
 from weft.tensor.core import Tensor
 
 
+def want_counts(name: str, **counts: int) -> None:
+    """Raises UsageError for a number of steps below 1."""
+    for what, count in counts.items():
+        if not count >= 1:
+            raise UsageError(f"{name}: {what} {count}; give 1 or more")
+
+
+def want_shares(name: str, **shares: float) -> None:
+    """Raises UsageError for a factor that is not from 0 to 1."""
+    for what, share in shares.items():
+        if not 0.0 <= share <= 1.0:
+            raise UsageError(f"{name}: {what} {share}; give a number from 0 to 1")
+
+
 def _check(name: str, steps: int, warmup: int) -> None:
     if not 0 <= warmup <= steps or steps < 1:
         raise UsageError(

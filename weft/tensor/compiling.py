@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, overload
 
+from weft.core.errors import CallError
 from weft.tensor.compiled import CACHE_SIZE, Compiled
 
 
@@ -70,4 +71,6 @@ def compile(
     """
     if fn is None:
         return lambda given: Compiled(given, device, partition, cache_size, frozen)
+    if not callable(fn):
+        raise CallError(f"compile takes a function first, not {type(fn).__name__}")
     return Compiled(fn, device, partition, cache_size, frozen)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from weft.core import dtypes as dt
-from weft.core.errors import ShapeError
+from weft.core.errors import DTypeError, ShapeError
 from weft.ops.rules import countable, integers
 from weft.tensor.base import place
 from weft.tensor.convolution import Sizes, image_axes, sizes, want_image
@@ -27,11 +27,9 @@ def _max_unpool(rank: int) -> Callable[..., Tensor]:
             raise ShapeError(
                 f"{name}: indices {list(indices.shape)} for x {list(x.shape)}; expected one each"
             )
-        k = sizes("kernel_size", kernel_size, rank)
-        steps = k if stride is None else sizes("stride", stride, rank)
-        around = sizes("padding", padding, rank)
-        usual = [(n - 1) * s + m - 2 * p for n, s, m, p in zip(x.shape[2:], steps, k, around)]
-        size = usual if output_size is None else _wanted(name, output_size, usual, steps)
+        if not indices.dtype.is_int:
+            raise DTypeError(f"{name}: indices are {indices.dtype.name}; expected integers")
+        size = unpooled_size(name, x.shape[2:], kernel_size, stride, padding, output_size)
         return unpooled(x, indices, size)
 
     unpool.__name__ = unpool.__qualname__ = name
@@ -49,6 +47,19 @@ def _max_unpool(rank: int) -> Callable[..., Tensor]:
 
 
 max_unpool1d, max_unpool2d, max_unpool3d = map(_max_unpool, (1, 2, 3))
+
+
+def unpooled_size(
+    name: str, image: Sequence[int], kernel_size: Sizes, stride: Sizes | None,
+    padding: Sizes | None, output_size: Sequence[int] | None,
+) -> Sequence[int]:  # fmt: skip
+    """The size of the larger image that a pool of maxima made `image` of."""
+    rank = len(image)
+    k = sizes("kernel_size", kernel_size, rank)
+    steps = k if stride is None else sizes("stride", stride, rank)
+    around = sizes("padding", padding or 0, rank)
+    usual = [(n - 1) * s + m - 2 * p for n, s, m, p in zip(image, steps, k, around)]
+    return usual if output_size is None else _wanted(name, output_size, usual, steps)
 
 
 def _wanted(

@@ -11,6 +11,7 @@ from weft.core.errors import DTypeError, UsageError
 from weft.tensor import elementwise as ew, signs, special
 from weft.tensor.core import Tensor
 from weft.torch.elementwise import eq, maximum, minimum, named, of_two
+from weft.torch.expected import want, want_divisor, want_dtype, want_floats
 from weft.torch.tensor import (
     as_tensor,
     common,
@@ -26,6 +27,8 @@ Operand = Any  # a tensor or a Python number
 
 
 def _scaled(x: Tensor, alpha: float) -> Tensor:
+    whole = x.dtype.is_float or not isinstance(alpha, float)
+    want(whole, "alpha", f"{alpha} for {x.dtype.name}", "an integer where the tensors are integers")
     return x if alpha == 1 else x * typed(alpha, x.dtype)
 
 
@@ -45,18 +48,24 @@ def add(input: Operand, other: Operand, *, alpha: float = 1) -> Tensor:
 @public
 def sub(input: Operand, other: Operand, *, alpha: float = 1) -> Tensor:
     """input - alpha * other."""
+    _no_bools(input, other)
     x, y = together(input, other)
-    if x.dtype == dt.bool_:
-        raise UsageError("sub: bools cannot be subtracted; use logical_xor or ^")
     return x - _scaled(y, alpha)
 
 
 subtract = sub
 
 
+def _no_bools(*operands: Operand) -> None:
+    for x in operands:
+        if isinstance(x, bool) or getattr(x, "dtype", None) == dt.bool_:
+            raise UsageError("sub: bools cannot be subtracted; use logical_xor or ^")
+
+
 @function_only
 def rsub(input: Operand, other: Operand, *, alpha: float = 1) -> Tensor:
     """other - alpha * input."""
+    _no_bools(input, other)
     x, y = together(input, other)
     return y - _scaled(x, alpha)
 
@@ -80,6 +89,7 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> 
     x, y = together(input, other)
     if rounding_mode not in ("trunc", "floor"):
         raise UsageError(f'div: rounding_mode {rounding_mode!r}; None, "trunc" or "floor"')
+    want_divisor("div", x, other)
     made = x // y if rounding_mode == "floor" else signs.divide_toward_zero(x, y)
     return made.cast(common(input, other))
 
@@ -91,6 +101,7 @@ divide = true_divide = div
 def floor_divide(input: Operand, other: Operand) -> Tensor:
     """input / other, rounded down."""
     x, y = together(input, other)
+    want_divisor("floor_divide", x, other)
     return (x // y).cast(x.dtype)
 
 
@@ -98,6 +109,9 @@ def floor_divide(input: Operand, other: Operand) -> Tensor:
 def pow(input: Operand, exponent: Operand) -> Tensor:
     """input to the power of exponent, in the common dtype."""
     x, y = together(input, exponent)
+    below = isinstance(exponent, int) and exponent < 0
+    want(x.dtype.is_float or not below, "pow", f"integers to the power {exponent}",
+         "a power of 0 or more, or floats")  # fmt: skip
     if isinstance(exponent, int | float) and x.dtype.is_float:
         return x**exponent
     return (x**y).cast(x.dtype)
@@ -120,6 +134,8 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 @public
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 / tensor2."""
+    if not tensor1.dtype.is_float:
+        want_floats("addcdiv", tensor2, "PyTorch divides no integers here")
     x, a, b = floats(input, tensor1, tensor2)
     return x + _scaled(a / b, value)
 
@@ -127,6 +143,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 @public
 def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
     """input + weight (end - input)."""
+    want_dtype("lerp", input, end)
     x, y = together(input, end)
     return special.lerp(x, y, weight if isinstance(weight, int | float) else weight.cast(x.dtype))
 
@@ -219,6 +236,7 @@ def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """True where |input - other| <= atol + rtol |other|, or both are the same infinity."""
+    want(rtol >= 0 and atol >= 0, "isclose", f"rtol {rtol}, atol {atol}", "0 or more each")
     x, y = together(input, other)
     if x.dtype == dt.bool_:
         return x == y

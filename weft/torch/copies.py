@@ -12,6 +12,7 @@ from weft.importers.aten import TABLE
 from weft.tensor import views
 from weft.tensor.core import Tensor
 from weft.torch import diagonals, joining, shaping
+from weft.torch.expected import want
 from weft.torch.tensor import function_only, method_only, public
 
 
@@ -111,6 +112,7 @@ def as_strided(
     input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Tensor:
     """A copy of the elements at offset + sum of index * stride of a contiguous tensor."""
+    want(min(stride, default=0) >= 0, "as_strided", f"stride {list(stride)}", "0 or more each")
     return (
         input.reshape(-1)
         .take(_places(size, stride, storage_offset or 0).reshape(-1), 0)

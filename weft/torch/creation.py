@@ -15,6 +15,7 @@ from weft.tensor import create
 from weft.tensor.base import place
 from weft.tensor.core import Tensor, from_dlpack as shared, host_array, tensor as make
 from weft.tensor.played import forget
+from weft.torch.expected import want
 from weft.torch.shaping import many
 from weft.torch.tensor import Device, check_traced, function_only, method_only, own, whole
 
@@ -270,6 +271,7 @@ def _triangle(name: str, of: Any) -> Any:
         row: int, col: int, offset: int = 0, *, dtype: Any = dt.int64, device: Any = None,
         layout: Any = None,
     ) -> Tensor:  # fmt: skip
+        want(row >= 0 and col >= 0, name, f"row {row}, col {col}", "0 or more each")
         at = np.stack(of(row, offset, col)).astype(np.int64)
         return Tensor(at).cast(_dtype(dtype))
 
@@ -280,17 +282,6 @@ def _triangle(name: str, of: Any) -> Any:
 
 tril_indices = _triangle("tril_indices", np.tril_indices)
 triu_indices = _triangle("triu_indices", np.triu_indices)
-
-
-@function_only
-def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
-    """The powers of a vector's elements as columns, the highest first."""
-    n = x.shape[-1] if N is None else N
-    powers = np.arange(n) if increasing else np.arange(n)[::-1]
-    columns = [x ** int(p) if p else x * 0 + 1 for p in powers]
-    from weft.torch.joining import stack
-
-    return stack(columns, -1) if columns else x.new_zeros((*x.shape, 0))
 
 
 def _sized(name: str, fill: Any) -> Any:

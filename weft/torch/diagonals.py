@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ShapeError
+from weft.ops.rules import axis_of
 from weft.tensor import arrays, create
 from weft.tensor.base import place
 from weft.tensor.core import Tensor, tensor as make
 from weft.tensor.torch_names import written
+from weft.torch.expected import want_rank
 from weft.torch.tensor import method_only, public
 
 # -- diagonals and triangles
@@ -26,6 +28,8 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
 @public
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """Matrices, in two new axes, with the last axis on a diagonal and zeros elsewhere."""
+    for d in (dim1, dim2):
+        axis_of("diag_embed", d, input.ndim + 1)
     n = input.shape[-1] + builtin_abs(offset)
     row = max(-offset, 0)
     wide = input.unsqueeze(-1) * _eye(input)
@@ -48,6 +52,7 @@ def _eye(input: Tensor) -> Any:
 @public
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     """The diagonal of a matrix, or the matrix with a vector on its diagonal."""
+    want_rank("diag", input, 1, 2)
     if input.ndim == 1:
         return diag_embed(input, diagonal)
     return Tensor.diagonal(input, diagonal)

@@ -9,6 +9,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.tensor import angles, elementwise as ew, signs, special
 from weft.tensor.core import Tensor
+from weft.torch.expected import want_divisor
 from weft.torch.tensor import as_tensor, floats, public, real, together
 
 Operand = Any  # a tensor or a Python number
@@ -87,8 +88,19 @@ def _extreme(fn: Callable[..., Any], bools: Callable[[Any, Any], Any]) -> Any:
 
 
 maximum, minimum = _extreme(ew.maximum, operator.or_), _extreme(ew.minimum, operator.and_)
-fmod = of_two(signs.fmod)
-remainder = of_two(operator.mod, "remainder")
+
+
+def _rest(fn: Callable[..., Any], name: str) -> Any:
+    def function(input: Operand, other: Operand) -> Tensor:
+        x, y = together(input, other)
+        want_divisor(name, x, other)
+        made: Tensor = fn(x, y)
+        return made
+
+    return named(function, fn, name)
+
+
+fmod, remainder = _rest(signs.fmod, "fmod"), _rest(operator.mod, "remainder")
 eq, ne = of_two(operator.eq, "eq"), of_two(operator.ne, "ne")
 lt, le = of_two(operator.lt, "lt"), of_two(operator.le, "le")
 gt, ge = of_two(operator.gt, "gt"), of_two(operator.ge, "ge")

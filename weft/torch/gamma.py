@@ -137,6 +137,8 @@ def polygamma(n: int, input: Tensor) -> Tensor:
 @public
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """The logarithm of the gamma function of p dimensions."""
+    if p < 1:
+        raise UsageError(f"mvlgamma: p {p}; expected 1 or more")
     x = real(input)
     made = x * 0 + p * (p - 1) / 4 * math.log(math.pi)
     for j in range(p):

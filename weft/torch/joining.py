@@ -14,6 +14,7 @@ from weft.ops.rules import axis_of
 from weft.tensor import arrays
 from weft.tensor.core import Tensor
 from weft.tensor.shapes import cat as join
+from weft.torch.expected import want, want_rank
 from weft.torch.tensor import function_only, method_only, public, together
 
 _span = slice
@@ -115,6 +116,8 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 @function_only
 def cartesian_prod(*tensors: Tensor) -> Tensor:
     """All choices of one element of each vector, one per row."""
+    for x in tensors:
+        want_rank("cartesian_prod", x, 1)
     if len(tensors) == 1:
         return tensors[0].clone()
     grids = arrays.meshgrid(*tensors, indexing="ij")
@@ -169,19 +172,28 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
 @public
 def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Pieces along axis 1 (of a vector along axis 0)."""
-    return tensor_split(input, indices_or_sections, 0 if input.ndim == 1 else 1)
+    return _even("hsplit", input, indices_or_sections, 0 if input.ndim == 1 else 1)
 
 
 @public
 def vsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Pieces along axis 0."""
-    return tensor_split(input, indices_or_sections, 0)
+    want(input.ndim > 1, "vsplit", f"{input._known()}", "two or more axes")
+    return _even("vsplit", input, indices_or_sections, 0)
 
 
 @public
 def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Pieces along axis 2."""
-    return tensor_split(input, indices_or_sections, 2)
+    want(input.ndim > 2, "dsplit", f"{input._known()}", "three or more axes")
+    return _even("dsplit", input, indices_or_sections, 2)
+
+
+def _even(name: str, input: Tensor, sections: Any, dim: int) -> tuple[Tensor, ...]:
+    """Pieces that begin at these indices, or a number of equal ones."""
+    even = not isinstance(sections, int) or (sections > 0 and input.shape[dim] % sections == 0)
+    want(even, name, f"{sections} pieces of {input.shape[dim]}", "a number that divides the axis")
+    return tensor_split(input, sections, dim)
 
 
 @public
@@ -217,3 +229,13 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     if not 0 <= size <= n or step < 1:
         raise ShapeError(f"unfold: size {size}, step {step} for an axis of size {n}")
     return windows(input, dimension, size, step)
+
+
+@function_only
+def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
+    """The powers of a vector's elements as columns, the highest first."""
+    want(x.ndim == 1, "vander", f"{x._known()}", "a vector")
+    n = x.shape[-1] if N is None else N
+    powers = np.arange(n) if increasing else np.arange(n)[::-1]
+    columns = [x ** int(p) if p else x * 0 + 1 for p in powers]
+    return stack(columns, -1) if columns else x.new_zeros((*x.shape, 0))

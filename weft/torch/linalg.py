@@ -13,6 +13,7 @@ from weft.tensor import factors, folding, inverses, linalg as plain
 from weft.tensor.core import Tensor
 from weft.torch import products
 from weft.torch.diagonals import diagonal as _diagonal
+from weft.torch.expected import want
 from weft.torch.joining import cat, stack
 from weft.torch.norms import matrix_norm as matrix_norm, norm as norm, vector_norm as vector_norm
 from weft.torch.results import Cholesky, Eigen, Inverse, LogDet, QRFactors, Solution, SVDFactors
@@ -192,6 +193,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
 @function_only
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """The product of several matrices; the first and last may be vectors."""
+    want(len(tensors) > 1, "multi_dot", f"{len(tensors)} tensors", "two or more")
     made = tensors[0]
     for t in tensors[1:]:
         made = made @ t

@@ -9,6 +9,7 @@ from weft.core.errors import ShapeError
 from weft.tensor import functional as F, linalg as plain
 from weft.tensor.core import Tensor
 from weft.torch import reductions
+from weft.torch.expected import want
 from weft.torch.tensor import function_only, real
 
 
@@ -51,4 +52,6 @@ def norm(
         return vector_norm(A, 2 if ord is None else ord, axes, keepdim, dtype=dtype)
     if axes is None and A.ndim < 2:
         return vector_norm(A, ord, None, keepdim, dtype=dtype)
+    want(axes is not None or A.ndim == 2, "norm", f"ord {ord!r} of {A._known()}",
+         "a vector or a matrix, or dim")  # fmt: skip
     return matrix_norm(A, ord, axes or (-2, -1), keepdim, dtype=dtype)

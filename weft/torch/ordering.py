@@ -122,6 +122,8 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
 @public
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower of two in the middle of what is not NaN."""
+    if dim is None and not input.size and input.dtype.is_float:
+        return input.new_full((), math.nan)
     if dim is None:
         return nanmedian(input.reshape(-1), 0).values
     x = input if input.ndim else input.reshape(1)

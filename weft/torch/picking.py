@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import AxisError
+from weft.core.errors import AxisError, ShapeError
 from weft.importers.aten import indexing
 from weft.ops.primitive import reads_values
 from weft.ops.rules import axis_of
@@ -93,6 +93,8 @@ def _axes(k: Any) -> int:
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """The slices at these indices of an axis."""
     a = axis_at("index_select", input, dim)
+    if index.ndim > 1:
+        raise ShapeError(f"index_select: index {index._known()}; expected a vector")
     x = with_axis(input)
     at = inside("index_select", index.reshape(-1), x.shape[a])
     made = Tensor.take(x, at, a)

@@ -12,6 +12,7 @@ from weft.tensor import folding, functional as F, linalg
 from weft.tensor.core import Tensor
 from weft.tensor.einsum import einsum as contracted
 from weft.torch.arithmetic import div, mul
+from weft.torch.expected import want, want_rank
 from weft.torch.tensor import common, function_only, public, together, whole
 
 
@@ -52,6 +53,8 @@ vdot = _of_ranks("vdot", 1, 1, "The sum of products of two vectors.")
 @public
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """All products of two vectors."""
+    want_rank("outer", input, 1)
+    want_rank("outer", vec2, 1)
     a, b = together(input, vec2)
     return (a.unsqueeze(1) * b).cast(a.dtype)
 
@@ -77,6 +80,8 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
             a = Tensor.sum(a, i, True, a.dtype) if b.shape[j] == 1 else a
             b = Tensor.sum(b, j, True, b.dtype) if a.shape[i] == 1 else b
         dims = (left, right)
+    else:
+        want(dims >= 0, "tensordot", f"dims {dims}", "0 or more")
     return folding.tensordot(a, b, axes=dims).cast(a.dtype)
 
 
@@ -189,6 +194,7 @@ def cov(
     aweights: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The covariances of rows (variables), columns being observations."""
+    want_rank("cov", input, 0, 1, 2)
     x = input.reshape(1, -1) if input.ndim < 2 else input
     x = x if x.dtype.is_float else x.cast(dt.float32)
     w: Any = None
@@ -226,6 +232,8 @@ def corrcoef(input: Tensor) -> Tensor:
 @public
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Slices along an axis whose p-norm is above maxnorm, shortened to it."""
+    want(input.ndim > 1, "renorm", f"{input._known()}", "two or more axes")
+    want(p > 0 and maxnorm >= 0, "renorm", f"p {p}, maxnorm {maxnorm}", "p > 0, maxnorm >= 0")
     over = [a for a in range(input.ndim) if a != dim % input.ndim]
     length = F.vector_norm(input.cast(dt.compute_dtype(input.dtype)), p, over, True)
     factor = (length > maxnorm).where(maxnorm / (length + 1e-7), 1.0)
@@ -259,6 +267,8 @@ def _strips(y: Tensor, x: Tensor | None, dx: float, dim: int) -> Tensor:
         raise UsageError("trapezoid: no points")
     steps: Any = dx
     if x is not None:
+        points = x.shape[-1 if x.ndim == 1 else dim]
+        want(points == n, "trapezoid", f"{points} points x for {n} values", "one each")
         steps = x.narrow(-1 if x.ndim == 1 else dim, 1, x.shape[-1 if x.ndim == 1 else dim] - 1)
         steps = steps - x.narrow(-1 if x.ndim == 1 else dim, 0, steps.shape[-1 if x.ndim == 1
                                                                            else dim])  # fmt: skip

@@ -14,6 +14,7 @@ from weft.tensor import random
 from weft.tensor.base import place
 from weft.tensor.core import Tensor
 from weft.torch.creation import _dtype, _finished
+from weft.torch.expected import want, want_floats, want_rank
 from weft.torch.picking import known
 from weft.torch.shaping import many
 from weft.torch.tensor import function_only, index_of, method_only, own, public, real
@@ -173,6 +174,8 @@ def randperm(
 def bernoulli(input: Tensor, p: Any = None, *, generator: Generator | None = None) -> Tensor:
     """1 with the probabilities that the tensor holds (or with p), else 0."""
     chance = input if p is None else p
+    if isinstance(chance, Tensor):
+        want_floats("bernoulli", chance)
     held = known(chance) if isinstance(chance, Tensor) else np.asarray(chance)
     if held is not None and not bool(np.all((held >= 0) & (held <= 1))):
         raise UsageError("bernoulli: probabilities are 0..1")
@@ -206,6 +209,8 @@ def multinomial(
     generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
     """Indices drawn from rows of weights: by the largest of log w + Gumbel noise (Gumbel-max)."""
+    want_rank("multinomial", input, 1, 2)
+    want(num_samples > 0, "multinomial", f"{num_samples} samples", "one or more")
     weights = real(input)
     weights = weights.cast(dt.compute_dtype(weights.dtype))
     rows = weights if weights.ndim == 2 else weights.unsqueeze(0)
@@ -237,6 +242,7 @@ def uniform_(
     input: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None
 ) -> Tensor:
     """Takes uniform numbers in [a, b)."""
+    want(a <= b, "uniform_", f"{a} to {b}", "an end of the start or more")
     u = random.rand(*input.shape, device=place(input), key=_key(generator))
     return input.assign((u * (b - a) + a).cast(input.dtype))
 
@@ -246,6 +252,7 @@ def normal_(
     input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None
 ) -> Tensor:
     """Takes normal numbers."""
+    want(std >= 0, "normal_", f"std {std}", "0 or more")
     z = random.randn(*input.shape, device=place(input), key=_key(generator))
     return input.assign((z * std + mean).cast(input.dtype))
 
@@ -255,6 +262,7 @@ def exponential_(
     input: Tensor, lambd: float = 1.0, *, generator: Generator | None = None
 ) -> Tensor:
     """Takes exponentially distributed numbers."""
+    want(lambd > 0, "exponential_", f"lambd {lambd}", "above 0")
     made = -_spread(input, _key(generator)).log() / lambd
     return input.assign(made.cast(input.dtype))
 
@@ -264,6 +272,7 @@ def cauchy_(
     input: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None
 ) -> Tensor:
     """Takes numbers of Cauchy's distribution."""
+    want(sigma > 0, "cauchy_", f"sigma {sigma}", "above 0")
     angle = (_spread(input, _key(generator)) - 0.5) * math.pi
     return input.assign((angle.sin() / angle.cos() * sigma + median).cast(input.dtype))
 
@@ -273,6 +282,7 @@ def log_normal_(
     input: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None
 ) -> Tensor:
     """Takes numbers whose logarithms are normal."""
+    want(std > 0, "log_normal_", f"std {std}", "above 0")
     z = random.randn(*input.shape, device=place(input), key=_key(generator))
     return input.assign((z * std + mean).exp().cast(input.dtype))
 
@@ -280,6 +290,7 @@ def log_normal_(
 @method_only
 def geometric_(input: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
     """Takes the numbers of trials up to the first success."""
+    want(0 < p < 1, "geometric_", f"p {p}", "between 0 and 1")
     made = (_spread(input, _key(generator)).log() / math.log1p(-p)).ceil()
     return input.assign(made.cast(input.dtype))
 

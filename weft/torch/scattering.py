@@ -14,6 +14,7 @@ from weft.core.errors import AxisError, ShapeError
 from weft.importers.aten import indexing, movement
 from weft.tensor.core import Tensor
 from weft.torch.arithmetic import mul
+from weft.torch.expected import want_dtype, want_one_of, want_rank
 from weft.torch.picking import axis_at, inside, keys_inside, known, with_axis
 from weft.torch.tensor import public
 
@@ -25,6 +26,7 @@ def index_add(
     """A copy to which slices of `source` are added at these indices."""
     x = with_axis(input)
     a = axis_at("index_add", x, dim)
+    want_dtype("index_add", input, source)
     at, rows = inside("index_add", index.reshape(-1), x.shape[a]), with_axis(source)
     rows = rows if alpha == 1 else mul(rows, alpha)
     return _counting(x, rows, lambda x, y: indexing.index_add(x, a, at, y)).reshape(input.shape)
@@ -54,6 +56,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     a = axis_at("index_fill", x, dim)
     at = inside("index_fill", index.reshape(-1), x.shape[a], below=True)
     if isinstance(value, Tensor):
+        want_rank("index_fill", value, 0)
         hit = indexing.index_fill(Tensor(np.zeros(x.shape[a], bool)), 0, at, True)
         line = [-1 if i == a else 1 for i in range(x.ndim)]
         return hit.reshape(line).where(value.cast(x.dtype), x).reshape(input.shape)
@@ -86,6 +89,8 @@ def index_reduce(
 def _fit(input: Tensor, index: Tensor, src: Any, name: str, dim: int) -> tuple[Any, ...]:
     """A number's axis added; scatter's operands."""
     x, at = with_axis(input), with_axis(index)
+    if isinstance(src, Tensor):
+        want_dtype(name, input, src)
     a = axis_at(name, x, dim)
     return x, a, inside(name, at, x.shape[a]), with_axis(src) if isinstance(src, Tensor) else src
 
@@ -129,6 +134,7 @@ def scatter_reduce(
 ) -> Tensor:
     """A copy in which the values that fall on one place are joined: "sum", "prod", "mean", "amax"
     or "amin"."""
+    want_one_of("scatter_reduce", "reduce", reduce, ("sum", "prod", "mean", "amax", "amin"))
     if not index.size:
         return input.clone()
     x, a, at, new = _fit(input, index, src, "scatter_reduce", dim)
@@ -172,6 +178,11 @@ def slice_scatter(
     step: int = 1,
 ) -> Tensor:  # fmt: skip
     """A copy in which elements start..end-1 of an axis are those of `src`."""
+    d = axis_at("slice_scatter", input, dim)
+    n = len(range(input.shape[d])[start:end:step])
+    if src.shape != (*input.shape[:d], n, *input.shape[d + 1 :]):
+        raise ShapeError(f"slice_scatter: src {src._known()} for {n} of axis {d} of "
+                         f"{input._known()}")  # fmt: skip
     return movement.slice_scatter(input, src, dim, start, end, step)
 
 

@@ -14,6 +14,7 @@ from weft.tensor import arrays
 from weft.tensor.core import Tensor
 from weft.tensor.shapes import broadcast_tensors as spread
 from weft.torch.bits import reread
+from weft.torch.expected import want
 from weft.torch.tensor import function_only, method_only, public
 
 _span = slice
@@ -49,6 +50,9 @@ def resize_as_(input: Tensor, the_template: Tensor, *, memory_format: Any = None
 @public
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Axes start_dim..end_dim as one."""
+    n = max(input.ndim, 1)
+    fits = not -n <= start_dim < n or not -n <= end_dim < n or start_dim % n <= end_dim % n
+    want(fits, "flatten", f"start_dim {start_dim}, end_dim {end_dim}", "an end after the start")
     return Tensor.flatten(input, start_dim, end_dim)
 
 

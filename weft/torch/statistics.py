@@ -14,6 +14,7 @@ from weft.ops.rules import axis_of
 from weft.tensor import signs
 from weft.tensor.core import Tensor
 from weft.torch.elementwise import isnan
+from weft.torch.expected import want, want_floats, want_integers, want_one_of
 from weft.torch.joining import cat
 from weft.torch.picking import gather, known
 from weft.torch.reductions import Picked, at_index
@@ -75,6 +76,7 @@ def quantile(
     interpolation: str = "linear",
 ) -> Tensor:  # fmt: skip
     """The quantiles q along an axis (of all by default); NaN spoils them."""
+    _want_quantiles("quantile", input, interpolation)
     return _quantile(input, q, dim, keepdim, interpolation, False)
 
 
@@ -84,7 +86,14 @@ def nanquantile(
     interpolation: str = "linear",
 ) -> Tensor:  # fmt: skip
     """The quantiles of what is not NaN."""
+    _want_quantiles("nanquantile", input, interpolation)
     return _quantile(input, q, dim, keepdim, interpolation, True)
+
+
+def _want_quantiles(name: str, input: Tensor, interpolation: str) -> None:
+    want_floats(name, input)
+    ways = ("linear", "lower", "higher", "midpoint", "nearest")
+    want_one_of(name, "interpolation", interpolation, ways)
 
 
 @public
@@ -163,6 +172,7 @@ def histogram(
 
 
 def _edges(x: np.ndarray, bins: int, span: tuple[float, float] | None) -> np.ndarray:
+    want(bins > 0, "histogram", f"{bins} bins", "one or more")
     low, high = span or ((float(x.min()), float(x.max())) if x.size else (0.0, 1.0))
     if low == high:
         low, high = low - 0.5, high + 0.5
@@ -218,6 +228,8 @@ def _slope(x: Tensor, axis: int, space: Any, order: int) -> Tensor:
 @public
 def gcd(input: Tensor, other: Tensor) -> Tensor:
     """The greatest common divisor, by Euclid's steps."""
+    for x in (input, other):
+        want_integers("gcd", x)
     a, b = together(input, other)
     a, b = a.expand(_shape(a, b)), b.expand(_shape(a, b))
     a, b = _size(a), _size(b)

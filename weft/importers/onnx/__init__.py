@@ -10,6 +10,7 @@ from typing import Any
 from weft.core.errors import FileFormatError, UsageError, unreadable
 from weft.core.install import how
 from weft.core.notices import say, say_unread
+from weft.host.boundary import guarded
 from weft.importers.onnx import (  # noqa: F401  (each fills its part of the table)
     activations,
     attention,
@@ -44,6 +45,7 @@ OLDEST = 6  # Most operators had other attributes in earlier versions.
 MOST_BYTES = 1 << 31  # most bytes of a protobuf message
 
 
+@guarded
 def from_onnx(path: str | os.PathLike[str] | Any, device: Any = None) -> OnnxModel:
     """The model in an ONNX file (or a ModelProto) as a Module, called with arrays; needs the extra
     `import`.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from weft.core.errors import UsageError
 from weft.tensor.autograd import no_grad
 from weft.torch.creation import tensor
+from weft.torch.picking import known
 from weft.torch.tensor import Tensor, adopt, floats
 
 
@@ -17,9 +18,26 @@ class Distribution:
     """The base of all distributions: batch_shape and event_shape are tuples of sizes."""
 
     has_rsample = False
+    POSITIVE: tuple[str, ...] = ()  # the parameters whose values are above 0
+    _checked = True
+
+    def __new__(cls, *args: Any, validate_args: Any = None, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        made._checked = validate_args is not False
+        return made
 
     def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = ()) -> None:
         self.batch_shape, self.event_shape = tuple(batch_shape), tuple(event_shape)
+        for name in self.POSITIVE:
+            self._want(name, getattr(self, name), lambda x: x > 0, "values above 0")
+
+    def _want(self, name: str, x: Any, fits: Callable[[Any], Any], expected: str) -> None:
+        """Raises UsageError if known values of a parameter do not fit; not with
+        validate_args=False."""
+        held = known(x) if self._checked else None
+        if held is not None and not bool(np.all(fits(held))):
+            wrong = held[~np.broadcast_to(fits(held), held.shape)].flat[0]
+            raise UsageError(f"{type(self).__name__}: {name} {wrong:g}; expected {expected}")
 
     @property
     def mean(self) -> Any:

@@ -24,6 +24,7 @@ def _uniform(shape: Sequence[int], like: Any) -> Any:
 class _Located(Distribution):
     """A distribution of loc and scale."""
 
+    POSITIVE = ("scale",)
     has_rsample = True
 
     def __init__(self, loc: Any, scale: Any, validate_args: Any = None) -> None:
@@ -122,6 +123,7 @@ class Uniform(Distribution):
     def __init__(self, low: Any, high: Any, validate_args: Any = None) -> None:
         self.low, self.high = parameters(low, high)
         super().__init__(self.low.shape)
+        self._want("high - low", self.high - self.low, lambda x: x > 0, "a high above low")
 
     @property
     def mean(self) -> Any:
@@ -153,6 +155,7 @@ class Uniform(Distribution):
 class Exponential(Distribution):
     """The density rate * exp(-rate x) of x >= 0."""
 
+    POSITIVE = ("rate",)
     has_rsample = True
 
     def __init__(self, rate: Any, validate_args: Any = None) -> None:

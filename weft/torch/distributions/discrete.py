@@ -32,6 +32,8 @@ class _Chosen(Distribution):
 
     def _shaped(self, given: Any) -> None:
         Distribution.__init__(self, given.shape)
+        if not self._by_logits:
+            self._want("probs", given, lambda x: (x >= 0) & (x <= 1), "probabilities")
 
 
 class Bernoulli(_Chosen):
@@ -83,6 +85,9 @@ class Categorical(_Chosen):
         if not given.ndim:
             raise UsageError("Categorical: probs and logits need at least one axis")
         Distribution.__init__(self, given.shape[:-1])
+        if not self._by_logits:
+            fits = lambda x: (x >= 0) & (x.sum(-1, keepdims=True) > 0)  # noqa: E731
+            self._want("probs", given, fits, "weights of 0 or more, not all 0")
 
     @property
     def logits(self) -> Any:

@@ -1,5 +1,5 @@
 """Distributions made of gamma variables, and counts. Samples are NumPy's, on the host, from the
-stream of weft.manual_seed; they have no gradient with respect to the parameters."""
+stream of weft.manual_seed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ShapeError
+from weft.tensor.autograd import is_grad_enabled
 from weft.tensor.base import place
 from weft.tensor.keys import place_like
 from weft.tensor.random import draw_seed
 from weft.torch.distributions.base import Distribution, parameters
-from weft.torch.gamma import digamma, lgamma
+from weft.torch.gamma import _digamma, digamma, lgamma
 from weft.torch.special import xlogy
 from weft.torch.tensor import Tensor
 
@@ -26,13 +27,45 @@ def _drawn(of: Callable[[Any, Any], Any], like: Any, shape: Sequence[int]) -> An
     return Tensor(place_like(like, made)) if place(like) is not None else Tensor(made)
 
 
-def _gammas(draw: Any, shape: Any) -> Any:
-    least = float(np.finfo(np.float32).tiny)  # a small concentration gives less than float32 has
-    return np.maximum(draw.standard_gamma(shape), least)
+def _gammas(concentration: Any, shape: Sequence[int]) -> Any:
+    """Standard gamma variables; with gradients if their concentration has them."""
+    slopes: list[np.ndarray] = []
+    wanted = concentration.requires_grad and is_grad_enabled()
+
+    def draw(source: Any, a: Any) -> Any:
+        least = float(np.finfo(np.float32).tiny)  # float32 has nothing smaller
+        x = np.maximum(source.standard_gamma(a), least)
+        if wanted:
+            slopes.append(_slope(a, x))
+        return x
+
+    made = _drawn(draw, concentration, shape)
+    if not wanted:
+        return made
+    slope = _drawn(lambda _, __: slopes[0], concentration, shape)
+    return made + (concentration - concentration.detach()) * slope
+
+
+def _slope(a: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The derivative of a gamma variable x with respect to its concentration a, at a fixed value of
+    its distribution function P: -(dP/da) / (dP/dx) (Figurnov et al., arXiv:1805.08498). P is the
+    series sum of x^(a + k) e^-x / gamma(a + k + 1), differentiated term by term."""
+    psi, log = _digamma(Tensor(a + 1)).numpy(), np.log(x)
+    term = x / a
+    total, k = term * (psi - log), 0
+    while True:
+        k += 1
+        term, psi = term * (x / (a + k)), psi + 1 / (a + k)
+        total = total + term * (psi - log)
+        if not np.any((term > 1e-9 * total) | (a + k < x)):
+            return total
 
 
 class Gamma(Distribution):
     """The density rate^concentration x^(concentration - 1) exp(-rate x) / gamma(concentration)."""
+
+    has_rsample = True
+    POSITIVE = ("concentration", "rate")
 
     def __init__(self, concentration: Any, rate: Any, validate_args: Any = None) -> None:
         self.concentration, self.rate = parameters(concentration, rate)
@@ -48,10 +81,9 @@ class Gamma(Distribution):
         """concentration / rate^2."""
         return self.concentration / (self.rate * self.rate)
 
-    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
-        """A sample without history."""
-        shape = self._sizes(sample_shape)
-        return _drawn(_gammas, self.concentration, shape) / self.rate.detach()
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        """A sample through which gradients flow."""
+        return _gammas(self.concentration, self._sizes(sample_shape)) / self.rate
 
     def log_prob(self, value: Tensor) -> Any:
         """The logarithm of the density at a value above 0."""
@@ -75,6 +107,9 @@ class Chi2(Gamma):
 class Dirichlet(Distribution):
     """Shares that sum to 1 over the last axis, with density prod x^(concentration - 1) / B."""
 
+    has_rsample = True
+    POSITIVE = ("concentration",)
+
     def __init__(self, concentration: Any, validate_args: Any = None) -> None:
         (self.concentration,) = parameters(concentration)
         if not self.concentration.ndim:
@@ -93,14 +128,10 @@ class Dirichlet(Distribution):
         mean = self.mean
         return mean * (1 - mean) / (self.concentration.sum(-1, True) + 1)
 
-    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
-        """A sample without history."""
-
-        def shares(draw: Any, a: Any) -> Any:
-            parts = _gammas(draw, a)
-            return parts / parts.sum(-1, keepdims=True)
-
-        return _drawn(shares, self.concentration, self._sizes(sample_shape))
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        """A sample through which gradients flow."""
+        parts = _gammas(self.concentration, self._sizes(sample_shape))
+        return parts / parts.sum(-1, True)
 
     def log_prob(self, value: Tensor) -> Any:
         """The logarithm of the density at shares."""
@@ -121,6 +152,9 @@ class Beta(Distribution):
     """The density x^(a - 1) (1 - x)^(b - 1) / B(a, b) on 0..1, for a = concentration1 and
     b = concentration0."""
 
+    has_rsample = True
+    POSITIVE = ("concentration1", "concentration0")
+
     def __init__(self, concentration1: Any, concentration0: Any, validate_args: Any = None) -> None:
         self.concentration1, self.concentration0 = parameters(concentration1, concentration0)
         super().__init__(self.concentration1.shape)
@@ -136,15 +170,11 @@ class Beta(Distribution):
         a, b = self.concentration1, self.concentration0
         return a * b / ((a + b) * (a + b) * (a + b + 1))
 
-    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
-        """A sample without history."""
-        other = self.concentration0.detach().numpy().astype(np.float64)
-
-        def share(draw: Any, a: Any) -> Any:
-            one = _gammas(draw, a)
-            return one / (one + _gammas(draw, np.broadcast_to(other, a.shape)))
-
-        return _drawn(share, self.concentration1, self._sizes(sample_shape))
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        """A sample through which gradients flow."""
+        shape = self._sizes(sample_shape)
+        one, other = _gammas(self.concentration1, shape), _gammas(self.concentration0, shape)
+        return one / (one + other)
 
     def log_prob(self, value: Tensor) -> Any:
         """The logarithm of the density at a value in 0..1."""
@@ -166,6 +196,7 @@ class Poisson(Distribution):
     def __init__(self, rate: Any, validate_args: Any = None) -> None:
         (self.rate,) = parameters(rate)
         super().__init__(self.rate.shape)
+        self._want("rate", self.rate, lambda x: x >= 0, "0 or more")
 
     @property
     def mean(self) -> Any:

@@ -14,12 +14,13 @@ from weft.host.boundary import check_options
 from weft.importers.aten import layers, products
 from weft.importers.aten.table import renamed
 from weft.tensor import functional as F
-from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
 from weft.tensor.torch_names import written
 from weft.torch import arithmetic, reductions
+from weft.torch.expected import want, want_rank
 from weft.torch.nn import limits
 from weft.torch.nn.batches import batched, in_dtype
+from weft.torch.nn.embeddings import by_frequency, shortened
 from weft.torch.nn.images import (
     adaptive_max_pool1d as adaptive_max_pool1d,
     adaptive_max_pool2d as adaptive_max_pool2d,
@@ -36,7 +37,6 @@ from weft.torch.nn.images import (
 )
 from weft.torch.nn.rows import ROWS
 from weft.torch.picking import inside
-from weft.torch.scattering import index_add, index_fill
 from weft.torch.tensor import floats, functions, public, together, whole
 
 # what PyTorch also has as functions of torch itself
@@ -108,7 +108,7 @@ def _row(name: str) -> Callable[..., Any]:
             given["reduction"] = reduction(*old)
         kept = {k: v for k, v in given.items() if v is not None}
         if name in limits.CHECKS:
-            limits.CHECKS[name](**{k: given[k] for k in limits.READ if k in given})
+            limits.CHECKS[name](given)
         made = in_dtype(name, batched(name, call, kept), kept)
         return written(given["input"], made, name, name) if inplace else made
 
@@ -213,29 +213,12 @@ def embedding(
     norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Tensor:  # fmt: skip
     """Rows of a table at integer ids."""
+    want_rank("embedding", weight, 2)
     ids = inside("embedding", input, weight.shape[0])
     if max_norm is not None:
-        _shortened(weight, ids, max_norm, norm_type)
-    table = _by_frequency(weight, ids) if scale_grad_by_freq else weight
+        shortened(weight, ids, max_norm, norm_type)
+    table = by_frequency(weight, ids) if scale_grad_by_freq else weight
     return F.embedding(ids, table, padding_idx)
-
-
-def _shortened(weight: Tensor, ids: Tensor, most: float, p: float) -> None:
-    """Shortens the rows that are looked up to a p-norm of `most`, in place."""
-    with no_grad():
-        rows = weight.detach()
-        length = F.vector_norm(rows, p, -1, True)
-        factor = (length > most).where(most / (length + 1e-7), 1.0)
-        used = index_fill(rows[:, 0] * 0, 0, ids.reshape(-1), 1.0) != 0
-        weight.assign(used.unsqueeze(-1).where(rows * factor, rows).cast(weight.dtype))
-
-
-def _by_frequency(weight: Tensor, ids: Tensor) -> Tensor:
-    """The same rows, whose gradients are divided by how often each is looked up."""
-    flat = ids.reshape(-1)
-    count = index_add((weight[:, 0] * 0).detach(), 0, flat, (flat * 0 + 1).cast(weight.dtype))
-    share = 1.0 / count.maximum(1.0).unsqueeze(-1)
-    return weight * share + (weight * (1.0 - share)).detach()
 
 
 @public
@@ -248,8 +231,8 @@ def embedding_bag(
     """Sums, means or maxima of rows of a table."""
     inside("embedding_bag", input, weight.shape[0])
     if max_norm is not None:
-        _shortened(weight, input, max_norm, norm_type)
-    table = _by_frequency(weight, input) if scale_grad_by_freq else weight
+        shortened(weight, input, max_norm, norm_type)
+    table = by_frequency(weight, input) if scale_grad_by_freq else weight
     how = (mode, per_sample_weights, include_last_offset, padding_idx)
     return F.embedding_bag(input, table, offsets, *how)
 
@@ -257,6 +240,7 @@ def embedding_bag(
 @public
 def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
     """1 at each id and 0 elsewhere, along a new last axis, in int64."""
+    want(num_classes >= -1, "one_hot", f"num_classes {num_classes}", "0 or more, or -1")
     n = num_classes if num_classes >= 0 else int(input.numpy().max(initial=-1)) + 1
     return F.one_hot(inside("one_hot", input, n), n, whole(input))
 
@@ -337,6 +321,8 @@ def pad(
     input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Tensor:
     """The last axes made longer, the last one first."""
+    want(mode == "constant" or value is None, "pad", f"value {value} with mode {mode!r}",
+         "a value in mode constant alone")  # fmt: skip
     return F.pad(input, list(pad), mode, value or 0)
 
 

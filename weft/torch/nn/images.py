@@ -11,6 +11,7 @@ from weft.core import dtypes as dt
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 from weft.torch import arithmetic
+from weft.torch.expected import want
 from weft.torch.nn.batches import batched
 from weft.torch.tensor import index_of, public
 
@@ -71,6 +72,8 @@ def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None)
 @public
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool = False) -> Tensor:
     """The grid [N, H, W, 2] (or [N, D, H, W, 3]) of affine maps, for `grid_sample`."""
+    want(theta.ndim == 3 and tuple(size)[:1] == theta.shape[:1], "affine_grid",
+         f"theta {theta._known()} for size {list(size)}", "one matrix per image")  # fmt: skip
     lines = []
     for n in list(size)[2:]:
         ends = 1.0 if align_corners else 1.0 - 1.0 / n

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,7 +10,12 @@ import numpy as np
 
 from weft.core.errors import AxisError, UsageError
 from weft.tensor.core import Tensor
+from weft.tensor.unpooling import unpooled_size
+from weft.torch.expected import want, want_rank
 from weft.torch.picking import inside, known
+
+Given = Mapping[str, Any]  # arguments by name
+Check = Callable[[Given], None]
 
 
 def check_labels(name: str, input: Tensor, target: Tensor, ignored: int) -> None:
@@ -24,32 +30,80 @@ def check_labels(name: str, input: Tensor, target: Tensor, ignored: int) -> None
         raise AxisError(f"{name}: target {int(wrong.flat[0])} is none of {classes} classes")
 
 
-def _labels(name: str) -> Callable[..., None]:
-    def check(input: Tensor, target: Tensor, ignore_index: int = -100) -> None:
-        check_labels(name, input, target, ignore_index)
+def _labels(name: str) -> Check:
+    def check(given: Given) -> None:
+        check_labels(name, given["input"], given["target"], given.get("ignore_index", -100))
 
     return check
 
 
-def _probabilities(input: Tensor, target: Tensor, ignore_index: int = -100) -> None:
-    for what, x in (("input", input), ("target", target)):
-        held = known(x)
+def _probabilities(given: Given) -> None:
+    for what in ("input", "target"):
+        held = known(given[what])
         if held is not None and not bool(np.all((held >= 0) & (held <= 1))):
             raise UsageError(f"binary_cross_entropy: {what} has values outside 0..1")
 
 
-READ = ("input", "target", "ignore_index")
-# by function: what is asked of its arguments of these names
-CHECKS: Mapping[str, Callable[..., None]] = {
+def _variances(given: Given) -> None:
+    held = known(given["var"])
+    below = held is not None and bool((held < 0).any())
+    want(not below, "gaussian_nll_loss", "var has values below 0", "variances of 0 or more")
+
+
+def _same_rank(given: Given) -> None:
+    a, b, y = (given[k] for k in ("input1", "input2", "target"))
+    shapes = f"{a._known()}, {b._known()}, {y._known()}"
+    want(a.ndim == b.ndim == y.ndim, "margin_ranking_loss", shapes, "one number of axes")
+
+
+def _lengths(given: Given) -> None:
+    steps, lengths = given["log_probs"].shape[0], given["input_lengths"]
+    held = known(lengths) if isinstance(lengths, Tensor) else np.asarray(lengths)
+    most = 0 if held is None else int(held.max(initial=0))
+    want(most <= steps, "ctc_loss", f"input_lengths up to {most}", f"{steps} or less")
+
+
+def check_spread(input: Tensor) -> None:
+    """Raises UsageError for images of one element, whose variance is 0."""
+    one = input.ndim > 1 and math.prod(input.shape[2:]) == 1
+    want(not one, "instance_norm", f"{input._known()}", "more than one element per channel")
+
+
+def _spread(given: Given) -> None:
+    if given.get("use_input_stats", True):
+        check_spread(given["input"])
+
+
+def _unpool(rank: int) -> Check:
+    name, axes = f"max_unpool{rank}d", -rank
+
+    def check(given: Given) -> None:
+        options = (given.get(k) for k in ("stride", "padding", "output_size"))
+        x, at = given["input"], given["indices"]
+        size = unpooled_size(name, x.shape[axes:], given["kernel_size"], *options)
+        inside(name, at, math.prod(size))
+
+    return check
+
+
+# by function: what is asked of its arguments
+CHECKS: Mapping[str, Check] = {
     "cross_entropy": _labels("cross_entropy"),
     "nll_loss": _labels("nll_loss"),
     "binary_cross_entropy": _probabilities,
+    "gaussian_nll_loss": _variances,
+    "margin_ranking_loss": _same_rank,
+    "ctc_loss": _lengths,
+    "instance_norm": _spread,
+    "pdist": lambda given: want_rank("pdist", given["input"], 2),
+    **{f"max_unpool{rank}d": _unpool(rank) for rank in (1, 2, 3)},
 }
 
 
 def _loss(name: str) -> Callable[..., None]:
     def check(module: Any, input: Tensor, target: Tensor) -> None:
-        CHECKS[name](input, target, getattr(module, "ignore_index", -100))
+        ignored = getattr(module, "ignore_index", -100)
+        CHECKS[name]({"input": input, "target": target, "ignore_index": ignored})
 
     return check
 
@@ -61,6 +115,16 @@ def _ids(name: str) -> Callable[..., None]:
     return check
 
 
+def _unpooled(rank: int) -> Callable[..., None]:
+    check = _unpool(rank)
+
+    def of_module(module: Any, input: Tensor, indices: Tensor, output_size: Any = None) -> None:
+        given = {k: getattr(module, k) for k in ("kernel_size", "stride", "padding")}
+        check({**given, "input": input, "indices": indices, "output_size": output_size})
+
+    return of_module
+
+
 # by module: what is asked of the arguments of its forward pass
 MODULES: Mapping[str, Callable[..., None]] = {
     "CrossEntropyLoss": _loss("cross_entropy"),
@@ -68,6 +132,9 @@ MODULES: Mapping[str, Callable[..., None]] = {
     "BCELoss": _loss("binary_cross_entropy"),
     "Embedding": _ids("embedding"),
     "EmbeddingBag": _ids("embedding_bag"),
+    **{f"InstanceNorm{n}d": lambda module, input: check_spread(input) for n in (1, 2, 3)},
+    **{f"MaxUnpool{n}d": _unpooled(n) for n in (1, 2, 3)},
+    "GaussianNLLLoss": lambda module, input, target, var: _variances({"var": var}),
     "MultiMarginLoss": lambda module, input, target: check_labels(
         "multi_margin_loss", input, target, -1
     ),

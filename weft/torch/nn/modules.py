@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from weft import nn
 from weft.core.dtypes import DType, bfloat16, float16, float32, float64
-from weft.core.errors import UsageError
+from weft.core.errors import CallError, UsageError
 from weft.nn.tree import join
 from weft.tensor.core import Tensor as Base
 from weft.torch.nn import limits, reprs
@@ -86,6 +86,9 @@ class Module(nn.Module):
 
     def register_parameter(self, name: str, param: Any) -> None:
         """Makes a parameter (or None) an attribute."""
+        if not (param is None or isinstance(param, nn.Parameter)):
+            kind = type(param).__name__
+            raise CallError(f"register_parameter: {name} is {kind}; give a Parameter or None")
         setattr(self, name, param)
 
     def add_module(self, name: str, module: Any) -> None:
@@ -98,12 +101,19 @@ class Module(nn.Module):
         """The module of a dotted name."""
         found: Any = self
         for part in target.split(".") if target else ():
-            found = dict(found.named_children())[part]
+            below = dict(found.named_children())
+            if part not in below:
+                raise CallError(f"get_submodule: no module {target!r}; {part!r} is none of "
+                                f"{', '.join(below) or 'its modules'}")  # fmt: skip
+            found = below[part]
         return found
 
     def get_parameter(self, target: str) -> Any:
         """The parameter of a dotted name."""
-        return dict(self.named_parameters())[target]
+        known = dict(self.named_parameters())
+        if target not in known:
+            raise CallError(f"get_parameter: no parameter {target!r}; known: {', '.join(known)}")
+        return known[target]
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True

@@ -62,6 +62,7 @@ def clip_grad_norm_(
 @public
 def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
     """Holds each element of all gradients within -clip_value .. clip_value."""
+    clip_value = float(clip_value)
     clip.clip_grad_value(_held(parameters), clip_value)
 
 

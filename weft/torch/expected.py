@@ -1,0 +1,57 @@
+"""Checks of arguments that PyTorch refuses and weft's formulas would take."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import DTypeError, ShapeError, UsageError
+from weft.tensor.core import Tensor
+from weft.torch.picking import known
+
+
+def want_rank(name: str, x: Tensor, *ranks: int) -> None:
+    """Raises ShapeError unless x has one of these numbers of axes."""
+    if x.ndim not in ranks:
+        raise ShapeError(f"{name}: {x._known()} has {x.ndim} axes; expected "
+                         f"{' or '.join(map(str, ranks))}")  # fmt: skip
+
+
+def want(fits: bool, name: str, given: str, expected: str) -> None:
+    """Raises UsageError with what was given and what is expected, unless it fits."""
+    if not fits:
+        raise UsageError(f"{name}: {given}; expected {expected}")
+
+
+def want_one_of(name: str, what: str, value: Any, choices: Collection[Any]) -> None:
+    """Raises UsageError for a value that is none of the choices."""
+    want(value in choices, name, f"{what} {value!r}", f"one of {', '.join(map(str, choices))}")
+
+
+def want_dtype(name: str, x: Tensor, other: Tensor) -> None:
+    """Raises DTypeError unless two tensors have one dtype."""
+    if x.dtype != other.dtype:
+        raise DTypeError(f"{name}: {x.dtype.name} with {other.dtype.name}; cast one of them first")
+
+
+def want_floats(name: str, x: Tensor, but: str = "cast it first") -> None:
+    """Raises DTypeError for a tensor of integers or bools."""
+    if not x.dtype.is_float:
+        raise DTypeError(f"{name}: {x._known()} is not of floats; {but}")
+
+
+def want_integers(name: str, x: Tensor) -> None:
+    """Raises DTypeError for a tensor that is not of integers."""
+    if not x.dtype.is_int:
+        raise DTypeError(f"{name}: {x._known()} is not of integers; cast it first")
+
+
+def want_divisor(name: str, x: Tensor, y: Any) -> None:
+    """Raises UsageError where integers x are divided by a y that is known to have a zero."""
+    if x.dtype.is_float:
+        return
+    held = known(y) if isinstance(y, Tensor) else np.asarray(y)
+    if held is not None and not held.all():
+        raise UsageError(f"{name}: integers divided by 0; give other divisors, or cast to floats")
