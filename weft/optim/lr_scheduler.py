@@ -66,12 +66,13 @@ class LambdaLR(LRScheduler):
         lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
     ) -> None:  # fmt: skip
         many = isinstance(lr_lambda, Sequence)
-        self._lambdas: Any = lr_lambda if many else [lr_lambda] * len(optimizer.groups)
-        if len(self._lambdas) != len(optimizer.groups) or not all(map(callable, self._lambdas)):
+        given: Any = lr_lambda if many else [lr_lambda] * len(optimizer.groups)
+        if len(given) != len(optimizer.groups) or not all(map(callable, given)):
             raise UsageError(
-                f"{type(self).__name__}: {len(self._lambdas)} of lr_lambda for "
-                f"{len(optimizer.groups)} groups; give one function, or one per group"
+                f"{type(self).__name__}: {len(given)} of lr_lambda for {len(optimizer.groups)} "
+                "groups; give one function, or one per group"
             )
+        self._lambdas = given
         super().__init__(optimizer)
 
     def _rate_of(self, group: int, base: float) -> float:

@@ -52,7 +52,8 @@ def _slope(a: np.ndarray, x: np.ndarray) -> np.ndarray:
     series sum of x^(a + k) e^-x / gamma(a + k + 1), differentiated term by term."""
     psi, log = _digamma(Tensor(a + 1)).numpy(), np.log(x)
     term = x / a
-    total, k = term * (psi - log), 0
+    total: np.ndarray = term * (psi - log)
+    k = 0
     while True:
         k += 1
         term, psi = term * (x / (a + k)), psi + 1 / (a + k)
