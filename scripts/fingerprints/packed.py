@@ -99,7 +99,7 @@ def architectures() -> dict[str, dict[str, Any]]:
     """Rows of tests/models/model_zoo.py, with what the converter needs to be other."""
     from family_zoo import UNSAID
     from model_zoo import DECODERS, FAMILIES
-    from test_families import FIXED
+    from test_family_gguf import FIXED
 
     return {name: FIXED.get(name, {}) for name in DECODERS | FAMILIES if name not in UNSAID}
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from model_zoo import write_model, write_tokenizer
 
+import weft
+
 
 @pytest.fixture(scope="session")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Any]]:
@@ -61,3 +63,26 @@ def traced_types(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("weft.models.zoo.ask._asked", here)
     monkeypatch.setattr("weft.models.run.loader.DECODERS", {})
+
+
+@pytest.fixture
+def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search for codes compiles quicker, with fewer ranges to choose among."""
+    monkeypatch.setattr("weft.quantize.search.STEPS", {4: 3, 5: 2, 6: 1, 8: 1})
+    monkeypatch.setattr("weft.quantize.super_blocks.ROUNDS", 1)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Any, Any]]:
+    """Family, device, options -> (our model, transformers' model), each loaded once."""
+    made: dict[Any, tuple[Any, Any]] = {}
+
+    def get(name: str, device: str = "cpu", **options: Any) -> tuple[Any, Any]:
+        key = name, device, *options.items()
+        if key not in made:
+            folder = tmp_path_factory.mktemp(name)
+            theirs = write_model(name, folder)
+            made[key] = weft.load(folder, device=device, context=96, max_batch=2, **options), theirs
+        return made[key]
+
+    return get

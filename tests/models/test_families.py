@@ -5,26 +5,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from family_zoo import MORE, STATE_SPACES, UNSAID
-from gguf_zoo import write_gguf
 from model_zoo import FAMILIES, reference_greedy, reference_logits, write_model
 from rows import few
 from stepping import scores
 
 import weft
-from weft.conform.models import CONFIGS
 from weft.core.errors import ModelError, UsageError
 from weft.core.notices import say
-from weft.importers.hf_config import Fields
 from weft.importers.safetensors import open_checkpoint, save_file
-from weft.models.arch import feed_forward
-from weft.models.arch.families import DECODERS
-from weft.models.arch.feed_forward import pair_blocks
-from weft.quantize.gguf import check_said
 from weft.quantize.job import QuantizeOptions, check
 
 IDS = np.random.default_rng(0).integers(0, 200, 30).tolist()
@@ -100,170 +91,6 @@ def test_family_elsewhere(tmp_path: Path, name: str) -> None:
     want = reference_logits(reference, IDS[:9])
     close(runner.prefill(0, IDS[:8]), want[7])
     close(runner.rows([IDS[8]], [0], [8])[0], want[8])
-
-
-EACH_FOURTH = [*["linear_attention"] * 3, "full_attention"]
-# What llama.cpp fixes for the family: each fourth layer without positions; experts everywhere.
-FIXED = {
-    "smollm3": {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]},
-    "qwen3_moe": {"mlp_only_layers": []},
-    "gpt_oss": {"swiglu_limit": 7.0},
-    "lfm2": {"conv_bias": False},
-    **{key: {"layer_types": EACH_FOURTH} for key in ("qwen3_5", "qwen3_5_moe")},
-    "qwen3_next": {"layer_types": EACH_FOURTH, "mlp_only_layers": []},
-    "olmoe": {"norm_topk_prob": False, "clip_qkv": None},
-    "qwen2_moe": {"mlp_only_layers": [], "use_sliding_window": False},
-    **{key: {"use_bias": False} for key in ("mamba", "mamba2")},
-    "nemotron_h": {"layers_block_type": ["linear_attention", "moe", "full_attention", "moe"]},
-    "bamba": {"mamba_proj_bias": False},
-    "gemma3n": {"vocab_size_per_layer_input": 211},
-    "llama4": {"floor_scale": 8192, "attn_scale": 0.1},
-    "llama4_many": {
-        "floor_scale": 8192,
-        "num_hidden_layers": 4,
-        "moe_layers": None,
-        "no_rope_layers": None,
-        "num_local_experts": 128,
-        "use_qk_norm": False,
-    },
-    "deepseek_v3": {
-        "attention_bias": False,
-        "rope_parameters": {**MORE["deepseek_v3"][1]["rope_parameters"], "mscale": 0.8},
-    },
-}
-
-
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in UNSAID])
-def test_family_in_gguf(tmp_path: Path, name: str) -> None:
-    """The file gives the logits of the safetensors, which are transformers', bit for bit but where
-    it holds a rounded number for one that config.json spells."""
-    reference = write_model(name, tmp_path, changed=FIXED.get(name))
-    theirs = weft.load(tmp_path, device="oracle")
-    ours = weft.load(write_gguf(tmp_path, tmp_path / "m.gguf"), device="oracle")
-    got, want = ours.logits(IDS), theirs.logits(IDS)
-    close(want, reference_logits(reference, IDS))
-    rounded = ("phi3", "ministral3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "gemma3n")
-    rounded = (*rounded, *STATE_SPACES)
-    # Gate and up are one matrix or two, and NumPy sums by a matrix's width.
-    apart = ("gpt_oss", "granitemoe", "llama4", "llama4_many")
-    if name in (*rounded, *apart):
-        np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
-    else:
-        np.testing.assert_array_equal(got, want)
-
-
-def test_nemotron_without_experts_in_gguf(tmp_path: Path) -> None:
-    """Its architecture has another name."""
-    kinds = {"layers_block_type": ["linear_attention", "full_attention", "mlp"]}
-    write_model("nemotron_h", tmp_path, changed=kinds)
-    want = weft.load(tmp_path, device="oracle").logits(IDS)
-    ours = weft.load(write_gguf(tmp_path, tmp_path / "m.gguf"), device="oracle")
-    np.testing.assert_allclose(ours.logits(IDS), want, atol=2e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3"])
-def test_keys_and_values_joined_in_gguf(tmp_path: Path, name: str) -> None:
-    """Older files have one matrix for them, and the sizes of whole heads."""
-    write_model(name, tmp_path, changed=FIXED.get(name))
-    want = weft.load(tmp_path, device="oracle").logits(IDS)
-    config = json.loads((tmp_path / "config.json").read_text()) | {"joined": True}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    ours = weft.load(write_gguf(tmp_path, tmp_path / "m.gguf"), device="oracle")
-    np.testing.assert_array_equal(ours.logits(IDS), want)
-
-
-def test_a_checkpoint_without_one_of_its_experts(tmp_path: Path) -> None:
-    write_model("qwen3_moe", tmp_path)
-    tensors = dict(open_checkpoint(tmp_path).items())
-    gone = next(name for name in tensors if ".experts.3." in name)
-    save_file(tmp_path / "model.safetensors", {k: v for k, v in tensors.items() if k != gone})
-    with pytest.raises(ModelError, match=f"'{gone}' is missing"):
-        weft.load(tmp_path, device="oracle")
-
-
-def test_one_tensor_for_all_experts(tmp_path: Path) -> None:
-    """As Qwen 3.5's checkpoints hold them: gates, and below them what they gate."""
-    write_model("qwen3_5_moe", tmp_path)
-    want = weft.load(tmp_path, device="oracle").logits(IDS)
-    tensors = dict(open_checkpoint(tmp_path).items())
-    for i in range(4):
-        at = f"model.layers.{i}.mlp.experts."
-        gate, up, down = (
-            np.stack([tensors.pop(f"{at}{e}.{part}_proj.weight") for e in range(5)])
-            for part in ("gate", "up", "down")
-        )
-        tensors[f"{at}gate_up_proj"] = np.concatenate([gate, up], 1)
-        tensors[f"{at}down_proj"] = down
-    save_file(tmp_path / "model.safetensors", tensors)
-    np.testing.assert_array_equal(weft.load(tmp_path, device="oracle").logits(IDS), want)
-
-
-def test_gpt_oss_with_packed_experts(tmp_path: Path) -> None:
-    """The experts in MXFP4 as OpenAI's files hold them, against the same values as floats."""
-    plain, folder = tmp_path / "plain", tmp_path / "packed"
-    write_model("gpt_oss", plain, changed={"hidden_size": 32, "intermediate_size": 32})
-    table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-    table = np.concatenate([table, -table])
-    rng = np.random.default_rng(0)
-    floats: dict[str, np.ndarray] = {}
-    packed: dict[str, np.ndarray] = {}
-    for name, value in open_checkpoint(plain).items():
-        if not name.endswith(("gate_up_proj", "down_proj")):
-            floats[name] = packed[name] = value
-            continue
-        experts, k, n = value.shape
-        blocks = rng.integers(0, 256, (experts, n, k // 32, 16), np.uint8)
-        scales = rng.integers(121, 125, (experts, n, k // 32), np.uint8)
-        codes = np.stack([blocks & 15, blocks >> 4], -1).reshape(experts, n, k // 32, 32)
-        wide = table[codes] * np.exp2(scales[..., None].astype(np.float32) - 127)
-        floats[name] = np.ascontiguousarray(wide.reshape(experts, n, k).swapaxes(1, 2))
-        packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-    folder.mkdir()
-    config = json.loads((plain / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "mxfp4"}
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file(plain / "model.safetensors", floats)
-    save_file(folder / "model.safetensors", packed)
-    for device in ("oracle", "cpu"):
-        want = weft.load(plain, device=device).logits(IDS)
-        model = weft.load(folder, device=device)
-        np.testing.assert_array_equal(model.logits(IDS), want)
-    assert [role for role, _ in model.config.forms] == [
-        f"{i}.{part}_exps.w" for i in (0, 1) for part in ("gate_up", "down")
-    ]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "used", "experts"), [(40, 3, 7), (1, 2, 5), (33, 1, 1), (70, 5, 64)]
-)
-@pytest.mark.parametrize("spread", ["random", "one", "last"])
-def test_rows_by_expert(
-    tokens: int, used: int, experts: int, spread: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every real choice stands in a block of its expert, once, within the rows that count, and no
-    block is larger or more than it takes; experts that nobody chose have none."""
-    rng = np.random.default_rng(0)
-    chosen = np.stack([rng.permutation(experts)[:used] for _ in range(tokens)]).astype(np.int32)
-    if spread != "random":
-        chosen[:] = np.arange(used) if spread == "one" else experts - 1 - np.arange(used)
-    real = np.arange(tokens) < max(tokens - 5, 1)
-    monkeypatch.setattr(feed_forward, "first_rows", lambda numbers, counts: (numbers, counts))
-    step = SimpleNamespace(
-        c=SimpleNamespace(experts=experts),
-        real=real[:, None],
-        training=SimpleNamespace(derived=False),
-    )
-    numbers, pair, slot = pair_blocks(step, chosen)  # type: ignore[arg-type]
-    token = pair % tokens
-    (numbers, counts), size = numbers, token.shape[1]
-    assert len(numbers) * size >= tokens * used
-    kept = slot[real].reshape(-1)
-    assert len(set(kept)) == kept.size == counts.sum()
-    np.testing.assert_array_equal(numbers[kept // size], chosen[real].reshape(-1))
-    np.testing.assert_array_equal(token.reshape(-1)[kept], np.repeat(np.where(real)[0], used))
-    assert (kept % size < counts[kept // size]).all()
-    by = np.bincount(chosen[real].reshape(-1), minlength=experts)
-    assert (counts > 0).sum() == (-(-by // size)).sum()
 
 
 def test_a_ring_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,16 +257,3 @@ def test_a_model_that_also_sees(
         weft.load(folder, device="oracle")
     said = 0 if kind == "mistral3" else len(names)
     assert capsys.readouterr().err.count("text model alone") == said
-
-
-def test_what_is_listed_as_written_into_gguf_is() -> None:
-    written, listed = set(), set()
-    for config in CONFIGS.values():
-        normed = {"norm_topk_prob": True} if config["model_type"] == "qwen3_moe" else {}
-        made = DECODERS[config["model_type"]](Fields(config | normed, "config"))
-        try:
-            check_said(made)
-            written.add(made.family)
-        except UsageError as error:
-            listed = set(str(error).partition("; it writes ")[2].split(", "))
-    assert written == listed

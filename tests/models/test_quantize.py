@@ -1,145 +1,36 @@
-"""weft quantize: the search, GPTQ and the files, on the model in the box and on random matrices."""
+"""weft quantize: calibration, plans and the folders it writes, on the model in the box."""
 
 from __future__ import annotations
 
 import json
 import textwrap
 from pathlib import Path
-from typing import Any
 
-import model_zoo
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from family_zoo import MORE
 from model_zoo import write_model
 
 from weft.cli.quantize import quantize as command
-from weft.core.dtypes import float16, float32
+from weft.core.dtypes import float16
 from weft.core.errors import ModelError, UsageError
-from weft.core.packed import Form, Packed, dequantized
+from weft.core.packed import dequantized
 from weft.hub.box import box_folder
-from weft.importers.gguf_blocks import BY_NAME
-from weft.importers.packed.gguf import packed_of
-from weft.importers.packed.gguf_out import blocks_of
 from weft.importers.safetensors import open_checkpoint
 from weft.models import load
 from weft.models.arch.weights import held
 from weft.models.weights.random_weights import random_folder
-from weft.quantize import job, search as search_, super_blocks
+from weft.quantize import job
 from weft.quantize.calibrate import Calibration
 from weft.quantize.compressed import packed_from
-from weft.quantize.gptq import Moments, gptq, unit_of
 from weft.quantize.job import QuantizeOptions, quantize
 from weft.quantize.kept import quantised
 from weft.quantize.plan import choose
-from weft.quantize.schemes import K_TYPES, Scheme, bits_per_weight
+from weft.quantize.schemes import Scheme
 from weft.quantize.search import Search
 from weft.training.model import folder_weights
 
-
-@pytest.fixture(autouse=True)
-def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_, "STEPS", {4: 3, 5: 2, 6: 1, 8: 1})  # quicker to compile
-    monkeypatch.setattr(super_blocks, "ROUNDS", 1)
-
-
-SCHEMES = ["int4", "int4-zero", "nf4", "int8", "fp8", "int8-channel", "q4_k", "q6_k"]
-
-
-KS = [K_TYPES["q4_k"][0], K_TYPES["q6_k"][0]]
-
-
-def nearest(form: Form, w: np.ndarray) -> np.ndarray:
-    """Rounding to nearest with the largest weight at the end of the range: what needs no search."""
-    groups = w.reshape(len(w), -1, form.group).astype(np.float64)
-    if form.table is None:
-        step = np.abs(groups).max(axis=2, keepdims=True) / (2 ** (form.bits - 1) - 1)
-        return (np.round(groups / step) * step).reshape(w.shape)
-    table = np.array(sorted(t for t in form.table if t == t))
-    step = np.abs(groups).max(axis=2, keepdims=True) / table.max()
-    at = np.abs(groups[..., None] / step[..., None] - table).argmin(axis=-1)
-    return (table[at] * step).reshape(w.shape)
-
-
-@pytest.mark.parametrize("name", SCHEMES)
-def test_a_search_loses_less_than_rounding(name: str) -> None:
-    rng = np.random.default_rng(0)
-    w = (rng.standard_normal((40, 256)) * 0.02).astype(np.float32)
-    w[3] = 0
-    h = np.exp(rng.standard_normal(256)).astype(np.float32)
-    scheme = Scheme(name)
-    form = scheme.form(256)
-    assert form is not None
-    parts = Search(form, scheme.scale_dtype)(w, h)
-    form.check(parts, 40, 256)
-    got = dequantized(form, parts)
-    assert not got[3].any()
-    used = np.arange(40) != 3
-    pair = (got[used], nearest(form, w[used]))
-    lost, plain = ((h * (x - w[used]) ** 2).sum() for x in pair)
-    assert lost < plain * (1.02 if name == "fp8" else 0.95 if form.bits == 4 else 1.0)
-
-
-@pytest.mark.parametrize("name", ["q4_k", "q5_k", "q6_k"])
-def test_scales_of_scales(name: str) -> None:
-    """The gguf package reads the blocks as what was found, and weft as the very parts; rows of one
-    sign, of zeros and with outliers too."""
-    import gguf
-
-    rng = np.random.default_rng(3)
-    w = rng.standard_normal((12, 512)).astype(np.float32) * np.float32(0.02)
-    w[1], w[2], w[4, :256] = np.abs(w[1]), w[2] - 0.1, 0
-    w[5, ::32] = 3
-    form = Scheme(name).form(512)
-    assert form is not None and form.super_group == 256
-    parts = Search(form, float16)(w)
-    assert all((parts[p] < 64).all() for p in ("scales", "lows") if form.bits < 6)
-    wanted, kind = dequantized(form, parts), gguf.GGMLQuantizationType[name.upper()]
-    found = blocks_of(Packed(form, parts))
-    assert np.array_equal(gguf.quants.dequantize(found, kind), wanted)
-    again = packed_of(BY_NAME[name.upper()], found, w.shape)
-    assert all(np.array_equal(again.parts[p], parts[p]) for p in form.parts)
-    assert not wanted[4, :256].any()
-    largest, lost = (np.abs(v).reshape(12, -1, form.group).max(axis=2) for v in (w, wanted - w))
-    assert (lost <= 2 * np.maximum(2 * largest / 2**form.bits, 1e-3)).all()
-    assert bits_per_weight(form) == gguf.GGML_QUANT_SIZES[kind][1] / 32
-
-
-def test_rows_do_not_depend_on_those_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    w = np.random.default_rng(1).standard_normal((70, 64)).astype(np.float32)
-    form = Form(4, 32, offset=8)
-    whole = Search(form, float16)(w)
-    monkeypatch.setattr("weft.quantize.search.CHUNK", 64 * 9)
-    pieces = Search(form, float16)(w)
-    assert all(np.array_equal(whole[p], pieces[p]) for p in whole)
-
-
-def test_gptq_loses_less_than_the_search() -> None:
-    rng = np.random.default_rng(2)
-    mix = rng.standard_normal((256, 64)) * np.exp(rng.standard_normal(256))[:, None]
-    x = rng.standard_normal((600, 256)) @ mix @ mix.T
-    x[:, 5] = 0  # an input that is never used
-    w = rng.standard_normal((24, 256)).astype(np.float32)
-    for form in (Form(4, 32, shift="zero"), Form(4, 64, "nf4"), *KS):
-        search = Search(form, float32)
-        made = gptq(w, Moments(x.T @ x, unit_of(form)), search)
-        form.check(made, 24, 256)
-        lost = [np.linalg.norm((dequantized(form, p) - w) @ x.T) for p in (made, search(w))]
-        assert lost[0] < 0.7 * lost[1]
-
-
-def test_what_cannot_be_quantised_is_refused() -> None:
-    form, w = Form(4, 32, offset=8), np.ones((2, 32), np.float32)
-    with pytest.raises(ModelError, match="NaN"):
-        Search(form, float16)(w * np.inf)
-    with pytest.raises(ModelError, match="overflow"):
-        Search(form, float16)(w * np.float32(1e30))
-    with pytest.raises(ModelError, match="NaN"):
-        Moments(np.full((32, 32), np.nan), 32)
-    for bad in ("int6", "int5-zero", "nf4-zero", "int4-g48", "", "fp8-zero"):
-        with pytest.raises(UsageError, match="no scheme"):
-            Scheme(bad)
+pytestmark = pytest.mark.usefixtures("few_candidates")
 
 
 @pytest.fixture(scope="module")
@@ -229,32 +120,6 @@ def test_the_command(tmp_path: Path) -> None:
             catch_exceptions=False,
         )  # fmt: skip
     assert not (tmp_path / "x").exists()
-
-
-def test_a_gguf_file(tmp_path: Path) -> None:
-    """The gguf package finds the matrices that the search gave, and weft the same model."""
-    import gguf
-
-    config, weights = folder_weights(box_folder())
-    for scheme, kind in (("int8", "Q8_0"), ("q5_k", "Q5_0"), ("int4", "Q4_0")):
-        path = tmp_path / f"{scheme}.gguf"
-        quantize(box_folder(), path, QuantizeOptions(scheme, method="search"))
-        tensors = {t.name: t for t in gguf.GGUFReader(path).tensors}
-        found = tensors["blk.1.ffn_up.weight"]
-        assert found.tensor_type.name == kind
-        form = Scheme(scheme).form(config.hidden)
-        assert form is not None
-        wanted = dequantized(form, Search(form, float16)(weights["1.up.w"]))
-        assert np.array_equal(gguf.quants.dequantize(found.data, found.tensor_type), wanted)
-        model = load(path, device="cpu")
-        np.testing.assert_array_equal(model.weights["norm.w"], weights["norm.w"])
-        prompt = [5, 99, 1023, 7]
-        plain = load(box_folder(), device="cpu")
-        for text in ("def f(x):\n    return [x, 'é']\n", "  tabs\tand 12345"):
-            assert model.tokenizer and plain.tokenizer
-            assert model.tokenizer.encode(text) == plain.tokenizer.encode(text)
-        lost = np.abs(model.logits(prompt) - plain.logits(prompt)).max()
-        assert 0 < lost < (0.2 if scheme == "int8" else 4)
 
 
 def test_a_mixed_plan(tmp_path: Path, ids: np.ndarray) -> None:
@@ -365,84 +230,6 @@ def test_what_no_scheme_packs_on_the_way_in(
     config, _ = folder_weights(box_folder())
     with pytest.raises(ModelError, match="no matrix"):
         quantised(tmp_path, config, {"0.q.w": held(np.ones((4, 7), np.float32))}, "int8")
-
-
-EVEN = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}
-HALF = {**model_zoo.LONG, "partial_rotary_factor": 0.5}
-WRITTEN_MORE = (
-    "gemma", "seed_oss", "exaone4", "glm4", "ernie4_5", "hunyuan", "phi", "stablelm",
-    "stablelm_parallel", "starcoder2", "cohere", "cohere2", "nemotron", "olmo", "gpt_neox",
-    "gpt_neox_serial",
-)  # fmt: skip
-WRITTEN: dict[str, dict[str, Any]] = {
-    **{name: {"intermediate_size": 64} for name in model_zoo.DECODERS if name != "gpt2"},
-    **dict.fromkeys(("ministral3", "granite", "olmo2", "olmo3"), EVEN),
-    "smollm3": {**EVEN, "num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]},
-    "phi3": {k: v for k, v in EVEN.items() if k != "head_dim"} | {"rope_parameters": HALF},
-    "lfm2": {**EVEN, "block_multiple_of": 32, "conv_bias": False},
-    **{name: {key: EVEN[key] for key in EVEN if key in MORE[name][1]} for name in WRITTEN_MORE},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_a_gguf_file_of_every_family(name: str, tmp_path: Path) -> None:
-    """A GGUF file and a folder of the same packed weights give the same logits, but for the
-    rounding of what slows a rope."""
-    model_zoo.write_model(name, tmp_path / "hf", changed=WRITTEN[name])
-    options, ids = (
-        QuantizeOptions("int8", head="none", method="search"),
-        [5, 3, 100, 7, 7, 90, 12, 11, 2],
-    )
-    models = []
-    for out in ("m.gguf", "out"):
-        quantize(tmp_path / "hf", tmp_path / out, options)
-        models.append(load(tmp_path / out, device="oracle", act_dtype="float32"))
-    found, wanted = (m.logits(ids) for m in models)
-    np.testing.assert_allclose(found, wanted, atol=2e-5)
-
-
-_SIZES = {"hidden_size": 64, "num_attention_heads": 4, "moe_intermediate_size": 32}
-LATENT = {
-    **_SIZES, "intermediate_size": 96, "num_key_value_heads": 4, "kv_lora_rank": 32,
-    "qk_nope_head_dim": 32, "v_head_dim": 32,
-}  # fmt: skip
-EXPERTS: dict[str, dict[str, Any]] = {
-    "mixtral": {**EVEN, "num_key_value_heads": 2},
-    "qwen2_moe": {
-        **_SIZES, "mlp_only_layers": [], "use_sliding_window": False,
-        "shared_expert_intermediate_size": 32,
-    },
-    "qwen3_moe": {**_SIZES, "head_dim": 16, "mlp_only_layers": [], "norm_topk_prob": True},
-    "olmoe": {**EVEN, "norm_topk_prob": False, "clip_qkv": None},
-    "glm4_moe": {**_SIZES, **EVEN, "num_key_value_heads": 2},
-    "deepseek_v2": {**LATENT, "qk_nope_head_dim": 20},
-    "deepseek_v3": {
-        **LATENT, "q_lora_rank": 32, "attention_bias": False,
-        "rope_parameters": {**MORE["deepseek_v3"][1]["rope_parameters"], "mscale": 0.8},
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", EXPERTS)
-def test_a_gguf_file_of_experts(name: str, tmp_path: Path) -> None:
-    """The file gives the logits of the same search while loading."""
-    model_zoo.write_model(name, tmp_path / "hf", changed=EXPERTS[name])
-    options = QuantizeOptions("int8", embed="int8", method="search")
-    quantize(tmp_path / "hf", tmp_path / "m.gguf", options)
-    found, wanted = (
-        load(tmp_path / "m.gguf", device="oracle", act_dtype="float32"),
-        load(tmp_path / "hf", device="oracle", quant="int8", act_dtype="float32"),
-    )
-    assert dict(found.config.forms).keys() == dict(wanted.config.forms).keys()
-    ids = [5, 3, 100, 7, 7, 90, 12, 11, 2]
-    np.testing.assert_allclose(found.logits(ids), wanted.logits(ids), atol=2e-5)
-
-
-def test_what_gguf_does_not_say_is_refused(tmp_path: Path) -> None:
-    """A reader of the file takes every fourth layer to be without a rope."""
-    model_zoo.write_model("smollm3", tmp_path / "hf", changed=EVEN)
-    with pytest.raises(UsageError, match="rope of layer 1 is None, a reader"):
-        quantize(tmp_path / "hf", tmp_path / "m.gguf", QuantizeOptions("int8", method="search"))
 
 
 @pytest.mark.parametrize("name", ["mamba", "falcon_h1"])
