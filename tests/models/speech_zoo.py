@@ -44,7 +44,7 @@ def moonshine(folder: Path, scale: float = 0.2) -> Any:
 
     torch.manual_seed(3)
     model = t.MoonshineForConditionalGeneration(t.MoonshineConfig(
-        vocab_size=211, hidden_size=60, intermediate_size=72, encoder_num_hidden_layers=2,
+        vocab_size=211, hidden_size=60, intermediate_size=96, encoder_num_hidden_layers=2,
         decoder_num_hidden_layers=2, encoder_num_attention_heads=3, decoder_num_attention_heads=3,
         max_position_embeddings=64, partial_rotary_factor=0.9,
     ))  # fmt: skip
@@ -55,9 +55,37 @@ def moonshine(folder: Path, scale: float = 0.2) -> Any:
     return model
 
 
+def parakeet(folder: Path, scale: float = 0.15) -> Any:
+    """Writes a Parakeet with a CTC head, and returns transformers' model."""
+    import torch
+    import transformers as t
+
+    torch.manual_seed(3)
+    inner = {
+        "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "scale_input": True,
+        "intermediate_size": 64, "conv_kernel_size": 5, "subsampling_conv_channels": 6,
+        "num_mel_bins": 24,
+    }  # fmt: skip
+    config: Any = t.ParakeetCTCConfig(vocab_size=131, pad_token_id=130, encoder_config=inner)
+    model = t.ParakeetForCTC(config)
+    shake(model, scale)
+    with torch.no_grad():
+        for name, kept in model.named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                kept.add_(torch.rand_like(kept))
+    model.save_pretrained(folder)
+    steps = t.ParakeetFeatureExtractor(feature_size=24)
+    steps.save_pretrained(folder)
+    words = {chr(33 + i) if i < 80 else f"<{i}>": i for i in range(131)}
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(words)))
+    return model
+
+
 def _tokenizer(words: dict[str, int]) -> dict[str, Any]:
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    added = [{"id": i, "content": f"<{i}>", "special": True, **special} for i in range(80, 211)]
+    added = [
+        {"id": i, "content": f"<{i}>", "special": True, **special} for i in range(80, len(words))
+    ]
     return {
         "version": "1.0", "added_tokens": added, "normalizer": None, "pre_tokenizer": None,
         "post_processor": None, "decoder": {"type": "Fuse"},

@@ -24,7 +24,7 @@ from weft.serve import served_speech
 from weft.serve.keys import ApiKeys
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
-from speech_zoo import whisper
+from speech_zoo import moonshine, parakeet, whisper
 
 KEY = b"a key of a test"
 PATH = "/v1/audio/transcriptions"
@@ -176,3 +176,26 @@ def test_a_client_that_leaves_frees_its_place(ear: Running, client: openai.OpenA
     ) as events:
         next(iter(events))
     until(lambda: model.idle and not model.model.hearing.busy)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("family", [moonshine, parakeet])
+def test_other_families(tmp_path: Path, family: Any) -> None:
+    """They answer as alone, and refuse by name what they do not take; hostile sounds too."""
+    family(tmp_path)
+    data = wav(1.5)
+    true = weft.load(tmp_path, device="cpu").transcribe(sound_of(io.BytesIO(data), "a test"))
+    with serving({"ear": str(tmp_path)}) as running:
+        client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0)
+        create = client.audio.transcriptions.create
+        made = create(model="ear", file=("talk.wav", data), response_format="verbose_json")
+        assert true.text and made.text == true.text and made.language == "und"
+        parts = create(model="ear", file=("talk.wav", data), stream=True)
+        assert "".join(p.delta for p in parts if p.type.endswith("delta")) == true.text
+        for options in ({"language": "de"}, {"prompt": "ab"}, {"temperature": 0.5}):
+            with pytest.raises(openai.BadRequestError, match=f"take {next(iter(options))}"):
+                create(model="ear", file=("talk.wav", data), **options)
+        for bad in (b"", data[:40], data[:-7], b"RIFF" + data[4:20], b"\0" * 999):
+            with pytest.raises(openai.BadRequestError):
+                create(model="ear", file=("talk.wav", bad))
+        for rate in (4000, 192_000):
+            assert create(model="ear", file=("talk.wav", wav(0.3, rate=rate))).usage.seconds == 1

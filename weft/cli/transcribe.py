@@ -57,8 +57,8 @@ def transcribe(
     vad: bool,
     loading: Loading,
 ) -> None:
-    """Write what is said in the file SOUND with MODEL, a folder or ORG/NAME of Whisper or
-    Moonshine. WAV files need nothing more; MP3, FLAC and OGG need the extra "audio"."""
+    """Write what is said in the file SOUND with MODEL, a folder or ORG/NAME of Whisper, Moonshine
+    or Parakeet. WAV files need nothing more; MP3, FLAC and OGG need the extra "audio"."""
     from weft.audio.sound import open_sound
     from weft.audio.subtitles import srt, vtt
     from weft.models.run.transcriber import Transcriber

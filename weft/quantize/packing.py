@@ -10,8 +10,10 @@ import numpy as np
 from weft.core.dtypes import DType
 from weft.core.packed import Form, Packed
 from weft.models.arch.config import DecoderConfig, Kind
+from weft.models.arch.conformer_config import ConformerConfig
 from weft.models.arch.encoder_config import EncoderConfig
 from weft.models.arch.seq2seq_config import Seq2SeqConfig
+from weft.models.weights.conformer_names import conformer_layout
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.encoder_names import encoder_layout
 from weft.models.weights.seq2seq_names import seq2seq_layout
@@ -31,7 +33,7 @@ class Packing:
 
     def __init__(
         self,
-        config: DecoderConfig | EncoderConfig | Seq2SeqConfig,
+        config: DecoderConfig | EncoderConfig | Seq2SeqConfig | ConformerConfig,
         schemes: Mapping[Kind, str],
         device: Any = HOST,
         scales: DType | None = None,
@@ -40,6 +42,8 @@ class Packing:
             layout, self._transposed = decoder_layout(config), config.transposed
         elif isinstance(config, Seq2SeqConfig):
             layout, self._transposed = seq2seq_layout(config), False
+        elif isinstance(config, ConformerConfig):
+            layout, self._transposed = conformer_layout(config), False
         else:
             layout, self._transposed = encoder_layout(config), False
         self.kinds = {role: spec.kind for role, spec in layout.weights.items()}

@@ -128,6 +128,8 @@ TOKENIZER: Mapping[str, str] = _table(
 FAMILY: Mapping[str, Mapping[str, str]] = {
     "gpt2": _table((_OTHER, "n_ctx use_weight_tying")),
     "qwen2": _table((_OTHER, "use_mrope")),
+    "parakeet_ctc": _table((_TRAINING, "ctc_loss_reduction ctc_zero_infinity")),
+    "parakeet_encoder": _table((_TRAINING, "dropout_positions")),
     "moonshine": _table((_SPEED, "pad_head_dim_to_multiple_of")),
     "qwen3_moe": _table((_OTHER, "max_window_layers shared_expert_intermediate_size")),
     "qwen3_next": _table((_OTHER, "use_sliding_window sliding_window max_window_layers")),

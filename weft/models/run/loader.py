@@ -17,6 +17,7 @@ from weft.host.progress import progress
 from weft.hub.names import name_of
 from weft.importers.hf_config import Fields, has_weights, read_config
 from weft.models.arch.config import DecoderConfig, TokenizerContent
+from weft.models.arch.conformer_config import CTC, TRANSDUCERS
 from weft.models.arch.encoder_config import EncoderConfig, VectorConfig
 from weft.models.arch.encoders import ENCODERS
 from weft.models.arch.families import DECODERS, read_stream
@@ -42,12 +43,7 @@ from weft.models.text.maker import tokenizer_maker
 from weft.models.weights.encoder_names import encoder_layout
 from weft.models.weights.names import OUTPUTS
 from weft.models.weights.placement import DEFAULT, Placement, check_encoder
-from weft.models.weights.reading import (
-    folder_source,
-    read_weights,
-    says_packed,
-    stream_weights,
-)
+from weft.models.weights.reading import folder_source, read_weights, says_packed, stream_weights
 from weft.models.weights.source import Source
 from weft.models.weights.weight_dtypes import (
     check_dtypes,
@@ -103,6 +99,11 @@ def load_uncompiled(path: Path, place: Placement) -> Model:
 
             check_encoder(f"{raw.where}: {kind} has an encoder", place)
             return load_seq2seq(path, raw, device, place)
+        if kind in (*CTC, *TRANSDUCERS):
+            from weft.models.run.parakeet import load_parakeet
+
+            check_encoder(f"{raw.where}: {kind} writes what it hears", place)
+            return load_parakeet(path, raw, device, place)
         if _vectors(raw, kind):
             check_encoder(f"{raw.where}: {kind} is an encoder", place)
             return _encoder(path, raw, ENCODERS[kind](raw), device, place)
@@ -143,7 +144,7 @@ def check_supported(folder: Path) -> str:
     packed weights that weft cannot read."""
     config = read_config(folder)
     kind = _kind(config)
-    known = kind in DECODERS or kind in PICTURES or writes_from_input(config)
+    known = kind in (*DECODERS, *PICTURES, *CTC) or writes_from_input(config)
     if not known and not _vectors(config, kind) and not judges(config):
         from weft.models.zoo.ask import check_type
 
@@ -164,7 +165,7 @@ def _kind(config: Fields) -> str:
 
 
 def _unsupported(config: Fields) -> ModelError:
-    known = listed([*DECODERS, *ENCODERS, *SEQ2SEQ])
+    known = listed([*DECODERS, *ENCODERS, *SEQ2SEQ, *CTC])
     names = config.data.get("architectures")
     name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
     said = f"{shown(name)}, unnamed (no model_type)," if name else "unnamed (no model_type)"

@@ -18,6 +18,7 @@ from weft.core.packed import Packed, dequantized
 from weft.host.mapped import pieces, release
 from weft.host.pages import fresh
 from weft.models.arch.config import DecoderConfig
+from weft.models.arch.conformer_config import ConformerConfig
 from weft.models.arch.encoder_config import VectorConfig
 from weft.models.arch.seq2seq_config import Seq2SeqConfig
 from weft.models.arch.weights import Value, Weight, Weights
@@ -26,7 +27,7 @@ from weft.models.weights.placement import Placement, Wanted
 if TYPE_CHECKING:
     from weft.program.device import Device
 
-Config = TypeVar("Config", bound=VectorConfig | Seq2SeqConfig)
+Config = TypeVar("Config", bound=VectorConfig | Seq2SeqConfig | ConformerConfig)
 
 
 def ready(
@@ -128,9 +129,10 @@ def _act_dtype(wanted: Wanted, weights: Weights) -> DType:
 
 
 def main_dtype(weights: Mapping[str, np.ndarray]) -> DType:
-    """Returns the dtype of the embedding, as the model's; float16 if it is packed."""
+    """Returns the dtype of the embedding, as the model's, or of the last layer of a model without
+    one; float16 if it is packed."""
     arrays = weights.outlines if isinstance(weights, Weights) else weights
-    return as_dtype(arrays["embed"].dtype) if "embed" in arrays else float16
+    return next((as_dtype(arrays[r].dtype) for r in ("embed", "ctc.w") if r in arrays), float16)
 
 
 def check_dtypes(device: Device | None, dtypes: Mapping[str, DType]) -> None:
