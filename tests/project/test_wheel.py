@@ -29,7 +29,8 @@ INSIDE = (
     "__init__.pyi", "py.typed", "box/model.safetensors", "box/tokenizer.json", "box/LICENSE",
     "box-chat/model.safetensors", "box-chat/chat_template.jinja", "box-chat/LICENSE",
     "cli/explain.html", "serve/page/index.html", "web/js/index.html", "web/js/weft.js",
-    "web/js/package.json", "web/js/LICENSE", "web/js/NOTICE",
+    "web/js/package.json", "web/js/LICENSE", "web/js/NOTICE", "web/js/README.md",
+    "web/js/types/weft.d.ts", "web/js/types/node.d.ts",
 )  # fmt: skip
 DEPENDENCIES = [
     p for p in (*site.getsitepackages(), site.getusersitepackages()) if Path(p).is_dir()
@@ -49,7 +50,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(the source distribution, the wheel that is made of it)."""
     folder = tmp_path_factory.mktemp("built")
     source = folder / "source"
-    rubbish = shutil.ignore_patterns("__pycache__", "node_modules", "types", "*.egg-info")
+    rubbish = shutil.ignore_patterns("__pycache__", "node_modules", "*.egg-info")
     shutil.copytree(ROOT / "weft", source / "weft", ignore=rubbish)
     shutil.copytree(ROOT / "tests/project", source / "tests/project", ignore=rubbish)
     for path in ROOT.iterdir():
@@ -84,7 +85,7 @@ def test_the_wheel_holds_the_package_alone(built: tuple[Path, Path]) -> None:
         assert texts[f"{info}/licenses/{name}"] == (ROOT / name).read_bytes()
     wanted = {p.relative_to(ROOT).as_posix() for p in (ROOT / "weft").rglob("*.py")}
     assert wanted == {n for n in names if n.endswith(".py")}
-    odd = re.compile(r"(^|/)(tests?|node_modules|__pycache__)/|\.pyc$|eslint|jsconfig|/types/")
+    odd = re.compile(r"(^|/)(tests?|node_modules|__pycache__)/|\.pyc$|eslint|jsconfig")
     assert not [n for n in names if odd.search(n)]
     here = re.compile(rb"(?<![\w.])/(?:root|home|work|Users)/|" + re.escape(str(ROOT).encode()))
     assert not [n for n, text in texts.items() if here.search(text)], "a path of this machine"
@@ -163,14 +164,3 @@ def test_it_installs_with_all_that_it_needs(
 def test_the_lowest_versions_that_are_allowed(tmp_path: Path) -> None:
     """weft itself, and the server's extra; scripts/lower_bounds.py --all tries every extra."""
     run(sys.executable, ROOT / "scripts/lower_bounds.py", "--all", "--only-resolve", at=tmp_path)
-
-
-def test_what_npm_packs() -> None:
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not installed")
-    command = [npm, "pack", "--dry-run", "--json", "--ignore-scripts", "--offline"]
-    said = run(*command, at=ROOT / "weft/web/js", npm_config_update_notifier="false")
-    names = set(re.findall(r'"path": "([^"]+)"', said))
-    assert {"LICENSE", "NOTICE", "package.json", "weft.js", "node.js"} <= names
-    assert not names & {"eslint.config.js", "jsconfig.json", "index.html"}

@@ -69,11 +69,11 @@ export async function selftest(folder, options = {}) {
 }
 
 function inWorker() {
-  const worker = new URL("./worker.js", import.meta.url);
   try {
-    return new PageModel(new Worker(worker, { type: "module" }));
+    // in one expression, by which bundlers recognise a worker
+    return new PageModel(new Worker(new URL("./worker.js", import.meta.url), { type: "module" }));
   } catch (error) {
-    throw new WeftError(`the browser does not let this page start ${worker.pathname} `
+    throw new WeftError("the browser does not let this page start worker.js "
       + `(${/** @type {Error} */ (error).message}): it must come from the page's own server`,
     { cause: error });
   }

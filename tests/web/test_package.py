@@ -1,0 +1,85 @@
+"""The player as npm packs it: what the tarball holds, its types, and README.md's lines in Node and
+in two browsers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from package_kit import PROMPT, README, TOKENS, app, imported, recipe, run, served, tool, written
+from page_kit import Browser, Firefox, Pages, need
+from rows import few
+
+HERE = Path(__file__).parent
+CONSUMERS: dict[str, dict[str, Any]] = {
+    "node16": {"strict": True, "target": "es2022", "module": "node16", "types": []},
+    "nodenext": {"strict": True, "target": "es2022", "module": "nodenext"},
+    "an old target": {"strict": True, "target": "es5", "lib": ["es5"], "types": []},
+    "as strict as can be": {
+        "strict": True, "target": "es2022", "module": "esnext", "moduleResolution": "bundler",
+        "exactOptionalPropertyTypes": True, "noUncheckedIndexedAccess": True,
+        "verbatimModuleSyntax": True, "types": [],
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return app(tmp_path_factory.mktemp("app"))
+
+
+def test_it_holds_what_it_imports_and_no_more(installed: Path) -> None:
+    """package.json's `files` leaves out the page's own modules by name."""
+    package = installed / "node_modules" / "weft-ml"
+    exports = (package / "package.json").read_text().partition('"exports"')[2].partition("files")[0]
+    entries = re.findall(r'"\./([\w/]+\.(?:d\.ts|js))"', exports)
+    modules = imported(package, {name for name in entries if name.endswith(".js")})
+    found = {p.relative_to(package).as_posix() for p in package.rglob("*") if p.is_file()}
+    others = {"LICENSE", "NOTICE", "README.md", "package.json"}
+    assert found == modules | others | {name for name in entries if name.endswith(".d.ts")}
+    version = json.loads((package / "package.json").read_text())["version"]
+    assert f"./weft-ml-{version}.tgz" in README
+
+
+@pytest.mark.parametrize("consumer", few(["tsc --init", *CONSUMERS], "tsc --init"))
+def test_types(consumer: str, installed: Path, tmp_path: Path) -> None:
+    """Nothing but the package is needed to compile against it."""
+    need("typescript")
+    (tmp_path / "node_modules").symlink_to(installed / "node_modules")
+    shutil.copy(HERE / "consumer.ts", tmp_path)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    if consumer in CONSUMERS:
+        config = {"compilerOptions": CONSUMERS[consumer], "include": ["consumer.ts"]}
+        (tmp_path / "tsconfig.json").write_text(json.dumps(config))
+    else:
+        tool("tsc", "--init", at=tmp_path)
+    tool("tsc", "-p", ".", "--noEmit", "--skipLibCheck", "false", at=tmp_path)
+
+
+def test_node_writes_the_text_of_the_cpu(installed: Path, pages: Pages) -> None:
+    page = pages()
+    (installed / "public").mkdir()
+    (installed / "public" / "model").symlink_to(page.folder)
+    (installed / "main.js").write_text(recipe("main.js"))
+    said = run(["node", "main.js"], at=installed)
+    assert said == page.model.generate(PROMPT, max_new_tokens=TOKENS).text + "\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Browser, Firefox])
+def test_a_plain_page_writes_the_text_of_the_cpu(
+    kind: type[Browser], pages: Pages, tmp_path: Path
+) -> None:
+    page, site, browser = pages(), app(tmp_path), kind()
+    (site / "model").symlink_to(page.folder)
+    (site / "index.html").write_text(recipe("index.html"))
+    try:
+        with served(site) as address:
+            said = written(browser, address)
+    finally:
+        browser.close()
+    assert said == page.model.generate(PROMPT, max_new_tokens=TOKENS).text
