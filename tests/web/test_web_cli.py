@@ -15,6 +15,7 @@ from test_encoder import BERT, minilm_folder
 from weft.cli.main import invoke
 from weft.hub.box import box_folder
 from weft.models.weights.random_weights import random_folder
+from weft.web.licences import write_model_terms
 
 ROOT = Path(__file__).resolve().parents[2]
 Folders = tuple[str, str]
@@ -71,6 +72,30 @@ def test_licences_go_with_the_page(folders: Folders, tmp_path: Path) -> None:
     }
     cached = re.search('FILES = "(.*?)"', (out / "sw.js").read_text())
     assert cached and not re.search("LICEN|NOTICE|COPYING|POLICY", cached[1])
+    assert json.loads((out / "manifest.json").read_text())["terms"] == {
+        "licence": "", "base": [], "files": sorted(f"model-{name}" for name in names)
+    }  # fmt: skip
+
+
+CARDS = {
+    "license: apache-2.0\nbase_model: org/small  # as said": ("apache-2.0", ["org/small"]),
+    'license: other\nlicense_name: "own: 1"\nbase_model:\n- a/b\n  - "c/d"': (
+        "own: 1", ["a/b", "c/d"]
+    ),
+    "license: [mit, bsd]\nbase_model:\ntags:\n- text": ("mit, bsd", []),
+    "tags:\n- text": None,
+    "license:": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("head", CARDS)
+def test_terms_of_a_card(head: str, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(f"---\n{head}\n---\n# A model\nlicense: none\n")
+    found = write_model_terms(tmp_path, tmp_path)
+    want = CARDS[head]
+    assert found == (
+        {} if want is None else {"terms": {"licence": want[0], "base": want[1], "files": []}}
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,16 @@ from weft.importers.gguf import PART
 from weft.importers.safetensors import INDEX, SINGLE
 
 CONFIG, ADAPTER_CONFIG, ADAPTER = "config.json", "adapter_config.json", "adapter_model.safetensors"
+CARD = "README.md"
 ADAPTERS = (ADAPTER, "adapters.safetensors")  # PEFT's and mlx-lm's
 _BESIDE = {
-    CONFIG, ADAPTER_CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "modules.json",
-    "quantize_config.json", "config_sentence_transformers.json",
+    CARD, CONFIG, ADAPTER_CONFIG, "generation_config.json", "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+    "modules.json", "quantize_config.json", "config_sentence_transformers.json",
 }  # fmt: skip
 _MODULES = re.compile(r"\d{1,2}_\w{1,40}/config\.json|sentence_[a-z-]{2,20}_config\.json", re.ASCII)
+# A model's terms go where it goes: its licence files, and the card, which names the licence.
+TERMS = re.compile(r"(licen[cs]e|notice|copying|copyright|use[-_]policy)([-_.][^/]*)?", re.I)
 _NO_MODEL = ("mmproj", "imatrix")  # words in names of GGUF files that are not models
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
@@ -36,7 +39,8 @@ def choose(
         missing = [shard for shard in weights if shard not in names]
         if missing:
             raise ModelError(f"{repo}: {shown(missing[:1])} is missing ({INDEX} names it)")
-        return [*sorted(n for n in names if n in _BESIDE or _MODULES.fullmatch(n)), *weights]
+        beside = [n for n in names if n in _BESIDE or _MODULES.fullmatch(n) or TERMS.fullmatch(n)]
+        return [*sorted(beside), *weights]
     models = gguf_models(names)
     if len(models) == 1:
         return whole(repo, next(iter(models.values())))

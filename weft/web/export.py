@@ -52,7 +52,7 @@ from weft.web.folder import (
     write_file,
     write_player,
 )
-from weft.web.licences import write_model_licences
+from weft.web.licences import write_model_terms
 from weft.web.sight import page_sight
 from weft.web.speech import speech_parts
 from weft.web.tokenizers import for_page
@@ -190,9 +190,9 @@ def _manifest(
     tokenizer = model.need_tokenizer("a page cannot run without one")
     write_file(folder, "tokenizer.json", for_page(tokenizer), body["files"])
     text = {"around": tokenizer.around(), "limit": tokenizer.limit, "lower": tokenizer.lower}
-    manifest = {"format": FORMAT, "name": model.folder.name, "text": text, **head, **body}
+    terms = write_model_terms(model.folder, folder)
+    manifest = {"format": FORMAT, "name": model.folder.name, "text": text, **terms, **head, **body}
     write_file(folder, "manifest.json", compact_json(manifest), {})
-    write_model_licences(model.folder, folder)
     return manifest
 
 

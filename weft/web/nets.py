@@ -18,7 +18,7 @@ from weft.vision.sizes import shortest
 from weft.vision.steps import Steps
 from weft.web.existing import check_page
 from weft.web.folder import FORMAT, TARGETS, compact_json, write_body, write_file, write_player
-from weft.web.licences import write_model_licences
+from weft.web.licences import write_model_terms
 
 NAME = "net"  # of the Program
 
@@ -59,11 +59,10 @@ def export_net(
     check_page(out)
     with replacing_folder(out) as folder:
         body = write_body(folder, made, weights)
-        head = {"format": FORMAT, "name": name, "kind": "net", "model": about}
+        terms = {} if licences is None else write_model_terms(licences, folder)
+        head = {"format": FORMAT, "name": name, **terms, "kind": "net", "model": about}
         manifest = {**head, **body}
         write_file(folder, "manifest.json", compact_json(manifest), {})
-        if licences is not None:
-            write_model_licences(licences, folder)
         write_player(folder, manifest)
         return manifest
 

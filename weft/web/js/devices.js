@@ -39,10 +39,11 @@ export class Devices {
 
   /** @returns {Promise<GPUAdapter | null>} null where WebAssembly plays, `why` says why */
   async adapter() {
-    const { target = "auto", gpu = globalThis.navigator?.gpu } = this.options;
+    const { target = "auto", gpu = globalThis.navigator?.gpu, powerPreference } = this.options;
     this.why = this.unfit || "as asked";
     if (target === "wasm" || this.unfit) return null;
-    const found = gpu && await inTime(gpu.requestAdapter().catch(() => null), undefined);
+    const found = gpu && await inTime(
+      gpu.requestAdapter({ powerPreference }).catch(() => null), undefined);
     this.why = found ? "WebGPU is there" : !gpu ? `${HERE} has no WebGPU`
       : found === null ? `${HERE} has WebGPU, but no GPU that it would use` : SILENT;
     if (!found && target === "webgpu") throw new WeftError(`${this.why}: ${!gpu && IN_NODE

@@ -75,6 +75,12 @@ export function target() {
   return asked === "wasm" || asked === "webgpu" ? asked : "auto";
 }
 
+/** The GPU that the page's address asks for: "high-performance", "low-power" or none. */
+export function power() {
+  const asked = new URLSearchParams(location.search).get("power");
+  return asked === "high-performance" || asked === "low-power" ? asked : undefined;
+}
+
 /**
  * Makes the function that `load` calls with its progress.
  * @param {HTMLProgressElement} bar @param {HTMLElement} text

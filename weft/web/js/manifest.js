@@ -37,6 +37,7 @@ export function readManifest(raw) {
     need(Object.values(raw.memory ?? {}).every(whole), "its memory");
     need(raw.search === undefined || /^\w+$/.test(raw.search), "where its search is");
     need([undefined, true].includes(raw.chat) || isText(raw.chat), "whether it chats");
+    needTerms(raw.terms);
     if (raw.kind === "decoder") needDecoder(raw.model, raw.text, raw.train ?? []);
     return raw;
   });
@@ -46,6 +47,12 @@ export function readManifest(raw) {
 function needFile([name, nbytes, sha256]) {
   need(/^\w[\w.-]*$/.test(name) && whole(nbytes) && nbytes <= FILE && /^[0-9a-f]{64}$/.test(sha256),
     `file ${name}`);
+}
+
+/** @param {any} terms of the model: its licence, its files, what it was made from */
+function needTerms({ licence, base, files } = { licence: "", base: [], files: [] }) {
+  need(isText(licence) && base.every(isText)
+    && files.every((/** @type {any} */ name) => /^model-[\w.-]+$/.test(name)), "its terms");
 }
 
 /** @param {any} text what is said of the tokenizer */

@@ -22,6 +22,7 @@ const RECOVERIES = 3; // of a device that is lost again and again, within one te
 
 /**
  * @typedef {{target?: "auto" | "webgpu" | "wasm", threads?: number, signal?: AbortSignal,
+ *   powerPreference?: GPUPowerPreference,
  *   progress?: (p: {loaded: number, total: number, phase: string}) => void,
  *   note?: (text: string) => void, gpu?: GPU, Worker?: any}} LoadOptions
  * @typedef {{maxNewTokens?: number, temperature?: number, topK?: number, topP?: number,

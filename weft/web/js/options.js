@@ -44,6 +44,8 @@ export const CHAT = {
 /** @type {Record<string, Rule>} of a page, whose model lives in a worker */
 export const PAGE = {
   target: [(v) => ["auto", "webgpu", "wasm"].includes(v), '"auto", "webgpu" or "wasm"'],
+  powerPreference: [(v) => ["high-performance", "low-power"].includes(v),
+    '"high-performance" or "low-power"'],
   threads: count(1), signal: SIGNAL, progress: FUNCTION, note: FUNCTION,
 };
 /** @type {Record<string, Rule>} */

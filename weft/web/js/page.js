@@ -1,8 +1,8 @@
 // The page: it shows what the worker does, and never computes anything itself.
 
 import {
-  $, FETCH_UNASKED, copy, counter, mb, onEscape, own, recall, remember, sentence, swap,
-  target,
+  $, FETCH_UNASKED, copy, counter, element, mb, onEscape, own, power, recall, remember,
+  sentence, swap, target,
 } from "./fetching.js";
 import { bindTabs } from "./tabs.js";
 import { describe, load } from "./weft.js";
@@ -19,7 +19,7 @@ const query = new URLSearchParams(location.search);
 
 /** @type {import("./weft.js").PageModel | null} */
 let model = null;
-/** @type {{kind?: string, search?: string}} */
+/** @type {{kind?: string, search?: string, terms?: import("./weft.js").Terms}} */
 let folder = {};
 let large = false; // what is fetched when a person says so may be stopped
 /** @type {AbortController | null} */
@@ -45,6 +45,7 @@ async function begin() {
   const { name, bytes, kept, ...rest } = await describe("./");
   folder = rest;
   document.title = `${name} · weft`;
+  $("terms").replaceChildren(`Model: ${name}`, ...terms());
   $("size").textContent = kept
     ? `${name}: ${mb(bytes)} MB, kept from your last visit.`
     : `${name}: ${mb(bytes)} MB to fetch, once; then this page works offline.`;
@@ -76,7 +77,7 @@ async function start() {
     $("load").hidden = false;
   }
   model = await load("./", {
-    target: target(),
+    target: target(), powerPreference: power(),
     signal: stop.signal,
     note: (text) => {
       $("note").textContent = text;
@@ -88,7 +89,8 @@ async function start() {
   $("tabs").hidden = false;
   facts(model.about);
   if (model.about.kinds?.length) {
-    (await import("./train.js")).bindTraining(model, { target: target() });
+    const how = { target: target(), powerPreference: power() };
+    (await import("./train.js")).bindTraining(model, how);
   }
   const other = OTHERS[folder.kind ?? ""];
   $("tab-write").hidden = $("try").hidden = Boolean(other);
@@ -161,8 +163,29 @@ function speed(count, begun, first) {
   return `${rate.toFixed(1)} tokens/s, first after ${((first - begun) / 1000).toFixed(2)} s`;
 }
 
+/** The model's licence, and what it was made from. @returns {(string | Node)[]} */
+function terms() {
+  const { licence = "", base = [], files = [] } = folder.terms ?? {};
+  const links = files.flatMap((name) => [" ", element("a", { href: name }, name)]);
+  return [
+    ...licence || files.length ? [`. Licence: ${licence}`, ...links] : [],
+    ...base.length ? [`. Made from: ${base.join(", ")}`] : [],
+  ];
+}
+
+/** Reloads the page with another GPU. The weights are kept. */
+function choosePower() {
+  const query = new URLSearchParams(location.search);
+  const { value } = $("power");
+  if (value) query.set("power", value);
+  else query.delete("power");
+  location.search = query.toString();
+}
+
 /** @param {any} about */
 function facts(about) {
+  $("power-label").hidden = about.target !== "webgpu";
+  $("power").value = power() ?? "";
   const rows = {
     Model: `${about.name} (${about.model.family})`,
     "Runs on": about.target === "webgpu" ? "WebGPU" : "WebAssembly",
@@ -188,6 +211,7 @@ $("prompt").addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => 
 });
 $("stop").addEventListener("click", () => running?.abort());
 onEscape($("write"), () => running?.abort());
+$("power").addEventListener("change", choosePower);
 $("load").addEventListener("click", () => tried().catch(fail));
 
 /** The button's action in the newest version. */

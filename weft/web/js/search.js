@@ -1,6 +1,8 @@
 // The page's search: pasted notes, ranked by their similarity to the question.
 
-import { $, FETCH_UNASKED, counter, mb, recall, remember, sentence, target } from "./fetching.js";
+import {
+  $, FETCH_UNASKED, counter, mb, power, recall, remember, sentence, target,
+} from "./fetching.js";
 import { describe, load, ranked } from "./weft.js";
 
 const SHOWN = 20;
@@ -54,7 +56,9 @@ async function fetched(folder) {
   say("");
   const progress = counter($("search-bar"), $("search-progress-text"));
   try {
-    ready(await load(folder, { target: target(), progress, note: say }));
+    ready(await load(folder, {
+      target: target(), powerPreference: power(), progress, note: say,
+    }));
     $("search-size").hidden = true;
   } catch (error) {
     say(sentence(error));

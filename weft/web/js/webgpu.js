@@ -26,12 +26,13 @@ export class GpuDevice {
         maxBufferSize: limits.maxBufferSize,
       },
     });
-    return new GpuDevice(raw, shaders);
+    return new GpuDevice(raw, shaders, adapter.info);
   }
 
-  /** @param {GPUDevice} raw @param {string[]} shaders */
-  constructor(raw, shaders) {
+  /** @param {GPUDevice} raw @param {string[]} shaders @param {GPUAdapterInfo} info */
+  constructor(raw, shaders, info) {
     this.kind = "webgpu";
+    this.info = info;
     this.raw = raw;
     this.shaders = shaders;
     this.bytes = 0;
@@ -76,6 +77,13 @@ export class GpuDevice {
   /** Frees everything. */
   close() {
     this.raw.destroy();
+  }
+
+  /** The text for the page's panel: what the browser tells of the GPU. */
+  about() {
+    const { vendor, architecture, device, description } = this.info ?? {};
+    return { GPU: [vendor, architecture, device, description].filter(Boolean).join(", ")
+      || "the browser does not name it" };
   }
 
   /** @param {number} nbytes @returns {GPUBuffer & {nbytes: number}} */

@@ -9,18 +9,21 @@ import { Store } from "./store.js";
 
 export { WeftError, ranked };
 
+/** @typedef {{licence: string, base: string[], files: string[]}} Terms of a model */
+
 /**
  * Describes a folder before anything large is fetched.
  * @param {string | URL} folder its address
  * @returns {Promise<{name: string, kind: "decoder" | "encoder" | "net" | "album" | "speech",
- *   bytes: number, kept: boolean, search?: string}>} `kept`: it is here already; `search`: where an
- *   encoder is, within the folder
+ *   bytes: number, kept: boolean, search?: string, terms?: Terms}>} `kept`: it is
+ *   here already; `search`: where an encoder is, within the folder; `terms`: the model's licence,
+ *   the files with it, and the models it was made from
  */
 export async function describe(folder) {
   const store = new Store(address(folder));
-  const { name, kind, search, shards } = readManifest(await store.json("manifest.json"));
+  const { name, kind, search, shards, terms } = readManifest(await store.json("manifest.json"));
   const kept = await Promise.all(shards.map((/** @type {any} */ shard) => store.has(shard)));
-  return { name, kind, bytes: bytesOf(shards), kept: kept.every(Boolean), search };
+  return { name, kind, bytes: bytesOf(shards), kept: kept.every(Boolean), search, terms };
 }
 
 /** @param {string | URL} folder @returns {string} with a slash before what signs it (?…) */

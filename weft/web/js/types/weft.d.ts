@@ -21,6 +21,8 @@ export interface Progress {
 export interface LoadOptions {
   /** The device: "auto" takes WebGPU where the browser has a GPU for it, else WebAssembly. */
   target?: "auto" | "webgpu" | "wasm" | undefined;
+  /** Which GPU WebGPU asks for, on a machine with two: the browser chooses by default. */
+  powerPreference?: "high-performance" | "low-power" | undefined;
   /** Threads of WebAssembly, at most eight; as many as the machine has cores by default. */
   threads?: number | undefined;
   /** Ends the load with an AbortError. */
@@ -260,6 +262,18 @@ export interface Folder {
   kept: boolean;
   /** Where an encoder is, within the folder. */
   search?: string | undefined;
+  /** The terms of the model, where its folder names some. */
+  terms?: Terms | undefined;
+}
+
+/** The terms of a model, from its folder and its card. */
+export interface Terms {
+  /** The name of the licence, or "". */
+  licence: string;
+  /** The models that it was made from. */
+  base: string[];
+  /** Files of the folder that hold the licence. */
+  files: string[];
 }
 
 /** A folder's content, before anything large is fetched. */
