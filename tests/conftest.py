@@ -27,10 +27,15 @@ if (_home := default_directory()) is not None:
 
 os.environ.setdefault("WEFT_VERIFY", "graphs")  # every pass of the compiler gives a verified graph
 
-# LLVM's passes are half of a run without kept kernels. Folders whose subject is the code itself
-# have all of them, and with `WEFT_LLVM= sh scripts/test` every folder has.
+# LLVM's passes are half of a run without kept kernels. Folders and files whose subject is the code
+# itself have all of them, and with `WEFT_LLVM= sh scripts/test` every folder has.
 os.environ.setdefault("WEFT_LLVM", "quick")
-OPTIMISED = {"backends", "conform", "golden", "kernel", "ops", "templates"}
+OPTIMISED = {"backends", "conform", "golden", "kernel", "test_attention", "test_product"}
+SLOWLY_OPTIMISED = {"ops", "templates"}  # with -m slow
+
+# Folders with tests of kernels on several threads.
+THREADED = {"backends", "conform", "kernel", "program", "robust", "templates"}
+
 
 # A shell has its background jobs ignore SIGINT, and what they start inherits that: the tests that
 # interrupt would wait for ever. A handler of Python's is not inherited, so children begin afresh.
@@ -67,11 +72,16 @@ def clean_checkout() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def optimised_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Kernels are compiled as users' are where a folder's tests are about them."""
+def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Kernels are compiled as users' are where tests are about them. Workers of the default suite
+    fill the cores already, where a second thread of each would mostly wait for the first."""
+    config, names = request.config, {request.path.parent.name, request.path.stem}
+    default = config.option.markexpr == "not slow"
     with pytest.MonkeyPatch.context() as patch:
-        if request.path.parent.name in OPTIMISED:
+        if names & (OPTIMISED if default else OPTIMISED | SLOWLY_OPTIMISED):
             patch.delenv("WEFT_LLVM", raising=False)
+        if hasattr(config, "workerinput") and default and not names & THREADED:
+            patch.setenv("WEFT_NUM_THREADS", os.environ.get("WEFT_NUM_THREADS", "1"))
         yield
 
 

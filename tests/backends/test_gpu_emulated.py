@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from gpu_case import TINY, share_of
 from gpu_emulator import Emulated
+from rows import few
 
 import weft
 from weft import ops
@@ -60,7 +61,7 @@ def test_functions_of_one_argument(arch: str, monkeypatch: pytest.MonkeyPatch) -
         assert found[at] <= stated[name]["cpu"][0] + 1, (name, x[at], found[at])
 
 
-@pytest.mark.parametrize("arch,first", [("sm_80", 0), ("gfx90a", 1)])
+@pytest.mark.parametrize("arch,first", few([("sm_80", 0), ("gfx90a", 1)], ("sm_80", 0)))
 def test_some_templates(arch: str, first: int) -> None:
     assert run(arch, templates, first, 40) > 15
 

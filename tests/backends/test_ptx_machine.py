@@ -10,6 +10,7 @@ import numpy as np
 import ptx_machine
 import pytest
 from gpu_emulator import Arrays, Emulated, Ints
+from rows import few
 
 from weft.backends.llvm import gpu_target, launch, offline
 from weft.conform import kernels, primitives, templates
@@ -54,7 +55,7 @@ def test_primitives(arch: str, every: int) -> None:
     assert run(arch, primitives, every=every) > 10
 
 
-@pytest.mark.parametrize("arch,every", [("sm_80", 31), ("sm_90", 61)])
+@pytest.mark.parametrize("arch,every", few([("sm_80", 31), ("sm_90", 61)], ("sm_80", 31)))
 def test_templates(arch: str, every: int) -> None:
     assert run(arch, templates, every=every) > 5
 

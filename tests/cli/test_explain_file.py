@@ -17,6 +17,7 @@ from weft.models import random_folder
 from weft.models.run import saved
 from weft.tensor.compiling import compile as compile_function
 
+pytestmark = pytest.mark.usefixtures("small_roofline")
 CONFIG = {
     "model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 2,
     "n_positions": 16,

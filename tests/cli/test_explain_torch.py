@@ -12,6 +12,8 @@ from torch.export import Dim, export
 
 from weft.cli.main import invoke
 
+pytestmark = pytest.mark.usefixtures("small_roofline")
+
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -52,7 +52,8 @@ def wanted(built: Built) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(("name", "device"), few(
     [(n, d) for n in MODELS for d in DEVICES],
-    *((n, "eager") for n in MODELS), ("resnet", "cpu"), ("llama", "vulkan"),
+    *((n, "eager") for n in MODELS if n not in ("qwen2", "vit", "clip")),
+    ("resnet", "cpu"), ("llama", "vulkan"),
 ))  # fmt: skip
 def test_models_agree(name: str, device: str) -> None:
     ep, built = program(name)

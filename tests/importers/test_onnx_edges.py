@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from onnx_kit import MS, helper, onnx, peer, run, single
+from rows import covering
 from test_pt2_hostile import MODEL, changed, members, written  # noqa: F401  (a fixture)
 
 from weft.errors import CallError, FileFormatError, LimitError, ShapeError, UsageError, WeftError
@@ -158,9 +159,10 @@ def test_batch_normalisation_of_one_axis() -> None:
     np.testing.assert_allclose(run(model, arrays["x"])[0], peer(model, arrays["x"])[0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
-@pytest.mark.parametrize("how", ["max", "min", "mul", "add"])
-@pytest.mark.parametrize("size", [10, 3000])
+@pytest.mark.parametrize(
+    "how, op, size",
+    covering(["max", "min", "mul", "add"], ["ScatterND", "ScatterElements"], [10, 3000, 3000, 10]),
+)
 def test_scattered_reductions(op: str, how: str, size: int) -> None:
     """Few rows at once, many by sorting; several of one place."""
     rng = np.random.default_rng(size)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx_kit import peer, run, single
-from rows import covering
+from rows import by_turns, covering
 
 NUMBERS = [-1e30, -88.8, -1.0, -1e-30, -0.0, 0.0, 1e-30, 0.5, 20.5, 1e30]
 HIDDEN, COUNT = 2, len(NUMBERS)
@@ -83,8 +83,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("name, kind", by_turns(OPTIONS, GATES))
 def test_layers(kind: str, name: str) -> None:
     check(kind, **OPTIONS[name])
 

@@ -32,7 +32,7 @@ EVEN = {
 
 @pytest.mark.parametrize(
     "options",
-    few([{"quant": "int8"}, {"quant": "int4"}, {"dtype": "bfloat16"}], {"dtype": "bfloat16"}),
+    few([{"quant": "int8"}, {"quant": "int4"}, {"dtype": "bfloat16"}]),
 )
 def test_narrow_weights(tmp_path: Path, options: dict[str, Any]) -> None:
     reference = write_model("gemma3n", tmp_path, changed=EVEN)

@@ -151,10 +151,14 @@ WIDE = {"hidden_size": 192, "intermediate_size": 160, "moe_intermediate_size": 6
         "shared_intermediate_size": 64}  # fmt: skip
 
 
-# What each has that another packs too: experts (mixtral, llama4), states (bamba, mamba).
+# What each has that another packs too: experts (mixtral, llama4), states (bamba, mamba), biases and
+# parallel parts (stablelm_parallel, nemotron, cohere2), scaled embeddings (gemma).
 MORE_OF_THE_SAME = (
     "deepseek_v2", "qwen2_moe", "gemma3n", "llama4_many", "nemotron_h", "falcon_h1", "mamba2",
-    "falcon_mamba", "granitemoehybrid", "jamba", "gpt_neox",
+    "falcon_mamba", "granitemoehybrid", "jamba", "gpt_neox", "olmoe", "glm4_moe", "ernie4_5_moe",
+    "granitehybrid_dense", "granitemoe", "gpt_neox_serial", "falcon_h1_normed", "phi_normed",
+    "cohere", "seed_oss", "exaone4", "exaone4_full", "hunyuan", "phi", "olmo", "apertus",
+    "ernie4_5", "stablelm", "glm4", "starcoder2",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hub_kit import MODEL, hub, refused  # noqa: F401
 from hub_server import Hub
+from rows import covering
 
 from weft.cli.main import invoke
 from weft.core.errors import HubError
@@ -51,8 +52,9 @@ def damaged(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("kind", ["absolute", "relative", "chain", "blob", "hard", "dots"])
+@pytest.mark.parametrize(
+    "file, kind", covering(FILES, ["absolute", "relative", "chain", "blob", "hard", "dots"])
+)
 def test_a_link_that_leads_outside(
     hub: Hub, outside: Path, monkeypatch: pytest.MonkeyPatch, file: str, kind: str,
     capsys: pytest.CaptureFixture[str],
@@ -130,8 +132,10 @@ def test_without_links_a_damaged_file_is_fetched_again(
     assert not (resolve("loom/a") / "config.json").is_symlink()
 
 
-@pytest.mark.parametrize("part", ["blobs", "snapshots", "snapshots/COMMIT", ".", "1_Pooling"])
-@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize(
+    "part, relative",
+    covering(["blobs", "snapshots", "snapshots/COMMIT", ".", "1_Pooling"], [True, False]),
+)
 def test_a_folder_of_the_store_that_is_a_link(
     hub: Hub,
     outside: Path,

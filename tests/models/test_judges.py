@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from model_zoo import DECODERS, ENCODERS
-from rows import few
+from rows import covering, few
 
 from weft.core.errors import LimitError, ModelError, UsageError
 from weft.models import load
@@ -130,8 +130,10 @@ def test_labels_as_the_pipeline_gives_them(labels: int, problem: Any, tmp_path: 
     assert [len(x) for x in ours(tmp_path).classify(TEXTS, top=1)] == [1] * 4
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "qwen3"])
-@pytest.mark.parametrize("function", [None, "Identity", "Tanh", "old"])
+@pytest.mark.parametrize(
+    "name, function",
+    covering(["bert", "roberta", "modernbert", "qwen3"], [None, "Identity", "Tanh", "old"]),
+)
 def test_rerankers_as_sentence_transformers(
     name: str, function: str | None, tmp_path: Path
 ) -> None:

@@ -151,7 +151,11 @@ def test_what_is_kept_is_the_users_alone(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("how", ["in place", "replaced", "config"])
+@pytest.mark.parametrize(
+    "how, settled",
+    by_turns(["in place", "replaced", "config"], AGES),
+    indirect=["settled"],
+)
 def test_another_model_of_the_same_size_and_times(
     tmp_path: Path, how: str, settled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,6 @@ def pair(
             ("gemma4", 65, "float32"),
         ],
         ("gemma3", 20, "float32"),
-        ("gpt_oss", 130, "float16"),
     ),
 )
 def test_bits_are_those_of_a_whole_cache(

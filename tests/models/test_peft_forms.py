@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from model_zoo import VOCAB, write_model
+from rows import few
 from stepping import scores
 
 import weft
@@ -150,14 +151,20 @@ def test_alone_merged_and_by_row(form: str, tmp_path: Path, peft: Any) -> None:
 
 @pytest.mark.parametrize(
     "form",
-    [
+    few(
+        [
+            "dora",
+            "dora and biases",
+            "dora of latents beside experts",
+            "saved norms",
+            "saved head",
+            "lora_bias",
+        ],
         "dora",
-        "dora and biases",
-        "dora of latents beside experts",
         "saved norms",
         "saved head",
         "lora_bias",
-    ],
+    ),
 )
 def test_over_packed_weights(form: str, tmp_path: Path, peft: Any) -> None:
     """The adapter over quantised weights is the adapter over what these stand for."""

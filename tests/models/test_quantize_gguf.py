@@ -9,6 +9,7 @@ import model_zoo
 import numpy as np
 import pytest
 from family_zoo import MORE
+from rows import few
 
 from weft.core.dtypes import float16
 from weft.core.errors import UsageError
@@ -66,7 +67,7 @@ WRITTEN: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", few(WRITTEN, *list(WRITTEN)[::3]))
 def test_a_gguf_file_of_every_family(name: str, tmp_path: Path) -> None:
     """A GGUF file and a folder of the same packed weights give the same logits, but for the
     rounding of what slows a rope."""
@@ -105,7 +106,7 @@ EXPERTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EXPERTS)
+@pytest.mark.parametrize("name", few(EXPERTS, "mixtral", "qwen2_moe", "deepseek_v2"))
 def test_a_gguf_file_of_experts(name: str, tmp_path: Path) -> None:
     """The file gives the logits of the same search while loading."""
     model_zoo.write_model(name, tmp_path / "hf", changed=EXPERTS[name])

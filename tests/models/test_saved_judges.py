@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from model_zoo import write_model, write_tokenizer
+from rows import few
 from test_judges import PAIRS, TEXTS, written
 
 import weft
@@ -31,7 +32,7 @@ def same(found: Any, want: Any) -> None:
     np.testing.assert_allclose([x.score for x in found], [x.score for x in want], atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "qwen3"])
+@pytest.mark.parametrize("name", few(["bert", "roberta", "modernbert", "qwen3"], "bert", "qwen3"))
 def test_a_reranker(name: str, tmp_path: Path) -> None:
     """BERT's steps take which text of a pair a token is in."""
     written(name, tmp_path / "folder", labels=1)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings as rules, strategies as st
 from model_zoo import write_tokenizer
+from rows import few
 
 from weft.core.errors import ModelError
 from weft.models.arch.config import TokenIds
@@ -113,7 +114,7 @@ def mistral(
 OLD = {"model_type": "mistral", "transformers_version": "4.57.1"}
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", few(STEPS, "sequence", "none"))
 def test_the_pattern_of_mistral_is_mended(step: str, large: Path, tmp_path: Path) -> None:
     equal(mistral(large, tmp_path, step, OLD), LARGE + 20)
 

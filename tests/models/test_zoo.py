@@ -40,9 +40,9 @@ SAMPLE = (
     "falcon_mamba", "bamba", "bloom", "gpt_neo", "openai-gpt", "rwkv", "recurrent_gemma", "jetmoe",
     "xmod",
 )  # fmt: skip
-DEFAULT = (
-    "stablelm", "deepseek_v3", "opt", "roberta", "bart", "lfm2_moe", "kimi_linear", "falcon_mamba",
-    "bloom", "gpt_neo", "recurrent_gemma",
+DEFAULT = (  # test_other_devices compares latents and delta rules, which are longer to compile
+    "stablelm", "opt", "roberta", "bart", "lfm2_moe", "falcon_mamba", "bloom", "gpt_neo",
+    "recurrent_gemma",
 )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_equals_transformers(causal: Any, kind: str) -> None:
     "kind",
     few(["cohere2", "mixtral", "deepseek_v3", "opt", "lfm2_moe", "qwen3_next", "kimi_linear",
          "falcon_mamba", "bamba", "zamba", "bloom", "gpt_neo"],
-        "deepseek_v3", "lfm2_moe", "falcon_mamba", "bamba", "bloom"),
+        "lfm2_moe", "falcon_mamba", "bloom"),
 )  # fmt: skip
 def test_one_row_has_the_bits_of_many(causal: Any, kind: str) -> None:
     """A prompt cut anywhere, and sequences side by side, give each row the same bits."""
@@ -86,7 +86,7 @@ def test_one_row_has_the_bits_of_many(causal: Any, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "options"),
     by_turns(
-        few(["stablelm", "mixtral", "qwen3_next", "bloom"], "stablelm", "mixtral", "bloom"),
+        few(["stablelm", "mixtral", "qwen3_next", "bloom"], "stablelm", "bloom"),
         [{"dtype": "bfloat16"}, {"quant": "int4"}, {"dtype": "float16"}, {"quant": "int8"}],
     ),
 )
@@ -116,9 +116,7 @@ def test_other_devices(causal: Any, device: str, kind: str) -> None:
     np.testing.assert_allclose(loaded(folder, device=device).logits(ids), wanted, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "kind", few(["cohere2", "qwen3_next", "falcon_mamba"], "cohere2", "falcon_mamba")
-)
+@pytest.mark.parametrize("kind", few(["cohere2", "qwen3_next", "falcon_mamba"], "falcon_mamba"))
 def test_a_compiled_file_has_the_same_bits(causal: Any, tmp_path: Path, kind: str) -> None:
     folder, reference = causal(kind)
     model, ids = loaded(folder), kit.prompt(reference)
@@ -199,7 +197,7 @@ def test_elements_by_turns(tmp_path: Path, axis: int, inverse: bool) -> None:
     np.testing.assert_array_equal(out, wanted)
 
 
-@pytest.mark.parametrize("kind", ["cohere2", "mixtral", "opt"])
+@pytest.mark.parametrize("kind", few(["cohere2", "mixtral", "opt"], "opt"))
 def test_traced_models_show_attention_and_linear_layers(causal: Any, kind: str) -> None:
     folder, reference = causal(kind)
     model, ids = loaded(folder), kit.prompt(reference)

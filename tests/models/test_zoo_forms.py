@@ -56,7 +56,7 @@ REFUSED = {
 
 
 # The others are refused in test_zoo_recomputed.py too.
-@pytest.mark.parametrize("kind", few(REFUSED, "xlnet", "minimax"))
+@pytest.mark.parametrize("kind", few(REFUSED, "minimax"))
 def test_models_that_the_engine_would_get_wrong(tmp_path: Path, kind: str) -> None:
     more = {"is_decoder": False} if kind == "electra" else {}
     kit.written(kind, tmp_path, **more)

@@ -28,7 +28,7 @@ TYPES = (
 pytestmark = pytest.mark.usefixtures("traced_types")
 
 
-@pytest.mark.parametrize("kind", few(TYPES, "roformer", "doge", "inkling_text"))
+@pytest.mark.parametrize("kind", few(TYPES, "roformer", "doge"))
 def test_equals_transformers(causal: Any, kind: str) -> None:
     folder, reference = causal(kind)
     model, ids = loaded(folder, cache="none"), kit.prompt(reference)

@@ -40,8 +40,7 @@ def image(fill: str) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("fill", FILLS)
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window,fill", by_turns([(window,) for window in WINDOWS], FILLS, 2))
 def test_floats(window: tuple[Any, Any, Any, Any, bool], fill: str) -> None:
     *sizes, ceil = window
     x = image(fill)
@@ -111,8 +110,7 @@ def model(x: np.ndarray, outputs: list[str], **attrs: Any) -> Any:
     return kit.make_model(graph, ir_version=9, opset_imports=[kit.make_opsetid("", 21)])
 
 
-@pytest.mark.parametrize("fill", FILLS)
-@pytest.mark.parametrize("window", WINDOWS[:3])
+@pytest.mark.parametrize("window,fill", by_turns([(window,) for window in WINDOWS[:3]], FILLS))
 def test_onnx(window: tuple[Any, Any, Any, Any, bool], fill: str) -> None:
     from weft.importers import from_onnx
 

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 GALLERY = ROOT / "examples" / "gallery"
 NAMES = sorted(p.stem for p in GALLERY.glob("*.py") if p.stem != "kit")
-QUICK = ("reinforce", "tabular")
+QUICK = ("tabular",)
 
 # The last number that an example prints, and what it must reach.
 GOALS = {

@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 import pytest
 from disk_kit import disk
+from rows import by_turns
 
 from weft.cli.chat import _save
 from weft.cli.main import invoke
@@ -57,8 +58,7 @@ def hidden(folder: Path) -> list[str]:
     return [p.name for p in folder.rglob(".*")]
 
 
-@pytest.mark.parametrize("what", FAILURES)
-@pytest.mark.parametrize("before", [False, True], ids=["new", "replaced"])
+@pytest.mark.parametrize("what, before", by_turns(FAILURES, [False, True]))
 def test_a_failure_at_any_call_leaves_old_or_new(tmp_path: Path, what: str, before: bool) -> None:
     def fresh(name: str) -> Path:
         folder = tmp_path / name

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rows import covering
 from serve_kit import Running, serving
 
 import weft
@@ -51,8 +52,9 @@ def refused(to: Running, path: str, **body: Any) -> str:
     return str(made["error"]["message"])
 
 
-@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
-@pytest.mark.parametrize("name", ["judge", "yes"])
+@pytest.mark.parametrize(
+    "path, name", covering(["/rerank", "/v1/rerank", "/v2/rerank"], ["judge", "yes"])
+)
 def test_rerank(judges: Running, folders: dict[str, str], path: str, name: str) -> None:
     want = weft.load(folders[name], device="cpu").rerank(QUERY, DOCUMENTS, top=4)
     given = {"query": QUERY, "documents": DOCUMENTS, "model": name}

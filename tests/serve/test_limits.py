@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from held import answers, holding
+from rows import covering
 from serve_kit import Running, serving, until
 
 from weft.hub.box import box_folder
@@ -147,8 +148,7 @@ def test_a_full_queue_says_when_to_come_back(chatty: Path, tmp_path: Path, queue
         assert ask()[0] == 200
 
 
-@pytest.mark.parametrize("queue", [0, 1, 256])
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("queue, stream", covering([0, 1, 256], [False, True]))
 def test_choices_beyond_the_queue_are_fed_in(
     chatty: Path, alone: Decoder, queue: int, stream: bool
 ) -> None:

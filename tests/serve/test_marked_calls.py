@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
+from rows import few
 from serve_kit import Running, marked_box, serving
 from test_marks import Played, spelt
 from test_protocols import anthropic_joined, anthropic_told, objects_of, ollama_joined
@@ -114,7 +115,7 @@ def protocols() -> dict[str, tuple[str, dict[str, Any], Callable[[Any, bool], An
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("protocol", protocols())
+@pytest.mark.parametrize("protocol", few(protocols(), "chat", "messages"))
 def test_marks_in_arguments_are_text(
     marked: tuple[str, Running, Tokenizer], protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,7 +93,7 @@ def test_who_reads_nothing_holds_the_replica_up(monkeypatch: pytest.MonkeyPatch)
         finally:
             ended.set()
 
-    monkeypatch.setattr(wire, "SEND_SECONDS", 2.0)
+    monkeypatch.setattr(wire, "SEND_SECONDS", 0.7)
     with fakes(endless) as made:
         with stream(made, TEXT, {}) as response:
             response.readline()

@@ -141,7 +141,7 @@ def in_order(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return total
 
 
-@pytest.mark.parametrize("tier", ["cpu", "cpu-avx512", "cpu-avx2", "cuda"])
+@pytest.mark.parametrize("tier", few(["cpu", "cpu-avx512", "cpu-avx2", "cuda"], "cpu", "cuda"))
 def test_the_one_order(tier: str) -> None:
     """Of several chunks and spans, with padding; and so for every batch."""
     x, w = numbers(2, 3, 4, 260), numbers(6, 3, 3, 260)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import check, group_of, play, random, trace
+from rows import by_turns
 
 from weft import ops
 from weft.core import dtypes as dt
@@ -26,8 +27,9 @@ def _check(fn: Any, arrays: list[np.ndarray], kind: str = "norm", anchor: Any = 
     check(fn, arrays, kind, anchor, GPUS, tolerance="reduce")
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16], ids=repr)
-@pytest.mark.parametrize("n", [24, 136, 768, 1030, 2048, 6000])
+@pytest.mark.parametrize(
+    "n,dtype", by_turns([24, 136, 768, 1030, 2048, 6000], [F32, BF16]), ids=repr
+)
 def test_rows(n: int, dtype: dt.DType) -> None:
     """Parts of subgroups, whole ones, groups; rows that end inside a vector step."""
     x, w, g = random(dtype, (3, n)), random(dtype, (n,), 1), random(dtype, (3, n), 2)

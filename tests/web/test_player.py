@@ -27,8 +27,8 @@ from weft.models.weights.random_weights import random_folder
 # float16, training.
 PART = {
     "wasm": {
-        "device": slice(None), "kernels": slice(0, None, 40), "primitives": slice(0, None, 90),
-        "templates": slice(0, None, 90), "models": slice(1, None, 12),
+        "device": slice(None), "kernels": slice(0, None, 60), "primitives": slice(0, None, 150),
+        "templates": slice(0, None, 150), "models": slice(1, None, 12),
     },
     "webgpu": {
         "device": slice(0, None, 3), "kernels": slice(0, None, 60),

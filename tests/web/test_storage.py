@@ -196,6 +196,7 @@ def test_many_newer_folders(browser: Browser, site: Site, folder: Path) -> None:
         browser.run("often", VISIT, url)
 
 
+@pytest.mark.slow
 def test_a_newer_folder_waits_for_another_tab(browser: Browser, site: Site, folder: Path) -> None:
     """A page loads all its files from one version: while one is open, visits get that one."""
     url = f"{site.url}?target=wasm"

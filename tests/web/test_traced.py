@@ -22,7 +22,7 @@ from weft.models.zoo import ask
 from weft.web.export import export_web
 
 
-@pytest.mark.parametrize("place", few(PLACES, "node-wasm", "chromium-wasm"))
+@pytest.mark.parametrize("place", few(PLACES, "node-wasm"))
 def test_a_traced_model(
     tmp_path: Path, late_browser: LateBrowser, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
