@@ -17,7 +17,7 @@ SCRIPT = ROOT / "scripts" / "test"
 
 def checks() -> list[str]:
     """The commands of scripts/test that check without running tests."""
-    found = re.findall(r"^ +(\.venv/bin/(?:ruff|mypy).*)$", SCRIPT.read_text(), re.M)
+    found = re.findall(r"^ +(\.venv/bin/(?:ruff|mypy)[^>\n]*?)(?: >.*)?$", SCRIPT.read_text(), re.M)
     assert len(found) > 2
     return found
 
@@ -64,3 +64,19 @@ esac
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (asked.read_text().strip() if asked.exists() else "") == base
     assert f"worksteal {words}" in done.stdout or (not found and words in done.stdout)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell script")
+@pytest.mark.parametrize(("types", "tests"), [(0, 0), (1, 0), (0, 5)])
+def test_types_are_checked_beside_the_tests(types: int, tests: int, tmp_path: Path) -> None:
+    folder, tools = tmp_path / "scripts", tmp_path / ".venv" / "bin"
+    folder.mkdir()
+    tools.mkdir(parents=True)
+    shutil.copy(SCRIPT, folder / "test")
+    (folder / "setup").write_text("")
+    for name, status in (("ruff", 0), ("mypy", types), ("python", tests)):
+        (tools / name).write_text(f"#!/bin/sh\necho said by {name}\nexit {status}\n")
+        (tools / name).chmod(0o755)
+    done = subprocess.run(["sh", str(folder / "test")], capture_output=True, text=True)
+    assert done.returncode == (types or tests)
+    assert done.stdout.splitlines()[-2:] == ["said by python", "said by mypy"]
