@@ -48,7 +48,7 @@ def test_results(name, grad):
     x = weft.tensor(A, requires_grad=grad)
     y = weft.tensor(A[:, ::-1].copy(), requires_grad=grad)
     first, *others = [_known(CALLS[name](x, y)) for _ in range(4)]
-    assert any(type(known) is played._Known for known in played._CALLS.values())
+    assert any(type(known) is played._Ready for known in played._CALLS.values())
     assert all(other == first for other in others)
 
 
@@ -111,7 +111,7 @@ def test_nothing_large_is_kept():
     assert [int(big.argmax()) for _ in range(3)] == [0] * 3
     wide = weft.zeros(40000)
     assert [wide.argsort().shape for _ in range(3)][2] == (40000,)
-    kept = [k.plan.slots for k in played._CALLS.values() if type(k) is played._Known]
+    kept = [k.plan.slots for k in played._CALLS.values() if type(k) is played._Ready]
     assert all(x.nbytes <= 1 << 16 for slots in kept for x in slots if x is not None)
     assert False in played._CALLS.values()
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import weft
+import weft.torch
 from weft.core.dtypes import ALL
 from weft.tensor import quick
 
@@ -60,3 +61,23 @@ def test_history_classes_and_traces_take_the_long_way():
     kept = weft.tensor([2.0])
     assert weft.compile(lambda x: (x + kept) * kept)(weft.tensor([1.0])).tolist() == [6.0]
     assert (weft.tensor([1.0]) + weft.tensor([2])).dtype.name == "float32"
+
+
+def test_a_row_is_the_view_that_the_long_way_gives(monkeypatch):
+    a = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+
+    def seen(t):
+        x = t.tensor(a.copy())
+        first, last, one = x[1], x.permute(2, 0, 1)[-1], x[0][1][2]
+        first[0] = 7.0
+        last.mul_(2.0)
+        return [y.tolist() for y in (x, first, last, one)] + [tuple(last.shape)]
+
+    for t in (weft, weft.torch):
+        short = seen(t)
+        with monkeypatch.context() as patched:
+            patched.setattr(quick, "type", lambda _: None, raising=False)  # it gives None
+            assert quick.row(t.tensor(a), 0) is None
+            assert seen(t) == short
+        with pytest.raises(IndexError):
+            t.tensor(a)[2]

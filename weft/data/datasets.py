@@ -78,6 +78,9 @@ class ConcatDataset(Dataset):
         self.datasets = list(datasets) if isinstance(datasets, Iterable) else []
         if not self.datasets:
             raise UsageError("ConcatDataset: no data sets; give a list of at least one")
+        for d in self.datasets:
+            if not hasattr(d, "__len__"):
+                raise UsageError(f"ConcatDataset: {type(d).__name__} is no data set with a length")
         self.cumulative_sizes = list(accumulate(len(d) for d in self.datasets))
 
     def __len__(self) -> int:

@@ -38,7 +38,7 @@ class DataLoader:
         worker_init_fn: Callable[[int], Any] | None = None, generator: Any = None,
         prefetch_factor: int | None = None, persistent_workers: bool = False,
     ) -> None:  # fmt: skip
-        if not timeout >= 0:
+        if not (isinstance(timeout, int | float) and timeout >= 0):
             raise UsageError(f"DataLoader: timeout is {timeout!r}; give seconds >= 0")
         self._iterable = isinstance(dataset, IterableDataset)
         if not (self._iterable or hasattr(dataset, "__getitem__")):

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 MOST = 200  # values of the arguments that are looked at; beyond them the caller is to blame
 _ABOUT = re.compile(r"'([\w.]+)' object is not")
 # Types whose values weft makes of other arguments: sizes, names, dtypes.
@@ -59,6 +61,8 @@ def _values(given: Any, depth: int = 4) -> Iterator[Any]:
             stack += [(x, below - 1) for pair in list(value.items())[:MOST] for x in pair]
         elif below and isinstance(value, list | tuple | set | frozenset):
             stack += [(x, below - 1) for x in list(value)[:MOST]]
+        elif isinstance(value, np.ndarray) and value.dtype == object:
+            stack += [(x, below - 1) for x in value.flat[:MOST]]
 
 
 def _parts(key: Any) -> Iterator[Any]:

@@ -163,6 +163,8 @@ class Recorder(Protocol):
 
     def constant(self, value: Any) -> None: ...
 
+    def check(self, value: Any, look: Callable[[Any], None]) -> None: ...
+
 
 class _Recorded(threading.local):
     now: Recorder | None = None
@@ -175,6 +177,18 @@ def reads_values() -> None:
     """Notes that the call that runs depends on more than shapes, dtypes and plain arguments."""
     if RECORDED.now is not None:
         RECORDED.now.spoil()
+
+
+def looks_at(value: Any, look: Callable[[Any], None], error: Any) -> bool:
+    """True if `look` raises the error for a value. If it does not, a recorded call depends on that,
+    and looks again each time."""
+    try:
+        look(value)
+    except error:
+        return True
+    if RECORDED.now is not None:
+        RECORDED.now.check(value, look)
+    return False
 
 
 class _State(threading.local):

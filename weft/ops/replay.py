@@ -26,16 +26,21 @@ Step = tuple[int, Callable[..., Any], tuple[int, ...], tuple[str, Mapping[str, A
 
 
 _LARGE = 1 << 16  # bytes of a constant
+_SILENT = frozenset(("reshape", "transpose", "broadcast", "slice", "pad", "concat", "argmax"))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The steps of a recorded call. `slots` holds its constants, and room for the rest; `loads`
-    are (slot, number of the argument, True for its history)."""
+    are (slot, number of the argument, True for its history), `checks` the slots of steps that only
+    look at values. A `silent` one only moves elements,
+    of which NumPy never warns."""
 
     slots: list[Any]
     loads: tuple[tuple[int, int, bool], ...]
     steps: tuple[Step, ...]
+    silent: bool = False
+    checks: frozenset[int] = frozenset()
 
     def run(self, arrays: Sequence[np.ndarray], history: Callable[[int], Tracked]) -> list[Any]:
         """The values of all slots, from those of the arguments."""
@@ -60,7 +65,7 @@ class Plan:
         if [number for _, number, _ in self.loads] != list(range(len(self.loads))):
             return None
         first = tuple(place for place, *_ in self.loads)
-        steps, wanted = [], {slot}
+        steps, wanted = [], {slot, *self.checks}
         for step in reversed(self.steps):
             if step[0] in wanted:
                 wanted |= {*step[2]}
@@ -133,6 +138,8 @@ class Recording:
         self._repeats: dict[int, int] = {}  # slot of a broadcast -> that of its operand
         self._owners = {id(t): i for i, t in enumerate(owners)}
         self.spoilt = False
+        self._silent = True
+        self._checks: set[int] = set()
         for i, array in enumerate(arrays):
             self._loads.append((self._slot(array), i, False))
         for i, tracked in enumerate(tapes):
@@ -148,6 +155,15 @@ class Recording:
         if value.nbytes > _LARGE:
             return self.spoil()
         self._constant.add(self._slot(value))
+
+    def check(self, value: Any, look: Callable[[Any], None]) -> None:
+        """Notes that the call looks at a value, and goes on if that does not raise."""
+        place = self._place(value)
+        if place is None:
+            return self.spoil()
+        self._kept.append(None)
+        self._checks.add(len(self._kept) - 1)
+        self._steps.append((len(self._kept) - 1, look, (place,), None, False))
 
     def bind(
         self, listener: Listener, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]
@@ -180,6 +196,7 @@ class Recording:
             self._repeats[slot] = places[0]
         elif isinstance(run, np.ufunc) and not taped and len(places) == 2:
             places = self._repeated(places, out.shape)
+        self._silent = self._silent and op in _SILENT
         self._steps.append((slot, run, places, noted, taped))
 
     def _repeated(self, places: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -213,4 +230,5 @@ class Recording:
     def plan(self) -> Plan:
         """The recorded plan."""
         slots = [x if i in self._constant else None for i, x in enumerate(self._kept)]
-        return Plan(slots, tuple(self._loads), tuple(self._steps))
+        return Plan(slots, tuple(self._loads), tuple(self._steps), self._silent,
+                    frozenset(self._checks))  # fmt: skip

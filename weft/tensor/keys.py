@@ -10,7 +10,7 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.errors import AxisError, DTypeError, ShapeError, TraceError
 from weft.graph.ir import Node
-from weft.ops.primitive import reads_values
+from weft.ops.primitive import looks_at
 from weft.tensor.arith import Arithmetic
 from weft.tensor.base import CURRENT, TensorBase, place
 
@@ -70,8 +70,7 @@ def index_array(like: Any, k: Any, n: int) -> Any:
     are data: one out of range stays out of range."""
     if isinstance(k, Arithmetic):
         index = as_index(k)
-        known = _values(index)
-        if known is not None and not (known < 0).any():
+        if _within(index):
             return index
         return (index < 0).where(index + n, index)
     array = np.asarray(k)
@@ -114,22 +113,28 @@ def lengths_of(name: str, given: Lengths, like: Any, count: int, most: int) -> A
     return found
 
 
-def _values(index: Any) -> np.ndarray | None:
-    """The values of an index, where they are at hand."""
-    reads_values()
+def _within(index: Any, n: int | None = None) -> bool:
+    """True if the values of an index are at hand and 0 or more (below n)."""
     value = index._value
     if isinstance(value, Node) and value.op == "const":
         value = value.attrs["value"]
-    return value if isinstance(value, np.ndarray) else None
+
+    def look(at: np.ndarray) -> None:
+        wrong = at.size and (at.min() < 0 or (n is not None and at.max() >= n))
+        if wrong:
+            raise _OutsideError
+
+    return isinstance(value, np.ndarray) and not looks_at(value, look, _OutsideError)
+
+
+class _OutsideError(ValueError):
+    """A repeated call has other values than were met before: it takes the long way."""
 
 
 def out_of_range(index: Any, n: int) -> Any:
     """True where an index counted from the front is outside an axis of size n. Returns None if no
     index is outside."""
-    known = _values(index)
-    if known is not None and not ((known < 0) | (known >= n)).any():
-        return None
-    return (index < 0) | (index >= n)
+    return None if _within(index, n) else (index < 0) | (index >= n)
 
 
 def place_like(tensor: TensorBase, array: Any) -> Any:

@@ -23,7 +23,7 @@ from weft.ops.replay import Plan, Recording
 from weft.ops.tape import Tracked, recording
 from weft.tensor import views
 from weft.tensor.base import CURRENT, TensorBase, tensor_of
-from weft.tensor.quick import QUIET, one, unequal
+from weft.tensor.quick import QUIET, one, row, unequal
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KEPT = 4096  # calls that are remembered at a time
@@ -46,20 +46,27 @@ class _Made:
 @dataclass(frozen=True, slots=True)
 class _Known:
     """A recorded call: its plan, its tensors (bases before views), and how they are returned: the
-    number of one, or a function of all with their numbers. `direct` is the plan as one function of
-    arrays, where there is one tensor, without a history."""
+    number of one, or a function of all with their numbers."""
 
     plan: Plan
     made: tuple[_Made, ...]
     single: int | None
     pack: Callable[[list[Any]], Any]
-    direct: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A recorded call as one function of its tensors. NumPy says nothing in a `silent` one."""
+
+    plan: Plan
+    play: Callable[[Sequence[Any]], Any]
+    silent: bool
 
 
 _PLAIN: set[type] = set()  # classes of tensors
 
 # What is known of a call: None after the first one, False if it must take the long way.
-_CALLS: dict[tuple[Any, ...], _Known | bool | None] = {}
+_CALLS: dict[tuple[Any, ...], _Ready | bool | None] = {}
 
 
 def forget() -> None:
@@ -80,17 +87,23 @@ def played(fn: F, short: Callable[..., Any] | None = None, count: int = 1) -> F:
         if not kwargs and args and type(x := args[0]) in _PLAIN:
             if short is not None and len(args) == count and (made := short(*args)) is not None:
                 return made
-            if len(args) == 1 and _alone(x) and type(array := x._value) is np.ndarray:
-                whole = fn, type(x), array.shape, array.dtype
+            if len(args) <= 2 and _alone(x) and type(array := x._value) is np.ndarray:
+                if len(args) == 1:
+                    whole = fn, type(x), array.shape, array.dtype
+                elif (kind := type(y := args[1])) in _WORDS:
+                    whole, tensors = (fn, type(x), array.shape, array.dtype, kind, y), args[:1]
+                elif kind in _PLAIN and _alone(y) and type(b := y._value) is np.ndarray:
+                    same = x is y, array is b
+                    whole = fn, type(x), array.shape, array.dtype, kind, b.shape, b.dtype, same
         if whole is None:
             found = _described_all(fn, args, kwargs)
             if found is None:
                 return fn(*args, **kwargs)
             whole, tensors = found
         known = _CALLS.get(whole, _CALLS)
-        if type(known) is _Known:
+        if type(known) is _Ready:
             try:
-                return QUIET.run(_play, known, tensors)
+                return known.play(tensors) if known.silent else QUIET.run(known.play, tensors)
             except (ArithmeticError, RuntimeError, ValueError, MemoryError):
                 return fn(*args, **kwargs)  # the long way names it
         if known is None:
@@ -137,7 +150,8 @@ _PLAYED = frozenset(("__getitem__", "__matmul__", "__rmatmul__", "__invert__", "
 _SHORT: dict[str, tuple[Callable[..., Any], int]] = {
     op: (functools.partial(one, op), 1)
     for op in ["abs", "cos", "erf", "exp", "floor", "isnan", "log", "round", "sin", "sqrt", "tanh"]
-} | {"__ne__": (unequal, 2)}
+} | {"__ne__": (unequal, 2), "__getitem__": (row, 2)}
+_SHORT_IN = ("weft.tensor.arith", "weft.tensor.indexing")
 
 
 def play_methods(owner: type) -> None:
@@ -147,7 +161,7 @@ def play_methods(owner: type) -> None:
         if isinstance(value, property) and name in ("T", "mT"):
             setattr(owner, name, property(played(value.fget), doc=value.__doc__))  # type: ignore
         elif isinstance(value, FunctionType) and (name[0] != "_" or name in _PLAYED):
-            plain = value.__module__ == "weft.tensor.arith"
+            plain = value.__module__ in _SHORT_IN
             setattr(owner, name, played(value, *(_SHORT.get(name, ()) if plain else ())))
 
 
@@ -217,15 +231,6 @@ def _history(t: Any) -> Tracked:
 
 def _play(known: _Known, given: Sequence[Any]) -> Any:
     """The result of a recorded call for these tensors."""
-    if known.direct is not None:
-        (made,) = known.made
-        value = known.direct(*[t._value for t in given])
-        out = tensor_of(made.kind, value if type(value) is np.ndarray else np.asarray(value))
-        out._weak = made.weak
-        if made.view is not None:
-            base, take, put, strides, detached = made.view
-            views.link(out, given[base], take, put, strides, detached)
-        return out
     tensors = list(given)
     arrays = [t._value for t in tensors]
     held = known.plan.run(arrays, lambda i: _history(tensors[i]))
@@ -255,8 +260,33 @@ def _recorded(whole: Any, tensors: list[Any], fn: Any, args: Any, kwargs: Any) -
         out = fn(*args, **kwargs)
     finally:
         RECORDED.now = None
-    _CALLS[whole] = _known(now, tensors, out) or False
+    known = _known(now, tensors, out)
+    _CALLS[whole] = False if known is None else _ready(known)
     return out
+
+
+def _ready(known: _Known) -> _Ready:
+    plan, one = known.plan, known.single is not None and len(known.made) == 1
+    direct = plan.function(known.made[0].slot) if one else None
+    play = functools.partial(_play, known) if direct is None else _straight(direct, known.made[0])
+    return _Ready(plan, play, plan.silent)
+
+
+def _straight(direct: Callable[..., Any], made: _Made) -> Callable[[Sequence[Any]], Any]:
+    """A call of one tensor without a history, as its function of arrays."""
+    kind, weak, view = made.kind, made.weak, made.view
+
+    def play(given: Sequence[Any]) -> Any:
+        value = direct(given[0]._value) if len(given) == 1 else direct(*[t._value for t in given])
+        out = tensor_of(kind, value if type(value) is np.ndarray else np.asarray(value))
+        if weak:
+            out._weak = True
+        if view is not None:
+            base, take, put, strides, detached = view
+            views.link(out, given[base], take, put, strides, detached)
+        return out
+
+    return play
 
 
 def _known(now: Recording, tensors: list[Any], out: Any) -> _Known | None:
@@ -270,9 +300,7 @@ def _known(now: Recording, tensors: list[Any], out: Any) -> _Known | None:
         return None
     places = [numbers[id(x)] for x in parts]
     if parts is not out:
-        plan, alone = now.plan(), len(made) == 1
-        direct = plan.function(made[0].slot) if alone else None
-        return _Known(plan, tuple(made), places[0], list, direct)
+        return _Known(now.plan(), tuple(made), places[0], list)
     kind: Any = type(out)
     build = kind._make if hasattr(kind, "_make") else kind
     return _Known(now.plan(), tuple(made), None, lambda ts: build([ts[i] for i in places]))

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
+from weft import ops
 from weft.ops.primitive import RECORDED
 from weft.ops.ufuncs import UFUNCS
+from weft.tensor import views
 from weft.tensor.base import CURRENT, TensorBase, tensor_of
 
 _SMALL = range(128)  # the integers that fit every integer dtype
@@ -84,6 +87,36 @@ def one(op: str, x: Any) -> Any:
     except RuntimeError:  # the context is in use: this runs inside a ufunc, in a finalizer
         return None
     return tensor_of(kind, out if type(out) is np.ndarray else np.asarray(out))
+
+
+def row(x: Any, i: Any) -> Any:
+    """x[i] for an integer, as a view of x, or None."""
+    a, kind = x._value, type(x)
+    if type(i) is not int or type(a) is not np.ndarray or not a.ndim or kind._wrap is not _WRAP:
+        return None
+    shape = a.shape
+    i = i + shape[0] if i < 0 else i
+    if not 0 <= i < shape[0] or not _alone(x):
+        return None
+    out = tensor_of(kind, a[i] if len(shape) > 1 else a[i : i + 1].reshape(()))
+    strides = x._view.strides[1:] if x._view is not None else _below(shape)
+    return views.link(out, x, partial(_taken, i, shape), partial(_put, i), strides)
+
+
+@lru_cache(4096)
+def _below(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a row."""
+    return views.contiguous(shape)[1:]
+
+
+def _taken(i: int, shape: tuple[int, ...], value: Any) -> Any:
+    rest = [0] * (len(shape) - 1)
+    cut = ops.slice_(value, [i, *rest], [i + 1, *shape[1:]], [1] * len(shape))
+    return ops.reshape(cut, shape[1:])
+
+
+def _put(i: int, base: Any, new: Any) -> Any:
+    return base._replaced((i,), new)
 
 
 def _alone(x: Any) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.core.errors import DTypeError, ShapeError, UsageError
 from weft.tensor.core import Tensor
-from weft.torch.picking import known
+from weft.torch.picking import look_at
 
 
 def want_rank(name: str, x: Tensor, *ranks: int) -> None:
@@ -52,6 +52,12 @@ def want_divisor(name: str, x: Tensor, y: Any) -> None:
     """Raises UsageError where integers x are divided by a y that is known to have a zero."""
     if x.dtype.is_float:
         return
-    held = known(y) if isinstance(y, Tensor) else np.asarray(y)
-    if held is not None and not held.all():
-        raise UsageError(f"{name}: integers divided by 0; give other divisors, or cast to floats")
+
+    def look(held: Any) -> None:
+        if not held.all():
+            raise UsageError(f"{name}: integers divided by 0; give others, or cast to floats")
+
+    if isinstance(y, Tensor):
+        look_at(y, look)
+    else:
+        look(np.asarray(y))

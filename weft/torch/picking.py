@@ -3,7 +3,8 @@ value is known (everywhere but in compiled functions and on devices)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.errors import AxisError, ShapeError
 from weft.importers.aten import indexing
-from weft.ops.primitive import reads_values
+from weft.ops.primitive import looks_at, reads_values
 from weft.ops.rules import axis_of
 from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor
+from weft.tensor.quick import row
 from weft.torch.tensor import (
     public,
     unlisted,
@@ -30,15 +32,27 @@ def known(x: Any) -> np.ndarray | None:
     return x._value if isinstance(x._value, np.ndarray) else None
 
 
+def look_at(x: Any, look: Callable[[np.ndarray], None]) -> None:
+    """Calls `look`, which may raise an error, with the values of a tensor that has elements, where
+    they are known; at repeated calls too."""
+    if isinstance(x, Tensor) and CURRENT.trace is None and x.size:
+        held = x._value
+        if isinstance(held, np.ndarray):
+            looks_at(held, look, ())
+
+
 def inside(name: str, index: Tensor, size: int, below: bool = False) -> Tensor:
     """The index, if its values are 0..size-1 (with `below` also from -size on) or not known yet.
     Raises AxisError."""
-    at = known(index)
-    if at is not None:
-        least, most = int(at.min()), int(at.max())
-        if least < (-size if below else 0) or most >= size:
-            wrong = most if most >= size else least
+    start = -size if below else 0
+
+    def look(at: np.ndarray) -> None:
+        least, most = np.minimum.reduce(at, None), np.maximum.reduce(at, None)
+        if least < start or most >= size:
+            wrong = int(most if most >= size else least)
             raise AxisError(f"{name}: index {wrong} is out of range for an axis of size {size}")
+
+    look_at(index, look)
     return index
 
 
@@ -62,7 +76,7 @@ def with_axis(input: Tensor) -> Tensor:
     return input if input.ndim else input.reshape(1)
 
 
-@unlisted
+@partial(unlisted, short=row, count=2)
 def getitem(input: Tensor, key: Any) -> Tensor:
     """input[key]."""
     keys = key if isinstance(key, tuple) else (key,)

@@ -175,11 +175,13 @@ def adopt(x: Any) -> Any:
     return Tensor(x.value) if type(x) is Base else x
 
 
-def public(fn: Callable[P, R]) -> Callable[P, R]:
-    """A function of weft.torch: its errors are weft's, its results tensors of weft.torch."""
+def public(
+    fn: Callable[P, R], short: Callable[..., Any] | None = None, count: int = 1
+) -> Callable[P, R]:
+    """A function of weft.torch: its errors are weft's, its results tensors of weft.torch. `short`
+    is tried first, see `played`."""
     call, takes_out = guarded(fn), "out" in inspect.signature(fn).parameters
 
-    @played
     @functools.wraps(fn)
     def function(*args: P.args, **kwargs: P.kwargs) -> R:
         args = tuple(map(adopt, args))  # type: ignore[assignment]
@@ -187,8 +189,9 @@ def public(fn: Callable[P, R]) -> Callable[P, R]:
         found: R = own(call(*args, **kwargs))
         return found if given is None else _written(fn.__name__, given, found)
 
-    function.kind = "both"  # type: ignore[attr-defined]
-    return function
+    made = played(function, short, count)
+    made.kind = "both"  # type: ignore[attr-defined]
+    return made
 
 
 def _written(name: str, out: Any, found: Any) -> Any:
@@ -209,8 +212,8 @@ def _written(name: str, out: Any, found: Any) -> Any:
 
 
 def _kind(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    def mark(fn: Callable[P, R]) -> Callable[P, R]:
-        made = public(fn)
+    def mark(fn: Callable[P, R], **short: Any) -> Callable[P, R]:
+        made = public(fn, **short)
         made.kind = name  # type: ignore[attr-defined]
         return made
 

@@ -107,9 +107,9 @@ def _row(name: str) -> Callable[..., Any]:
         if old != (None, None):
             given["reduction"] = reduction(*old)
         kept = {k: v for k, v in given.items() if v is not None}
-        if name in limits.CHECKS:
-            limits.CHECKS[name](given)
         made = in_dtype(name, batched(name, call, kept), kept)
+        if name in limits.CHECKS:  # afterwards, as all arguments are there and fit
+            limits.CHECKS[name](given)
         return written(given["input"], made, name, name) if inplace else made
 
     run.__name__ = run.__qualname__ = name

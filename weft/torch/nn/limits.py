@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from weft.core.errors import AxisError, UsageError
 from weft.tensor.core import Tensor
 from weft.tensor.unpooling import unpooled_size
 from weft.torch.expected import want, want_rank
-from weft.torch.picking import inside, known
+from weft.torch.picking import inside, known, look_at
 
 Given = Mapping[str, Any]  # arguments by name
 Check = Callable[[Given], None]
@@ -21,13 +22,18 @@ Check = Callable[[Given], None]
 def check_labels(name: str, input: Tensor, target: Tensor, ignored: int) -> None:
     """Raises AxisError for an integer target that is no class of input[N, C, ...] or input[C],
     `ignored` aside."""
-    at = None if target.dtype.is_float else known(target)
-    if at is None or not input.ndim:
+    if target.dtype.is_float or not input.ndim:
         return
     classes = input.shape[0 if input.ndim == 1 else 1]
-    wrong = at[((at < 0) | (at >= classes)) & (at != ignored)]
-    if wrong.size:
-        raise AxisError(f"{name}: target {int(wrong.flat[0])} is none of {classes} classes")
+
+    def look(at: np.ndarray) -> None:
+        if np.minimum.reduce(at, None) >= 0 and np.maximum.reduce(at, None) < classes:
+            return
+        wrong = at[((at < 0) | (at >= classes)) & (at != ignored)]
+        if wrong.size:
+            raise AxisError(f"{name}: target {int(wrong.flat[0])} is none of {classes} classes")
+
+    look_at(target, look)
 
 
 def _labels(name: str) -> Check:
@@ -38,16 +44,20 @@ def _labels(name: str) -> Check:
 
 
 def _probabilities(given: Given) -> None:
-    for what in ("input", "target"):
-        held = known(given[what])
-        if held is not None and not bool(np.all((held >= 0) & (held <= 1))):
+    def look(what: str, held: np.ndarray) -> None:
+        if not bool(np.all((held >= 0) & (held <= 1))):
             raise UsageError(f"binary_cross_entropy: {what} has values outside 0..1")
+
+    for what in ("input", "target"):
+        look_at(given[what], partial(look, what))
 
 
 def _variances(given: Given) -> None:
-    held = known(given["var"])
-    below = held is not None and bool((held < 0).any())
-    want(not below, "gaussian_nll_loss", "var has values below 0", "variances of 0 or more")
+    def look(held: np.ndarray) -> None:
+        below = bool((held < 0).any())
+        want(not below, "gaussian_nll_loss", "var has values below 0", "variances of 0 or more")
+
+    look_at(given["var"], look)
 
 
 def _same_rank(given: Given) -> None:
