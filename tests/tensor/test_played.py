@@ -128,3 +128,34 @@ def test_long_arguments_are_not_kept():
     endless.append(endless)
     with pytest.raises(weft.errors.WeftError):
         x.reshape(endless)
+
+
+INDEXED = {
+    "take": lambda t, x, at: x.take(at, 0) if t is weft else t.embedding(at, x),
+    "along": lambda t, x, at: (
+        x.take_along_axis(at.reshape(-1, 1), 1) if t is weft else x.gather(1, at.reshape(-1, 1))
+    ),
+    "key": lambda t, x, at: x[at],
+    "add": lambda t, x, at: (
+        x.index_add(0, at, x) if t is weft else t.nn.functional.cross_entropy(x, at)
+    ),
+    "divide": lambda t, x, at: at // (at + 1),
+}
+
+
+@pytest.mark.parametrize("space", [weft, torch])
+@pytest.mark.parametrize("name", INDEXED)
+def test_indices_are_looked_at_in_each_call(name, space):
+    """Those from the front are recorded; others take the long way, and errors stay errors."""
+    x = space.tensor(np.arange(9, dtype=np.float32).reshape(3, 3))
+
+    def seen(at):
+        try:
+            return INDEXED[name](space, x, space.tensor(np.array(at))).numpy().tobytes()
+        except weft.errors.WeftError as error:
+            return f"{type(error).__name__}: {error}"
+
+    cases = [[0, 1, 2], [2, 0, 1], [0, -1, 2], [1, 7, 0], [0, -9, 1], [1, 1, 0]]
+    played.forget()
+    first = [seen(at) for at in cases if played.forget() is None]
+    assert [seen(at) for _ in range(4) for at in cases] == first * 4

@@ -211,7 +211,7 @@ def _written(name: str, out: Any, found: Any) -> Any:
     return type(found)(*given) if hasattr(found, "_fields") else given if several else out
 
 
-def _kind(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def _kind(name: str) -> Callable[..., Any]:
     def mark(fn: Callable[P, R], **short: Any) -> Callable[P, R]:
         made = public(fn, **short)
         made.kind = name  # type: ignore[attr-defined]
