@@ -12,7 +12,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -211,9 +211,17 @@ def _written(name: str, out: Any, found: Any) -> Any:
     return type(found)(*given) if hasattr(found, "_fields") else given if several else out
 
 
-def _kind(name: str) -> Callable[..., Any]:
-    def mark(fn: Callable[P, R], **short: Any) -> Callable[P, R]:
-        made = public(fn, **short)
+class _Mark(Protocol):
+    def __call__(
+        self, fn: Callable[P, R], short: Callable[..., Any] | None = None, count: int = 1
+    ) -> Callable[P, R]: ...
+
+
+def _kind(name: str) -> _Mark:
+    def mark(
+        fn: Callable[P, R], short: Callable[..., Any] | None = None, count: int = 1
+    ) -> Callable[P, R]:
+        made = public(fn, short, count)
         made.kind = name  # type: ignore[attr-defined]
         return made
 
