@@ -202,7 +202,10 @@ def changes(source: str) -> list[str]:
     for node in ast.walk(ast.parse(source)):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
-        name, of = node.func.attr, ast.unparse(node.func.value)
+        name = node.func.attr
+        if name != "replace" and name not in CALLS:
+            continue
+        of = ast.unparse(node.func.value)
         own = name in ("remove", "move", "copy2", "link", "truncate") and of not in HOLDERS
         replaced = name == "replace" and (of == "os" or (len(node.args) == 1 and not node.keywords))
         if replaced or (name in CALLS and not own):

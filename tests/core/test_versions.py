@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 from pathlib import Path
 
@@ -45,6 +46,7 @@ ASIDE: dict[str, tuple[str, ...]] = {
 }
 
 
+@functools.cache
 def imported(path: Path) -> set[Path]:
     """The modules of weft that a module imports, at any depth of nesting."""
     found = set()

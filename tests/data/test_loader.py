@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rows import few
 
 import weft
 from weft import data
@@ -57,11 +58,14 @@ def children() -> set[int]:
     return processes() - _others
 
 
-@pytest.mark.parametrize("options", [
+OPTIONS: list[dict[str, Any]] = [
     {"batch_size": 4}, {"batch_size": 4, "shuffle": True, "drop_last": True},
     {"batch_sampler": [[3, 1], [4], [22, 0, 5]]}, {"batch_size": None, "sampler": [4, 2]},
     {"batch_size": 5, "collate_fn": lambda rows: [r["n"][0] for r in rows]},
-])  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", few(OPTIONS, *OPTIONS[1::2], OPTIONS[4]))
 def test_batches_are_the_same_for_any_number_of_workers(options: dict[str, Any]) -> None:
     found = []
     for workers in (0, 1, 3):

@@ -104,7 +104,7 @@ SCHEDULES = {
 }
 
 
-@settings(max_examples=5, **COMMON)
+@settings(max_examples=3, **COMMON)
 @given(**SCHEDULES)
 def test_mixed_adapters_are_answered_one_by_one(model: Any, **drawn: Any) -> None:
     check(model, **drawn)

@@ -48,6 +48,7 @@ def test_narrow_weights(tmp_path: Path, options: dict[str, Any]) -> None:
     np.testing.assert_array_equal(both, found[[20, 41]])
 
 
+@pytest.mark.slow
 def test_within_a_model_that_sees_and_hears(tmp_path: Path) -> None:
     reference = write_model("gemma3n", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

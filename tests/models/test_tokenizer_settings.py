@@ -119,7 +119,7 @@ def test_the_pattern_of_mistral_is_mended(step: str, large: Path, tmp_path: Path
     equal(mistral(large, tmp_path, step, OLD), LARGE + 20)
 
 
-@pytest.mark.parametrize("config", [
+CONFIGS: list[dict[str, str] | None] = [
     None, {"model_type": "mistral"}, {"model_type": "mistral3", "transformers_version": "4.0.0"},
     {"model_type": "llama", "transformers_version": "4.57.1"}, {"transformers_version": "4.57.1"},
     {"model_type": "mistral", "transformers_version": "5.0.0"},
@@ -127,7 +127,10 @@ def test_the_pattern_of_mistral_is_mended(step: str, large: Path, tmp_path: Path
     {"model_type": "mistral", "transformers_version": "5.0.0.dev0"},
     {"model_type": "mistral", "transformers_version": "5.1"},
     {"model_type": "mistral", "transformers_version": "10.0.0"},
-], ids=str)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config", few(CONFIGS, *CONFIGS[::2], CONFIGS[9]), ids=str)
 def test_which_models_have_it(config: Any, large: Path, tmp_path: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 

@@ -90,7 +90,6 @@ def test_loss_and_gradients_are_those_of_each_alone(name: str, tmp_path: Path) -
     few(
         [{}, {"checkpointing": True}, {"compute": "bfloat16"}, {"compute": "float16"}],
         {"checkpointing": True},
-        {"compute": "bfloat16"},
     ),
     ids=str,
 )

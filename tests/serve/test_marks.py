@@ -146,7 +146,7 @@ def expected(tokenizer: Tokenizer, ids: Sequence[int], name: str) -> tuple[str, 
 
 
 @pytest.mark.parametrize("name", [n for n in FORMATS if n != "harmony"])
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(parts=answers())
 def test_content_and_reasoning_are_what_the_logprobs_know(
     tokenizer: Tokenizer, name: str, parts: list[tuple[str, bool]]

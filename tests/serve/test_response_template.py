@@ -156,7 +156,7 @@ MARKS = [
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_no_cut_changes_what_is_read(name: str, data: st.DataObject) -> None:
     parts = data.draw(st.lists(st.sampled_from(MARKS), max_size=12))

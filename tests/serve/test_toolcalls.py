@@ -153,7 +153,7 @@ def cut(draw: st.DrawFn, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data(), text=st.one_of(TEXTS, st.sampled_from([c[1] for c in CASES])))
 def test_no_cut_changes_what_is_read(name: str, data: st.DataObject, text: str) -> None:
     prompt = data.draw(st.sampled_from(["", "<think>\n", "<|channel|>analysis<|message|>"]))

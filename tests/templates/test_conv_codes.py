@@ -87,7 +87,7 @@ def test_sums_beyond_what_a_float_holds() -> None:
 
 
 @given(st.data(), st.booleans(), st.sampled_from([np.uint8, np.int8]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_window_on_this_cpu(data: Any, deep: bool, dtype: Any) -> None:
     draw = data.draw
     pair = lambda low, high: (draw(st.integers(low, high)), draw(st.integers(low, high)))  # noqa: E731

@@ -109,7 +109,7 @@ def test_against_float64(tier: str, name: str) -> None:
 
 
 @given(st.data(), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_window_on_this_cpu(data: Any, deep: bool) -> None:
     draw = data.draw
     pair = lambda low, high: (draw(st.integers(low, high)), draw(st.integers(low, high)))  # noqa: E731
@@ -185,7 +185,7 @@ def test_fewer_products_against_float64(tier: str, name: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_fewer_products_of_any_image(data: Any) -> None:
     draw = data.draw
     sides = tuple((draw(st.integers(0, 3)), draw(st.integers(0, 3))) for _ in range(2))

@@ -97,7 +97,7 @@ def shown(seed: int, side: int) -> tuple[np.ndarray, list[int]]:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node was not found")
-@pytest.mark.parametrize("name", few(SIDES, "gemma3"))
+@pytest.mark.parametrize("name", few(SIDES))
 def test_answers_about_pictures_are_pythons(name: str, tmp_path: Path) -> None:
     model = export(name, tmp_path)
     manifest = json.loads((tmp_path / "page" / "manifest.json").read_text())

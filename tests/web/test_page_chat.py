@@ -273,6 +273,7 @@ console.log(text);
 """
 
 
+@pytest.mark.slow
 def test_box_chat_answers_in_a_page(tmp_path: Path) -> None:
     """Its packed weights and its template work there as they are shipped."""
     need()

@@ -130,6 +130,7 @@ def test_memory_that_is_refused(browser: Browser, pages: Pages, text: str) -> No
         site.close()
 
 
+@pytest.mark.slow
 def test_two_tabs_one_closed_and_one_asleep(browser: Browser, site: Site, text: str) -> None:
     """Both fetch at once; one goes in the midst, the other sleeps in the midst of its sentence."""
     got = browser.run(
