@@ -17,7 +17,8 @@ from rows import few
 from weft import ops
 from weft.backends.cpu import CpuDevice
 from weft.backends.interp import InterpDevice
-from weft.backends.llvm import gpu_target
+from weft.backends.llvm import cpu_target, gpu_target, render
+from weft.backends.llvm.optimise import has_register_tile
 from weft.backends.registry import get
 from weft.compile import compile_graph
 from weft.compile.passes import groups_of
@@ -165,6 +166,17 @@ def test_the_bits_of_the_reference(name: str, planes: int) -> None:
     np.testing.assert_allclose(want, exact, rtol=1e-4, atol=1e-4 * np.abs(exact).max())
     for m in (6, 21):
         np.testing.assert_array_equal(product("cpu", form, parts, x[:m], planes), want[:m])
+
+
+@pytest.mark.parametrize("name", ["q8_0", "q4_k"])
+def test_the_blocked_kernel_takes_few_of_llvms_passes(name: str) -> None:
+    cpu = get("cpu")
+    if cpu.caps.lanes < 16:
+        pytest.skip("its products are instructions that LLVM's text names otherwise")
+    graph = graph_of(FORMS[name], parts_of(FORMS[name], 256, 512), 64, 512, 1)
+    target = cpu_target(cpu.host.triple, cpu.host.enabled)
+    kernels = compile_graph(graph, cpu.caps).kernels
+    assert any(has_register_tile(render(kernel, cpu.caps, target)) for kernel in kernels)
 
 
 @pytest.mark.parametrize(
