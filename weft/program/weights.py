@@ -46,7 +46,7 @@ def interleaved(
 
     def put(start: int, part: np.ndarray) -> None:
         if memory is not None:
-            memory[start : start + len(part)] = part
+            _copy(memory[start : start + len(part)], part)
         else:
             device.write(buffer, np.ascontiguousarray(part), start * size)
 
@@ -60,6 +60,16 @@ def interleaved(
     put(bands, rest)
     release(value)
     return buffer
+
+
+def _copy(into: np.ndarray, part: np.ndarray) -> None:
+    """Copies bands [bands, K, lanes]. NumPy goes along the lanes, whose few narrow elements cost
+    it more than their copies; along K it takes half the time."""
+    if part.itemsize > 2:
+        into[...] = part
+        return
+    for lane in range(part.shape[-1]):
+        into[..., lane] = part[..., lane]
 
 
 def arranged(recipe: Recipe, spec: BufferSpec, value: Any) -> np.ndarray:
