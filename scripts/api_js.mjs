@@ -30,7 +30,8 @@ function written(node, file) {
     .replace(/^export (declare )?/, "").replace(/;$/, "");
 }
 
-for (const [title, name] of [["In a page", "weft.d.ts"], ["In Node", "node.d.ts"]]) {
+for (const [title, name] of [["In a page", "weft.d.ts"], ["In Node", "node.d.ts"],
+  ["Pipelines", "pipeline.d.ts"]]) {
   const file = ts.createSourceFile(name, ts.sys.readFile(path.join(types, name)), ts.ScriptTarget.ES2022, true);
   out.push(`## ${title}`);
   for (const node of file.statements) {

@@ -1,4 +1,5 @@
 // A project that uses the package: compiled with tsc's defaults, and as strictly as it can be.
+import { pipeline } from "weft-ml/pipeline";
 import { WeftError, load, ranked, type Piece } from "weft-ml";
 
 export async function used(): Promise<void> {
@@ -21,4 +22,15 @@ export async function used(): Promise<void> {
   model.generate(5);
   if (new Error() instanceof WeftError) throw new WeftError("no", { cause: 1 });
   model.close();
+}
+
+export async function piped(): Promise<string> {
+  const write = await pipeline("text-generation", "./folder/", { target: "wasm" });
+  const [first] = await write("x", { max_new_tokens: 4, streamer: (text) => text.length });
+  const detect = await pipeline("object-detection", "./folder/");
+  const boxes = (await detect("./street.png")).map(({ box, label }) => label + box.xmin);
+  // @ts-expect-error: no such task
+  await pipeline("summarization", "./folder/");
+  write.dispose();
+  return (first?.generated_text ?? "") + boxes.join();
 }

@@ -1,7 +1,9 @@
 // The declarations say what the sources do: each export of the sources fits what is declared.
 import type * as declaredNode from "./types/node.js";
+import type * as declaredPipeline from "./types/pipeline.js";
 import type * as declared from "./types/weft.js";
 import * as node from "./node.js";
+import * as piped from "./pipeline.js";
 import * as page from "./weft.js";
 
 type Same<A, B> = keyof A extends keyof B ? (keyof B extends keyof A ? true : false) : false;
@@ -11,6 +13,7 @@ export const describe: typeof declared.describe = page.describe;
 export const selftest: typeof declared.selftest = page.selftest;
 export const ranked: typeof declared.ranked = page.ranked as typeof declared.ranked;
 export const loadInNode: typeof declaredNode.load = node.load as typeof declaredNode.load;
+export const pipeline: typeof declaredPipeline.pipeline = piped.pipeline;
 export const error: declared.WeftError = new page.WeftError("no");
 export const names: Same<typeof declared, Omit<typeof page, "PageModel">> = true;
 export const generate: Same<declared.GenerateOptions, import("./model.js").GenerateOptions> = true;

@@ -44,7 +44,7 @@ def album_parts(
         "family": tower.config.family, "size": list(size), "fit": fit_of(steps, size),
         "scale": steps.scale, "mean": steps.mean, "std": steps.std, "dim": model.dim,
         "vocab": len(text.table), "longest": len(text.places), "pad": text.pad, "end": text.end,
-        "padded": text.padded,
+        "padded": text.padded, "logits": list(model.scale),
     }  # fmt: skip
     return made, arrays, about
 

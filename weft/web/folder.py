@@ -25,7 +25,9 @@ FORMAT = 3
 TARGETS = (targets.WEBGPU, targets.WASM)
 PLAYER = Path(__file__).with_name("js")
 # files of the player's source that a page does not need
-DEVELOPING = ("README.md", "eslint.config.js", "jsconfig.json")
+DEVELOPING = (
+    "README.md", "eslint.config.js", "jsconfig.json", "pipeline.js", "pipeline_pictures.js",
+)  # fmt: skip
 # What only pages with a feature have of the player: a model's kind, or more that it does.
 FEATURES = {
     "decoder": {"decoder.js", "philox.js", "sampler.js", "text.js", "writing.js"},

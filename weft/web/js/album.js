@@ -6,7 +6,8 @@ import { WeftError, whole } from "./program.js";
 
 /**
  * @typedef {import("./fitted.js").Fit & {vocab: number, dim: number, longest: number, pad: number,
- *   end: number, padded: boolean, scale: number | null, mean: number[] | null,
+ *   end: number, padded: boolean, logits?: [scale: number, bias: number], scale: number | null,
+ *   mean: number[] | null,
  *   std: number[] | null}} AlbumModel
  */
 
@@ -60,6 +61,8 @@ export function check(m, text) {
   const counts = [m.vocab, m.dim, m.longest];
   need(counts.every((n) => whole(n) && n > 0 && n <= 2 ** 24), "a number of the model");
   need(whole(m.pad) && whole(m.end) && typeof m.padded === "boolean", "its texts");
+  const { logits = [0, 0] } = m; // older folders have none
+  need(logits.length === 2 && logits.every(Number.isFinite), "the scale of its scores");
 }
 
 /** @typedef {import("./model.js").Model} Model */

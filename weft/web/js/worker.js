@@ -90,11 +90,11 @@ const CALLS = {
 
 /** @param {Model} model */
 function about({ manifest, device, devices: { why }, store }) {
-  const { name, model, train: kinds, chat } = manifest;
+  const { name, kind, model, train: kinds, chat } = manifest;
   const hardware = device.about?.() ?? {};
   return {
-    name, kinds, chat, model, target: device.kind, why, bytes: device.bytes, fetched: store.fetched,
-    device: hardware,
+    name, kind, kinds, chat, model, target: device.kind, why, bytes: device.bytes,
+    fetched: store.fetched, device: hardware,
   };
 }
 

@@ -121,6 +121,8 @@ export interface Step {
 export interface About {
   /** The name of the model. */
   name: string;
+  /** The model's purpose. */
+  kind: Folder["kind"];
   /** Where it runs. */
   target: "webgpu" | "wasm";
   /** Why that target. */
