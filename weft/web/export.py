@@ -59,8 +59,8 @@ from weft.web.tokenizers import for_page
 from weft.web.training import PageTraining, training
 
 TARGET = ("webgpu.js", "wasm.js", "thread.js")
-# The page fetches these when it uses them.
-LATER = ("philox.js", "selftest.js", "testpage.js")
+# The page fetches these when it uses them, after the weights.
+LATER = ("ask.js", "page_fetch.js", "philox.js", "pictures.js", "selftest.js", "testpage.js")
 SEARCH = "search"
 
 

@@ -81,17 +81,20 @@ export function power() {
   return asked === "high-performance" || asked === "low-power" ? asked : undefined;
 }
 
+/** @param {number | undefined} seconds */
+const soon = (seconds) => (seconds === undefined ? ""
+  : seconds < 100 ? `, about ${Math.ceil(seconds)} s left`
+    : `, about ${Math.ceil(seconds / 60)} min left`);
+
 /**
  * Makes the function that `load` calls with its progress.
  * @param {HTMLProgressElement} bar @param {HTMLElement} text
  */
 export function counter(bar, text) {
-  const begun = performance.now();
-  return (/** @type {{loaded: number, total: number}} */ { loaded, total }) => {
+  /** @param {{loaded: number, total: number, left?: number}} progress */
+  return ({ loaded, total, left }) => {
     bar.value = loaded / total;
-    const seconds = (performance.now() - begun) / 1000;
-    const left = Math.ceil((seconds * (total - loaded)) / Math.max(loaded, 1));
     text.textContent = loaded < total
-      ? `${mb(loaded)} of ${mb(total)} MB, about ${left} s left` : "Getting ready …";
+      ? `${mb(loaded)} of ${mb(total)} MB${soon(left)}` : "Getting ready …";
   };
 }

@@ -3,11 +3,13 @@
 import { bytesOf } from "./manifest.js";
 import { WeftError, readProgram, soundly } from "./program.js";
 
+const SURE = 500; // ms of fetching that say how fast it is
+
 /** The files of a store, by a checked manifest (manifest.js). */
 export class Folder {
   /**
-   * @param {{file: (file: any, counted?: (done: number) => void, room?: ArrayBuffer) =>
-   *   Promise<Uint8Array>}} store
+   * @param {{fetched: number, file: (file: any, counted?: (done: number) => void,
+   *   room?: ArrayBuffer) => Promise<Uint8Array>}} store
    * @param {any} manifest
    */
   constructor(store, manifest) {
@@ -55,11 +57,12 @@ export class Folder {
     // two buffers in turn: the garbage collector would free new ones too late
     const size = Math.max(0, ...shards.map((/** @type {any} */ shard) => shard[1]));
     const rooms = [new ArrayBuffer(size), new ArrayBuffer(size)];
+    const left = pace(this.store);
     const begin = (/** @type {number} */ n) =>
       this.store.file(shards[n], (/** @type {number} */ bytes) => {
         done[n] = bytes;
         const loaded = done.reduce((a, b) => a + b, 0);
-        progress?.({ loaded, total, phase: "weights" });
+        progress?.({ loaded, total, phase: "weights", left: left(total - loaded) });
       }, rooms[n % 2]);
     const wanted = Object.entries(tensors).map(([name, [, , start, nbytes]]) =>
       ({ name, start, end: start + nbytes })).sort((a, b) => a.start - b.start);
@@ -76,4 +79,20 @@ export class Folder {
       at += bytes.length;
     }
   }
+}
+
+/**
+ * Makes a function that says in how many seconds so many bytes come, at the network's pace so far;
+ * undefined where nothing has come long enough.
+ * @param {{fetched: number}} store
+ */
+function pace(store) {
+  const before = store.fetched;
+  let begun = 0;
+  return (/** @type {number} */ bytes) => {
+    const now = performance.now();
+    const come = store.fetched - before;
+    if (come) begun ||= now;
+    return now - begun < SURE || !come ? undefined : (bytes * (now - begun)) / come / 1000;
+  };
 }

@@ -23,8 +23,9 @@ const RECOVERIES = 3; // of a device that is lost again and again, within one te
 /**
  * @typedef {{target?: "auto" | "webgpu" | "wasm", threads?: number, signal?: AbortSignal,
  *   powerPreference?: GPUPowerPreference,
- *   progress?: (p: {loaded: number, total: number, phase: string}) => void,
- *   note?: (text: string) => void, gpu?: GPU, Worker?: any}} LoadOptions
+ *   progress?: (p: {loaded: number, total: number, phase: string, left?: number}) => void,
+ *   note?: (text: string) => void, gpu?: GPU, Worker?: any} & import("./store.js").Access}
+ *   LoadOptions
  * @typedef {{maxNewTokens?: number, temperature?: number, topK?: number, topP?: number,
  *   repetitionPenalty?: number, seed?: number | bigint, stop?: string[], signal?: AbortSignal,
  *   images?: Uint8ClampedArray[]

@@ -6,6 +6,7 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 
 import { Model } from "./model.js";
 import { Thread } from "./node_thread.js";
+import { ACCESS } from "./options.js";
 import { WeftError } from "./program.js";
 import { ranked } from "./ranked.js";
 import { Store, checked } from "./store.js";
@@ -23,6 +24,10 @@ const THREADS = { threads: availableParallelism(), Worker: Thread };
  */
 export function load(folder, options = {}) {
   const far = /^https?:/.test(folder);
+  const odd = Object.keys(ACCESS).find((name) => name in options);
+  if (!far && odd) {
+    throw new WeftError(`${odd} is for a folder on a server; ${folder} is a path: leave it out`);
+  }
   if (!far) return Model.load(new Disk(folder), { ...THREADS, ...options });
   const url = new URL(folder);
   url.pathname = url.pathname.replace(/\/?$/, "/");

@@ -41,13 +41,23 @@ export const GENERATE = {
 export const CHAT = {
   ...GENERATE, variables: OBJECT, slide: BOOLEAN,
 };
-/** @type {Record<string, Rule>} of a page, whose model lives in a worker */
-export const PAGE = {
+const named = (/** @type {any} */ v) => OBJECT[0](v)
+  && Object.values(v).every((text) => typeof text === "string");
+/** @type {Record<string, Rule>} of a folder's files */
+export const ACCESS = {
+  fetch: FUNCTION, headers: [named, "an object of texts by their header's name"],
+  address: [(v) => FUNCTION[0](v) || named(v),
+    "a function from a file's name to its address, or an object of addresses by name"],
+};
+/** @type {Record<string, Rule>} of where a model plays */
+export const PLACED = {
   target: [(v) => ["auto", "webgpu", "wasm"].includes(v), '"auto", "webgpu" or "wasm"'],
   powerPreference: [(v) => ["high-performance", "low-power"].includes(v),
     '"high-performance" or "low-power"'],
   threads: count(1), signal: SIGNAL, progress: FUNCTION, note: FUNCTION,
 };
+/** @type {Record<string, Rule>} of a page, whose model lives in a worker */
+export const PAGE = { ...PLACED, ...ACCESS };
 /** @type {Record<string, Rule>} */
 export const LOAD = { ...PAGE, gpu: OBJECT, Worker: FUNCTION };
 /** @type {Record<string, Rule>} */

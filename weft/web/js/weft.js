@@ -1,7 +1,7 @@
 // weft in a page: import { load } from "./weft.js". The model lives in a worker.
 
 import { bytesOf, readManifest } from "./manifest.js";
-import { CHAT, EMBED, GENERATE, PAGE, allowed } from "./options.js";
+import { ACCESS, CHAT, EMBED, GENERATE, PAGE, PLACED, allowed } from "./options.js";
 import { Threads } from "./page_thread.js";
 import { WeftError } from "./program.js";
 import { ranked } from "./ranked.js";
@@ -14,13 +14,14 @@ export { WeftError, ranked };
 /**
  * Describes a folder before anything large is fetched.
  * @param {string | URL} folder its address
+ * @param {import("./store.js").Access} [access] as load has it
  * @returns {Promise<{name: string, kind: "decoder" | "encoder" | "net" | "album" | "speech",
  *   bytes: number, kept: boolean, search?: string, terms?: Terms}>} `kept`: it is
  *   here already; `search`: where an encoder is, within the folder; `terms`: the model's licence,
  *   the files with it, and the models it was made from
  */
-export async function describe(folder) {
-  const store = new Store(address(folder));
+export async function describe(folder, access = {}) {
+  const store = new Store(address(folder), allowed(access, ACCESS, "describe"));
   const { name, kind, search, shards, terms } = readManifest(await store.json("manifest.json"));
   const kept = await Promise.all(shards.map((/** @type {any} */ shard) => store.has(shard)));
   return { name, kind, bytes: bytesOf(shards), kept: kept.every(Boolean), search, terms };
@@ -86,13 +87,21 @@ function inWorker() {
  * @param {PageModel} model @param {string} call @param {string | URL} folder
  * @param {import("./model.js").LoadOptions} options
  */
-async function begun(model, call, folder, { signal, progress, note, ...options }) {
+async function begun(model, call, folder, options) {
+  const { signal, progress, note, fetch, address: where, ...rest } = options;
   const abort = () => model.end(signal?.reason);
   signal?.addEventListener("abort", abort, { once: true });
   if (signal?.aborted) abort();
   model.note = note;
   try {
-    return await model.call(call, { base: address(folder), options }, { progress });
+    const named = typeof where === "function";
+    const asks = [...named ? ["address"] : [], ...fetch ? ["fetch"] : []]; // what stays here
+    if (asks.length) {
+      const { Answers } = await import("./page_fetch.js");
+      model.answers = new Answers(model.worker, { address: where, fetch });
+    }
+    const sent = named ? rest : { ...rest, address: where };
+    return await model.call(call, { base: address(folder), asks, options: sent }, { progress });
   } finally {
     signal?.removeEventListener("abort", abort);
   }
@@ -104,6 +113,8 @@ export class PageModel {
   constructor(worker) {
     this.worker = worker;
     this.threads = new Threads(worker);
+    /** @type {import("./page_fetch.js").Answers | null} the page's own functions */
+    this.answers = null;
     this.last = 0;
     /** @type {Map<number, any>} */
     this.calls = new Map();
@@ -129,8 +140,9 @@ export class PageModel {
   }
 
   /** @param {any} message */
-  take({ id, result, error, piece, progress, note, about, thread }) {
+  take({ id, result, error, piece, progress, note, about, thread, ask }) {
     if (thread) return this.threads.take(thread);
+    if (ask) return this.answers?.take(ask);
     const call = this.calls.get(id);
     if (note) {
       this.about = about ?? this.about;
@@ -188,7 +200,7 @@ export class PageModel {
    * @returns {Promise<import("./page_trainer.js").PageTrainer>}
    */
   async trainer(kind, options = {}) {
-    const { signal, progress, note, ...rest } = allowed(options, PAGE, "trainer");
+    const { signal, progress, note, ...rest } = allowed(options, PLACED, "trainer");
     const handlers = { signal, progress, note };
     const { PageTrainer } = await import("./page_trainer.js");
     return new PageTrainer(this, await this.call("openTrainer", { kind, options: rest }, handlers));

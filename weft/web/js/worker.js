@@ -21,15 +21,16 @@ const noting = (id) => (/** @type {string} */ note) =>
 
 /** @type {Record<string, (id: number, args: any, signal: AbortSignal) => Promise<any>>} */
 const CALLS = {
-  async load(id, { base, options }, signal) {
+  async load(id, { base, asks, options }, signal) {
     const note = noting(id);
     const progress = (/** @type {any} */ p) => post({ id, progress: p });
     const all = { ...options, note, progress, Worker: Thread };
-    model = await Model.load(new Store(base, { signal, note }), all);
+    const store = new Store(base, { ...await access(asks, options), signal, note });
+    model = await Model.load(store, all);
     return about(model);
   },
-  async selftest(id, { base, options }, signal) {
-    const store = new Store(base, { signal });
+  async selftest(id, { base, asks, options }, signal) {
+    const store = new Store(base, { ...await access(asks, options), signal });
     const progress = (/** @type {any} */ p) => post({ id, progress: p });
     const manifest = readManifest(await store.json("manifest.json"));
     return new Model(store, manifest, { ...options, progress, Worker: Thread }).selftest();
@@ -88,6 +89,21 @@ const CALLS = {
   },
 };
 
+/** @type {((told: any) => void) | null} what hears the page's own functions answer */
+let hearFetch = null;
+
+/**
+ * How files are asked for.
+ * @param {string[]} asks names of functions that the page has
+ * @param {import("./store.js").Access} options @returns {Promise<import("./store.js").Access>}
+ */
+async function access(asks, { headers, address }) {
+  if (!asks.length) return { headers, address };
+  const page = await import("./page_fetch.js");
+  hearFetch = page.hear;
+  return { headers, address, ...page.access(asks) };
+}
+
 /** @param {Model} model */
 function about({ manifest, device, devices: { why }, store }) {
   const { name, kind, model, train: kinds, chat } = manifest;
@@ -98,8 +114,9 @@ function about({ manifest, device, devices: { why }, store }) {
   };
 }
 
-self.onmessage = async ({ data: { id, call, args, abort, stopped, thread } }) => {
+self.onmessage = async ({ data: { id, call, args, abort, stopped, thread, told } }) => {
   if (thread) return hear(thread);
+  if (told) return hearFetch?.(told);
   if (abort) return running.get(abort)?.abort();
   const stop = new AbortController();
   if (stopped) stop.abort();

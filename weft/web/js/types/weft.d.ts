@@ -15,10 +15,29 @@ export interface Progress {
   total: number;
   /** The unit of the count: "weights" or "kernels". */
   phase: string;
+  /** About how many seconds are left, at the network's pace; unknown in the beginning. */
+  left?: number | undefined;
 }
 
-/** Options of loading a folder. */
-export interface LoadOptions {
+/** How the files of a folder are asked for, where its server does not give them to everyone. */
+export interface Access {
+  /** Fetches a file in place of the page's own fetch; a worker has it done in the page. */
+  fetch?: ((address: string, how: RequestInit) => Promise<Response>) | undefined;
+  /** Headers of each request, such as a token. */
+  headers?: Record<string, string> | undefined;
+  /**
+   * The address of each file by its name ("weights-000.bin", "search/manifest.json"), or a function
+   * from name to address, such as a signed one. A function is asked again, once, with `again` true,
+   * where the server refuses its answer (400, 401, 403 or 410). Others are in the folder.
+   */
+  address?:
+    | Record<string, string>
+    | ((name: string, again: boolean) => string | URL | Promise<string | URL>)
+    | undefined;
+}
+
+/** Options of the device that plays a folder. */
+export interface DeviceOptions {
   /** The device: "auto" takes WebGPU where the browser has a GPU for it, else WebAssembly. */
   target?: "auto" | "webgpu" | "wasm" | undefined;
   /** Which GPU WebGPU asks for, on a machine with two: the browser chooses by default. */
@@ -32,6 +51,9 @@ export interface LoadOptions {
   /** Hears what happens by the way: a lost GPU, a full disk. */
   note?: ((text: string) => void) | undefined;
 }
+
+/** Options of loading a folder. */
+export interface LoadOptions extends DeviceOptions, Access {}
 
 /** Options of writing a text. */
 export interface GenerateOptions {
@@ -168,7 +190,7 @@ export interface PageModel {
   /** Token ids of a text. */
   encode(text: string): Promise<number[]>;
   /** A training, where the folder was exported with --train: "scratch" or "lora". */
-  trainer(kind: string, options?: LoadOptions): Promise<PageTrainer>;
+  trainer(kind: string, options?: DeviceOptions): Promise<PageTrainer>;
   /** Ends the worker and frees what it held. */
   close(): void;
 }
@@ -279,7 +301,7 @@ export interface Terms {
 }
 
 /** A folder's content, before anything large is fetched. */
-export function describe(folder: string | URL): Promise<Folder>;
+export function describe(folder: string | URL, access?: Access): Promise<Folder>;
 /** Loads a folder that `weft export web` wrote; rejects with a WeftError that says what to do. */
 export function load(folder: string | URL, options?: LoadOptions): Promise<PageModel>;
 /** Runs every kernel of a folder's Programs against reference values; fetches no weights. */
