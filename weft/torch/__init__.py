@@ -129,21 +129,14 @@ _FILES = (
 )  # fmt: skip
 for _home in _FILES:
     globals().update(_methods.functions(_home, "both", "function"))
-_methods.attach(_FILES)
+_SPECIAL = "digamma erfinv i0 lgamma logaddexp2 mvlgamma polygamma sinc xlogy"
+_special = {_name: getattr(special, _name) for _name in _SPECIAL.split()}
+globals().update(_special)
+_activations = {"prelu": _functional.prelu, "hardshrink": _functional.hardshrink}
+_methods.attach(_FILES, {**_special, **_activations})
 _methods.add("lu_solve", lu_solve)
-for _name in (
-    "digamma",
-    "erfinv",
-    "i0",
-    "lgamma",
-    "logaddexp2",
-    "mvlgamma",
-    "polygamma",
-    "sinc",
-    "xlogy",
-):
-    globals()[_name] = getattr(special, _name)
-    _methods.add(_name, getattr(special, _name))
+globals().update(_methods.in_place_functions())
+globals().update({f"{_name}_": getattr(_functional, f"{_name}_") for _name in _functional.IN_PLACE})
 for _name in _functional.SHARED:
     globals()[_name] = getattr(_functional, _name)
 

@@ -17,7 +17,8 @@ from weft.tensor.core import Tensor as Base
 from weft.tensor.rebinding import share, turn
 from weft.tensor.torch_names import written
 from weft.torch import arithmetic, creation, elementwise as ew, picking, products, shaping
-from weft.torch.tensor import Device, Tensor, either, public, whole
+from weft.torch.gamma import polygamma
+from weft.torch.tensor import Device, Tensor, either, function_only, public, whole
 
 _IN_PLACE = (
     "abs acos acosh add addcdiv addcmul addmm addmv addr addbmm baddbmm asin asinh atan atan2 "
@@ -28,8 +29,16 @@ _IN_PLACE = (
     "logical_xor logit lt masked_fill masked_scatter mul multiply nan_to_num ne neg negative pow "
     "put reciprocal remainder renorm round rsqrt scatter scatter_add scatter_reduce sigmoid "
     "sign sin sinh sqrt square sub subtract tan tanh tril triu trunc true_divide absolute arccos "
-    "arcsin arctan bitwise_left_shift bitwise_right_shift float_power"
+    "arcsin arctan bitwise_left_shift bitwise_right_shift float_power arccosh arcsinh arctan2 "
+    "arctanh conj_physical deg2rad digamma erfinv fix gcd greater greater_equal heaviside i0 lcm "
+    "less less_equal lgamma mvlgamma nextafter not_equal polygamma rad2deg sgn sinc xlogy"
 )
+_AS_FUNCTIONS = (
+    "abs acos acosh addmv arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil "
+    "clamp clamp_max clamp_min clip conj_physical cos cosh deg2rad detach erf erfc exp exp2 expm1 "
+    "fill fix floor frac gcd i0 index_put lcm ldexp log log10 log1p log2 logit nan_to_num neg "
+    "negative rad2deg reciprocal round rsqrt sigmoid sin sinc sinh sqrt square tan tanh trunc xlogy"
+)  # whose in-place methods PyTorch has as functions too
 _OPERATORS = {
     "add": ("+", arithmetic.add), "sub": ("-", arithmetic.sub), "mul": ("*", arithmetic.mul),
     "truediv": ("/", arithmetic.div), "floordiv": ("//", arithmetic.floor_divide),
@@ -60,9 +69,9 @@ def functions(home: ModuleType, *kinds: str) -> dict[str, Any]:
     }
 
 
-def attach(homes: Sequence[ModuleType]) -> None:
-    """Gives Tensor the functions of files as methods, in-place forms and operators."""
-    found: dict[str, Any] = {}
+def attach(homes: Sequence[ModuleType], more: Mapping[str, Any]) -> None:
+    """Gives Tensor the functions of files, and `more`, as methods, in-place forms and operators."""
+    found: dict[str, Any] = {**more, "polygamma": public(_polygamma)}
     for home in homes:
         found |= functions(home, "both", "method")
     for name, fn in found.items():
@@ -86,6 +95,22 @@ def attach(homes: Sequence[ModuleType]) -> None:
 def add(name: str, method: Any) -> None:
     """Gives Tensor a method, in addition to weft's of the same name."""
     setattr(Tensor, name, either(name, method) if hasattr(Base, name) else method)
+
+
+def in_place_functions() -> dict[str, Any]:
+    """The functions of torch that are in-place methods of their first argument."""
+    return {f"{name}_": _called(f"{name}_") for name in _AS_FUNCTIONS.split()}
+
+
+def _called(name: str) -> Any:
+    method = getattr(Tensor, name)
+
+    def function(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return method(input, *args, **kwargs)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = method.__doc__
+    return function_only(function)
 
 
 def _binary(name: str, fn: Any) -> Any:
@@ -120,6 +145,11 @@ def _in_place(shown: str, instead: str, fn: Any) -> Any:
 
     method.__doc__ = f"Takes the result of `{fn.__name__}`, which views of this tensor show too."
     return method
+
+
+def _polygamma(self: Tensor, n: int) -> Any:
+    """The n-th derivative of digamma."""
+    return polygamma(n, self)
 
 
 def _where(self: Tensor, condition: Tensor, other: Any) -> Any:

@@ -40,50 +40,13 @@ from weft.torch.picking import inside
 from weft.torch.tensor import floats, functions, public, together, whole
 
 # what PyTorch also has as functions of torch itself
-SHARED = [
-    "adaptive_avg_pool1d",
-    "adaptive_max_pool1d",
-    "alpha_dropout",
-    "avg_pool1d",
-    "batch_norm",
-    "bilinear",
-    "celu",
-    "channel_shuffle",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "cosine_embedding_loss",
-    "cosine_similarity",
-    "dropout",
-    "embedding",
-    "embedding_bag",
-    "feature_alpha_dropout",
-    "group_norm",
-    "hardshrink",
-    "hinge_embedding_loss",
-    "instance_norm",
-    "kl_div",
-    "layer_norm",
-    "margin_ranking_loss",
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool3d",
-    "pairwise_distance",
-    "pdist",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "poisson_nll_loss",
-    "prelu",
-    "relu",
-    "rms_norm",
-    "rrelu",
-    "selu",
-    "threshold",
-    "triplet_margin_loss",
-]
+_SHARED = """adaptive_avg_pool1d adaptive_max_pool1d alpha_dropout avg_pool1d batch_norm
+bilinear celu channel_shuffle conv1d conv2d conv3d conv_transpose1d conv_transpose2d
+conv_transpose3d cosine_embedding_loss cosine_similarity dropout embedding embedding_bag
+feature_alpha_dropout group_norm hardshrink hinge_embedding_loss instance_norm kl_div layer_norm
+margin_ranking_loss max_pool1d max_pool2d max_pool3d pairwise_distance pdist pixel_shuffle
+pixel_unshuffle poisson_nll_loss prelu relu rms_norm rrelu selu threshold triplet_margin_loss"""
+SHARED = _SHARED.split()
 
 
 def reduction(size_average: bool | None, reduce: bool | None) -> str:
@@ -125,6 +88,25 @@ def _row(name: str) -> Callable[..., Any]:
 globals().update({name: _row(name) for name in ROWS})
 
 
+def _in_place(name: str) -> Callable[..., Any]:
+    def run(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        made = globals()[name](input, *args, **kwargs)
+        return written(input, made, f"{name}_", name)
+
+    run.__name__ = run.__qualname__ = f"{name}_"
+    run.__doc__ = f"Takes the result of `{name}`, which views of this tensor show too."
+    return public(run)
+
+
+# with the functions that are in place: torch has those of IN_PLACE too
+_IN_PLACE = "alpha_dropout celu dropout feature_alpha_dropout relu rrelu selu threshold"
+IN_PLACE = _IN_PLACE.split()
+_OURS_ALONE = [f"{name}_" for name in IN_PLACE if "dropout" in name]
+globals().update(
+    {f"{name}_": _in_place(name) for name in (*IN_PLACE, "elu", "hardtanh", "leaky_relu")}
+)
+
+
 def __getattr__(name: str) -> Any:
     from weft.core.missing import missing
 
@@ -132,7 +114,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return functions(globals(), "index_add index_fill")
+    return functions(globals(), " ".join(["index_add index_fill", *_OURS_ALONE]))
 
 
 @public
