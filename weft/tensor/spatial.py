@@ -10,6 +10,7 @@ from weft.ops.rules import integers
 from weft.tensor.autocast import widened
 from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
+from weft.tensor.layers import layer_norm
 from weft.tensor.recomputing import once
 
 
@@ -94,12 +95,16 @@ def group_norm(
     wide = widened(x)
     part = c // num_groups * math.prod(x.shape[2:])  # counted by sizes, since a batch may be empty
     rows = wide.cast(dt.compute_dtype(wide.dtype)).reshape(x.shape[0], num_groups, part)
-    centred = rows - rows.mean(-1, keepdims=True)
-    scale = (centred.square().mean(-1, keepdims=True) + eps).rsqrt()
-    out, column = (centred * scale).reshape(x.shape), (1, -1, *([1] * (x.ndim - 2)))
-    out = out if weight is None else out * weight.cast(out.dtype).reshape(column)
-    out = out if bias is None else out + bias.cast(out.dtype).reshape(column)
-    return out.cast(wide.dtype)
+    out = layer_norm(rows, eps=eps)
+
+    def spread(t: Tensor) -> Tensor:  # to the shape of the rows, whose kernel then applies it
+        each = t.cast(out.dtype).reshape(1, num_groups, -1, 1)
+        whole = each.expand(x.shape[0], num_groups, c // num_groups, math.prod(x.shape[2:]))
+        return whole.reshape(rows.shape)
+
+    out = out if weight is None else out * spread(weight)
+    out = out if bias is None else out + spread(bias)
+    return out.reshape(x.shape).cast(wide.dtype)
 
 
 def instance_norm(
