@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -37,10 +38,11 @@ def flat(batch: Any) -> Any:
 
 
 def processes() -> set[int]:
-    task = Path(f"/proc/{os.getpid()}/task")
-    return {
-        int(pid) for t in task.iterdir() for pid in (t / "children").read_text().split()
-    }  # fmt: skip
+    found: set[int] = set()
+    for thread in Path(f"/proc/{os.getpid()}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a thread of another test has just ended
+            found.update(map(int, (thread / "children").read_text().split()))
+    return found
 
 
 _others: set[int] = set()
