@@ -13,6 +13,7 @@ from weft.cli.bench_calls import eager, layers
 from weft.cli.bench_gate import gate
 from weft.cli.bench_parts import at_once, emit, note, progress, say, takes_shape
 from weft.cli.bench_ranks import divided, ranks
+from weft.cli.bench_senses import pictures, speech
 from weft.cli.bench_serve import serve
 from weft.cli.loading import Loading, loads
 from weft.core import text
@@ -29,7 +30,7 @@ def bench() -> None:
     give their share of the roofline, the hardware's limit."""
 
 
-for command_ in (serve, ranks, divided, gate, eager, layers):
+for command_ in (serve, ranks, divided, gate, eager, layers, pictures, speech):
     bench.add_command(command_)
 
 

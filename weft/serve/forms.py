@@ -19,7 +19,7 @@ from weft.serve.wire import HttpError
 PACKAGE = "python_multipart"  # reads forms
 MAX_FILE = 200 << 20  # bytes
 UPLOAD_SECONDS = 600.0
-_FORM = 64 << 10  # bytes of a form besides its file
+BESIDE = 64 << 10  # bytes of a form besides its file
 
 
 def can_read() -> bool:
@@ -27,9 +27,14 @@ def can_read() -> bool:
     return importlib.util.find_spec(PACKAGE) is not None
 
 
+def is_form(request: Request) -> bool:
+    """Returns True if a request says that its body is a form."""
+    return request.headers.get("content-type", "").lower().startswith(FORM)
+
+
 def check_form(request: Request) -> None:
     """Raises HttpError for a body that is not a form."""
-    if not request.headers.get("content-type", "").lower().startswith(FORM):
+    if not is_form(request):
         raise HttpError(400, f"send the file in a form: Content-Type: {FORM}", "file")
 
 
@@ -46,7 +51,7 @@ async def form_of(
     limited = Request(request.scope, _limited(request, most))
     try:
         async with asyncio.timeout(UPLOAD_SECONDS):
-            form = await limited.form(max_files=1, max_fields=fields, max_part_size=_FORM)
+            form = await limited.form(max_files=1, max_fields=fields, max_part_size=BESIDE)
     except TimeoutError:
         raise HttpError(408, f"the file did not come within {UPLOAD_SECONDS:.0f} seconds") from None
     except HTTPException as e:
@@ -74,10 +79,10 @@ def _limited(request: Request, most: int) -> Any:
         nonlocal came
         message = await request.receive()
         came += len(message.get("body", b""))
-        if came > most + _FORM:
+        if came > most + BESIDE:
             raise HttpError(413, f"a file holds at most {most} bytes", "file")
         return message
 
-    if not length.isdecimal() or int(length[:20]) > most + _FORM:
+    if not length.isdecimal() or int(length[:20]) > most + BESIDE:
         raise HttpError(413, f"a file holds at most {most} bytes", "file")
     return receive

@@ -139,25 +139,26 @@ def _drop_nulls(given: Any, path: str, field: str) -> bool:
     return bool(null)
 
 
-async def body_of(request: Request) -> bytes:
-    """Reads the request's body. Raises HttpError: 413 for more than MAX_BODY bytes, 408 if it takes
-    longer than BODY_SECONDS."""
+async def body_of(request: Request, most: int = MAX_BODY, seconds: float | None = None) -> bytes:
+    """Reads the request's body. Raises HttpError: 413 for more than `most` bytes, 408 if it takes
+    longer than `seconds` (None: BODY_SECONDS)."""
+    seconds = BODY_SECONDS if seconds is None else seconds
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return await _body(request)
+        async with asyncio.timeout(seconds):
+            return await _body(request, most)
     except TimeoutError:
-        raise HttpError(408, f"the body did not come within {BODY_SECONDS:.0f} seconds") from None
+        raise HttpError(408, f"the body did not come within {seconds:.0f} seconds") from None
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, most: int) -> bytes:
     length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length[:20]) > MAX_BODY:
-        raise HttpError(413, f"a body holds at most {MAX_BODY} bytes")
+    if not length.isdecimal() or int(length[:20]) > most:
+        raise HttpError(413, f"a body holds at most {most} bytes")
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_BODY:
-            raise HttpError(413, f"a body holds at most {MAX_BODY} bytes")
+        if len(body) > most:
+            raise HttpError(413, f"a body holds at most {most} bytes")
     return bytes(body)
 
 

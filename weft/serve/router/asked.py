@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from weft.serve.anthropic.input import BILLING
+from weft.serve.forms import BESIDE
 from weft.serve.wire import too_much
 
 BLOCK = 256  # characters or token ids: a prompt that is shorter shares no page worth keeping
@@ -24,6 +25,12 @@ BLOCK = 256  # characters or token ids: a prompt that is shorter shares no page 
 _GIVEN = ("model", "cache_salt", "system", "instructions", "tools")
 _SYSTEM = ("system", "developer")
 _CHANGES = re.compile(BILLING.encode() + rb'[^"\\]*')  # a line that is another at each turn
+
+_NAMED = re.compile(
+    rb'\r\ncontent-disposition: *form-data; *name="?model"?[^\r]*\r\n(?:[^\r\n]+\r\n)*\r\n'
+    rb"([^\r\n]{1,400})\r\n--",
+    re.IGNORECASE,
+)
 
 # The field that holds the conversation, and the place of the seed, if the protocol has one.
 WRITES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -52,7 +59,7 @@ def asked_of(path: str, body: bytes, key: bytes) -> RoutedRequest:
     A body that is too large or not a JSON object is passed on unchanged: the replica reports the
     error."""
     if body.lstrip()[:1] != b"{" or too_much(body):
-        return RoutedRequest(body)
+        return RoutedRequest(body, _model_in_form(body))
     try:
         value: dict[str, Any] = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -66,6 +73,14 @@ def asked_of(path: str, body: bytes, key: bytes) -> RoutedRequest:
     return RoutedRequest(
         msgspec.json.encode(value) if seeded else body, model, _home(value, value.get(field), key)
     )
+
+
+def _model_in_form(body: bytes) -> str | None:
+    """The model that a form names; it is before the file or after it."""
+    if not body.startswith(b"--"):
+        return None
+    found = _NAMED.search(body[:BESIDE]) or _NAMED.search(body[-BESIDE:])
+    return None if found is None else found[1].decode("utf-8", "replace")
 
 
 def _seed(value: dict[str, Any], where: tuple[str, ...]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable
@@ -10,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
+from weft.serve.forms import BESIDE, MAX_FILE, UPLOAD_SECONDS, is_form
 from weft.serve.guard import key_of
 from weft.serve.keys import ApiKeys
 from weft.serve.router import merged
@@ -23,6 +25,7 @@ from weft.serve.routing import App, assembled, route
 from weft.serve.wire import HttpError, Streamed, body_of, while_there
 
 BREAKS = 2  # replicas that may break off at one request: the request may be the reason
+UPLOADS = 4  # forms, with files of up to MAX_FILE bytes, that are in memory at once
 RETRY_SECONDS = 2  # seconds after which a client may try again
 
 _BUSY = (429, 503)  # statuses for which another replica may have room
@@ -43,7 +46,15 @@ async def relay(request: Request) -> Response:
     path = request.scope["path"]
     if path in ADAPTING:
         raise HttpError(404, "the router loads no adapters; ask each replica itself")
-    asked = asked_of(path, await body_of(request), key_of(request.scope))
+    if not is_form(request):
+        return await _relayed(request, path, await body_of(request))
+    async with request.app.state.uploads:
+        body = await body_of(request, MAX_FILE + BESIDE, UPLOAD_SECONDS)
+        return await _relayed(request, path, body)
+
+
+async def _relayed(request: Request, path: str, body: bytes) -> Response:
+    asked = asked_of(path, body, key_of(request.scope))
     attempts = Attempts(request, asked)
     answer = await while_there(request, attempts.next())
     if answer is None:
@@ -152,5 +163,6 @@ def make_router(
         route("/{path:path}", relay, method="GET"),
         route("/{path:path}", relay, method="POST"),
     ]
-    state = {"fleet": fleet, "metrics": merged.RouterMetrics(fleet)}
+    state = {"fleet": fleet, "metrics": merged.RouterMetrics(fleet),
+             "uploads": asyncio.Semaphore(UPLOADS)}  # fmt: skip
     return assembled(routes, lifespan, state, keys, hosts, origins)
