@@ -12,7 +12,7 @@ from rows import few
 from speech_zoo import shake, whisper
 
 import weft
-from weft.core.errors import ModelError, UsageError
+from weft.core.errors import LimitError, ModelError, UsageError
 from weft.models.run.transcriber import Transcriber
 
 PLAIN: dict[str, Any] = {
@@ -158,10 +158,25 @@ def test_texts_equal_transformers(kind: str, tmp_path: Path) -> None:
         model.runner.encode(0, np.array(source, np.int32))
         logits, _ = model.prefill(0, fed[0].tolist(), range(6))
         assert abs(logits - true).max() < 1e-4 * abs(true).max()
+    packed = weft.load(tmp_path, device="cpu", quant="int8")
+    packed.runner.encode(0, np.array(source, np.int32))
+    logits, _ = packed.prefill(0, fed[0].tolist(), range(6))
+    assert 0 < abs(logits - true).max() < 0.1 * abs(true).max()
     made = theirs.generate(torch.tensor([source]), max_new_tokens=12, do_sample=False, num_beams=1)
-    assert model.generate(source, 12).ids == [
-        i for i in made[0].tolist()[1:] if i not in model.config.end_ids
-    ]
+    ends = model.config.end_ids
+    assert model.generate(source, 12).ids == [i for i in made[0].tolist()[1:] if i not in ends]
+    for options in ({"num_beams": 3}, {"num_beams": 4, "length_penalty": 0.3},
+                    {"num_beams": 2, "early_stopping": True}):  # fmt: skip
+        made = theirs.generate(
+            torch.tensor([source]), max_new_tokens=12, do_sample=False, **options
+        )
+        wanted = [i for i in made[0].tolist()[1:] if i not in (*ends, theirs.config.pad_token_id)]
+        found = [i for i in model.generate(source, 12, **options).ids if i != model.config.pad_id]
+        assert found == wanted
+    with pytest.raises(LimitError, match="num_beams is 9"):
+        model.generate(source, 12, num_beams=9)
+    with pytest.raises(UsageError, match="early_stopping need num_beams"):
+        model.generate(source, 12, early_stopping=True)
 
 
 def test_sounds_at_once_equal_sounds_alone(pair: tuple[Path, Any]) -> None:

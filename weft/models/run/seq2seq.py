@@ -67,29 +67,46 @@ class Seq2Seq(Model):
         kept = states(self.config, self.slots).values()
         return sum(prod(shape) * dtype.itemsize for shape, dtype in kept)
 
-    def generate(self, prompt: Any, max_new_tokens: int | None = None, **options: Any) -> Any:
-        """Returns what the model writes about a text (str, or ids), by the most likely token each
-        time: a Written; for a list of texts a list. Raises LimitError for an input that is too
-        long."""
+    def generate(
+        self,
+        prompt: Any,
+        max_new_tokens: int | None = None,
+        *,
+        num_beams: int = 1,
+        length_penalty: float = 1.0,
+        early_stopping: bool | str = False,
+        **options: Any,
+    ) -> Any:
+        """Returns what the model writes about a text (str, or ids): a Written; for a list of texts
+        a list. It is the most likely token each time, or with `num_beams` the most probable text
+        of a search by transformers' rules (at most `slots` beams). Raises LimitError for an input
+        that is too long, or more beams."""
         if options:
             raise UsageError(
-                f"generate of {self.config.family} takes max_new_tokens alone, not "
+                f"generate of {self.config.family} takes max_new_tokens, num_beams, length_penalty "
+                "and early_stopping, not "
                 f"{', '.join(options)}"
             )
+        search: dict[str, Any] = {"num_beams": num_beams, "length_penalty": length_penalty}
+        search["early_stopping"] = early_stopping
         if isinstance(prompt, list) and (not prompt or isinstance(prompt[0], str)):
-            return [self.generate(each, max_new_tokens) for each in prompt]
+            return [self.generate(each, max_new_tokens, **search) for each in prompt]
         c = self.config
         tokenizer = (
             self.need_tokenizer("reading text needs one") if isinstance(prompt, str) else None
         )
         ids = prompt if tokenizer is None else tokenizer.encode(prompt)
-        found = self.write(ids, max_new_tokens)
+        found = self.write(ids, max_new_tokens, **search)
         ids = [i for i in found if i not in c.end_ids]
         tokenizer = self.tokenizer
         return Written("" if tokenizer is None else tokenizer.decode(ids), ids)
 
-    def write(self, ids: Sequence[int], max_new_tokens: int | None = None) -> list[int]:
-        """Returns the ids that the model writes about the ids of an input."""
+    def write(
+        self, ids: Sequence[int], max_new_tokens: int | None = None, *, num_beams: int = 1,
+        length_penalty: float = 1.0, early_stopping: bool | str = False,
+    ) -> list[int]:  # fmt: skip
+        """Returns the ids that the model writes about the ids of an input; for the options see
+        `generate`. The ids of a search are without an end token."""
         c = self.config
         given = np.asarray(ids, np.int64)
         if given.ndim != 1 or not 1 <= len(given) <= c.source:
@@ -98,6 +115,11 @@ class Seq2Seq(Model):
             raise UsageError(f"the input has an id that is not in 0 .. {c.vocab - 1}")
         most = c.max_positions - 1
         most = most if max_new_tokens is None else min(most, max_new_tokens)
+        if num_beams != 1 or length_penalty != 1.0 or early_stopping:
+            from weft.models.run.seq2seq_beams import most_likely
+
+            read = given.astype(np.int32)
+            return most_likely(self, read, most, num_beams, length_penalty, early_stopping)
         self.runner.encode(0, given.astype(np.int32))
         out: list[int] = []
         last = c.start_id
