@@ -33,11 +33,11 @@ def test_speech(name: str, tmp_path: Path) -> None:
 
     getattr(speech_zoo, name)(tmp_path)
     made = call("speech", tmp_path, "--seconds", 2, "--max-new-tokens", 3, "--batch", 2,
-                "--beside", "transformers")  # fmt: skip
+                "--peers", "transformers")  # fmt: skip
     assert set(made["results"]) == {"weft", "weft, batch 2", "transformers"}
     assert made["features_share"] > 0 and made["results"]["weft"]["real_time_factor"] > 0
     with pytest.raises(UsageError, match="expected a list of transformers, faster-whisper"):
-        call("speech", tmp_path, "--beside", "siri")
+        call("speech", tmp_path, "--peers", "siri")
     with pytest.raises(UsageError, match="does not hear"):
         call("speech", "box")
 
@@ -48,11 +48,11 @@ def test_pictures(tmp_path: Path) -> None:
     from vector_zoo import write_vectors
 
     write_vectors("clip", tmp_path / "clip")
-    made = call("pictures", tmp_path / "clip", "--beside", "transformers", "--size", "40x50")
+    made = call("pictures", tmp_path / "clip", "--peers", "transformers", "--pixels", "40x50")
     assert made["results"]["transformers"]["pictures_s"] > 0 and made["preparing_share"] > 0
     write_pictured("qwen2_5_vl", tmp_path / "seer")
-    made = call("pictures", tmp_path / "seer", "--beside", "transformers", "--size", "56x84")
+    made = call("pictures", tmp_path / "seer", "--peers", "transformers", "--pixels", "56x84")
     assert made["same_token"] is True and made["picture_tokens"] > 0
     for bad in ("40", "0x40", "axb"):
         with pytest.raises(UsageError, match="expected HEIGHTxWIDTH"):
-            call("pictures", tmp_path / "clip", "--size", bad)
+            call("pictures", tmp_path / "clip", "--pixels", bad)

@@ -21,7 +21,7 @@ def _peers(given: str, known: tuple[str, ...]) -> list[str]:
     """Returns the peers of a comma list. Raises UsageError for another one."""
     found = [part.strip() for part in given.split(",") if part.strip()]
     if unknown := [name for name in found if name not in known]:
-        raise UsageError(f"--beside has {unknown[0]!r:.40}; expected a list of {', '.join(known)}")
+        raise UsageError(f"--peers has {unknown[0]!r:.40}; expected a list of {', '.join(known)}")
     return found
 
 
@@ -35,7 +35,7 @@ def _emit(result: dict[str, Any], as_json: bool) -> None:
             click.echo(f"{name.replace('_', ' ')}: {value}")
 
 
-@click.command(epilog="Example:  weft bench speech MODEL --batch 8 --beside faster-whisper")
+@click.command(epilog="Example:  weft bench speech MODEL --batch 8 --peers faster-whisper")
 @click.argument("path", metavar="MODEL", type=click.Path())
 @loads("device", "dtype", "quant")
 @click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(1, 3600),
@@ -43,47 +43,47 @@ def _emit(result: dict[str, Any], as_json: bool) -> None:
 @options.max_new_tokens(default=64, show_default=True, help="Most tokens of a window.")
 @click.option("--batch", default="8", show_default=True, callback=at_once(64),
               help="Comma list: also with this many passages at once.")  # fmt: skip
-@click.option("--beside", default="", help="Comma list: also with transformers, faster-whisper, "
+@click.option("--peers", default="", help="Comma list: also with transformers, faster-whisper, "
               "if they are installed.")  # fmt: skip
 @options.threads
 @options.repeats(3)
 @options.as_json
 def speech(
     path: str, loading: Loading, seconds: float, max_new_tokens: int, batch: tuple[int, ...],
-    beside: str, repeats: int, as_json: bool,
+    peers: str, repeats: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Time MODEL, which hears, from samples to text: its real-time factor and the features' share
     of the time. Sides take turns."""
     from weft.bench import speech as bench
 
-    peers = _peers(beside, bench.PEERS)
+    others = _peers(peers, bench.PEERS)
     model = loading.load(path)
-    _emit(bench.run(model, seconds, max_new_tokens, batch, repeats, _threads(), peers, note),
+    _emit(bench.run(model, seconds, max_new_tokens, batch, repeats, _threads(), others, note),
           as_json)  # fmt: skip
 
 
-@click.command(epilog="Example:  weft bench pictures MODEL --beside transformers,onnxruntime")
+@click.command(epilog="Example:  weft bench pictures MODEL --peers transformers,onnxruntime")
 @click.argument("path", metavar="MODEL", type=click.Path())
 @loads("device", "dtype", "quant", "context")
-@click.option("--size", default="480x640", show_default=True,
+@click.option("--pixels", default="480x640", show_default=True,
               help="Height and width of the pictures in pixels.")  # fmt: skip
-@click.option("--beside", default="", help="Comma list: also with transformers, onnxruntime, if "
+@click.option("--peers", default="", help="Comma list: also with transformers, onnxruntime, if "
               "they are installed.")  # fmt: skip
 @options.threads
 @options.repeats(3)
 @options.as_json
 def pictures(
-    path: str, loading: Loading, size: str, beside: str, repeats: int, as_json: bool
+    path: str, loading: Loading, pixels: str, peers: str, repeats: int, as_json: bool
 ) -> None:
     """Time MODEL, which sees. For one that gives vectors: pictures per second, and the share of
     preparing them. For one that writes: the time to the first token about a picture. Sides take
     turns."""
     from weft.bench import pictures as bench
 
-    parts = size.lower().split("x")
+    parts = pixels.lower().split("x")
     if len(parts) != 2 or not all(p.isdecimal() and 16 <= int(p[:6]) <= 8192 for p in parts):
-        raise UsageError(f"--size is {size!r:.40}; expected HEIGHTxWIDTH, like 480x640")
-    peers = _peers(beside, bench.PEERS)
+        raise UsageError(f"--pixels is {pixels!r:.40}; expected HEIGHTxWIDTH, like 480x640")
+    others = _peers(peers, bench.PEERS)
     model = loading.load(path)
-    _emit(bench.run(model, (int(parts[0]), int(parts[1])), repeats, _threads(), peers, note),
+    _emit(bench.run(model, (int(parts[0]), int(parts[1])), repeats, _threads(), others, note),
           as_json)  # fmt: skip
