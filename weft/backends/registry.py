@@ -154,8 +154,17 @@ def _hardware() -> tuple[list[DeviceInfo], str]:
     return own + real, reason
 
 
+def hardware() -> list[str]:
+    """The names of the hardware GPUs, the one that "auto" prefers first. Opens none of them."""
+    return list(dict.fromkeys(_native(line) for line in _hardware()[0]))
+
+
+def _native(line: DeviceInfo) -> str:
+    return str(line.extra.get("native", line.id))
+
+
 def _try(line: DeviceInfo) -> tuple[Device | None, str]:
-    kind, _, index = str(line.extra.get("native", line.id)).partition(":")
+    kind, _, index = _native(line).partition(":")
     try:
         return _open(kind, index), ""
     except WeftError as error:

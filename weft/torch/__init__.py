@@ -33,6 +33,7 @@ from weft.tensor.autograd import (
 )
 from weft.tensor.namespace import finfo as finfo, iinfo as iinfo
 from weft.torch import (
+    accelerator as accelerator,
     amp as amp,
     arithmetic as _arithmetic,
     autograd as autograd,
@@ -145,8 +146,8 @@ globals().update(_TYPED)
 _guard_calls(globals(), [n for n in globals() if n[0] != "_" and n != "compile"], deep=True)
 
 
-_LISTED = """amp autograd backends cuda distributions func linalg masked mps nn ops optim signal
-special testing utils
+_LISTED = """accelerator amp autograd backends cuda distributions func linalg masked mps nn ops
+optim signal special testing utils
 Generator GradScaler Size Tensor autocast broadcast_shapes compile device dtype e enable_grad finfo
 get_default_dtype get_num_threads get_rng_state iinfo inf inference_mode initial_seed
 is_grad_enabled load lu manual_seed nan no_grad numel pi save seed set_default_dtype
