@@ -68,9 +68,10 @@ class MultiheadAttention(Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
         need_weights: bool = False, attn_mask: Tensor | None = None, is_causal: bool = False,
+        average_attn_weights: bool = True,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Returns the result, shaped as query, and the weights averaged over heads [B, T, S], if
-        needed.
+        """Returns the result, shaped as query, and the weights, if needed: averaged over heads
+        [B, T, S], or of each [B, H, T, S].
 
         `key_padding_mask` [B, S]: True for keys to leave out. `attn_mask` [T, S] (or [B H, T, S]):
         True for pairs to leave out, or floats to add to the scores. `is_causal`: query t sees keys
@@ -104,7 +105,8 @@ class MultiheadAttention(Module):
                 )
             weights = self._weights(q, k, key_padding_mask, attn_mask)
             mixed = weighted_values(self.dropout(weights), v)
-            weights = weights.mean(1).cast(v.dtype) if need_weights else None
+            shown = weights.mean(1) if average_attn_weights else weights
+            weights = shown.cast(v.dtype) if need_weights else None
         b, _, t, _ = mixed.shape
         out = self.out_proj(mixed.transpose(1, 2).reshape(b, t, self.embed_dim))
         return (out if self.batch_first else out.transpose(0, 1)), weights

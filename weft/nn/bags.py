@@ -21,6 +21,8 @@ class EmbeddingBag(EmbeddingRows):
     (2, 4)
     """
 
+    _OPTIONS = "max_norm norm_type scale_grad_by_freq mode sparse include_last_offset padding_idx"
+
     def __init__(
         self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None,
         norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean",

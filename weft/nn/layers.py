@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from weft.core.errors import UsageError
+from weft.core.errors import ShapeError, UsageError
 from weft.nn import init, tree
 from weft.nn.activations import Along, InPlace, Plain
 from weft.nn.module import Module, Parameter, lacks
@@ -52,7 +52,29 @@ class Linear(Module):
 
 
 class EmbeddingRows(Module):
-    """The base of modules with a weight [count, dim] of which ids pick rows."""
+    """The base of modules with a weight [count, dim] of which ids pick rows. `_OPTIONS` names the
+    constructor's arguments after these two."""
+
+    _OPTIONS: ClassVar[str]
+
+    @classmethod
+    def from_pretrained(
+        cls, embeddings: Tensor, freeze: bool = True, *args: Any, **options: Any
+    ) -> Self:
+        """A module with a copy of `embeddings` [count, dim], float, as its weight; not trained with
+        `freeze`. Other arguments are the constructor's after the sizes. Raises ShapeError.
+
+        >>> nn.Embedding.from_pretrained(weft.eye(3))(weft.tensor([2])).tolist()
+        [[0.0, 0.0, 1.0]]
+        """
+        if len(embeddings.shape) != 2:
+            raise ShapeError(f"from_pretrained: {list(embeddings.shape)}; expected [count, dim]")
+        names = cls._OPTIONS.split()
+        if len(args) > len(names):
+            raise UsageError(f"from_pretrained: {len(args)} options; expected {', '.join(names)}")
+        made = cls(*embeddings.shape, **dict(zip(names, args, strict=False)), **options)
+        made.weight = type(made.weight)(embeddings, requires_grad=not freeze)
+        return made
 
     def _rows(self, count: int, dim: int, padding_idx: int | None) -> None:
         """Makes the weight. Raises UsageError for a padding_idx that is not a row."""
@@ -81,6 +103,8 @@ class Embedding(EmbeddingRows):
     >>> nn.Embedding(10, 4)(weft.tensor([1, 2])).shape
     (2, 4)
     """
+
+    _OPTIONS = "padding_idx max_norm norm_type scale_grad_by_freq sparse"
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple, Self
 
 from weft import nn
 from weft.core.dtypes import DType, bfloat16, float16, float32, float64
-from weft.core.errors import CallError, UsageError
+from weft.core.errors import CallError
 from weft.nn.tree import join
 from weft.tensor.core import Tensor as Base
-from weft.torch.nn import limits, reprs
-from weft.torch.nn.functional import reduction
+from weft.torch.nn import arguments, limits, reprs, unbatched
 from weft.torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from weft.torch.tensor import Parameter as Parameter, own
 
@@ -188,11 +187,9 @@ def _attend(
     need_weights: bool = True, attn_mask: Base | None = None, average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Base, Base | None]:  # fmt: skip
-    """Returns the result and, unless need_weights is False, the weights averaged over heads."""
-    if need_weights and not average_attn_weights:
-        raise UsageError("MultiheadAttention: average_attn_weights=False is not supported")
+    """Returns the result and, unless need_weights is False, the weights, averaged over heads."""
     causal = is_causal and attn_mask is None
-    masks = (key_padding_mask, need_weights, attn_mask, causal)
+    masks = (key_padding_mask, need_weights, attn_mask, causal, average_attn_weights)
     if query.ndim == 3:
         return nn.MultiheadAttention.forward(self, query, key, value, *masks)
     axis = 0 if self.batch_first else 1  # one sequence without a batch
@@ -235,34 +232,6 @@ def _with_torch_tensors(module: nn.Module) -> None:
                 own(value)
 
 
-# the parameters of losses with PyTorch's deprecated flags, where they come between others
-_LOSSES = {
-    "BCELoss": "weight size_average reduce reduction",
-    "BCEWithLogitsLoss": "weight size_average reduce reduction pos_weight",
-    "CosineEmbeddingLoss": "margin size_average reduce reduction",
-    "CrossEntropyLoss": "weight size_average ignore_index reduce reduction label_smoothing",
-    "HingeEmbeddingLoss": "margin size_average reduce reduction",
-    "KLDivLoss": "size_average reduce reduction log_target",
-    "L1Loss": "size_average reduce reduction", "MSELoss": "size_average reduce reduction",
-    "MarginRankingLoss": "margin size_average reduce reduction",
-    "MultiLabelMarginLoss": "size_average reduce reduction",
-    "MultiLabelSoftMarginLoss": "weight size_average reduce reduction",
-    "MultiMarginLoss": "p margin weight size_average reduce reduction",
-    "NLLLoss": "weight size_average ignore_index reduce reduction",
-    "PoissonNLLLoss": "log_input full size_average eps reduce reduction",
-    "SmoothL1Loss": "size_average reduce reduction beta",
-    "SoftMarginLoss": "size_average reduce reduction",
-    "TripletMarginLoss": "margin p eps swap size_average reduce reduction",
-}  # fmt: skip
-
-
-def _loss(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a loss by name, without the deprecated flags."""
-    given = dict(zip(_LOSSES[name].split(), args, strict=False)) | kwargs
-    old = (given.pop("size_average", None), given.pop("reduce", None))
-    return given if old == (None, None) else {**given, "reduction": reduction(*old)}
-
-
 def _checked(kind: Any) -> Any:
     """The pass of a module whose arguments' values are looked at first."""
     check = limits.MODULES[kind.__name__]
@@ -278,23 +247,25 @@ def _made(kind: Any) -> Any:
     """The class of weft.torch.nn for one of weft.nn."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        device, dtype = kwargs.pop("device", None), kwargs.pop("dtype", None)
-        if kind.__name__ in _LOSSES:
-            args, kwargs = (), _loss(kind.__name__, args, kwargs)
+        args, kwargs, place = arguments.taken(kind, args, kwargs)
         kind.__init__(self, *args, **kwargs)
         object.__setattr__(self, "_given", reprs.arguments(kind, args, kwargs))
         _with_torch_tensors(self)
-        if device is not None or dtype is not None:
-            self.to(*(x for x in (device, dtype) if x is not None))
+        if place:
+            self.to(*place)
 
     names = {
         "__init__": __init__, "__doc__": kind.__doc__, "__module__": __name__,
         "extra_repr": reprs.extra(kind),
     }  # fmt: skip
+    if kind.__name__ in unbatched.DROPS:
+        names["_apply"] = unbatched.dropping(kind)
     if kind.__name__ in _FORWARD:
         names["forward"] = _FORWARD[kind.__name__]
     elif kind.__name__ in limits.MODULES:
         names["forward"] = _checked(kind)
+    elif kind.__name__ in unbatched.KINDS:
+        names["forward"] = unbatched.forward(kind)
     made: Any = type(kind.__name__, (Module, kind), names)  # kind has copies of nn.Module's methods
     return made
 

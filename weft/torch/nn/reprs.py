@@ -44,7 +44,7 @@ _SHOWN = {
     "Fold": "output_size= kernel_size= dilation= padding= stride=",
     "Unfold": "kernel_size= dilation= padding= stride=",
     **dict.fromkeys(("RNN", "LSTM", "GRU"), _RECURRENT),
-    **dict.fromkeys(("LSTMCell", "GRUCell"), _CELL), "RNNCell": f"{_CELL} nonlinearity?",
+    **dict.fromkeys(("LSTMCell", "GRUCell"), _CELL), "RNNCell": f"{_CELL} nonlinearity~",
     **dict.fromkeys(("ReLU", "ReLU6", "SELU", "SiLU", "Mish", "Hardswish"), "inplace?"),
     **{f"AdaptiveAvgPool{n}d": "output_size=" for n in (1, 2, 3)},
     **{f"AdaptiveMaxPool{n}d": "output_size=" for n in (1, 2, 3)},
