@@ -55,6 +55,7 @@ from weft.torch import (
     ops as ops,
     optim as optim,
     ordering as _ordering,
+    paths as _paths,
     picking as _picking,
     products as _products,
     promotion as _promotion,
@@ -77,6 +78,7 @@ from weft.torch.creation import (
     tensor as tensor,
 )
 from weft.torch.diagonals import numel as numel
+from weft.torch.files import load as load, save as save
 from weft.torch.func import vmap as vmap
 from weft.torch.nn import functional as _functional
 from weft.torch.printing import set_printoptions as set_printoptions
@@ -97,9 +99,7 @@ from weft.torch.runtime import (
     contiguous_format as contiguous_format,
     get_num_threads as get_num_threads,
     inference_mode as inference_mode,
-    load as load,
     preserve_format as preserve_format,
-    save as save,
     set_float32_matmul_precision as set_float32_matmul_precision,
     set_grad_enabled as set_grad_enabled,
     set_num_threads as set_num_threads,
@@ -144,6 +144,7 @@ for _name in _functional.SHARED:
 
 globals().update(_TYPED)
 _guard_calls(globals(), [n for n in globals() if n[0] != "_" and n != "compile"], deep=True)
+_paths.find()
 
 
 _LISTED = """accelerator amp autograd backends cuda distributions func linalg masked mps nn ops
@@ -162,5 +163,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    found = {n for n, v in globals().items() if hasattr(v, "kind") or type(v) is DType}
+    found = {n for n, v in globals().items() if getattr(v, "kind", None) or type(v) is DType}
     return sorted(n for n in {*found, *_LISTED.split(), *_TYPED} if n not in ("DType", "bool_"))

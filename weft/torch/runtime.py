@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from weft.core.dtypes import (
     DType,
@@ -23,18 +20,14 @@ from weft.core.dtypes import (
     int64,
     uint8,
 )
-from weft.core.errors import FileFormatError, GradientError, UsageError
+from weft.core.errors import GradientError, UsageError
 from weft.host.boundary import check_options
-from weft.importers.safetensors import SafetensorsFile
-from weft.importers.tensor_files import save as write
 from weft.nn.module import Module
 from weft.tensor import autograd as tape
 from weft.tensor.compiling import compile as _compile
 from weft.tensor.core import Tensor
 from weft.torch.creation import tensor
 from weft.torch.tensor import Size as Size, adopt, own
-
-_TREE = "weft.torch.tree"
 
 # -- gradients
 
@@ -192,67 +185,6 @@ def _taking_ours(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn(*map(adopt, args), **{k: adopt(v) for k, v in kwargs.items()})
 
     return traced
-
-
-# -- files: safetensors, whose metadata holds what is not a tensor
-
-
-def save(obj: Any, f: str | os.PathLike[str]) -> None:
-    """Writes tensors, in dicts and lists with numbers and text, as one safetensors file. Raises
-    UsageError for anything else: nothing is pickled."""
-    if not isinstance(f, str | os.PathLike):
-        raise UsageError("save: give a path; weft writes safetensors, not pickles, to files")
-    tensors: dict[str, Any] = {}
-    tree = _without_tensors(obj, "", tensors)
-    flat = isinstance(obj, dict) and len(tensors) == len(obj) and tensors.keys() == obj.keys()
-    write(tensors, f, None if flat else {_TREE: json.dumps(tree)})
-
-
-def _without_tensors(x: Any, path: str, tensors: dict[str, Any]) -> Any:
-    if isinstance(x, Tensor | np.ndarray):
-        tensors[path] = x
-        return {"tensor": path}
-    if isinstance(x, dict):
-        parts = [
-            [k, _without_tensors(v, f"{path}.{k}" if path else str(k), tensors)]
-            for k, v in x.items()
-        ]
-        return {"dict": parts}
-    if isinstance(x, list | tuple):
-        parts = [_without_tensors(v, f"{path}.{i}", tensors) for i, v in enumerate(x)]
-        return {"list" if isinstance(x, list) else "tuple": parts}
-    if x is None or isinstance(x, bool | int | float | str):
-        return {"value": x}
-    raise UsageError(f"save: {path or 'the object'} is a {type(x).__name__}; save its state_dict()")
-
-
-def load(
-    f: str | os.PathLike[str], map_location: Any = None, *, weights_only: bool = True,
-    **options: Any,
-) -> Any:  # fmt: skip
-    """Reads what `save` wrote, or the tensors of any safetensors file by name. Raises
-    FileFormatError for other files, PyTorch's pickles among them."""
-    check_options("load", options, ["mmap", "pickle_module", "encoding"])
-    file = SafetensorsFile(f)
-    where = None if map_location is None or callable(map_location) else str(map_location)
-    held = {name: tensor(np.array(value), device=where) for name, value in file.items()}
-    if _TREE not in file.metadata:
-        return held
-    try:
-        return _with_tensors(json.loads(file.metadata[_TREE]), held)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FileFormatError(f"{os.fspath(f)}: {_TREE} is damaged ({error})") from None
-
-
-def _with_tensors(tree: Any, held: dict[str, Any]) -> Any:
-    ((kind, content),) = tree.items()
-    if kind == "tensor":
-        return held[content]
-    if kind == "dict":
-        return {k: _with_tensors(v, held) for k, v in content}
-    if kind in ("list", "tuple"):
-        return (list if kind == "list" else tuple)(_with_tensors(v, held) for v in content)
-    return content
 
 
 def _typed(name: str, dtype: DType) -> Callable[..., Any]:

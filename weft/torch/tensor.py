@@ -234,7 +234,7 @@ unlisted = _kind("unlisted")
 
 def functions(namespace: dict[str, Any], but: str = "") -> list[str]:
     """The names of weft.torch's functions in a module's namespace, except for those in `but`."""
-    names = (n for n, v in namespace.items() if hasattr(v, "kind") and n[0] != "_")
+    names = (n for n, v in namespace.items() if getattr(v, "kind", None) and n[0] != "_")
     return sorted(n for n in names if n not in but.split())
 
 

@@ -3,8 +3,15 @@
 from typing import Any
 
 from weft.host.boundary import guard_calls as _guard_calls
-from weft.torch.nn import functional as functional, init as init, modules as modules, utils as utils
+from weft.torch.nn import (
+    functional as functional,
+    init as init,
+    modules as modules,
+    parallel as parallel,
+    utils as utils,
+)
 from weft.torch.nn.modules import KINDS as _KINDS, Module as Module, Parameter as Parameter
+from weft.torch.nn.parallel import DataParallel as DataParallel
 
 globals().update({kind.__name__: kind for kind in _KINDS.values()})
 
@@ -20,4 +27,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     kinds = [n for n, v in globals().items() if isinstance(v, type) and n[0] != "_"]
     own = [n for n in kinds if getattr(globals()[n], "__module__", "").startswith("weft.")]
-    return sorted([*own, "functional", "init", "modules", "utils"])
+    return sorted([*own, "functional", "init", "modules", "parallel", "utils"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple, Self
 
 from weft import nn
 from weft.core.dtypes import DType, bfloat16, float16, float32, float64
 from weft.core.errors import CallError
+from weft.nn.conv import _Conv as _ConvNd  # noqa: F401
+from weft.nn.norm import _BatchNorm  # noqa: F401
 from weft.nn.tree import join
 from weft.tensor.core import Tensor as Base
 from weft.torch.nn import arguments, limits, reprs, unbatched
@@ -275,6 +277,13 @@ for _name in nn.__all__:
     _value = getattr(nn, _name)
     if isinstance(_value, type) and issubclass(_value, nn.Module) and _value is not nn.Module:
         KINDS[_value] = globals()[_name] = _made(_value)
+
+
+def _times(count: int) -> Callable[[Any], tuple[Any, ...]]:
+    return lambda x: tuple(x) if isinstance(x, Iterable) else (x,) * count
+
+
+_single, _pair, _triple, _quadruple = map(_times, range(1, 5))  # as scripts import them
 
 
 def __getattr__(name: str) -> Any:
