@@ -70,21 +70,21 @@ def load(
     rest of an open file. Raises FileFormatError for other files, PyTorch's pickles among them."""
     check_options("load", options, ["mmap", "pickle_module", "encoding"])
     if isinstance(f, str | os.PathLike):
-        return _read(f, os.fspath(f), map_location)
+        return _read(SafetensorsFile(f), os.fspath(f), map_location)
     data = f.read() if hasattr(f, "read") else None
     if not isinstance(data, bytes):
         raise UsageError(_NO_FILE.format("load", f))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tensors"
         path.write_bytes(data)
-        return _read(path, "load", map_location)
+        try:
+            file = SafetensorsFile(path)
+        except FileFormatError as error:
+            raise FileFormatError(str(error).replace(str(path), "load", 1)) from None
+        return _read(file, "load", map_location)
 
 
-def _read(path: str | os.PathLike[str], said: str, map_location: Any) -> Any:
-    try:
-        file = SafetensorsFile(path)
-    except FileFormatError as error:
-        raise FileFormatError(str(error).replace(str(path), said, 1)) from None
+def _read(file: SafetensorsFile, said: str, map_location: Any) -> Any:
     where = None if map_location is None or callable(map_location) else str(map_location)
     held = {name: tensor(np.array(value), device=where) for name, value in file.items()}
     if _TREE not in file.metadata:

@@ -266,8 +266,8 @@ def _made(kind: Any) -> Any:
         names["forward"] = _FORWARD[kind.__name__]
     elif kind.__name__ in limits.MODULES:
         names["forward"] = _checked(kind)
-    elif kind.__name__ in unbatched.KINDS:
-        names["forward"] = unbatched.forward(kind)
+    if kind.__name__ in unbatched.KINDS:
+        names["forward"] = unbatched.forward(kind.__name__, names.get("forward", kind.forward))
     made: Any = type(kind.__name__, (Module, kind), names)  # kind has copies of nn.Module's methods
     return made
 

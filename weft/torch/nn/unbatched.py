@@ -35,39 +35,39 @@ def dropping(kind: Any) -> Any:
     return staticmethod(drop)
 
 
-def forward(kind: Any) -> Any:
-    """The pass of a module that takes one example as a batch of one."""
-    name = kind.__name__
-    return _of_images(kind, _AXES[name]) if name in _AXES else _of_sequences(kind)
+def forward(name: str, inner: Any) -> Any:
+    """The pass of a module, of this name, that takes one example as a batch of one."""
+    if name in _AXES:
+        return _of_images(inner, _AXES[name])
+    return _of_sequences(inner, _SEQUENCES[name] - 1)
 
 
-def _of_images(kind: Any, axes: int) -> Any:
-    @functools.wraps(kind.forward)
+def _of_images(inner: Any, axes: int) -> Any:
+    @functools.wraps(inner)
     def forward(self: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(input, "ndim", None) != axes:
-            return kind.forward(self, input, *args, **kwargs)
+            return inner(self, input, *args, **kwargs)
         args = tuple(x.unsqueeze(0) if isinstance(x, Tensor) else x for x in args)
         kwargs = {n: x.unsqueeze(0) if isinstance(x, Tensor) else x for n, x in kwargs.items()}
-        made = kind.forward(self, input.unsqueeze(0), *args, **kwargs)
+        made = inner(self, input.unsqueeze(0), *args, **kwargs)
         return tuple(m.squeeze(0) for m in made) if isinstance(made, tuple) else made.squeeze(0)
 
     return forward
 
 
-def _of_sequences(kind: Any) -> Any:
-    @functools.wraps(kind.forward)
+def _of_sequences(inner: Any, more: int) -> Any:
+    @functools.wraps(inner)
     def forward(self: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(input, "ndim", None) != 2:
-            return kind.forward(self, input, *args, **kwargs)
+            return inner(self, input, *args, **kwargs)
         axis = 0 if _batch_first(self) else 1
-        first = _SEQUENCES[kind.__name__] - 1
-        args = tuple(x.unsqueeze(axis) if i < first else x for i, x in enumerate(args))
+        args = tuple(x.unsqueeze(axis) if i < more else x for i, x in enumerate(args))
         for name, x in kwargs.items():
             if x is not None and name in ("memory", "tgt"):
                 kwargs[name] = x.unsqueeze(axis)
             elif x is not None and name.endswith("key_padding_mask"):
                 kwargs[name] = x.unsqueeze(0)
-        return kind.forward(self, input.unsqueeze(axis), *args, **kwargs).squeeze(axis)
+        return inner(self, input.unsqueeze(axis), *args, **kwargs).squeeze(axis)
 
     return forward
 
