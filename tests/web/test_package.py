@@ -15,6 +15,35 @@ from page_kit import Browser, Firefox, Pages, need
 from rows import few
 
 HERE = Path(__file__).parent
+PLAYER = "./node_modules/weft-ml/weft.js"
+WORKER = """
+import { load } from "PLAYER";
+const write = async (folder) => {
+  const model = await load(folder, { target: "wasm" });
+  let out = "";
+  const pieces = model.generate("def fibonacci(n):", { maxNewTokens: 16 });
+  for await (const { text } of pieces) out += text;
+  return out;
+};
+const said = (port) => write(new URL("model/", location.origin)).catch(String)
+  .then((text) => port.postMessage(text));
+if (globalThis.ServiceWorkerGlobalScope) {
+  self.onmessage = (event) => event.waitUntil(said(event.source));
+} else said(self);
+""".replace("PLAYER", PLAYER)
+ASK = """
+await page.goto(given);
+return await page.evaluate(async () => {
+  const worker = new Worker("./own.js", { type: "module" });
+  const own = await new Promise((done) => (worker.onmessage = ({ data }) => done(data)));
+  await navigator.serviceWorker.register("./own.js", { type: "module" });
+  const heard = new Promise((done) => {
+    navigator.serviceWorker.onmessage = ({ data }) => done(data);
+  });
+  (await navigator.serviceWorker.ready).active.postMessage(0);
+  return [own, await heard];
+});
+"""
 CONSUMERS: dict[str, dict[str, Any]] = {
     "node16": {"strict": True, "target": "es2022", "module": "node16", "types": []},
     "nodenext": {"strict": True, "target": "es2022", "module": "nodenext"},
@@ -83,3 +112,16 @@ def test_a_plain_page_writes_the_text_of_the_cpu(
     finally:
         browser.close()
     assert said == page.model.generate(PROMPT, max_new_tokens=TOKENS).text
+
+
+@pytest.mark.slow
+def test_workers(browser: Browser, pages: Pages, tmp_path: Path) -> None:
+    """A worker of one's own loads a model; a service worker is told that it cannot."""
+    page, site = pages(), app(tmp_path)
+    (site / "model").symlink_to(page.folder)
+    (site / "index.html").write_text("<!doctype html>")
+    (site / "own.js").write_text(WORKER)
+    with served(site) as address:
+        own, service = browser.run("workers", ASK, address)
+    assert own == page.model.generate(PROMPT, max_new_tokens=TOKENS).text
+    assert service.startswith("WeftError: there are no workers here, as in a service worker")

@@ -73,6 +73,10 @@ export async function selftest(folder, options = {}) {
 }
 
 function inWorker() {
+  if (!globalThis.Worker) {
+    throw new WeftError("there are no workers here, as in a service worker: load the model in a "
+      + "page");
+  }
   try {
     // in one expression, by which bundlers recognise a worker
     return new PageModel(new Worker(new URL("./worker.js", import.meta.url), { type: "module" }));
