@@ -8,11 +8,18 @@ of the parameters, so gradients flow through it.
 from typing import Any
 
 from weft.host.boundary import guard_methods
+from weft.torch.distributions import constraints as constraints, transforms as transforms
 from weft.torch.distributions.base import Distribution as Distribution, Independent as Independent
+from weft.torch.distributions.composed import (
+    ComposeTransform as ComposeTransform,
+    IndependentTransform as IndependentTransform,
+    ReshapeTransform as ReshapeTransform,
+    StackTransform as StackTransform,
+    identity_transform as identity_transform,
+)
 from weft.torch.distributions.continuous import (
     Exponential as Exponential,
     Laplace as Laplace,
-    LogNormal as LogNormal,
     Normal as Normal,
     Uniform as Uniform,
 )
@@ -26,8 +33,28 @@ from weft.torch.distributions.gammas import (
     Poisson as Poisson,
 )
 from weft.torch.distributions.multivariate import MultivariateNormal as MultivariateNormal
+from weft.torch.distributions.transformed import (
+    LogNormal as LogNormal,
+    TransformedDistribution as TransformedDistribution,
+)
+from weft.torch.distributions.transforms import (
+    AbsTransform as AbsTransform,
+    AffineTransform as AffineTransform,
+    ExpTransform as ExpTransform,
+    PowerTransform as PowerTransform,
+    SigmoidTransform as SigmoidTransform,
+    SoftmaxTransform as SoftmaxTransform,
+    SoftplusTransform as SoftplusTransform,
+    StickBreakingTransform as StickBreakingTransform,
+    TanhTransform as TanhTransform,
+    Transform as Transform,
+)
 
-_NAMES = """Bernoulli Beta Categorical Chi2 Dirichlet Distribution Exponential Gamma Independent
+_NAMES = """AbsTransform AffineTransform ComposeTransform ExpTransform IndependentTransform
+PowerTransform ReshapeTransform SigmoidTransform SoftmaxTransform SoftplusTransform StackTransform
+StickBreakingTransform TanhTransform Transform TransformedDistribution constraints
+identity_transform transforms
+Bernoulli Beta Categorical Chi2 Dirichlet Distribution Exponential Gamma Independent
 Laplace LogNormal MultivariateNormal Normal Poisson Uniform kl_divergence"""
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from weft.tensor.base import place
 from weft.torch import randomness
 from weft.torch.arithmetic import where
+from weft.torch.distributions import constraints
 from weft.torch.distributions.base import Distribution, parameters
-from weft.torch.tensor import Tensor
+from weft.torch.tensor import adopt
 
 _TINY = 2.0**-24  # the distance of 1 from the float32 below it
 
@@ -24,7 +25,8 @@ def _uniform(shape: Sequence[int], like: Any) -> Any:
 class _Located(Distribution):
     """A distribution of loc and scale."""
 
-    POSITIVE = ("scale",)
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
     has_rsample = True
 
     def __init__(self, loc: Any, scale: Any, validate_args: Any = None) -> None:
@@ -34,6 +36,11 @@ class _Located(Distribution):
     @property
     def mean(self) -> Any:
         """The expected value."""
+        return self.loc
+
+    @property
+    def mode(self) -> Any:
+        """The value of the highest density."""
         return self.loc
 
 
@@ -51,7 +58,7 @@ class Normal(_Located):
                              device=place(self.loc))  # fmt: skip
         return self.loc + self.scale * z
 
-    def log_prob(self, value: Tensor) -> Any:
+    def _log_prob(self, value: Any) -> Any:
         """The logarithm of the density at a value."""
         z = (value - self.loc) / self.scale
         return -0.5 * z * z - self.scale.log() - 0.5 * math.log(2 * math.pi)
@@ -60,37 +67,13 @@ class Normal(_Located):
         """1/2 log(2 pi e scale^2)."""
         return self.scale.log() + 0.5 * (1 + math.log(2 * math.pi))
 
-    def cdf(self, value: Tensor) -> Any:
+    def _cdf(self, value: Any) -> Any:
         """The probability of at most a value."""
         return 0.5 * (1 + ((value - self.loc) / (self.scale * math.sqrt(2))).erf())
 
-
-class LogNormal(_Located):
-    """The distribution of e^x for a normal x."""
-
-    @property
-    def mean(self) -> Any:
-        """The expected value."""
-        return (self.loc + self.scale * self.scale / 2).exp()
-
-    @property
-    def variance(self) -> Any:
-        """The expected squared distance from the mean."""
-        square = self.scale * self.scale
-        return square.expm1() * (2 * self.loc + square).exp()
-
-    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        """e^(loc + scale * z)."""
-        return Normal(self.loc, self.scale).rsample(sample_shape).exp()
-
-    def log_prob(self, value: Tensor) -> Any:
-        """The logarithm of the density at a value above 0."""
-        at = value.log()
-        return Normal(self.loc, self.scale).log_prob(at) - at
-
-    def entropy(self) -> Any:
-        """That of the normal distribution, plus loc."""
-        return Normal(self.loc, self.scale).entropy() + self.loc
+    def icdf(self, value: Any) -> Any:
+        """The value below which a sample is with a probability."""
+        return self.loc + self.scale * (2 * adopt(value) - 1).erfinv() * math.sqrt(2)
 
 
 class Laplace(_Located):
@@ -106,9 +89,18 @@ class Laplace(_Located):
         u = _uniform(self._sizes(sample_shape), self.loc) - 0.5
         return self.loc - self.scale * u.sign() * (-2 * u.abs()).log1p()
 
-    def log_prob(self, value: Tensor) -> Any:
+    def _log_prob(self, value: Any) -> Any:
         """The logarithm of the density at a value."""
         return -(2 * self.scale).log() - (value - self.loc).abs() / self.scale
+
+    def _cdf(self, value: Any) -> Any:
+        away = value - self.loc
+        return 0.5 - 0.5 * away.sign() * (-away.abs() / self.scale).expm1()
+
+    def icdf(self, value: Any) -> Any:
+        """The value below which a sample is with a probability."""
+        off = adopt(value) - 0.5
+        return self.loc - self.scale * off.sign() * (-2 * off.abs()).log1p()
 
     def entropy(self) -> Any:
         """1 + log(2 scale)."""
@@ -123,7 +115,12 @@ class Uniform(Distribution):
     def __init__(self, low: Any, high: Any, validate_args: Any = None) -> None:
         self.low, self.high = parameters(low, high)
         super().__init__(self.low.shape)
-        self._want("high - low", self.high - self.low, lambda x: x > 0, "a high above low")
+        self._want("high - low", self.high - self.low, constraints.positive)
+
+    @property
+    def support(self) -> Any:
+        """From low to high."""
+        return constraints.interval(self.low, self.high)
 
     @property
     def mean(self) -> Any:
@@ -142,10 +139,17 @@ class Uniform(Distribution):
                             device=place(self.low))  # fmt: skip
         return self.low + u * (self.high - self.low)
 
-    def log_prob(self, value: Tensor) -> Any:
+    def _log_prob(self, value: Any) -> Any:
         """-log(high - low) inside, minus infinity outside."""
         inside = (value >= self.low) & (value < self.high)
         return where(inside, -(self.high - self.low).log(), -math.inf)
+
+    def _cdf(self, value: Any) -> Any:
+        return ((value - self.low) / (self.high - self.low)).clamp(min=0, max=1)
+
+    def icdf(self, value: Any) -> Any:
+        """The value below which a sample is with a probability."""
+        return adopt(value) * (self.high - self.low) + self.low
 
     def entropy(self) -> Any:
         """log(high - low)."""
@@ -155,12 +159,18 @@ class Uniform(Distribution):
 class Exponential(Distribution):
     """The density rate * exp(-rate x) of x >= 0."""
 
-    POSITIVE = ("rate",)
+    arg_constraints = {"rate": constraints.positive}
+    support = constraints.nonnegative
     has_rsample = True
 
     def __init__(self, rate: Any, validate_args: Any = None) -> None:
         (self.rate,) = parameters(rate)
         super().__init__(self.rate.shape)
+
+    @property
+    def mode(self) -> Any:
+        """0."""
+        return self.rate * 0
 
     @property
     def mean(self) -> Any:
@@ -176,9 +186,16 @@ class Exponential(Distribution):
         """-log(u) / rate."""
         return -_uniform(self._sizes(sample_shape), self.rate).log() / self.rate
 
-    def log_prob(self, value: Tensor) -> Any:
+    def _log_prob(self, value: Any) -> Any:
         """The logarithm of the density at a value."""
         return self.rate.log() - self.rate * value
+
+    def _cdf(self, value: Any) -> Any:
+        return -(-self.rate * value).expm1()
+
+    def icdf(self, value: Any) -> Any:
+        """The value below which a sample is with a probability."""
+        return -(-adopt(value)).log1p() / self.rate
 
     def entropy(self) -> Any:
         """1 - log(rate)."""

@@ -11,13 +11,19 @@ import numpy as np
 from weft.core.errors import UsageError
 from weft.tensor.autograd import no_grad
 from weft.torch import randomness
+from weft.torch.arithmetic import where
+from weft.torch.creation import arange
+from weft.torch.distributions import constraints
 from weft.torch.distributions.base import Distribution, parameters
 from weft.torch.nn import functional as F
 from weft.torch.picking import gather
 from weft.torch.reductions import logsumexp
-from weft.torch.tensor import Tensor
 
 _EPS = float(np.finfo(np.float32).eps)
+
+
+_weights = constraints._Plain(
+    "weights of 0 or more, not all 0", lambda x: (x >= 0).all(-1) & (x.sum(-1) > 0), 1)  # fmt: skip
 
 
 class _Chosen(Distribution):
@@ -33,11 +39,23 @@ class _Chosen(Distribution):
     def _shaped(self, given: Any) -> None:
         Distribution.__init__(self, given.shape)
         if not self._by_logits:
-            self._want("probs", given, lambda x: (x >= 0) & (x <= 1), "probabilities")
+            self._want("probs", given, constraints.unit_interval)
 
 
 class Bernoulli(_Chosen):
     """1 with probability `probs` (or sigmoid of `logits`), else 0."""
+
+    support = constraints.boolean
+    has_enumerate_support = True
+
+    @property
+    def mode(self) -> Any:
+        """1 where it is the likelier; NaN where both are as likely."""
+        return where(self.probs == 0.5, math.nan, (self.probs >= 0.5).cast(self.probs.dtype))
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        """0 and 1 along a new first axis."""
+        return self._enumerated(arange(2, dtype=self._given.dtype), expand)
 
     @property
     def probs(self) -> Any:
@@ -67,7 +85,7 @@ class Bernoulli(_Chosen):
         with no_grad():
             return randomness.bernoulli(self.probs.broadcast_to(self._sizes(sample_shape)))
 
-    def log_prob(self, value: Tensor) -> Any:
+    def _log_prob(self, value: Any) -> Any:
         """The logarithm of the probability of a value."""
         logits, value = parameters(self.logits, value)
         return -F.binary_cross_entropy_with_logits(logits, value, reduction="none")
@@ -81,13 +99,28 @@ class Categorical(_Chosen):
     """0..n-1 with probabilities proportional to `probs`, or softmax of `logits`, on the last
     axis."""
 
+    has_enumerate_support = True
+
     def _shaped(self, given: Any) -> None:
         if not given.ndim:
             raise UsageError("Categorical: probs and logits need at least one axis")
         Distribution.__init__(self, given.shape[:-1])
         if not self._by_logits:
-            fits = lambda x: (x >= 0) & (x.sum(-1, keepdims=True) > 0)  # noqa: E731
-            self._want("probs", given, fits, "weights of 0 or more, not all 0")
+            self._want("probs", given, _weights)
+
+    @property
+    def support(self) -> Any:
+        """0 to n - 1."""
+        return constraints.integer_interval(0, self._given.shape[-1] - 1)
+
+    @property
+    def mode(self) -> Any:
+        """The most probable index."""
+        return self.probs.argmax(-1)
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        """All indices along a new first axis."""
+        return self._enumerated(arange(self._given.shape[-1]), expand)
 
     @property
     def logits(self) -> Any:
@@ -111,7 +144,7 @@ class Categorical(_Chosen):
             drawn = randomness.multinomial(rows, math.prod(sample_shape), True)
             return drawn.T.reshape(*shape)
 
-    def log_prob(self, value: Tensor) -> Any:
+    def _log_prob(self, value: Any) -> Any:
         """The logarithm of the probability of indices."""
         shape = np.broadcast_shapes(value.shape, self.batch_shape)
         logits = self.logits.broadcast_to((*shape, self._given.shape[-1]))

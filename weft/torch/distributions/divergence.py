@@ -10,7 +10,7 @@ from weft.core.errors import UsageError
 from weft.torch import linalg
 from weft.torch.arithmetic import where
 from weft.torch.distributions.base import Independent, parameters
-from weft.torch.distributions.continuous import Exponential, LogNormal, Normal, Uniform
+from weft.torch.distributions.continuous import Exponential, Normal, Uniform
 from weft.torch.distributions.discrete import Bernoulli, Categorical
 from weft.torch.distributions.gammas import Beta, Chi2, Dirichlet, Gamma, Poisson
 from weft.torch.distributions.multivariate import MultivariateNormal
@@ -60,7 +60,6 @@ def _multivariates(p: Any, q: Any) -> Any:
 
 _DIVERGENCES: dict[type, Callable[[Any, Any], Any]] = {
     Normal: _normals,
-    LogNormal: _normals,
     Bernoulli: _bernoullis,
     Categorical: lambda p, q: (p.probs * (p.logits - q.logits)).sum(-1),
     Exponential: lambda p, q: q.rate / p.rate - (q.rate / p.rate).log() - 1,

@@ -13,6 +13,7 @@ from weft.tensor.autograd import is_grad_enabled
 from weft.tensor.base import place
 from weft.tensor.keys import place_like
 from weft.tensor.random import draw_seed
+from weft.torch.distributions import constraints
 from weft.torch.distributions.base import Distribution, parameters
 from weft.torch.gamma import _digamma, digamma, lgamma
 from weft.torch.special import xlogy
@@ -66,11 +67,17 @@ class Gamma(Distribution):
     """The density rate^concentration x^(concentration - 1) exp(-rate x) / gamma(concentration)."""
 
     has_rsample = True
-    POSITIVE = ("concentration", "rate")
+    arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
+    support = constraints.nonnegative
 
     def __init__(self, concentration: Any, rate: Any, validate_args: Any = None) -> None:
         self.concentration, self.rate = parameters(concentration, rate)
         super().__init__(self.rate.shape)
+
+    @property
+    def mode(self) -> Any:
+        """(concentration - 1) / rate, 0 or more."""
+        return ((self.concentration - 1) / self.rate).clamp(min=0)
 
     @property
     def mean(self) -> Any:
@@ -86,7 +93,7 @@ class Gamma(Distribution):
         """A sample through which gradients flow."""
         return _gammas(self.concentration, self._sizes(sample_shape)) / self.rate
 
-    def log_prob(self, value: Tensor) -> Any:
+    def _log_prob(self, value: Any) -> Any:
         """The logarithm of the density at a value above 0."""
         a, b = self.concentration, self.rate
         return xlogy(a, b) + xlogy(a - 1, value) - b * value - lgamma(a)
@@ -109,7 +116,8 @@ class Dirichlet(Distribution):
     """Shares that sum to 1 over the last axis, with density prod x^(concentration - 1) / B."""
 
     has_rsample = True
-    POSITIVE = ("concentration",)
+    arg_constraints = {"concentration": constraints.independent(constraints.positive, 1)}
+    support = constraints.simplex
 
     def __init__(self, concentration: Any, validate_args: Any = None) -> None:
         (self.concentration,) = parameters(concentration)
@@ -134,7 +142,7 @@ class Dirichlet(Distribution):
         parts = _gammas(self.concentration, self._sizes(sample_shape))
         return parts / parts.sum(-1, True)
 
-    def log_prob(self, value: Tensor) -> Any:
+    def _log_prob(self, value: Any) -> Any:
         """The logarithm of the density at shares."""
         a = self.concentration
         return xlogy(a - 1.0, value).sum(-1) + lgamma(a.sum(-1)) - lgamma(a).sum(-1)
@@ -154,7 +162,10 @@ class Beta(Distribution):
     b = concentration0."""
 
     has_rsample = True
-    POSITIVE = ("concentration1", "concentration0")
+    arg_constraints = {
+        "concentration1": constraints.positive, "concentration0": constraints.positive,
+    }  # fmt: skip
+    support = constraints.unit_interval
 
     def __init__(self, concentration1: Any, concentration0: Any, validate_args: Any = None) -> None:
         self.concentration1, self.concentration0 = parameters(concentration1, concentration0)
@@ -177,7 +188,7 @@ class Beta(Distribution):
         one, other = _gammas(self.concentration1, shape), _gammas(self.concentration0, shape)
         return one / (one + other)
 
-    def log_prob(self, value: Tensor) -> Any:
+    def _log_prob(self, value: Any) -> Any:
         """The logarithm of the density at a value in 0..1."""
         a, b = self.concentration1, self.concentration0
         inside = xlogy(a - 1.0, value) + xlogy(b - 1.0, 1.0 - value)
@@ -194,10 +205,17 @@ class Beta(Distribution):
 class Poisson(Distribution):
     """Counts with expected value `rate`."""
 
+    arg_constraints = {"rate": constraints.nonnegative}
+    support = constraints.nonnegative_integer
+
     def __init__(self, rate: Any, validate_args: Any = None) -> None:
         (self.rate,) = parameters(rate)
         super().__init__(self.rate.shape)
-        self._want("rate", self.rate, lambda x: x >= 0, "0 or more")
+
+    @property
+    def mode(self) -> Any:
+        """rate, rounded down."""
+        return self.rate.floor()
 
     @property
     def mean(self) -> Any:
@@ -213,6 +231,6 @@ class Poisson(Distribution):
         """Counts, as floats."""
         return _drawn(lambda draw, a: draw.poisson(a), self.rate, self._sizes(sample_shape))
 
-    def log_prob(self, value: Tensor) -> Any:
+    def _log_prob(self, value: Any) -> Any:
         """The logarithm of the probability of a count."""
         return xlogy(value, self.rate) - self.rate - lgamma(value + 1)

@@ -13,8 +13,9 @@ from weft.tensor.base import place
 from weft.torch import linalg, randomness
 from weft.torch.creation import eye
 from weft.torch.diagonals import diagonal
+from weft.torch.distributions import constraints
 from weft.torch.distributions.base import Distribution
-from weft.torch.tensor import Tensor, adopt, floats
+from weft.torch.tensor import adopt, floats
 
 
 class MultivariateNormal(Distribution):
@@ -22,6 +23,7 @@ class MultivariateNormal(Distribution):
     precision_matrix (its inverse) and scale_tril (its Cholesky factor), each [..., n, n]."""
 
     has_rsample = True
+    support = constraints.real_vector
 
     def __init__(
         self, loc: Any, covariance_matrix: Any = None, precision_matrix: Any = None,
@@ -68,6 +70,11 @@ class MultivariateNormal(Distribution):
         return self.loc
 
     @property
+    def mode(self) -> Any:
+        """The vector of the highest density."""
+        return self.loc
+
+    @property
     def variance(self) -> Any:
         """The expected squared distance of each element from its mean."""
         return (self.scale_tril * self.scale_tril).sum(-1)
@@ -81,7 +88,7 @@ class MultivariateNormal(Distribution):
     def _half_log_det(self) -> Any:
         return diagonal(self.scale_tril, 0, -2, -1).log().sum(-1)
 
-    def log_prob(self, value: Tensor) -> Any:
+    def _log_prob(self, value: Any) -> Any:
         """The logarithm of the density at a vector."""
         away = (adopt(value) - self.loc).unsqueeze(-1)
         factor = self.scale_tril.expand(*away.shape[:-2], *self.scale_tril.shape[-2:])
