@@ -34,6 +34,7 @@ class TransformedDistribution(Distribution):
         if wider != shape:
             base = base.expand(wider[: len(wider) - events])
         self.base_dist = Independent(base, inner - events) if inner > events else base
+        self.has_rsample = bool(base.has_rsample)
         cut = len(made) - max(outer, events + outer - inner)
         super().__init__(made[:cut], made[cut:])
 
@@ -45,11 +46,6 @@ class TransformedDistribution(Distribution):
         side = self.transforms[-1].codomain
         more = len(self.event_shape) - side.event_dim
         return constraints.independent(side, more) if more > 0 else side
-
-    @property
-    def has_rsample(self) -> bool:
-        """Whether the base has."""
-        return bool(self.base_dist.has_rsample)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         """The transforms of a sample of the base."""
