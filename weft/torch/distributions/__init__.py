@@ -10,29 +10,6 @@ from typing import Any
 from weft.host.boundary import guard_methods
 from weft.torch.distributions import constraints as constraints, transforms as transforms
 from weft.torch.distributions.base import Distribution as Distribution, Independent as Independent
-from weft.torch.distributions.composed import (
-    ComposeTransform as ComposeTransform,
-    IndependentTransform as IndependentTransform,
-    ReshapeTransform as ReshapeTransform,
-    StackTransform as StackTransform,
-    identity_transform as identity_transform,
-)
-from weft.torch.distributions.continuous import (
-    Exponential as Exponential,
-    Laplace as Laplace,
-    Normal as Normal,
-    Uniform as Uniform,
-)
-from weft.torch.distributions.discrete import Bernoulli as Bernoulli, Categorical as Categorical
-from weft.torch.distributions.divergence import kl_divergence as kl_divergence
-from weft.torch.distributions.gammas import (
-    Beta as Beta,
-    Chi2 as Chi2,
-    Dirichlet as Dirichlet,
-    Gamma as Gamma,
-    Poisson as Poisson,
-)
-from weft.torch.distributions.multivariate import MultivariateNormal as MultivariateNormal
 from weft.torch.distributions.transformed import (
     LogNormal as LogNormal,
     TransformedDistribution as TransformedDistribution,
@@ -40,14 +17,19 @@ from weft.torch.distributions.transformed import (
 from weft.torch.distributions.transforms import (
     AbsTransform as AbsTransform,
     AffineTransform as AffineTransform,
+    ComposeTransform as ComposeTransform,
     ExpTransform as ExpTransform,
+    IndependentTransform as IndependentTransform,
     PowerTransform as PowerTransform,
+    ReshapeTransform as ReshapeTransform,
     SigmoidTransform as SigmoidTransform,
     SoftmaxTransform as SoftmaxTransform,
     SoftplusTransform as SoftplusTransform,
+    StackTransform as StackTransform,
     StickBreakingTransform as StickBreakingTransform,
     TanhTransform as TanhTransform,
     Transform as Transform,
+    identity_transform as identity_transform,
 )
 
 _NAMES = """AbsTransform AffineTransform ComposeTransform ExpTransform IndependentTransform

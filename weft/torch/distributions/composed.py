@@ -1,4 +1,4 @@
-"""Transforms made of other transforms, and those that move an event's axes."""
+"""Transforms made of other transforms, and those of whole events."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 from weft.core.errors import ShapeError
 from weft.torch.distributions import constraints
 from weft.torch.distributions.base import summed
-from weft.torch.distributions.transforms import Transform
+from weft.torch.distributions.mappings import _EPS, _TINY, Transform
 from weft.torch.joining import stack
+from weft.torch.nn import functional as F
+from weft.torch.tensor import Tensor
 
 
 class ComposeTransform(Transform):
@@ -220,3 +222,51 @@ class StackTransform(Transform):
 
     def _key(self) -> Any:
         return self.transforms, self.dim
+
+
+class SoftmaxTransform(Transform):
+    """y = softmax x over the last axis; back to log y."""
+
+    domain, codomain = constraints.real_vector, constraints.simplex
+
+    def _call(self, x: Any) -> Any:
+        return F.softmax(x, -1)
+
+    def _inverse(self, y: Any) -> Any:
+        return y.log()
+
+
+class StickBreakingTransform(Transform):
+    """n numbers to n + 1 shares: each takes a part of what the ones before left."""
+
+    bijective = True
+    domain, codomain = constraints.real_vector, constraints.simplex
+
+    def _call(self, x: Any) -> Any:
+        z = (x - _offsets(x)).sigmoid().clamp(min=_TINY, max=1 - _EPS)
+        left = (1 - z).cumprod(-1)
+        return F.pad(z, (0, 1), value=1.0) * F.pad(left, (1, 0), value=1.0)
+
+    def _inverse(self, y: Any) -> Any:
+        kept = y[..., :-1]
+        left = (1 - kept.cumsum(-1)).clamp(min=_TINY)
+        return kept.log() - left.log() + _offsets(kept)
+
+    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
+        """The sum of log z and what was left, for the parts z."""
+        x = x - _offsets(x)
+        return (-x + F.logsigmoid(x) + y[..., :-1].log()).sum(-1)
+
+    def forward_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """One more on the last axis."""
+        return (*shape[:-1], shape[-1] + 1)
+
+    def inverse_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """One less on the last axis."""
+        return (*shape[:-1], shape[-1] - 1)
+
+
+def _offsets(x: Any) -> Any:
+    """The logarithm of how many shares come after each number."""
+    n = x.shape[-1]
+    return Tensor([math.log(n - k) for k in range(n)]).cast(x.dtype)

@@ -11,7 +11,7 @@ from weft.torch.distributions import constraints
 from weft.torch.distributions.base import Distribution, Independent, parameters, summed
 from weft.torch.distributions.composed import ComposeTransform
 from weft.torch.distributions.continuous import Normal
-from weft.torch.distributions.transforms import ExpTransform, Transform
+from weft.torch.distributions.mappings import ExpTransform, Transform
 
 
 class TransformedDistribution(Distribution):
