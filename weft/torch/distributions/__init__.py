@@ -9,7 +9,33 @@ from typing import Any
 
 from weft.host.boundary import guard_methods
 from weft.torch.distributions import constraints as constraints, transforms as transforms
-from weft.torch.distributions.base import Distribution as Distribution, Independent as Independent
+from weft.torch.distributions.base import (
+    Distribution as Distribution,
+    Independent as Independent,
+)
+from weft.torch.distributions.continuous import (
+    Exponential as Exponential,
+    Laplace as Laplace,
+    Normal as Normal,
+    Uniform as Uniform,
+)
+from weft.torch.distributions.discrete import (
+    Bernoulli as Bernoulli,
+    Categorical as Categorical,
+)
+from weft.torch.distributions.divergence import (
+    kl_divergence as kl_divergence,
+)
+from weft.torch.distributions.gammas import (
+    Beta as Beta,
+    Chi2 as Chi2,
+    Dirichlet as Dirichlet,
+    Gamma as Gamma,
+    Poisson as Poisson,
+)
+from weft.torch.distributions.multivariate import (
+    MultivariateNormal as MultivariateNormal,
+)
 from weft.torch.distributions.transformed import (
     LogNormal as LogNormal,
     TransformedDistribution as TransformedDistribution,
@@ -32,12 +58,11 @@ from weft.torch.distributions.transforms import (
     identity_transform as identity_transform,
 )
 
-_NAMES = """AbsTransform AffineTransform ComposeTransform ExpTransform IndependentTransform
-PowerTransform ReshapeTransform SigmoidTransform SoftmaxTransform SoftplusTransform StackTransform
-StickBreakingTransform TanhTransform Transform TransformedDistribution constraints
-identity_transform transforms
-Bernoulli Beta Categorical Chi2 Dirichlet Distribution Exponential Gamma Independent
-Laplace LogNormal MultivariateNormal Normal Poisson Uniform kl_divergence"""
+_NAMES = """AbsTransform AffineTransform Bernoulli Beta Categorical Chi2 ComposeTransform Dirichlet
+Distribution ExpTransform Exponential Gamma Independent IndependentTransform Laplace LogNormal
+MultivariateNormal Normal Poisson PowerTransform ReshapeTransform SigmoidTransform
+SoftmaxTransform SoftplusTransform StackTransform StickBreakingTransform TanhTransform Transform
+TransformedDistribution Uniform constraints identity_transform kl_divergence transforms"""
 
 
 for _name in _NAMES.split():

@@ -1,4 +1,4 @@
-"""The base of transforms, and those of elements: invertible functions and the logarithms of their slopes.
+"""The base of transforms, and those of elements: functions and the logarithms of their slopes.
 
 `transform(x)` goes forward, `transform.inv(y)` back. `log_abs_det_jacobian(x, y)` is the logarithm
 of |dy/dx| for each event: an element, or the last `domain.event_dim` axes.
