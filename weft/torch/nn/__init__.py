@@ -10,12 +10,17 @@ from weft.torch.nn import (
     parallel as parallel,
     utils as utils,
 )
+from weft.torch.nn.lazy import (
+    LAZY as _LAZY,
+    UninitializedBuffer as UninitializedBuffer,
+    UninitializedParameter as UninitializedParameter,
+)
 from weft.torch.nn.modules import KINDS as _KINDS, Module as Module, Parameter as Parameter
 from weft.torch.nn.parallel import DataParallel as DataParallel
 
-globals().update({kind.__name__: kind for kind in _KINDS.values()})
+globals().update({kind.__name__: kind for kind in _KINDS.values()} | _LAZY)
 
-_guard_calls(globals(), [kind.__name__ for kind in _KINDS.values()], deep=True)
+_guard_calls(globals(), [*(kind.__name__ for kind in _KINDS.values()), *_LAZY], deep=True)
 
 
 def __getattr__(name: str) -> Any:

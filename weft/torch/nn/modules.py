@@ -179,7 +179,11 @@ class Module(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Takes values by name; returns the names that did not match."""
+        """Takes values by name; returns the names that did not match. Parameters of lazy modules
+        take their shapes too."""
+        from weft.torch.nn.lazy import shaped
+
+        shaped(self, state_dict, strict)
         found = super().load_state_dict(state_dict, strict)
         return Unmatched(found.missing, found.unexpected)
 
