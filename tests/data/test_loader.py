@@ -256,3 +256,62 @@ def test_a_training_loop() -> None:
     losses = [run(*batch).item() for _ in range(12) for batch in loader]
     assert np.mean(losses[-10:]) < 1e-2 < losses[0]
     assert list(itertools.islice(loader, 0)) == []
+
+
+class Counting(data.IterableDataset):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+    def __len__(self) -> int:
+        return 3
+
+
+def test_stacked_and_chained_data_sets() -> None:
+    theirs, mine = torch.utils.data, data
+    x, y = list(range(4)), list("abcd")
+    for args, named in (((x, y), {}), ((), {"x": x, "y": y})):
+        a, b = (lib.StackDataset(*args, **named) for lib in (mine, theirs))  # type: ignore
+        assert len(a) == len(b) and [a[i] for i in range(4)] == [b[i] for i in range(4)]
+    batch = next(iter(data.DataLoader(data.StackDataset(x, y), batch_size=2)))
+    assert flat(batch) == ([0, 1], ["a", "b"])
+    chained = Counting() + Counting()
+    assert list(chained) == [0, 1, 2] * 2 and len(chained) == 6
+    with pytest.raises(ShapeError, match="lengths"):
+        data.StackDataset([1], [1, 2])
+    with pytest.raises(UsageError, match="ConcatDataset"):
+        data.ChainDataset([x])
+
+
+@pytest.mark.parametrize("count", [1, 7, 8])
+@pytest.mark.parametrize("drop", [False, True])
+def test_distributed_samplers_share_the_data_set(count: int, drop: bool) -> None:
+    parts = []
+    for rank in range(3):
+        options = {"num_replicas": 3, "rank": rank, "drop_last": drop}
+        mine, theirs = (
+            lib.DistributedSampler(range(count), shuffle=False, **options)  # type: ignore
+            for lib in (data, torch.utils.data)
+        )
+        assert len(mine) == len(theirs) and list(mine) == list(theirs)
+        shuffled = data.DistributedSampler(range(count), shuffle=True, **options)  # type: ignore
+        parts.append(list(shuffled))
+        shuffled.set_epoch(1)
+        assert count < 7 or parts[-1] != list(shuffled)
+    together = [i for part in parts for i in part]
+    assert len(set(together)) == (count if not drop else len(together))
+    with pytest.raises(UsageError, match="give num_replicas and rank"):
+        data.DistributedSampler(range(3))
+
+
+def test_workers_know_what_they_are() -> None:
+    class Asked(data.Dataset):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, i: int) -> Any:
+            info = data.get_worker_info()
+            return (-1, 0) if info is None else (info.id, info.num_workers)
+
+    loader = data.DataLoader(Asked(), batch_size=None, num_workers=2)
+    assert sorted(set(map(tuple, loader))) == [(0, 2), (1, 2)]
+    assert data.get_worker_info() is None

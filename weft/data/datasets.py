@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,36 @@ class IterableDataset:
 
     def __iter__(self) -> Iterator[Any]:
         raise UsageError(f"{type(self).__name__} defines no __iter__")
+
+    def __add__(self, other: IterableDataset) -> ChainDataset:
+        return ChainDataset([self, other])
+
+
+class ChainDataset(IterableDataset):
+    """The examples of several IterableDatasets one after another. Raises UsageError for data sets
+    of another kind.
+
+    >>> class Count(data.IterableDataset):
+    ...     def __iter__(self):
+    ...         return iter(range(2))
+    >>> list(data.ChainDataset([Count(), Count()]))
+    [0, 1, 0, 1]
+    """
+
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        self.datasets = list(datasets)
+        for d in self.datasets:
+            if not isinstance(d, IterableDataset):
+                raise UsageError(
+                    f"ChainDataset: {type(d).__name__} is not an IterableDataset; join data sets "
+                    "with indices by ConcatDataset"
+                )
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self.datasets)
+
+    def __len__(self) -> int:
+        return sum(len(d) for d in self.datasets)
 
 
 class TensorDataset(Dataset):
@@ -92,6 +122,32 @@ class ConcatDataset(Dataset):
         at = index % len(self)
         which = bisect_right(self.cumulative_sizes, at)
         return self.datasets[which][at - (self.cumulative_sizes[which - 1] if which else 0)]
+
+
+class StackDataset(Dataset):
+    """Example i of each data set, as a tuple; of data sets given by name, as a dict. Raises
+    ShapeError for data sets of different lengths, UsageError for none.
+
+    >>> data.StackDataset([1, 2], ["a", "b"])[1], data.StackDataset(x=[1, 2], y=[3, 4])[0]
+    ((2, 'b'), {'x': 1, 'y': 3})
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if bool(args) == bool(kwargs):
+            raise UsageError("StackDataset: give data sets either in order or by name")
+        lengths = {len(d) for d in (*args, *kwargs.values())}
+        if len(lengths) != 1:
+            raise ShapeError(f"StackDataset: lengths {sorted(lengths)}; give equally long ones")
+        self.datasets: Any = args or kwargs
+        self._length = lengths.pop()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        if isinstance(self.datasets, dict):
+            return {name: d[index] for name, d in self.datasets.items()}
+        return tuple(d[index] for d in self.datasets)
 
 
 class Subset(Dataset):

@@ -10,7 +10,7 @@ from weft.core.errors import CallError, UsageError
 from weft.data.collate import default_collate
 from weft.data.datasets import IterableDataset
 from weft.data.samplers import BatchSampler, RandomSampler, SequentialSampler, seed_of
-from weft.data.workers import Worker
+from weft.data.workers import Worker, WorkerInfo
 
 AHEAD = 2  # batches that a worker is asked for before the first is taken
 
@@ -103,7 +103,8 @@ class DataLoader:
         seed = self.seed + (self._epoch << 20)
         try:
             for i in range(self.num_workers):
-                workers.append(Worker(i, self._load, seed, self.worker_init_fn, workers))
+                info = WorkerInfo(i, self.num_workers, seed, self.dataset)
+                workers.append(Worker(info, self._load, self.worker_init_fn, workers))
             waiting: deque[int] = deque()
             asked, more = 0, True
             while True:

@@ -184,3 +184,44 @@ class BatchSampler(Sampler):
     def __len__(self) -> int:
         whole, rest = divmod(len(self.sampler), self.batch_size)
         return whole + bool(rest and not self.drop_last)
+
+
+class DistributedSampler(Sampler):
+    """The numbers that process `rank` of `num_replicas` takes: every num_replicas-th, as many for
+    each, in a random order that `seed` and the epoch decide (`set_epoch`), or in order without
+    `shuffle`. Where the count does not divide, numbers from the start are repeated, or with
+    `drop_last` the last ones left out. Raises UsageError for a rank that is not one of them.
+
+    >>> list(data.DistributedSampler(range(5), num_replicas=2, rank=1, shuffle=False))
+    [1, 3, 0]
+    """
+
+    def __init__(
+        self, dataset: Any, num_replicas: int | None = None, rank: int | None = None,
+        shuffle: bool = True, seed: int = 0, drop_last: bool = False,
+    ) -> None:  # fmt: skip
+        if num_replicas is None or rank is None:
+            raise UsageError(
+                "DistributedSampler: give num_replicas and rank; weft.ranks.join() has them as "
+                "size and rank"
+            )
+        if not 0 <= rank < num_replicas:
+            raise UsageError(f"DistributedSampler: rank {rank} of {num_replicas} processes")
+        super().__init__(dataset)
+        self.dataset, self.num_replicas, self.rank = dataset, num_replicas, rank
+        self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
+        count = len(dataset)
+        self.num_samples = count // num_replicas if drop_last else -(-count // num_replicas)
+        self.total_size = self.num_samples * num_replicas
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        count = len(self.dataset)
+        order = permutation(count, self.seed, self.epoch) if self.shuffle else np.arange(count)
+        return iter(np.resize(order, self.total_size)[self.rank :: self.num_replicas].tolist())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch, each of which has an order of its own."""
+        self.epoch = epoch

@@ -13,7 +13,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,31 @@ from weft.data.collate import decoded, encoded
 from weft.tensor.random import manual_seed
 
 Load = Callable[[list[Any]], Any]
+
+
+class WorkerInfo(NamedTuple):
+    """A worker's number among those of its loader, the seed from which the random numbers of
+    batches follow, and the data set."""
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+
+
+_this: list[WorkerInfo] = []  # in a worker, what it is
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """Returns what a worker of a loader is (`id`, `num_workers`, `seed`, `dataset`); None in the
+    process of the loader.
+
+    >>> data.get_worker_info() is None
+    True
+    """
+    return _this[0] if _this else None
+
+
 _FAILED = (1 << 64) - 1  # in place of a header's length: a text follows
 _LONG = struct.Struct("<Q")
 
@@ -29,10 +54,10 @@ _LONG = struct.Struct("<Q")
 class Worker:
     """One process. Batches come back in the order in which they were asked for."""
 
-    def __init__(self, number: int, load: Load, seed: int, init: Any, others: list[Worker]) -> None:
+    def __init__(self, info: WorkerInfo, load: Load, init: Any, others: list[Worker]) -> None:
         if not hasattr(os, "fork"):
             raise UsageError("num_workers: this system cannot fork; set num_workers=0")
-        self.number = number
+        self.number = info.id
         ask_read, self._ask = os.pipe()
         self._answer, answer_write = os.pipe()
         sys.stdout.flush()
@@ -46,7 +71,8 @@ class Worker:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
                 for fd in (self._ask, self._answer, *(f for o in others for f in o._open())):
                     os.close(fd)
-                _serve(ask_read, answer_write, number, load, seed, init)
+                _this[:] = [info]
+                _serve(ask_read, answer_write, info, load, init)
                 status = 0
             finally:
                 os._exit(status)
@@ -119,19 +145,19 @@ def _write(fd: int, data: Any) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _serve(ask: int, answer: int, number: int, load: Load, seed: int, init: Any) -> None:
+def _serve(ask: int, answer: int, info: WorkerInfo, load: Load, init: Any) -> None:
     """The worker's life: until the parent closes the pipe, or is gone."""
     failed = None
     try:
         if init is not None:
-            init(number)
+            init(info.id)
     except BaseException as error:
         failed = _text(error)
     with os.fdopen(ask, "rb") as asked:
         while len(asked.read(8)) == 8:
             (head,) = _LONG.unpack(asked.read(8))
             batch, indices = decoded(asked.read(head), asked.read)
-            _seed(seed, batch)
+            _seed(info.seed, batch)
             try:
                 for part in failed or _loaded(load, indices):
                     _write(answer, part)

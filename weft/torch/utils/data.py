@@ -11,16 +11,20 @@ from weft import data
 from weft.core.dtypes import float64
 from weft.data import (
     BatchSampler as BatchSampler,
+    ChainDataset as ChainDataset,
     ConcatDataset as ConcatDataset,
     Dataset as Dataset,
+    DistributedSampler as DistributedSampler,
     IterableDataset as IterableDataset,
     RandomSampler as RandomSampler,
     Sampler as Sampler,
     SequentialSampler as SequentialSampler,
+    StackDataset as StackDataset,
     Subset as Subset,
     SubsetRandomSampler as SubsetRandomSampler,
     TensorDataset as TensorDataset,
     WeightedRandomSampler as WeightedRandomSampler,
+    get_worker_info as get_worker_info,
     random_split as random_split,
 )
 from weft.host.boundary import guard_calls
@@ -50,6 +54,18 @@ def default_collate(batch: Sequence[Any]) -> Any:
     return type(first)(*parts) if hasattr(first, "_fields") else parts
 
 
+def default_convert(data: Any) -> Any:
+    """Arrays as tensors, in dicts and sequences too; tuples become lists, all else stays."""
+    if isinstance(data, np.ndarray | np.generic):
+        return data if data.dtype.kind in "SUO" else tensor(data)
+    if isinstance(data, Mapping):
+        return {k: default_convert(v) for k, v in data.items()}
+    if isinstance(data, str | bytes | Tensor) or not isinstance(data, Sequence):
+        return data
+    parts = [default_convert(x) for x in data]
+    return type(data)(*parts) if hasattr(data, "_fields") else parts
+
+
 class DataLoader(data.DataLoader):
     """Batches of a data set: see weft.data.DataLoader."""
 
@@ -57,16 +73,16 @@ class DataLoader(data.DataLoader):
         for name in ("multiprocessing_context", "pin_memory_device", "in_order"):
             kwargs.pop(name, None)  # they change no batch
         super().__init__(dataset, *args, **kwargs)
-        if self.collate_fn is None and self.batch_size is not None:
-            self.collate_fn = default_collate
+        if self.collate_fn is None:
+            self.collate_fn = default_convert if self.batch_size is None else default_collate
 
     def __iter__(self) -> Iterator[Any]:
         return (own(batch) for batch in super().__iter__())
 
 
 guard_calls(globals(), ["DataLoader"])
-guard_calls(globals(), ["default_collate"], deep=True)
+guard_calls(globals(), ["default_collate", "default_convert"], deep=True)
 
 
 def __dir__() -> list[str]:
-    return sorted(n for n in data.__all__ if n != "mapped")
+    return sorted([*(n for n in data.__all__ if n != "mapped"), "default_convert"])
