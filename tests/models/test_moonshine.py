@@ -11,7 +11,8 @@ import torch
 from speech_zoo import moonshine
 
 import weft
-from weft.core.errors import ModelError, UsageError
+from weft.audio.samples import Samples
+from weft.core.errors import FileFormatError, ModelError, UsageError
 from weft.models.run.moonshine import Moonshine
 
 CASES = [("oracle", None, None, 1e-4), ("cpu", None, None, 1e-4), ("cpu", "bfloat16", None, 0.3),
@@ -77,6 +78,10 @@ def test_what_it_does_not_take_is_named(pair: tuple[Path, Any], tmp_path: Path) 
         with pytest.raises(UsageError, match=said):
             model.transcribe(noise(0.5), **options)
     assert model.transcribe(noise(0.001)).duration == 0.001  # shorter than a position
+    with pytest.raises(FileFormatError, match="no samples"):
+        model.transcribe(np.zeros(0, np.float32))
+    with np.errstate(all="raise"):
+        Samples([np.full(999, 3e38, np.float32)]).close()
     (folder / "preprocessor_config.json").write_text('{"do_normalize": true}')
     with pytest.raises(ModelError, match="normalised samples"):
         model.transcribe(noise(0.5))

@@ -51,5 +51,5 @@ class Samples:
 
 
 def _decibels(frames: np.ndarray) -> np.ndarray:
-    power = np.mean(np.square(frames, dtype=np.float32), 1)
+    power = np.mean(np.square(frames, dtype=np.float64), 1)
     return np.asarray(10 * np.log10(np.maximum(power, FLOOR)), np.float32)

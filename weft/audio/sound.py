@@ -66,7 +66,9 @@ def open_sound(source: Any, sample_rate: int | None = None) -> Sound:
             f"sound is an array of {array.dtype} with shape {list(array.shape)}; expected floats "
             "[n] or [n, channels] in -1 .. 1, or a path"
         )
-    wide = array.reshape(len(array), -1)
+    if not len(array):
+        raise FileFormatError("the array: no samples; expected sound")
+    wide = array[:, None] if array.ndim == 1 else array
     if not wide.shape[1]:
         raise UsageError(f"sound has shape {list(array.shape)}: no channel")
 
