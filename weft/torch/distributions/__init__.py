@@ -19,12 +19,19 @@ from weft.torch.distributions.continuous import (
     Normal as Normal,
     Uniform as Uniform,
 )
+from weft.torch.distributions.counts import (
+    Binomial as Binomial,
+    Geometric as Geometric,
+    Multinomial as Multinomial,
+    NegativeBinomial as NegativeBinomial,
+)
 from weft.torch.distributions.discrete import (
     Bernoulli as Bernoulli,
     Categorical as Categorical,
 )
 from weft.torch.distributions.divergence import (
     kl_divergence as kl_divergence,
+    register_kl as register_kl,
 )
 from weft.torch.distributions.gammas import (
     Beta as Beta,
@@ -33,8 +40,35 @@ from weft.torch.distributions.gammas import (
     Gamma as Gamma,
     Poisson as Poisson,
 )
+from weft.torch.distributions.mixture import (
+    LowRankMultivariateNormal as LowRankMultivariateNormal,
+    MixtureSameFamily as MixtureSameFamily,
+)
 from weft.torch.distributions.multivariate import (
     MultivariateNormal as MultivariateNormal,
+)
+from weft.torch.distributions.powers import (
+    Gumbel as Gumbel,
+    InverseGamma as InverseGamma,
+    Kumaraswamy as Kumaraswamy,
+    LogisticNormal as LogisticNormal,
+    Pareto as Pareto,
+    Weibull as Weibull,
+)
+from weft.torch.distributions.relaxed import (
+    ContinuousBernoulli as ContinuousBernoulli,
+    OneHotCategorical as OneHotCategorical,
+    OneHotCategoricalStraightThrough as OneHotCategoricalStraightThrough,
+    RelaxedBernoulli as RelaxedBernoulli,
+    RelaxedOneHotCategorical as RelaxedOneHotCategorical,
+)
+from weft.torch.distributions.tails import (
+    Cauchy as Cauchy,
+    FisherSnedecor as FisherSnedecor,
+    HalfCauchy as HalfCauchy,
+    HalfNormal as HalfNormal,
+    StudentT as StudentT,
+    VonMises as VonMises,
 )
 from weft.torch.distributions.transformed import (
     LogNormal as LogNormal,
@@ -58,11 +92,17 @@ from weft.torch.distributions.transforms import (
     identity_transform as identity_transform,
 )
 
-_NAMES = """AbsTransform AffineTransform Bernoulli Beta Categorical Chi2 ComposeTransform Dirichlet
-Distribution ExpTransform Exponential Gamma Independent IndependentTransform Laplace LogNormal
-MultivariateNormal Normal Poisson PowerTransform ReshapeTransform SigmoidTransform
-SoftmaxTransform SoftplusTransform StackTransform StickBreakingTransform TanhTransform Transform
-TransformedDistribution Uniform constraints identity_transform kl_divergence transforms"""
+_NAMES = """AbsTransform AffineTransform Bernoulli Beta Binomial Categorical Cauchy Chi2
+ComposeTransform ContinuousBernoulli Dirichlet Distribution ExpTransform Exponential
+FisherSnedecor Gamma Geometric Gumbel HalfCauchy HalfNormal Independent
+IndependentTransform InverseGamma Kumaraswamy Laplace LogNormal LogisticNormal
+LowRankMultivariateNormal MixtureSameFamily Multinomial MultivariateNormal
+NegativeBinomial Normal OneHotCategorical OneHotCategoricalStraightThrough Pareto
+Poisson PowerTransform RelaxedBernoulli RelaxedOneHotCategorical ReshapeTransform
+SigmoidTransform SoftmaxTransform SoftplusTransform StackTransform
+StickBreakingTransform StudentT TanhTransform Transform TransformedDistribution
+Uniform VonMises Weibull constraints identity_transform kl_divergence register_kl
+transforms"""
 
 
 for _name in _NAMES.split():

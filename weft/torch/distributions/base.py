@@ -27,6 +27,7 @@ class Distribution:
     support: Any = constraints.dependent  # of the values
     _checked = True
     _by_default = True
+    _shared: tuple[str, ...] = ()  # parameters that expand leaves as they are
 
     def __new__(cls, *args: Any, validate_args: Any = None, **kwargs: Any) -> Self:
         made = super().__new__(cls)
@@ -86,6 +87,8 @@ class Distribution:
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__, batch_shape=batch)
         for name, held in self.__dict__.items():
+            if name in self._shared:
+                continue
             if isinstance(held, Tensor):
                 made.__dict__[name] = held.broadcast_to((*batch, *held.shape[old:]))
             elif isinstance(held, Distribution):

@@ -42,20 +42,8 @@ class _Chosen(Distribution):
             self._want("probs", given, constraints.unit_interval)
 
 
-class Bernoulli(_Chosen):
-    """1 with probability `probs` (or sigmoid of `logits`), else 0."""
-
-    support = constraints.boolean
-    has_enumerate_support = True
-
-    @property
-    def mode(self) -> Any:
-        """1 where it is the likelier; NaN where both are as likely."""
-        return where(self.probs == 0.5, math.nan, (self.probs >= 0.5).cast(self.probs.dtype))
-
-    def enumerate_support(self, expand: bool = True) -> Any:
-        """0 and 1 along a new first axis."""
-        return self._enumerated(arange(2, dtype=self._given.dtype), expand)
+class _Chance(_Chosen):
+    """A distribution of the probability of one outcome."""
 
     @property
     def probs(self) -> Any:
@@ -69,6 +57,22 @@ class Bernoulli(_Chosen):
             return self._given
         inside = self._given.clamp(min=_EPS, max=1 - _EPS)
         return inside.log() - (-inside).log1p()
+
+
+class Bernoulli(_Chance):
+    """1 with probability `probs` (or sigmoid of `logits`), else 0."""
+
+    support = constraints.boolean
+    has_enumerate_support = True
+
+    @property
+    def mode(self) -> Any:
+        """1 where it is the likelier; NaN where both are as likely."""
+        return where(self.probs == 0.5, math.nan, (self.probs >= 0.5).cast(self.probs.dtype))
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        """0 and 1 along a new first axis."""
+        return self._enumerated(arange(2, dtype=self._given.dtype), expand)
 
     @property
     def mean(self) -> Any:

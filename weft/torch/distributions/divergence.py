@@ -7,13 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core.errors import UsageError
+from weft.host.boundary import users
 from weft.torch import linalg
 from weft.torch.arithmetic import where
-from weft.torch.distributions.base import Independent, parameters
-from weft.torch.distributions.continuous import Exponential, Normal, Uniform
+from weft.torch.distributions.base import Distribution, Independent, parameters, summed
+from weft.torch.distributions.continuous import Exponential, Laplace, Normal, Uniform
+from weft.torch.distributions.counts import Binomial, Geometric
 from weft.torch.distributions.discrete import Bernoulli, Categorical
 from weft.torch.distributions.gammas import Beta, Chi2, Dirichlet, Gamma, Poisson
+from weft.torch.distributions.mixture import LowRankMultivariateNormal
 from weft.torch.distributions.multivariate import MultivariateNormal
+from weft.torch.distributions.powers import EULER, Gumbel, Pareto
+from weft.torch.distributions.relaxed import ContinuousBernoulli, OneHotCategorical
+from weft.torch.distributions.tails import Cauchy, HalfNormal
+from weft.torch.distributions.transformed import TransformedDistribution
 from weft.torch.gamma import digamma, lgamma
 from weft.torch.joining import stack
 from weft.torch.nn import functional as F
@@ -58,6 +65,47 @@ def _multivariates(p: Any, q: Any) -> Any:
     return q._half_log_det() - p._half_log_det() + 0.5 * (squares - p.event_shape[0])
 
 
+def _binomials(p: Any, q: Any) -> Any:
+    made = p.total_count * (
+        p.probs * (p.logits - q.logits) + (-p.probs).log1p() - (-q.probs).log1p()
+    )
+    return where(p.total_count > q.total_count, math.inf, made)
+
+
+def _cauchys(p: Any, q: Any) -> Any:
+    wide, away = p.scale + q.scale, p.loc - q.loc
+    return ((wide * wide + away * away) / (4 * p.scale * q.scale)).log()
+
+
+def _continuous_bernoullis(p: Any, q: Any) -> Any:
+    one = p.mean * (p.logits - q.logits) + (-p.probs).log1p() - (-q.probs).log1p()
+    return one + p._log_constant() - q._log_constant()
+
+
+def _gumbels(p: Any, q: Any) -> Any:
+    ratio, shift = p.scale / q.scale, (p.loc - q.loc) / q.scale
+    rest = (-shift + lgamma(ratio + 1)).exp() - (1 + EULER)
+    return -ratio.log() + shift + ratio * EULER + rest
+
+
+def _laplaces(p: Any, q: Any) -> Any:
+    ratio, away = p.scale / q.scale, (p.loc - q.loc).abs()
+    return -ratio.log() + away / q.scale + ratio * (-away / p.scale).exp() - 1
+
+
+def _paretos(p: Any, q: Any) -> Any:
+    ratio, powers = p.scale / q.scale, q.alpha / p.alpha
+    made = q.alpha * ratio.log() - powers.log() + powers - 1
+    return where(p.scale < q.scale, math.inf, made)
+
+
+def _transformed(p: Any, q: Any) -> Any:
+    if p.transforms != q.transforms or p.event_shape != q.event_shape:
+        raise UsageError("kl_divergence: two distributions of different transforms or events")
+    axes = len(p.event_shape) - len(p.base_dist.event_shape)
+    return summed(_divergence(p.base_dist, q.base_dist), axes)
+
+
 _DIVERGENCES: dict[type, Callable[[Any, Any], Any]] = {
     Normal: _normals,
     Bernoulli: _bernoullis,
@@ -71,17 +119,43 @@ _DIVERGENCES: dict[type, Callable[[Any, Any], Any]] = {
     MultivariateNormal: _multivariates,
     Poisson: lambda p, q: p.rate * (p.rate.log() - q.rate.log()) - (p.rate - q.rate),
     Independent: lambda p, q: p.summed(_divergence(p.base_dist, q.base_dist)),
+    Binomial: _binomials, Cauchy: _cauchys, ContinuousBernoulli: _continuous_bernoullis,
+    Geometric: lambda p, q: -p.entropy() - (-q.probs).log1p() / p.probs - q.logits,
+    Gumbel: _gumbels, HalfNormal: lambda p, q: _normals(p.base_dist, q.base_dist),
+    Laplace: _laplaces, LowRankMultivariateNormal: _multivariates, Pareto: _paretos,
+    OneHotCategorical: lambda p, q: _divergence(p._categorical, q._categorical),
+    TransformedDistribution: _transformed,
 }  # fmt: skip
 
 
+_PAIRS = {(kind, kind): of for kind, of in _DIVERGENCES.items()}
+_PAIRS[MultivariateNormal, LowRankMultivariateNormal] = _multivariates
+_PAIRS[LowRankMultivariateNormal, MultivariateNormal] = _multivariates
+
+
 def _divergence(p: Any, q: Any) -> Any:
-    of = _DIVERGENCES.get(type(p))
-    if of is None or type(p) is not type(q):
-        names = f"{type(p).__name__}, {type(q).__name__}"
-        raise UsageError(
-            f"kl_divergence({names}): known for two {', '.join(k.__name__ for k in _DIVERGENCES)}"
-        )
-    return of(p, q)
+    for one in type(p).__mro__:  # the nearest base of p first
+        for other in type(q).__mro__:
+            if (of := _PAIRS.get((one, other))) is not None:
+                return of(p, q)
+    raise UsageError(
+        f"kl_divergence({type(p).__name__}, {type(q).__name__}): no formula is known; give one by "
+        "register_kl, or take the mean of p.log_prob - q.log_prob over samples of p"
+    )
+
+
+def register_kl(type_p: type, type_q: type) -> Callable[[Any], Any]:
+    """Decorates a function of (p, q) that is to be their `kl_divergence`, for two classes and
+    their subclasses."""
+    for kind in (type_p, type_q):
+        if not (isinstance(kind, type) and issubclass(kind, Distribution)):
+            raise UsageError(f"register_kl: {kind!r}; expected a class of distributions")
+
+    def register(function: Any) -> Any:
+        _PAIRS[type_p, type_q] = users(function)
+        return function
+
+    return register
 
 
 @public

@@ -33,7 +33,7 @@ class TransformedDistribution(Distribution):
         wider = whole.inverse_shape(made)
         if wider != shape:
             base = base.expand(wider[: len(wider) - events])
-        self.base_dist = Independent(base, inner - events) if inner > events else base
+        self.base_dist: Any = Independent(base, inner - events) if inner > events else base
         self.has_rsample = bool(base.has_rsample)
         cut = len(made) - max(outer, events + outer - inner)
         super().__init__(made[:cut], made[cut:])
