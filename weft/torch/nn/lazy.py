@@ -193,7 +193,7 @@ def _made(kind: Any) -> Any:
 
     names = {
         "__init__": __init__, "__module__": __name__, "cls_to_become": kind, "_size": size,
-        "_axis": axis,
+        "_axis": axis, "extra_repr": kind.extra_repr,
         "__doc__": f"{kind.__name__} whose first call tells {size}, its input's axis {axis}.",
     }  # fmt: skip
     return type(f"Lazy{kind.__name__}", (LazyModule, kind), names)
