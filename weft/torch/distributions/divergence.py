@@ -13,6 +13,7 @@ from weft.torch.arithmetic import where
 from weft.torch.distributions.base import Distribution, Independent, parameters, summed
 from weft.torch.distributions.continuous import Exponential, Laplace, Normal, Uniform
 from weft.torch.distributions.counts import Binomial, Geometric
+from weft.torch.distributions.crossed import CROSSED
 from weft.torch.distributions.discrete import Bernoulli, Categorical
 from weft.torch.distributions.gammas import Beta, Chi2, Dirichlet, Gamma, Poisson
 from weft.torch.distributions.mixture import LowRankMultivariateNormal
@@ -128,7 +129,7 @@ _DIVERGENCES: dict[type, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-_PAIRS = {(kind, kind): of for kind, of in _DIVERGENCES.items()}
+_PAIRS = CROSSED | {(kind, kind): of for kind, of in _DIVERGENCES.items()}
 _PAIRS[MultivariateNormal, LowRankMultivariateNormal] = _multivariates
 _PAIRS[LowRankMultivariateNormal, MultivariateNormal] = _multivariates
 
