@@ -130,6 +130,15 @@ def test_samples_of_heavy_tails_by_their_distribution() -> None:
         np.testing.assert_allclose(shares.var(0), 1 / 12, atol=0.004, err_msg=name)
 
 
+def test_the_same_are_of_the_exponential_family() -> None:
+    for name in {*CASES, *CROSSED, "Dirichlet", "Chi2"}:
+        mine, want = (
+            issubclass(getattr(d, name), d.ExponentialFamily)
+            for d in (torch.distributions, theirs.distributions)
+        )
+        assert mine == want, name
+
+
 def test_the_mode_of_kumaraswamy() -> None:
     """PyTorch's is NaN for every b above 1: the highest density on a grid instead."""
     made = torch.distributions.Kumaraswamy(torch.tensor([1.5, 5.0]), torch.tensor([2.0, 3.0]))

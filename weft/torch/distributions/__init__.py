@@ -11,6 +11,7 @@ from weft.host.boundary import guard_methods
 from weft.torch.distributions import constraints as constraints, transforms as transforms
 from weft.torch.distributions.base import (
     Distribution as Distribution,
+    ExponentialFamily as ExponentialFamily,
     Independent as Independent,
 )
 from weft.torch.distributions.continuous import (
@@ -94,15 +95,15 @@ from weft.torch.distributions.transforms import (
 
 _NAMES = """AbsTransform AffineTransform Bernoulli Beta Binomial Categorical Cauchy Chi2
 ComposeTransform ContinuousBernoulli Dirichlet Distribution ExpTransform Exponential
-FisherSnedecor Gamma Geometric Gumbel HalfCauchy HalfNormal Independent
-IndependentTransform InverseGamma Kumaraswamy Laplace LogNormal LogisticNormal
-LowRankMultivariateNormal MixtureSameFamily Multinomial MultivariateNormal
-NegativeBinomial Normal OneHotCategorical OneHotCategoricalStraightThrough Pareto
-Poisson PowerTransform RelaxedBernoulli RelaxedOneHotCategorical ReshapeTransform
-SigmoidTransform SoftmaxTransform SoftplusTransform StackTransform
-StickBreakingTransform StudentT TanhTransform Transform TransformedDistribution
-Uniform VonMises Weibull constraints identity_transform kl_divergence register_kl
-transforms"""
+ExponentialFamily FisherSnedecor Gamma Geometric Gumbel HalfCauchy HalfNormal
+Independent IndependentTransform InverseGamma Kumaraswamy Laplace LogNormal
+LogisticNormal LowRankMultivariateNormal MixtureSameFamily Multinomial
+MultivariateNormal NegativeBinomial Normal OneHotCategorical
+OneHotCategoricalStraightThrough Pareto Poisson PowerTransform RelaxedBernoulli
+RelaxedOneHotCategorical ReshapeTransform SigmoidTransform SoftmaxTransform
+SoftplusTransform StackTransform StickBreakingTransform StudentT TanhTransform
+Transform TransformedDistribution Uniform VonMises Weibull constraints
+identity_transform kl_divergence register_kl transforms"""
 
 
 for _name in _NAMES.split():

@@ -171,6 +171,10 @@ class Distribution:
         return f"{type(self).__name__}(batch {self.batch_shape}, event {self.event_shape})"
 
 
+class ExponentialFamily(Distribution):
+    """The base of those whose density is exp(natural parameters * statistics - log normalizer)."""
+
+
 def _text(held: np.ndarray, fits: np.ndarray, axes: int) -> str:
     """The first event that does not fit, in words."""
     shape = fits.shape + held.shape[held.ndim - axes :]

@@ -10,7 +10,7 @@ from weft.tensor.base import place
 from weft.torch import randomness
 from weft.torch.arithmetic import where
 from weft.torch.distributions import constraints
-from weft.torch.distributions.base import Distribution, parameters
+from weft.torch.distributions.base import Distribution, ExponentialFamily, parameters
 from weft.torch.tensor import adopt
 
 _TINY = 2.0**-24  # the distance of 1 from the float32 below it
@@ -44,7 +44,7 @@ class _Located(Distribution):
         return self.loc
 
 
-class Normal(_Located):
+class Normal(_Located, ExponentialFamily):
     """The normal distribution with mean `loc` and standard deviation `scale`."""
 
     @property
@@ -156,7 +156,7 @@ class Uniform(Distribution):
         return (self.high - self.low).log()
 
 
-class Exponential(Distribution):
+class Exponential(ExponentialFamily):
     """The density rate * exp(-rate x) of x >= 0."""
 
     arg_constraints = {"rate": constraints.positive}

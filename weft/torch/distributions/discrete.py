@@ -14,7 +14,7 @@ from weft.torch import randomness
 from weft.torch.arithmetic import where
 from weft.torch.creation import arange
 from weft.torch.distributions import constraints
-from weft.torch.distributions.base import Distribution, parameters
+from weft.torch.distributions.base import Distribution, ExponentialFamily, parameters
 from weft.torch.nn import functional as F
 from weft.torch.picking import gather
 from weft.torch.reductions import logsumexp
@@ -59,7 +59,7 @@ class _Chance(_Chosen):
         return inside.log() - (-inside).log1p()
 
 
-class Bernoulli(_Chance):
+class Bernoulli(_Chance, ExponentialFamily):
     """1 with probability `probs` (or sigmoid of `logits`), else 0."""
 
     support = constraints.boolean

@@ -14,7 +14,7 @@ from weft.tensor.base import place
 from weft.tensor.keys import place_like
 from weft.tensor.random import draw_seed
 from weft.torch.distributions import constraints
-from weft.torch.distributions.base import Distribution, parameters
+from weft.torch.distributions.base import ExponentialFamily, parameters
 from weft.torch.gamma import _digamma, digamma, lgamma
 from weft.torch.special import xlogy
 from weft.torch.tensor import Tensor
@@ -63,7 +63,7 @@ def _slope(a: np.ndarray, x: np.ndarray) -> np.ndarray:
             return total
 
 
-class Gamma(Distribution):
+class Gamma(ExponentialFamily):
     """The density rate^concentration x^(concentration - 1) exp(-rate x) / gamma(concentration)."""
 
     has_rsample = True
@@ -112,7 +112,7 @@ class Chi2(Gamma):
         super().__init__(self.df * 0.5, 0.5)
 
 
-class Dirichlet(Distribution):
+class Dirichlet(ExponentialFamily):
     """Shares that sum to 1 over the last axis, with density prod x^(concentration - 1) / B."""
 
     has_rsample = True
@@ -157,7 +157,7 @@ class Dirichlet(Distribution):
         )  # fmt: skip
 
 
-class Beta(Distribution):
+class Beta(ExponentialFamily):
     """The density x^(a - 1) (1 - x)^(b - 1) / B(a, b) on 0..1, for a = concentration1 and
     b = concentration0."""
 
@@ -202,7 +202,7 @@ class Beta(Distribution):
         return whole - slopes + (a + b - 2.0) * digamma(a + b)
 
 
-class Poisson(Distribution):
+class Poisson(ExponentialFamily):
     """Counts with expected value `rate`."""
 
     arg_constraints = {"rate": constraints.nonnegative}

@@ -10,7 +10,7 @@ from weft.tensor.autograd import no_grad
 from weft.torch.arithmetic import where
 from weft.torch.creation import eye, tensor
 from weft.torch.distributions import constraints
-from weft.torch.distributions.base import Distribution, parameters
+from weft.torch.distributions.base import Distribution, ExponentialFamily, parameters
 from weft.torch.distributions.continuous import _uniform
 from weft.torch.distributions.discrete import Categorical, _Chance
 from weft.torch.distributions.mappings import ExpTransform, SigmoidTransform
@@ -181,7 +181,7 @@ class RelaxedOneHotCategorical(TransformedDistribution):
         return self.base_dist._categorical.logits
 
 
-class ContinuousBernoulli(_Chance):
+class ContinuousBernoulli(_Chance, ExponentialFamily):
     """The density C p^x (1 - p)^(1 - x) on 0..1 (Loaiza-Ganem and Cunningham, 2019). Where p is
     inside `lims`, near 1/2, the formulas are series around 1/2."""
 
