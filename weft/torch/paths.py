@@ -58,5 +58,5 @@ def find() -> None:
             path, known = f"{package}.{name}", vars(module).get(name)
             file = known if isinstance(known, types.ModuleType) else _File(path, module)
             sys.modules.setdefault(path, file)
-            if known is None:
+            if known is None and name not in dir(module):  # a package may find a name late
                 setattr(module, name, file)
