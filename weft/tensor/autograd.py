@@ -30,20 +30,22 @@ class Autograd(TensorBase):
 
     __slots__ = ()
 
-    def requires_grad_(self, on: bool = True) -> Self:
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Starts (or stops) recording what is computed from this tensor; returns it. Raises
         DTypeError for a tensor that is not of floats, GradientError for one that was computed."""
-        if on and not self.dtype.is_float:
+        if requires_grad and not self.dtype.is_float:
             raise DTypeError(f"requires_grad: {self._known()} is not of floats; cast it first")
         if self._tape is not None:
             raise GradientError(
                 f"requires_grad_: {self._known()} was computed from tensors that require gradients;"
                 " detach() it first"
             )
-        if on and not self._leaf and (inside := frames()):  # gradients are those of each example
+        if (
+            requires_grad and not self._leaf and (inside := frames())
+        ):  # gradients are those of each example
             self._value = Batched(leading(self._value, inside[-1]), inside[-1])
-        if self._leaf != bool(on):
-            self._leaf = bool(on)
+        if self._leaf != bool(requires_grad):
+            self._leaf = bool(requires_grad)
             changed()
         return self
 

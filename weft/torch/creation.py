@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.core.errors import DTypeError, UsageError
+from weft.core.errors import CallError, DTypeError, UsageError
 from weft.importers.aten import numbers
 from weft.tensor import create
 from weft.tensor.base import place
@@ -198,11 +198,13 @@ def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, **options: A
 
 @function_only
 def arange(
-    start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None,
+    start: Any = None, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None,
     requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """start, start + step, ... before end; int64 when all are integers."""
-    begin, stop = (0, start) if end is None else (start, end)
+    if start is None and end is None:
+        raise CallError("arange: the end is missing; give one number at least")
+    begin, stop = (0, start) if end is None else (start or 0, end)
     begin, stop, step = (x.item() if isinstance(x, Tensor) else x for x in (begin, stop, step))
     if (stop - begin) * step < 0:
         raise UsageError(f"arange: from {begin} to {stop} by {step} leads away from the end")

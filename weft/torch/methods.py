@@ -16,7 +16,7 @@ from weft.tensor import autograd as tape
 from weft.tensor.core import Tensor as Base
 from weft.tensor.rebinding import share, turn
 from weft.tensor.torch_names import written
-from weft.torch import arithmetic, creation, elementwise as ew, picking, products, shaping
+from weft.torch import arithmetic, creation, elementwise as ew, joining, picking, products, shaping
 from weft.torch.gamma import polygamma
 from weft.torch.tensor import Device, Tensor, either, function_only, public, whole
 
@@ -240,9 +240,14 @@ def _reshaped(name: str, fn: Any) -> Any:
     return public(method)
 
 
-def _resize(self: Tensor, *sizes: Any, memory_format: Any = None) -> Any:
+def _resize(self: Tensor, *size: Any, memory_format: Any = None) -> Any:
     """Takes another shape: the first elements, and zeros after the last one."""
-    return Base.resize_(self, shaping.many(sizes))
+    return Base.resize_(self, shaping.many(size))
+
+
+def _split(self: Tensor, split_size: Any, dim: int = 0) -> Any:
+    """Pieces along an axis: of one size, or one size each."""
+    return joining.split(self, split_size, dim)
 
 
 def _set(self: Tensor, source: Any = None, storage_offset: Any = 0, *layout: Any) -> Any:
@@ -259,7 +264,7 @@ _METHODS: Mapping[str, Any] = {
     "where": public(_where), "backward": public(_backward), "cuda": public(_cuda),
     "detach_": public(_detach_), "numel": public(_numel), "nelement": public(_numel),
     "to": public(_to), "type": public(_type),
-    "resize_": public(_resize), "set_": public(_set),
+    "resize_": public(_resize), "set_": public(_set), "split": public(_split),
     **{
         f"{name}_": _reshaped(name, getattr(shaping, name))
         for name in ("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze")

@@ -33,12 +33,12 @@ def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
 
 
 @method_only
-def view(input: Tensor, *shape: Any) -> Tensor:
+def view(input: Tensor, *size: Any) -> Tensor:
     """The same elements in row-major order; with a dtype, their bits (on the host)."""
-    if len(shape) == 1 and isinstance(shape[0], dt.DType):
-        made: Tensor = reread(input, shape[0])
+    if len(size) == 1 and isinstance(size[0], dt.DType):
+        made: Tensor = reread(input, size[0])
         return made
-    return Tensor.reshape(input, many(shape))
+    return Tensor.reshape(input, many(size))
 
 
 @public

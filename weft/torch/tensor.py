@@ -180,10 +180,14 @@ def public(
 ) -> Callable[P, R]:
     """A function of weft.torch: its errors are weft's, its results tensors of weft.torch. `short`
     is tried first, see `played`."""
-    call, takes_out = guarded(fn), "out" in inspect.signature(fn).parameters
+    parameters = inspect.signature(fn).parameters
+    call, takes_out = guarded(fn), "out" in parameters
+    sizes = next((n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL), "")
 
     @functools.wraps(fn)
     def function(*args: P.args, **kwargs: P.kwargs) -> R:
+        if sizes in kwargs:  # PyTorch takes `size=(2, 3)` for `*size` too
+            args = (*args, kwargs.pop(sizes))  # type: ignore[assignment]
         args = tuple(map(adopt, args))  # type: ignore[assignment]
         given = kwargs.pop("out", None) if not takes_out else None
         found: R = own(call(*args, **kwargs))
