@@ -69,6 +69,12 @@ def get(spec: str | Device | None = None, fallback: str | None = None) -> Device
         return _choose(spec, fallback, _named)
 
 
+def opened(spec: str) -> Device | None:
+    """The device that `spec`, such as "cpu" or "cuda:1", names, if it is open."""
+    kind, index = _parts(spec)
+    return _open_devices.get(f"{kind}:{index or '0'}")
+
+
 def host() -> Device:
     """The device that is this process's own processor."""
     return get(HOST)

@@ -46,6 +46,7 @@ from weft.torch import (
     distributions as distributions,
     elementwise as _elementwise,
     func as func,
+    held as _held,
     joining as _joining,
     linalg as linalg,
     masked as masked,
@@ -121,12 +122,12 @@ dtype, bool = DType, bool_
 float, double, half = float32, float64, float16
 short, int, long = int16, int32, int64
 __version__ = "2.13.0+weft"  # the PyTorch whose names these are
-pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
+pi, e, inf, nan, newaxis = math.pi, math.e, math.inf, math.nan, None
 
 _FILES = (
     _elementwise, _arithmetic, _reductions, _ordering, _shaping, _joining, _diagonals, _picking,
     _scattering, _counting, _creation, _products, _matrices, _randomness,
-    _copies, _statistics, _promotion,
+    _copies, _statistics, _promotion, _held,
 )  # fmt: skip
 for _home in _FILES:
     globals().update(_methods.functions(_home, "both", "function"))

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from weft.backends.cpu.host import thread_count
+from weft.backends.registry import opened
 from weft.core.dtypes import (
     DType,
     bfloat16,
@@ -21,6 +23,7 @@ from weft.core.dtypes import (
     uint8,
 )
 from weft.core.errors import GradientError, UsageError
+from weft.core.notices import say
 from weft.host.boundary import check_options
 from weft.nn.module import Module
 from weft.tensor import autograd as tape
@@ -112,12 +115,19 @@ def set_float32_matmul_precision(precision: str) -> None:
 
 def get_num_threads() -> int:
     """The threads that the CPU's kernels use."""
-    return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
+    cpu = opened("cpu")
+    return thread_count() if cpu is None else int(cpu.info.extra["threads"])
 
 
 def set_num_threads(number: int) -> None:
-    """The threads that the CPU's kernels use; before the first of them is compiled."""
-    os.environ["OMP_NUM_THREADS"] = str(number)
+    """Limits the threads that the CPU's kernels use, as WEFT_NUM_THREADS does. Once the CPU is open
+    it keeps its threads, which is said. Raises UsageError for a number below 1."""
+    if not isinstance(number, int) or number < 1:
+        raise UsageError(f"set_num_threads: {number!r:.40}; expected a whole number above 0")
+    os.environ["WEFT_NUM_THREADS"] = str(number)
+    if get_num_threads() != thread_count():
+        say(f"set_num_threads: the CPU keeps its {get_num_threads()} threads, on which kernels "
+            "have run; set them before the first kernel")  # fmt: skip
 
 
 class Layout(str):
@@ -126,9 +136,12 @@ class Layout(str):
     __slots__ = ()
 
 
-contiguous_format, preserve_format = Layout("contiguous"), Layout("preserve")
-channels_last, channels_last_3d = Layout("channels_last"), Layout("channels_last_3d")
-strided = Layout("strided")
+contiguous_format, preserve_format, channels_last, channels_last_3d, strided = (
+    Layout(f"torch.{name}")
+    for name in (
+        "contiguous_format", "preserve_format", "channels_last", "channels_last_3d", "strided"
+    )
+)  # fmt: skip
 
 
 # -- compilation
