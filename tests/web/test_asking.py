@@ -102,9 +102,7 @@ def test_answers_about_pictures_are_pythons(name: str, tmp_path: Path) -> None:
     model = export(name, tmp_path)
     manifest = json.loads((tmp_path / "page" / "manifest.json").read_text())
     parts = {what: packed for what, _, packed in sizes(tmp_path / "page", manifest)}
-    assert (
-        parts["player"] + parts["page"] + parts["Program, WebGPU"] < 72_000
-    )  # with the tab of conversations
+    assert parts["player"] + parts["page"] + parts["Program, WebGPU"] < 70_000
     (one, first), (two, second) = (shown(k, SIDES[name]) for k in (1, 2))
     page = tmp_path / "page"
     given = [page.as_uri(), str(page), json.dumps([first, second])]
