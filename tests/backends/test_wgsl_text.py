@@ -111,5 +111,16 @@ def test_scalars_are_the_last_binding():
     kernel = b.kernel(grid=(1,))
     plan = wgsl.plan(kernel, CAPS)
     assert plan.scalars and plan.bindings[-1].buffer == layout.SCALARS
-    assert "@binding(1) var<storage, read> w_scalars" in wgsl.render(kernel, CAPS)
-    assert "w_scalars[3]" in wgsl.render(kernel, CAPS)
+    assert "@binding(1) var<uniform> w_scalars: array<vec4<i32>, 1>" in wgsl.render(kernel, CAPS)
+    assert "w_scalars[0][3]" in wgsl.render(kernel, CAPS)
+
+
+def test_scalars_take_no_storage_binding():
+    """A packed matrix of six parts, its input and its result leave none of WebGPU's eight."""
+    b = Builder("eight")
+    parts = [b.buffer(f"x{k}", dt.float32, 4) for k in range(7)]
+    y = b.buffer("y", dt.float32, 4, "w")
+    b.store(y, ir.Param("n", 5), sum((load(x, 0) for x in parts[1:]), load(parts[0], 0)))
+    kernel = b.kernel(grid=(1,))
+    assert len(wgsl.plan(kernel, CAPS).bindings) == CAPS.max_bindings + 1
+    assert "array<vec4<i32>, 2>" in wgsl.render(kernel, CAPS)

@@ -23,7 +23,8 @@ MODULES = {"kernels.wasm": wasm.WASM, "kernels-relaxed.wasm": wasm.RELAXED}
 
 def webgpu(programs: Mapping[str, Program], caps: Caps) -> dict[str, Any]:
     """Programs by name, with WGSL. A step's code is [shader, bindings, whether the grid is folded]:
-    a binding is [argument (-1: the scalars), byte offset, bytes, whether it is written]."""
+    a binding is [argument (-1: the scalars), byte offset, bytes, whether it is written (null: a
+    uniform buffer)]."""
     kinds: dict[str, str] = {}  # the kind of kernel, by the text of its shader
     known: _Known = {}
     made = {}

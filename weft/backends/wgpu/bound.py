@@ -40,7 +40,9 @@ class WgpuBound(Bound):
 
     def __init__(self, device: WgpuDevice, program: Program, buffers: list[WgpuBuffer]) -> None:
         self.device, self.program, self.buffers = device, program, buffers
-        self.scalars = device.memory.alloc(max(4 * len(program.scalars), 16))
+        usage = device.wgpu.BufferUsage.UNIFORM | device.wgpu.BufferUsage.COPY_DST
+        size = max(-(-len(program.scalars) // 4), 1) * 16
+        self.scalars = device.raw.create_buffer(size=size, usage=usage)
         self._values: list[int] | None = None
         self._scratch: WgpuBuffer | None = None  # copies within one buffer go through it
         self._patterns: dict[int, WgpuBuffer] = {}
@@ -107,7 +109,7 @@ class WgpuBound(Bound):
         return pipeline, group
 
     def _scalar_range(self) -> dict[str, Any]:
-        return {"buffer": self.scalars.raw, "offset": 0, "size": self.scalars.size}
+        return {"buffer": self.scalars, "offset": 0, "size": self.scalars.size}
 
     def _range(self, call: BoundDispatch, b: wgsl.Binding) -> dict[str, Any]:
         ref = call.args[b.buffer]
@@ -152,7 +154,7 @@ class WgpuBound(Bound):
                 )
             if values:
                 data = np.asarray(values[: self.scalars.size // 4], np.int32)
-                queue.write_buffer(self.scalars.raw, 0, data)
+                queue.write_buffer(self.scalars, 0, data)
             self._values = values
             self._flat.clear()
         encoder = self.device.raw.create_command_encoder()

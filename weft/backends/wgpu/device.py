@@ -24,6 +24,7 @@ from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device
 from weft.program.program import Program
 
+_KINDS = {None: "uniform", True: "storage", False: "read-only-storage"}
 KEPT = 256  # pipelines kept after their last Program; each takes at least 0.3 MB of lavapipe
 
 
@@ -79,7 +80,7 @@ class WgpuDevice(Device):
         self.offset_alignment = int(self.raw.limits["min-storage-buffer-offset-alignment"])
         self.native = adapters.native()
         self.memory = WgpuMemory(self)
-        self._group_layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
+        self._group_layouts: dict[tuple[bool | None, ...], tuple[Any, Any]] = {}
         # By text, least recently used first: group layout, pipeline.
         self._compiled: OrderedDict[str, tuple[Any, Any]] = OrderedDict()
 
@@ -183,13 +184,13 @@ class WgpuDevice(Device):
             raise CompileError(f"{self.info.id}: {words}") from error
         return group, raw
 
-    def _layouts(self, access: tuple[bool, ...]) -> tuple[Any, Any]:
+    def _layouts(self, access: tuple[bool | None, ...]) -> tuple[Any, Any]:
         if access not in self._group_layouts:
             entries = [
                 {
                     "binding": n,
                     "visibility": self.wgpu.ShaderStage.COMPUTE,
-                    "buffer": {"type": "storage" if writes else "read-only-storage"},
+                    "buffer": {"type": _KINDS[writes]},
                 }
                 for n, writes in enumerate(access)
             ]

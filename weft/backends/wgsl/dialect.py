@@ -108,9 +108,10 @@ def _module(w: WgslWriter, plan: layout.BindingLayout, body: list[str]) -> str:
 
 
 def _binding(w: WgslWriter, number: int, b: layout.Binding) -> str:
-    head = f"@group(0) @binding({number}) var<storage, {'read_write' if b.writable else 'read'}>"
     if b.buffer == layout.SCALARS:
-        return f"{head} w_scalars: array<i32>;"
+        count = b.nbytes // 16  # elements of a uniform array are on multiples of 16 bytes
+        return f"@group(0) @binding({number}) var<uniform> w_scalars: array<vec4<i32>, {count}>;"
+    head = f"@group(0) @binding({number}) var<storage, {'read_write' if b.writable else 'read'}>"
     source = w.sources[id(w.kernel.buffers[b.buffer])]
     word = f"atomic<{source.word}>" if source.atomic else prelude.vec(source.word, source.k)
     name = source.name

@@ -1,12 +1,14 @@
-"""The mapping of a kernel's buffers to storage bindings, shared by dialect and devices.
+"""The mapping of a kernel's buffers to bindings, shared by dialect and devices.
 
 A buffer larger than the largest binding is split into parts of a power of two bytes, so that an
 index finds its part by comparison. The scalar buffer, when a kernel uses it, is the last binding.
+It is a uniform buffer, so all storage bindings are for the kernel's own buffers.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from weft.core.caps import Caps
@@ -20,12 +22,13 @@ SCALARS = -1
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Bytes `offset` .. `offset + nbytes` of kernel buffer number `buffer` (or of the scalars)."""
+    """Bytes `offset` .. `offset + nbytes` of kernel buffer number `buffer` (or of the scalars).
+    `writable` is None for a uniform buffer."""
 
     buffer: int
     offset: int
     nbytes: int
-    writable: bool
+    writable: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,11 @@ def parts(nbytes: int, caps: Caps) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """Facts about a kernel: its local arrays, and whether it reads a runtime scalar."""
+    """Facts about a kernel: its local arrays, and how many of the runtime scalars its body needs,
+    up to the last one that it reads."""
 
     arrays: tuple[ir.Array, ...]
-    scalars: bool
+    scalars: int
 
 
 @functools.lru_cache(maxsize=64)
@@ -61,7 +65,11 @@ def facts(kernel: ir.Kernel) -> KernelFacts:
     """One walk over the kernel, remembered while it is being compiled."""
     nodes = [*walk(kernel.body)]
     arrays = tuple(node for node in nodes if isinstance(node, ir.Array))
-    return KernelFacts(arrays, any(isinstance(node, ir.Param) for node in nodes))
+    return KernelFacts(arrays, _scalars(nodes))
+
+
+def _scalars(nodes: Iterable[object]) -> int:
+    return max((node.slot + 1 for node in nodes if isinstance(node, ir.Param)), default=0)
 
 
 def folds(kernel: ir.Kernel, caps: Caps) -> bool:
@@ -83,17 +91,17 @@ def plan(kernel: ir.Kernel, caps: Caps, writable: frozenset[int] = frozenset()) 
         for at, size in parts(buffer.size * buffer.dtype.itemsize, caps)
     ]
     fold = folds(kernel, caps)
-    scalars = facts(kernel).scalars or (
-        fold and any(isinstance(node, ir.Param) for axis in kernel.grid for node in walk(axis))
-    )
-    if scalars:
-        bindings.append(Binding(SCALARS, 0, 16, False))
+    scalars = facts(kernel).scalars
+    if fold:
+        scalars = max(scalars, *(_scalars(walk(axis)) for axis in kernel.grid))
     if len(bindings) > caps.max_bindings:
         raise LimitError(
             f"kernel {kernel.name} needs {len(bindings)} storage bindings "
             f"({len(kernel.buffers)} buffers); {caps.name} takes {caps.max_bindings}"
         )
-    return BindingLayout(tuple(bindings), fold, scalars)
+    if scalars:
+        bindings.append(Binding(SCALARS, 0, -(-scalars // 4) * 16, None))
+    return BindingLayout(tuple(bindings), fold, bool(scalars))
 
 
 def fold_grid(

@@ -232,7 +232,7 @@ def _dot4(w: WgslWriter, e: ir.Collective, acc: list[str]) -> list[str]:
 
 
 RULES: Table = {
-    ir.Const: _const, ir.Param: lambda w, e: [f"w_scalars[{e.slot}]"],
+    ir.Const: _const, ir.Param: lambda w, e: [f"w_scalars[{e.slot // 4}][{e.slot % 4}]"],
     ir.Var: lambda w, e: names(e), ir.Axis: _axis, ir.Unary: _unary, ir.Binary: _binary,
     ir.Fma: lambda w, e: w.map(e, lambda a, b, c: f"fma({a}, {b}, {c})", e.a, e.b, e.c),
     ir.Select: _select, ir.Cast: _cast, ir.Bitcast: _bitcast, ir.Vec: _vec,

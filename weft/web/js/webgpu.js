@@ -86,13 +86,13 @@ export class GpuDevice {
       || "the browser does not name it" };
   }
 
-  /** @param {number} nbytes @returns {GPUBuffer & {nbytes: number}} */
-  alloc(nbytes) {
+  /** @param {number} nbytes @param {number} more usage @returns {GPUBuffer & {nbytes: number}} */
+  alloc(nbytes, more = 0) {
     const size = Math.ceil(Math.max(nbytes, 1) / UNIT) * UNIT;
     const most = this.raw.limits.maxBufferSize;
     if (size > most) throw new WeftError(tooLarge(size, most));
     const { STORAGE, COPY_SRC, COPY_DST } = GPUBufferUsage;
-    const made = this.raw.createBuffer({ size, usage: STORAGE | COPY_SRC | COPY_DST });
+    const made = this.raw.createBuffer({ size, usage: more | STORAGE | COPY_SRC | COPY_DST });
     this.bytes += size;
     return Object.assign(made, { nbytes });
   }
@@ -140,7 +140,7 @@ export class GpuDevice {
     return buffer.staging;
   }
 
-  /** @param {boolean[]} written */
+  /** @param {(boolean | null)[]} written null: a uniform buffer */
   layout(written) {
     const key = written.join();
     let found = this.layouts.get(key);
@@ -149,7 +149,7 @@ export class GpuDevice {
         entries: written.map((w, binding) => ({
           binding,
           visibility: GPUShaderStage.COMPUTE,
-          buffer: { type: w ? "storage" : "read-only-storage" },
+          buffer: { type: w === null ? "uniform" : w ? "storage" : "read-only-storage" },
         })),
       });
       const pipeline = this.raw.createPipelineLayout({ bindGroupLayouts: [layout] });
@@ -158,7 +158,7 @@ export class GpuDevice {
     return found;
   }
 
-  /** @param {number} shader @param {boolean[]} written */
+  /** @param {number} shader @param {(boolean | null)[]} written */
   pipeline(shader, written) {
     let found = this.pipelines.get(shader);
     if (!found) {
@@ -195,7 +195,7 @@ export class GpuDevice {
   async bind(program, buffers) {
     await Promise.race([this.warm(program), this.lost]); // a device that is gone builds for ever
     for (const n of program.outputs) this.staging(buffers[n]);
-    const scalars = this.alloc(Math.max(4 * program.scalars.length, 16));
+    const scalars = this.alloc(Math.max(4 * program.scalars.length, 16), GPUBufferUsage.UNIFORM);
     const steps = await Promise.all(program.steps.map((step) => {
       if (step.kind === "dispatch") return this.call(step, buffers, scalars);
       return step.kind === "copy" ? this.copy(step, buffers) : this.fill(step, buffers);
