@@ -1,7 +1,7 @@
-"""`weft bench speech`: from samples to text, beside other libraries that are installed.
+"""`weft bench speech`: from samples to text, with other libraries that are installed.
 
 The sound is noise, so a model of any weights has the same work: windows of 30 seconds, or passages,
-with at most so many tokens each, the likeliest, in one try.
+with at most this number of tokens each, the likeliest, in one try.
 """
 
 from __future__ import annotations

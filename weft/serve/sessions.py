@@ -1,6 +1,6 @@
 """Sessions on a disk: the cache of a slot's last conversation, kept in a file and read again.
 
-A file is a line that says what it is, a length, a head in JSON, planes as they lie in memory, and a
+A file is a line that says what it is, a length, a head in JSON, planes as in memory, and a
 digest of all that. Nothing in it is executed, and no size in it is believed before it is compared
 with the model's own.
 """

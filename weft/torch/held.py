@@ -1,4 +1,4 @@
-"""How tensors are held: questions that scripts ask before they choose a way."""
+"""Facts of a tensor's memory, which scripts ask for before they choose a way."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Pictures in conversations. The vision tower reads each once, before the run; its vectors are kept
-beside the tokens, and steps take them from there.
+with the tokens, and steps take them from there.
 
 In a row of tokens an id of `vocab` + k is the place of vector k (~id where it is not said, as all
 places are).

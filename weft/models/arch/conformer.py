@@ -171,7 +171,7 @@ class _Run:
 def conformer_graph(
     c: ConformerConfig, weights: Mapping[str, tuple[tuple[int, ...], DType]], frames: int
 ) -> Graph:
-    """Returns the Graph of `recognise` for so many frames, with inputs "features" and "length"."""
+    """Returns the Graph of `recognise` for `frames`, with inputs "features" and "length"."""
     with ops.building():
         features = ops.input_node("features", (frames, c.mels), float32)
         length = ops.input_node("length", (1,), int32)

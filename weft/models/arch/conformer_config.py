@@ -65,7 +65,7 @@ class ConformerConfig:
         return self.hidden // self.heads
 
     def positions(self, frames: int) -> int:
-        """Returns the positions of so many frames."""
+        """Returns the positions for this number of frames."""
         for _ in range(self.halvings):
             frames = (frames + 2 * (self.reach // 2) - self.reach) // STRIDE + 1
         return frames

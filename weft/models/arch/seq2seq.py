@@ -67,10 +67,10 @@ def encode(
     c: Seq2SeqConfig, w: Weights, given: Value, length: Value, at: Value, state: State
 ) -> tuple[Value, State]:
     """Returns the encoder's vectors float32 [T, hidden] and the state with their keys and values.
-    `given` is ids int32 [1, T] of which the first length [1] count, or features of sound float32
-    [2 T, mels], or its samples float32 [n, 1]; then length [2] has the positions that count and the
-    results of the first convolution that do. `at` int32 [T * H] are the rows of a plane for them,
-    position by position."""
+    `given` is ids int32 [1, T] of which the first length [1] count. For sound it is features
+    float32 [2 T, mels], or samples float32 [n, 1]; then length [2] has the positions that count and
+    the results of the first convolution that do. `at` int32 [T * H] are the rows of a plane for
+    them, position by position."""
     w = matrices(c.forms, w)
     count = c.positions(ops.aval(given).shape)
     run = EncoderRun(c.encoder, Under(w, "e."), 1, count, ops.slice_(length, (0,), (1,)))

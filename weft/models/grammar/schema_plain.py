@@ -118,8 +118,7 @@ class _Plain:
         return self._sets.any_of(self._sets.all_of(one.parts) for one in branches)
 
     def _own(self, given: Given, where: str, left_out: set[str]) -> tuple[Schema, list[Any]]:
-        """A schema without the keywords `left_out`, and what stands for `not` and
-        propertyNames."""
+        """A schema without the keywords `left_out`, and forms of `not` and propertyNames."""
         made: Schema = {}
         for key, value in given.items():
             if key in left_out:

@@ -161,5 +161,5 @@ def _open(
 ) -> TracedEyes:
     mark = tokenizer.added.get(token)
     if not mark:
-        raise ModelError(f"{raw.where}: no added token stands for pictures (image_token_id)")
+        raise ModelError(f"{raw.where}: pictures have no added token (image_token_id)")
     return TracedEyes(folder, raw, device, token, mark, tokenizer)

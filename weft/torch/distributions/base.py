@@ -45,7 +45,7 @@ class Distribution:
 
     @staticmethod
     def set_default_validate_args(value: bool) -> None:
-        """Whether distributions that are made from now on check parameters and values."""
+        """Makes distributions check parameters and values from now on, or not."""
         Distribution._by_default = bool(value)
 
     def _want(self, name: str, x: Any, constraint: Any) -> None:

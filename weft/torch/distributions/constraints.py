@@ -23,7 +23,7 @@ class Constraint:
     expected = "a value of the constraint"
 
     def check(self, value: Any) -> Any:
-        """Whether each event of a value fits: booleans."""
+        """True for each event of a value that fits."""
         raise UsageError(f"{type(self).__name__}: check is not defined")
 
     def __repr__(self) -> str:
@@ -74,7 +74,7 @@ class dependent_property(property, _Dependent):
 
 
 def is_dependent(constraint: Any) -> bool:
-    """Whether a constraint depends on parameters, so that it cannot check."""
+    """True if a constraint depends on parameters, so that it cannot check."""
     return isinstance(constraint, _Dependent)
 
 

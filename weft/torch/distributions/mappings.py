@@ -95,7 +95,7 @@ class Transform:
         return tuple(shape)
 
     def _key(self) -> Any:
-        """What makes two transforms of a class equal."""
+        """The values that make two transforms of a class equal."""
         return ()
 
     def __eq__(self, other: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Mixtures, and normal vectors whose covariance has a low rank beside its diagonal."""
+"""Mixtures, and normal vectors whose covariance has a low rank and a diagonal."""
 
 from __future__ import annotations
 

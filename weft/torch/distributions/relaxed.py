@@ -201,7 +201,7 @@ class ContinuousBernoulli(_Chance, ExponentialFamily):
         return super().probs.clamp(min=2.0**-23, max=1 - 2.0**-23)
 
     def _split(self) -> tuple[Any, Any, Any]:
-        """Whether p is away from 1/2, p there, and p - 1/2 elsewhere."""
+        """True where p is away from 1/2; p there, and p - 1/2 elsewhere."""
         p, (low, high) = self.probs, self._lims
         away = (p <= low) | (p > high)
         return away, where(away, p, low), p - 0.5
