@@ -101,3 +101,11 @@ def test_the_accelerator() -> None:
     torch.accelerator.set_device_index(0)
     with pytest.raises(UsageError, match='device="cuda:1"'):
         torch.accelerator.set_device_index(1)
+
+
+def test_what_a_script_asks_of_its_pytorch() -> None:
+    assert torch.version.cuda is None and torch.__version__.startswith("2.")
+    for kind in ("LSTM", "GRU", "RNN"):
+        assert isinstance(getattr(torch.nn, kind)(2, 3), torch.nn.RNNBase)
+        assert isinstance(getattr(torch.nn, f"{kind}Cell")(2, 3), torch.nn.RNNCellBase)
+    assert not isinstance(torch.nn.Linear(2, 3), torch.nn.RNNBase)

@@ -69,6 +69,7 @@ from weft.torch import (
     statistics as _statistics,
     testing as testing,
     utils as utils,
+    version as version,
 )
 from weft.torch.amp import GradScaler as GradScaler, autocast as autocast
 from weft.torch.backends import mps as mps
@@ -121,7 +122,7 @@ from weft.torch.triangular import lu_solve as lu_solve, lu_unpack as lu_unpack, 
 dtype, bool = DType, bool_
 float, double, half = float32, float64, float16
 short, int, long = int16, int32, int64
-__version__ = "2.13.0+weft"  # the PyTorch whose names these are
+__version__ = version.__version__
 pi, e, inf, nan, newaxis = math.pi, math.e, math.inf, math.nan, None
 
 _FILES = (
@@ -149,7 +150,7 @@ _paths.find()
 
 
 _LISTED = """accelerator amp autograd backends cuda distributions func linalg masked mps nn ops
-optim signal special testing utils
+optim signal special testing utils version
 Generator GradScaler Size Tensor autocast broadcast_shapes compile device dtype e enable_grad finfo
 get_default_dtype get_num_threads get_rng_state iinfo inf inference_mode initial_seed
 is_grad_enabled load lu manual_seed nan no_grad numel pi save seed set_default_dtype

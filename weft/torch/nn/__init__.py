@@ -3,6 +3,7 @@
 from typing import Any
 
 from weft.host.boundary import guard_calls as _guard_calls
+from weft.nn.recurrent import _Cell as RNNCellBase, _Layers as RNNBase  # noqa: F401
 from weft.torch.nn import (
     functional as functional,
     init as init,
