@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import UsageError
 from weft.torch import creation
 from weft.torch.runtime import strided
 from weft.torch.tensor import Tensor, function_only, method_only, public
@@ -52,12 +51,6 @@ def is_pinned(input: Tensor, device: Any = None) -> bool:
 def is_shared(input: Tensor) -> bool:
     """False: each process has its own tensors."""
     return False
-
-
-@method_only
-def share_memory_(input: Tensor) -> Tensor:
-    """Raises UsageError: each process has its own tensors."""
-    raise UsageError("share_memory_: each process has its own tensors; send arrays, or use ranks")
 
 
 @method_only
