@@ -18,7 +18,7 @@ from rows import few
 
 import weft
 from weft import data
-from weft.core.errors import FileFormatError, ShapeError, UsageError, WorkerError
+from weft.core.errors import FileFormatError, ShapeError, UsageError, WeftError, WorkerError
 
 
 class Squares(data.Dataset):
@@ -315,3 +315,10 @@ def test_workers_know_what_they_are() -> None:
     loader = data.DataLoader(Asked(), batch_size=None, num_workers=2)
     assert sorted(set(map(tuple, loader))) == [(0, 2), (1, 2)]
     assert data.get_worker_info() is None
+
+
+@pytest.mark.parametrize("wrong", [3, None, object()])
+def test_what_is_no_data_set(wrong: Any) -> None:
+    for kind in (data.ChainDataset, data.ConcatDataset, data.StackDataset):
+        with pytest.raises(WeftError):
+            kind(wrong)

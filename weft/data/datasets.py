@@ -49,6 +49,9 @@ class ChainDataset(IterableDataset):
     """
 
     def __init__(self, datasets: Iterable[Any]) -> None:
+        if not isinstance(datasets, Iterable):
+            kind = type(datasets).__name__
+            raise UsageError(f"ChainDataset: {kind} is no list of data sets; give IterableDatasets")
         self.datasets = list(datasets)
         for d in self.datasets:
             if not isinstance(d, IterableDataset):
@@ -135,6 +138,9 @@ class StackDataset(Dataset):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if bool(args) == bool(kwargs):
             raise UsageError("StackDataset: give data sets either in order or by name")
+        for d in (*args, *kwargs.values()):
+            if not hasattr(d, "__len__"):
+                raise UsageError(f"StackDataset: {type(d).__name__} is no data set with a length")
         lengths = {len(d) for d in (*args, *kwargs.values())}
         if len(lengths) != 1:
             raise ShapeError(f"StackDataset: lengths {sorted(lengths)}; give equally long ones")
